@@ -390,6 +390,13 @@ def test_an_expert_that_fails_is_named_in_one_line(
     assert count(tmp_path / "demos") < 9
 
 
+def test_a_nan_is_named_and_whole_episodes_before_it_are_kept(tmp_path: Path) -> None:
+    message = r"Broken: the observation after step 2 of episode 4 \(reset with seed \d+\) has nan.*; 4 whole episodes"
+    with pytest.raises(CollectError, match=message):
+        record(tmp_path / "demos", env="demo_experts:Broken", expert="random")
+    assert count(tmp_path / "demos") == 4
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -90,6 +90,24 @@ class OneStep(gymnasium.Env[Any, Any]):
         return self.observation_space.high, 0.1, True, False, {}
 
 
+class Broken(gymnasium.Env[Any, Any]):
+    """Episodes of three steps, float64; from its fifth one on, the observation after step 2 has a NaN."""
+
+    observation_space = Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = Discrete(2)
+    episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.episodes, self._step = self.episodes + 1, 0
+        return np.zeros(2), {}
+
+    def step(self, action: Any) -> Any:
+        self._step += 1
+        value = np.nan if self.episodes >= 5 and self._step == 2 else 0.5
+        return np.array([self._step, value]), 1.0, self._step == 3, False, {}
+
+
 class Dying(gymnasium.Env[Any, Any]):
     """CartPole whose process kills itself at the end of the episode number ``at`` that is played in it, once: a file
     remembers."""

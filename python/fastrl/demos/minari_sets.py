@@ -314,7 +314,7 @@ class _Reader:
             DemosError: they cannot.
         """
         try:
-            columns = info_columns(infos, steps)
+            columns = info_columns(infos, steps, 1)
         except DemosError as error:
             raise DemosError(f"episode {index}: {error}; --no-infos leaves infos out") from None
         if self._columns is None:

@@ -34,16 +34,22 @@ from fastrl.training.episodes import build_any, episode_steps
 from fastrl.utils.config import ConfigError
 from fastrl.utils.errors import UserError
 from fastrl.utils.interrupts import StopSignals
-from fastrl.utils.seeding import NO_ENV, env_seed
+from fastrl.utils.seeding import NO_ENV, env_seed, env_seeds
 
 # Bytes of episodes that wait to be written, at most, as far as their lengths are known.
 PENDING_BYTES = 2**28
+
+# Episodes that wait to be written, at most.
+MOST_PENDING = 8192
 
 # The most environments that are stepped together where they are compiled.
 NATIVE_ENVS = 1024
 
 # Steps in which keys of infos are looked for, and the most of them if some are missing.
 _INFO_STEPS, _MOST_INFO_STEPS = 50, 500
+
+# Bytes of observations that are handed to the writer together, at least, unless it is time for a flush.
+BLOCK_BYTES = 2**22
 
 # Seconds between looks at signals.
 _POLL_S = 0.25
@@ -195,13 +201,14 @@ class Recording:
         longest = plan.num_steps * (exact.size * exact.dtype.itemsize + actions + 14)
         fit = max(1, PENDING_BYTES // longest)
         workers = n_workers if isinstance(n_workers, int) else cores()
-        self._window = max(4 * workers, min(fit, 4096))
+        self._window = max(4 * workers, min(fit, MOST_PENDING))
+        self._limit = 0
         try:
             if name == "native":
                 rows = min(left, max(workers, min(fit, NATIVE_ENVS)))
-                own = dataclasses.replace(
-                    plan, num_envs=rows, episodes=min(left, max(rows, min(fit, 4 * rows)))
-                )
+                # While one batch is taken there is room for another.
+                batch = min(left, max(rows, min(self._window // 2, 4 * rows)))
+                own = dataclasses.replace(plan, num_envs=rows, episodes=batch)
                 self.collector = self._native(own, exact, n_workers, options)
             elif name == "sync":
                 rows = min(left, 4 * workers)
@@ -255,7 +262,10 @@ class Recording:
         Raises:
             CollectError: an episode cannot be collected.
         """
-        self.collector.limit(min(self._end, self._next + self._window))
+        limit = min(self._end, self._next + self._window)
+        if limit == self._end or limit - self._limit >= self._window // 8:
+            self.collector.limit(limit)
+            self._limit = limit
         fragment = self.collector.take(timeout)
         found = []
         if fragment is not None:
@@ -443,30 +453,48 @@ def _write_all(
     """Records the episodes that are missing; those that are whole are kept, whatever happens. Returns the signal that
     has stopped it."""
     flush_at = time.monotonic() + FLUSH_S
-    writing = 0.0
+    waiting: list[Fragment] = []
+    nbytes, writing = 0, 0.0
+
+    def write_waiting() -> None:
+        nonlocal nbytes
+        fragments = waiting.copy()
+        waiting.clear()
+        nbytes = 0
+        _write(plan, writer, fragments, has_noise)
+
     try:
         with (
             StopSignals() as stop,
             Recording(plan, writer.next_index, collector, n_workers, **options) as recording,
         ):
             while not recording.is_done and stop.received is None:
-                fragments = recording.take(_POLL_S)
-                begin = time.monotonic()
-                with _disk_errors(path):
-                    for fragment in fragments:
-                        writer.write(_episode(plan, fragment, has_noise))
-                    if (start := time.monotonic()) > flush_at:
-                        writer.flush()
-                        end = time.monotonic()
+                found = recording.take(_POLL_S)
+                waiting += found
+                nbytes += sum(fragment.obs.nbytes for fragment in found)
+                flushes = (start := time.monotonic()) > flush_at
+                if flushes or nbytes >= BLOCK_BYTES:
+                    with _disk_errors(path):
+                        write_waiting()
+                        if flushes:
+                            writer.flush()
+                    end = time.monotonic()
+                    writing += end - start
+                    if flushes:
                         flush_at = end + max(FLUSH_S, (end - start) / FLUSH_SHARE)
-                writing += time.monotonic() - begin
-                if fragments:
-                    advance(len(fragments))
+                if found:
+                    advance(len(found))
             seconds = dict(recording.collector.report().seconds)
+        begin = time.monotonic()
+        with _disk_errors(path):
+            write_waiting()
+        writing += time.monotonic() - begin
     except RecordError:
         raise
     except BaseException:
         # The first error is the one to report.
+        with contextlib.suppress(Exception):
+            write_waiting()
         with contextlib.suppress(Exception):
             writer.close()
         raise
@@ -477,38 +505,43 @@ def _write_all(
     return stop.received
 
 
-def _episode(plan: RecordingPlan, fragment: Fragment, has_noise: bool) -> Episode:
-    """An episode of a fragment.
+def _write(plan: RecordingPlan, writer: EpisodeWriter, fragments: list[Fragment], has_noise: bool) -> None:
+    """Writes the episodes of fragments.
 
     Raises:
-        CollectError: an observation is not finite.
+        CollectError: an observation is not finite. The episodes before are written.
     """
+    if not fragments:
+        return
     exact = plan.obs_rows
     assert isinstance(exact, ExactRows)
-    index = int(fragment.episodes[0, 1])
-    seed = env_seed(plan.seed, NO_ENV, index)
-    rows = fragment.obs[:, 0]
-    if not exact.direct and (wrong := exact.not_finite(rows)) is not None:
-        step, value = wrong
+    lengths = [len(fragment) for fragment in fragments]
+    rows = np.concatenate([fragment.obs[:, 0] for fragment in fragments])
+    numbers = np.array([fragment.episodes[0, 1] for fragment in fragments])
+    seeds = env_seeds(plan.seed, np.full(len(numbers), NO_ENV), numbers).tolist()
+    # Collectors check rows of floats themselves.
+    if exact.dtype == np.uint8 and (wrong := exact.not_finite(rows)) is not None:
+        row, value = wrong
+        firsts = np.cumsum([0, *lengths[:-1]]) + np.arange(len(lengths))
+        at = int(np.searchsorted(firsts, row, side="right")) - 1
+        _write(plan, writer, fragments[:at], has_noise)
         raise CollectError(
-            f"{plan.env.id}: the observation after step {step} of episode {index} (reset with seed {seed}) has {value};"
-            " observations should be finite"
+            f"{plan.env.id}: the observation after step {row - firsts[at]} of episode {numbers[at]} (reset with seed"
+            f" {seeds[at]}) has {value}; observations should be finite"
         )
-    taken, experts = recorded_pair(fragment.actions)
-    infos = None
-    if exact.infos:
-        infos = exact.read_infos(rows)
-    return Episode(
+    taken, experts = recorded_pair(np.concatenate([fragment.actions for fragment in fragments]))
+    steps = Episode(
         observations=exact.read(rows),
         actions=taken,
+        rewards=np.concatenate([fragment.rewards[:, 0] for fragment in fragments]).astype(
+            np.float64, copy=False
+        ),
+        terminated=np.concatenate([fragment.terminations[:, 0] for fragment in fragments]),
+        truncated=np.concatenate([fragment.truncations[:, 0] for fragment in fragments]),
         expert_actions=experts if has_noise else None,
-        rewards=fragment.rewards[:, 0].astype(np.float64, copy=False),
-        terminated=fragment.terminations[:, 0],
-        truncated=fragment.truncations[:, 0],
-        infos=infos,
-        seed=seed,
-        index=index,
+        infos=exact.read_infos(rows) if exact.infos else None,
     )
+    writer.write_many(steps, lengths, seeds)
 
 
 @contextlib.contextmanager

@@ -102,17 +102,15 @@ class Column:
         """The column of several episodes.
 
         Args:
-            parts: of each episode its values [T + 1, ...], or [T, ...] without `has_last`.
+            parts: values of episodes one after the other, T + 1 rows for each, or T without `has_last`.
             last: bool [rows], True in the last row of each episode.
         """
+        values = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        if not self.has_last:
+            own, values = values, np.zeros((len(last), *self.shape), object if self.is_text else self.dtype)
+            values[~last] = own
         if self.is_text:
-            texts = [text for part in parts for text in (*part.tolist(), *([] if self.has_last else [None]))]
-            return pa.array(texts, pa.large_string())
-        if self.has_last:
-            values = np.concatenate(parts) if len(parts) > 1 else parts[0]
-        else:
-            values = np.zeros((len(last), *self.shape), self.dtype)
-            values[~last] = np.concatenate(parts) if len(parts) > 1 else parts[0]
+            return pa.array(np.where(last & ~self.has_last, None, values).tolist(), pa.large_string())
         # From buffers: `pyarrow.array` would import pandas where that is installed, which takes a second.
         arrow_type, rows = self.arrow_type(), len(values)
         valid = None if self.has_last else _bits(~last)
@@ -167,8 +165,11 @@ def columns_of(space: gymnasium.Space[Any], group: str, *, has_last: bool) -> li
     return columns
 
 
-def info_columns(infos: Mapping[str, Any], steps: int) -> list[Column]:
-    """A column for each value of an episode's infos: nested dicts of arrays [T + 1, ...] or [T, ...].
+def info_columns(infos: Mapping[str, Any], steps: int, episodes: int) -> list[Column]:
+    """A column for each value of the infos of episodes: nested dicts of arrays with T + 1 or T rows of each.
+
+    Args:
+        steps: of all episodes together.
 
     Raises:
         DemosError: another form.
@@ -180,13 +181,13 @@ def info_columns(infos: Mapping[str, Any], steps: int) -> list[Column]:
         if array.dtype == object and all(isinstance(value, str) for value in array.ravel().tolist()):
             array = array.astype("U")
         fits = array.dtype.kind in "biufU" and array.dtype.isnative
-        if not fits or array.ndim < 1 or len(array) not in (steps, steps + 1):
+        if not fits or array.ndim < 1 or len(array) not in (steps, steps + episodes):
             raise DemosError(
-                f"infos {where!r}: expected an array of numbers or texts with {steps + 1} or {steps} rows, got"
-                f" {array.dtype} {list(array.shape)}"
+                f"infos {where!r}: expected an array of numbers or texts with {steps + episodes} or {steps} rows,"
+                f" got {array.dtype} {list(array.shape)}"
             )
         dtype = np.dtype("U") if array.dtype.kind == "U" else array.dtype
-        columns.append(Column("info", path, dtype, array.shape[1:], len(array) == steps + 1))
+        columns.append(Column("info", path, dtype, array.shape[1:], len(array) == steps + episodes))
     return columns
 
 

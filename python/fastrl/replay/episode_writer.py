@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import gymnasium
 import numpy as np
@@ -38,13 +38,21 @@ from fastrl.replay.episodes import (
     shard_files,
     totals,
 )
-from fastrl.utils.files import to_json, write_atomically
+from fastrl.utils.files import atomic_file, to_json, write_atomically
 
 # A shard is complete once it has so many bytes.
 SHARD_BYTES = 32 * 2**20
 FORMAT = 1
 # Entries of ``meta.json`` that are no facts of the recording.
 _OWN = ("format", "obs_space", "action_space", "versions", "episodes", "steps", "returns", "lengths")
+
+
+class _Block(NamedTuple):
+    """Whole episodes one after the other: an `INDEX_DTYPE` for each, and the values of all columns. Those of columns
+    with ``has_last`` have T + 1 rows for each episode, others T."""
+
+    episodes: NDArray[Any]
+    values: tuple[NDArray[Any], ...]
 
 
 class EpisodeWriter:
@@ -88,11 +96,12 @@ class EpisodeWriter:
             Column("terminated", (), np.dtype(np.bool_), (), False),
             Column("truncated", (), np.dtype(np.bool_), (), False),
         ]
-        # All columns, once an episode has been written.
-        self._all: list[Column] | None = None
+        # All columns, once an episode has been written, and bytes of a row of them.
+        self._all: list[Column] = []
         self._infos: tuple[Column, ...] = ()
-        # Episodes of the present shard, which starts with this number; what of it is on disk.
-        self._episodes: list[Episode] = []
+        self._row_bytes = 0
+        # Episodes of the present shard, which starts with this number; how many of them are on disk.
+        self._blocks: list[_Block] = []
         self._bytes = self._shard = self._on_disk = 0
         self._index: list[NDArray[Any]] = []
         self.next_index = 0
@@ -123,42 +132,34 @@ class EpisodeWriter:
         if not files:
             self._write_meta({})
             return
-        demos = load(self.path)
-        self._index = [Shard(file).index for file in files]
-        self.next_index = len(demos)
-        last = len(files) - 1
-        own = demos[len(demos) - len(self._index[-1]) :]
-        self._adopt(own[0])
-        nbytes = sum(self._nbytes(len(episode)) for episode in own)
+        # All files are looked at.
+        self.next_index = len(load(self.path))
+        shards = [Shard(file) for file in files]
+        self._index = [shard.index for shard in shards]
+        last = shards[-1]
+        self._adopt(list(last.columns.values()))
+        nbytes = int(self._nbytes(last.index["length"]).sum())
         if nbytes >= self._shard_bytes:
             self._shard = len(files)
             return
         # The last shard is not complete: it is written again.
-        self._shard, self._bytes = last, nbytes
+        self._shard, self._bytes = len(files) - 1, nbytes
+        has_next = ~_last_rows(last.index["length"])
         # Their arrays stay valid: a file that is replaced lives on while it is mapped.
-        self._episodes = list(own)
-        self._on_disk = len(self._episodes)
-        self._index.pop()
+        rows = ((column, last.values(column.name)) for column in self._all)
+        values = tuple(each if column.has_last else each[has_next] for column, each in rows)
+        self._blocks = [_Block(self._index.pop(), values)]
+        self._on_disk = len(last.index)
 
-    def _adopt(self, episode: Episode) -> list[Column]:
-        """The columns of all episodes: those of the first one."""
-        if self._all is None:
-            experts = [
-                Column("expert_action", each.path, each.dtype, each.shape, False)
-                for each in self._columns
-                if each.group == "action"
-            ]
-            self._infos = tuple(info_columns(episode.infos or {}, len(episode)))
-            self._all = [
-                *self._columns,
-                *(experts if episode.expert_actions is not None else []),
-                *self._infos,
-            ]
-        return self._all
+    def _adopt(self, columns: list[Column]) -> None:
+        """Takes the columns of all episodes."""
+        self._all = columns
+        self._infos = tuple(column for column in columns if column.group == "info")
+        self._row_bytes = sum(column.nbytes for column in columns)
 
-    def _nbytes(self, steps: int) -> int:
-        assert self._all is not None
-        return (steps + 1) * sum(column.nbytes for column in self._all)
+    def _nbytes(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bytes of episodes."""
+        return (lengths + 1) * self._row_bytes
 
     def write(self, episode: Episode) -> None:
         """Appends an episode. It is on disk once its file is complete, or after `flush` or `close`.
@@ -168,48 +169,80 @@ class EpisodeWriter:
                 episode have.
             OSError: the disk is full.
         """
-        steps = len(episode)
-        if steps < 1:
-            raise DemosError(f"episode {self.next_index}: expected at least one step, got none")
-        if episode.seed is not None and not 0 <= episode.seed < NO_SEED:
-            raise DemosError(
-                f"episode {self.next_index}: expected a seed from 0 to 2**64 - 2, got {episode.seed}"
-            )
-        columns = self._adopt(episode)
-        if (episode.infos or self._infos) and tuple(info_columns(episode.infos or {}, steps)) != self._infos:
-            raise DemosError(
-                f"episode {self.next_index}: its infos {_names(info_columns(episode.infos or {}, steps))} differ from"
-                f" those of the first episode, {_names(self._infos)}"
-            )
-        for column in columns:
-            self._check(column, episode, steps)
-        self._episodes.append(episode)
-        self.next_index += 1
-        self._bytes += self._nbytes(steps)
-        if self._bytes >= self._shard_bytes:
-            self.flush()
-            self._index.append(_index_of(self._episodes))
-            self._episodes = []
-            self._shard, self._bytes, self._on_disk = self._shard + 1, 0, 0
+        self.write_many(episode, [len(episode)], [episode.seed])
 
     def write_all(self, episodes: Iterable[Episode]) -> None:
         """Appends several."""
         for episode in episodes:
             self.write(episode)
 
-    def _check(self, column: Column, episode: Episode, steps: int) -> None:
-        expected = (steps + column.has_last, *column.shape)
-        try:
-            array = np.asarray(_values(episode, column))
-        except (KeyError, IndexError, TypeError):
-            raise DemosError(f"episode {self.next_index}: {column.name} is missing") from None
-        fits = array.dtype.kind in "UO" if column.is_text else array.dtype == column.dtype
-        if array.shape != expected or not fits:
-            kind = "texts" if column.is_text else str(column.dtype)
+    def write_many(self, steps: Episode, lengths: Sequence[int], seeds: Sequence[int | None]) -> None:
+        """Appends several episodes at once, which is faster than one by one; the files are the same.
+
+        Args:
+            steps: the episodes one after the other in its arrays: of E episodes with N steps together, N + E
+                observations and N actions, rewards and flags.
+            lengths: of each episode.
+            seeds: of each episode.
+
+        Raises:
+            DemosError, OSError: as of `write`; the error names the first of them.
+        """
+        where = f"episode {self.next_index}"
+        if min(lengths) < 1:
+            raise DemosError(f"{where}: expected at least one step, got none")
+        for seed in seeds:
+            if seed is not None and not 0 <= seed < NO_SEED:
+                raise DemosError(f"{where}: expected a seed from 0 to 2**64 - 2, got {seed}")
+        index = np.zeros(len(lengths), INDEX_DTYPE)
+        index["length"] = lengths
+        index["seed"] = np.array([NO_SEED if seed is None else seed for seed in seeds], np.uint64)
+        num_steps = int(index["length"].sum())
+        infos = tuple(info_columns(steps.infos or {}, num_steps, len(index)))
+        if not self._all:
+            experts = [
+                Column("expert_action", each.path, each.dtype, each.shape, False)
+                for each in self._columns
+                if each.group == "action"
+            ]
+            self._adopt([*self._columns, *(experts if steps.expert_actions is not None else []), *infos])
+        elif infos != self._infos:
             raise DemosError(
-                f"episode {self.next_index}: {column.name}: expected {kind} {list(expected)}, got {array.dtype}"
-                f" {list(array.shape)}"
+                f"{where}: its infos {_names(infos)} differ from those of the first episode, {_names(self._infos)}"
             )
+        values = tuple(
+            _checked(column, steps, num_steps + len(index) * column.has_last, where) for column in self._all
+        )
+        start = 0
+        for i, length in enumerate(lengths):
+            # A sum of all rewards of a segment at once would be rounded otherwise than `Episode.total_reward`.
+            index[i]["return"] = np.add.reduce(steps.rewards[start : start + length], dtype=np.float64)
+            start += length
+        self._append(_Block(index, values))
+
+    def _append(self, block: _Block) -> None:
+        """Appends episodes that are checked; writes shards that become complete."""
+        self.next_index += len(block.episodes)
+        while len(block.episodes):
+            filled = self._bytes + np.cumsum(self._nbytes(block.episodes["length"]))
+            count = int(np.searchsorted(filled, self._shard_bytes)) + 1
+            own, block = self._cut(block, count)
+            self._blocks.append(own)
+            self._bytes = int(filled[len(own.episodes) - 1])
+            if self._bytes >= self._shard_bytes:
+                self.flush()
+                self._index += [each.episodes for each in self._blocks]
+                self._blocks = []
+                self._shard, self._bytes, self._on_disk = self._shard + 1, 0, 0
+
+    def _cut(self, block: _Block, count: int) -> tuple[_Block, _Block]:
+        """The first episodes of a block, and the others."""
+        steps = int(block.episodes["length"][:count].sum())
+        ends = [steps + min(count, len(block.episodes)) * column.has_last for column in self._all]
+        return (
+            _Block(block.episodes[:count], tuple(v[:end] for v, end in zip(block.values, ends, strict=True))),
+            _Block(block.episodes[count:], tuple(v[end:] for v, end in zip(block.values, ends, strict=True))),
+        )
 
     def flush(self) -> None:
         """Writes all episodes to disk.
@@ -217,24 +250,18 @@ class EpisodeWriter:
         Raises:
             OSError: the disk is full.
         """
-        if len(self._episodes) == self._on_disk:
+        if sum(len(block.episodes) for block in self._blocks) == self._on_disk:
             return
-        assert self._all is not None
-        episodes = self._episodes
-        lengths = [len(episode) for episode in episodes]
-        last = np.zeros(sum(lengths) + len(lengths), np.bool_)
-        last[np.cumsum(np.array(lengths) + 1) - 1] = True
-        schema = pa.schema(
-            [column.field() for column in self._all], metadata={INDEX: _index_of(episodes).tobytes()}
-        )
+        index = np.concatenate([block.episodes for block in self._blocks])
+        last = _last_rows(index["length"])
+        schema = pa.schema([column.field() for column in self._all], metadata={INDEX: index.tobytes()})
         arrays = [
-            column.to_arrow([_values(episode, column) for episode in episodes], last) for column in self._all
+            column.to_arrow([block.values[i] for block in self._blocks], last)
+            for i, column in enumerate(self._all)
         ]
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, schema) as file:
-            file.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
-        write_atomically(self.path / SHARD.format(self._shard), memoryview(sink.getvalue()))
-        self._on_disk = len(episodes)
+        with atomic_file(self.path / SHARD.format(self._shard)) as file, pa.ipc.new_file(file, schema) as out:
+            out.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        self._on_disk = len(index)
 
     def close(self) -> None:
         """Writes what is left, and the totals of all episodes into ``meta.json``. May be called again.
@@ -243,7 +270,8 @@ class EpisodeWriter:
             OSError: the disk is full.
         """
         self.flush()
-        index = np.concatenate([np.zeros(0, INDEX_DTYPE), *self._index, _index_of(self._episodes)])
+        blocks = (block.episodes for block in self._blocks)
+        index = np.concatenate([np.zeros(0, INDEX_DTYPE), *self._index, *blocks])
         self._write_meta(totals(index["length"], index["return"]))
 
     def __enter__(self) -> Self:
@@ -296,12 +324,32 @@ def _values(episode: Episode, column: Column) -> Any:
     return np.asarray(getattr(episode, column.group))
 
 
-def _index_of(episodes: list[Episode]) -> NDArray[Any]:
-    index = np.zeros(len(episodes), INDEX_DTYPE)
-    for row, episode in zip(index, episodes, strict=True):
-        seed = NO_SEED if episode.seed is None else episode.seed
-        row["length"], row["return"], row["seed"] = len(episode), episode.total_reward, seed
-    return index
+def _checked(column: Column, steps: Episode, rows: int, where: str) -> NDArray[Any]:
+    """The values of episodes for a column.
+
+    Raises:
+        DemosError: they have another form than the column.
+    """
+    expected = (rows, *column.shape)
+    try:
+        array = np.asarray(_values(steps, column))
+    except (KeyError, IndexError, TypeError):
+        raise DemosError(f"{where}: {column.name} is missing") from None
+    fits = array.dtype.kind in "UO" if column.is_text else array.dtype == column.dtype
+    if array.shape != expected or not fits:
+        kind = "texts" if column.is_text else str(column.dtype)
+        raise DemosError(
+            f"{where}: {column.name}: expected {kind} {list(expected)}, got {array.dtype} {list(array.shape)}"
+        )
+    return array
+
+
+def _last_rows(lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which rows of a table are the last ones of its episodes, bool [rows]."""
+    ends = np.cumsum(lengths + 1)
+    last = np.zeros(int(ends[-1]), np.bool_)
+    last[ends - 1] = True
+    return last
 
 
 def _names(columns: Iterable[Column]) -> str:

@@ -4,18 +4,19 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
-def write_atomically(path: Path, data: bytes | memoryview) -> None:
-    """Replaces a file in one step: even if the machine stops, the path holds the complete old or the complete new
-    file."""
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A context that gives a file to write to, and replaces ``path`` by it in one step at its end: even if the machine
+    stops, the path holds the complete old or the complete new file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -32,6 +33,12 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def write_atomically(path: Path, data: bytes | memoryview) -> None:
+    """Replaces a file in one step, see `atomic_file`."""
+    with atomic_file(path) as file:
+        file.write(data)
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
