@@ -110,7 +110,9 @@ class Column:
             own, values = values, np.zeros((len(last), *self.shape), object if self.is_text else self.dtype)
             values[~last] = own
         if self.is_text:
-            return pa.array(np.where(last & ~self.has_last, None, values).tolist(), pa.large_string())
+            if not self.has_last:
+                values[last] = None
+            return pa.array(values.tolist(), pa.large_string())
         # From buffers: `pyarrow.array` would import pandas where that is installed, which takes a second.
         arrow_type, rows = self.arrow_type(), len(values)
         valid = None if self.has_last else _bits(~last)
