@@ -40,23 +40,27 @@ def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported_parts(path: Path) -> set[str]:
-    """The parts of fastrl that a module imports anywhere, inside functions and for type checkers too."""
-    found = set()
+def imported_names(path: Path) -> set[str]:
+    """What a module imports anywhere, with its full name, inside functions and for type checkers too."""
+    found: set[str] = set()
     module = ("fastrl", *path.relative_to(PACKAGE).with_suffix("").parts)
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = [*module[: len(module) - node.level]] if node.level else []
             stem = ".".join([*base, *([node.module] if node.module else [])])
-            names = [f"{stem}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        for name in names:
-            parts = name.split(".")
-            if parts[0] == "fastrl":
-                found.add(parts[1] if len(parts) > 1 and parts[1] in ORDER else "__init__")
+            found |= {f"{stem}.{alias.name}" for alias in node.names}
+    return found
+
+
+def imported_parts(path: Path) -> set[str]:
+    """The parts of fastrl that a module imports."""
+    found = set()
+    for name in imported_names(path):
+        parts = name.split(".")
+        if parts[0] == "fastrl":
+            found.add(parts[1] if len(parts) > 1 and parts[1] in ORDER else "__init__")
     return found - {part_of(path)}
 
 
@@ -68,6 +72,25 @@ def test_a_module_imports_what_is_below_it(path: Path) -> None:
     assert part in ORDER, f"fastrl.{part} is new: give it a place in ORDER"
     above = {other for other in imported_parts(path) if ORDER.index(other) < ORDER.index(part)}
     assert not above, f"fastrl.{part} stands below {sorted(above)}, which {path.name} imports"
+
+
+FOLDERS = [
+    f"fastrl.{part}.{folder.name}"
+    for part in ("envs", "tasks")
+    for folder in (PACKAGE / part).iterdir()
+    if (folder / "__init__.py").exists()
+]
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "demos").glob("*.py")), ids=lambda path: path.name)
+def test_demonstrations_know_no_single_simulator(path: Path) -> None:
+    assert {"fastrl.envs.cage2", "fastrl.envs.traffic", "fastrl.tasks.cage2"} <= set(FOLDERS)
+    of_one = {
+        name for name in imported_names(path) if f"{name}.".startswith(tuple(f"{each}." for each in FOLDERS))
+    }
+    assert not of_one, f"{path.name} imports what belongs into a task's folder: {sorted(of_one)}"
+    source = path.read_text(encoding="utf-8").lower()
+    assert not [word for word in ("cage", "traffic", "highway", "baseline:", "driver:") if word in source]
 
 
 def test_the_order_names_what_exists() -> None:

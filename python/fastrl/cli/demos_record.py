@@ -4,6 +4,7 @@ import argparse
 import math
 
 from fastrl.cli.arguments import at_least, import_from_here, path, path_text, positive, seed
+from fastrl.tasks import with_experts
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.env_options import read_options
 from fastrl.utils.output import plain_console
@@ -13,6 +14,7 @@ from fastrl.utils.tables import print_lines
 
 def record(prog: str, arguments: list[str]) -> int:
     """Records episodes of an expert."""
+    scripted = "; ".join(f"{folder.EXPERTS}: {folder.EXPERT_NAMES}" for folder in with_experts())
     parser = ArgumentParser(
         prog=prog,
         description="Records episodes of an expert. Episode i follows from the seed and i: the files are the same from"
@@ -41,9 +43,8 @@ def record(prog: str, arguments: list[str]) -> int:
         required=True,
         type=path_text,
         metavar="X",
-        help="a run directory or checkpoint file; baseline:NAME, a defender of CAGE 2 (sleep, random, react-remove,"
-        " react-restore); driver:NAME, of fastrl/ring-v0 (follower-stopper, pi) or fastrl/highway-v0 (idm); random;"
-        " a zip file of Stable-Baselines3; or module:function, from an observation to an action",
+        help=f"a run directory or checkpoint file; {scripted}; random; a zip file of Stable-Baselines3; or"
+        " module:function, from an observation to an action",
     )
     parser.add_argument(
         "--episodes", required=True, type=at_least(1), metavar="INT", help="number of episodes"

@@ -1,4 +1,4 @@
-"""Experts that run in worker processes: trained policies, functions, scripted defenders.
+"""Experts that run in worker processes: trained policies, functions, models of Stable-Baselines3.
 
 This module loads no torch; a policy that PyTorch computes does when it is unpickled.
 """
@@ -12,17 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
+from fastrl.collectors.expert import ExpertError
 from fastrl.collectors.protocol import CollectError
-from fastrl.demos.actor import ExpertError, Noise, NoiseSource
 from fastrl.demos.plan import exact_action
-from fastrl.demos.rows import ExactRows
-from fastrl.envs.cage2 import baselines
-from fastrl.envs.cage2.env import ACTIONS, HOSTS
+from fastrl.envs.exact_rows import ExactRows
 from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor, MlpActor
@@ -177,105 +174,6 @@ class FunctionExpert:
             except ValueError as error:
                 raise ExpertError(i, f"returned something else: {error},") from None
         return chosen
-
-
-class RandomExpert:
-    """Uniform actions, of those that are allowed."""
-
-    state_size = 0
-
-    def __init__(self, rows: ExactRows, action_space: Space[Any]) -> None:
-        self._noise = NoiseSource(Noise("epsilon", 1.0), action_space)
-        self._shape, self._dtype = tuple(action_space.shape or ()), action_space.dtype
-
-    def act(
-        self,
-        rows: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        masks: NDArray[np.bool_] | None,
-        states: NDArray[np.float32] | None,
-    ) -> NDArray[Any]:
-        nothing = np.zeros((len(rows), *self._shape), self._dtype)
-        # Other numbers than those of noise, which may be added.
-        return self._noise.add(nothing, ~streams, steps, masks)
-
-
-# CAGE 2
-
-
-@dataclass(frozen=True)
-class Alerts:
-    """The alerts of CAGE 2, see `fastrl.envs.cage2.env.Cage2VectorEnv.alerts`."""
-
-    name: str = "alerts"
-    size: int = len(HOSTS)
-
-    def read(self, env: gymnasium.Env[Any, Any]) -> NDArray[Any]:
-        alerts: NDArray[Any] = env.get_wrapper_attr("alerts")()
-        return alerts
-
-    def read_vector(self, env: Any) -> NDArray[Any]:
-        alerts: NDArray[Any] = env.alerts()
-        return alerts
-
-
-@dataclass(frozen=True)
-class MakeDefender:
-    """Makes a scripted defender of CAGE 2.
-
-    Attributes:
-        name: of `fastrl.envs.cage2.baselines.BASELINES`.
-        actions: of the environment, indices into `ACTIONS`.
-    """
-
-    name: str
-    actions: tuple[int, ...]
-
-    def __call__(self, rows: ExactRows, action_space: Space[Any]) -> DefenderExpert:
-        return DefenderExpert(self, rows)
-
-
-class DefenderExpert:
-    """A scripted defender of CAGE 2; its queue of hosts is its state."""
-
-    def __init__(self, made: MakeDefender, rows: ExactRows) -> None:
-        self._rows, self._name = rows, made.name
-        # From the 145 actions to the environment's; -1: it does not have them.
-        self._own = np.full(len(ACTIONS), -1)
-        self._own[list(made.actions)] = np.arange(len(made.actions))
-        sleep, monitor = ACTIONS.index("Sleep"), ACTIONS.index("Monitor")
-        if self._own[monitor] < 0:
-            # Every step monitors, so that Monitor does what Sleep does.
-            self._own[monitor] = self._own[sleep]
-        self.state_size = len(HOSTS) + 1 if made.name.startswith("react") else 0
-        self._policy: baselines.BluePolicy | None = None
-        self._count = -1
-
-    def act(
-        self,
-        rows: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        masks: NDArray[np.bool_] | None,
-        states: NDArray[np.float32] | None,
-    ) -> NDArray[Any]:
-        if self._policy is None or self._count != len(rows):
-            self._policy, self._count = baselines.make_baseline(self._name, len(rows)), len(rows)
-        policy = self._policy
-        if isinstance(policy, baselines.ReactPolicy) and states is not None:
-            policy.load_memory(states)
-            chosen = policy.act(self._rows.read_sense(rows) > 0)
-            policy.store_memory(states)
-        else:
-            chosen = policy.act(np.zeros((len(rows), len(HOSTS)), np.bool_))
-        own = self._own[chosen]
-        if own.min() < 0:
-            row = int(own.argmin())
-            raise ExpertError(
-                row, f"chose {ACTIONS[chosen[row]]}, which is not among the environment's actions,"
-            )
-        return own
 
 
 # Stable-Baselines3

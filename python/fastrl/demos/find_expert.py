@@ -5,64 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import gymnasium
-from gymnasium.spaces import Space
 
-from fastrl.demos.actor import Expert
-from fastrl.demos.drivers import MakeHighwayDriver, MakeRingDriver, Neighbours, RingLength
-from fastrl.demos.experts import (
-    Alerts,
-    MakeDefender,
-    MakeFunction,
-    MakePolicy,
-    MakeSB3,
-    RandomExpert,
-    function_at,
-)
-from fastrl.demos.rows import ExactRows, Sense
+from fastrl.collectors.expert import ExpertSpec, RandomExpert
+from fastrl.demos.experts import MakeFunction, MakePolicy, MakeSB3, function_at
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.compiled_actor import MlpActor
+from fastrl.tasks import with_experts
 from fastrl.utils.config import ConfigError
-from fastrl.utils.names import suggestion
 from fastrl.utils.trust import TrustError
 
-_BASELINE, _DRIVER = "baseline:", "driver:"
 
-# Drivers of the ring road by their names on the command line.
-_RING_DRIVERS = {"follower-stopper": "follower_stopper", "pi": "pi_saturation"}
-
-_HIGHWAY_DRIVER = "idm"
-
-FORMS = (
-    "a run directory, a checkpoint file, baseline:NAME (CAGE 2), driver:NAME (traffic), random, a zip file of"
-    " Stable-Baselines3, or module:function"
-)
-
-
-@dataclass(frozen=True)
-class ExpertSpec:
-    """An expert.
-
-    Attributes:
-        name: for messages.
-        make: makes it in any process, given the rows and the action space; pickles.
-        facts: what ``meta.json`` says of it, JSON-able. By it a recording that is resumed knows its expert.
-        sense: what it reads beside the observation.
-        action_masks: it is given the environment's action masks.
-        batched: a call for many rows is faster than one for each.
-    """
-
-    name: str
-    make: Callable[[ExactRows, Space[Any]], Expert]
-    facts: dict[str, Any] = field(default_factory=dict)
-    sense: Sense | None = None
-    action_masks: bool = False
-    batched: bool = False
+def forms() -> str:
+    """What can be an expert, for messages."""
+    scripted = ", ".join(folder.EXPERTS for folder in with_experts())
+    others = "random, a zip file of Stable-Baselines3, or module:function"
+    return f"a run directory, a checkpoint file, {scripted}, {others}"
 
 
 def find_expert(
@@ -75,7 +37,7 @@ def find_expert(
     """The expert that a text names, or a function of the caller's own.
 
     Args:
-        expert: see `FORMS`, or a function from an observation to an action.
+        expert: see `forms`, or a function from an observation to an action.
         env: the environment, as the expert will see it.
         deterministic: a policy takes its likeliest action; otherwise it draws.
         trust: a file may run code, as it says.
@@ -90,10 +52,10 @@ def find_expert(
     path = Path(expert)
     if expert == "random":
         return ExpertSpec(expert, RandomExpert, {"kind": "random"}, batched=True)
-    if expert.startswith(_BASELINE):
-        return _baseline(expert, env)
-    if expert.startswith(_DRIVER):
-        return _driver(expert, env)
+    for folder in with_experts():
+        if expert.startswith(folder.EXPERTS.partition("NAME")[0]):
+            scripted: ExpertSpec = import_module(f"{folder.__name__}.experts").find_expert(expert, env)
+            return scripted
     if path.is_file() and zipfile.is_zipfile(path):
         return _sb3(path, trust=trust)
     if path.exists():
@@ -102,7 +64,7 @@ def find_expert(
     if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
         function_at(expert)
         return ExpertSpec(expert, MakeFunction(expert), {"kind": "function", "path": expert})
-    raise ConfigError(f"--expert {expert}: no such file; it should be {FORMS}")
+    raise ConfigError(f"--expert {expert}: no such file; it should be {forms()}")
 
 
 def run_env(expert: Any, *, trust: bool = False) -> EnvSpec | None:
@@ -117,77 +79,9 @@ def run_env(expert: Any, *, trust: bool = False) -> EnvSpec | None:
 
 def _of_callable(expert: Any) -> ExpertSpec:
     if not callable(expert):
-        raise ConfigError(f"expert: expected {FORMS}, or a function; got {expert!r}")
+        raise ConfigError(f"expert: expected {forms()}, or a function; got {expert!r}")
     name = f"{getattr(expert, '__module__', '?')}:{getattr(expert, '__qualname__', type(expert).__name__)}"
     return ExpertSpec(name, MakeFunction("", expert), {"kind": "function", "path": name})
-
-
-def _baseline(expert: str, env: gymnasium.Env[Any, Any]) -> ExpertSpec:
-    from fastrl.envs.cage2.baselines import BASELINES
-    from fastrl.envs.cage2.env import Cage2Env
-
-    name = expert.removeprefix(_BASELINE)
-    if name not in BASELINES:
-        raise ConfigError(f"--expert {expert}: {suggestion(name, BASELINES)}")
-    game = env.unwrapped
-    if not isinstance(game, Cage2Env):
-        raise ConfigError(f"--expert {expert} is a defender of fastrl/Cage2-v0, which {_name(env)} is not")
-    facts = {"kind": "baseline", "name": name}
-    if name == "random":
-        return ExpertSpec(expert, RandomExpert, facts, batched=True)
-    sense = Alerts() if name.startswith("react") else None
-    make = MakeDefender(name, tuple(game._vector.actions))
-    return ExpertSpec(expert, make, facts, sense=sense, batched=True)
-
-
-def _driver(expert: str, env: gymnasium.Env[Any, Any]) -> ExpertSpec:
-    from fastrl.envs.traffic.ring import RingEnv
-
-    name, road = expert.removeprefix(_DRIVER), env.unwrapped
-    if name == _HIGHWAY_DRIVER:
-        return _highway_driver(expert, env)
-    if name not in _RING_DRIVERS:
-        raise ConfigError(f"--expert {expert}: {suggestion(name, [*_RING_DRIVERS, _HIGHWAY_DRIVER])}")
-    if not isinstance(road, RingEnv):
-        raise ConfigError(f"--expert {expert} drives on fastrl/ring-v0, which {_name(env)} is not")
-    options = road.options
-    if options.drive != "agents":
-        raise ConfigError(
-            f"--expert {expert}: the environment's option drive is {options.drive!r}, so that actions do nothing: leave"
-            " it out"
-        )
-    make = MakeRingDriver(
-        _RING_DRIVERS[name],
-        options.dt * options.sims_per_step,
-        options.distance_scale or options.length_range()[1],
-        options.num_vehicles,
-        options.desired_speed,
-    )
-    sense = RingLength() if name == "follower-stopper" and options.desired_speed is None else None
-    return ExpertSpec(expert, make, {"kind": "driver", "name": name}, sense=sense, batched=True)
-
-
-def _highway_driver(expert: str, env: gymnasium.Env[Any, Any]) -> ExpertSpec:
-    from fastrl.envs.traffic.highway import HighwayEnv
-
-    road = env.unwrapped
-    if not isinstance(road, HighwayEnv):
-        raise ConfigError(f"--expert {expert} drives on fastrl/highway-v0, which {_name(env)} is not")
-    actions = dict(road.action_type.actions_indexes)
-    if "FASTER" not in actions:
-        raise ConfigError(
-            f"--expert {expert}: the environment's actions should be DiscreteMetaAction with longitudinal ones"
-        )
-    config = road.config
-    speeds = config["action"].get("target_speeds")
-    make = MakeHighwayDriver(
-        int(config["lanes_count"]),
-        actions,
-        tuple(map(float, (20.0, 25.0, 30.0) if speeds is None else speeds)),
-        1 / config["policy_frequency"],
-    )
-    sense = Neighbours(int(config["lanes_count"]))
-    return ExpertSpec(expert, make, {"kind": "driver", "name": _HIGHWAY_DRIVER}, sense=sense, batched=True)
 
 
 def _run(path: Path, env: gymnasium.Env[Any, Any], *, deterministic: bool, trust: bool) -> ExpertSpec:
@@ -264,7 +158,3 @@ def _sb3(path: Path, *, trust: bool) -> ExpertSpec:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _name(env: gymnasium.Env[Any, Any]) -> str:
-    return type(env.unwrapped).__name__ if env.spec is None else env.spec.id

@@ -17,8 +17,8 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from fastrl.collectors.protocol import Plan
-from fastrl.demos.rows import ExactRows, RecordedEnv
 from fastrl.envs.contract import describe
+from fastrl.envs.exact_rows import ExactRows, RecordedEnv
 from fastrl.envs.rows import ActionRows
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions

@@ -16,16 +16,18 @@ import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
 
+from fastrl.collectors.action_noise import Noise, NoiseKind
+from fastrl.collectors.expert import ExpertSpec
 from fastrl.collectors.factory import choose, make_collector
 from fastrl.collectors.protocol import CollectError, Collector
 from fastrl.collectors.resources import WorkerCount, check_count, cores
 from fastrl.collectors.synchronous import native_collector
 from fastrl.collectors.vector_backends import native_vector_env
-from fastrl.demos.actor import Noise, NoiseKind, RecordingActor
-from fastrl.demos.find_expert import ExpertSpec, find_expert, run_env
+from fastrl.demos.actor import RecordingActor
+from fastrl.demos.find_expert import find_expert, run_env
 from fastrl.demos.plan import RecordedSpec, RecordingPlan, recorded_pair
-from fastrl.demos.rows import ExactRows, InfoKey, RecordedVectorEnv
 from fastrl.envs import contract
+from fastrl.envs.exact_rows import ExactRows, InfoKey, RecordedVectorEnv
 from fastrl.envs.spec import EnvSpec, any_spec
 from fastrl.replay.episode_writer import EpisodeWriter
 from fastrl.replay.episodes import Episode, load
@@ -336,10 +338,10 @@ def record(
 
     Args:
         env: an id, the import path ``"my_module:make_env"``, a function that makes environments, an environment, the
-            name of a task such as "cage2"; None: the environment that the expert, a run, was trained in.
-        expert: a run directory or checkpoint file, "baseline:NAME" (defenders of CAGE 2), "driver:NAME" (of traffic),
-            "random", a zip file of Stable-Baselines3, "module:function", or a function from an observation to an
-            action.
+            name of a task; None: the environment that the expert, a run, was trained in.
+        expert: a run directory or checkpoint file, the name of a scripted expert (those of
+            ``fastrl demos record --help``), "random", a zip file of Stable-Baselines3, "module:function", or a function
+            from an observation to an action.
         episodes: how many; numbers 0 to ``episodes`` - 1.
         out: directory of the data set; new or empty unless ``resume``.
         env_options: of the environment.

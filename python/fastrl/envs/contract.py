@@ -263,6 +263,11 @@ def _flag(name: str, which: str, flag: Any) -> bool:
     raise ContractError(f"{name}: step() should give True or False as {which}, got {describe(flag)}")
 
 
+def env_name(env: gymnasium.Env[Any, Any]) -> str:
+    """The id of an environment, for messages; of one that has none its class."""
+    return type(env.unwrapped).__name__ if env.spec is None else env.spec.id
+
+
 def describe(value: Any) -> str:
     """A short description of a value, for an error message."""
     if isinstance(value, tuple):

@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
 from numpy.typing import NDArray
 
-from fastrl.envs.contract import ContractError, describe
+from fastrl.envs.contract import ContractError, describe, env_name
 
 ObsKind = Literal["vector", "image", "mixed"]
 """Kinds of observations: float32 rows; one image, uint8; rows of bytes with images and other parts."""
@@ -273,7 +273,7 @@ class RowEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"env: expected a gymnasium.Env, got a {type(env).__name__}: derive it from that class"
             )
         super().__init__(env)
-        self.name = name or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
+        self.name = name or env_name(env)
         self.obs_rows, self.action_rows = ObsRows(env.observation_space), ActionRows(env.action_space)
         self.observation_space = self.obs_rows.row_space
         self.action_space = self.action_rows.flat_space

@@ -17,6 +17,7 @@ from typing import Any, Self
 import gymnasium
 from gymnasium.vector import VectorEnv
 
+from fastrl.envs.contract import env_name
 from fastrl.envs.registration import MULTI_AGENT_IDS
 from fastrl.envs.rows import in_rows
 from fastrl.utils.main_module import import_main
@@ -353,8 +354,7 @@ def any_spec(env: Any) -> EnvSpec:
         TypeError: it is nothing of the kind.
     """
     if isinstance(env, gymnasium.Env):
-        name = type(env.unwrapped).__name__ if env.spec is None else env.spec.id
-        return _EnvInstanceSpec(name, env=env)
+        return _EnvInstanceSpec(env_name(env), env=env)
     if isinstance(env, str | EnvSpec | VectorEnv):
         return as_spec(env)
     if not callable(env):

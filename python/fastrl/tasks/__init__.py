@@ -1,9 +1,13 @@
 """Tasks: one folder each, found by name or by the environment.
 
 A folder of this package adds a task: its ``__init__`` has ``NAME``, ``SUMMARY``, ``ENVIRONMENTS`` (patterns of the
-ids that the task trains on) and ``NEEDS_ENVIRONMENT`` (the command line names an environment, not the task); its module
-``task`` has ``TASK``, a `fastrl.training.task.Task`. The ``__init__`` imports nothing, because help texts name all
-tasks.
+ids that the task trains on), ``NEEDS_ENVIRONMENT`` (the command line names an environment, not the task) and
+``EXPERTS``, the form of its scripted experts' names, such as ``"baseline:NAME (CAGE 2)"``, or "". Its module ``task``
+has ``TASK``, a `fastrl.training.task.Task`. The ``__init__`` imports nothing, because help texts name all tasks.
+
+A task with experts lists their names in ``EXPERT_NAMES``, and its module ``experts`` has
+``find_expert(text, env) -> ExpertSpec`` (`fastrl.collectors.expert`). Workers of recordings import the latter, so that
+neither it nor this module loads settings or torch.
 """
 
 import fnmatch
@@ -17,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastrl.training.run_directory import never_saved
-from fastrl.utils.config import ConfigError, load_toml
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -33,6 +36,11 @@ def tasks() -> Mapping[str, "ModuleType"]:
     return dict(sorted(found.items()))
 
 
+def with_experts() -> "list[ModuleType]":
+    """The folders of the tasks that have scripted experts."""
+    return [folder for folder in tasks().values() if folder.EXPERTS]
+
+
 def find(name: str) -> "Task":
     """The task of a name, or of an import path such as ``my_task.task:TASK``, which becomes its name.
 
@@ -40,6 +48,7 @@ def find(name: str) -> "Task":
         ConfigError: there is none.
     """
     from fastrl.training.task import Task
+    from fastrl.utils.config import ConfigError
 
     if name in tasks():
         task: Task = importlib.import_module(f"{tasks()[name].__name__}.task").TASK
@@ -75,6 +84,8 @@ def load_saved(run: Path) -> tuple[str, Any]:
         CheckpointError: there is no checkpoint, or a damaged one.
         ConfigError: the run names no task, or one that this fastrl does not have.
     """
+    from fastrl.utils.config import ConfigError, load_toml
+
     if never_saved(run):
         config = None
         kind = load_toml(run / "config.toml").get("kind")

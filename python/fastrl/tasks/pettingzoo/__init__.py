@@ -5,3 +5,4 @@ SUMMARY = "any parallel environment of PettingZoo, with independent PPO, MAPPO o
 # As general as the pattern of Gymnasium's factories, and less specific: `fastrl.tasks.task_for` looks at the factory.
 ENVIRONMENTS = ("*[:]*",)
 NEEDS_ENVIRONMENT = True
+EXPERTS = ""

@@ -4,3 +4,4 @@ NAME = "pixels"
 SUMMARY = "Atari, Mario and others that show images, with DQN, PPO, asynchronous PPO or IMPALA"
 ENVIRONMENTS = ("ALE/*", "SuperMarioBros*", "fastrl/Catch*", "*NoFrameskip*")
 NEEDS_ENVIRONMENT = True
+EXPERTS = ""

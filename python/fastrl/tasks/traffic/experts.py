@@ -13,7 +13,77 @@ import numpy as np
 from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
-from fastrl.demos.rows import ExactRows
+from fastrl.collectors.expert import ExpertSpec
+from fastrl.envs.contract import env_name
+from fastrl.envs.exact_rows import ExactRows
+from fastrl.envs.traffic.highway import HighwayEnv
+from fastrl.envs.traffic.ring import RingEnv, equilibrium_speed
+from fastrl.utils.names import suggestion
+
+# Drivers of the ring road by their names on the command line.
+_RING_DRIVERS = {"follower-stopper": "follower_stopper", "pi": "pi_saturation"}
+
+_HIGHWAY_DRIVER = "idm"
+
+
+def find_expert(expert: str, env: gymnasium.Env[Any, Any]) -> ExpertSpec:
+    """The driver of ``driver:NAME``.
+
+    Args:
+        env: the environment, as the expert will see it.
+
+    Raises:
+        ConfigError: there is none, or it does not fit the environment.
+    """
+    # Workers import this module, and need no settings.
+    from fastrl.utils.config import ConfigError
+
+    name, road = expert.partition(":")[2], env.unwrapped
+    if name == _HIGHWAY_DRIVER:
+        return _highway_driver(expert, env)
+    if name not in _RING_DRIVERS:
+        raise ConfigError(f"--expert {expert}: {suggestion(name, [*_RING_DRIVERS, _HIGHWAY_DRIVER])}")
+    if not isinstance(road, RingEnv):
+        raise ConfigError(f"--expert {expert} drives on fastrl/ring-v0, which {env_name(env)} is not")
+    options = road.options
+    if options.drive != "agents":
+        raise ConfigError(
+            f"--expert {expert}: the environment's option drive is {options.drive!r}, so that actions do nothing: leave"
+            " it out"
+        )
+    make = MakeRingDriver(
+        _RING_DRIVERS[name],
+        options.dt * options.sims_per_step,
+        options.distance_scale or options.length_range()[1],
+        options.num_vehicles,
+        options.desired_speed,
+    )
+    sense = RingLength() if name == "follower-stopper" and options.desired_speed is None else None
+    return ExpertSpec(expert, make, {"kind": "driver", "name": name}, sense=sense, batched=True)
+
+
+def _highway_driver(expert: str, env: gymnasium.Env[Any, Any]) -> ExpertSpec:
+    from fastrl.utils.config import ConfigError
+
+    road = env.unwrapped
+    if not isinstance(road, HighwayEnv):
+        raise ConfigError(f"--expert {expert} drives on fastrl/highway-v0, which {env_name(env)} is not")
+    actions = dict(road.action_type.actions_indexes)
+    if "FASTER" not in actions:
+        raise ConfigError(
+            f"--expert {expert}: the environment's actions should be DiscreteMetaAction with longitudinal ones"
+        )
+    config = road.config
+    speeds = config["action"].get("target_speeds")
+    make = MakeHighwayDriver(
+        int(config["lanes_count"]),
+        actions,
+        tuple(map(float, (20.0, 25.0, 30.0) if speeds is None else speeds)),
+        1 / config["policy_frequency"],
+    )
+    sense = Neighbours(int(config["lanes_count"]))
+    return ExpertSpec(expert, make, {"kind": "driver", "name": _HIGHWAY_DRIVER}, sense=sense, batched=True)
+
 
 # The ring road
 
@@ -98,8 +168,6 @@ class RingDriver:
     def _desired(self, rows: NDArray[Any]) -> NDArray[np.float64]:
         if self.made.desired_speed is not None:
             return np.full(len(rows), self.made.desired_speed)
-        from fastrl.envs.traffic.ring import equilibrium_speed
-
         found = []
         for length in self.rows.read_sense(rows)[:, 0].tolist():
             if length not in self._equilibria:

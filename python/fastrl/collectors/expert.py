@@ -1,0 +1,97 @@
+"""Experts: what chooses actions in the environment's own form, and knows nothing of training.
+
+This module runs in worker processes and loads no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium.spaces import Space
+from numpy.typing import NDArray
+
+from fastrl.collectors.action_noise import Noise, NoiseSource
+from fastrl.envs.exact_rows import ExactRows, Sense
+
+
+class Expert(Protocol):
+    """Chooses actions of the environment for rows of observations. It is made in each worker.
+
+    Attributes:
+        state_size: numbers that it remembers of each episode, zeros at its start.
+    """
+
+    state_size: int
+
+    def act(
+        self,
+        rows: NDArray[Any],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        masks: NDArray[np.bool_] | None,
+        states: NDArray[np.float32] | None,
+    ) -> NDArray[Any]:
+        """Returns actions [K, *shape] in the dtype of the environment's action space.
+
+        Args:
+            rows: [K, D] of `ExactRows`.
+            streams, steps, masks, states: as of `fastrl.networks.compiled_actor.Actor.act`.
+
+        Raises:
+            ExpertError: it failed at a row.
+        """
+        ...
+
+
+class ExpertError(Exception):
+    """An expert failed at row ``row`` of a call; the text says how. ``cause``: the exception that it raised."""
+
+    def __init__(self, row: int, problem: str, cause: BaseException | None = None) -> None:
+        super().__init__(problem)
+        self.row, self.cause = row, cause
+
+
+@dataclass(frozen=True)
+class ExpertSpec:
+    """An expert.
+
+    Attributes:
+        name: for messages.
+        make: makes it in any process, given the rows and the action space; pickles.
+        facts: what ``meta.json`` says of it, JSON-able. By it a recording that is resumed knows its expert.
+        sense: what it reads beside the observation.
+        action_masks: it is given the environment's action masks.
+        batched: a call for many rows is faster than one for each.
+    """
+
+    name: str
+    make: Callable[[ExactRows, Space[Any]], Expert]
+    facts: dict[str, Any] = field(default_factory=dict)
+    sense: Sense | None = None
+    action_masks: bool = False
+    batched: bool = False
+
+
+class RandomExpert:
+    """Uniform actions, of those that are allowed."""
+
+    state_size = 0
+
+    def __init__(self, rows: ExactRows, action_space: Space[Any]) -> None:
+        self._noise = NoiseSource(Noise("epsilon", 1.0), action_space)
+        self._shape, self._dtype = tuple(action_space.shape or ()), action_space.dtype
+
+    def act(
+        self,
+        rows: NDArray[Any],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        masks: NDArray[np.bool_] | None,
+        states: NDArray[np.float32] | None,
+    ) -> NDArray[Any]:
+        nothing = np.zeros((len(rows), *self._shape), self._dtype)
+        # Other numbers than those of noise, which may be added.
+        return self._noise.add(nothing, ~streams, steps, masks)

@@ -1,0 +1,123 @@
+"""Scripted experts of tasks: each folder finds its own, and says what is wrong in one line."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import subprocess
+import sys
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from fastrl.collectors.expert import RandomExpert
+from fastrl.demos.find_expert import find_expert, forms
+from fastrl.envs.exact_rows import ExactRows, RecordedEnv
+from fastrl.tasks import tasks, with_experts
+from fastrl.utils.config import ConfigError
+
+# One environment of each expert.
+EXPERTS = {
+    "baseline:sleep": "fastrl/Cage2-v0",
+    "baseline:random": "fastrl/Cage2-v0",
+    "baseline:react-remove": "fastrl/Cage2-v0",
+    "baseline:react-restore": "fastrl/Cage2-v0",
+    "driver:follower-stopper": "fastrl/ring-v0",
+    "driver:pi": "fastrl/ring-v0",
+    "driver:idm": "fastrl/highway-v0",
+}
+
+
+def prefix(folder: ModuleType) -> str:
+    return str(folder.EXPERTS.partition("NAME")[0])
+
+
+def test_messages_and_help_name_the_experts_of_all_tasks() -> None:
+    assert {"cage2", "traffic"} <= {folder.NAME for folder in with_experts()}
+    assert forms() == (
+        "a run directory, a checkpoint file, baseline:NAME (CAGE 2), driver:NAME (traffic), random, a zip file of"
+        " Stable-Baselines3, or module:function"
+    )
+    prefixes = [prefix(folder) for folder in with_experts()]
+    assert len(set(prefixes)) == len(prefixes) and all(each.endswith(":") for each in prefixes)
+    for expert in EXPERTS:
+        [folder] = [each for each in with_experts() if expert.startswith(prefix(each))]
+        assert expert.partition(":")[2] in folder.EXPERT_NAMES
+    for folder in tasks().values():
+        assert (folder in with_experts()) == bool(importlib.util.find_spec(f"{folder.__name__}.experts"))
+
+
+@pytest.mark.parametrize("folder", with_experts(), ids=lambda folder: folder.NAME)
+def test_workers_import_experts_without_torch_and_settings(folder: ModuleType) -> None:
+    code = f"import sys, {folder.__name__}.experts; print(*{{'torch', 'pydantic'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(("expert", "env_id"), EXPERTS.items())
+def test_an_expert_pickles_and_plays(expert: str, env_id: str) -> None:
+    env = gymnasium.make(env_id)
+    spec = pickle.loads(pickle.dumps(find_expert(expert, env)))
+    kind, _, name = expert.partition(":")
+    assert (spec.name, spec.facts, spec.batched) == (expert, {"kind": kind, "name": name}, True)
+    rows = ExactRows(env.observation_space, spec.sense)
+    recorded: Any = RecordedEnv(env, rows, env_id)
+    made = spec.make(rows, env.action_space)
+    states = np.zeros((1, made.state_size), np.float32) if made.state_size else None
+    row, _ = recorded.reset(seed=0)
+    for step in range(5):
+        stream, at = np.array([7], np.uint64), np.array([step])
+        [action] = made.act(row[None], stream, at, None, states)
+        assert env.action_space.contains(action)
+        row, *_ = recorded.step(action)
+    env.close()
+
+
+def test_the_random_baseline_is_the_random_expert() -> None:
+    assert find_expert("baseline:random", gymnasium.make("fastrl/Cage2-v0")).make is RandomExpert
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "expert", "message"),
+    [
+        (
+            "CartPole-v1",
+            {},
+            "baseline:react-restore",
+            "--expert baseline:react-restore is a defender of fastrl/Cage2-v0, which CartPole-v1 is not",
+        ),
+        ("CartPole-v1", {}, "baseline:slep", "--expert baseline:slep: did you mean sleep?"),
+        (
+            "CartPole-v1",
+            {},
+            "driver:pi",
+            "--expert driver:pi drives on fastrl/ring-v0, which CartPole-v1 is not",
+        ),
+        (
+            "fastrl/ring-v0",
+            {},
+            "driver:idm",
+            "--expert driver:idm drives on fastrl/highway-v0, which fastrl/ring-v0 is not",
+        ),
+        ("fastrl/ring-v0", {}, "driver:pii", "--expert driver:pii: did you mean pi?"),
+        (
+            "fastrl/ring-v0",
+            {"drive": "humans"},
+            "driver:pi",
+            "--expert driver:pi: the environment's option drive is 'humans', so that actions do nothing: leave it out",
+        ),
+        (
+            "fastrl/highway-v0",
+            {"config": {"action": {"type": "DiscreteMetaAction", "longitudinal": False}}},
+            "driver:idm",
+            "--expert driver:idm: the environment's actions should be DiscreteMetaAction with longitudinal ones",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(env: str, options: dict[str, Any], expert: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        find_expert(expert, gymnasium.make(env, **options))
+    assert str(caught.value) == message
