@@ -128,11 +128,11 @@ class _Tuner:
     def _passed(self) -> float:
         return time.perf_counter() - self._started
 
-    def _tell(self, what: str) -> None:
+    def _report(self, what: str) -> None:
         self._advance(what, min(self._passed() / self._seconds, 1.0))
 
     def tune(self) -> Tuning:
-        self._tell("measuring the environment")
+        self._report("measuring the environment")
         with ExitStack() as stack:
             stack.callback(use_threads, self._settings.run.torch_threads)
             stack.callback(self._close)
@@ -326,7 +326,7 @@ class _Tuner:
 
     def _measure_learner(self, load: Load, first: Candidate) -> Load:
         """Adds the seconds of the learner in an update, by threads."""
-        self._tell("measuring the learner")
+        self._report("measuring the learner")
         trial = self._trial(first)
         trial.turn(1)
         counts = self._thread_counts()
@@ -363,7 +363,7 @@ class _Tuner:
         running: list[Result] = []
         a_round = 0.0
         for result in results:
-            self._tell(f"starting {result.way.label}")
+            self._report(f"starting {result.way.label}")
             try:
                 a_round += self._turn(result.way).passed
             except (UserError, CollectError) as error:
@@ -376,7 +376,7 @@ class _Tuner:
             if i >= _LEAST_ROUNDS and self._passed() + a_round > self._seconds:
                 break
             for result in running if i % 2 == 0 else running[::-1]:
-                self._tell(f"checking {result.way.label}")
+                self._report(f"checking {result.way.label}")
                 result.rates.append(self._turn(result.way).rate * factor(result.way))
 
     def _turn(self, way: Way) -> Turn:
