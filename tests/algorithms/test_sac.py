@@ -168,9 +168,23 @@ def test_actions_are_uniform_until_something_is_learned() -> None:
     assert acted(actor_of(sac), obs, 2)[1].std() > 0
 
 
-def test_infinite_bounds_are_refused_in_one_line() -> None:
-    with pytest.raises(ValueError, match=r"sac draws actions between finite bounds, .* finite low") as error:
-        learner(actions=Box(-np.inf, 1, (2,), np.float32))
+def test_log_densities_of_compiled_actors_are_finite_where_tanh_is_1() -> None:
+    sac = learner()
+    sac.update(batch_of(), WATCH)
+    with torch.no_grad():
+        *_, bias = sac.policy.parameters()
+        bias[..., :2] = torch.tensor([90.0, -90.0])
+    actions, log_probs = acted(actor_of(sac), np.zeros((5, 3), np.float32), 2)
+    np.testing.assert_array_equal(actions, [[1, -1]] * 5)
+    assert np.isfinite(log_probs).all()
+
+
+@pytest.mark.parametrize(("name", "make"), [("sac", learner), ("td3", td3)])
+def test_infinite_bounds_are_refused_in_one_line(name: str, make: Any) -> None:
+    with pytest.raises(
+        ValueError, match=rf"{name} draws actions between finite bounds, .* finite low"
+    ) as error:
+        make(actions=Box(-np.inf, 1, (2,), np.float32))
     assert "\n" not in str(error.value)
 
 

@@ -390,6 +390,23 @@ def test_an_expert_that_fails_is_named_in_one_line(
     assert count(tmp_path / "demos") < 9
 
 
+@pytest.mark.parametrize(
+    ("expert", "message"),
+    [
+        ("not_finite", r"got \[nan\], at step 0 of episode"),
+        ("too_strong", r"got \[5.0\]; np.clip keeps it there, at step 0 of episode"),
+        ("two_numbers", r"got an array of float32 of shape \(2,\), at step 0 of episode"),
+    ],
+)
+def test_numbers_that_are_no_actions_are_not_recorded(expert: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(CollectError, match=message) as caught:
+        record(tmp_path / "demos", env="Pendulum-v1", expert=f"demo_experts:{expert}")
+    first = f"expert demo_experts:{expert} returned something else: expected an action of Box(-2.0, 2.0"
+    assert str(caught.value).startswith(first)
+    assert "correct the expert, then --resume" in str(caught.value) and "\n" not in str(caught.value)
+    assert count(tmp_path / "demos") == 0
+
+
 def test_a_nan_is_named_and_whole_episodes_before_it_are_kept(tmp_path: Path) -> None:
     message = r"Broken: the observation after step 2 of episode 4 \(reset with seed \d+\) has nan.*; 4 whole episodes"
     with pytest.raises(CollectError, match=message):
@@ -405,6 +422,10 @@ def test_a_nan_is_named_and_whole_episodes_before_it_are_kept(tmp_path: Path) ->
         ({"expert": "no_such_module:f"}, "No module named 'no_such_module'"),
         ({"expert": 3}, "expected a run directory, .* or a function; got 3"),
         ({"env": "CartPole-v7"}, "CartPole-v7"),
+        (
+            {"env": "demo_experts:two_cartpoles"},
+            "makes a vector environment, .* give what makes one environment",
+        ),
         ({"noise": 1.5}, "epsilon at most 1, got 1.5"),
         ({"noise": 0.5, "noise_kind": "gaussian"}, "Gaussian noise is for a Box of floats"),
         ({"episodes": 0}, "expected a number from 1 on, got 0"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from gymnasium.spaces import Box, Discrete, Space
 from hypothesis import given
@@ -147,6 +148,12 @@ def refused(path: Path, message: str) -> None:
         load(path)
 
 
+def rewrite(file: Path, table: pa.Table) -> None:
+    """Writes a file with other rows or columns and the index that it had."""
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as out:
+        out.write_table(table)
+
+
 def test_damage_is_named(tmp_path: Path) -> None:
     episodes, spaces = plain([5] * 12)
     path = tmp_path / "set"
@@ -157,7 +164,17 @@ def test_damage_is_named(tmp_path: Path) -> None:
     for data in (b"", whole[: len(whole) // 2], b"no arrow file" * 99):
         files[1].write_bytes(data)
         refused(path, r"shard-00001.arrow: the file is damaged .*: restore it, or remove it")
+    table = pa.ipc.open_file(pa.BufferReader(whole)).read_all()
+    for rows in (0, table.num_rows - 1):
+        rewrite(files[1], table[:rows])
+        refused(
+            path,
+            rf"shard-00001.arrow: the file is damaged, it has {rows} rows for \d+ episodes .* restore it, or remove it",
+        )
+    rewrite(files[1], table.drop_columns(["reward"]))
+    refused(path, r"shard-00001.arrow: it has other columns than shard-00000.arrow: restore it")
     files[1].write_bytes(whole)
+    assert len(load(path)) == 12
     files[0].unlink()
     refused(path, r"shard-00000.arrow is missing: restore it")
     (path / "meta.json").write_text("{")
@@ -165,8 +182,6 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_column_is_named(tmp_path: Path) -> None:
-    import pyarrow as pa
-
     episodes, spaces = plain([5, 6])
     path = tmp_path / "set"
     write(path, episodes, spaces)
@@ -176,10 +191,8 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
         ("reward", "there is no column 'reward'"),
         ("action", "a column of actions is missing"),
     ):
-        left = table.drop_columns([name])
-        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, left.schema) as out:
-            out.write_table(left)
-        with pytest.raises(DemosError, match=message):
+        rewrite(file, table.drop_columns([name]))
+        with pytest.raises(DemosError, match=rf"shard-00000.arrow: {message}.*: restore the file"):
             load(path)[0]
 
 

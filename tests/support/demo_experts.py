@@ -42,6 +42,18 @@ def not_a_number(obs: Any) -> Any:
     return [np.nan]
 
 
+def not_finite(obs: Any) -> Any:
+    return np.float32([np.nan])
+
+
+def too_strong(obs: Any) -> Any:
+    return np.float32([5])
+
+
+def two_numbers(obs: Any) -> Any:
+    return np.float32([1, 1])
+
+
 def loads_no_torch(obs: Any) -> int:
     assert "torch" not in sys.modules
     return 0
@@ -126,6 +138,10 @@ class Dying(gymnasium.Env[Any, Any]):
                 return super().reset(**options)
 
         return Wrapped(inner)
+
+
+def two_cartpoles() -> Any:
+    return gymnasium.make_vec("CartPole-v1", num_envs=2)
 
 
 def slow_cartpole(seconds: float = 0.002) -> Any:

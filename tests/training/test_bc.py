@@ -295,6 +295,35 @@ def test_nan_is_refused_with_its_episode() -> None:
         next(trainer_of(demos).rows())
 
 
+def test_a_bad_number_on_disk_is_named_with_its_file(tmp_path: Path) -> None:
+    demos = cartpole_demos(6, steps=40)
+    demos[4].observations[5, 1] = math.inf
+    on_disk = written(demos, tmp_path / "demos", "CartPole-v1")
+    [(shard, _)] = on_disk[4:5].parts()
+    file = shard.path.name
+    assert file != "shard-00000.arrow"
+    with pytest.raises(TrainError) as caught:
+        next(trainer_of(on_disk).rows())
+    assert str(caught.value) == (
+        f"{tmp_path / 'demos' / file}, episode 4: expected finite observations, got NaN or infinity at step 5; leave"
+        " the episode out, or record it again"
+    )
+
+
+@pytest.mark.parametrize("squash", [False, True])
+def test_actions_at_the_bounds_have_finite_likelihoods(squash: bool) -> None:
+    env = gymnasium.make("Pendulum-v1")
+    demos = played(env, lambda obs: -2 * np.sign(obs[2:]), 4, steps=30)
+    assert all((np.abs(episode.actions) == 2).all() for episode in demos)
+    options = ["--bc.squash-actions"] if squash else []
+    trainer = trainer_of(demos, "--env=Pendulum-v1", "--bc.loss=log_likelihood", *options)
+    for row in trainer.rows():
+        record = row.record()
+        assert all(math.isfinite(record[name]) for name in ("train/loss", "train/mean_square_error"))
+    state = trainer.policy_checkpoint()["policy"]
+    assert all(torch.isfinite(each).all() for each in state["weights"].values())
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

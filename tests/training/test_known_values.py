@@ -65,6 +65,18 @@ DQN = [
 TD3 = ["--algo=td3", "--td3.hidden=8", "--td3.learning-rate=0.02", "--td3.tau=0.3"]
 
 
+SAC = [
+    "--algo=sac",
+    "--sac.hidden=8",
+    "--sac.learning-rate=0.02",
+    "--sac.tau=0.3",
+    "--sac.n-step=1",
+    # Values of rewards alone.
+    "--no-sac.learn-temperature",
+    "--sac.temperature=0",
+]
+
+
 @pytest.mark.parametrize(
     ("options", "terminates"),
     [
@@ -72,8 +84,11 @@ TD3 = ["--algo=td3", "--td3.hidden=8", "--td3.learning-rate=0.02", "--td3.tau=0.
         ([*DQN, "--dqn.n-step=3", "--dqn.prioritized"], False),
         ([*DQN, "--dqn.n-step=1", "--dqn.quantiles=4"], False),
         ([*TD3, "--td3.n-step=1"], False),
+        ([*TD3, "--td3.n-step=1"], True),
+        (SAC, False),
+        (SAC, True),
     ],
-    ids=["terminated", "three steps", "quantiles", "td3"],
+    ids=["terminated", "three steps", "quantiles", "td3", "td3 terminated", "sac", "sac terminated"],
 )
 def test_truncation_is_no_end(options: list[str], terminates: bool) -> None:
     algorithm = options[0].removeprefix("--algo=")
@@ -82,7 +97,7 @@ def test_truncation_is_no_end(options: list[str], terminates: bool) -> None:
         "--env=test_known_values:Ones",
         "--env.options",
         f"terminates={terminates}".lower(),
-        f"continuous={algorithm == 'td3'}".lower(),
+        f"continuous={algorithm != 'dqn'}".lower(),
         "--num-envs=1",
         "--collector=sequential",
         "--total-timesteps=320",

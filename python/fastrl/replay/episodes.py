@@ -105,7 +105,7 @@ class Shard:
         if len(rows) != 1 or (lengths < 1).any() or rows[0] != lengths.sum() + len(lengths):
             raise DemosError(
                 f"{path}: the file is damaged, it has {sum(rows)} rows for {len(lengths)} episodes of {lengths.sum()}"
-                " steps"
+                " steps: restore it, or remove it and record again with --resume"
             )
         self.starts: NDArray[np.int64] = np.cumsum(lengths + 1) - (lengths + 1)
 
@@ -121,7 +121,9 @@ class Shard:
         """
         if name not in self._values:
             if name not in self.columns:
-                raise DemosError(f"{self.path}: there is no column {name!r}, only {', '.join(self.columns)}")
+                raise DemosError(
+                    f"{self.path}: there is no column {name!r}, only {', '.join(self.columns)}: restore the file"
+                )
             self._values[name] = self.columns[name].to_numpy(self._batch.column(name))
         return self._values[name]
 
@@ -236,6 +238,10 @@ class EpisodeDataset:
             None if seed == NO_SEED else seed,
             index,
         )
+
+    def file_of(self, index: int) -> Path:
+        """The file that has an episode."""
+        return self._shards[self._places[index, 0]].path
 
     def parts(self) -> Iterator[tuple[Shard, NDArray[np.int64]]]:
         """Shards in order, each with the first rows of this data set's episodes in it, int64 [k]. Episodes that follow

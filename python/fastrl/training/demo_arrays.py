@@ -184,8 +184,10 @@ class DemoArrays:
                 _check(seen, drawn[rows], rewards[rows], actions)
             except (RowError, ValueError, TypeError) as error:
                 line = " ".join(str(error).split())
+                file_of = getattr(demos, "file_of", None)
+                place = name if file_of is None else file_of(index)
                 raise TrainError(
-                    f"{name}, episode {index}: {line}; leave the episode out, or record it again"
+                    f"{place}, episode {index}: {line}; leave the episode out, or record it again"
                 ) from None
         return cls(
             RowParts([obs]) if mapped is None else RowParts(mapped.parts),
@@ -273,7 +275,7 @@ def check_env(demos: Demos, env: str, obs_space: Space[Any], action_space: Space
         if not _is_same(theirs, own):
             raise TrainError(
                 f"{name} has {what} {theirs}, {env} has {own}: it was recorded in another environment, or"
-                " with other options"
+                " with other options: choose a data set of this environment"
             )
 
 
