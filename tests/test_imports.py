@@ -19,6 +19,7 @@ ORDER = [
     "__init__",
     "model",
     "demos",
+    "tuning",
     "tasks",
     "callbacks",
     "loggers",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fastrl import callbacks, demos, loggers, queue, replay
     from fastrl.model import BC, DQN, IMPALA, IPPO, MAPPO, PPO, REINFORCE, SAC, TD3, AsyncPPO, Model, load
     from fastrl.training.policy import load_policy
+    from fastrl.tuning.tune import tune
 
 __all__ = [
     "BC",
@@ -36,12 +37,13 @@ __all__ = [
     "loggers",
     "queue",
     "replay",
+    "tune",
 ]
 
 # Modules that are imported when they are first used, and the names in others. Only models need PyTorch, which takes
 # seconds to import.
 _MODULES = ("callbacks", "demos", "loggers", "queue", "replay")
-_ELSEWHERE = {"load_policy": "fastrl.training.policy"}
+_ELSEWHERE = {"load_policy": "fastrl.training.policy", "tune": "fastrl.tuning.tune"}
 
 
 def __getattr__(name: str) -> Any:

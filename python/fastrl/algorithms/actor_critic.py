@@ -28,6 +28,7 @@ from fastrl.rollout.rollout import Rollout
 from fastrl.utils.config import section
 from fastrl.utils.heap import keep_freed_memory
 from fastrl.utils.timer import Stopwatch
+from fastrl.utils.tunable import Range
 
 # Rows of the critic's forward passes over a whole rollout: large enough to be cheap a row, small enough for
 # caches.
@@ -45,7 +46,9 @@ class ActorCriticConfig(NetworkConfig):
     final_learning_rate: hp.FinalLearningRate = 0.0
     entropy_coef: hp.EntropyCoef = 0.01
     final_entropy_coef: hp.FinalEntropyCoef = 0.001
-    max_grad_norm: Annotated[float, Field(gt=0, description="gradients are scaled down to this norm")] = 0.5
+    max_grad_norm: Annotated[
+        float, Field(gt=0, description="gradients are scaled down to this norm"), Range(0.3, 5.0, log=True)
+    ] = 0.5
     normalize_obs: hp.NormalizeObs = False
     normalize_returns: hp.NormalizeReturns = True
     action_masks: hp.ActionMasks = False

@@ -19,6 +19,7 @@ from fastrl.networks.normalization import RunningNorm
 from fastrl.networks.parameters import check_shapes, load_weights
 from fastrl.utils.config import Setting, section
 from fastrl.utils.timer import Stopwatch
+from fastrl.utils.tunable import Choices
 
 # Numbers whose means are metrics: of `ImitationLoss` all but the first, and the gradient's norm.
 _SUMMED = 4
@@ -37,6 +38,7 @@ class BCConfig(NetworkConfig):
             ge=1,
             description="samples in a gradient step; with a memory whole episodes of at least so many samples",
         ),
+        Choices((64, 128, 256, 512, 1024), ordered=True),
     ] = 256
     loss: Annotated[
         Literal["auto", "log_likelihood", "mse", "cross_entropy"],

@@ -9,6 +9,7 @@ from fastrl.algorithms import hyper_parameters as hp
 from fastrl.networks.q_network import NATURE, parse_conv
 from fastrl.utils.config import section
 from fastrl.utils.trust import Reach, imports_network
+from fastrl.utils.tunable import Choices, Layers, Range
 
 
 def _conv(layer: str) -> str:
@@ -21,12 +22,16 @@ class DQNConfig:
     """Hyper-parameters of DQN. Schedules are linear in the environment steps done."""
 
     gamma: hp.Gamma = 0.99
-    n_step: Annotated[int, Field(ge=1, description="rewards that are summed before the bootstrap")] = 3
+    n_step: Annotated[
+        int, Field(ge=1, description="rewards that are summed before the bootstrap"), Range(1, 5)
+    ] = 3
     double: Annotated[
         bool, Field(description="the online network chooses the action that the target network values")
     ] = True
     dueling: Annotated[
-        bool, Field(description="the network estimates the value and the actions' advantages apart")
+        bool,
+        Field(description="the network estimates the value and the actions' advantages apart"),
+        Choices(),
     ] = True
     noisy: Annotated[
         bool, Field(description="explore by learned noise in the last two layers; epsilon is 0 then")
@@ -34,10 +39,14 @@ class DQNConfig:
     noisy_sigma: Annotated[float, Field(gt=0, description="initial deviation of that noise")] = 0.5
     epsilon: Annotated[float, Field(ge=0, le=1, description="share of random actions at the start")] = 1.0
     final_epsilon: Annotated[
-        float, Field(ge=0, le=1, description="share of random actions from epsilon_steps on")
+        float,
+        Field(ge=0, le=1, description="share of random actions from epsilon_steps on"),
+        Range(0.005, 0.1, log=True),
     ] = 0.01
     epsilon_steps: Annotated[
-        int, Field(ge=0, description="environment steps from the first value to the final one")
+        int,
+        Field(ge=0, description="environment steps from the first value to the final one"),
+        Range(1_000, 100_000, log=True),
     ] = 10_000
     quantiles: Annotated[
         int,
@@ -48,7 +57,7 @@ class DQNConfig:
             " (QR-DQN); 0: the mean alone",
         ),
     ] = 0
-    prioritized: Annotated[bool, Field(description="sample by the size of the last error")] = False
+    prioritized: Annotated[bool, Field(description="sample by the size of the last error"), Choices()] = False
     alpha: Annotated[float, Field(ge=0, description="prioritized: exponent of the error; 0 is uniform")] = 0.6
     beta: Annotated[
         float, Field(ge=0, le=1, description="prioritized: correction by importance sampling, at the start")
@@ -57,7 +66,9 @@ class DQNConfig:
     beta_steps: Annotated[
         int, Field(ge=0, description="environment steps from the first value to the final one")
     ] = 1_000_000
-    target_every: Annotated[int, Field(ge=1, description="gradient steps between moves of the target")] = 500
+    target_every: Annotated[
+        int, Field(ge=1, description="gradient steps between moves of the target"), Range(50, 5_000, log=True)
+    ] = 500
     target_tau: Annotated[
         float,
         Field(gt=0, le=1, description="how far the target network moves to the online one; 1: all the way"),
@@ -91,7 +102,11 @@ class DQNConfig:
     max_grad_norm: Annotated[
         float | None, Field(gt=0, description="gradients are scaled down to this norm; none: never")
     ] = 10.0
-    batch_size: Annotated[int, Field(ge=1, description="transitions in a batch")] = 128
+    batch_size: Annotated[
+        int,
+        Field(ge=1, description="transitions in a batch"),
+        Choices((32, 64, 128, 256), ordered=True),
+    ] = 128
     accumulate: Annotated[
         int, Field(ge=1, description="batches whose gradients are averaged into one gradient step")
     ] = 1
@@ -116,6 +131,7 @@ class DQNConfig:
     hidden: Annotated[
         hp.Widths,
         Field(description="widths of the hidden layers; dueling networks have the last one twice"),
+        Layers((64, 128, 256, 512), (1, 2, 3)),
     ] = (512,)
     action_masks: Annotated[
         bool,

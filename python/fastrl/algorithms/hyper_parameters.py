@@ -9,38 +9,61 @@ from fastrl.networks.encoders import EncoderKind
 from fastrl.utils.config import Setting
 from fastrl.utils.env_options import KeyValues
 from fastrl.utils.trust import Reach, passes_import_paths_on
+from fastrl.utils.tunable import Choices, Layers, Range
 
-NumSteps = Annotated[int, Field(ge=1, description="steps of each environment between updates")]
-Gamma = Annotated[float, Field(ge=0, le=1, description="discount of future rewards")]
+NumSteps = Annotated[
+    int, Field(ge=1, description="steps of each environment between updates"), Range(16, 512, log=True)
+]
+Gamma = Annotated[
+    float,
+    Field(ge=0, le=1, description="discount of future rewards"),
+    Range(0.9, 0.9995, log=True, from_one=True),
+]
 GaeLambda = Annotated[
-    float, Field(ge=0, le=1, description="advantage estimation: 0 trusts the value function, 1 the rewards")
+    float,
+    Field(ge=0, le=1, description="advantage estimation: 0 trusts the value function, 1 the rewards"),
+    Range(0.8, 1.0),
 ]
 ClipRange = Annotated[
-    float, Field(gt=0, description="how far the probability ratio may move before the gradient stops")
+    float,
+    Field(gt=0, description="how far the probability ratio may move before the gradient stops"),
+    Range(0.1, 0.4),
 ]
-LearningRate = Annotated[float, Field(ge=0, description="Adam's learning rate at the start")]
+LearningRateRange = Range(1e-5, 1e-2, log=True)
+LearningRate = Annotated[
+    float, Field(ge=0, description="Adam's learning rate at the start"), LearningRateRange
+]
 FinalLearningRate = Annotated[float, Field(ge=0, description="Adam's learning rate at the end")]
 OptionalFinalLearningRate = Annotated[
     float | None, Field(ge=0, description="Adam's learning rate at the end; none: as at the start")
 ]
-EntropyCoef = Annotated[float, Field(ge=0, description="weight of the entropy bonus at the start")]
+EntropyCoef = Annotated[
+    float,
+    Field(ge=0, description="weight of the entropy bonus at the start"),
+    Range(1e-4, 0.1, log=True),
+]
 FinalEntropyCoef = Annotated[float, Field(ge=0, description="weight of the entropy bonus at the end")]
 TargetKl = Annotated[
     float | None, Field(gt=0, description="a policy's update stops once it has moved this far; none: never")
 ]
-NormalizeObs = Annotated[bool, Field(description="observations are whitened by running statistics")]
+NormalizeObs = Annotated[
+    bool, Field(description="observations are whitened by running statistics"), Choices()
+]
 NormalizeAdvantages = Annotated[
     Literal["rollout", "none"],
     Field(description="a policy's advantages of each rollout are brought to mean 0, deviation 1"),
 ]
 NormalizeReturns = Annotated[
-    bool, Field(description="rewards are divided by the running deviation of the discounted return")
+    bool,
+    Field(description="rewards are divided by the running deviation of the discounted return"),
+    Choices(),
 ]
 # Widths of layers.
 Widths = tuple[Annotated[int, Field(ge=1)], ...]
 ActorCriticWidths = Annotated[
     Widths,
     Field(description="widths of the hidden layers of actor and critic, each of which has its own"),
+    Layers(),
 ]
 InitialLogStd = Annotated[
     float,
@@ -57,6 +80,7 @@ ImageEncoder = Annotated[
         " residual network (Espeholt et al., 2018), which learns more from a sample and takes several times as"
         " long; mlp: none, pixels are numbers like others; auto: nature"
     ),
+    Choices(("nature", "impala"), of_images=True),
 ]
 NetworkOptions = Annotated[
     KeyValues,

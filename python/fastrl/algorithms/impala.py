@@ -21,6 +21,7 @@ from fastrl.networks.distributions import mask_logits
 from fastrl.rollout.rollout import explained_variance
 from fastrl.utils.config import section
 from fastrl.utils.timer import Stopwatch
+from fastrl.utils.tunable import Range
 
 
 @section
@@ -28,7 +29,7 @@ class ImpalaConfig(ActorCriticConfig):
     """Hyper-parameters of IMPALA."""
 
     max_staleness: hp.MaxStaleness = 2
-    num_steps: hp.NumSteps = 20
+    num_steps: Annotated[hp.NumSteps, Range(5, 80, log=True)] = 20
     trace_lambda: Annotated[
         float, Field(ge=0, le=1, description="V-trace: 0 trusts the value function, 1 the rewards")
     ] = 1.0

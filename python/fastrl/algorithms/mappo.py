@@ -13,6 +13,7 @@ from fastrl.algorithms.multi_agent import MultiAgentLearner, PolicySums
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
 from fastrl.networks.multi_agent import PolicyNetwork
 from fastrl.utils.config import section
+from fastrl.utils.tunable import Range
 
 
 @section
@@ -20,7 +21,7 @@ class MAPPOConfig(MultiAgentConfig):
     """Hyper-parameters of PPO for many agents."""
 
     num_epochs: Annotated[
-        int, Field(ge=1, description="passes of policies over the rollout in an update")
+        int, Field(ge=1, description="passes of policies over the rollout in an update"), Range(1, 10)
     ] = 2
     clip_range: hp.ClipRange = 0.2
     target_kl: hp.TargetKl = None

@@ -8,6 +8,7 @@ from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.schedules import ScheduleName
 from fastrl.networks.perceptron import Activation, Init
 from fastrl.utils.config import section
+from fastrl.utils.tunable import Choices
 
 
 @section
@@ -16,7 +17,9 @@ class MultiAgentConfig:
 
     num_steps: hp.NumSteps = 64
     minibatch_size: Annotated[
-        int, Field(ge=1, description="at most this many agent steps in a gradient step, in equal parts")
+        int,
+        Field(ge=1, description="at most this many agent steps in a gradient step, in equal parts"),
+        Choices((512, 1024, 2048, 4096, 8192), ordered=True),
     ] = 8192
     gamma: hp.Gamma = 0.99
     gae_lambda: hp.GaeLambda = 0.95

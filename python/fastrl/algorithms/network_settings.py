@@ -19,6 +19,7 @@ from fastrl.networks.torch_actor import PolicyNet
 from fastrl.utils.config import section
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.trust import Reach, imports_network
+from fastrl.utils.tunable import Choices, Layers, Range
 
 _SEPARATE = (
     "is for policies and value functions that are separate perceptrons of vectors: set it to 0, or leave out images,"
@@ -36,9 +37,10 @@ class NetworkConfig:
             description="widths of the hidden layers of policy and value function; those follow the features of images"
             " where observations have some"
         ),
+        Layers(),
     ] = (64, 64)
     activation: Annotated[
-        Activation, Field(description="after each hidden layer; tanh is much slower on CPUs")
+        Activation, Field(description="after each hidden layer; tanh is much slower on CPUs"), Choices()
     ] = "relu"
     encoder: hp.ImageEncoder = "auto"
     shared_trunk: Annotated[
@@ -70,8 +72,13 @@ class NetworkConfig:
             description="a recurrent layer after the hidden ones, which policy and value function share, for"
             " environments that do not show their whole state: gru or lstm"
         ),
+        Choices(search=False),
     ] = "none"
-    memory_size: Annotated[int, Field(ge=1, description="number of outputs of the recurrent layer")] = 64
+    memory_size: Annotated[
+        int,
+        Field(ge=1, description="number of outputs of the recurrent layer"),
+        Range(32, 256, log=True, search=False),
+    ] = 64
     initial_log_std: hp.InitialLogStd = 0.0
     network: Annotated[
         str | None,

@@ -7,13 +7,16 @@ from pydantic import Field
 from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.actor_critic import ActorCriticConfig
 from fastrl.utils.config import section
+from fastrl.utils.tunable import Choices, Range
 
 
 @section
 class PPOConfig(ActorCriticConfig):
     """Hyper-parameters of PPO."""
 
-    num_epochs: Annotated[int, Field(ge=1, description="passes over the rollout in an update")] = 4
+    num_epochs: Annotated[
+        int, Field(ge=1, description="passes over the rollout in an update"), Range(1, 16)
+    ] = 4
     minibatch_size: Annotated[
         int,
         Field(
@@ -21,6 +24,7 @@ class PPOConfig(ActorCriticConfig):
             description="at most this many samples in a gradient step; minibatches are of equal size, and with a memory"
             " of whole fragments of some environments",
         ),
+        Choices((64, 128, 256, 512, 1024, 2048, 4096), ordered=True),
     ] = 4096
     gae_lambda: hp.GaeLambda = 0.95
     clip_range: hp.ClipRange = 0.2

@@ -7,19 +7,21 @@ from pydantic import Field, model_validator
 from fastrl.algorithms import hyper_parameters as hp
 from fastrl.utils.config import section
 from fastrl.utils.trust import Reach, imports_network
+from fastrl.utils.tunable import Choices, Layers, Range
 
 Tau = Annotated[
     float,
     Field(
         gt=0, le=1, description="how far the target critics move to the learned ones after each gradient step"
     ),
+    Range(1e-3, 0.05, log=True),
 ]
 NumCritics = Annotated[int, Field(ge=1, description="critics that are learned")]
 TargetCritics = Annotated[
     int,
     Field(ge=1, description="critics whose least value is the target; of more, a random choice each time"),
 ]
-NStep = Annotated[int, Field(ge=1, description="rewards that are summed before the bootstrap")]
+NStep = Annotated[int, Field(ge=1, description="rewards that are summed before the bootstrap"), Range(1, 5)]
 PolicyEvery = Annotated[
     int, Field(ge=1, description="gradient steps of the critics for each one of the policy")
 ]
@@ -28,9 +30,12 @@ Hidden = Annotated[
     Field(
         description="widths of the hidden layers of policy and critics; those follow the features of images"
     ),
+    Layers((64, 128, 256, 512), (1, 2, 3)),
 ]
 LayerNorm = Annotated[
-    bool, Field(description="layer normalisation before the activation of each hidden layer of the critics")
+    bool,
+    Field(description="layer normalisation before the activation of each hidden layer of the critics"),
+    Choices(),
 ]
 OwnFeatures = Annotated[
     str | None,
@@ -41,7 +46,11 @@ OwnFeatures = Annotated[
     ),
     Reach(imports_network),
 ]
-BatchSize = Annotated[int, Field(ge=1, description="transitions in a minibatch")]
+BatchSize = Annotated[
+    int,
+    Field(ge=1, description="transitions in a minibatch"),
+    Choices((64, 128, 256, 512), ordered=True),
+]
 Precision = Annotated[
     Literal["fp32", "bf16"],
     Field(
@@ -69,6 +78,7 @@ class SACConfig:
     learning_rate: Annotated[
         float,
         Field(ge=0, description="Adam's learning rate of policy, critics and temperature, at the start"),
+        hp.LearningRateRange,
     ] = 3e-4
     final_learning_rate: hp.OptionalFinalLearningRate = None
     batch_size: BatchSize = 256
@@ -149,6 +159,7 @@ class TD3Config:
         Field(
             ge=0, description="deviation of the noise on actions that are taken, in units of half their range"
         ),
+        Range(0.03, 0.5, log=True),
     ] = 0.1
     target_noise: Annotated[
         float, Field(ge=0, description="deviation of the noise on the actions of the critics' targets")

@@ -1,5 +1,5 @@
-"""The command line: ``fastrl train | autotune | eval | render | demos | pipeline | runs | plot | verify``, and
-``fastrl-train`` for the first.
+"""The command line: ``fastrl train | tune | autotune | eval | render | demos | pipeline | runs | plot | verify``,
+and ``fastrl-train`` for the first.
 
 Each command imports what it needs when it runs: PyTorch takes seconds, ``fastrl --help`` should not.
 """
@@ -18,6 +18,7 @@ from fastrl.cli.plot import plot
 from fastrl.cli.render import render
 from fastrl.cli.runs import runs
 from fastrl.cli.train import train
+from fastrl.cli.tune import tune
 from fastrl.cli.verify import verify
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.errors import UserError
@@ -139,6 +140,7 @@ def _umbrella(prog: str, arguments: list[str]) -> int:
 
 COMMANDS: dict[str, tuple[Callable[[str, list[str]], int], str]] = {
     "train": (train, "train on CAGE Challenge 2, traffic or any environment"),
+    "tune": (tune, "search for hyper-parameters, and confirm the best by training them again"),
     "autotune": (autotune, "measure how a run is fastest on this machine, and write its settings"),
     "eval": (evaluate, "score runs, checkpoints or baselines"),
     "render": (render, "film episodes of a run; of traffic also a log and a diagram"),

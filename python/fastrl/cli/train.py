@@ -3,7 +3,7 @@
 import functools
 import shlex
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
@@ -54,7 +54,17 @@ _COMMON = (
 _MANY_PRESETS = 8
 
 # Options without a value; a bare -- ends the options.
-_FLAGS = {"-h", "--auto", "--", "--help", "--help-all", "--print-config", "--profile", "--trust"}
+_FLAGS = {
+    "-h",
+    "--auto",
+    "--",
+    "--help",
+    "--help-all",
+    "--print-config",
+    "--print-space",
+    "--profile",
+    "--trust",
+}
 
 
 def train(prog: str, arguments: list[str]) -> int:
@@ -233,6 +243,7 @@ class Command:
 
     Class attributes:
         purpose: one line for help texts.
+        common: options that ``--help`` shows, beside those of the task.
 
     Attributes:
         checkpoint: what to resume, a run directory or a checkpoint file; None: a new run starts.
@@ -241,6 +252,7 @@ class Command:
     """
 
     purpose: ClassVar[str] = "Trains agents, or resumes a run."
+    common: ClassVar[Sequence[str]] = _COMMON
 
     def __init__(self, task: "Task", prog: str, arguments: list[str], saved: Any = None) -> None:
         self.task, self.prog, self.saved = task, prog, saved
@@ -276,9 +288,9 @@ class Command:
     def _parser(self, prog: str, words: set[str]) -> ArgumentParser:
         values = self._shown_values() if words & {"-h", "--help", "--help-all"} else {}
         goal = "--total-episodes" if values.get("run.total_timesteps") is None else "--total-timesteps"
-        common = [name for name in _COMMON if not name.startswith("--total-") or name == goal]
+        common = [name for name in self.common if not name.startswith("--total-") or name == goal]
         # After the options that say how experience is collected.
-        common[-4:-4] = self.task.common_options
+        common[-4:-4] = [name for name in self.task.common_options if name not in common]
         parser = ArgumentParser(
             common=common,
             prog=prog,

@@ -94,7 +94,7 @@ class Run:
     def has_evaluations(self) -> bool:
         """True if the policy is evaluated on the way, see ``run.eval_freq``."""
         run = self.training.run
-        return bool(run.eval_freq and run.eval_episodes)
+        return bool((run.eval_freq or run.eval_points) and run.eval_episodes)
 
     def save(self, path: str | Path) -> None:
         """Writes a checkpoint, from which the run can be resumed. Its folder is made."""

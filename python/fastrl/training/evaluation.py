@@ -117,11 +117,12 @@ class Evaluation(Callback):
         from_tree: the inverse of ``Scores.to_tree``, for runs that are resumed.
         work: for the progress bar: how much ``evaluate`` advances by.
         eval_freq: episodes or epochs between evaluations; 0: only at the end.
+        points: evaluations at so many equal parts of the run, in place of that; 0: none.
 
     Attributes:
         scores: of the last evaluation; None before.
-        best: of the best evaluation, and best_at, the episodes or epochs that it was made after; None with
-            ``eval_freq`` 0.
+        best: of the best evaluation, and best_at, the episodes or epochs that it was made after; None
+            without evaluations on the way.
         best_file: where the checkpoint of the best policy goes; None: nowhere.
     """
 
@@ -133,8 +134,11 @@ class Evaluation(Callback):
         from_tree: Callable[[Mapping[str, Any]], Scores],
         work: int,
         eval_freq: int,
+        points: int = 0,
     ) -> None:
         self._evaluate, self._from_tree, self._work, self._freq = evaluate, from_tree, work, eval_freq
+        # Points in all, and those that the run has passed.
+        self._points, self._passed = points, 0
         self.scores: Scores | None = None
         self.best: Scores | None = None
         self.best_at = self._evaluated_at = 0
@@ -146,10 +150,15 @@ class Evaluation(Callback):
 
     def on_update(self, run: Run) -> None:
         trainer = run.training
-        if not self._freq or trainer.iteration == 0:
+        if not (self._freq or self._points) or trainer.iteration == 0:
             return
         count, self._unit = trainer.rounds
-        if count - self._evaluated_at < self._freq and not trainer.is_done():
+        if self._points:
+            passed = min(self._points * trainer.done // trainer.goal[0], self._points)
+            is_due, self._passed = passed > self._passed, passed
+        else:
+            is_due = count - self._evaluated_at >= self._freq or trainer.is_done()
+        if not is_due:
             return
         with trainer.watch("evaluation"):
             with interruptible():
@@ -177,13 +186,15 @@ class Evaluation(Callback):
         if self._shown is None:
             return {}
         numbers = {"mean_reward": self._shown.mean_return, **self._shown.numbers()}
+        if self._points:
+            numbers["point"] = self._passed
         return {f"eval/{name}": value for name, value in numbers.items()}
 
     def highlights(self) -> list[str]:
         return [] if self._shown is None else [f"evaluation {brief(self._shown.mean_return)}"]
 
     def summary(self) -> Mapping[str, Any]:
-        if not self._freq:
+        if not (self._freq or self._points):
             return {}
         has_file = self.best is not None and self.best_file is not None and self.best_file.exists()
         return {
@@ -206,6 +217,7 @@ class Evaluation(Callback):
             "best": None if self.best is None else self.best.to_tree(),
             "best_at": self.best_at,
             "evaluated_at": self._evaluated_at,
+            "points": self._passed,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -213,3 +225,5 @@ class Evaluation(Callback):
             None if state[name] is None else self._from_tree(state[name]) for name in ("scores", "best")
         )
         self.best_at, self._evaluated_at = state["best_at"], state["evaluated_at"]
+        # Checkpoints of older versions lack it.
+        self._passed = state.get("points", 0)

@@ -128,6 +128,16 @@ class RunConfig:
         ),
         Setting(resumable=True, option="--eval-freq"),
     ] = 0
+    eval_points: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1_000,
+            description="evaluations at so many equal parts of the run, in place of --eval-freq, so that runs of other"
+            " settings are evaluated at the same points, the last one at the end; 0: see --eval-freq",
+        ),
+        Setting(resumable=True),
+    ] = 0
     eval_episodes: Annotated[
         int,
         Field(ge=0, description="episodes of an evaluation, without exploration; 0: no evaluation"),

@@ -71,6 +71,7 @@ class Task(ABC):
         presets: settings by name; of algorithms' tables those of the algorithm that is chosen are used.
         evaluation_options: further options of ``fastrl eval`` that `evaluate` takes.
         has_protocol: policies are evaluated in episodes of a protocol, not in the environment of their run.
+        evaluates_on_the_way: its runs may be evaluated before their end.
         learns_from: what kinds of experience its environments can give, see `Algorithm.learns_from`.
 
     Attributes:
@@ -93,6 +94,7 @@ class Task(ABC):
     presets: ClassVar[Mapping[str, Preset]] = {}
     evaluation_options: ClassVar[Sequence[str]] = ()
     has_protocol: ClassVar[bool] = False
+    evaluates_on_the_way: ClassVar[bool] = True
     learns_from: ClassVar[Sequence[str]] = ("rollouts", "transitions", "dataset")
 
     spec: EnvSpec | None = None
@@ -528,7 +530,7 @@ class Task(ABC):
             return None
         evaluate = functools.partial(self._evaluate_state, settings)
         work = self.evaluation_work(run.eval_episodes)
-        return Evaluation(evaluate, self.scores_from_tree, work, run.eval_freq)
+        return Evaluation(evaluate, self.scores_from_tree, work, run.eval_freq, run.eval_points)
 
     def _evaluate_state(self, settings: Any, state: Mapping[str, Any], advance: Advance) -> Scores:
         if "stages" in state:

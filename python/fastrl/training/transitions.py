@@ -28,6 +28,7 @@ from fastrl.utils.config import Setting, section
 from fastrl.utils.errors import UserError
 from fastrl.utils.seeding import NO_ENV
 from fastrl.utils.timer import Stopwatch
+from fastrl.utils.tunable import Range
 
 # Staleness that no fragment has.
 _ANY_STALENESS = 2**62
@@ -52,6 +53,7 @@ class TransitionConfig(ReplayConfig):
     updates_per_step: Annotated[
         float,
         Field(gt=0, description="minibatches to learn from for each step of an environment"),
+        Range(0.05, 1.0, log=True),
     ] = 0.25
     overlap: Annotated[
         bool,

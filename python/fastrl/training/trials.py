@@ -29,6 +29,7 @@ _VALUES: Values = {
     "run.row_seconds": TURN_S / 4,
     "run.loggers": (),
     "run.eval_freq": 0,
+    "run.eval_points": 0,
     "run.eval_episodes": 0,
     "replay.path": None,
     "replay.save": False,

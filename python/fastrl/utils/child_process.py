@@ -35,17 +35,20 @@ class Ended:
     signal: signal.Signals | None
 
 
-def start(command: Sequence[str], output: IO[Any] | None = None) -> subprocess.Popen[bytes]:
-    """Starts a process without input. Ctrl-C does not reach it.
+def start(
+    command: Sequence[str], output: IO[Any] | None = None, *, pipes: bool = False
+) -> subprocess.Popen[bytes]:
+    """Starts a process. Ctrl-C does not reach it.
 
     Args:
         output: a file for all that it prints; None: it prints where this process does.
+        pipes: its input and its standard output are pipes of this process, not the above; otherwise it has no input.
     """
     return subprocess.Popen(
         command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=None if output is None else subprocess.STDOUT,
+        stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
+        stdout=subprocess.PIPE if pipes else output,
+        stderr=output if pipes or output is None else subprocess.STDOUT,
         start_new_session=True,
         preexec_fn=_end_with_parent,  # it only sets a flag of the new process
     )

@@ -126,7 +126,9 @@ def add_options(
         elif leaf.setting.words:
             # It may be repeated.
             form |= {"action": "extend", "nargs": "+"}
-        names = sorted(dict.fromkeys([*spellings[key], leaf.long_option]), key=lambda name: "." in name)
+        # Options of the command itself, or of settings that were added before, keep their names.
+        free = [name for name in spellings[key] if name not in parser._option_string_actions]
+        names = sorted(dict.fromkeys([*free, leaf.long_option]), key=lambda name: "." in name)
         groups[key.partition(".")[0]].add_argument(
             *names,
             dest=key,

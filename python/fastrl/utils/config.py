@@ -126,6 +126,16 @@ class Leaf:
         return f"--{self.key.replace('_', '-')}"
 
     @property
+    def marks(self) -> tuple[Any, ...]:
+        """What is annotated to its type."""
+        return _metadata(self.type)
+
+    @property
+    def members(self) -> list[Any]:
+        """The types of its values, or the values of a Literal; None for the type of None."""
+        return _members(self.type)
+
+    @property
     def is_switch(self) -> bool:
         """True if the value is true or false, so that its option takes no value: ``--x`` or ``--no-x``."""
         return _members(self.type) == [bool]

@@ -52,6 +52,7 @@ class WorkflowTask(Task):
     score_hint = "score its best policy by the challenge's protocol"
     evaluation_options = ("ruleset", "mode", "device")
     can_train_longer = False
+    evaluates_on_the_way = False
     run = RunConfig(total_timesteps=None, total_episodes=100_000, row_seconds=0.0, eval_episodes=200)
     env = EnvConfig()
     common_options = ("--workflow", "--search")
@@ -256,7 +257,7 @@ def _check(run: RunConfig) -> None:
         raise TrainError("--init: a search starts with new networks")
     if run.stages:
         raise TrainError("run.stages: a search has none")
-    if run.eval_freq:
+    if run.eval_freq or run.eval_points:
         raise TrainError("--eval-freq: a search measures each policy that it trains, leave it out")
 
 

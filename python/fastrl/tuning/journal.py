@@ -1,0 +1,128 @@
+"""The journal of a search: what was started and how it ended, a line each, on disk before anything else follows.
+
+One process writes it, which holds a lock on the search's directory. A line that a crash has cut, or that is damaged, is
+left out: what it said about a run is in the run's own directory.
+"""
+
+import fcntl
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from fastrl.utils.errors import UserError
+from fastrl.utils.files import to_json
+
+NAME = "journal.jsonl"
+# What stands before a line's checksum, of the text before it.
+_SUM = ', "crc": "'
+
+Record = dict[str, Any]
+
+
+class JournalError(UserError, RuntimeError):
+    """A journal that cannot be read or written; one line that says why."""
+
+
+class Journal:
+    """The journal of a search, open for one process.
+
+    Args:
+        directory: of the search; it is there.
+
+    Attributes:
+        records: all of them, the oldest first.
+        damaged: numbers of the lines that were left out, from 1 on.
+
+    Raises:
+        JournalError: another process has it, or it cannot be opened.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / NAME
+        self._lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise JournalError(f"{directory} is in use: another process is searching there") from None
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        except OSError as error:
+            os.close(self._lock)
+            raise JournalError(f"cannot open {self.path}: {error.strerror}") from None
+        self.records, self.damaged = list[Record](), list[int]()
+        data = self.path.read_bytes()
+        for number, line in enumerate(data.splitlines(keepends=True), 1):
+            record = parse(line)
+            if record is None:
+                self.damaged.append(number)
+            else:
+                self.records.append(record)
+        if data and not data.endswith(b"\n"):
+            # The next line starts on a line of its own.
+            os.ftruncate(self._file, data.rfind(b"\n") + 1)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Writes a record; it is on disk when this returns.
+
+        Raises:
+            OSError: it cannot, as on a full disk; the journal is as it was.
+        """
+        line = dump(record)
+        size = os.fstat(self._file).st_size
+        try:
+            if _write(self._file, line) < len(line):
+                # A disk that fills up takes a part of a line, then refuses.
+                os.write(self._file, line)
+            os.fsync(self._file)
+        except OSError as error:
+            os.ftruncate(self._file, size)
+            error.filename = str(self.path)
+            raise
+        self.records.append(dict(record))
+
+    def close(self) -> None:
+        os.close(self._file)
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def dump(record: Mapping[str, Any]) -> bytes:
+    """A record as a line."""
+    text = to_json(dict(record))[:-1]
+    return f'{text}{_SUM}{zlib.crc32(text.encode()):08x}"}}\n'.encode()
+
+
+def parse(line: bytes) -> Record | None:
+    """The record of a line; None of a damaged one."""
+    try:
+        text, found, rest = line.decode().rpartition(_SUM)
+        if not found or rest != f'{zlib.crc32(text.encode()):08x}"}}\n':
+            return None
+        record = json.loads(text + "}")
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def read(directory: Path) -> Iterator[Record]:
+    """The records of a search that another process may be writing."""
+    for line in (directory / NAME).read_bytes().splitlines(keepends=True):
+        if (record := parse(line)) is not None:
+            yield record
+
+
+def _write(file: int, line: bytes) -> int:
+    """Writes a line, or a part of it; returns the number of bytes."""
+    return os.write(file, line)

@@ -1,0 +1,183 @@
+"""The phases of a search: the trials themselves, the confirmation of the best, the evaluation of the chosen one."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastrl.tuning.pool import Answer
+from fastrl.tuning.pruning import should_stop
+from fastrl.tuning.runner import Phase
+from fastrl.tuning.samplers import Sampler
+from fastrl.tuning.study import Study
+from fastrl.tuning.trial import CONFIRMATION, REPORT, SEARCH, Evaluated, Result, Trial, best_first, seed_of
+
+
+class SearchPhase(Phase):
+    """The trials that a sampler proposes.
+
+    Args:
+        sampler: proposes.
+    """
+
+    title = "search"
+
+    def __init__(self, study: Study, sampler: Sampler) -> None:
+        super().__init__(study)
+        self._sampler = sampler
+
+    @property
+    def total(self) -> int:
+        return self.study.config.trials
+
+    def trials(self) -> list[Trial]:
+        return self.study.of_search()
+
+    def propose(self) -> Trial | None:
+        started = self.trials()
+        number = len(started)
+        if number >= self.total:
+            return None
+        point = self._sampler.propose(number, started)
+        return Trial(f"trial-{number:04d}", number, point, seed_of(self.study.seed, SEARCH, number))
+
+    def should_stop(self, trial: Trial, evaluations: Sequence[Evaluated]) -> bool:
+        others = [other for other in self.trials() if other is not trial]
+        return should_stop(self.study.config, evaluations, others)
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A trial that was trained again.
+
+    Attributes:
+        trial: of the search.
+        scores: with other seeds; without those that failed.
+    """
+
+    trial: Trial
+    scores: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.scores) if self.scores else math.nan
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean; NaN of fewer than two scores."""
+        n = len(self.scores)
+        return statistics.stdev(self.scores) / math.sqrt(n) if n > 1 else math.nan
+
+    @property
+    def bound(self) -> float:
+        """The mean less its standard error, by which it is chosen; NaN of fewer than two scores."""
+        return self.mean - self.error
+
+
+class ConfirmationPhase(Phase):
+    """The best trials, each trained again with the same other seeds."""
+
+    title = "confirmation"
+
+    @property
+    def total(self) -> int:
+        return len(self._chosen()) * self.study.config.confirm_seeds
+
+    def _chosen(self) -> list[Trial]:
+        trials = self.study.of_search()
+        if self.study.config.objective != "score":
+            trials = front(trials)
+        return best_first(trials)[: self.study.config.confirm]
+
+    def trials(self) -> list[Trial]:
+        found = [trial for trial in self.study.trials.values() if trial.name.startswith("confirm-")]
+        return sorted(found, key=lambda trial: trial.name)
+
+    def propose(self) -> Trial | None:
+        for i in range(self.study.config.confirm_seeds):
+            for trial in self._chosen():
+                name = f"confirm-{trial.number:04d}-{i}"
+                if name not in self.study.trials:
+                    return Trial(name, trial.number, trial.point, seed_of(self.study.seed, CONFIRMATION, i))
+        return None
+
+    def candidates(self) -> list[Candidate]:
+        """The trials of the search that were trained again, the best first."""
+        found = []
+        for trial in self._chosen():
+            again = [other for other in self.trials() if other.number == trial.number]
+            scores = [other.score for other in again if not math.isnan(other.score)]
+            found.append(Candidate(trial, tuple(scores)))
+        return sorted(
+            found, key=lambda each: -math.inf if math.isnan(each.bound) else each.bound, reverse=True
+        )
+
+    def runs_of(self, candidate: Candidate) -> list[Trial]:
+        """Its complete trainings."""
+        return [
+            other
+            for other in self.trials()
+            if other.number == candidate.trial.number and not math.isnan(other.score)
+        ]
+
+
+class ReportPhase(Phase):
+    """The evaluation of policies in episodes whose seeds nothing else has had.
+
+    Args:
+        runs: complete trainings.
+    """
+
+    title = "report"
+
+    def __init__(self, study: Study, runs: Sequence[Trial]) -> None:
+        super().__init__(study)
+        self._runs = runs
+
+    @property
+    def total(self) -> int:
+        return len(self._runs) if self.study.config.report_episodes else 0
+
+    def trials(self) -> list[Trial]:
+        return [trial for trial in self.study.trials.values() if trial.name in self._names()]
+
+    def _names(self) -> dict[str, Trial]:
+        return {f"report-{run.name}": run for run in self._runs}
+
+    def propose(self) -> Trial | None:
+        if not self.study.config.report_episodes:
+            return None
+        for i, (name, run) in enumerate(self._names().items()):
+            if name not in self.study.trials:
+                return Trial(name, run.number, run.point, seed_of(self.study.seed, REPORT, i))
+        return None
+
+    def job(self, trial: Trial) -> Mapping[str, Any]:
+        run = self.study.run_of(self._names()[trial.name])
+        return {
+            "kind": self.study.task.name,
+            "run": str(run),
+            "log": str(run.with_name(f"{run.name}.log")),
+            "episodes": self.study.config.report_episodes,
+            "seed": trial.seed,
+        }
+
+    def result(self, trial: Trial, answer: Answer) -> Result:
+        score = math.nan if answer.score is None else answer.score
+        return Result("failed" if math.isnan(score) else "complete", score, seconds=answer.seconds)
+
+    def scores(self) -> list[float]:
+        """One of each run."""
+        return [trial.score for trial in self.trials() if not math.isnan(trial.score)]
+
+
+def front(trials: Sequence[Trial]) -> list[Trial]:
+    """The complete trials that no other one beats in both score and seconds, the fastest first."""
+    scored = best_first(trials)
+    scored.sort(key=lambda trial: (trial.result.seconds if trial.result else math.inf, -trial.score))
+    found: list[Trial] = []
+    for trial in scored:
+        if not found or trial.score > found[-1].score:
+            found.append(trial)
+    return found

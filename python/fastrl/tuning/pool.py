@@ -1,0 +1,218 @@
+"""The processes that train the trials of a search, and are replaced when they die."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from fastrl.tuning.trial import Trial, TuneError
+from fastrl.utils import child_process
+
+# Seconds that a trial has to stop after it was asked to, before its process is killed.
+_GRACE = 20.0
+# Workers that may die in a row before they have done anything.
+_MOST_STILLBORN = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a worker says of a trial.
+
+    Attributes:
+        trial: that it had.
+        status: "complete", "interrupted", or "killed": the process has died.
+        error: why it failed; empty: it has not.
+        disk_full: that is why.
+        score: of an evaluation.
+        seconds: since it was given the trial.
+    """
+
+    trial: Trial
+    status: str
+    error: str = ""
+    disk_full: bool = False
+    score: float | None = None
+    seconds: float = 0.0
+
+
+class Pool(Protocol):
+    """Trains several trials at a time."""
+
+    size: int
+
+    def running(self) -> Sequence[Trial]:
+        """The trials that run."""
+        ...
+
+    def start(self, trial: Trial, job: Mapping[str, Any]) -> None:
+        """Starts one."""
+        ...
+
+    def stop(self, trial: Trial) -> None:
+        """Asks one to stop; its answer follows."""
+        ...
+
+    def answers(self, seconds: float) -> Sequence[Answer]:
+        """The answers of trials that have ended, after at most so many seconds."""
+        ...
+
+
+@dataclasses.dataclass
+class _Worker:
+    """A process.
+
+    Attributes:
+        trial: that it has; None: it waits for one.
+        began: when it was given that, seconds of the monotonic clock.
+        kill_at: when it is killed, if it has not stopped before.
+        done: it has answered at least once.
+    """
+
+    process: subprocess.Popen[bytes]
+    trial: Trial | None = None
+    began: float = 0.0
+    kill_at: float | None = None
+    done: bool = False
+    buffer: bytes = b""
+
+
+class ProcessPool:
+    """Worker processes, see `fastrl.tuning.worker`. They end with this process, whatever ends it.
+
+    Args:
+        size: of the pool.
+        directory: where their log goes.
+        trial_seconds: after which a trial is killed; None: never.
+    """
+
+    def __init__(self, size: int, directory: Path, trial_seconds: float | None = None) -> None:
+        self.size, self._limit = size, trial_seconds
+        self._log = (directory / "workers.log").open("ab")
+        self._selector = selectors.DefaultSelector()
+        self._workers: list[_Worker] = []
+        self._stillborn = 0
+
+    def running(self) -> list[Trial]:
+        return [worker.trial for worker in self._workers if worker.trial is not None]
+
+    def pids(self) -> list[int]:
+        """The process ids of the workers."""
+        return [worker.process.pid for worker in self._workers]
+
+    def start(self, trial: Trial, job: Mapping[str, Any]) -> None:
+        idle = [worker for worker in self._workers if worker.trial is None]
+        worker = idle[0] if idle else self._new()
+        worker.trial, worker.began, worker.kill_at = trial, time.monotonic(), None
+        assert worker.process.stdin is not None, "it is a pipe"
+        # A worker that has died is found by its closed output.
+        with contextlib.suppress(OSError):
+            worker.process.stdin.write(json.dumps(dict(job)).encode() + b"\n")
+            worker.process.stdin.flush()
+
+    def stop(self, trial: Trial) -> None:
+        for worker in self._workers:
+            if worker.trial is trial and worker.kill_at is None:
+                worker.kill_at = time.monotonic() + _GRACE
+                worker.process.send_signal(signal.SIGINT)
+
+    def answers(self, seconds: float) -> list[Answer]:
+        found = []
+        for key, _ in self._selector.select(seconds):
+            found += self._read(key.data)
+        for worker in list(self._workers):
+            now = time.monotonic()
+            over = self._limit is not None and worker.trial is not None and now - worker.began > self._limit
+            if over or (worker.kill_at is not None and now > worker.kill_at):
+                worker.process.kill()
+                answer = self._end(worker)
+                if answer is not None and over:
+                    answer = dataclasses.replace(
+                        answer, status="failed", error=f"it took more than {self._limit:g} s"
+                    )
+                found += [] if answer is None else [answer]
+        return found
+
+    def _new(self) -> _Worker:
+        command = [sys.executable, "-m", "fastrl.tuning.worker"]
+        process = child_process.start(command, self._log, pipes=True)
+        worker = _Worker(process)
+        assert process.stdout is not None, "it is a pipe"
+        os.set_blocking(process.stdout.fileno(), False)
+        self._selector.register(process.stdout, selectors.EVENT_READ, worker)
+        self._workers.append(worker)
+        return worker
+
+    def _read(self, worker: _Worker) -> list[Answer]:
+        assert worker.process.stdout is not None, "it is a pipe"
+        data = os.read(worker.process.stdout.fileno(), 1 << 16)
+        if not data:
+            answer = self._end(worker)
+            return [] if answer is None else [answer]
+        *lines, worker.buffer = (worker.buffer + data).split(b"\n")
+        found = []
+        for line in lines:
+            tree = json.loads(line)
+            assert worker.trial is not None, "an answer follows a job"
+            status = "failed" if "error" in tree else tree["status"]
+            found.append(
+                Answer(
+                    worker.trial,
+                    status,
+                    tree.get("error", ""),
+                    tree.get("disk_full", False),
+                    tree.get("score"),
+                    time.monotonic() - worker.began,
+                )
+            )
+            worker.trial, worker.kill_at, worker.done = None, None, True
+            self._stillborn = 0
+        return found
+
+    def _end(self, worker: _Worker) -> Answer | None:
+        """Removes a worker that has died; returns the answer of the trial that it had."""
+        self._workers.remove(worker)
+        self._selector.unregister(worker.process.stdout)  # type: ignore[arg-type]
+        for pipe in (worker.process.stdin, worker.process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()  # type: ignore[union-attr]
+        worker.process.wait()
+        if worker.process.returncode >= 0 and not worker.done:
+            self._stillborn += 1
+            if self._stillborn >= _MOST_STILLBORN:
+                raise TuneError(f"worker processes end as soon as they start, see {self._log.name}")
+        if worker.trial is None:
+            return None
+        return Answer(worker.trial, "killed", seconds=time.monotonic() - worker.began)
+
+    def close(self, grace: float = _GRACE) -> None:
+        """Ends all workers; trials that run save a checkpoint first."""
+        for worker in self._workers:
+            with contextlib.suppress(OSError):
+                worker.process.stdin.close()  # type: ignore[union-attr]
+            if worker.trial is not None and worker.process.poll() is None:
+                worker.process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + grace
+        for worker in self._workers:
+            try:
+                worker.process.wait(max(deadline - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+            worker.process.stdout.close()  # type: ignore[union-attr]
+        self._workers.clear()
+        self._selector.close()
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

@@ -1,0 +1,132 @@
+"""Settings of a search."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fastrl.utils.config import Setting, section
+
+
+@section
+class TuneConfig:
+    """The search: how many trials, who proposes them, and how the best are confirmed."""
+
+    trials: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=100_000,
+            description="trainings of the search, failed ones and those that were stopped early included; pbt: members"
+            " of the population",
+        ),
+        Setting(option="--trials"),
+    ] = 60
+    method: Annotated[
+        Literal["tpe", "random", "halving", "gp", "pbt"],
+        Field(
+            description="random: values drawn at random; halving: the same, and at a third and a ninth of its length"
+            " only the best third of the trials goes on; tpe: tree-structured Parzen estimator; gp: Gaussian process"
+            " (both Optuna's); pbt: a population whose worst members copy the best ones on the way"
+        ),
+        Setting(option="--method"),
+    ] = "tpe"
+    n_workers: Annotated[
+        int,
+        Field(ge=1, le=1024, description="trials that run side by side, each in a process"),
+        Setting(option="--n-workers"),
+    ] = 1
+    objective: Annotated[
+        Literal["score", "score-per-second"],
+        Field(
+            description="score: of the evaluation at the end; score-per-second: score and seconds of training, of which"
+            " a table shows all trials that no other one beats in both"
+        ),
+        Setting(option="--objective"),
+    ] = "score"
+    pruner: Annotated[
+        Literal["auto", "median", "halving", "none"],
+        Field(
+            description="which trials are stopped early, by their evaluations alone. median: worse than half of the"
+            " others at the same point; halving: not among the best third there; auto: halving for the method halving,"
+            " none for score-per-second, else median"
+        ),
+        Setting(option="--pruner"),
+    ] = "auto"
+    eval_points: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=100,
+            description="evaluations of a trial, at equal parts of its length; none: 4, or 9 with halving",
+        ),
+        Setting(option="--eval-points"),
+    ] = None
+    confirm: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=100,
+            description="best trials that are trained again with other seeds, of which the one with the best mean less"
+            " its standard error is chosen; 0: none, the best trial is taken at its word",
+        ),
+        Setting(option="--confirm"),
+    ] = 4
+    confirm_seeds: Annotated[
+        int,
+        Field(ge=2, le=100, description="trainings of each of these"),
+        Setting(option="--confirm-seeds"),
+    ] = 4
+    report_episodes: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="episodes of the last evaluation, of the chosen policies, whose seeds nothing else has had; 0:"
+            " none",
+        ),
+        Setting(option="--report-episodes"),
+    ] = 100
+    restarts: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1_000_000,
+            description="times that a trial goes on from its last checkpoint after its process was killed, before it"
+            " counts as failed; 0: it counts as failed at once",
+        ),
+        Setting(option="--restarts"),
+    ] = 3
+    trial_seconds: Annotated[
+        float | None,
+        Field(
+            gt=0, description="seconds after which a trial is stopped and counts as failed; none: no limit"
+        ),
+        Setting(option="--trial-seconds"),
+    ] = None
+    generations: Annotated[
+        int,
+        Field(
+            ge=2, le=1000, description="pbt: equal parts of the training, after each of which members copy"
+        ),
+        Setting(option="--generations"),
+    ] = 8
+
+    @property
+    def points(self) -> int:
+        """Evaluations of a trial."""
+        return self.eval_points or (9 if self.stops_early == "halving" else 4)
+
+    @property
+    def stops_early(self) -> Literal["median", "halving", "none"]:
+        """The pruner."""
+        if self.pruner != "auto":
+            return self.pruner
+        if self.objective != "score":
+            return "none"
+        return "halving" if self.method == "halving" else "median"
+
+
+@section
+class TuneSettings:
+    """Settings of a search as a table of a file."""
+
+    tune: TuneConfig = TuneConfig()

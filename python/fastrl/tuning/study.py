@@ -1,0 +1,210 @@
+"""The directory of a search: what is searched, the journal, and the run directories of its trials."""
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from fastrl.collectors.resources import cores
+from fastrl.tasks import find
+from fastrl.training.task import Task
+from fastrl.tuning.journal import Journal
+from fastrl.tuning.settings import TuneConfig, TuneSettings
+from fastrl.tuning.space import Space, read_space
+from fastrl.tuning.trial import Result, Trial, TuneError
+from fastrl.utils.config import Values, build, check, leaves, load_toml, read_toml, to_toml, to_tree
+from fastrl.utils.files import write_atomically
+
+# Files of a search. The last one that is written, `_TUNE`, makes a directory a search's.
+_TUNE, _SETTINGS, _SPACE = "tune.toml", "settings.toml", "space.toml"
+
+
+class Study:
+    """A search in its directory, which this process alone writes to.
+
+    Args:
+        directory: of a search that is there, see `create`.
+
+    Attributes:
+        config: of the search.
+        task, settings: of the run that is tuned; of the settings some are varied.
+        space: these.
+        trials: all that were started, also those of the confirmation, by name.
+
+    Raises:
+        TuneError: there is no search.
+        JournalError: another process has it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        if not is_study(directory):
+            raise TuneError(
+                f"{directory} has no search in it: start one with fastrl tune ENV --dir {directory}"
+            )
+        self.directory = directory
+        tune: TuneSettings = build(TuneSettings, read_toml(TuneSettings, directory / _TUNE))
+        self.config = tune.tune
+        tree = load_toml(directory / _SETTINGS)
+        self.task: Task = find(tree["kind"])
+        # The one who started the search has trusted these settings.
+        self.settings = self.task.make_settings(tree=tree, source=str(directory / _SETTINGS), trust=True)
+        self.space = read_space(self.settings, directory / _SPACE)
+        self.journal = Journal(directory)
+        self.trials: dict[str, Trial] = {}
+        for record in self.journal.records:
+            self._replay(record)
+        (directory / "trials").mkdir(exist_ok=True)
+
+    @classmethod
+    def create(cls, directory: Path, config: TuneConfig, task: Task, settings: Any, space: Space) -> Self:
+        """Starts a search in a new or empty directory.
+
+        Raises:
+            TuneError: there is something else in it.
+        """
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            files = [path.name for path in directory.iterdir()]
+        except OSError as error:
+            raise TuneError(f"cannot make the directory {directory}: {error.strerror}") from None
+        if is_study(directory):
+            raise TuneError(
+                f"{directory} has a search in it: resume it with --resume {directory}, or choose another --dir"
+            )
+        # A search that was killed while these were written starts over.
+        if foreign := sorted(name for name in files if name.strip(".").partition(".toml")[0] not in _OWN):
+            raise TuneError(f"{directory} is not empty (there is {foreign[0]} in it): choose another --dir")
+        write_atomically(directory / _SETTINGS, f'kind = "{task.name}"\n\n{to_toml(settings)}'.encode())
+        write_atomically(directory / _SPACE, space.to_toml().encode())
+        write_atomically(directory / _TUNE, to_toml(TuneSettings(tune=config)).encode())
+        return cls(directory)
+
+    def _replay(self, record: Mapping[str, Any]) -> None:
+        name = str(record["trial"])
+        if name not in self.trials:
+            point = self._point_from(record["point"])
+            self.trials[name] = Trial(name, int(record["number"]), point, int(record["seed"]))
+        trial = self.trials[name]
+        if record["event"] == "killed":
+            trial.kills += 1
+        elif record["event"] == "ended":
+            trial.result = Result.from_tree(record["result"])
+
+    def _point_from(self, tree: Mapping[str, Any]) -> dict[str, Any]:
+        """A point as JSON had it; lists are tuples in a space."""
+        return {key: tuple(value) if isinstance(value, list) else value for key, value in tree.items()}
+
+    def _record(self, event: str, trial: Trial, **more: Any) -> None:
+        self.journal.append(
+            {
+                "event": event,
+                "trial": trial.name,
+                "number": trial.number,
+                "seed": trial.seed,
+                "point": trial.point,
+                **more,
+            }
+        )
+
+    def started(self, trial: Trial) -> None:
+        """Writes down that a trial starts for the first time."""
+        self._record("started", trial)
+        self.trials[trial.name] = trial
+
+    def killed(self, trial: Trial) -> None:
+        """Writes down that a trial's process has died."""
+        self._record("killed", trial)
+        trial.kills += 1
+
+    def ended(self, trial: Trial, result: Result) -> None:
+        """Writes down how a trial has ended."""
+        self._record("ended", trial, result=result.to_tree())
+        trial.result = result
+
+    @property
+    def seed(self) -> int:
+        """Of the search, from which all others follow."""
+        return int(self.settings.run.seed)
+
+    def run_of(self, trial: Trial) -> Path:
+        """The run directory of a trial."""
+        return self.directory / "trials" / trial.name
+
+    def of_search(self) -> list[Trial]:
+        """The trials of the search itself, by number."""
+        found = [trial for trial in self.trials.values() if trial.name.startswith("trial-")]
+        return sorted(found, key=lambda trial: trial.number)
+
+    def trial_settings(self, trial: Trial, changes: Values | None = None) -> Any:
+        """The settings of a trial's run.
+
+        Args:
+            changes: further ones, by dotted key.
+
+        Raises:
+            ConfigError: its values do not go together.
+        """
+        known = leaves(type(self.settings))
+        own: Values = {
+            "run.seed": trial.seed,
+            "run.loggers": (),
+            "run.keep_checkpoints": 1,
+            **(
+                {"run.eval_points": self.config.points, "run.eval_freq": 0}
+                if self.task.evaluates_on_the_way
+                else {}
+            ),
+        }
+        if getattr(getattr(self.settings, "collect", None), "n_workers", None) == "auto":
+            own["collect.n_workers"] = max(cores() // self.config.n_workers, 1)
+        return self.with_values(
+            {
+                **self.space.values(trial.point),
+                **{key: own[key] for key in own if key in known},
+                **(changes or {}),
+            }
+        )
+
+    def with_values(self, values: Values) -> Any:
+        """The settings of the run that is tuned, with other values by dotted key."""
+        config_type = type(self.settings)
+        return build(config_type, check(config_type, to_tree(self.settings), "settings"), values)
+
+    def toml(self, settings: Any) -> bytes:
+        """Settings as a file that ``fastrl train --config`` takes."""
+        return f'kind = "{self.task.name}"\n\n{to_toml(settings)}'.encode()
+
+    def job(self, trial: Trial, settings: Any) -> dict[str, Any]:
+        """What a worker needs to train a trial; its settings are on disk when this returns."""
+        run = self.run_of(trial)
+        config = run.with_name(f"{run.name}.toml")
+        if not config.exists():
+            write_atomically(config, self.toml(settings))
+        return {
+            "kind": self.task.name,
+            "config": str(config),
+            "run": str(run),
+            "log": str(run.with_name(f"{run.name}.log")),
+        }
+
+    def close(self) -> None:
+        self.journal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+_OWN = {name.partition(".toml")[0] for name in (_TUNE, _SETTINGS, _SPACE)}
+
+
+def is_study(directory: Path) -> bool:
+    """True for the directory of a search."""
+    with contextlib.suppress(OSError):
+        return (directory / _TUNE).is_file()
+    return False

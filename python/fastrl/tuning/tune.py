@@ -1,0 +1,224 @@
+"""Searches from the start or resumed: trials, confirmation, report."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fastrl.algorithms import find as find_algorithm
+from fastrl.envs.rows import ObsRows
+from fastrl.tasks import find, is_task, task_for
+from fastrl.training.errors import TrainError
+from fastrl.training.task import Task
+from fastrl.tuning import report
+from fastrl.tuning.phases import Candidate, ConfirmationPhase, ReportPhase, SearchPhase
+from fastrl.tuning.pool import Pool, ProcessPool
+from fastrl.tuning.progress import ProgressTable
+from fastrl.tuning.report import Findings
+from fastrl.tuning.runner import Runner, SearchInterrupted
+from fastrl.tuning.samplers import make_sampler
+from fastrl.tuning.settings import TuneConfig, TuneSettings
+from fastrl.tuning.space import Space, read_space, space_of
+from fastrl.tuning.study import Study
+from fastrl.tuning.trial import Trial, TuneError
+from fastrl.utils.config import ConfigError, Values, build, by_keyword, leaves, load_toml
+from fastrl.utils.interrupts import StopSignals
+from fastrl.utils.output import plain_console
+from fastrl.utils.tables import print_lines
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The end of a search.
+
+    Attributes:
+        directory: of the search; its ``best.toml`` has the settings that were found.
+        values: these, by dotted key: those that were searched.
+        score: mean of the chosen settings' scores when they were trained again; of a search without confirmation the
+            score of the best trial.
+        standard_error: of that mean; NaN without confirmation.
+        search_score: what the same settings had in the search.
+        trials: of the search.
+        confirmed: trials that were trained again, the best first.
+    """
+
+    directory: Path
+    values: Values
+    score: float
+    standard_error: float
+    search_score: float
+    trials: list[Trial]
+    confirmed: list[Candidate]
+
+
+def space_for(task: Task, settings: Any, path: Path | None, fixed: list[str]) -> Space:
+    """The space of a search: that of a file, else all settings with a mark but those that the user has given."""
+    if path is not None:
+        return read_space(settings, path)
+    return space_of(settings, has_images=_has_images(task, settings), fixed=fixed)
+
+
+def _has_images(task: Task, settings: Any) -> bool:
+    if find_algorithm(settings.run.algo).learns_from == "multi_agent_rollouts":
+        return False
+    try:
+        return bool(ObsRows(task.play_spaces(settings)[0]).kind != "vector")
+    except TrainError:
+        return False
+
+
+def run_search(study: Study, console: Console, pool: Pool | None = None) -> Findings:
+    """Runs a search to its end, from where its journal stands.
+
+    Args:
+        pool: trains; None: worker processes.
+
+    Raises:
+        SearchInterrupted: a signal came. All is on disk.
+        TuneError: it cannot go on.
+    """
+    for number in study.journal.damaged:
+        print_lines(console, f"line {number} of {study.journal.path} is damaged and was left out")
+    own = (
+        ProcessPool(study.config.n_workers, study.directory, study.config.trial_seconds)
+        if pool is None
+        else None
+    )
+    with StopSignals() as stop, ProgressTable(study, console) as progress:
+        try:
+            runner = Runner(study, own or pool, stop, progress.show)  # type: ignore[arg-type]
+            if study.config.method == "pbt":
+                raise TuneError("pbt")
+            runner.run(SearchPhase(study, make_sampler(study.config, study.space, study.seed)))
+            confirmation = ConfirmationPhase(study)
+            runner.run(confirmation)
+            candidates = confirmation.candidates()
+            chosen = report.chosen_of(candidates, study.of_search())
+            runs = next((confirmation.runs_of(each) for each in candidates if each.trial is chosen), [])
+            runs = runs or ([] if chosen is None else [chosen])
+            last = ReportPhase(study, runs)
+            runner.run(last)
+        finally:
+            if own is not None:
+                own.close()
+    return Findings(study, candidates, chosen, last.scores())
+
+
+def tune(
+    env: str | None = None,
+    *,
+    algo: str | None = None,
+    directory: str | Path | None = None,
+    resume: str | Path | None = None,
+    space: str | Path | None = None,
+    config: str | Path | Mapping[str, Any] | None = None,
+    preset: str | None = None,
+    trust: bool = False,
+    progress: bool | None = None,
+    **settings: Any,
+) -> Tuned:
+    """Searches for settings, as ``fastrl tune`` does::
+
+        found = fastrl.tune("CartPole-v1", algo="ppo", trials=40, n_workers=2, directory="runs/tune")
+        model = fastrl.PPO("CartPole-v1", config=found.directory / "best.toml")
+
+    Trials are trained by other processes, which build the environment by its id or import path.
+
+    Args:
+        env: id of an environment, import path ``"my_module:make_env"``, or name of a task.
+        algo: name of an algorithm; None: the task's own.
+        directory: of the search, new or empty.
+        resume: the directory of a search to resume, in place of all else.
+        space: a TOML file that says what is searched; None: what ``fastrl tune --print-space`` prints.
+        config, preset, trust: of the run that is tuned, as of `fastrl.Model`.
+        progress: show how far it is; None: on a terminal.
+        settings: of the search (``trials``, ``method``, ``n_workers``, ``confirm``, ...), or of the run
+            (``total_timesteps``, ``learning_rate``), which are not searched then.
+
+    Raises:
+        UserError: one line: it cannot start or go on.
+        KeyboardInterrupt: it was interrupted; all is on disk.
+    """
+    console = plain_console()
+    if not (console.is_terminal if progress is None else progress):
+        console = Console(quiet=True)
+    if resume is not None:
+        study = Study(Path(resume))
+    else:
+        if env is None or directory is None:
+            raise ConfigError("tune: name an environment and a directory for the search, or resume=DIRECTORY")
+        study = _new_study(env, algo, Path(directory), space, config, preset, settings, trust=trust)
+    with study:
+        try:
+            findings = run_search(study, console)
+        except SearchInterrupted:
+            raise KeyboardInterrupt from None
+        return finish(findings, console)
+
+
+def _new_study(
+    env: str,
+    algo: str | None,
+    directory: Path,
+    space: str | Path | None,
+    config: str | Path | Mapping[str, Any] | None,
+    preset: str | None,
+    settings: Mapping[str, Any],
+    *,
+    trust: bool,
+) -> Study:
+    own = {key.rpartition(".")[2] for key in leaves(TuneSettings)}
+    of_search = by_keyword(TuneSettings, "tune", {key: settings[key] for key in settings if key in own})
+    task_name = env if is_task(env) else task_for(env, algo)
+    if task_name is None:
+        raise ConfigError(
+            f"tune: unknown environment {env}: give an id such as CartPole-v1, or module:function"
+        )
+    task = find(task_name)
+    tree = config if isinstance(config, Mapping) else {} if config is None else load_toml(config)
+    name = algo or task.choose_algorithm(preset, tree, str(config), trust=trust)
+    config_type = task.settings_type(name)
+    changes = by_keyword(
+        config_type, task.algorithm_table(name), {key: settings[key] for key in settings if key not in own}
+    )
+    fixed = list(changes)
+    changes["run.algo"] = name
+    if not is_task(env):
+        changes["env.id"] = env
+    of_run = task.make_settings(changes, preset=preset, tree=tree, source=str(config), trust=trust)
+    tune_config = build(TuneSettings, of_search).tune
+    searched = space_for(task, of_run, None if space is None else Path(space), fixed)
+    return new_study(directory, tune_config, task, of_run, searched)
+
+
+def new_study(directory: Path, config: TuneConfig, task: Task, settings: Any, space: Space) -> Study:
+    """Starts a search in a new directory.
+
+    Raises:
+        TuneError, ConfigError: it cannot start; nothing has been written then.
+    """
+    if not space.parameters:
+        raise TuneError("the space is empty: no setting is left to search")
+    if not settings.run.eval_episodes:
+        raise ConfigError("--run.eval-episodes: trials are compared by evaluations, give at least 1")
+    make_sampler(config, space, 0)
+    return Study.create(directory, config, task, settings, space)
+
+
+def finish(findings: Findings, console: Console) -> Tuned:
+    """Writes the report and draws the figures of a search that has ended."""
+    study, chosen = findings.study, findings.chosen
+    report.write(findings, console)
+    own = next((each for each in findings.candidates if each.trial is chosen), None)
+    score = float("nan") if chosen is None else chosen.score
+    return Tuned(
+        study.directory,
+        findings.chosen_values(),
+        score if own is None else own.mean,
+        float("nan") if own is None else own.error,
+        score,
+        study.of_search(),
+        list(findings.candidates),
+    )

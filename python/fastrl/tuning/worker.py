@@ -1,0 +1,80 @@
+"""The process that trains trials, one after the other: ``python -m fastrl.tuning.worker``.
+
+It reads a job a line from its standard input, and answers with a line on its standard output. What training prints goes
+into a log beside the run directory. It ends with the process that started it.
+"""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from fastrl.collectors.protocol import CollectError
+from fastrl.tasks import find
+from fastrl.training.run import evaluate_run, resume_run, start_run
+from fastrl.training.run_directory import is_run, never_saved
+from fastrl.utils.config import check, load_toml
+from fastrl.utils.errors import UserError
+from fastrl.utils.output import plain_console
+
+
+def main() -> None:
+    """Does jobs until its input ends."""
+    # What a job prints must not get between the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    # Modules of the user's own are found as by fastrl train.
+    sys.path.append(str(Path.cwd()))
+    for line in sys.stdin:
+        job = json.loads(line)
+        with Path(job["log"]).open("a", encoding="utf-8") as log:
+            answer = do(job, log)
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def do(job: Mapping[str, Any], log: TextIO) -> dict[str, Any]:
+    """Does a job: trains a run or scores its policy.
+
+    Returns:
+        ``status``, of a run's summary, or ``error``, one line, with ``disk_full`` if that is why; and the ``score``.
+    """
+    try:
+        if "episodes" in job:
+            scores = evaluate_run(
+                find(job["kind"]),
+                Path(job["run"]),
+                episodes=job["episodes"],
+                seed=job["seed"],
+                trust=True,
+            )
+            return {"status": "complete", "score": scores.mean_return}
+        return {"status": train(job, log)}
+    except KeyboardInterrupt:
+        return {"status": "interrupted"}
+    except BaseException as error:
+        if not isinstance(error, UserError | CollectError | FloatingPointError | OSError | MemoryError):
+            traceback.print_exc(file=log)
+        line = " ".join(str(error).split()) or type(error).__name__
+        return {"error": line[:500], "disk_full": isinstance(error, OSError) and error.errno in (28, 122)}
+
+
+def train(job: Mapping[str, Any], log: TextIO) -> str:
+    """Trains a run, or resumes it where it has a checkpoint; returns the status of its summary."""
+    task, path, console = find(job["kind"]), Path(job["run"]), plain_console(file=log, width=120)
+    tree = load_toml(job["config"])
+    if is_run(path) and not never_saved(path):
+        config_type = task.settings_type(tree["run"]["algo"])
+        tree.pop("kind")
+        values = check(config_type, tree, job["config"])
+        changes = {key: values[key] for key in job.get("changes", ())}
+        return resume_run(task, path, changes, None, console, trust=True).status
+    settings = task.make_settings(tree=tree, source=job["config"], trust=True)
+    return start_run(task, settings, path, console).status
+
+
+if __name__ == "__main__":
+    main()
