@@ -75,9 +75,9 @@ class Journal:
         line = dump(record)
         size = os.fstat(self._file).st_size
         try:
-            if _write(self._file, line) < len(line):
-                # A disk that fills up takes a part of a line, then refuses.
-                os.write(self._file, line)
+            # A disk that fills up takes a part of a line, then refuses.
+            while line:
+                line = line[os.write(self._file, line) :]
             os.fsync(self._file)
         except OSError as error:
             os.ftruncate(self._file, size)
@@ -121,8 +121,3 @@ def read(directory: Path) -> Iterator[Record]:
     for line in (directory / NAME).read_bytes().splitlines(keepends=True):
         if (record := parse(line)) is not None:
             yield record
-
-
-def _write(file: int, line: bytes) -> int:
-    """Writes a line, or a part of it; returns the number of bytes."""
-    return os.write(file, line)

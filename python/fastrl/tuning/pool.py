@@ -91,10 +91,17 @@ class ProcessPool:
         size: of the pool.
         directory: where their log goes.
         trial_seconds: after which a trial is killed; None: never.
+        command: of a worker.
     """
 
-    def __init__(self, size: int, directory: Path, trial_seconds: float | None = None) -> None:
-        self.size, self._limit = size, trial_seconds
+    def __init__(
+        self,
+        size: int,
+        directory: Path,
+        trial_seconds: float | None = None,
+        command: Sequence[str] = (sys.executable, "-m", "fastrl.tuning.worker"),
+    ) -> None:
+        self.size, self._limit, self._command = size, trial_seconds, command
         self._log = (directory / "workers.log").open("ab")
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
@@ -141,8 +148,7 @@ class ProcessPool:
         return found
 
     def _new(self) -> _Worker:
-        command = [sys.executable, "-m", "fastrl.tuning.worker"]
-        process = child_process.start(command, self._log, pipes=True)
+        process = child_process.start(self._command, self._log, pipes=True)
         worker = _Worker(process)
         assert process.stdout is not None, "it is a pipe"
         os.set_blocking(process.stdout.fileno(), False)

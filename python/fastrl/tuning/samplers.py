@@ -96,9 +96,10 @@ class OptunaSampler(Sampler):
             return self._optuna.trial.create_trial(state=states.RUNNING, **common)
         if math.isnan(result.score) or result.state == "failed":
             return self._optuna.trial.create_trial(state=states.FAIL, **common)
-        if result.state == "pruned":
+        if result.state == "pruned" and self._method == "tpe":
             steps = {each.point: each.score for each in result.evaluations if not math.isnan(each.score)}
             return self._optuna.trial.create_trial(state=states.PRUNED, intermediate_values=steps, **common)
+        # The Gaussian process would not see what was stopped early, and would propose it again.
         values = [result.score, result.seconds] if self._both else [result.score]
         return self._optuna.trial.create_trial(values=values, **common)
 

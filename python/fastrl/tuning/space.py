@@ -147,7 +147,8 @@ def _table(leaf: Leaf, mark: Mark) -> str:
     }
     fields.pop("of_images", None)
     if isinstance(mark, Choices):
-        fields["values"] = choices_of(leaf, mark)
+        # A mark without values means all of them.
+        fields = {"values": ()} | fields | {"values": choices_of(leaf, mark)}
     lines = [f"{name} = {json.dumps(_plain(value))}" for name, value in fields.items()]
     return "\n".join([f"# {leaf.description}", f"[{leaf.key}]", *lines, ""])
 

@@ -13,7 +13,7 @@ from fastrl.tuning.journal import Journal
 from fastrl.tuning.settings import TuneConfig, TuneSettings
 from fastrl.tuning.space import Space, read_space
 from fastrl.tuning.trial import Result, Trial, TuneError
-from fastrl.utils.config import Values, build, check, leaves, load_toml, read_toml, to_toml, to_tree
+from fastrl.utils.config import Values, build, check, load_toml, read_toml, to_toml, to_tree
 from fastrl.utils.files import write_atomically
 
 # Files of a search. The last one that is written, `_TUNE`, makes a directory a search's.
@@ -50,6 +50,9 @@ class Study:
         # The one who started the search has trusted these settings.
         self.settings = self.task.make_settings(tree=tree, source=str(directory / _SETTINGS), trust=True)
         self.space = read_space(self.settings, directory / _SPACE)
+        config_type = type(self.settings)
+        # All settings, by dotted key.
+        self._base = check(config_type, to_tree(self.settings), "settings")
         self.journal = Journal(directory)
         self.trials: dict[str, Trial] = {}
         for record in self.journal.records:
@@ -145,7 +148,6 @@ class Study:
         Raises:
             ConfigError: its values do not go together.
         """
-        known = leaves(type(self.settings))
         own: Values = {
             "run.seed": trial.seed,
             "run.loggers": (),
@@ -161,15 +163,14 @@ class Study:
         return self.with_values(
             {
                 **self.space.values(trial.point),
-                **{key: own[key] for key in own if key in known},
+                **{key: own[key] for key in own if key in self._base},
                 **(changes or {}),
             }
         )
 
     def with_values(self, values: Values) -> Any:
         """The settings of the run that is tuned, with other values by dotted key."""
-        config_type = type(self.settings)
-        return build(config_type, check(config_type, to_tree(self.settings), "settings"), values)
+        return build(type(self.settings), self._base, values)
 
     def toml(self, settings: Any) -> bytes:
         """Settings as a file that ``fastrl train --config`` takes."""

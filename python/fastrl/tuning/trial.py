@@ -114,9 +114,17 @@ class Trial:
 
 
 def best_first(trials: Sequence[Trial]) -> list[Trial]:
-    """Complete trials with a score, the best first."""
+    """Complete trials with a score, the best first; of equal ones that which was better on the way, as where the
+    largest return is reached."""
     scored = [trial for trial in trials if not math.isnan(trial.score)]
-    return sorted(scored, key=lambda trial: (-trial.score, trial.number))
+    return sorted(scored, key=lambda trial: (-trial.score, -_on_the_way(trial), trial.number))
+
+
+def _on_the_way(trial: Trial) -> float:
+    """The mean score of a trial's evaluations."""
+    scores = [each.score for each in trial.result.evaluations] if trial.result is not None else []
+    mean = math.fsum(scores) / len(scores) if scores else -math.inf
+    return -math.inf if math.isnan(mean) else mean
 
 
 def read_result(run: Path) -> Result | None:

@@ -1,0 +1,187 @@
+"""Searches whose processes are killed: nothing that ended is lost, the budget is exact, nothing hangs."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from tuning_fakes import new_study
+
+from fastrl.tuning import journal, worker
+from fastrl.tuning.pool import ProcessPool
+from fastrl.tuning.study import Study
+from fastrl.tuning.trial import TuneError
+from fastrl.tuning.tune import run_search
+
+STUB = Path(__file__).parent.parent / "support" / "tuning_stub_worker.py"
+
+
+def stub_pool(study: Study, seconds: float = 0.02, size: int = 2, limit: float | None = None) -> ProcessPool:
+    """Workers that train nothing and start at once."""
+    command = [sys.executable, "-S", "-E", str(STUB), str(seconds)]
+    return ProcessPool(size, study.directory, limit, command)
+
+
+def search_while_killing(study: Study, kills: int, pool: ProcessPool) -> int:
+    """Runs a search and kills its workers at random times; returns how many were."""
+    done, count = threading.Event(), [0]
+    draws = random.Random(0)
+
+    def kill() -> None:
+        while not done.is_set() and count[0] < kills:
+            time.sleep(draws.uniform(0, 0.06))
+            if pids := pool.pids():
+                try:
+                    os.kill(draws.choice(pids), signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+                count[0] += 1
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        with pool:
+            run_search(study, Console(quiet=True), pool)
+    finally:
+        done.set()
+        killer.join()
+    return count[0]
+
+
+def events(study: Study) -> Counter[tuple[str, str]]:
+    return Counter((record["event"], record["trial"]) for record in journal.read(study.directory))
+
+
+def test_100_kills_lose_nothing_and_the_budget_is_exact(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"method": "random", "restarts": 1000, "confirm": 2, "confirm_seeds": 2}
+    with new_study(tmp_path / "s", trials=80, report_episodes=1, **config) as study:
+        began = time.monotonic()
+        killed = search_while_killing(study, 100, stub_pool(study))
+        assert time.monotonic() - began < 60
+        found = events(study)
+        names = {name for _, name in found}
+        assert len([name for name in names if name.startswith("trial-")]) == 80
+        assert len(names) == 80 + 4 + 2
+        # Each trial was started once and ended once, however often it was killed between.
+        assert all(found["started", name] == found["ended", name] == 1 for name in names)
+        assert {trial.result.state for trial in study.trials.values()} == {"complete"}
+        assert killed == 100 and sum(trial.kills for trial in study.trials.values()) >= 30
+
+
+def test_a_killed_trial_counts_as_failed_where_that_is_set(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"method": "random", "restarts": 0, "confirm": 0, "report_episodes": 0}
+    with new_study(tmp_path / "s", trials=40, **config) as study:
+        search_while_killing(study, 15, stub_pool(study))
+        states = Counter(trial.result.state for trial in study.of_search())
+        assert states.total() == 40 and states["failed"] >= 5
+        assert states["failed"] == sum(trial.kills for trial in study.of_search())
+        failed = next(trial for trial in study.of_search() if trial.result.state == "failed")
+        assert failed.result.error == "its process was killed once"
+
+
+def test_a_trial_that_hangs_is_killed_after_its_time(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"method": "random", "confirm": 0, "report_episodes": 0}
+    with new_study(tmp_path / "s", trials=2, **config) as study, stub_pool(study, 1000, 2, 0.5) as pool:
+        began = time.monotonic()
+        run_search(study, Console(quiet=True), pool)
+        assert time.monotonic() - began < 10
+        assert [trial.result.error for trial in study.of_search()] == ["it took more than 0.5 s"] * 2
+
+
+def test_workers_that_cannot_start_end_the_search(tmp_path: Path) -> None:
+    with new_study(tmp_path / "s", trials=2) as study:
+        pool = ProcessPool(1, study.directory, command=[sys.executable, "-c", "raise SystemExit(3)"])
+        with pool, pytest.raises(TuneError, match="end as soon as they start, see"):
+            run_search(study, Console(quiet=True), pool)
+
+
+def test_a_full_disk_stops_the_search_which_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config: dict[str, Any] = {"method": "random", "confirm": 0, "report_episodes": 0}
+    with new_study(tmp_path / "s", trials=6, **config) as study:
+        real, calls = study.journal.append, []
+
+        def append(record: Any) -> None:
+            calls.append(record)
+            if len(calls) > 5:
+                raise OSError(28, "No space left on device", str(study.journal.path))
+            real(record)
+
+        monkeypatch.setattr(study.journal, "append", append)
+        with stub_pool(study) as pool, pytest.raises(OSError, match="No space left"):
+            run_search(study, Console(quiet=True), pool)
+        ended = {trial.name: trial.result for trial in study.of_search() if trial.result is not None}
+        assert 0 < len(ended) < 6
+    with Study(tmp_path / "s") as study, stub_pool(study) as pool:
+        run_search(study, Console(quiet=True), pool)
+        after = {trial.name: trial.result for trial in study.of_search()}
+        assert len(after) == 6 and ended.items() <= after.items()
+
+
+def test_a_worker_says_that_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(worker, "train", full)
+    with (tmp_path / "log").open("w") as log:
+        answer = worker.do({"kind": "gym"}, log)
+    assert answer["disk_full"] and "No space left" in answer["error"]
+
+
+@pytest.mark.slow
+def test_the_search_itself_and_its_workers_are_killed_while_they_train(tmp_path: Path) -> None:
+    directory = tmp_path / "s"
+    command = [sys.executable, "-m", "fastrl", "tune"]
+    options = "CartPole-v1 --trials=4 --method=random --n-workers=2 --total-timesteps=30000 --confirm=2"
+    options += " --confirm-seeds=2 --report-episodes=2 --run.eval-episodes=2 --restarts=100 --ppo.hidden=16"
+    arguments, kills = [*options.split(), f"--dir={directory}"], 0
+    log = (tmp_path / "log").open("ab")
+    for wait in (1.0, 3.0, 5.0):
+        process = subprocess.Popen([*command, *arguments], stdout=log, stderr=log)
+        if wait_for(directory / "journal.jsonl", process):
+            time.sleep(wait)
+            # First a worker, then the search.
+            for pid in children(process.pid)[:1]:
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
+            time.sleep(0.5)
+            process.kill()
+        process.wait()
+        arguments = [f"--resume={directory}"]
+    before = {trial["trial"] for trial in journal.read(directory) if trial["event"] == "ended"}
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=True)
+    assert "when trained again with 2 other seeds" in done.stdout
+    with Study(directory) as study:
+        found = events(study)
+        assert len(study.of_search()) == 4 and kills >= 2
+        assert all(count == 1 for (event, _), count in found.items() if event != "killed")
+        assert before <= {name for event, name in found if event == "ended"}
+        assert {trial.result.state for trial in study.trials.values()} <= {"complete", "pruned"}
+    assert json.loads((directory / "tune.json").read_text())["chosen"] is not None
+    # No worker has outlived the search.
+    assert (
+        str(directory)
+        not in subprocess.run(["ps", "ax", "-o", "args"], capture_output=True, text=True).stdout
+    )
+
+
+def wait_for(path: Path, process: subprocess.Popen[bytes]) -> bool:
+    """Waits until a file is there; False if the process ends before."""
+    while not (path.exists() and path.stat().st_size) and process.poll() is None:
+        time.sleep(0.1)
+    return process.poll() is None
+
+
+def children(pid: int) -> list[int]:
+    """Process ids of the children of a process."""
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
