@@ -91,10 +91,9 @@ def tune(prog: str, arguments: list[str]) -> int:
             print(_space(command), end="")
             return 0
         study = _start(command)
-        env = command.named or command.task.name
     else:
         study = _resume(prog, resume, arguments)
-        env = getattr(study.settings.env, "id", study.task.name)
+    env = getattr(study.settings.env, "id", study.task.name)
     with study, ignoring_write_errors("stdout", f"{prog}: "):
         return _run(prog, study, env)
 

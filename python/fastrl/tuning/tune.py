@@ -13,6 +13,7 @@ from fastrl.tasks import find, is_task, task_for
 from fastrl.training.errors import TrainError
 from fastrl.training.task import Task
 from fastrl.tuning import report
+from fastrl.tuning.figures import draw
 from fastrl.tuning.phases import Candidate, ConfirmationPhase, ReportPhase, SearchPhase
 from fastrl.tuning.pool import Pool, ProcessPool
 from fastrl.tuning.progress import ProgressTable
@@ -211,6 +212,12 @@ def finish(findings: Findings, console: Console) -> Tuned:
     """Writes the report and draws the figures of a search that has ended."""
     study, chosen = findings.study, findings.chosen
     report.write(findings, console)
+    try:
+        files = draw(study.space, study.of_search(), findings.candidates, study.directory)
+        if files:
+            print_lines(console, "", f"Figures: {', '.join(map(str, files))}")
+    except Exception as error:  # A picture that cannot be drawn spoils no search.
+        print_lines(console, f"the figures were not drawn: {error!r}")
     own = next((each for each in findings.candidates if each.trial is chosen), None)
     score = float("nan") if chosen is None else chosen.score
     return Tuned(
