@@ -68,23 +68,27 @@ def draw_history(trials: Sequence[Trial], candidates: Sequence[Candidate], path:
     axes.set_xlabel("trial")
     axes.set_ylabel("score")
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
     figure.savefig(path, dpi=150)
 
 
 def draw_parallel(space: Space, trials: Sequence[Trial], path: Path) -> None:
-    """Draws each complete trial as a line through its settings, the best ones on top."""
+    """Draws each complete trial as a line through its settings, the best ones on top; grey ones were stopped early."""
     parameters, scored = space.parameters, best_first(trials)[::-1]
     figure = Figure(figsize=(max(1.15 * len(parameters) + 1.5, 6), 5), layout="constrained")
     axes = figure.subplots()
     scores = np.array([trial.score for trial in scored])
     # By rank: a few bad trials would take all colours otherwise.
-    ranks = np.searchsorted(np.sort(scores), scores) / max(len(scores) - 1, 1)
+    ranks = (np.searchsorted(np.sort(scores), scores, side="right") - 1) / max(len(scores) - 1, 1)
     colours = mpl.colormaps[_COLOURS]
     places = np.arange(len(parameters))
+    for trial in trials:
+        if trial.result is not None and trial.result.state == "pruned":
+            shares = [each.share(trial.point[each.name]) for each in parameters]
+            axes.plot(places, shares, color="0.8", linewidth=0.7, zorder=1)
     for trial, rank in zip(scored, ranks, strict=True):
         shares = [each.share(trial.point[each.name]) for each in parameters]
-        axes.plot(places, shares, color=colours(rank), alpha=0.25 + 0.6 * rank, linewidth=1 + rank)
+        axes.plot(places, shares, color=colours(rank), alpha=0.25 + 0.6 * rank, linewidth=1 + rank, zorder=2)
     for place, each in enumerate(parameters):
         axes.axvline(place, color="0.7", linewidth=0.8, zorder=0)
         for share, text in _ticks(each):

@@ -120,7 +120,8 @@ class ProgressTable:
 def brief_value(value: Any) -> str:
     """A value of a setting, with three digits of a fraction."""
     if isinstance(value, float):
-        return f"{value:.3g}"
+        # Of a discount the distance to 1 matters.
+        return f"{value:.4g}" if 0.99 < value < 1 else f"{value:.3g}"
     return str(value).lower() if isinstance(value, bool | None) else str(value)
 
 
