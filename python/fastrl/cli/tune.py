@@ -99,11 +99,13 @@ def tune(prog: str, arguments: list[str]) -> int:
 
 
 def _space(command: Command) -> str:
+    from fastrl.tuning.settings import TuneSettings
     from fastrl.tuning.tune import space_for
 
     settings = command.settings()
     import_from_here(getattr(settings.env, "id", None))
-    return space_for(command.task, settings, command.options.space, list(command.changes)).to_toml()
+    method = read_arguments(TuneSettings, command.options).get("tune.method", "")
+    return space_for(command.task, settings, command.options.space, list(command.changes), method).to_toml()
 
 
 def _start(command: Command) -> "Study":
@@ -116,7 +118,7 @@ def _start(command: Command) -> "Study":
     settings = command.settings()
     import_from_here(getattr(settings.env, "id", None))
     config = build(TuneSettings, read_arguments(TuneSettings, options)).tune
-    space = space_for(command.task, settings, options.space, list(command.changes))
+    space = space_for(command.task, settings, options.space, list(command.changes), config.method)
     return new_study(options.dir, config, command.task, settings, space)
 
 

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from fastrl.training.metrics import brief, duration
 from fastrl.tuning.phases import Candidate, front
+from fastrl.tuning.population import lineage_values
 from fastrl.tuning.progress import brief_point, brief_value, spread
 from fastrl.tuning.study import Study
 from fastrl.tuning.trial import Trial, best_first
@@ -40,7 +41,11 @@ class Findings:
 
     def chosen_values(self) -> dict[str, object]:
         """The settings of the chosen trial that were searched, by dotted key."""
-        return {} if self.chosen is None else dict(self.study.space.values(self.chosen.point))
+        if self.chosen is None:
+            return {}
+        if self.study.config.method == "pbt":
+            return lineage_values(self.study, self.chosen.number)
+        return dict(self.study.space.values(self.chosen.point))
 
 
 def write(findings: Findings, console: Console) -> None:

@@ -135,8 +135,9 @@ class Study:
         return self.directory / "trials" / trial.name
 
     def of_search(self) -> list[Trial]:
-        """The trials of the search itself, by number."""
-        found = [trial for trial in self.trials.values() if trial.name.startswith("trial-")]
+        """The trials of the search itself, by number; of a population the last parts of its members."""
+        kind = f"member-{self.config.generations - 1:03d}-" if self.config.method == "pbt" else "trial-"
+        found = [trial for trial in self.trials.values() if trial.name.startswith(kind)]
         return sorted(found, key=lambda trial: trial.number)
 
     def trial_settings(self, trial: Trial, changes: Values | None = None) -> Any:

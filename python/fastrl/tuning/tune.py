@@ -16,6 +16,12 @@ from fastrl.tuning import report
 from fastrl.tuning.figures import draw
 from fastrl.tuning.phases import Candidate, ConfirmationPhase, ReportPhase, SearchPhase
 from fastrl.tuning.pool import Pool, ProcessPool
+from fastrl.tuning.population import (
+    PopulationConfirmation,
+    PopulationPhase,
+    check_population,
+    population_space,
+)
 from fastrl.tuning.progress import ProgressTable
 from fastrl.tuning.report import Findings
 from fastrl.tuning.runner import Runner, SearchInterrupted
@@ -54,11 +60,19 @@ class Tuned:
     confirmed: list[Candidate]
 
 
-def space_for(task: Task, settings: Any, path: Path | None, fixed: list[str]) -> Space:
-    """The space of a search: that of a file, else all settings with a mark but those that the user has given."""
+def space_for(task: Task, settings: Any, path: Path | None, fixed: list[str], method: str) -> Space:
+    """The space of a search: that of a file, else all settings with a mark but those that the user has given.
+
+    Raises:
+        ConfigError, TuneError: a file that describes none, or none for this method.
+    """
     if path is not None:
-        return read_space(settings, path)
-    return space_of(settings, has_images=_has_images(task, settings), fixed=fixed)
+        space = read_space(settings, path)
+        if method == "pbt":
+            check_population(space, population_space(space))
+        return space
+    space = space_of(settings, has_images=_has_images(task, settings), fixed=fixed)
+    return population_space(space) if method == "pbt" else space
 
 
 def _has_images(task: Task, settings: Any) -> bool:
@@ -90,10 +104,12 @@ def run_search(study: Study, console: Console, pool: Pool | None = None) -> Find
     with StopSignals() as stop, ProgressTable(study, console) as progress:
         try:
             runner = Runner(study, own or pool, stop, progress.show)  # type: ignore[arg-type]
-            if study.config.method == "pbt":
-                raise TuneError("pbt")
-            runner.run(SearchPhase(study, make_sampler(study.config, study.space, study.seed)))
             confirmation = ConfirmationPhase(study)
+            if study.config.method == "pbt":
+                runner.run(PopulationPhase(study))
+                confirmation = PopulationConfirmation(study)
+            else:
+                runner.run(SearchPhase(study, make_sampler(study.config, study.space, study.seed)))
             runner.run(confirmation)
             candidates = confirmation.candidates()
             chosen = report.chosen_of(candidates, study.of_search())
@@ -190,7 +206,7 @@ def _new_study(
         changes["env.id"] = env
     of_run = task.make_settings(changes, preset=preset, tree=tree, source=str(config), trust=trust)
     tune_config = build(TuneSettings, of_search).tune
-    searched = space_for(task, of_run, None if space is None else Path(space), fixed)
+    searched = space_for(task, of_run, None if space is None else Path(space), fixed, tune_config.method)
     return new_study(directory, tune_config, task, of_run, searched)
 
 

@@ -16,7 +16,8 @@ from fastrl.collectors.protocol import CollectError
 from fastrl.tasks import find
 from fastrl.training.run import evaluate_run, resume_run, start_run
 from fastrl.training.run_directory import is_run, never_saved
-from fastrl.utils.config import check, load_toml
+from fastrl.tuning.fork import fork
+from fastrl.utils.config import load_toml
 from fastrl.utils.errors import UserError
 from fastrl.utils.output import plain_console
 
@@ -66,12 +67,15 @@ def train(job: Mapping[str, Any], log: TextIO) -> str:
     """Trains a run, or resumes it where it has a checkpoint; returns the status of its summary."""
     task, path, console = find(job["kind"]), Path(job["run"]), plain_console(file=log, width=120)
     tree = load_toml(job["config"])
+    if "fork" in job:
+        fork(
+            Path(job["fork"]),
+            path,
+            {key: tree[key] for key in tree if key != "kind"},
+            Path(job["config"]).read_text(),
+        )
     if is_run(path) and not never_saved(path):
-        config_type = task.settings_type(tree["run"]["algo"])
-        tree.pop("kind")
-        values = check(config_type, tree, job["config"])
-        changes = {key: values[key] for key in job.get("changes", ())}
-        return resume_run(task, path, changes, None, console, trust=True).status
+        return resume_run(task, path, {}, None, console, trust=True).status
     settings = task.make_settings(tree=tree, source=job["config"], trust=True)
     return start_run(task, settings, path, console).status
 

@@ -1,0 +1,45 @@
+"""Forks of runs: a new run directory that goes on from another run's checkpoint with other settings."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fastrl.training.checkpoint import load_newest, save_checkpoint
+from fastrl.training.minibatches import REPLAY
+from fastrl.training.run_directory import RunDirectory
+
+# Files of a run that a fork continues.
+_HISTORY = ("metrics.jsonl", "episodes.csv")
+
+
+def fork(source: Path, target: Path, config: Mapping[str, Any], toml: str) -> None:
+    """Makes a run that goes on from where another one stands: networks, optimisers, statistics, replay.
+
+    Its episodes start anew, because their seeds are those of its own settings. The directory is there when it is
+    complete, and not before.
+
+    Args:
+        source: the other run.
+        target: the new run directory; nothing is done if it is there.
+        config: nested settings of the new run.
+        toml: the same as a file.
+    """
+    if target.exists():
+        return
+    file, state = load_newest(source)
+    state["config"] = dict(config)
+    if "collector" in state.get("source", {}):
+        state["source"]["collector"] = None
+    part = target.with_name(f".{target.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    with RunDirectory(part) as directory:
+        directory.write_settings(toml)
+        directory.checkpoints.mkdir()
+        save_checkpoint(directory.checkpoints / file.name, state)
+        for name in _HISTORY:
+            if (source / name).exists():
+                shutil.copyfile(source / name, part / name)
+        if (source / REPLAY).exists():
+            shutil.copytree(source / REPLAY, part / REPLAY)
+    part.rename(target)
