@@ -52,8 +52,8 @@ def test_without_confirmation_the_lucky_trial_wins(tmp_path: Path) -> None:
     assert found.chosen.point["ppo.learning_rate"] > 1e-2 and found.candidates == []
 
 
-@pytest.mark.parametrize("method", ["tpe", "gp"])
-def test_a_model_is_better_than_random_draws(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("method", "trials"), [("tpe", 40), ("gp", 20)])
+def test_a_model_is_better_than_random_draws(method: str, trials: int, tmp_path: Path) -> None:
     means = {}
     for name in ("random", method):
         scores = []
@@ -61,9 +61,9 @@ def test_a_model_is_better_than_random_draws(method: str, tmp_path: Path) -> Non
             config: dict[str, Any] = {"trials": 20, "method": name, "confirm": 0, "report_episodes": 0}
             with new_study(tmp_path / f"{name}-{seed}", seed=seed, **config) as study:
                 search(study, lambda trial, share: quality(trial) * share)
-                scores += [quality(trial) for trial in study.of_search()[10:]]
+                scores += [quality(trial) for trial in study.of_search()[trials // 2 :]]
         means[name] = float(np.mean(scores))
-    assert means[method] > means["random"] + 0.4
+    assert means[method] > means["random"] + 0.3
 
 
 @pytest.mark.parametrize("method", ["random", "tpe", "gp", "halving"])

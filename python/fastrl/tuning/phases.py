@@ -12,6 +12,7 @@ from fastrl.tuning.runner import Phase
 from fastrl.tuning.samplers import Sampler
 from fastrl.tuning.study import Study
 from fastrl.tuning.trial import CONFIRMATION, REPORT, SEARCH, Evaluated, Result, Trial, best_first, seed_of
+from fastrl.utils.config import Values
 
 
 class SearchPhase(Phase):
@@ -93,6 +94,14 @@ class ConfirmationPhase(Phase):
     def trials(self) -> list[Trial]:
         found = [trial for trial in self.study.trials.values() if trial.name.startswith("confirm-")]
         return sorted(found, key=lambda trial: trial.name)
+
+    def job(self, trial: Trial) -> Mapping[str, Any]:
+        return self.study.job(trial, self.study.trial_settings(trial, self.evaluation()))
+
+    def evaluation(self) -> Values:
+        """Settings of the evaluation: one at the end, of so many episodes that seeds differ more than luck does."""
+        own = int(self.study.settings.run.eval_episodes)
+        return {"run.eval_points": 0, "run.eval_episodes": max(own, self.study.config.report_episodes)}
 
     def propose(self) -> Trial | None:
         for i in range(self.study.config.confirm_seeds):

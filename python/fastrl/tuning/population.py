@@ -198,7 +198,7 @@ class PopulationConfirmation(ConfirmationPhase):
     """The lineages of the best members, each trained again from the start with the same other seeds."""
 
     def job(self, trial: Trial) -> Mapping[str, Any]:
-        values = lineage_values(self.study, trial.number)
+        values = {**lineage_values(self.study, trial.number), **self.evaluation()}
         return self.study.job(trial, self.study.trial_settings(trial, values))
 
 

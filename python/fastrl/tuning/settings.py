@@ -75,13 +75,13 @@ class TuneConfig:
         int,
         Field(ge=2, le=100, description="trainings of each of these"),
         Setting(option="--confirm-seeds"),
-    ] = 4
+    ] = 5
     report_episodes: Annotated[
         int,
         Field(
             ge=0,
-            description="episodes of the last evaluation, of the chosen policies, whose seeds nothing else has had; 0:"
-            " none",
+            description="episodes of an evaluation of the confirmation, and of the last one, of the chosen policies,"
+            " whose seeds nothing else has had; fewer than those of the run: as many as these; 0: no last one",
         ),
         Setting(option="--report-episodes"),
     ] = 100
