@@ -58,7 +58,7 @@ def test_a_model_is_better_than_random_draws(method: str, trials: int, tmp_path:
     for name in ("random", method):
         scores = []
         for seed in range(2):
-            config: dict[str, Any] = {"trials": 20, "method": name, "confirm": 0, "report_episodes": 0}
+            config: dict[str, Any] = {"trials": trials, "method": name, "confirm": 0, "report_episodes": 0}
             with new_study(tmp_path / f"{name}-{seed}", seed=seed, **config) as study:
                 search(study, lambda trial, share: quality(trial) * share)
                 scores += [quality(trial) for trial in study.of_search()[trials // 2 :]]
