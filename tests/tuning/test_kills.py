@@ -1,5 +1,6 @@
 """Searches whose processes are killed: nothing that ended is lost, the budget is exact, nothing hangs."""
 
+import contextlib
 import json
 import os
 import random
@@ -26,7 +27,7 @@ from fastrl.tuning.tune import run_search
 STUB = Path(__file__).parent.parent / "support" / "tuning_stub_worker.py"
 
 
-def stub_pool(study: Study, seconds: float = 0.02, size: int = 2, limit: float | None = None) -> ProcessPool:
+def stub_pool(study: Study, seconds: float = 0.05, size: int = 2, limit: float | None = None) -> ProcessPool:
     """Workers that train nothing and start at once."""
     command = [sys.executable, "-S", "-E", str(STUB), str(seconds)]
     return ProcessPool(size, study.directory, limit, command)
@@ -39,13 +40,11 @@ def search_while_killing(study: Study, kills: int, pool: ProcessPool) -> int:
 
     def kill() -> None:
         while not done.is_set() and count[0] < kills:
-            time.sleep(draws.uniform(0, 0.06))
-            if pids := pool.pids():
-                try:
+            time.sleep(draws.uniform(0, 0.04))
+            if pids := pool.busy():
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(draws.choice(pids), signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-                count[0] += 1
+                    count[0] += 1
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -67,6 +66,7 @@ def test_100_kills_lose_nothing_and_the_budget_is_exact(tmp_path: Path) -> None:
     with new_study(tmp_path / "s", trials=80, report_episodes=1, **config) as study:
         began = time.monotonic()
         killed = search_while_killing(study, 100, stub_pool(study))
+        # Seconds, unless the machine is busy: nothing waits for what was killed.
         assert time.monotonic() - began < 60
         found = events(study)
         names = {name for _, name in found}
@@ -75,7 +75,7 @@ def test_100_kills_lose_nothing_and_the_budget_is_exact(tmp_path: Path) -> None:
         # Each trial was started once and ended once, however often it was killed between.
         assert all(found["started", name] == found["ended", name] == 1 for name in names)
         assert {trial.result.state for trial in study.trials.values()} == {"complete"}
-        assert killed == 100 and sum(trial.kills for trial in study.trials.values()) >= 30
+        assert killed == 100 and sum(trial.kills for trial in study.trials.values()) >= 40
 
 
 def test_a_killed_trial_counts_as_failed_where_that_is_set(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_killed_trial_counts_as_failed_where_that_is_set(tmp_path: Path) -> No
     with new_study(tmp_path / "s", trials=40, **config) as study:
         search_while_killing(study, 15, stub_pool(study))
         states = Counter(trial.result.state for trial in study.of_search())
-        assert states.total() == 40 and states["failed"] >= 5
+        assert states.total() == 40 and states["failed"] >= 3
         assert states["failed"] == sum(trial.kills for trial in study.of_search())
         failed = next(trial for trial in study.of_search() if trial.result.state == "failed")
         assert failed.result.error == "its process was killed once"

@@ -110,9 +110,13 @@ class ProcessPool:
     def running(self) -> list[Trial]:
         return [worker.trial for worker in self._workers if worker.trial is not None]
 
-    def pids(self) -> list[int]:
-        """The process ids of the workers."""
-        return [worker.process.pid for worker in self._workers]
+    def busy(self) -> list[int]:
+        """The process ids of the workers that have a trial."""
+        return [
+            worker.process.pid
+            for worker in list(self._workers)
+            if worker.trial is not None and worker.process.poll() is None
+        ]
 
     def start(self, trial: Trial, job: Mapping[str, Any]) -> None:
         idle = [worker for worker in self._workers if worker.trial is None]
