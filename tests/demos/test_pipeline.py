@@ -140,6 +140,31 @@ def test_shares_of_sessions_weigh_by_their_seconds() -> None:
     assert mixed(first, 1.0, {}, 3.0) == first
 
 
+def test_a_slice_is_compared_with_the_same_slice() -> None:
+    report = StageReport("agent", steps_per_second=100.0, one_worker=20.0, same_slice=50.0)
+    assert report.ratio == 2.5
+    assert StageReport("demos", steps_per_second=100.0, one_worker=20.0).ratio == 5.0
+    assert math.isnan(StageReport("clone", steps_per_second=100.0).ratio)
+
+
+@pytest.mark.parametrize("collector", ["sequential", "sync"])
+def test_the_agent_is_compared_with_one_worker(
+    collector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_expert.py").write_text(EXPERT)
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out"
+    agent = [f"collect.collector={collector}", "run.eval-episodes=0"]
+    train = COMMAND.index("--train")
+    assert main([*COMMAND[:train], f"--out={out}", "--skip=demos,clone", "--train", *agent]) == 0
+    [report] = json.loads((out / REPORT).read_text())["stages"]
+    if collector == "sequential":
+        assert report["one_worker"] == report["steps_per_second"] and report["ratio"] == 1
+    else:
+        assert report["one_worker"] > 0
+        assert report["ratio"] == pytest.approx(report["same_slice"] / report["one_worker"])
+
+
 def test_scores_of_any_evaluation() -> None:
     assert score_of({"mean": 3, "returns": [2.5, 3.5]}) == (3.0, 0.5)
     assert score_of({"total": -50.0})[0] == -50.0

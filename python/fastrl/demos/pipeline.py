@@ -102,6 +102,7 @@ class StageReport:
         steps: environment steps; of cloning samples.
         steps_per_second: while it worked, without its start.
         one_worker: the same of a slice with one worker; None: not measured.
+        same_slice: the same of that slice with the stage's own workers; None: `steps_per_second` stands for it.
         shares: of the learner's time, by "simulation", "network", "data" and "other"; of recording those of the time of
             its workers and of writing; empty where unknown.
         complete: its result is.
@@ -114,6 +115,7 @@ class StageReport:
     steps: int = 0
     steps_per_second: float = math.nan
     one_worker: float | None = None
+    same_slice: float | None = None
     shares: dict[str, float] = dataclasses.field(default_factory=dict)
     mean_return: float = math.nan
     deviation: float = math.nan
@@ -121,8 +123,9 @@ class StageReport:
 
     @property
     def ratio(self) -> float:
-        """Speed beside one worker's."""
-        return self.steps_per_second / self.one_worker if self.one_worker else math.nan
+        """Speed beside one worker's, of the same work."""
+        own = self.same_slice or self.steps_per_second
+        return own / self.one_worker if self.one_worker else math.nan
 
 
 @dataclasses.dataclass
@@ -246,7 +249,12 @@ def _train(settings: Settings, report: StageReport, console: Console) -> int:
     report.shares = shares_of({name: part["seconds"] for name, part in summary["parts"].items()})
     report.mean_return, report.deviation = score_of(summary.get("evaluation"))
     if own and report.name == "agent" and settings.compare and report.one_worker is None:
-        report.one_worker = _one_worker_speed(settings, arguments)
+        if summary["collector"] == "sequential":
+            report.one_worker = report.steps_per_second
+        else:
+            # A run's speed changes on the way, so that a slice is compared with the same slice.
+            report.one_worker = _slice_speed(settings, arguments, ["--n-workers=1"])
+            report.same_slice = _slice_speed(settings, arguments, []) if report.one_worker else None
     return 0
 
 
@@ -266,18 +274,18 @@ def _arguments(settings: Settings, name: str) -> list[str]:
     return [*common, *own, *settings.agent_options]
 
 
-def _one_worker_speed(settings: Settings, arguments: Sequence[str]) -> float | None:
-    """Steps per second of a slice of the same training with one worker; None: it cannot have one."""
+def _slice_speed(settings: Settings, arguments: Sequence[str], workers: Sequence[str]) -> float | None:
+    """Steps per second of the first part of the same training; None: it cannot have such workers.
+
+    Args:
+        workers: arguments that take the place of those about workers; empty: they stay.
+    """
     steps = max(round(_SLICE * settings.timesteps), 1)
-    slim = [each for each in arguments if not each.startswith(("--total-timesteps", "--n-workers"))]
+    replaced = ("--total-timesteps", "--n-workers") if workers else "--total-timesteps"
+    slim = [each for each in arguments if not each.startswith(replaced)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "slice"
-        further = [
-            f"--total-timesteps={steps}",
-            "--n-workers=1",
-            "--run.eval-episodes=0",
-            f"--run-dir={path}",
-        ]
+        further = [f"--total-timesteps={steps}", *workers, "--run.eval-episodes=0", f"--run-dir={path}"]
         with (Path(folder) / "log").open("wb") as log:
             ended = child_process.run([*slim, *further], log)
         if ended.code:
@@ -330,7 +338,9 @@ def _saved_reports(out: Path) -> dict[str, StageReport]:
     for each in stages:
         # JSON has no NaN.
         values = {name: math.nan if value is None else value for name, value in each.items() if name in known}
-        reports[each["name"]] = StageReport(**values | {"one_worker": each["one_worker"]})
+        reports[each["name"]] = StageReport(
+            **values | {name: each.get(name) for name in ("one_worker", "same_slice")}
+        )
     return reports
 
 
