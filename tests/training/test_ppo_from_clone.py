@@ -120,7 +120,7 @@ def test_runs_from_a_clone_have_defaults_of_their_own(tmp_path: Path, clone: dic
     assert (ppo.critic_warmup, ppo.init_kl_coef, ppo.init_kl_steps) == (10_000, 0.1, 40_000)
     assert ppo.freeze_obs_norm
     ppo = settings_of("gym", *start, "--total-timesteps=5000000", "--ppo.init-kl-coef=0").ppo
-    assert (ppo.critic_warmup, ppo.init_kl_coef, ppo.init_kl_steps) == (50_000, 0, 200_000)
+    assert (ppo.critic_warmup, ppo.init_kl_coef, ppo.init_kl_steps) == (25_000, 0, 50_000)
     # Those of other runs do not change, nor those of runs that start with another run than a clone.
     save_checkpoint(path, {**clone, "algorithm": "impala"})
     for options in (["--env=CartPole-v1"], start):

@@ -8,8 +8,8 @@ from fastrl.utils.config import Values, leaves
 
 # Environment steps in which the critic alone learns, and in which the weight of the divergence from the clone falls to
 # 0; at most these shares of a run.
-_WARMUP, _WARMUP_SHARE = 50_000, 0.1
-_KL, _KL_SHARE = 200_000, 0.4
+_WARMUP, _WARMUP_SHARE = 25_000, 0.1
+_KL, _KL_SHARE = 50_000, 0.4
 _KL_COEF = 0.1
 
 
