@@ -17,6 +17,7 @@ ORDER = [
     "__main__",
     "cli",
     "__init__",
+    "exports",
     "model",
     "demos",
     "tuning",
@@ -33,6 +34,7 @@ ORDER = [
     "envs",
     "testing",
     "utils",
+    "runtime",
     "_native",
 ]
 

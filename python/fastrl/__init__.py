@@ -1,17 +1,18 @@
 """fastrl trains reinforcement-learning agents as fast as one machine allows.
 
 ``fastrl.PPO("CartPole-v1").learn(100_000)`` trains; `fastrl.Model` explains the rest. What is named here and in `envs`,
-`demos`, `replay`, `queue`, `callbacks` and `loggers` is public; everything else may change.
+`demos`, `replay`, `queue`, `callbacks`, `loggers` and `runtime` is public; everything else may change.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fastrl import envs  # registers the environments with Gymnasium
-from fastrl._native._rust import __version__
+from fastrl.utils.import_hooks import after_import
 
 if TYPE_CHECKING:
-    from fastrl import callbacks, demos, loggers, queue, replay
+    from fastrl import callbacks, demos, envs, loggers, queue, replay, runtime
+    from fastrl._native._rust import __version__
+    from fastrl.exports.export import export
     from fastrl.model import BC, DQN, IMPALA, IPPO, MAPPO, PPO, REINFORCE, SAC, TD3, AsyncPPO, Model, load
     from fastrl.training.policy import load_policy
     from fastrl.tuning.tune import tune
@@ -32,18 +33,28 @@ __all__ = [
     "callbacks",
     "demos",
     "envs",
+    "export",
     "load",
     "load_policy",
     "loggers",
     "queue",
     "replay",
+    "runtime",
     "tune",
 ]
 
 # Modules that are imported when they are first used, and the names in others. Only models need PyTorch, which takes
 # seconds to import.
-_MODULES = ("callbacks", "demos", "loggers", "queue", "replay")
-_ELSEWHERE = {"load_policy": "fastrl.training.policy", "tune": "fastrl.tuning.tune"}
+_MODULES = ("callbacks", "demos", "envs", "loggers", "queue", "replay", "runtime")
+_ELSEWHERE = {
+    "__version__": "fastrl._native._rust",
+    "export": "fastrl.exports.export",
+    "load_policy": "fastrl.training.policy",
+    "tune": "fastrl.tuning.tune",
+}
+
+# The environments register with Gymnasium as soon as it is there. `fastrl.runtime` acts on machines where it is not.
+after_import("gymnasium", lambda: importlib.import_module("fastrl.envs"))
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,5 @@
-"""The command line: ``fastrl train | tune | autotune | eval | render | demos | pipeline | runs | plot | verify``,
-and ``fastrl-train`` for the first.
+"""The command line: ``fastrl train | tune | autotune | eval | export | render | demos | pipeline | runs | plot |
+verify``, and ``fastrl-train`` for the first.
 
 Each command imports what it needs when it runs: PyTorch takes seconds, ``fastrl --help`` should not.
 """
@@ -13,6 +13,7 @@ from fastrl.cli.arguments import print_error
 from fastrl.cli.autotune import autotune
 from fastrl.cli.demos import demos
 from fastrl.cli.eval import evaluate
+from fastrl.cli.export import export
 from fastrl.cli.pipeline import pipeline
 from fastrl.cli.plot import plot
 from fastrl.cli.render import render
@@ -143,6 +144,7 @@ COMMANDS: dict[str, tuple[Callable[[str, list[str]], int], str]] = {
     "tune": (tune, "search for hyper-parameters, and confirm the best by training them again"),
     "autotune": (autotune, "measure how a run is fastest on this machine, and write its settings"),
     "eval": (evaluate, "score runs, checkpoints or baselines"),
+    "export": (export, "write a policy to a file that needs no PyTorch"),
     "render": (render, "film episodes of a run; of traffic also a log and a diagram"),
     "demos": (demos, "record, replay and inspect episodes of an expert"),
     "pipeline": (pipeline, "record an expert, clone it, improve the clone"),

@@ -162,7 +162,7 @@ class OwnModule(nn.Module):
             else:
                 parts[part.path] = numbers[:, at : at + part.size].unflatten(1, part.shape or (1,))
                 at += part.size
-        return _nested(self.obs_rows.space, parts, ())
+        return nested(self.obs_rows.space, parts, ())
 
     def forward(self, rows: Tensor) -> Any:
         """Runs the module on observations [B, size].
@@ -271,14 +271,14 @@ def _torch_type(obs_rows: ObsRows) -> torch.dtype:
     return torch.uint8 if obs_rows.dtype == np.uint8 else torch.float32
 
 
-def _nested(
+def nested(
     space: gymnasium.Space[Any], parts: Mapping[tuple[Any, ...], Tensor], path: tuple[Any, ...]
 ) -> Any:
     """The parts of an observation in dicts and tuples as of the space."""
     if isinstance(space, gymnasium.spaces.Dict):
-        return {key: _nested(child, parts, (*path, key)) for key, child in space.spaces.items()}
+        return {key: nested(child, parts, (*path, key)) for key, child in space.spaces.items()}
     if isinstance(space, gymnasium.spaces.Tuple):
-        return tuple(_nested(child, parts, (*path, index)) for index, child in enumerate(space.spaces))
+        return tuple(nested(child, parts, (*path, index)) for index, child in enumerate(space.spaces))
     return parts[path]
 
 

@@ -1,0 +1,1 @@
+"""Exports: trained policies as files that need no PyTorch."""

@@ -1,0 +1,127 @@
+"""Export of trained policies to ONNX."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box
+
+from fastrl import runtime
+from fastrl._native._rust import __version__
+from fastrl.algorithms.protocol import MultiAgentAlgorithm
+from fastrl.envs.rows import space_state
+from fastrl.exports.compare import Comparison, in_episodes, on_samples
+from fastrl.exports.graph import AgentGraph, ExportError, PolicyGraph, TeamGraph
+from fastrl.exports.onnx_file import require_onnx, write_onnx
+from fastrl.model import Model, load
+from fastrl.training.multi_agent import MultiAgentSource
+from fastrl.training.settings import table_of
+from fastrl.training.task import is_squashed
+from fastrl.training.trainer import Trainer
+
+# Observations that every export is compared on before it is kept.
+_SAMPLES = 64
+
+
+def export(
+    run_or_model: str | Path | Model,
+    path: str | Path,
+    *,
+    check: bool = False,
+    episodes: int = 10,
+    seed: int = 0,
+    trust: bool = False,
+    env: Any = None,
+) -> Comparison:
+    """Writes a trained policy to a file that needs no PyTorch.
+
+    Everything that the policy does is in the file: normalisation of observations, action masks, memory, frame stacks,
+    and the way to actions of the environment. `fastrl.runtime.load` reads it. The file is compared with the policy on
+    some observations before it is kept.
+
+    Args:
+        run_or_model: a run directory, of which the newest checkpoint is taken, a checkpoint file, or a model.
+        path: of the file, .onnx.
+        check: also play both in the environment.
+        episodes: of the check.
+        seed: of the observations and episodes that are compared.
+        trust: the run may import code, as its checkpoint says.
+        env: as of `fastrl.load`.
+
+    Returns:
+        The comparison: of the check, else on observations drawn from the observation space.
+
+    Raises:
+        ExportError: the policy cannot be exported, or the export acts in another way.
+        UserError: as of `fastrl.load`.
+    """
+    path = Path(path)
+    if path.suffix != ".onnx":
+        raise ExportError(f"{path}: expected a name that ends with .onnx")
+    require_onnx()
+    model = run_or_model if isinstance(run_or_model, Model) else load(run_or_model, trust=trust, env=env)
+    graph, space, spaces = graph_of(model)
+    trial = path.with_name(f".{path.stem}.trial.onnx")
+    try:
+        write_onnx(graph, {**_facts(model), **spaces}, trial)
+        policy = runtime.load(trial, seed=seed)
+        found = on_samples(model, policy, space, _SAMPLES, seed=seed)
+        if check and not found.different and not isinstance(graph, TeamGraph):
+            found = in_episodes(model, model._task, model._stage_settings, policy, episodes, seed=seed)
+        if found.different:
+            raise ExportError(f"{path} was not written, for the export acts in another way: {found}")
+        trial.replace(path)
+    finally:
+        trial.unlink(missing_ok=True)
+    return found
+
+
+def graph_of(model: Model) -> tuple[PolicyGraph, Any, dict[str, Any]]:
+    """The graph of a model's policy, the space of observations to compare it on, and the metadata about spaces."""
+    trainer, task, settings = model._trainer, model._task, model._stage_settings
+    state = trainer.policy_checkpoint()
+    if "policy" not in state or not isinstance(state["policy"], dict):
+        raise ExportError(f"policies of {trainer.algorithm_name} cannot be exported")
+    if isinstance(trainer, Trainer) and isinstance(trainer.algorithm, MultiAgentAlgorithm):
+        source = trainer.source
+        assert isinstance(source, MultiAgentSource)
+        form = source.form
+        obs_dim = source.problem(1, 0, "cpu").obs_dim
+        team = TeamGraph(state["policy"], obs_dim, form)
+        if form is None:
+            shape = team.description["obs"][0]["shape"]
+            obs: Any = Box(-1, 1, tuple(shape), np.float32)
+            return team, obs, {"obs_space": space_state(obs), "action_space": state["policy"]["actions"]}
+        space = {agent: rows.space for agent, rows in zip(form.agents, form.obs_rows, strict=True)}
+        return (
+            team,
+            space,
+            {
+                "obs_space": {str(agent): space_state(own) for agent, own in space.items()},
+                "action_space": {
+                    str(agent): space_state(rows.space)
+                    for agent, rows in zip(form.agents, form.action_rows, strict=True)
+                },
+            },
+        )
+    obs_space, action_space = task.play_spaces(settings)
+    frames = getattr(getattr(settings, "env", None), "stack", None)
+    stack = task.name == "pixels" and frames is not None
+    first = stack and getattr(settings, "replay", None) is not None
+    graph = AgentGraph(
+        state["policy"], obs_space, action_space, squash=is_squashed(state), stack=stack, stack_first=first
+    )
+    return graph, obs_space, {"obs_space": space_state(obs_space), "action_space": space_state(action_space)}
+
+
+def _facts(model: Model) -> dict[str, Any]:
+    """Metadata about the run."""
+    trainer, settings = model._trainer, model.settings
+    table = table_of(trainer.algorithm_name)
+    return {
+        "algorithm": trainer.algorithm_name,
+        "environment": trainer.env_id,
+        "steps": trainer.steps,
+        "version": __version__,
+        "settings": {name: settings[name] for name in ("env", table) if name in settings},
+    }

@@ -1,0 +1,251 @@
+"""Exported policies where no PyTorch is: this module needs numpy and onnxruntime alone.
+
+::
+
+    policy = fastrl.runtime.load("policy.onnx")         # written by `fastrl export`
+    policy.reset()                                      # an episode starts
+    action = policy.act(obs)                            # one observation, or a batch of them
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FORMAT = 1
+"""Version of the metadata that exports have; `load` refuses others."""
+
+KEY = "fastrl"
+"""Key of the metadata in the file, JSON."""
+
+_TEXT_SIZE = 64
+
+
+class RuntimePolicyError(ValueError):
+    """A file that is no exported policy, or observations, masks or a state that do not fit it; one line."""
+
+
+def load(path: str | Path, *, seed: int = 0, threads: int = 1) -> Policy:
+    """The policy of a file that ``fastrl export`` has written.
+
+    Args:
+        path: of the file, .onnx.
+        seed: of the draws of ``act(obs, deterministic=False)``.
+        threads: of onnxruntime for one call.
+
+    Raises:
+        RuntimePolicyError: there is no such file, or it is no exported policy.
+        ImportError: onnxruntime is not installed.
+    """
+    try:
+        import onnxruntime
+    except ImportError:
+        raise ImportError("exported policies need onnxruntime: pip install onnxruntime") from None
+    if not Path(path).is_file():
+        raise RuntimePolicyError(f"{path}: there is no such file")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    # Masks and noise have defaults, of which onnxruntime warns.
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise RuntimePolicyError(f"{path} cannot be used: {str(error).splitlines()[0][:300]}") from None
+    text = session.get_modelmeta().custom_metadata_map.get(KEY)
+    metadata = {} if text is None else json.loads(text)
+    if metadata.get("format") != FORMAT:
+        raise RuntimePolicyError(
+            f"{path} is no policy of `fastrl export` in format {FORMAT}: export it with this version of fastrl"
+        )
+    return Policy(session, metadata, seed)
+
+
+class Policy:
+    """Chooses actions for observations. Made by `load`.
+
+    Args:
+        session: of onnxruntime.
+        metadata: of the file.
+        seed: of draws.
+
+    Attributes:
+        metadata: spaces, inputs, states, algorithm, environment and settings of the run, JSON-able.
+    """
+
+    def __init__(self, session: Any, metadata: dict[str, Any], seed: int = 0) -> None:
+        self.metadata = metadata
+        self._run = session.run
+        self._generator = np.random.default_rng(seed)
+        self._leaves: list[dict[str, Any]] = metadata["obs"]
+        self._states: list[dict[str, Any]] = metadata["states"]
+        self._agents: list[str] | None = metadata["agents"]
+        self._actions: list[str] = metadata["actions"]
+        self._all_outputs = [*self._actions, "outputs", *(f"next_{each['name']}" for each in self._states)]
+        self._chosen_outputs = [name for name in self._all_outputs if name != "outputs"]
+        self._state: tuple[NDArray[Any], ...] | None = None
+
+    def reset(self) -> None:
+        """Starts new episodes: `act` forgets the steps before."""
+        self._state = None
+
+    def act(
+        self, obs: Any, deterministic: bool = True, *, action_masks: NDArray[np.bool_] | None = None
+    ) -> Any:
+        """The action for an observation, or the actions for a batch of them; keeps the memory until `reset`.
+
+        Args:
+            obs: in the environment's own form; a batch has a further first axis. Of policies that stack frames the
+                newest frame alone. Of agents with names a dict by agent.
+            deterministic: the likeliest action; otherwise one is drawn.
+            action_masks: bool [N, A], or [A] for one observation: which may be chosen; None: all.
+
+        Raises:
+            RuntimePolicyError: they do not fit the policy.
+        """
+        actions, state = self.predict(obs, self._state, deterministic, action_masks=action_masks)
+        self._state = state
+        return actions
+
+    def predict(
+        self,
+        obs: Any,
+        state: tuple[NDArray[Any], ...] | None = None,
+        deterministic: bool = True,
+        *,
+        action_masks: NDArray[np.bool_] | None = None,
+    ) -> tuple[Any, tuple[NDArray[Any], ...] | None]:
+        """As `act`, with the memory as an argument and a result.
+
+        Args:
+            state: what the call before returned; None where episodes start.
+
+        Returns:
+            The action, and the state for the next call; None without memory.
+        """
+        feed, is_single = self._feed(obs, state, deterministic, action_masks)
+        found = self._run(self._chosen_outputs, feed)
+        return self._result(obs, found[: len(self._actions)], is_single), tuple(
+            found[len(self._actions) :]
+        ) or None
+
+    def outputs(
+        self,
+        obs: Any,
+        state: tuple[NDArray[Any], ...] | None = None,
+        *,
+        action_masks: NDArray[np.bool_] | None = None,
+    ) -> NDArray[np.float32]:
+        """What the network gives for a batch or one observation, float32 [N, ...]: logits (masked), means or values."""
+        feed, _ = self._feed(obs, state, True, action_masks)
+        found: NDArray[np.float32] = self._run(["outputs"], feed)[0]
+        return found
+
+    def _feed(
+        self, obs: Any, state: Any, deterministic: bool, action_masks: Any
+    ) -> tuple[dict[str, Any], bool]:
+        feed: dict[str, Any] = {}
+        count = 0
+        is_single = False
+        for index, leaf in enumerate(self._leaves):
+            array, single = _leaf_array(leaf, obs, absent=self._agents is not None)
+            if array is None:
+                continue
+            if count and (single != is_single or len(array) != count):
+                raise RuntimePolicyError(
+                    f"{leaf['name']}: expected {count} observations as of {self._leaves[0]['name']}, got {len(array)}"
+                )
+            if not index or not count:
+                count, is_single = len(array), single
+            feed[leaf["name"]] = array
+        if not count:
+            raise RuntimePolicyError("obs: expected an observation of at least one agent")
+        for leaf in self._leaves[: 0 if self._agents is None else None]:
+            # Agents that are not there; their actions are left out.
+            feed.setdefault(leaf["name"], np.zeros((count, *leaf["shape"]), leaf["dtype"]))
+        if self._states:
+            feed |= self._state_arrays(state, count)
+        elif state is not None:
+            raise RuntimePolicyError("state: this policy has no memory, expected None")
+        if action_masks is not None:
+            feed["action_masks"] = self._mask_array(action_masks, count)
+        if not deterministic and (noise := self.metadata["noise"]) is not None:
+            shape = (count, *noise["shape"])
+            draws = self._generator.gumbel(size=shape) if noise["kind"] == "gumbel" else None
+            if draws is None:
+                draws = self._generator.standard_normal(shape)
+            feed["noise"] = draws.astype(np.float32)
+        return feed, is_single
+
+    def _state_arrays(self, state: Any, count: int) -> dict[str, NDArray[Any]]:
+        if state is None:
+            return {each["name"]: np.zeros((count, *each["shape"]), each["dtype"]) for each in self._states}
+        if not isinstance(state, tuple) or len(state) != len(self._states):
+            raise RuntimePolicyError("state: expected what predict() returned for the same episodes, or None")
+        for array, each in zip(state, self._states, strict=True):
+            if array.shape != (count, *each["shape"]):
+                raise RuntimePolicyError(
+                    f"state: expected {[count, *each['shape']]} for so many episodes, got {list(array.shape)}; reset()"
+                    " starts new ones"
+                )
+        return {each["name"]: array for array, each in zip(state, self._states, strict=True)}
+
+    def _mask_array(self, masks: Any, count: int) -> NDArray[np.bool_]:
+        size = self.metadata["action_masks"]
+        if not size:
+            raise RuntimePolicyError("action_masks: this policy takes none, expected None")
+        array = np.atleast_2d(np.asarray(masks))
+        if array.dtype != np.bool_ or array.shape != (count, size):
+            raise RuntimePolicyError(
+                f"action_masks: expected bool [{count}, {size}], got {array.dtype} {list(array.shape)}"
+            )
+        return array
+
+    def _result(self, obs: Any, actions: list[NDArray[Any]], is_single: bool) -> Any:
+        if self._agents is None:
+            return actions[0][0] if is_single else actions[0]
+        return {
+            agent: action[0] if is_single else action
+            for agent, action in zip(self._agents, actions, strict=True)
+            if agent in obs
+        }
+
+
+def _leaf_array(leaf: Mapping[str, Any], obs: Any, *, absent: bool) -> tuple[NDArray[Any] | None, bool]:
+    """A leaf of the observations, [N, ...], and whether there was one observation without the first axis."""
+    path, shape = leaf["path"], leaf["shape"]
+    try:
+        for index, key in enumerate(path):
+            if absent and not index and key not in obs:
+                return None, False
+            obs = obs[key]
+        array = _texts(obs) if leaf["kind"] == "text" else np.asarray(obs, leaf["dtype"])
+    except (TypeError, KeyError, IndexError, ValueError):
+        raise RuntimePolicyError(
+            f"{leaf['name']}: expected {leaf['dtype']} {shape}, got {type(obs).__name__}"
+        ) from None
+    single = array.ndim == len(shape)
+    if array.shape[0 if single else 1 :] != tuple(shape) or not array.size:
+        raise RuntimePolicyError(
+            f"{leaf['name']}: expected shape {shape} for one observation or {['N', *shape]} for N, got"
+            f" {list(array.shape)}"
+        )
+    if leaf["dtype"] == "float32" and not np.isfinite(array).all():
+        raise RuntimePolicyError(f"{leaf['name']}: expected finite numbers, got NaN or infinity")
+    return (array[None] if single else array), single
+
+
+def _texts(obs: Any) -> NDArray[np.float32]:
+    """A text, or a batch of them, as numbers: each of its words sets one of them to 1."""
+    if not isinstance(obs, str):
+        return np.stack([_texts(str(text)) for text in obs])
+    numbers = np.zeros(_TEXT_SIZE, np.float32)
+    for word in re.findall(r"\w+", obs.lower()):
+        numbers[zlib.crc32(word.encode()) % _TEXT_SIZE] = 1
+    return numbers

@@ -1,0 +1,241 @@
+"""Exports act as the policies that they came from, and need numpy and onnxruntime alone."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+import fastrl
+from fastrl.cli.main import main
+from fastrl.exports.compare import on_samples
+from fastrl.exports.graph import ExportError
+from fastrl.runtime import RuntimePolicyError
+
+SMALL: dict[str, Any] = {"num_envs": 2, "num_steps": 8, "collector": "sequential", "eval_episodes": 0}
+OFF: dict[str, Any] = {"num_envs": 2, "collector": "sequential", "eval_episodes": 0}
+
+
+class Steered(gymnasium.Env[Any, Any]):
+    """Five steps with spaces that are given."""
+
+    def __init__(self, obs: str = "box", actions: str = "discrete") -> None:
+        self.observation_space = OBS[obs]
+        self.action_space = ACTIONS[actions]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.t = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.t += 1
+        return self.observation_space.sample(), 1.0, self.t == 5, False, {}
+
+
+OBS: dict[str, Any] = {
+    "box": Box(-2, 2, (3,), np.float32),
+    "image": Box(0, 255, (12, 12, 3), np.uint8),
+    "dict": gymnasium.spaces.Dict(
+        {
+            "picture": Box(0, 255, (12, 12, 3), np.uint8),
+            "card": Discrete(3, start=4),
+            "dials": MultiDiscrete([2, 3]),
+            "noise": Box(-1, 1, (2, 2), np.float64),
+        }
+    ),
+    "text": gymnasium.spaces.Dict({"say": gymnasium.spaces.Text(12), "x": Box(-1, 1, (2,), np.float32)}),
+}
+ACTIONS: dict[str, Any] = {
+    "discrete": Discrete(4, start=2),
+    "dials": MultiDiscrete([[2, 3], [4, 2]], start=[[1, 0], [0, 5]]),
+    "bits": gymnasium.spaces.MultiBinary(3),
+    "box": Box(np.array([-1, -3], np.float32), np.array([2, 1], np.float32)),
+    "matrix": Box(-2, 5, (2, 2), np.float64),
+    "whole": Box(-3, 7, (2,), np.int32),
+}
+
+
+def steered(obs: str = "box", actions: str = "discrete") -> Any:
+    return Steered(obs, actions)
+
+
+class Own(torch.nn.Module):
+    def __init__(self, obs_space: Any, action_space: Any) -> None:
+        super().__init__()
+        self.body, self.last = torch.nn.Linear(3, 16), torch.nn.Linear(16, 4)
+
+    def forward(self, obs: torch.Tensor) -> Any:
+        features = self.body(obs).tanh()
+        return self.last(features), features.sum(-1)
+
+
+def model_of(algo: str, obs: str, actions: str, **settings: Any) -> Any:
+    common = SMALL if algo in ("PPO", "IMPALA") else OFF
+    model = getattr(fastrl, algo)(
+        steered, env__options=(f"obs={obs}", f"actions={actions}"), **common, **settings
+    )
+    # Statistics and weights as after learning, without the minutes.
+    generator = torch.Generator().manual_seed(3)
+    algorithm = model._trainer.algorithm
+    network = getattr(algorithm, "policy", None) or algorithm.explorer.network
+    with torch.no_grad():
+        for name, tensor in network.state_dict().items():
+            if name.endswith("norm.mean"):
+                tensor.copy_(torch.randn(tensor.shape, generator=generator))
+            elif name.endswith("norm.var"):
+                tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.1)
+            elif tensor.is_floating_point() and not name.endswith("count"):
+                tensor.add_(0.05 * torch.randn(tensor.shape, generator=generator))
+    return model
+
+
+CASES: dict[str, tuple[Any, ...]] = {
+    "ppo": ("PPO", "box", "discrete", {"normalize_obs": True}),
+    "ppo squashed": ("PPO", "box", "box", {"squash_actions": True, "normalize_obs": True}),
+    "ppo text": ("PPO", "text", "discrete", {"shared_trunk": True}),
+    "ppo mixed": ("PPO", "dict", "dials", {}),
+    "ppo whole numbers": ("PPO", "box", "whole", {}),
+    "ppo bits": ("PPO", "box", "bits", {}),
+    "ppo gru": ("PPO", "box", "discrete", {"memory": "gru", "normalize_obs": True}),
+    "ppo lstm": ("PPO", "image", "matrix", {"memory": "lstm"}),
+    "ppo own": ("PPO", "box", "discrete", {"network": Own}),
+    "impala": ("IMPALA", "image", "discrete", {"encoder": "impala"}),
+    "dqn": ("DQN", "box", "discrete", {"dueling": True, "quantiles": 5, "noisy": True}),
+    "dqn mixed": ("DQN", "dict", "discrete", {}),
+    "sac": ("SAC", "box", "matrix", {}),
+    "sac discrete": ("SAC", "box", "discrete", {}),
+    "td3": ("TD3", "image", "box", {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_export_acts_as_its_policy(name: str, tmp_path: Path) -> None:
+    algo, obs, actions, settings = CASES[name]
+    model = model_of(algo, obs, actions, **settings)
+    path = tmp_path / "policy.onnx"
+    played = fastrl.export(model, path, check=True, episodes=3)
+    assert (played.actions, played.different) == (15, 0)
+    policy = fastrl.runtime.load(path)
+    sampled = on_samples(model, policy, OBS[obs], 300, seed=1)
+    assert (sampled.actions, sampled.different) == (300, 0)
+    # Draws are of the action space, differ, and are the same with the same seed.
+    env = steered(obs, actions)
+    first, _ = env.reset(seed=0)
+    drawn = [fastrl.runtime.load(path, seed=1).act(first, deterministic=False) for _ in range(2)]
+    assert np.array_equal(*drawn)
+    several = [policy.act(first, deterministic=False) for _ in range(30)]
+    assert all(env.action_space.contains(np.asarray(each, env.action_space.dtype)) for each in several)
+    if algo not in ("TD3",):
+        assert len({np.asarray(each).tobytes() for each in several}) > 1
+
+
+def test_sampled_actions_have_the_policys_probabilities(tmp_path: Path) -> None:
+    model = model_of("PPO", "box", "discrete")
+    fastrl.export(model, tmp_path / "policy.onnx")
+    policy = fastrl.runtime.load(tmp_path / "policy.onnx", seed=5)
+    obs = np.repeat(np.array([[0.5, -1, 2]], np.float32), 20_000, 0)
+    mask = np.repeat(np.array([[True, False, True, True]]), len(obs), 0)
+    logits = policy.outputs(obs[:1], action_masks=mask[:1])[0].astype(np.float64)
+    expected = np.exp(logits) / np.exp(logits).sum()
+    drawn = policy.act(obs, deterministic=False, action_masks=mask)
+    found = np.bincount(drawn - 2, minlength=4) / len(obs)
+    assert expected[1] == 0 and found[1] == 0
+    assert np.abs(found - expected).max() < 0.015
+
+
+def test_greedy_actions_are_equal_on_100_000_observations(tmp_path: Path) -> None:
+    model = model_of("PPO", "box", "discrete", normalize_obs=True)
+    fastrl.export(model, tmp_path / "policy.onnx")
+    policy = fastrl.runtime.load(tmp_path / "policy.onnx")
+    found = on_samples(model, policy, OBS["box"], 100_000, batch=10_000)
+    assert (found.actions, found.different) == (100_000, 0)
+    # A graph of other weights is seen.
+    other = model_of("PPO", "box", "discrete")
+    assert on_samples(other, policy, OBS["box"], 1000).different > 0
+
+
+def test_agents_with_one_policy(tmp_path: Path) -> None:
+    model = fastrl.IPPO("fastrl/coop-merge-v0", num_envs=2, eval_episodes=0)
+    found = fastrl.export(model, tmp_path / "team.onnx")
+    assert found.actions > 0 and found.different == 0
+    policy = fastrl.runtime.load(tmp_path / "team.onnx")
+    agents, size = policy.metadata["obs"][0]["shape"]
+    assert policy.act(np.zeros((agents, size), np.float32)).shape == (agents,)
+
+
+ALONE = """
+import sys, json
+class Only:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "gymnasium", "onnx", "rich", "psutil", "pydantic", "safetensors"}:
+            raise ImportError(name)
+        if name.startswith("fastrl._native"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Only())
+import fastrl.runtime
+import numpy as np
+policy = fastrl.runtime.load(sys.argv[1])
+actions = policy.act(np.array(json.loads(sys.argv[2]), np.float32)).tolist()
+loaded = sorted(name for name in sys.modules if name.partition(".")[0] == "fastrl")
+print(json.dumps([actions, loaded]))
+"""
+
+
+def test_numpy_and_onnxruntime_are_enough(tmp_path: Path) -> None:
+    model = model_of("PPO", "box", "discrete", normalize_obs=True)
+    fastrl.export(model, tmp_path / "policy.onnx")
+    obs = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    command = [sys.executable, "-c", ALONE, str(tmp_path / "policy.onnx"), json.dumps(obs.tolist())]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    actions, loaded = json.loads(done.stdout)
+    assert actions == model.predict(obs)[0].tolist()
+    assert loaded == ["fastrl", "fastrl.runtime", "fastrl.utils", "fastrl.utils.import_hooks"]
+
+
+def test_environments_register_when_gymnasium_comes() -> None:
+    code = (
+        "import sys, fastrl; assert 'gymnasium' not in sys.modules; import gymnasium;"
+        "print('fastrl/ring-v0' in gymnasium.registry, fastrl.envs.RingEnv.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "RingEnv"]
+
+
+def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(tmp_path / "none"), "--out", str(tmp_path / "x.onnx")]) == 2
+    assert main(["export", str(tmp_path / "none"), "--out", str(tmp_path / "x.txt")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and "expected a name that ends with .onnx" in lines[1]
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+    with pytest.raises(RuntimePolicyError, match=r"bad\.onnx cannot be used"):
+        fastrl.runtime.load(tmp_path / "bad.onnx")
+    with pytest.raises(RuntimePolicyError, match="there is no such file"):
+        fastrl.runtime.load(tmp_path / "none.onnx")
+    model = model_of("PPO", "box", "discrete")
+    fastrl.export(model, tmp_path / "policy.onnx")
+    policy = fastrl.runtime.load(tmp_path / "policy.onnx")
+    with pytest.raises(RuntimePolicyError, match=r"obs: expected shape \[3\] for one observation"):
+        policy.act(np.zeros(4, np.float32))
+    with pytest.raises(RuntimePolicyError, match="got NaN or infinity"):
+        policy.act(np.full(3, np.nan, np.float32))
+    with pytest.raises(RuntimePolicyError, match=r"action_masks: expected bool \[1, 4\]"):
+        policy.act(np.zeros(3, np.float32), action_masks=np.ones(3, np.bool_))
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ExportError, match=r"pip install 'fastrl\[export\]'"):
+        fastrl.export(tmp_path, tmp_path / "policy.onnx")
