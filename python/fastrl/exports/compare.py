@@ -170,10 +170,12 @@ def in_episodes(
             ours = policy.act(given, action_masks=masks)
             outputs = policy.outputs(given, before, action_masks=masks)
             is_box = np.asarray(theirs).dtype.kind == "f"
-            rows = (ours, theirs) if is_vector else (np.asarray(ours)[None], np.asarray(theirs)[None])
-            found.add(*rows, outputs, is_box)
+            if is_vector:
+                found.add(ours, theirs, outputs, is_box)
+            else:
+                found.add([ours], [theirs], outputs, is_box)
             obs, reward, terminated, truncated, info = env.step(theirs)
-            total += float(np.sum(reward))
+            total += float(np.asarray(reward).sum())
             if np.any(terminated) or np.any(truncated):
                 break
         returns.append(total)

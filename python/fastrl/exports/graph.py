@@ -217,7 +217,7 @@ class TeamGraph(PolicyGraph):
         leaves = _leaves(rows, values[first : first + len(rows.parts)], columns)
         if rows.dtype == np.uint8:
             return leaves
-        row = torch.cat(list(leaves), 1)
+        row = _joined(leaves)
         return [nn.functional.pad(row, (0, self._obs_dim - rows.size))]
 
 
@@ -298,7 +298,10 @@ class _AgentNetwork(nn.Module):
                 features = features.relu() if i + 1 < network.body.num_layers else features
             return features, None
         if isinstance(network, ActorCritic):
-            return network.outputs(torch.cat(list(leaves), 1)), None
+            row = _joined(leaves)
+            if network.actor_inputs < network.obs_dim:
+                return network.outputs(row), None
+            return network.actor(network.normalized(row)), None
         assert isinstance(network, ActionValues)
         return _values(network, rows, leaves), None
 
@@ -312,9 +315,10 @@ def _values(network: ActionValues, rows: ObsRows, leaves: Leaves) -> Tensor:
         features = _encoded(rows, network.decoder, network.encoder, leaves)
     else:
         assert isinstance(network, QNetwork)
-        x = leaves[0].flatten(1) if rows.dtype == np.uint8 else torch.cat(list(leaves), 1)
+        x = leaves[0].flatten(1) if rows.dtype == np.uint8 else _joined(leaves)
         shape = network._architecture["obs_shape"]
-        features = network.trunk(x.float().unflatten(1, shape) * network.obs_scale)
+        x = x.float() if len(shape) == 1 else x.float().unflatten(1, shape)
+        features = network.trunk(x if network.obs_scale == 1 else x * network.obs_scale)
     value = None if network.value is None else network.value(features)
     return mean_values(network._combined(network.advantage(features), value))
 
@@ -328,6 +332,12 @@ class _Head(nn.Module):
     """
 
     noise: str | None
+    std: Tensor
+    bounded: Tensor
+    scale: Tensor
+    middle: Tensor
+    low: Tensor
+    high: Tensor
 
     def __init__(self, kind: str, actions: Actions, network: Any) -> None:
         super().__init__()
@@ -379,6 +389,10 @@ class _EnvActions(nn.Module):
         wraps: indices beyond an agent's actions start again from 0, as `ParallelForm.to_env` does.
     """
 
+    low: Tensor
+    high: Tensor
+    start: Tensor
+
     def __init__(self, rows: ActionRows, *, wraps: bool = False) -> None:
         super().__init__()
         self._rows, self._wraps = rows, wraps
@@ -409,6 +423,9 @@ class _EnvActions(nn.Module):
 class _OneHot(nn.Module):
     """Discrete and MultiDiscrete observations as float32 [B, n], one-hot."""
 
+    numbers: Tensor
+    values: Tensor
+
     def __init__(self, part: Part) -> None:
         super().__init__()
         space: Any = part.space
@@ -434,8 +451,13 @@ def _leaves(rows: ObsRows, values: Sequence[Tensor], columns: nn.ModuleList) -> 
         elif part.kind == "onehot":
             found.append(next(one_hot)(value))
         else:
-            found.append(value.flatten(1) if value.dim() > 1 else value.unsqueeze(1))
+            found.append(value if value.dim() == 2 else value.reshape(-1, part.size))
     return found
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Parts side by side."""
+    return torch.cat(list(parts), 1) if len(parts) > 1 else parts[0]
 
 
 def _encoded(rows: ObsRows, decoder: Decoder, encoder: Encoder, leaves: Leaves) -> Tensor:
@@ -455,11 +477,11 @@ def _encoded(rows: ObsRows, decoder: Decoder, encoder: Encoder, leaves: Leaves) 
         images = []
     found = [network(image) for network, image in zip(encoder.images, images, strict=True)]
     if numbers:
-        joined = torch.cat(numbers, 1) if len(numbers) > 1 else numbers[0]
+        joined = _joined(numbers)
         if decoder.norm is not None:
             joined = decoder.norm(joined)
         found.insert(0, joined if encoder.numbers is None else encoder.numbers(joined))
-    features: Tensor = encoder.hidden(torch.cat(found, 1) if len(found) > 1 else found[0])
+    features: Tensor = encoder.hidden(_joined(found))
     return features
 
 

@@ -78,7 +78,7 @@ def _converted(graph: PolicyGraph) -> bytes:
             torch.onnx.export(
                 graph,
                 tuple(graph.inputs.values()),
-                file,
+                file,  # type: ignore[arg-type]
                 input_names=names,
                 output_names=outputs,
                 dynamic_axes={name: {0: "batch"} for name in (*names, *outputs)},
