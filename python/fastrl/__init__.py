@@ -7,8 +7,6 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fastrl.utils.import_hooks import after_import
-
 if TYPE_CHECKING:
     from fastrl import callbacks, demos, envs, loggers, queue, replay, runtime
     from fastrl._native._rust import __version__
@@ -53,8 +51,14 @@ _ELSEWHERE = {
     "tune": "fastrl.tuning.tune",
 }
 
-# The environments register with Gymnasium as soon as it is there. `fastrl.runtime` acts on machines where it is not.
-after_import("gymnasium", lambda: importlib.import_module("fastrl.envs"))
+# The environments register with Gymnasium.
+try:
+    import gymnasium  # noqa: F401
+except ModuleNotFoundError:
+    # `fastrl.runtime` acts on machines without it.
+    pass
+else:
+    importlib.import_module("fastrl.envs")
 
 
 def __getattr__(name: str) -> Any:
