@@ -20,6 +20,7 @@ from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.distributions import mask_logits
+from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 
 
@@ -38,6 +39,14 @@ def plain_loss(logits, values, batch, clip_range, value_clip, value_coef, entrop
     value_loss = squares.mean() / 2
     entropy = distribution.entropy().mean()
     return policy_loss + value_coef * value_loss - entropy_coef * entropy, policy_loss, value_loss, entropy
+
+
+def whole_minibatches(ppo):
+    """The minibatches of an update without shards."""
+    for drawn in ppo._minibatches():
+        batch = drawn.take(Shard(0, slice(0, drawn.size)))
+        assert len(batch.actions) == drawn.size
+        yield batch
 
 
 @st.composite
@@ -407,7 +416,7 @@ class TestUpdate:
         ppo = ppo_for(env, num_steps=11, num_epochs=3, minibatch_size=20)
         collect(ppo, env)
         ppo.rollout.log_probs[:] = np.arange(77).reshape(11, 7)  # names the samples
-        batches = [batch.log_probs.tolist() for batch in ppo._minibatches()]
+        batches = [batch.log_probs.tolist() for batch in whole_minibatches(ppo)]
         assert [len(batch) for batch in batches] == [20, 19, 19, 19] * 3
         epochs = [[*itertools.chain(*batches[i : i + 4])] for i in (0, 4, 8)]
         assert all(sorted(epoch) == list(range(77)) for epoch in epochs)
@@ -417,7 +426,7 @@ class TestUpdate:
         env = Bandit(masked=True)
         ppo = ppo_for(env, action_masks=True, num_steps=11, minibatch_size=44)
         collect(ppo, env)
-        for batch in ppo._minibatches():
+        for batch in whole_minibatches(ppo):
             assert len(batch.obs) == 4  # as many as there are contexts
             assert len(batch.rows) == len(batch.actions) == 44
             obs, masks = batch.obs[batch.rows], batch.masks

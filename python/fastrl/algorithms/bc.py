@@ -1,5 +1,6 @@
 """Behaviour cloning: a policy that learns to act as an expert did (Pomerleau, "ALVINN", 1989)."""
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -18,6 +19,7 @@ from fastrl.networks.distributions import LOG_STD_RANGE
 from fastrl.networks.normalization import RunningNorm
 from fastrl.networks.parameters import check_shapes, load_weights
 from fastrl.utils.config import Setting, section
+from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 from fastrl.utils.tunable import Choices
 
@@ -124,6 +126,7 @@ class BC(PolicyLearner[DatasetBatch], DatasetAlgorithm):
     config_type = BCConfig
     config: BCConfig
     network_of = "ppo"
+    takes_shards = True
 
     def __init__(self, config: BCConfig, problem: Problem) -> None:
         super().__init__(config, problem, precision=config.precision)
@@ -166,17 +169,28 @@ class BC(PolicyLearner[DatasetBatch], DatasetAlgorithm):
     def update(self, experience: DatasetBatch, watch: Stopwatch) -> None:
         with watch("update"):
             self._passes = 0
-            with self._optimizer.autocast():
-                outputs, _ = self._train_pass(experience)
-            found = self._loss(outputs, experience)
-            torch.autograd.backward(self._optimizer.scale(found.objective))
+            numbers = self._reduce(
+                len(experience.actions), _SUMMED - 1, functools.partial(self._differentiate, experience)
+            )
             learning_rate = self._learning_rate(self.steps)
             grad_norm = self._optimizer.step(self.config.max_grad_norm, learning_rate)
             if self.policy.log_std is not None:
                 self.policy.log_std.data.clamp_(self.config.min_log_std, LOG_STD_RANGE[1])
-            self._sums += torch.stack([*found[1:], grad_norm]).detach()
+            self._sums += torch.cat([numbers, grad_norm.detach().view(1)])
             self._count += 1
             self.steps += len(experience.actions)
+
+    def _differentiate(self, whole: DatasetBatch, shard: Shard) -> Tensor | None:
+        """Adds the gradient of the loss of a shard; `ImitationLoss` but the first, weighted, float32 [3]."""
+        batch = whole if not self.ranks.shards else part_of(whole, shard, self.ranks.shards)
+        if not len(batch.actions):
+            return None
+        with self._optimizer.autocast():
+            outputs, _ = self._train_pass(batch)
+        found = self._loss(outputs, batch)
+        weight = len(batch.actions) / len(whole.actions)
+        torch.autograd.backward(self._optimizer.scale(found.objective * weight))
+        return torch.stack(found[1:]).detach() * weight
 
     def _loss(self, outputs: Tensor, batch: DatasetBatch) -> ImitationLoss:
         return imitation_loss(
@@ -253,3 +267,16 @@ class BC(PolicyLearner[DatasetBatch], DatasetAlgorithm):
             check_shapes(self.policy.state_dict(), state["kept"])
             self._kept = {name: tensor.clone() for name, tensor in state["kept"].items()}
         self.steps = state["steps"]
+
+
+def part_of(batch: DatasetBatch, shard: Shard, shards: int) -> DatasetBatch:
+    """The steps of a minibatch that a shard has; of whole episodes every ``shards``-th."""
+    if batch.batch_sizes is None:
+        return DatasetBatch(batch.obs[shard.rows], batch.actions[shard.rows])
+    sizes = batch.batch_sizes
+    # Of each step the number of the episode, which are in the same order at all of them.
+    episodes = torch.cat([torch.arange(int(size)) for size in sizes])
+    rows = (episodes % shards == shard.number).nonzero().squeeze(1)
+    own = (sizes - shard.number + shards - 1).div(shards, rounding_mode="floor").clamp(min=0)
+    rows_there = rows.to(batch.obs.device)
+    return DatasetBatch(batch.obs[rows_there], batch.actions[rows_there], own[own > 0])

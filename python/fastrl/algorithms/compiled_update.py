@@ -116,19 +116,24 @@ def compiled_update(
     actions: Actions,
     parameters: nn.Parameter,
     optimizer: Optimizer,
+    *,
+    shards: int = 0,
 ) -> CompiledUpdate | None:
     """The compiled gradient steps that a setting asks for; None: PyTorch takes them.
 
     Args:
         parameters: the policy's, as one vector.
         optimizer: of these.
+        shards: of each minibatch; 0: it is whole.
 
     Raises:
         ValueError: compiled ones are asked for, and there are none for the network, its device or its precision.
     """
     if backend == "torch":
         return None
-    if parameters.device.type != "cpu":
+    if shards:
+        takes = "whole minibatches, without ranks and shards"
+    elif parameters.device.type != "cpu":
         takes = "networks on the CPU"
     elif not isinstance(policy, ActorCritic):
         takes = "separate perceptrons of vectors, without images, memory, layer norm, dropout or a network of your own"

@@ -45,10 +45,11 @@ from fastrl.networks.compiled_actor import Actor, ActorSpec, with_weights
 from fastrl.networks.encoded_q import OwnQ, greedy_spec, q_type
 from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
 from fastrl.networks.own_network import check_own_network
-from fastrl.networks.parameters import check_layers, load_weights
+from fastrl.networks.parameters import check_layers, check_shards, load_weights
 from fastrl.networks.q_network import QNetwork, mean_values
 from fastrl.networks.wider import widening
 from fastrl.utils.env_options import parse_options
+from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 
 
@@ -94,10 +95,11 @@ class DQN(OffPolicyAlgorithm):
     summary = "deep Q-learning, with double, dueling, n-step, prioritized, quantiles and noisy as options"
     config_type = DQNConfig
     config: DQNConfig
+    takes_shards = True
     explorer: Explorer
 
     def __init__(self, config: DQNConfig, problem: Problem) -> None:
-        self.config = config
+        self.config, self.ranks = config, problem.ranks
         self.steps = 0
         self.device = torch.device(problem.device)
         self._obs_rows = problem.obs_rows
@@ -106,6 +108,8 @@ class DQN(OffPolicyAlgorithm):
         self._obs_size = problem.obs_dim if config.action_masks else None
         self.explorer = Explorer(config, self._sizes, problem.seed, problem.device)
         online = self.explorer.network
+        if self.ranks.shards:
+            check_shards(online)
         self._optimizer = Optimizer(
             self.explorer.parameters,
             config.precision,
@@ -195,9 +199,73 @@ class DQN(OffPolicyAlgorithm):
             tensor.to(self.device, non_blocking=True)
             for tensor in (batch.actions, batch.rewards, batch.discounts, batch.weights)
         )
+        next_obs, masks = self._without_masks(batch.next_obs.to(self.device, non_blocking=True))
+        size = len(actions)
+        # With a margin the last ones are demonstrations.
+        first_second = size - (batch.num_second if self._margin_coef(self.steps) else 0)
+        self.target.draw_noise(self.explorer.noise)
+        if config.double:
+            self.explorer.network.draw_noise(self.explorer.noise)
         with torch.no_grad():
-            targets = self._targets(batch.next_obs.to(self.device, non_blocking=True), rewards, discounts)
+            # Before the noise of estimates is drawn.
+            targets = {
+                number: self._targets(
+                    next_obs[rows], rewards[rows], discounts[rows], None if masks is None else masks[rows]
+                )
+                for number, rows in self.ranks.own_shards(size)
+                if rows.start < rows.stop
+            }
         obs, _ = self._without_masks(batch.obs.to(self.device, non_blocking=True))
+        self.explorer.network.draw_noise(self.explorer.noise)
+        parameters = self.explorer.parameters.grad
+        assert parameters is not None
+
+        def learn(shard: Shard) -> Tensor | None:
+            rows = shard.rows
+            if shard.number not in targets:
+                return None
+            means, errors = self._differentiate(
+                obs[rows],
+                actions[rows],
+                targets[shard.number],
+                weights[rows],
+                num_second=rows.stop - max(rows.start, first_second),
+                weight=(rows.stop - rows.start) / size,
+            )
+            if not self.ranks.shards:
+                return torch.cat([means, errors])
+            # Errors of other shards are zeros, so that sums put them side by side.
+            found = torch.zeros(3 + size, device=self.device)
+            found[:3], found[3:][rows] = means, errors
+            return found
+
+        numbers = self.ranks.reduce(parameters, size, 3 + size, learn)
+        self._sums[:3] += numbers[:3]
+        self._batches += 1
+        self._summed[0] += 1
+        if self._batches % config.accumulate == 0:
+            self._step()
+        return numbers[3:]
+
+    def _differentiate(
+        self,
+        obs: Tensor,
+        actions: Tensor,
+        targets: Tensor,
+        weights: Tensor,
+        *,
+        num_second: int,
+        weight: float,
+    ) -> tuple[Tensor, Tensor]:
+        """Adds the gradients of some transitions of a minibatch; the weighted means of loss, value and error, float32
+        [3], and the absolute errors [B].
+
+        Args:
+            num_second: how many of them, the last ones, learn the margin of demonstrations; none where it is not
+                positive.
+            weight: of these transitions in the minibatch.
+        """
+        config = self.config
         estimates = self._estimates(obs)
         with torch.no_grad():
             if config.quantiles:
@@ -205,27 +273,24 @@ class DQN(OffPolicyAlgorithm):
                 gradient, td, loss, q = quantile_gradient(estimates, actions, targets, weights, config.huber)
             else:
                 gradient, td, loss, q = q_gradient(estimates, actions, targets, weights, config.huber)
-            margin_coef = self._margin_coef(self.steps)
-            if margin_coef and batch.num_second:
-                rows = slice(len(actions) - batch.num_second, len(actions))
+            if num_second > 0:
+                rows = slice(len(actions) - num_second, len(actions))
                 pull, excess = margin_gradient(
                     mean_values(estimates[rows]),
                     actions[rows],
                     config.margin,
-                    margin_coef / len(actions),
+                    self._margin_coef(self.steps) / len(actions),
                 )
                 gradient[rows] += pull.unsqueeze(-1) / config.quantiles if config.quantiles else pull
                 loss = loss + excess
             td_errors = td.abs()
-            self._sums[:3] += torch.stack([loss, q, td_errors.mean()])
+            means = torch.stack([loss, q, td_errors.mean()]) * weight
+            if weight != 1:
+                gradient = gradient * weight
         # Scaled in float32, because in fp16 it may underflow.
         gradient = self._optimizer.scale(gradient / config.accumulate).to(estimates.dtype)
         torch.autograd.backward(estimates, gradient)
-        self._batches += 1
-        self._summed[0] += 1
-        if self._batches % config.accumulate == 0:
-            self._step()
-        return td_errors
+        return means, td_errors
 
     def metrics(self) -> dict[str, float]:
         """Means over the minibatches since the last call, NaN without any. Waits for the GPU.
@@ -324,15 +389,12 @@ class DQN(OffPolicyAlgorithm):
         self._sums.copy_(state["sums"])
         self._summed = list(state["summed"])
 
-    def _targets(self, next_obs: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
-        """Targets [B], or of quantiles [B, N]. The caller has switched gradients off. Noise is independent of that in
-        `_estimates` (Fortunato et al., 2018, equation 16 and below)."""
+    def _targets(self, next_obs: Tensor, rewards: Tensor, discounts: Tensor, masks: Tensor | None) -> Tensor:
+        """Targets [B], or of quantiles [B, N]. The caller has switched gradients off, and drawn noise, independent of
+        that of `_estimates` (Fortunato et al., 2018, equation 16 and below)."""
         online_values = None
-        next_obs, masks = self._without_masks(next_obs)
-        self.target.draw_noise(self.explorer.noise)
         with self._optimizer.autocast():
             if self.config.double:
-                self.explorer.network.draw_noise(self.explorer.noise)
                 online_values = mean_values(self._online_estimates(next_obs))
             return td_targets(
                 rewards, discounts, bootstrap(self._target_estimates(next_obs), online_values, masks)
@@ -347,7 +409,6 @@ class DQN(OffPolicyAlgorithm):
     def _estimates(self, obs: Tensor) -> Tensor:
         """`ActionValues.estimates` with gradients."""
         network = self.explorer.network
-        network.draw_noise(self.explorer.noise)
         if self.config.batch_norm:
             network.train()
         # Not under the autocast of the targets, which caches converted weights without gradients.

@@ -1,6 +1,7 @@
 """An asynchronous actor-critic with V-trace (Espeholt et al., "IMPALA: Scalable Distributed Deep-RL with Importance
 Weighted Actor-Learner Architectures", 2018, arXiv:1802.01561)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -17,9 +18,11 @@ from fastrl.algorithms.actor_critic import (
 )
 from fastrl.algorithms.ppo_loss import log_probs_and_entropy
 from fastrl.algorithms.protocol import Problem
+from fastrl.algorithms.sequence_passes import SequencePasses
 from fastrl.networks.distributions import mask_logits
 from fastrl.rollout.rollout import explained_variance
 from fastrl.utils.config import section
+from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 from fastrl.utils.tunable import Range
 
@@ -99,6 +102,24 @@ def impala_losses(
     )
 
 
+class Pass(NamedTuple):
+    """What the network gives for some samples of a rollout, with gradients.
+
+    Attributes:
+        log_probs: float32 [B], of the actions.
+        entropy: as of `impala_losses`.
+        values: float32 [B].
+        places: which samples they are; with shards an array.
+        valued: int64, places of the observations that were valued, as of `fastrl.rollout.sequences.Sequences`.
+    """
+
+    log_probs: Tensor
+    entropy: Tensor
+    values: Tensor
+    places: slice | NDArray[np.int64]
+    valued: NDArray[np.int64]
+
+
 class IMPALA(ActorCriticLearner):
     """A policy that learns from experience of its own and of older versions: a gradient step an update.
 
@@ -116,6 +137,7 @@ class IMPALA(ActorCriticLearner):
     summary = "actor-critic with V-trace that collects while it learns: one gradient step in each update"
     config_type = ImpalaConfig
     config: ImpalaConfig
+    takes_shards = True
 
     def __init__(self, config: ImpalaConfig, problem: Problem) -> None:
         if config.c_clip > config.rho_clip:
@@ -136,17 +158,13 @@ class IMPALA(ActorCriticLearner):
         entropy_coef = self._scheduled(config.entropy_coef, config.final_entropy_coef)
         with watch("update"):
             # One pass serves the corrections and the gradient.
-            outputs, values, places = self._pass() if self._sequences is None else self._sequence_pass()
-            if rollout.masks is not None:
-                outputs = mask_logits(outputs, self._samples("masks", places))
-            log_probs, entropy = log_probs_and_entropy(
-                outputs, self.policy.log_std, self._samples("actions", places), self._choices
-            )
+            passes = self._passes_of_shards()
+            log_probs, places = self._exchanged(passes)
         with watch("returns"):
             self._check_outputs()
             # Steps before the learned ones do not affect them: their ratios stay 1.
             log_ratios = np.zeros(len(rollout), np.float32)
-            log_ratios[places] = log_probs.detach().cpu().numpy() - rollout.log_probs.reshape(-1)[places]
+            log_ratios[places] = log_probs - rollout.log_probs.reshape(-1)[places]
             rollout.compute_vtrace(
                 log_ratios.reshape(rollout.log_probs.shape),
                 config.gamma,
@@ -164,10 +182,14 @@ class IMPALA(ActorCriticLearner):
                 rollout.advantages -= learned.mean()
                 rollout.advantages /= learned.std() + 1e-8
         with watch("update"):
-            advantages, returns = (self._samples(name, places) for name in ("advantages", "returns"))
-            losses = impala_losses(log_probs, entropy, values, advantages, returns)
-            loss = losses.policy_loss + config.value_coef * losses.value_loss - entropy_coef * losses.entropy
-            grad_norm = self._descend((loss,), (torch.ones_like(loss),), learning_rate)
+            size = len(log_probs)
+
+            def learn(shard: Shard) -> Tensor | None:
+                own = passes.get(shard.number)
+                return None if own is None else self._differentiate(own, size, entropy_coef)
+
+            losses = Losses(*self._reduce(size, len(Losses._fields), learn))
+            grad_norm = self._descend(learning_rate)
             self.policy.update_statistics(self.rollout.flat("obs"))
             self._check_parameters()
         ratios = np.exp(np.minimum(log_ratios[places], 80))
@@ -183,24 +205,88 @@ class IMPALA(ActorCriticLearner):
             entropy_coef=entropy_coef,
         )
 
-    def _pass(self) -> tuple[Tensor, Tensor, slice]:
-        """Outputs and values at the rollout's samples, and which these are, all; fills the rollout's values."""
+    def _differentiate(self, own: Pass, size: int, entropy_coef: float) -> Tensor:
+        """Adds the gradient of the loss of some of ``size`` samples; their `Losses`, weighted, float32 [3]."""
+        advantages, returns = (self._samples(name, own.places) for name in ("advantages", "returns"))
+        losses = impala_losses(own.log_probs, own.entropy, own.values, advantages, returns)
+        value_coef = self.config.value_coef
+        loss = losses.policy_loss + value_coef * losses.value_loss - entropy_coef * losses.entropy
+        weight = len(own.log_probs) / size
+        self._backpropagate((loss,), (torch.full_like(loss, weight),))
+        return torch.stack(losses).detach() * weight
+
+    def _passes_of_shards(self) -> dict[int, Pass]:
+        """The passes of this rank's shards of the rollout, by their number; fills the rollout's values there."""
+        before, passes = self._passes, {}
+        rows = self.rollout.num_rows if self._sequences is None else len(self.rollout.state_places)
+        for shard in self.ranks.own_shards(rows):
+            if shard.rows.start < shard.rows.stop:
+                self._passes = before + shard.number
+                passes[shard.number] = self._pass(shard.rows)
+        self._passes = before + max(self.ranks.shards, 1)
+        if self._sequences is None:
+            cut_off = self.rollout.cut_off()
+            self.rollout.final_values[cut_off] = self._values(self.rollout.final_obs[cut_off])
+        return passes
+
+    def _pass(self, rows: slice) -> Pass:
+        """The pass of some rows of the rollout, or, with a memory, of its fragments."""
+        rollout = self.rollout
+        if self._sequences is None:
+            outputs, values, places, valued = self._pass_of_steps(rows)
+        else:
+            outputs, values, places, valued = self._pass_of_sequences(self._sequences, rows)
+        if rollout.masks is not None:
+            outputs = mask_logits(outputs, self._samples("masks", places))
+        log_probs, entropy = log_probs_and_entropy(
+            outputs, self.policy.log_std, self._samples("actions", places), self._choices
+        )
+        return Pass(log_probs, entropy, values, places, valued)
+
+    def _pass_of_steps(
+        self, rows: slice
+    ) -> tuple[Tensor, Tensor, slice | NDArray[np.int64], NDArray[np.int64]]:
+        """Outputs and values at the samples of some rows, which these are, and what was valued; fills the rollout's
+        values."""
         rollout = self.rollout
         # The row after the last has a value only.
-        outputs, values = self._train_pass(rollout.tensors["obs"].flatten(0, 1).to(self.device))
-        rollout.values[:] = values.detach().cpu().numpy().reshape(rollout.values.shape)
-        cut_off = rollout.cut_off()
-        rollout.final_values[cut_off] = self._values(rollout.final_obs[cut_off])
-        return outputs[: len(rollout)], values[: len(rollout)], slice(None)
+        outputs, values = self._train_pass(rollout.tensors["obs"][:, rows].flatten(0, 1).to(self.device))
+        found = values.detach().cpu().numpy().reshape(rollout.num_steps + 1, -1)
+        rollout.values[:, rows] = found
+        size = rollout.num_steps * found.shape[1]
+        valued = np.arange(rollout.values.size).reshape(rollout.values.shape)[:, rows].reshape(-1)
+        # Places of samples are those of the observations that they were chosen on.
+        places = valued[:size] if self.ranks.shards else slice(None)
+        return outputs[:size], values[:size], places, valued
 
-    def _sequence_pass(self) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
-        """Does as `_pass` along sequences of steps, for those that are learned from."""
-        assert self._sequences is not None
-        batch = self._sequences.learned(self.rollout)
+    def _pass_of_sequences(
+        self, passes: SequencePasses, rows: slice
+    ) -> tuple[Tensor, Tensor, NDArray[np.int64], NDArray[np.int64]]:
+        """The same along sequences of steps, for those that are learned from."""
+        batch = passes.learned(self.rollout, rows)
         outputs, values = self._train_pass(batch)
-        self._sequences.write_values(batch, values)
+        passes.write_values(batch, values)
         steps = torch.from_numpy(batch.packed.is_step).to(self.device)
-        return outputs[steps], values[steps], batch.packed.places[batch.packed.is_step]
+        places = batch.packed.places
+        return outputs[steps], values[steps], places[batch.packed.is_step], places
+
+    def _exchanged(self, passes: Mapping[int, Pass]) -> tuple[NDArray[np.float32], slice | NDArray[np.int64]]:
+        """Log-probabilities of the samples of all shards, and which these are; fills the rollout's values of shards of
+        other ranks."""
+        if not self.ranks.shards:
+            return passes[0].log_probs.detach().cpu().numpy(), passes[0].places
+        values = np.concatenate([self.rollout.values.reshape(-1), self.rollout.final_values.reshape(-1)])
+        own = [
+            (each.log_probs.detach().cpu().numpy(), each.places, each.valued, values[each.valued])
+            for each in passes.values()
+        ]
+        found = [shard for shards in self.ranks.gather(own) for shard in shards]
+        for _, _, valued, theirs in found:
+            values[valued] = theirs
+        num_values = self.rollout.values.size
+        self.rollout.values.reshape(-1)[:] = values[:num_values]
+        self.rollout.final_values.reshape(-1)[:] = values[num_values:]
+        return np.concatenate([shard[0] for shard in found]), np.concatenate([shard[1] for shard in found])
 
     def _samples(self, name: str, places: slice | NDArray[np.int64]) -> Tensor:
         """Some samples of an array of the rollout."""

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +34,7 @@ from fastrl.networks.perceptron import Trace
 from fastrl.networks.wider import widening
 from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.rollout.rollout import explained_variance
+from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 
 
@@ -80,6 +81,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
     """
 
     config: MultiAgentConfig
+    takes_shards = True
 
     def __init__(
         self,
@@ -91,7 +93,11 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         actions = Actions(problem.action_space)
         num_envs, num_agents = problem.num_envs, problem.num_agents
         total_updates = -(-problem.total_timesteps // (config.num_steps * num_envs))
-        self.config = config
+        self.config, self.ranks = config, problem.ranks
+        if self.ranks.shards and config.dropout:
+            raise ValueError(
+                "dropout is drawn for whole minibatches: set it to 0, or train without ranks and shards"
+            )
         self.total_updates = total_updates
         self.num_envs, self.num_agents = num_envs, num_agents
         self._obs_rows = problem.obs_rows
@@ -145,12 +151,16 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         self._critics: OwnCritics | CentralCritics
         if self.central_critic:
             central = FlatAdam(CentralCritic(obs_dim, num_agents, **shape).to(self.device))
-            self._critics = CentralCritics(config, central, learns, self._generators["critics"], self.device)
+            self._critics = CentralCritics(
+                config, central, learns, self._generators["critics"], self.device, self.ranks
+            )
         else:
             own = {
                 name: FlatAdam(Critic(obs_dim, num_ids=num_ids, **shape).to(self.device)) for name in learning
             }
-            self._critics = OwnCritics(config, own, members, self._generators["critics"], self.device)
+            self._critics = OwnCritics(
+                config, own, members, self._generators["critics"], self.device, self.ranks
+            )
         # Mask of the rows that learn, bool [N].
         self._learning = np.tile(learns, num_envs)
         self._schedules = {
@@ -260,6 +270,9 @@ class MultiAgentLearner(MultiAgentAlgorithm):
                         flat[chosen] = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
         with watch("update"):
             critics = self._pool.submit(self._critics.update, rollout, rows, critic_rate)
+            if self.ranks.count > 1:
+                # Ranks exchange gradients in one order.
+                wait([critics])
             sums = [
                 self._update_policy(name, optimizer, torch.from_numpy(rows[name]), actor_rate, entropy_coef)
                 for name, optimizer in self._actors.items()
@@ -315,13 +328,38 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         Args:
             old: the policy that ratios compare with, under the same dropout; None: the rollout's log-probabilities.
         """
+
+        def learn(shard: Shard) -> Tensor | None:
+            own = rows[shard.rows]
+            if not len(own):
+                return None
+            return self._differentiate(
+                optimizer, own, len(rows), old, clip_range=clip_range, entropy_coef=entropy_coef
+            )
+
+        numbers = self.ranks.reduce(optimizer.gradient, len(rows), 4, learn)
+        norm = optimizer.step(learning_rate, self.config.max_grad_norm)
+        policy_loss, entropy, approx_kl, clip_fraction = numbers
+        return PolicySums(policy_loss, entropy, approx_kl, clip_fraction, norm)
+
+    def _differentiate(
+        self,
+        optimizer: FlatAdam[PolicyNetwork],
+        rows: Tensor,
+        size: int,
+        old: PolicyNetwork | None,
+        *,
+        clip_range: float,
+        entropy_coef: float,
+    ) -> Tensor:
+        """Adds the gradients of some of ``size`` samples to those of a policy; the first four `PolicySums`."""
         actor, rollout = optimizer.network, self.rollout
         obs, actions, log_probs, advantages = (
             rollout.flat(name) for name in ("obs", "actions", "log_probs", "advantages")
         )
         losses = []
         for part in rows.split(actor.chunk):
-            weight = len(part) / len(rows)
+            weight = len(part) / size
             own_obs, agents, chosen = (
                 obs.index_select(0, part).to(self.device),
                 self._agents(part),
@@ -348,9 +386,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             if gradient.log_std is not None:
                 optimizer.log_std_gradient.add_(gradient.log_std, alpha=weight)
             losses.append(torch.stack(gradient.losses) * weight)
-        norm = optimizer.step(learning_rate, self.config.max_grad_norm)
-        policy_loss, entropy, approx_kl, clip_fraction = torch.stack(losses).sum(0)
-        return PolicySums(policy_loss, entropy, approx_kl, clip_fraction, norm)
+        return torch.stack(losses).sum(0)
 
     def act(
         self, obs: NDArray[np.float32], alive: NDArray[np.bool_], deterministic: bool = True

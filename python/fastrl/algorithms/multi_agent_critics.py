@@ -12,6 +12,7 @@ from fastrl.algorithms.flat_adam import FlatAdam, parts
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
 from fastrl.networks.multi_agent import CentralCritic, Critic
 from fastrl.rollout.multi_agent import MultiAgentRollout
+from fastrl.utils.ranks import ALONE, Ranks, Shard
 
 Rows = Mapping[str, NDArray[np.int64]]
 
@@ -25,6 +26,7 @@ class OwnCritics:
         members: which agents of an environment follow the policy, bool [A], by name.
         generator: of the order of samples and dropout.
         device: of the critics.
+        ranks: that learn together.
     """
 
     def __init__(
@@ -34,8 +36,9 @@ class OwnCritics:
         members: Mapping[str, NDArray[np.bool_]],
         generator: torch.Generator,
         device: torch.device,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.config = config
+        self.config, self._ranks = config, ranks
         self.optimizers = critics
         self.device = device
         self._members = members
@@ -72,15 +75,24 @@ class OwnCritics:
         for name, optimizer in self.optimizers.items():
             for _ in range(config.critic_epochs):
                 for part in parts(torch.from_numpy(rows[name]), config.minibatch_size, self._generator):
-                    loss = torch.zeros((), device=self.device)
-                    for chunk in part.split(optimizer.network.chunk):
-                        trace = optimizer.trace(len(chunk), config.dropout, self._generator)
-                        values = optimizer.network(
-                            all_obs.index_select(0, chunk).to(self.device), self._agents(chunk), trace
-                        )
-                        errors = values - all_returns.index_select(0, chunk).to(self.device)
-                        trace.backpropagate((errors / len(part)).unsqueeze(1))
-                        loss += errors.square().sum() / (2 * len(part))
+
+                    def learn(
+                        shard: Shard, optimizer: FlatAdam[Critic] = optimizer, part: Tensor = part
+                    ) -> Tensor:
+                        loss = torch.zeros((), device=self.device)
+                        for chunk in part[shard.rows].split(optimizer.network.chunk):
+                            if not len(chunk):
+                                continue
+                            trace = optimizer.trace(len(chunk), config.dropout, self._generator)
+                            values = optimizer.network(
+                                all_obs.index_select(0, chunk).to(self.device), self._agents(chunk), trace
+                            )
+                            errors = values - all_returns.index_select(0, chunk).to(self.device)
+                            trace.backpropagate((errors / len(part)).unsqueeze(1))
+                            loss += errors.square().sum() / (2 * len(part))
+                        return loss.view(1)
+
+                    [loss] = self._ranks.reduce(optimizer.gradient, len(part), 1, learn)
                     norm = optimizer.step(learning_rate, config.max_grad_norm)
                     sums.append(torch.stack([loss, norm]))
         return sums
@@ -105,6 +117,7 @@ class CentralCritics:
         learns: agents of an environment that learn, bool [A]; others are observed, and their values have no meaning.
         generator: of the order of samples and dropout.
         device: of the critic.
+        ranks: that learn together.
     """
 
     def __init__(
@@ -114,8 +127,9 @@ class CentralCritics:
         learns: NDArray[np.bool_],
         generator: torch.Generator,
         device: torch.device,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.config = config
+        self.config, self._ranks = config, ranks
         self.optimizers = {"central": critic}
         self.device = device
         self._learns = learns
@@ -166,21 +180,31 @@ class CentralCritics:
         sums = []
         for _ in range(config.critic_epochs):
             for part in parts(samples, size, self._generator):
-                loss = torch.zeros((), device=self.device)
                 learning = (all_alive.index_select(0, part) & learns).to(self.device)
                 count = learning.sum()
-                for envs, counts in zip(part.split(chunk_size), learning.split(chunk_size), strict=True):
-                    trace = optimizer.trace(len(envs), config.dropout, self._generator)
-                    obs, alive = (
-                        all_obs.index_select(0, envs).to(self.device),
-                        all_alive.index_select(0, envs).to(self.device),
-                    )
-                    values = optimizer.network(obs, alive, trace)
-                    errors = torch.where(
-                        counts, values - all_returns.index_select(0, envs).to(self.device), 0.0
-                    )
-                    trace.backpropagate(errors / count)
-                    loss += errors.square().sum() / (2 * count)
+
+                def learn(
+                    shard: Shard, part: Tensor = part, learning: Tensor = learning, count: Tensor = count
+                ) -> Tensor:
+                    loss = torch.zeros((), device=self.device)
+                    of_shard = part[shard.rows].split(chunk_size), learning[shard.rows].split(chunk_size)
+                    for envs, counts in zip(*of_shard, strict=True):
+                        if not len(envs):
+                            continue
+                        trace = optimizer.trace(len(envs), config.dropout, self._generator)
+                        obs, alive = (
+                            all_obs.index_select(0, envs).to(self.device),
+                            all_alive.index_select(0, envs).to(self.device),
+                        )
+                        values = optimizer.network(obs, alive, trace)
+                        errors = torch.where(
+                            counts, values - all_returns.index_select(0, envs).to(self.device), 0.0
+                        )
+                        trace.backpropagate(errors / count)
+                        loss += errors.square().sum() / (2 * count)
+                    return loss.view(1)
+
+                [loss] = self._ranks.reduce(optimizer.gradient, len(part), 1, learn)
                 norm = optimizer.step(learning_rate, config.max_grad_norm)
                 sums.append(torch.stack([loss, norm]))
         return sums

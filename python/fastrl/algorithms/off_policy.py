@@ -3,8 +3,8 @@
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -23,16 +23,34 @@ from fastrl.networks.own_network import check_own_network
 from fastrl.networks.parameters import (
     check_architecture,
     check_layers,
+    check_shards,
     flatten_parameters,
     generator_of,
     load_weights,
 )
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.heap import keep_freed_memory
+from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 
 # Means over minibatches.
 _OF_CRITICS = ("critic_loss", "q", "td_error")
+
+
+class Draws(NamedTuple):
+    """Random numbers of the targets of some transitions.
+
+    Attributes:
+        noise: float32 [B, n], normal; None: there is none.
+        critics: int64, target critics that are asked; None: all.
+    """
+
+    noise: Tensor | None
+    critics: Tensor | None
+
+    def of(self, rows: slice) -> "Draws":
+        """Those of some rows."""
+        return self if self.noise is None else self._replace(noise=self.noise[rows])
 
 
 class OffPolicyActorCritic(OffPolicyAlgorithm):
@@ -56,12 +74,15 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
 
     Class attributes:
         policy_metrics: names of what `_learn_policy` returns.
+        policy_explores: the policy's loss is that of drawn actions.
 
     Attributes:
         policy, critics, targets: the networks.
     """
 
+    takes_shards = True
     policy_metrics: ClassVar[tuple[str, ...]] = ("policy_loss",)
+    policy_explores: ClassVar[bool] = True
     replay_defaults: ClassVar[Mapping[str, Any]] = {"train_freq": 1, "updates_per_step": 1.0}
 
     def __init__(
@@ -73,7 +94,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         noise: float = 0.0,
         extra: nn.Parameter | None = None,
     ) -> None:
-        self.config = config
+        self.config, self.ranks = config, problem.ranks
         self.steps = self.updates = 0
         self.device = torch.device(problem.device)
         self.actions = actions = Actions(problem.action_space)
@@ -106,6 +127,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             **layers,
         )
         for network in (self.policy, self.critics):
+            if self.ranks.shards:
+                check_shards(network)
             network.to(self.device)
             network.body.half_type = torch.bfloat16 if config.precision == "bf16" else None
         self.targets = copy.deepcopy(self.critics)
@@ -165,29 +188,99 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         )
         next_obs, next_masks = self._without_masks(batch.next_obs.to(self.device, non_blocking=True))
         obs, masks = self._without_masks(batch.obs.to(self.device, non_blocking=True))
-        targets = torch.addcmul(rewards, discounts, self._next_values(next_obs, next_masks))
-        td_errors = self._learn_critics(obs, actions, targets)
+        draws = self._draw_for_targets(len(rewards))
+
+        def targets_of(rows: slice) -> Tensor:
+            masks = None if next_masks is None else next_masks[rows]
+            values = self._next_values(next_obs[rows], masks, draws.of(rows))
+            return torch.addcmul(rewards[rows], discounts[rows], values)
+
+        td_errors = self._learn_critics(obs, actions, targets_of)
         self._is_untrained = False
         self.updates += 1
         learns_policy = self.updates % self.config.policy_every == 0
         if learns_policy:
-            metrics = self._learn_policy(obs, masks)
+            metrics = self._learn_policy_of(obs, masks)
             self._policy_optimizer.step(None, self._learning_rate(self.steps))
-            self._sums[len(_OF_CRITICS) :] += torch.stack(metrics)
+            self._sums[len(_OF_CRITICS) :] += metrics
             self._summed[1] += 1
         self._move_targets(learns_policy)
         return td_errors
 
+    @property
     @abstractmethod
-    def _next_values(self, next_obs: Tensor, masks: Tensor | None) -> Tensor:
+    def _noise_size(self) -> int:
+        """Normal numbers that a draw of an action takes; 0: none."""
+
+    @abstractmethod
+    def _next_values(self, next_obs: Tensor, masks: Tensor | None, draws: Draws) -> Tensor:
         """Values float32 [B] of the observations after the transitions, by the target critics."""
 
     @abstractmethod
-    def _learn_policy(self, obs: Tensor, masks: Tensor | None) -> tuple[Tensor, ...]:
-        """Adds gradients to those of the policy. Returns `policy_metrics`, float32 []."""
+    def _learn_policy(
+        self, obs: Tensor, masks: Tensor | None, noise: Tensor | None, weight: float
+    ) -> tuple[Tensor, ...]:
+        """Adds gradients to those of the policy. Returns `policy_metrics`, float32 [].
 
-    def _learn_critics(self, obs: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
-        """A gradient step of the critics on half the sum of their mean squared errors; the errors [B]."""
+        Args:
+            noise: float32 [B, `_noise_size`], normal.
+            weight: of these rows in the batch, by which the gradients are multiplied, but not the metrics.
+        """
+
+    def _learn_policy_of(self, obs: Tensor, masks: Tensor | None) -> Tensor:
+        """Adds the gradients of a batch to those of the policy; `policy_metrics`, float32 [K]."""
+        noise = self._normal(len(obs)) if self.policy_explores and self._noise_size else None
+        gradient = self._policy_vector.grad
+        assert gradient is not None
+
+        def learn(shard: Shard) -> Tensor | None:
+            rows = shard.rows
+            if rows.start == rows.stop:
+                return None
+            weight = (rows.stop - rows.start) / len(obs)
+            found = self._learn_policy(
+                obs[rows],
+                None if masks is None else masks[rows],
+                None if noise is None else noise[rows],
+                weight,
+            )
+            return torch.stack(found) * weight
+
+        return self.ranks.reduce(gradient, len(obs), len(self.policy_metrics), learn)
+
+    def _learn_critics(self, obs: Tensor, actions: Tensor, targets_of: Callable[[slice], Tensor]) -> Tensor:
+        """A gradient step of the critics on half the sum of their mean squared errors; the errors [B].
+
+        Args:
+            targets_of: computes those of some rows, float32.
+        """
+        gradient, size = self._critic_vector.grad, len(actions)
+        assert gradient is not None
+
+        def learn(shard: Shard) -> Tensor | None:
+            rows = shard.rows
+            if rows.start == rows.stop:
+                return None
+            means, errors = self._differentiate_critics(obs[rows], actions[rows], targets_of(rows), size)
+            if not self.ranks.shards:
+                return torch.cat([means, errors])
+            # Those of other shards are zeros, so that sums put them side by side.
+            found = torch.zeros(len(_OF_CRITICS) + size, device=self.device)
+            found[: len(_OF_CRITICS)] = means * ((rows.stop - rows.start) / size)
+            found[len(_OF_CRITICS) :][rows] = errors
+            return found
+
+        numbers = self.ranks.reduce(gradient, size, len(_OF_CRITICS) + size, learn)
+        self._critic_optimizer.step(None, self._learning_rate(self.steps))
+        self._sums[: len(_OF_CRITICS)] += numbers[: len(_OF_CRITICS)]
+        self._summed[0] += 1
+        return numbers[len(_OF_CRITICS) :]
+
+    def _differentiate_critics(
+        self, obs: Tensor, actions: Tensor, targets: Tensor, size: int
+    ) -> tuple[Tensor, Tensor]:
+        """Adds the gradients of some of ``size`` transitions to those of the critics; means of loss, value and error of
+        these, float32 [3], and the errors."""
         features, trace = self._features(self.critics, obs), EnsembleTrace()
         if self.actions.is_box:
             values = self.critics.values(features.detach(), actions, trace)
@@ -197,32 +290,35 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             places = actions.expand(len(values), -1).unsqueeze(-1)
             chosen = values.gather(-1, places).squeeze(-1)
         errors = chosen - targets
-        gradient = (errors / len(targets)).unsqueeze(-1)
+        gradient = (errors / size).unsqueeze(-1)
         if not self.actions.is_box:
             gradient = torch.zeros_like(values).scatter_(-1, places, gradient)
         self._backpropagate(self.critics, features, trace, gradient)
-        self._critic_optimizer.step(None, self._learning_rate(self.steps))
         absolute = errors.abs().mean(0)
         loss = errors.square().mean().mul_(0.5 * len(errors))
-        self._sums[: len(_OF_CRITICS)] += torch.stack([loss, chosen.mean(), absolute.mean()])
-        self._summed[0] += 1
-        return absolute
+        return torch.stack([loss, chosen.mean(), absolute.mean()]), absolute
 
     def _move_targets(self, has_learned_policy: bool) -> None:
         """Moves the target networks after a gradient step of the critics, and perhaps of the policy."""
         self._target_vector.lerp_(self._critic_vector, self.config.tau)
 
-    def _least_target(self, features: Tensor, actions: Tensor | None) -> Tensor:
-        """The least value of the target critics, or of a random choice of them, [B, outputs]."""
-        values = self.targets.values(features, actions)
+    def _draw_for_targets(self, size: int) -> Draws:
+        """Draws the random numbers of a batch's targets, of all shards at once."""
+        noise = self._normal(size) if self._noise_size else None
         count = self.config.target_critics
-        if count < len(values):
-            values = values[torch.randperm(len(values), generator=self._generator)[:count]]
-        return values.amin(0)
+        if count >= self.config.critics:
+            return Draws(noise, None)
+        return Draws(noise, torch.randperm(self.config.critics, generator=self._generator)[:count])
 
-    def _normal(self, like: Tensor) -> Tensor:
-        """Independent normal numbers of a shape."""
-        return torch.randn(like.shape, generator=self._generator).to(self.device, non_blocking=True)
+    def _least_target(self, features: Tensor, actions: Tensor | None, critics: Tensor | None) -> Tensor:
+        """The least value of the target critics, or of some of them, [B, outputs]."""
+        values = self.targets.values(features, actions)
+        return (values if critics is None else values[critics]).amin(0)
+
+    def _normal(self, size: int) -> Tensor:
+        """Normal numbers for so many draws of actions, float32 [size, `_noise_size`]."""
+        shape = (size, self._noise_size)
+        return torch.randn(shape, generator=self._generator).to(self.device, non_blocking=True)
 
     def _features(self, network: OffPolicyActor | Critics, obs: Tensor) -> Tensor:
         """Features of observations, with gradients where an encoder learns them."""

@@ -1,6 +1,6 @@
 """Base of algorithms that learn a policy's network: network, optimiser, actors, loading, saving."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
 import gymnasium
@@ -17,10 +17,17 @@ from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.compiled_actor import Actor, ActorSpec
 from fastrl.networks.distributions import LOG_STD_RANGE, choices_of
 from fastrl.networks.own_network import check_own_network
-from fastrl.networks.parameters import check_layers, flatten_parameters, generator_of, load_weights
+from fastrl.networks.parameters import (
+    check_layers,
+    check_shards,
+    flatten_parameters,
+    generator_of,
+    load_weights,
+)
 from fastrl.networks.torch_actor import PolicyNet, actor_spec, loaded_actor, policy_from_state, policy_type
 from fastrl.networks.wider import Widening, widening
 from fastrl.utils.env_options import parse_options
+from fastrl.utils.ranks import Shard
 from fastrl.utils.seeding import stream
 
 E = TypeVar("E")
@@ -57,7 +64,7 @@ class PolicyLearner(Algorithm[E], Generic[E]):
         self.total_timesteps, self._first_timestep = problem.total_timesteps, problem.first_timestep
         self.steps = 0
         self.device = torch.device(problem.device)
-        self._seed = problem.seed
+        self._seed, self.ranks = problem.seed, problem.ranks
         self.policy: PolicyNet = make_network(
             config,
             self.obs_rows,
@@ -68,6 +75,8 @@ class PolicyLearner(Algorithm[E], Generic[E]):
         ).to(self.device)
         self.policy.eval()
         self._parameters = flatten_parameters(self.policy)
+        if self.ranks.shards:
+            check_shards(self.policy)
         self._precision: Literal["fp32", "bf16", "fp16"] = precision
         self._optimizer = self._new_optimizer()
         # Images that are equal are so rare that to look for them does not pay.
@@ -125,18 +134,31 @@ class PolicyLearner(Algorithm[E], Generic[E]):
         outputs, values, _ = self.policy.sequences(*obs[:3])
         return outputs, values
 
-    def _descend(
-        self,
-        outputs: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        learning_rate: float,
-        optimizer: Optimizer | None = None,
-    ) -> Tensor:
-        """Takes a step of an optimiser (None: the policy's own) along the gradients of some outputs; returns the norm
-        of the parameters' gradient before clipping."""
+    def _reduce(self, size: int, numbers: int, learn: Callable[[Shard], Tensor | None]) -> Tensor:
+        """Adds up the gradient of a batch; see `Ranks.reduce`. Each shard draws dropout of its own."""
+        gradient, before = self._parameters.grad, self._passes
+        assert gradient is not None
+
+        def learn_shard(shard: Shard) -> Tensor | None:
+            self._passes = before + shard.number
+            return learn(shard)
+
+        found = self.ranks.reduce(gradient, size, numbers, learn_shard)
+        if self.ranks.shards:
+            self._passes = before + self.ranks.shards
+        return found
+
+    def _backpropagate(
+        self, outputs: Sequence[Tensor], gradients: Sequence[Tensor], optimizer: Optimizer | None = None
+    ) -> None:
+        """Adds the gradients of some outputs to those of the parameters, for an optimiser (None: the policy's own)."""
         optimizer = optimizer or self._optimizer
         torch.autograd.backward(outputs, optimizer.scale(tuple(gradients)))
-        grad_norm = optimizer.step(self.config.max_grad_norm, learning_rate)
+
+    def _descend(self, learning_rate: float, optimizer: Optimizer | None = None) -> Tensor:
+        """Takes a step of an optimiser (None: the policy's own); returns the norm of the parameters' gradient before
+        clipping."""
+        grad_norm = (optimizer or self._optimizer).step(self.config.max_grad_norm, learning_rate)
         if self.policy.log_std is not None:
             self.policy.log_std.data.clamp_(*LOG_STD_RANGE)
         return grad_norm

@@ -1,6 +1,6 @@
 """Proximal policy optimisation with a clipped objective (Schulman et al., 2017, arXiv:1707.06347)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from fastrl.algorithms.ppo_loss import kl_gradient, log_probs_of, surrogate_grad
 from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.schedules import LinearSchedule
-from fastrl.algorithms.sequence_passes import SequenceBatch
+from fastrl.algorithms.sequence_passes import SequenceBatch, SequencePasses
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.distributions import Choices, mask_logits
 from fastrl.networks.parameters import generator_of
@@ -24,6 +24,8 @@ from fastrl.networks.policy_network import EncodedPolicy
 from fastrl.networks.torch_actor import PolicyNet, policy_from_state
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.rollout import explained_variance
+from fastrl.rollout.sequences import Sequences
+from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 
 
@@ -73,6 +75,18 @@ class Minibatch(NamedTuple):
     returns: Tensor  # float32 [B]
     values: Tensor  # float32 [B], when the actions were chosen
     masks: Tensor | None = None  # bool [B, num_actions], True = allowed
+
+
+class Drawn(NamedTuple):
+    """The order in which samples of a minibatch are to be learned from.
+
+    Attributes:
+        size: number of samples, B.
+        take: makes the minibatch of a shard; None: it has no samples.
+    """
+
+    size: int
+    take: Callable[[Shard], Minibatch | None]
 
 
 class Losses(NamedTuple):
@@ -179,13 +193,19 @@ class PPO(ActorCriticLearner):
     summary = "proximal policy optimisation: collects, then learns"
     config_type = PPOConfig
     config: PPOConfig
+    takes_shards = True
 
     def __init__(self, config: PPOConfig, problem: Problem) -> None:
         super().__init__(config, problem, precision=config.precision, compiled=config.compile)
         # Permutations are drawn on the CPU: they are small, and a run may be resumed on another device.
         self._shuffling = generator_of(np.random.SeedSequence(problem.seed).spawn(3)[2])
         self._compiled_update = compiled_update(
-            config.update_backend, self.policy, self.actions, self._parameters, self._optimizer
+            config.update_backend,
+            self.policy,
+            self.actions,
+            self._parameters,
+            self._optimizer,
+            shards=self.ranks.shards,
         )
         # Learns while the critic alone does; None before and after.
         self._warmup: Optimizer | None = None
@@ -313,12 +333,10 @@ class PPO(ActorCriticLearner):
     def _gradient_steps(self, entropy_coef: float, learning_rate: float) -> StepMeans:
         """Takes all gradient steps of an update by PyTorch."""
         rows = []
-        for batch in self._minibatches():
-            if self.config.normalize_advantages == "minibatch" and len(batch.advantages) > 1:
-                deviation, mean = torch.std_mean(batch.advantages)
-                batch = batch._replace(advantages=(batch.advantages - mean) / (deviation + 1e-8))
-            losses, grad_norm = self._gradient_step(batch, entropy_coef, learning_rate)
+        for drawn in self._minibatches():
+            losses, grad_norm = self._gradient_step(drawn, entropy_coef, learning_rate)
             rows.append(torch.stack([*losses, grad_norm]))
+            # Ranks have the same sums, and so stop together.
             if self.config.target_kl is not None and losses.approx_kl > self.config.target_kl:
                 break
         means = dict(zip(StepMeans._fields, torch.stack(rows).mean(0).tolist(), strict=False))
@@ -359,7 +377,7 @@ class PPO(ActorCriticLearner):
         chosen: NDArray[np.float32] = log_probs.reshape(rollout.log_probs.shape)
         return chosen
 
-    def _minibatches(self) -> Iterator[Minibatch]:
+    def _minibatches(self) -> Iterator[Drawn]:
         """Each epoch's samples in a new order, in equal parts; with a memory rows of fragments in a new order."""
         rollout = self.rollout
         names = ("actions", "log_probs", "advantages", "returns", "values")
@@ -367,14 +385,7 @@ class PPO(ActorCriticLearner):
         if rollout.masks is not None:
             samples["masks"] = rollout.flat("masks").to(self.device)
         if self._sequences is not None:
-            for _ in range(self.config.num_epochs):
-                for sequences in self._sequences.minibatches(self.config.minibatch_size, self._shuffling):
-                    places = torch.from_numpy(sequences.packed.places).to(self.device)
-                    yield Minibatch(
-                        obs=sequences,
-                        rows=torch.arange(len(places), device=self.device),
-                        **{name: sample[places] for name, sample in samples.items()},
-                    )
+            yield from self._minibatches_of_sequences(self._sequences, samples)
             return
         obs = torch.from_numpy(rollout.distinct_obs())
         if not self._has_images:
@@ -384,22 +395,90 @@ class PPO(ActorCriticLearner):
         for _ in range(self.config.num_epochs):
             order = torch.randperm(len(rollout), generator=self._shuffling).to(self.device)
             for part in order.tensor_split(parts):
-                if self._has_images:
-                    # Each has a group of its own.
-                    chosen, rows = part, torch.arange(len(part), device=self.device)
-                else:
-                    chosen, rows = groups[part].unique(return_inverse=True)
-                yield Minibatch(
+                advantages = self._normalized(samples["advantages"][part])
+
+                def take(
+                    shard: Shard, places: Tensor = part, advantages: Tensor = advantages
+                ) -> Minibatch | None:
+                    part = places[shard.rows]
+                    if not len(part):
+                        return None
+                    if self._has_images:
+                        # Each has a group of its own.
+                        chosen, rows = part, torch.arange(len(part), device=self.device)
+                    else:
+                        chosen, rows = groups[part].unique(return_inverse=True)
+                    own = {name: sample[part] for name, sample in samples.items() if name != "advantages"}
                     # Much faster than `obs[chosen]` for rows as long as images.
-                    obs=obs.index_select(0, chosen.to(obs.device)).to(self.device),
-                    rows=rows,
-                    **{name: sample[part] for name, sample in samples.items()},
-                )
+                    learned = obs.index_select(0, chosen.to(obs.device)).to(self.device)
+                    return Minibatch(obs=learned, rows=rows, advantages=advantages[shard.rows], **own)
+
+                yield Drawn(len(part), take)
+
+    def _minibatches_of_sequences(
+        self, passes: SequencePasses, samples: Mapping[str, Tensor]
+    ) -> Iterator[Drawn]:
+        """The same where samples are the steps of sequences, of which each shard has some."""
+        size, shards = self.config.minibatch_size, max(self.ranks.shards, 1)
+        for _ in range(self.config.num_epochs):
+            for parts in passes.minibatches(size, self._shuffling, shards):
+                of_shards = [torch.from_numpy(passes.places(part)).to(self.device) for part in parts]
+                sizes = list(map(len, of_shards))
+                advantages = self._normalized(samples["advantages"][torch.cat(of_shards)]).split(sizes)
+
+                def take(
+                    shard: Shard,
+                    parts: Sequence[Sequences] = parts,
+                    of_shards: Sequence[Tensor] = of_shards,
+                    advantages: Sequence[Tensor] = advantages,
+                ) -> Minibatch | None:
+                    places = of_shards[shard.number]
+                    if not len(places):
+                        return None
+                    own = {name: sample[places] for name, sample in samples.items() if name != "advantages"}
+                    return Minibatch(
+                        obs=passes.batch(parts[shard.number]),
+                        rows=torch.arange(len(places), device=self.device),
+                        advantages=advantages[shard.number],
+                        **own,
+                    )
+
+                yield Drawn(sum(sizes), take)
+
+    def _normalized(self, advantages: Tensor) -> Tensor:
+        """The advantages of a whole minibatch, normalised if that is asked for."""
+        if self.config.normalize_advantages != "minibatch" or len(advantages) < 2:
+            return advantages
+        deviation, mean = torch.std_mean(advantages)
+        return (advantages - mean) / (deviation + 1e-8)
 
     def _gradient_step(
-        self, batch: Minibatch, entropy_coef: float, learning_rate: float
+        self, drawn: Drawn, entropy_coef: float, learning_rate: float
     ) -> tuple[Losses, Tensor]:
         """One step of the optimiser. Returns the losses and the gradient's norm before clipping."""
+
+        def learn(shard: Shard) -> Tensor | None:
+            batch = drawn.take(shard)
+            if batch is None:
+                return None
+            numbers = self._differentiate(batch, len(batch.actions) / drawn.size, entropy_coef)
+            return numbers * (len(batch.actions) / drawn.size) if self.ranks.shards else numbers
+
+        numbers = self._reduce(drawn.size, len(Losses._fields) + 1, learn)
+        if self._kl_coef:
+            self._kl_sum += float(numbers[-1])
+            self._kl_count += 1
+        return Losses(*numbers[:-1]), self._descend(learning_rate, self._warmup)
+
+    def _differentiate(self, batch: Minibatch, weight: float, entropy_coef: float) -> Tensor:
+        """Adds the gradient of the loss of a minibatch, or of a part of one, to those of the parameters.
+
+        Args:
+            weight: that the part has in the whole.
+
+        Returns:
+            `Losses` of the part and its divergence from the first policy, float32 [6].
+        """
         log_std = self.policy.log_std
         with self._optimizer.autocast():
             outputs, values = self._train_pass(batch.obs)
@@ -416,18 +495,22 @@ class PPO(ActorCriticLearner):
                 value_coef=self.config.value_coef,
                 entropy_coef=entropy_coef,
             )
+        kl = torch.zeros((), device=self.device)
         if self._kl_coef:
-            gradients = self._with_kl(gradients, outputs, batch)
+            gradients, kl = self._with_kl(gradients, outputs, batch)
         outputs_learned, output_gradients = [outputs, values], [gradients.outputs, gradients.values]
         if log_std is not None and gradients.log_std is not None:
             outputs_learned.append(log_std)
             output_gradients.append(gradients.log_std)
-        return gradients.losses, self._descend(outputs_learned, output_gradients, learning_rate, self._warmup)
+        if weight != 1:
+            output_gradients = [gradient * weight for gradient in output_gradients]
+        self._backpropagate(outputs_learned, output_gradients, self._warmup)
+        return torch.stack([*gradients.losses, kl])
 
     @torch.no_grad()
-    def _with_kl(self, gradients: Gradients, outputs: Tensor, batch: Minibatch) -> Gradients:
-        """Adds the gradient of the divergence from the first policy. With a memory both policies start from the
-        states that the newer one left."""
+    def _with_kl(self, gradients: Gradients, outputs: Tensor, batch: Minibatch) -> tuple[Gradients, Tensor]:
+        """Adds the gradient of the divergence from the first policy, and gives that. With a memory both policies start
+        from the states that the newer one left."""
         reference = self._reference
         assert reference is not None, "it is made before the first gradient step"
         with self._optimizer.autocast():
@@ -445,12 +528,11 @@ class PPO(ActorCriticLearner):
             masks=batch.masks,
             choices=self._choices,
         )
-        self._kl_sum += float(found.kl)
-        self._kl_count += 1
         log_std = gradients.log_std
         if log_std is not None and found.log_std is not None:
             log_std = log_std + self._kl_coef * found.log_std
-        return gradients._replace(outputs=gradients.outputs + self._kl_coef * found.outputs, log_std=log_std)
+        outputs = gradients.outputs + self._kl_coef * found.outputs
+        return gradients._replace(outputs=outputs, log_std=log_std), found.kl
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {

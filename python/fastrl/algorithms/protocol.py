@@ -16,6 +16,7 @@ from fastrl.networks.action_space import ActionKind
 from fastrl.networks.compiled_actor import Actor, ActorSpec, Explorer, ExploringActor
 from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.rollout.multi_agent import MultiAgentRollout
+from fastrl.utils.ranks import ALONE, Ranks
 from fastrl.utils.timer import Stopwatch
 
 E = TypeVar("E")
@@ -35,6 +36,7 @@ class Problem:
         total_timesteps: environment steps of the whole run, at which schedules end. One update more or less is no
             error; past the end the final values hold.
         first_timestep: environment steps after which schedules start: those of earlier stages of the run.
+        ranks: that train together, each with the same experience.
         seed: of everything random in the algorithm; not negative.
         device: where networks live, "cpu" or "cuda".
 
@@ -50,6 +52,7 @@ class Problem:
     seed: int = 0
     device: str = "cpu"
     first_timestep: int = 0
+    ranks: Ranks = ALONE
 
     def __post_init__(self) -> None:
         for name in ("num_envs", "num_agents", "total_timesteps"):
@@ -84,6 +87,7 @@ class Algorithm(ABC, Generic[E]):
         obs_kinds: observations that it takes, as of `fastrl.envs.rows.ObsRows`; all unless it says otherwise.
         action_kinds: actions that it takes, as of `fastrl.networks.action_space.Actions`; all unless it says otherwise.
         network_of: the algorithm that can start with its weights, whose settings of networks presets give it, too.
+        takes_shards: it learns by `fastrl.utils.ranks.Ranks.reduce`, and so on several ranks.
 
     Args:
         config: of `config_type`.
@@ -104,6 +108,7 @@ class Algorithm(ABC, Generic[E]):
     obs_kinds: ClassVar[frozenset[ObsKind]] = frozenset(get_args(ObsKind))
     action_kinds: ClassVar[frozenset[ActionKind]] = frozenset(get_args(ActionKind))
     network_of: ClassVar[str] = ""
+    takes_shards: ClassVar[bool] = False
 
     config: Any
     steps: int

@@ -13,7 +13,7 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor, nn
 
-from fastrl.algorithms.off_policy import OffPolicyActorCritic
+from fastrl.algorithms.off_policy import Draws, OffPolicyActorCritic
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.sac_settings import SACConfig
 from fastrl.networks.bounded_actor import LOG_STD_RANGE
@@ -63,38 +63,48 @@ class SAC(OffPolicyActorCritic):
             return torch.zeros_like(self._log_temperature)
         return self._log_temperature.detach().exp()
 
-    def _next_values(self, next_obs: Tensor, masks: Tensor | None) -> Tensor:
+    @property
+    def _noise_size(self) -> int:
+        return self.actions.size if self.actions.is_box else 0
+
+    def _next_values(self, next_obs: Tensor, masks: Tensor | None, draws: Draws) -> Tensor:
         outputs = self.policy(next_obs)
         features = self.targets.features(next_obs)
         if self.actions.is_box:
-            actions, log_probs, _ = squashed(outputs, self._normal(outputs[:, : self.actions.size]))
-            values = self._least_target(features, actions).squeeze(-1)
+            assert draws.noise is not None
+            actions, log_probs, _ = squashed(outputs, draws.noise)
+            values = self._least_target(features, actions, draws.critics).squeeze(-1)
             return values - self.temperature * log_probs if self.config.entropy_backup else values
         log_probs = torch.log_softmax(mask_logits(outputs, masks), -1)
-        values = self._least_target(features, None)
+        values = self._least_target(features, None, draws.critics)
         if self.config.entropy_backup:
             values = values - self.temperature * log_probs
         return (log_probs.exp() * values).sum(-1)
 
-    def _learn_policy(self, obs: Tensor, masks: Tensor | None) -> tuple[Tensor, ...]:
+    def _learn_policy(
+        self, obs: Tensor, masks: Tensor | None, noise: Tensor | None, weight: float
+    ) -> tuple[Tensor, ...]:
         features, trace = self._features(self.policy, obs), EnsembleTrace()
         outputs = self.policy.body(features.detach(), trace)[0]
-        learn = self._continuous_gradient if self.actions.is_box else self._discrete_gradient
-        gradient, loss, entropy = learn(obs, outputs, masks)
+        if noise is not None:
+            gradient, loss, entropy = self._continuous_gradient(obs, outputs, noise)
+        else:
+            gradient, loss, entropy = self._discrete_gradient(obs, outputs, masks)
+        if weight != 1:
+            gradient = gradient * weight
         self._backpropagate(self.policy, features, trace, gradient.unsqueeze(0))
         temperature = self.temperature
         if self.config.learn_temperature:
             # Of the loss log(temperature) * (entropy - target entropy).
             assert self._log_temperature.grad is not None
-            self._log_temperature.grad.add_(entropy - self.target_entropy)
+            self._log_temperature.grad.add_((entropy - self.target_entropy) * weight)
         return loss, entropy, temperature
 
     def _continuous_gradient(
-        self, obs: Tensor, outputs: Tensor, masks: Tensor | None
+        self, obs: Tensor, outputs: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The gradient of the loss mean(temperature * log_prob - value) in the outputs; loss and entropy."""
         critics, size, temperature = self.critics, self.actions.size, self.temperature
-        noise = self._normal(outputs[:, :size])
         actions, log_probs, deviations = squashed(outputs, noise)
         trace = EnsembleTrace()
         values = critics.values(critics.features(obs), actions, trace)

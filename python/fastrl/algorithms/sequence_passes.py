@@ -56,8 +56,8 @@ class SequencePasses:
         """Fills the rollout's ``values`` and ``final_values``. Returns the policy's outputs, float32 [T * N, size]."""
         self._rollout, self._sequences = rollout, Sequences.of(rollout)
         found = torch.zeros((len(rollout), self._policy.num_actions))
-        for part in self._parts(self._chunk, np.arange(self._num_rows)):
-            batch = self._batch(part, nexts=True)
+        for rows in self._parts(self._chunk, np.arange(self._num_rows)):
+            batch = self._batch(self._of_rows(rows), nexts=True)
             with torch.inference_mode(), self._autocast():
                 outputs, values, _ = self._policy.sequences(*batch[:3])
             self.write_values(batch, values)
@@ -65,10 +65,10 @@ class SequencePasses:
             found[batch.packed.places[steps]] = outputs.float().cpu()[steps]
         return found
 
-    def learned(self, rollout: Rollout) -> SequenceBatch:
-        """All sequences without their burn-in, with the observations that follow them."""
+    def learned(self, rollout: Rollout, rows: slice) -> SequenceBatch:
+        """The sequences of some rows of fragments without their burn-in, with the observations that follow them."""
         self._rollout, self._sequences = rollout, Sequences.of(rollout)
-        return self._batch(self._burnt_in(self._sequences), nexts=True)
+        return self._batch(self._burnt_in(self._of_rows(np.arange(self._num_rows)[rows])), nexts=True)
 
     def write_values(self, batch: SequenceBatch, values: Tensor) -> None:
         """Stores the values of a batch, float [P], in the rollout's ``values`` and ``final_values``."""
@@ -78,19 +78,33 @@ class SequencePasses:
         of_obs[places[~is_final]] = found[~is_final]
         of_final[places[is_final] - len(of_obs)] = found[is_final]
 
-    def minibatches(self, size: int, generator: torch.Generator) -> Iterator[SequenceBatch]:
+    def minibatches(
+        self, size: int, generator: torch.Generator, shards: int = 1
+    ) -> Iterator[list[Sequences]]:
         """Rows of the rollout's fragments in a new order, of at most ``size`` samples at a time, as far as rows are not
-        longer; without their burn-in. After `evaluate`."""
+        longer; of each minibatch the sequences of each shard, for `batch`. After `evaluate`."""
         order = torch.randperm(self._num_rows, generator=generator).numpy()
-        for part in self._parts(size, order):
-            yield self._batch(self._burnt_in(part), nexts=False)
+        for rows in self._parts(size, order):
+            yield [self._of_rows(part) for part in np.array_split(rows, shards)]
+
+    def places(self, sequences: Sequences) -> NDArray[np.int64]:
+        """The places of the steps that `batch` of the same sequences has."""
+        left = sequences
+        if self._burn_in and len(sequences):
+            # How many steps are left does not depend on the memory after those that are not.
+            left = sequences.burnt_in(self._burn_in, lambda heads: heads.states)
+        return left.packed().places if len(left) else np.zeros(0, np.int64)
+
+    def batch(self, sequences: Sequences) -> SequenceBatch:
+        """The steps of some sequences without their burn-in."""
+        return self._batch(self._burnt_in(sequences), nexts=False)
 
     @property
     def _num_rows(self) -> int:
         return len(self._rollout.state_places)
 
-    def _parts(self, size: int, order: NDArray[np.int64]) -> Iterator[Sequences]:
-        """The sequences of rows in some order, of at most ``size`` samples at a time if no row is longer."""
+    def _parts(self, size: int, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """The rows in some order, of at most ``size`` samples at a time if no row is longer."""
         sequences = self._sequences
         lengths = np.bincount(sequences.rows, sequences.lengths, self._num_rows)[order]
         part_of = np.zeros(len(order), np.int64)
@@ -103,8 +117,10 @@ class SequencePasses:
         parts = [order[part_of == part] for part in range(part_of[-1] + 1)]
         if (lengths == lengths[0]).all():
             parts = np.array_split(order, len(parts))
-        for rows in parts:
-            yield sequences.take(np.flatnonzero(np.isin(sequences.rows, rows)))
+        return parts
+
+    def _of_rows(self, rows: NDArray[np.int64]) -> Sequences:
+        return self._sequences.take(np.flatnonzero(np.isin(self._sequences.rows, rows)))
 
     def _burnt_in(self, sequences: Sequences) -> Sequences:
         return sequences.burnt_in(self._burn_in, self._states_after) if self._burn_in else sequences

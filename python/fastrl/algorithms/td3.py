@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastrl.algorithms.off_policy import OffPolicyActorCritic
+from fastrl.algorithms.off_policy import Draws, OffPolicyActorCritic
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.sac_settings import TD3Config
 from fastrl.networks.ensemble import EnsembleTrace
@@ -31,6 +31,7 @@ class TD3(OffPolicyActorCritic):
     summary = "TD3, a deterministic policy for continuous actions between finite bounds"
     config_type = TD3Config
     action_kinds = frozenset({"box"})
+    policy_explores = False
     config: TD3Config
 
     def __init__(self, config: TD3Config, problem: Problem) -> None:
@@ -39,15 +40,22 @@ class TD3(OffPolicyActorCritic):
         self._target_policy_vector = flatten_parameters(self.target_policy)
         self.target_policy.requires_grad_(False)
 
-    def _next_values(self, next_obs: Tensor, masks: Tensor | None) -> Tensor:
+    @property
+    def _noise_size(self) -> int:
+        return self.actions.size
+
+    def _next_values(self, next_obs: Tensor, masks: Tensor | None, draws: Draws) -> Tensor:
+        assert draws.noise is not None
         actions = self.target_policy(next_obs).tanh()
         config = self.config
-        noise = self._normal(actions).mul_(config.target_noise)
+        noise = draws.noise * config.target_noise
         noise.clamp_(-config.target_noise_clip, config.target_noise_clip)
         actions = (actions + noise).clamp_(-1, 1)
-        return self._least_target(self.targets.features(next_obs), actions).squeeze(-1)
+        return self._least_target(self.targets.features(next_obs), actions, draws.critics).squeeze(-1)
 
-    def _learn_policy(self, obs: Tensor, masks: Tensor | None) -> tuple[Tensor, ...]:
+    def _learn_policy(
+        self, obs: Tensor, masks: Tensor | None, noise: Tensor | None, weight: float
+    ) -> tuple[Tensor, ...]:
         """By the loss minus the mean value of the policy's actions, by the first critic."""
         critics, size = self.critics, self.actions.size
         features, trace = self._features(self.policy, obs), EnsembleTrace()
@@ -60,6 +68,8 @@ class TD3(OffPolicyActorCritic):
         slopes = of_critics.backpropagate(share, parameters=False, inputs=place)
         assert slopes is not None
         gradient = slopes * (actions.square() - 1) / len(obs)
+        if weight != 1:
+            gradient = gradient * weight
         self._backpropagate(self.policy, features, trace, gradient.unsqueeze(0))
         return (-values[0].mean(),)
 

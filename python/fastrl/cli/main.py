@@ -16,6 +16,7 @@ from fastrl.cli.eval import evaluate
 from fastrl.cli.export import export
 from fastrl.cli.pipeline import pipeline
 from fastrl.cli.plot import plot
+from fastrl.cli.ranks import EXIT_LOST, is_launched
 from fastrl.cli.render import render
 from fastrl.cli.runs import runs
 from fastrl.cli.train import train
@@ -93,7 +94,11 @@ def _code_of(command: Callable[[str, list[str]], int], prog: str, arguments: lis
     except RuntimeError as error:
         from fastrl.collectors.protocol import CollectError
         from fastrl.training.errors import HookError
+        from fastrl.utils.ranks import LostRankError
 
+        if isinstance(error, LostRankError):
+            # The process that has started the ranks says which one it was.
+            return EXIT_LOST if is_launched() else _fail(prog, error, EXIT_LOST)
         if not isinstance(error, CollectError | HookError):
             raise
         # First the traceback of the user's code, then one line.

@@ -1,6 +1,7 @@
 """The command ``fastrl train``: starts or resumes a run of any task."""
 
 import functools
+import os
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from fastrl.cli.arguments import import_from_here, path, path_of, positive, value_of
+from fastrl.cli.ranks import launch
 from fastrl.cli.seeds import train_all
 from fastrl.tasks import find, is_task, load_saved, named_tasks, task_for, tasks
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
@@ -32,6 +34,7 @@ from fastrl.utils.trust import trust_option, trusted_import
 if TYPE_CHECKING:
     from fastrl.training.summary import Summary
     from fastrl.training.task import Task
+    from fastrl.utils.ranks import Ranks
 
 C = TypeVar("C", bound="Command")
 
@@ -69,6 +72,11 @@ _FLAGS = {
 
 def train(prog: str, arguments: list[str]) -> int:
     """Trains agents, or resumes a run."""
+    ranks = value_of("--ranks", arguments)
+    if ranks is not None and not {"-h", "--help", "--help-all", "--print-config"} & set(arguments):
+        count = _number_of_ranks(ranks, arguments)
+        if count > 1:
+            return launch(prog, arguments, count)
     command = find_command(prog, arguments, Command)
     if command.options.seeds is not None and not command.options.print_config:
         if command.options.auto:
@@ -85,6 +93,23 @@ def train(prog: str, arguments: list[str]) -> int:
         busy = max(workers if isinstance(workers, int) else 1, settings.run.torch_threads or cores())
         return train_all(prog, arguments, command.named or command.task.name, busy)
     return _train(command)
+
+
+def _number_of_ranks(text: str, arguments: list[str]) -> int:
+    """The number of ranks that ``--ranks`` asks for.
+
+    Raises:
+        ConfigError: it is no number, or does not go with another option.
+    """
+    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+        raise ConfigError(f"--ranks should be a number from 1 to 1024, got {text!r}")
+    if int(text) > 1:
+        for option in ("--seeds", "--auto"):
+            if any(word.partition("=")[0] == option for word in arguments):
+                raise ConfigError(f"{option} does not go with --ranks {text}: leave one of them out")
+        if "RANK" in os.environ:
+            raise ConfigError("--ranks starts the ranks that torchrun has started already: leave it out")
+    return int(text)
 
 
 def find_command(prog: str, arguments: list[str], make: "type[C]") -> "C":
@@ -416,10 +441,25 @@ def _train(command: Command) -> int:
 
 
 def _run(command: Command) -> int:
+    from fastrl.utils.ranks import ALONE, connected, disconnect, is_rank
+
+    if not is_rank():
+        return _run_on(command, ALONE)
+    code = _run_on(command, connected())
+    disconnect()
+    return code
+
+
+def _run_on(command: Command, ranks: "Ranks") -> int:
+    from rich.console import Console
+
     from fastrl.training.profiler import show as show_profile
     from fastrl.training.run import resume_run, start_run
 
-    console, options, task, prog = plain_console(), command.options, command.task, command.prog
+    options, task, prog = command.options, command.task.with_ranks(ranks), command.prog
+    console = plain_console() if ranks.is_first else Console(quiet=True)
+    if ranks.count > 1 and options.auto:
+        raise ConfigError("--auto measures one process: leave it out of a run of several ranks")
     reasons: Mapping[str, str] = {}
     if options.may_change and not options.auto:
         raise ConfigError("--may-change says what measuring may choose: add --auto")
@@ -447,7 +487,7 @@ def _run(command: Command) -> int:
     if ":" in task.name:
         trust = " --trust"
     # With --profile the whole account of time, otherwise its summary.
-    if not (options.profile and show_profile(Path(summary.run), console)):
+    if ranks.is_first and not (options.profile and show_profile(Path(summary.run), console)):
         summary.print_times(console)
     if summary.signal is not None:
         line = f"Interrupted; to resume: {prog} --resume {shlex.quote(summary.run)}{trust}"
@@ -502,6 +542,11 @@ def _add_run_options(parser: ArgumentParser, where: str) -> None:
     )
     parser.add_argument(
         "--seeds", metavar="LIST", help="a run for each seed, side by side as cores allow, such as 0,1,2"
+    )
+    parser.add_argument(
+        "--ranks",
+        metavar="N",
+        help="train with N processes that share out environments and gradients; see also run.shards [1]",
     )
     parser.add_argument(
         "--auto",

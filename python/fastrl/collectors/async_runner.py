@@ -68,7 +68,7 @@ class AsyncEnvRunner:
         self.stopped = False
         self.seconds = dict.fromkeys(PARTS, 0.0)
         rows = plan.num_envs
-        self.env_indices = np.full(rows, NO_ENV) if plan.unit == "episodes" else np.arange(rows)
+        self.env_indices = np.full(rows, NO_ENV) if plan.unit == "episodes" else np.array(plan.env_indices)
         self.numbers = np.zeros(rows, np.int64)
         self.running: Sequence[RunningEpisode] = ()
         self.restarted: list[int] = []

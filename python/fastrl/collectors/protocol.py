@@ -42,6 +42,7 @@ class Plan:
         obs_space, action_space: of one environment, as the learner expects them; of any kind that has rows (see
             `fastrl.envs.rows`). Environments are made to give rows, and ``action_space`` becomes the flat one.
         num_envs: R, environments in all workers together.
+        first_env: index of the first of them; other ranks have those before it.
         num_steps: T. With unit "steps", the steps of a fragment; with "episodes", the longest episode: longer ones are
             truncated.
         unit: "steps": fragments of T steps of each environment. "episodes": fragments of one whole episode each.
@@ -75,6 +76,7 @@ class Plan:
     action_masks: bool = False
     episode_info: tuple[str, ...] = ()
     actor_device: str = "cpu"
+    first_env: int = 0
     obs_rows: ObsRows = field(init=False, repr=False, compare=False)
     actions: Actions = field(init=False, repr=False, compare=False)
     reward_dtype: ClassVar[type[np.floating]] = np.float32
@@ -115,6 +117,11 @@ class Plan:
         return moved(self.make_actor(), self.actor_device)
 
     @property
+    def env_indices(self) -> range:
+        """Of the environments."""
+        return range(self.first_env, self.first_env + self.num_envs)
+
+    @property
     def num_masked(self) -> int:
         """Width of an action mask; 0 without masks."""
         return self.actions.size if self.action_masks else 0
@@ -143,7 +150,8 @@ def partition_envs(plan: Plan, workers: int) -> list[range]:
     """The environment indices of each worker; empty with unit "episodes", where any worker runs any episode."""
     if plan.unit == "episodes":
         return [range(0)] * workers
-    return even_ranges(plan.num_envs, workers)
+    indices = plan.env_indices
+    return [indices[part.start : part.stop] for part in even_ranges(plan.num_envs, workers)]
 
 
 def even_ranges(num_envs: int, workers: int) -> list[range]:

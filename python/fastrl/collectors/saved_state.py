@@ -58,7 +58,7 @@ def check_saved(plan: Plan, saved: Mapping[str, Any]) -> None:
     """
     state = unpacked(saved)
     if plan.unit == "steps":
-        env_indices = range(plan.num_envs)
+        env_indices = plan.env_indices
         RunningEpisodes(plan, env_indices).load(resumed(state, env_indices), state["running"])
 
 

@@ -297,9 +297,10 @@ class TaskScheduler(ABC, Generic[W]):
             [self._next] = resumed(state, [NO_ENV])
             self._end = self._next
         else:
-            numbers = resumed(state, range(self.plan.num_envs))
+            first = self.plan.first_env
+            numbers = resumed(state, self.plan.env_indices)
             for worker in self._workers:
-                worker.numbers = numbers[worker.env_indices[0] : worker.env_indices[-1] + 1]
+                worker.numbers = numbers[worker.env_indices[0] - first : worker.env_indices[-1] + 1 - first]
                 self._running_of(worker).load(worker.numbers, state["running"])
         self.version = state["version"]
 

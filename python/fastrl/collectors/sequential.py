@@ -30,7 +30,7 @@ class SequentialCollector:
         self.plan = plan
         self.version = 0
         local = dataclasses.replace(plan, make_actor=plan.make_local_actor)
-        self._runner = EnvRunner(local, range(plan.num_envs) if plan.unit == "steps" else ())
+        self._runner = EnvRunner(local, plan.env_indices if plan.unit == "steps" else ())
         self._running = RunningEpisodes(plan, self._runner.env_indices.tolist())
         self._published = False
         self._next = self._diverged = 0
@@ -81,7 +81,9 @@ class SequentialCollector:
                     else list(zip(runner.env_indices.tolist(), runner.numbers, strict=True))
                 )
                 task = (
-                    f"episode {self._next}" if whole else f"a fragment of rows 0 to {self.plan.num_envs - 1}"
+                    f"episode {self._next}"
+                    if whole
+                    else f"a fragment of rows {self.plan.first_env} to {self.plan.env_indices[-1]}"
                 )
                 try:
                     self._failures.add(0, task, last_line(trace), trace, episodes)

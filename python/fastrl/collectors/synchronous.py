@@ -75,7 +75,7 @@ class LockstepCollector:
         # The newest version and its weights, and the version that the actor has.
         self._newest: tuple[int, bytes] | None = None
         self._loaded = 0
-        self._running = RunningEpisodes(plan, () if self._whole else range(plan.num_envs))
+        self._running = RunningEpisodes(plan, () if self._whole else plan.env_indices)
         self._replays, self._numbers = replays, [0] * plan.num_envs
         self._next = 0
         # No episode from this number on is started by `take`; notified where it changes.
@@ -219,14 +219,14 @@ class LockstepCollector:
     def state_dict(self) -> dict[str, Any]:
         numbers, running = ({NO_ENV: self._next}, {}) if self._whole else self._running.state()
         if not self._replays:
-            numbers, running = dict(enumerate(self._numbers)), {}
+            numbers, running = dict(zip(self.plan.env_indices, self._numbers, strict=True)), {}
         return {"numbers": numbers, "running": running, "version": self.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self._whole:
             [self._next] = resumed(state, [NO_ENV])
         else:
-            numbers = resumed(state, range(self.plan.num_envs))
+            numbers = resumed(state, self.plan.env_indices)
             if self._replays:
                 self._runner.running = self._running.load(numbers, state["running"])
             self._runner.numbers[:] = self._numbers = numbers

@@ -62,7 +62,7 @@ class VectorEnvRunner:
         self.plan, self.backend, self.actor = plan, backend, actor
         self._failures = failures
         num_rows, whole = plan.num_envs, plan.unit == "episodes"
-        self.env_indices = np.full(num_rows, NO_ENV) if whole else np.arange(num_rows)
+        self.env_indices = np.full(num_rows, NO_ENV) if whole else np.array(plan.env_indices)
         self.numbers = np.zeros(num_rows, np.int64)
         self.running: Sequence[RunningEpisode] = ()
         self.restarted: list[int] = []

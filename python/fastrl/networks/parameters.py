@@ -44,6 +44,18 @@ def check_architecture(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None
         raise ValueError(f"its network has {', '.join(differ)}")
 
 
+def check_shards(network: nn.Module) -> None:
+    """Refuses a network that cannot learn from a batch in parts.
+
+    Raises:
+        ValueError: it takes statistics of whole batches.
+    """
+    if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules()):
+        raise ValueError(
+            "BatchNorm takes statistics of whole batches: leave it out, or train without ranks and shards"
+        )
+
+
 def check_layers(state: Mapping[str, Any], **layers: Sequence[Any]) -> None:
     """Refuses the saved state of a network whose layers are not those of the settings.
 

@@ -135,6 +135,12 @@ class Checkpoints:
                 path.unlink()
 
 
+def checksum(state: Mapping[str, Any]) -> str:
+    """Of all tensors and values of a state as of `save_checkpoint`."""
+    tensors: dict[str, Tensor] = {}
+    return _digest(json.dumps(_detach(state, "", tensors)), tensors)
+
+
 def _steps(path: Path) -> int:
     return int(path.stem.partition("-")[2])
 

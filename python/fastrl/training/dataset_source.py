@@ -241,6 +241,9 @@ class DatasetSource(Source):
         """True once the validation loss has not got lower for the epochs that the settings name."""
         return 0 < self._dataset.patience <= self._stale
 
+    def check_ranks(self) -> None:
+        """Each has the same data set, and draws the same minibatches."""
+
     def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
         """The goal of the settings is that of environments; this one is the samples of all epochs."""
         return Problem(

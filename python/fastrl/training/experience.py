@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.collectors.protocol import Report
+from fastrl.training.errors import TrainError
 from fastrl.training.row import Number
+from fastrl.utils.ranks import ALONE, Ranks
 from fastrl.utils.timer import Stopwatch
 
 
@@ -63,9 +65,11 @@ class Source(ABC):
         episode_steps: after which an episode ends at the latest; the run's length in steps is estimated by it where the
             goal is in episodes.
         env_actions: the environment's own action space; None: it is the problem's.
+        ranks: that train together; each brings the same experience. Set before `attach`.
     """
 
     env_actions: Space[Any] | None = None
+    ranks: Ranks = ALONE
     collector: str
     env_id: str
     episode_steps: int
@@ -92,6 +96,14 @@ class Source(ABC):
         Raises:
             TrainError: spaces that it cannot bring experience from.
         """
+
+    def check_ranks(self) -> None:
+        """Refuses `ranks` that cannot have the same experience each.
+
+        Raises:
+            TrainError: the message says what can be done.
+        """
+        raise TrainError(f"--ranks {self.ranks.count}: {self.env_id} is stepped by one process alone here")
 
     @abstractmethod
     def attach(self, algorithm: Algorithm[Any]) -> None:

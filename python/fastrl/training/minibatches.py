@@ -403,6 +403,16 @@ class MinibatchSource(Source):
         self.minibatches.take_over(other.minibatches)
 
 
+def check_ranks(config: ReplayConfig, count: int) -> None:
+    """Refuses a replay that several ranks cannot have.
+
+    Raises:
+        TrainError
+    """
+    if config.path is not None:
+        raise TrainError(f"--ranks {count}: each has a replay of its own, in memory; leave out replay.path")
+
+
 def make_sampler(
     spec: ReplaySpec,
     replay: Replay,

@@ -59,6 +59,9 @@ class MultiAgentSource(Source):
         self.env_id = env_id
         self.episode_steps = episode_steps
 
+    def check_ranks(self) -> None:
+        """Each steps all environments."""
+
     def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
         return Problem(
             self.env.single_observation_space,

@@ -21,7 +21,7 @@ from fastrl.training.episodes import build_env, episode_steps
 from fastrl.training.errors import TrainError
 from fastrl.training.experience import Episodes
 from fastrl.training.metrics import counted, shares
-from fastrl.training.minibatches import Minibatches, MinibatchSource, ReplayConfig
+from fastrl.training.minibatches import Minibatches, MinibatchSource, ReplayConfig, check_ranks
 from fastrl.training.replay_actors import ActorProcesses, TransportFactory
 from fastrl.training.replay_lockstep import LockstepActors
 from fastrl.training.row import Number
@@ -185,6 +185,14 @@ class ReplaySource(MinibatchSource):
             raise TrainError(
                 f"--n-workers {collect.n_workers} are more than the {counted(self.num_envs, 'environment')} of"
                 " --num-envs: each worker should have one at least"
+            )
+
+    def check_ranks(self) -> None:
+        """Each steps all environments."""
+        check_ranks(self._config, self.ranks.count)
+        if not self.collect.deterministic:
+            raise TrainError(
+                f"--ranks {self.ranks.count}: each has to have the same replay of frames; add --collect.deterministic"
             )
 
     def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:

@@ -14,7 +14,7 @@ from rich.console import Console
 from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.collectors.factory import COLLECTORS, check_suits, is_native, make_collector, options_of
 from fastrl.collectors.fragment_stream import FragmentStream, Staleness, pending_for
-from fastrl.collectors.protocol import CollectError, Collector, Failure, Plan, Report
+from fastrl.collectors.protocol import CollectError, Collector, Failure, Plan, Report, even_ranges
 from fastrl.collectors.resources import cores
 from fastrl.collectors.saved_state import check_saved, num_running, packed, unpacked
 from fastrl.envs import contract
@@ -94,6 +94,10 @@ class CollectConfig:
     ] = None
 
 
+# Entries of a collector's state that are by environment index.
+_OF_ENVS = ("numbers", "running")
+
+
 class RolloutSource(Source):
     """Brings lists of fragments, an update's worth each.
 
@@ -144,6 +148,7 @@ class RolloutSource(Source):
             spec.close_vector(env)
         else:
             contract.close(env)
+        # Of all ranks' environments.
         self._plan: Plan | None = None
         # Of the networks.
         self._device = "cpu"
@@ -194,6 +199,21 @@ class RolloutSource(Source):
             except (ValueError, CollectError) as error:
                 raise TrainError(f"--collector {name}: {error}") from None
 
+    def check_ranks(self) -> None:
+        """They divide the environments."""
+        count = self.ranks.count
+        if self.spec.is_vector:
+            raise TrainError(
+                f"--ranks {count}: {self.spec.id} is a vector environment, which cannot be divided; give a function"
+                " that makes a single environment"
+            )
+        if self.collect.episodes_per_update:
+            raise TrainError(
+                f"--ranks {count}: whole episodes are not divided among ranks; set --episodes-per-update to 0"
+            )
+        if self.num_envs < count:
+            raise TrainError(f"--ranks {count}: {self.num_envs} environments are fewer than ranks")
+
     def _num_steps(self, algorithm: Algorithm[Any]) -> int:
         """Steps of each environment in a fragment."""
         return algorithm.num_steps
@@ -212,7 +232,7 @@ class RolloutSource(Source):
         # Reports count from the start of a collector.
         self._failures, self._restarts = self._faults().values()
         self._report = Report()
-        collector = open_collector(self.collect, self.plan, self._console, staleness)
+        collector = open_collector(self._own_collect(), self._own_plan(), self._console, staleness)
         try:
             if self._saved is not None:
                 self._resume(collector, self._saved)
@@ -225,9 +245,32 @@ class RolloutSource(Source):
         self._weights = np.zeros(self._algorithm.weights_nbytes, np.uint8)
         return self
 
+    def _own_plan(self) -> Plan:
+        """The plan of the environments that this rank steps."""
+        if self.ranks.count == 1:
+            return self.plan
+        own = even_ranges(self.num_envs, self.ranks.count)[self.ranks.rank]
+        return dataclasses.replace(self.plan, num_envs=len(own), first_env=own.start)
+
+    def _own_collect(self) -> CollectConfig:
+        """The settings of this rank's collector: ranks on one machine divide its cores."""
+        collect, count = self.collect, self.ranks.local_count
+        if self.ranks.count == 1 or collect.n_workers != "auto" or collect.collector == "sequential":
+            return collect
+        return dataclasses.replace(collect, n_workers=max(cores() // count, 1))
+
+    def _state_of(self, collector: Collector) -> dict[str, Any]:
+        """The state of the collectors of all ranks, packed."""
+        states = self.ranks.gather(collector.state_dict())
+        merged = {key: {i: each for state in states for i, each in state[key].items()} for key in _OF_ENVS}
+        return packed({**states[0], **merged})
+
     def _resume(self, collector: Collector, saved: Mapping[str, Any]) -> None:
         """Has a collector resume from a state, and prints how many episodes are not in it."""
         state = unpacked(saved)
+        if self.ranks.count > 1:
+            own = collector.plan.env_indices
+            state |= {key: {i: each for i, each in state[key].items() if i in own} for key in _OF_ENVS}
         collector.load_state_dict(state)
         total = len(state["numbers"])
         lacking = total - len(state["running"])
@@ -244,7 +287,9 @@ class RolloutSource(Source):
     ) -> None:
         collector, self._collector, self._stream = self._collector, None, None
         if collector is not None:
-            self._saved = packed(collector.state_dict())
+            # Where this rank fails, the others do not know it yet, and do not send theirs.
+            if kind is None or self.ranks.count == 1:
+                self._saved = self._state_of(collector)
             self._report = collector.report()
             collector.close()
 
@@ -259,9 +304,20 @@ class RolloutSource(Source):
         with watch("publishing"):
             self._algorithm.write_weights(self._weights)
             self._collector.publish(self._weights)
-        fragments = self._stream.next(watch)
+        fragments = self._all_ranks(self._stream.next(watch))
         self._episodes += [Episodes(each.returns, each.lengths, each.episode_info) for each in fragments]
         return fragments
+
+    def _all_ranks(self, own: list[Fragment]) -> list[Fragment]:
+        """The fragments of all ranks, in the order of environments."""
+        if self.ranks.count == 1:
+            return own
+        found = self.ranks.gather([_compact(fragment) for fragment in own])
+        return [
+            fragment
+            for rank, fragments in enumerate(found)
+            for fragment in (own if rank == self.ranks.rank else map(_expanded, fragments))
+        ]
 
     def take_episodes(self) -> Episodes:
         ended, self._episodes = self._episodes, []
@@ -338,7 +394,7 @@ class RolloutSource(Source):
         running = self._collector
         return {
             "steps": self.steps,
-            "collector": self._saved if running is None else packed(running.state_dict()),
+            "collector": self._saved if running is None else self._state_of(running),
             **self._faults(),
             "staleness": dataclasses.asdict(self._staleness),
         }
@@ -353,6 +409,19 @@ class RolloutSource(Source):
 
     def start_stage(self, state: Mapping[str, Any]) -> None:
         self.load_state_dict({**state, "collector": None})
+
+
+def _compact(fragment: Fragment) -> Fragment:
+    """A fragment whose last observations are those of ended episodes alone."""
+    ended = fragment.terminations | fragment.truncations
+    return dataclasses.replace(fragment, final_obs=fragment.final_obs[ended])
+
+
+def _expanded(fragment: Fragment) -> Fragment:
+    """The inverse of `_compact`."""
+    final_obs = np.zeros_like(fragment.obs[:-1])
+    final_obs[fragment.terminations | fragment.truncations] = fragment.final_obs
+    return dataclasses.replace(fragment, final_obs=final_obs)
 
 
 def open_collector(config: CollectConfig, plan: Plan, console: Console, max_staleness: int = 0) -> Collector:

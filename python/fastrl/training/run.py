@@ -56,9 +56,12 @@ def start_run(
         TrainError, RunDirectoryError, ConfigError: it cannot start; nothing has been written then.
         CollectError: environments or workers fail again and again.
     """
+    settings = task.ranks.settle(settings)
     trainer = task.make_trainer(settings, console)
     if settings.run.init_from is not None:
         load_weights(trainer, settings, task, console)
+    if not task.ranks.is_first:
+        return train(task, trainer, settings, None, console)
     with new_directory(path, name_of(trainer)) as directory:
         return train(task, trainer, settings, directory, console, comments=comments)
 
@@ -85,14 +88,17 @@ def resume_run(
         raise TrainError(f"{path} lies in no run directory: name a new one with --run-dir")
     with ExitStack() as stack:
         directory = None
-        if new_path is None:
+        if new_path is None and task.ranks.is_first:
             # No other process may write to the run between reading its checkpoint and resuming from it.
             directory = stack.enter_context(RunDirectory(own_directory.parent))
             directory.check_own()
         file, state = load_newest(path)
         with using_checkpoint(file, "is no checkpoint of a run that this fastrl can resume"):
             settings = resumed_settings(task, file, saved_settings(state), changes, trust=trust)
+            settings = task.ranks.settle(settings)
             trainer = restored(task, settings, file, state, console)
+        if not task.ranks.is_first:
+            return train(task, trainer, settings, None, console)
         directory = directory or stack.enter_context(new_directory(new_path, name_of(trainer)))
         Checkpoints(directory.checkpoints).drop_after(trainer.steps)
         print_lines(console, f"resuming from {file}")
@@ -372,15 +378,16 @@ class _Session:
         trainer.on_progress = on_console.show
         loggers = Loggers([*own, *further, on_console])
         try:
-            with StopSignals(finishes=trainer.finishes_updates) as stop:
+            several = trainer.ranks.count > 1
+            with StopSignals(finishes=trainer.finishes_updates and not several) as stop:
                 trainer.should_stop = lambda: stop.received is not None
                 self._loop(loggers, stop)
                 if directory is not None:
                     trainer.save_files(directory.path)
             self.signal, self._stopped_by = stop.received, trainer.stopped_by
         except HookError:
-            # A checkpoint keeps what was learned until then, if anything was.
-            if trainer.steps:
+            # A checkpoint keeps what was learned until then, if anything was. Other ranks know nothing of the error.
+            if trainer.steps and trainer.ranks.count == 1:
                 self._save()
             raise
         finally:
@@ -394,12 +401,12 @@ class _Session:
         saved_at, saved_episodes = time.monotonic(), trainer.episodes
         for row in trainer.rows():
             loggers.log(row)
-            if stop.received is not None:
+            if stop.received is not None and trainer.ranks.count == 1:
                 break
             is_due = trainer.ends_stage() or (
-                run.save_freq and trainer.episodes - saved_episodes >= run.save_freq
+                run.save_freq > 0 and trainer.episodes - saved_episodes >= run.save_freq
             )
-            if is_due or time.monotonic() - saved_at >= run.checkpoint_seconds:
+            if any(trainer.ranks.lead(is_due or time.monotonic() - saved_at >= run.checkpoint_seconds)):
                 self._checkpoint(loggers)
                 saved_at, saved_episodes = time.monotonic(), trainer.episodes
         trainer.has_ended = True
@@ -413,9 +420,13 @@ class _Session:
             self._trainer.notify(lambda callback: callback.on_checkpoint(self._trainer.view))
 
     def _save(self) -> None:
+        trainer = self._trainer
+        if self._checkpoints is None and trainer.ranks.count == 1:
+            return
+        # All ranks have a part of it.
+        state = trainer.state_dict()
         if self._checkpoints is not None:
-            trainer = self._trainer
-            trainer.view.checkpoint = self._checkpoints.save(trainer.steps, trainer.state_dict())
+            trainer.view.checkpoint = self._checkpoints.save(trainer.steps, state)
             self.write_facts("running")
 
     def write_facts(self, state: State, stopped_by: str | None = None) -> None:

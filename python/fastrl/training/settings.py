@@ -91,6 +91,16 @@ class RunConfig:
         ),
         Setting(resumable=True),
     ] = 1
+    shards: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=4096,
+            description="parts of each batch whose gradients are added up in a fixed order: any number of ranks"
+            " (--ranks) that divides it learns the same, to the bit. none: as many as ranks; whole batches on one",
+        ),
+        Setting(resumable=True),
+    ] = None
     row_seconds: Annotated[
         float,
         Field(ge=0, description="seconds between rows of metrics; 0: one after every update"),

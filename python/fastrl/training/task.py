@@ -42,6 +42,7 @@ from fastrl.training.trainer import Trainer, Training
 from fastrl.training.transitions import TransitionConfig, TransitionSource
 from fastrl.utils.config import ConfigError, Preset, Values, build, check, sections, to_tree
 from fastrl.utils.names import suggestion
+from fastrl.utils.ranks import ALONE, Ranks
 from fastrl.utils.tables import print_lines
 from fastrl.utils.trust import from_file, trusted_import
 
@@ -77,6 +78,7 @@ class Task(ABC):
     Attributes:
         spec: of environments, set by `on`; None: the settings name them.
         demos: data set to learn from, set by `with_demos`; None: the settings name its folder.
+        ranks: that train together, set by `with_ranks`.
         needs_demos: trainings have the data set that they learn from; False, set by `to_act`: they may lack it.
     """
 
@@ -97,6 +99,7 @@ class Task(ABC):
     evaluates_on_the_way: ClassVar[bool] = True
     learns_from: ClassVar[Sequence[str]] = ("rollouts", "transitions", "dataset")
 
+    ranks: Ranks = ALONE
     spec: EnvSpec | None = None
     demos: Demos | None = None
     needs_demos: bool = True
@@ -302,6 +305,12 @@ class Task(ABC):
         other.demos = demos
         return other
 
+    def with_ranks(self, ranks: Ranks) -> Self:
+        """The same task for one of several ranks."""
+        other = copy.copy(self)
+        other.ranks = ranks
+        return other
+
     def to_act(self) -> Self:
         """The same task for policies that act and do not learn: no data set has to be there."""
         other = copy.copy(self)
@@ -466,11 +475,17 @@ class Task(ABC):
         device, profile = self.prepare(run)
         algorithm_type = find(run.algo)
         seeded = dataclasses.replace(settings, run=dataclasses.replace(run, seed=stage.seed))
+        ranks = self.ranks.with_shards(run.shards)
+        if ranks.shards and not algorithm_type.takes_shards:
+            raise TrainError(f"--algo {run.algo} learns from whole batches, without --ranks and run.shards")
         source = self.make_source(seeded, algorithm_type, console)
+        source.ranks = ranks
+        if ranks.count > 1:
+            source.check_ranks()
         total_timesteps = run.total_timesteps or (run.total_episodes or 1) * source.episode_steps
         config = self.algorithm_settings(settings)
         problem = source.problem(stage.until or total_timesteps, run.seed, device)
-        problem = dataclasses.replace(problem, first_timestep=stage.start)
+        problem = dataclasses.replace(problem, first_timestep=stage.start, ranks=ranks)
         try:
             check_takes(algorithm_type, problem, source.env_actions)
             algorithm = algorithm_type(config, problem)
@@ -479,7 +494,7 @@ class Task(ABC):
         callbacks = [*self.callbacks(settings, source, console), *stopping(run)]
         if isinstance(source, DatasetSource):
             callbacks.append(ValidationLoss(source))
-        if (evaluation := self.evaluation(settings)) is not None:
+        if ranks.is_first and (evaluation := self.evaluation(settings)) is not None:
             callbacks.append(evaluation)
         header = self.header(settings, source.env_id)
         next_stage: Callable[[], Trainer] | None = None
@@ -495,6 +510,7 @@ class Task(ABC):
             callbacks=callbacks,
             profile=profile,
             header=header,
+            ranks=ranks,
             device=device,
             open_films=functools.partial(self.films, settings),
             stage=stage.index,
@@ -508,7 +524,7 @@ class Task(ABC):
         Raises:
             TrainError: there is no such device.
         """
-        use_threads(run.torch_threads)
+        use_threads(run.torch_threads, self.ranks.local_count)
         device = choose_device(run.device)
         return device, Profile(GpuMeter(device).use)
 
@@ -678,9 +694,10 @@ def stopping(run: RunConfig) -> list[Callback]:
     return [] if run.stop_at_return is None else [EarlyStopping(run.stop_at_return)]
 
 
-def use_threads(count: int) -> None:
-    """Sets the number of PyTorch's threads; 0: one for each core, or as OMP_NUM_THREADS says."""
-    torch.set_num_threads(count or min(cores(), _MOST_THREADS))
+def use_threads(count: int, processes: int = 1) -> None:
+    """Sets the number of PyTorch's threads; 0: one for each core, or as OMP_NUM_THREADS says, divided among some
+    processes."""
+    torch.set_num_threads(count or max(min(cores(), _MOST_THREADS) // processes, 1))
 
 
 def choose_device(name: str) -> str:

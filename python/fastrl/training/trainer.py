@@ -12,7 +12,8 @@ from rich.console import RenderableType
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.protocol import CollectError, Report
 from fastrl.training.callbacks import Callback, Run, by_name
-from fastrl.training.errors import HookError
+from fastrl.training.checkpoint import checksum
+from fastrl.training.errors import HookError, TrainError
 from fastrl.training.experience import Episodes, Source
 from fastrl.training.metrics import brief
 from fastrl.training.profiler import Profile, add_parts
@@ -21,6 +22,7 @@ from fastrl.training.run_directory import RunDirectory
 from fastrl.training.settings import RunConfig
 from fastrl.utils.errors import UserError
 from fastrl.utils.interrupts import Interrupted
+from fastrl.utils.ranks import ALONE, Ranks
 from fastrl.utils.timer import Stopwatch
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class Training(ABC):
         callbacks: called after each update, in this order.
         profile: adds up where the time goes.
         header: entries of checkpoints that describe the run: its kind, environment, settings.
+        ranks: that train together.
         device: where networks learn, for people.
         open_films: makes films of its policy, see `fastrl.training.task.Task.films`; None: there are no films.
 
@@ -71,6 +74,7 @@ class Training(ABC):
         callbacks: Sequence[Callback] = (),
         profile: Profile | None = None,
         header: Mapping[str, Any] | None = None,
+        ranks: Ranks = ALONE,
         device: str = "cpu",
         open_films: Callable[[], "Films"] | None = None,
     ) -> None:
@@ -78,6 +82,7 @@ class Training(ABC):
         self.callbacks = list(callbacks)
         self.profile = profile or Profile()
         self.header = dict(header or {})
+        self.ranks = ranks
         self.device = device
         self.open_films = open_films
         self.watch = Stopwatch()
@@ -286,6 +291,10 @@ class Trainer(Training):
         self.stage, self._stage_end, self._next_stage = stage, stage_end, next_stage
         self.algorithm, self.algorithm_name = algorithm, algorithm.name
         self.source, self.env_id = source, source.env_id
+        # What rank 0 has said last, if there are several ranks.
+        self._is_stopped = False
+        # Seconds of exchange at the last row.
+        self._exchanged = 0.0
         source.attach(algorithm)
 
     @property
@@ -330,10 +339,22 @@ class Trainer(Training):
         if self.is_done():
             return
         self.notify(lambda callback: callback.on_start(self.view))
+        self._agree(is_due=False)
         while not self.is_over():
             if self.ends_stage():
                 self._start_stage()
             yield from self._rows_of_stage()
+
+    def is_over(self) -> bool:
+        return super().is_over() if self.ranks.count == 1 else self.is_done() or self._is_stopped
+
+    def _agree(self, *, is_due: bool) -> bool:
+        """Whether a row is due: rank 0 decides this, and whether the session is over, by its clock and its signals."""
+        if self.ranks.count == 1:
+            return is_due
+        wants_to_stop = self.stopped_by is not None or self.should_stop()
+        is_due, self._is_stopped = self.ranks.lead(is_due, wants_to_stop)
+        return is_due
 
     def ends_stage(self) -> bool:
         return self._stage_end is not None and self.steps >= self._stage_end
@@ -361,13 +382,13 @@ class Trainer(Training):
                     self._learn(source, ended)
                 except Interrupted:
                     # The state is that after the last update; before the first there is nothing to keep.
-                    if not self.iteration:
+                    if not self.iteration or self.ranks.count > 1:
                         raise
                     if self.steps == steps and not ended:
                         break
                 now = time.perf_counter()
                 # An evaluation has a row of its own: the next one would replace its scores.
-                is_due = now - clock >= self.run.row_seconds or self.has_new_scores
+                is_due = self._agree(is_due=now - clock >= self.run.row_seconds or self.has_new_scores)
                 if not (is_due or self.is_over() or self.ends_stage()):
                     continue
                 passed, clock = now - clock, now
@@ -423,6 +444,7 @@ class Trainer(Training):
             "rollout/episodes": len(ended),
             **{f"train/{name}": number for name, number in metrics.items()},
             **self.source.numbers(),
+            **self._exchange_numbers(passed),
         }
         highlights = [] if self.source.goal else [f"return {brief(self.mean_return)}"]
         highlights += [f"{name} {brief(metrics[name])}" for name in _SHOWN if name in metrics]
@@ -434,6 +456,25 @@ class Trainer(Training):
         self.view.numbers = row.record()
         return row
 
+    def _exchange_numbers(self, passed: float) -> dict[str, Number]:
+        """The share of the time since the last row in which ranks exchanged gradients and experience."""
+        if self.ranks.count == 1:
+            return {}
+        seconds, self._exchanged = self.ranks.exchange.seconds - self._exchanged, self.ranks.exchange.seconds
+        return {"time/share_exchange": seconds / passed}
+
+    def _check_ranks(self) -> None:
+        """Compares the parameters of all ranks.
+
+        Raises:
+            TrainError: they differ.
+        """
+        if len(set(self.ranks.gather(checksum(self.algorithm.policy_state())))) > 1:
+            raise TrainError(
+                "ranks have come to different parameters: they should run on processors of one kind, with one version"
+                " of PyTorch and as many threads (run.torch_threads)"
+            )
+
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         return self.algorithm.load_policy(state["learner"])
 
@@ -441,6 +482,9 @@ class Trainer(Training):
         return {**self.header, "steps": self.steps, "policy": self.algorithm.policy_state()}
 
     def state_dict(self) -> dict[str, Any]:
+        """As of `Training`; with several ranks all of them have to call it."""
+        if self.ranks.count > 1:
+            self._check_ranks()
         return {
             **super().state_dict(),
             "learner": self.algorithm.state_dict(),

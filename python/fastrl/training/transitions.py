@@ -20,8 +20,9 @@ from fastrl.rollout.fragment import Fragment
 from fastrl.training.dataset_source import opened
 from fastrl.training.demo_arrays import Demos, check_env
 from fastrl.training.demo_replay import DemoReplay, OfflineConfig
+from fastrl.training.errors import TrainError
 from fastrl.training.goals import Goals
-from fastrl.training.minibatches import Minibatches, MinibatchSource, ReplayConfig
+from fastrl.training.minibatches import Minibatches, MinibatchSource, ReplayConfig, check_ranks
 from fastrl.training.rollouts import CollectConfig, RolloutSource
 from fastrl.training.row import Number
 from fastrl.utils.config import Setting, section
@@ -128,6 +129,14 @@ class TransitionSource(MinibatchSource, RolloutSource):
         self._next_obs: list[int | None] = [None] * num_envs
         # State to resume from, for the first session.
         self._to_resume: Mapping[str, Any] | None = None
+
+    def check_ranks(self) -> None:
+        super().check_ranks()
+        if self._replay_config.overlap:
+            raise TrainError(
+                f"--ranks {self.ranks.count}: each has to have the same replay; set replay.overlap to false"
+            )
+        check_ranks(self._replay_config, self.ranks.count)
 
     def _num_steps(self, algorithm: Algorithm[Any]) -> int:
         return self._replay_config.train_freq

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -36,16 +36,22 @@ class Ended:
 
 
 def start(
-    command: Sequence[str], output: IO[Any] | None = None, *, pipes: bool = False
+    command: Sequence[str],
+    output: IO[Any] | None = None,
+    *,
+    pipes: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Starts a process. Ctrl-C does not reach it.
 
     Args:
         output: a file for all that it prints; None: it prints where this process does.
         pipes: its input and its standard output are pipes of this process, not the above; otherwise it has no input.
+        environment: variables that it has beside those of this process.
     """
     return subprocess.Popen(
         command,
+        env=None if environment is None else {**os.environ, **environment},
         stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
         stdout=subprocess.PIPE if pipes else output,
         stderr=output if pipes or output is None else subprocess.STDOUT,

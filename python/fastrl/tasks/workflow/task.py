@@ -83,6 +83,8 @@ class WorkflowTask(Task):
     def make_trainer(self, settings: Any, console: Console | None = None, *, stage: int = 0) -> SearchTrainer:
         run: RunConfig = settings.run
         _check(run)
+        if self.ranks.count > 1 or run.shards is not None:
+            raise TrainError("a search for workflows trains in one process: leave out --ranks and run.shards")
         device, profile = self.prepare(run)
         search: SearchConfig = settings.search
         if search.plain_ppo and console is not None:

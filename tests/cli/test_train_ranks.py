@@ -1,0 +1,92 @@
+"""``fastrl train --ranks``: a rank that is killed ends all, and the run resumes without it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fastrl.cli.main import main
+from fastrl.training.checkpoint import load_newest
+
+OPTIONS = [
+    "CartPole-v1",
+    "--collector=sequential",
+    "--num-envs=4",
+    "--ppo.num-steps=16",
+    "--ppo.hidden=8",
+    "--run.eval-episodes=0",
+    "--run.row-seconds=0",
+    "--run.checkpoint-seconds=0",
+    "--device=cpu",
+]
+
+
+def children(pid: int) -> dict[int, int]:
+    """Processes that a process has started, by their rank."""
+    found = {}
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+        ranks = [int(each[5:]) for each in variables if each.startswith(b"RANK=")]
+        found |= dict.fromkeys(ranks, int(child))
+    return found
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_all_and_the_run_resumes_without_it(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "fastrl", "train", *OPTIONS, f"--run-dir={run}", "--ranks=2"]
+    process = subprocess.Popen(
+        [*command, "--total-timesteps=100000000"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        until = time.monotonic() + 120
+        while not list(run.glob("checkpoints/step-*")):
+            assert process.poll() is None and time.monotonic() < until
+            time.sleep(0.1)
+        ranks = children(process.pid)
+        assert ranks.keys() == {0, 1}
+        os.kill(ranks[1], signal.SIGKILL)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    assert re.search(r"^fastrl train: error: rank 1 of 2 was killed by SIGKILL, so all have ended", errors)
+    assert errors.count("\n") == 1
+    assert not any(map(is_running, ranks.values()))
+    steps = load_newest(run)[1]["steps"]
+    assert main(["train", f"--resume={run}", f"--total-timesteps={steps + 64}"]) == 0
+    assert load_newest(run)[1]["steps"] == steps + 64
+    # What ranks decide about shards stays.
+    assert "shards = 2" in (run / "config.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--ranks=two"], "--ranks should be a number from 1 to 1024, got 'two'"),
+        (["--ranks=0"], "--ranks should be a number from 1 to 1024, got '0'"),
+        (["--ranks=2", "--seeds=0,1"], "--seeds does not go with --ranks 2"),
+        (["--ranks=2", "--auto"], "--auto does not go with --ranks 2"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    options: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "CartPole-v1", *options]) == 2
+    assert line in capsys.readouterr().err
