@@ -27,7 +27,7 @@ def on_ranks(count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]
     try:
         for process in processes:
             process.start()
-        found = [receiver.recv() if receiver.poll(120) else "no answer" for receiver, _ in pipes]
+        found = [receiver.recv() if receiver.poll(300) else "no answer" for receiver, _ in pipes]
     finally:
         for process in processes:
             process.join(10)
