@@ -241,15 +241,6 @@ def test_numpy_and_onnxruntime_are_enough(tmp_path: Path) -> None:
     assert loaded == ["fastrl", "fastrl.runtime"]
 
 
-def test_environments_register_when_gymnasium_comes() -> None:
-    code = (
-        "import sys, fastrl; assert 'gymnasium' not in sys.modules; import gymnasium;"
-        "print('fastrl/ring-v0' in gymnasium.registry, fastrl.envs.RingEnv.__name__)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.split() == ["True", "RingEnv"]
-
-
 def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(tmp_path / "none"), "--out", str(tmp_path / "x.onnx")]) == 2
     assert main(["export", str(tmp_path / "none"), "--out", str(tmp_path / "x.txt")]) == 2
