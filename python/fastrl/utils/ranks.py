@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fastrl.utils.errors import UserError
+from fastrl.utils.shared_tables import SharedTables
 
 T = TypeVar("T")
 
@@ -57,10 +58,12 @@ class Exchange:
     Attributes:
         seconds: spent, the wait for slower ranks included.
         nbytes: that this rank has received of gradients.
+        tables: where ranks of one machine share them; None: they are sent.
     """
 
     seconds: float = 0.0
     nbytes: int = 0
+    tables: SharedTables | None = None
 
 
 @dataclass(frozen=True)
@@ -175,11 +178,15 @@ class Ranks:
 
     def _all_gather(self, table: Tensor) -> list[Tensor]:
         def gather() -> list[Tensor]:
+            self.exchange.nbytes += table.nbytes * (self.count - 1)
+            if self.exchange.tables is not None and not table.is_cuda:
+                shared = self.exchange.tables.exchange(table)
+                if shared is not None:
+                    return shared
             # NCCL serves GPUs of their own; gloo, which two ranks on one GPU need, tensors in main memory.
             sent = table if table.is_cuda and "nccl" in _backends() else table.cpu()
             received = [torch.empty_like(sent) for _ in range(self.count)]
             dist.all_gather(received, sent)
-            self.exchange.nbytes += sent.nbytes * (self.count - 1)
             return [each.to(table.device) for each in received]
 
         return self._timed(gather)
@@ -249,7 +256,9 @@ def connected() -> Ranks:
         raise RanksError(
             f"rank {env[RANK]} of {count} cannot join the others at {where}: {str(error)[:200]}"
         ) from None
-    return Ranks(int(env[RANK]), count, local_count)
+    rank = int(env[RANK])
+    tables = SharedTables(rank, count) if local_count == count else None
+    return Ranks(rank, count, local_count, exchange=Exchange(tables=tables))
 
 
 def disconnect() -> None:
