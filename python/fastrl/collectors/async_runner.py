@@ -13,7 +13,7 @@ from fastrl.collectors.env_runner import PARTS, Arrays, Stopped, arrays_for, che
 from fastrl.collectors.protocol import Plan, expect_spaces
 from fastrl.collectors.running import RunningEpisode, actions_of, reached, state_of
 from fastrl.collectors.vector_backends import expect_masks, native_vector_env
-from fastrl.collectors.vector_runner import End, EpisodeSink, episode_arrays
+from fastrl.collectors.vector_runner import End, EndedEpisode, EpisodeSink, episode_arrays
 from fastrl.envs.async_vector import AsyncNativeVectorEnv, Batch
 from fastrl.networks.compiled_actor import values_of
 from fastrl.utils.seeding import NO_ENV, act_streams
@@ -160,7 +160,7 @@ class AsyncEnvRunner:
         """Runs the episodes of these numbers.
 
         Args:
-            on_end: called with each episode that has ended.
+            on_end: called with episodes that have ended.
         """
         if self._episodes is None:
             self._episodes = arrays_for(self.plan, self.plan.num_envs)
@@ -190,9 +190,9 @@ class AsyncEnvRunner:
             free = rows[ended]
             for row, info in zip(free.tolist(), batch.episode_info[ended].tolist(), strict=True):
                 length = int(self._steps[row])
-                arrays = episode_arrays(kept, row, length)
+                [arrays] = episode_arrays(kept, np.array([row]), length)
                 check_masks(self.plan, arrays, length)
-                on_end(arrays, int(self.numbers[row]), float(self._returns[row]), tuple(info))
+                on_end([EndedEpisode(arrays, int(self.numbers[row]), float(self._returns[row]), tuple(info))])
             self.seconds["buffer"] += perf_counter() - start
             if not ended.all():
                 self._choose_actions(rows[~ended], batch.obs[~ended], self._steps, kept)

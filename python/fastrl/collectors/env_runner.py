@@ -88,8 +88,7 @@ def fragment_of(
     steps = meta.num_steps
     cut = first_steps(arrays, steps)
     if plan.unit == "episodes":
-        cut["final_obs"] = np.zeros_like(cut["obs"][:steps])
-        cut["final_obs"][-1] = cut["obs"][-1]
+        cut["final_obs"] = cut["obs"][1:]
         if (states := plan.zero_states(1)) is not None:
             cut |= dict.fromkeys(STATE_ARRAYS, states)
     return Fragment(

@@ -29,7 +29,7 @@ from fastrl.collectors.resources import WorkerCount, count_workers
 from fastrl.collectors.running import RunningEpisodes
 from fastrl.collectors.vector_backends import NativeBackend, ProcessBackend
 from fastrl.collectors.vector_env_backend import VectorEnvBackend
-from fastrl.collectors.vector_runner import VectorEnvRunner
+from fastrl.collectors.vector_runner import EndedEpisode, VectorEnvRunner
 from fastrl.envs.process_pool import SHUTDOWN_GRACE_S, WorkerError
 from fastrl.envs.vector import NativeVectorEnv
 from fastrl.networks.compiled_actor import MlpActor
@@ -115,7 +115,7 @@ class LockstepCollector:
                 self._arrays = [arrays_for(self.plan, self.plan.num_envs)]
             return self._collect_steps(self._arrays[0])
         fragments: list[Fragment] = []
-        self._collect_episodes(fragments.append)
+        self._collect_episodes(fragments.extend)
         return sorted(fragments, key=lambda fragment: int(fragment.episodes[0, 1]))
 
     def refresh_observations(self) -> None:
@@ -144,8 +144,7 @@ class LockstepCollector:
             if self._whole:
                 self._collect_episodes(background.give, int(min(batch, self._stop_at - self._next)))
             else:
-                for fragment in self._collect_steps(arrays_for(self.plan, self.plan.num_envs)):
-                    background.give(fragment)
+                background.give(self._collect_steps(arrays_for(self.plan, self.plan.num_envs)))
 
     def _collect_steps(self, arrays: Arrays) -> list[Fragment]:
         """Collects the next steps into some arrays: one fragment, unless the backend has steps that are no steps of the
@@ -174,17 +173,19 @@ class LockstepCollector:
             self._count(each)
         return fragments
 
-    def _collect_episodes(self, give: Callable[[Fragment], Any], count: int | None = None) -> None:
-        """Runs the next episodes, and gives each away when it has ended."""
+    def _collect_episodes(self, give: Callable[[list[Fragment]], Any], count: int | None = None) -> None:
+        """Runs the next episodes, and gives them away when they have ended."""
         version = self._load()
         count = count or self.plan.episodes
 
-        def on_end(arrays: Arrays, number: int, total: float, info: tuple[float, ...]) -> None:
-            length = len(arrays["rewards"])
-            meta = FragmentMeta(length, [total], [length], [(NO_ENV, number)], [info])
-            fragment = fragment_of(self.plan, arrays, meta, version, np.array([NO_ENV], np.int64))
-            self._count(fragment)
-            give(fragment)
+        def on_end(episodes: list[EndedEpisode]) -> None:
+            fragments = []
+            for arrays, number, total, info in episodes:
+                length = len(arrays["rewards"])
+                meta = FragmentMeta(length, [total], [length], [(NO_ENV, number)], [info])
+                fragments.append(fragment_of(self.plan, arrays, meta, version, np.array([NO_ENV], np.int64)))
+                self._count(fragments[-1])
+            give(fragments)
 
         first, self._next = self._next, self._next + count
         self._runner.run_episodes(range(first, first + count), on_end)
@@ -293,9 +294,9 @@ class _Background:
         with self._changed:
             self._changed.notify_all()
 
-    def give(self, fragment: Fragment) -> None:
+    def give(self, fragments: list[Fragment]) -> None:
         with self._changed:
-            self._ready.append(fragment)
+            self._ready += fragments
             self._changed.notify_all()
 
     def take(self, timeout: float | None) -> Fragment | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +31,26 @@ from fastrl.utils.seeding import NO_ENV, act_streams, env_seeds
 End = tuple[int, int, int, float, int, int, tuple[float, ...]]
 
 
-# Takes an episode that has ended: its arrays [T, 1, ...], number, return and values of its infos.
-EpisodeSink = Callable[[Arrays, int, float, tuple[float, ...]], None]
+class EndedEpisode(NamedTuple):
+    """A whole episode: its arrays [T, 1, ...], number, return and values of its infos."""
+
+    arrays: Arrays
+    number: int
+    total: float
+    info: tuple[float, ...]
 
 
-def episode_arrays(kept: Arrays, row: int, length: int) -> Arrays:
-    """Copies the first steps of a row."""
-    return {name: array[:, row : row + 1].copy() for name, array in first_steps(kept, length).items()}
+# Takes episodes that have ended at the same step.
+EpisodeSink = Callable[[list[EndedEpisode]], None]
+
+
+def episode_arrays(kept: Arrays, rows: NDArray[np.integer], length: int) -> list[Arrays]:
+    """Copies the first steps of some rows, of all together; returns the arrays of each."""
+    copies = {}
+    for name, array in first_steps(kept, length).items():
+        own = array if len(rows) == array.shape[1] else array[:, rows]
+        copies[name] = own.swapaxes(0, 1).copy()[:, :, None]
+    return [dict(zip(copies, arrays, strict=True)) for arrays in zip(*copies.values(), strict=True)]
 
 
 class VectorEnvRunner:
@@ -329,7 +342,7 @@ class VectorEnvRunner:
         """Runs the episodes of these numbers.
 
         Args:
-            on_end: called with each episode that has ended.
+            on_end: called with episodes that have ended.
         """
         if self._episodes is None or self._step is None:
             self._episodes = arrays_for(self.plan, len(self.env_indices))
@@ -344,28 +357,39 @@ class VectorEnvRunner:
             self._step_envs(step, 0)
             start = perf_counter()
             at = self._steps[rows]
-            kept["obs"][at, rows] = step["obs"][0, rows]
-            for name in kept.keys() - {"obs"}:
-                kept[name][at, rows] = step[name][0, rows]
+            # All rows at the same step take a plain copy, which is several times as fast.
+            same = len(rows) == len(playing) and at.min() == at.max()
+            place, source = (int(at[0]), slice(None)) if same else ((at, rows), rows)
+            for name in kept:
+                kept[name][place] = step[name][0, source]
             self._steps[rows] += 1
             self._returns[rows] += step["rewards"][0, rows]
-            step["obs"][0, rows] = step["obs"][1, rows]
+            step["obs"][0, source] = step["obs"][1, source]
             ended = playing & (step["terminations"][0] | step["truncations"][0])
-            for row in np.flatnonzero(ended).tolist():
-                length = int(self._steps[row])
-                kept["obs"][length, row] = step["final_obs"][0, row]
-                arrays = episode_arrays(kept, row, length)
-                check_masks(self.plan, arrays, length)
-                if self.backend.num_workers:
-                    check_finite(self.plan, arrays, length, [NO_ENV], [int(self.numbers[row])], [0])
-                info = tuple(self.backend.ended_info[row].tolist())
-                on_end(arrays, int(self.numbers[row]), float(self._returns[row]), info)
+            if ended.any():
+                on_end(self._take_ended(kept, step, np.flatnonzero(ended)))
             self.seconds["buffer"] += perf_counter() - start
             if ended.any():
                 late = self._steal_reserved(ended)
                 self._prepare_episodes(self._start_reserved(waiting, ended))
                 if late.any():
                     self._start_episodes(late, step["obs"][0])
+
+    def _take_ended(self, kept: Arrays, step: Arrays, rows: NDArray[np.intp]) -> list[EndedEpisode]:
+        """The episodes of rows that have ended with a step."""
+        lengths = self._steps[rows]
+        kept["obs"][lengths, rows] = step["final_obs"][0, rows]
+        ended = {}
+        for length in np.unique(lengths).tolist():
+            own = rows[lengths == length]
+            for row, arrays in zip(own.tolist(), episode_arrays(kept, own, length), strict=True):
+                number = int(self.numbers[row])
+                check_masks(self.plan, arrays, length)
+                if self.backend.num_workers:
+                    check_finite(self.plan, arrays, length, [NO_ENV], [number], [0])
+                info = tuple(self.backend.ended_info[row].tolist())
+                ended[row] = EndedEpisode(arrays, number, float(self._returns[row]), info)
+        return [ended[row] for row in rows.tolist()]
 
     def _start_reserved(
         self, waiting: Iterator[int], free: NDArray[np.bool_] | None = None

@@ -39,8 +39,8 @@ class Fragment:
         episode_info: float64 [E] for each key of ``Plan.episode_info``: the value in the last info of the episode, or
             else in the info of its reset; NaN where neither has the key.
 
-    A fragment of a whole episode has one environment and as many steps as the episode: ``obs[T]`` is then
-    ``final_obs[T - 1]``.
+    A fragment of a whole episode has one environment and as many steps as the episode: ``final_obs`` is then
+    ``obs[1:]``, the same memory.
     """
 
     obs: NDArray[Any]
