@@ -142,6 +142,23 @@ def test_no_episode_beyond_the_limit_is_taken(name: str) -> None:
         assert collector.report().episodes == 33
 
 
+@pytest.mark.parametrize("name", ["sequential", *PYTHON, "native", *RAY])
+def test_many_are_taken_at_once(name: str) -> None:
+    same = plan("episodes", "fastrl/Cage2-v0", 40, episode_length=10)
+    options: dict[str, Any] = {} if name == "sequential" else {"n_workers": 2}
+    with make_collector(name, same, **options) as collector:
+        collector.publish(np.zeros(same.make_actor().weights_nbytes // 4, np.float32))
+        collector.limit(33)
+        numbers, most = [], 0
+        while found := collector.take_many(5, 60.0):
+            numbers += [int(fragment.episodes[0, 1]) for fragment in found]
+            most = max(most, len(found))
+        assert sorted(numbers) == list(range(33))
+        assert most <= 5
+        # Games of 10 steps end together where they are stepped together.
+        assert most == 5 or name != "native"
+
+
 class ExactPlan(Plan):
     reward_dtype = np.float64
 

@@ -262,6 +262,11 @@ class Collector(Protocol):
         """
         ...
 
+    def take_many(self, most: int, timeout: float | None = None) -> list[Fragment]:
+        """Returns up to ``most`` finished fragments, those that are there; otherwise as `take`, with an empty list for
+        None. Many short episodes cost less than one by one."""
+        ...
+
     def limit(self, end: int) -> None:
         """Makes `take` start no episode with this number or a higher one, with unit "episodes". It may be called again
         with a higher number; by default there is no limit."""

@@ -231,6 +231,9 @@ class TaskScheduler(ABC, Generic[W]):
         return fragments
 
     def take(self, timeout: float | None = None) -> Fragment | None:
+        return next(iter(self.take_many(1, timeout)), None)
+
+    def take_many(self, most: int, timeout: float | None = None) -> list[Fragment]:
         self._use("take")
         until = math.inf if timeout is None else time.monotonic() + timeout
         with self._learner_time.waiting():
@@ -238,13 +241,13 @@ class TaskScheduler(ABC, Generic[W]):
             self._schedule()
             while not self._ready:
                 if not self._running and self._remaining() < 1:
-                    return None
+                    return []
                 left = until - time.monotonic()
                 if left < 0:
-                    return None
+                    return []
                 self._receive(min(left, POLL_INTERVAL_S))
                 self._schedule()
-            return self._ready.popleft()
+            return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
 
     def limit(self, end: int) -> None:
         """See `fastrl.collectors.protocol.Collector`."""

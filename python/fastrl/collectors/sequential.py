@@ -51,6 +51,10 @@ class SequentialCollector:
     def take(self, timeout: float | None = None) -> Fragment | None:
         return self._collect() if self._next < self._end else None
 
+    def take_many(self, most: int, timeout: float | None = None) -> list[Fragment]:
+        fragment = self.take(timeout)
+        return [] if fragment is None else [fragment]
+
     def limit(self, end: int) -> None:
         self._end = end
 

@@ -124,9 +124,12 @@ class LockstepCollector:
             self._runner.refresh_observations()
 
     def take(self, timeout: float | None = None) -> Fragment | None:
+        return next(iter(self.take_many(1, timeout)), None)
+
+    def take_many(self, most: int, timeout: float | None = None) -> list[Fragment]:
         if self._background is None:
             self._background = _Background(self._collect_ahead, self._max_pending, self._is_allowed)
-        return self._background.take(timeout)
+        return self._background.take(most, timeout)
 
     def limit(self, end: int) -> None:
         self._stop_at = end
@@ -299,7 +302,7 @@ class _Background:
             self._ready += fragments
             self._changed.notify_all()
 
-    def take(self, timeout: float | None) -> Fragment | None:
+    def take(self, most: int, timeout: float | None) -> list[Fragment]:
         with self._changed:
             self._changed.wait_for(
                 lambda: (
@@ -309,10 +312,10 @@ class _Background:
             )
             if self._ready:
                 self._changed.notify_all()
-                return self._ready.popleft()
+                return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
             if self._problem is not None:
                 raise self._problem
-            return None
+            return []
 
     def end(self) -> None:
         with self._changed:

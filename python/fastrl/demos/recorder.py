@@ -41,8 +41,8 @@ from fastrl.utils.seeding import NO_ENV, env_seed, env_seeds
 # Bytes of episodes that wait to be written, at most, as far as their lengths are known.
 PENDING_BYTES = 2**28
 
-# Episodes that wait to be written, at most.
-MOST_PENDING = 8192
+# Episodes that wait to be written, and those that are taken from the collector at once, at most.
+MOST_PENDING, MOST_TAKEN = 8192, 128
 
 # The most environments that are stepped together where they are compiled.
 NATIVE_ENVS = 1024
@@ -268,13 +268,12 @@ class Recording:
         if limit == self._end or limit - self._limit >= self._window // 8:
             self.collector.limit(limit)
             self._limit = limit
-        fragment = self.collector.take(timeout)
-        found = []
-        if fragment is not None:
+        for fragment in self.collector.take_many(MOST_TAKEN, timeout):
             self._early[int(fragment.episodes[0, 1])] = fragment
-            while (following := self._early.pop(self._next, None)) is not None:
-                found.append(following)
-                self._next += 1
+        found = []
+        while (following := self._early.pop(self._next, None)) is not None:
+            found.append(following)
+            self._next += 1
         return found
 
     @property
