@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
 
 from fastrl.collectors.action_noise import Noise, NoiseKind
 from fastrl.collectors.expert import ExpertSpec
@@ -517,7 +518,7 @@ def _write(plan: RecordingPlan, writer: EpisodeWriter, fragments: list[Fragment]
     exact = plan.obs_rows
     assert isinstance(exact, ExactRows)
     lengths = [len(fragment) for fragment in fragments]
-    rows = np.concatenate([fragment.obs[:, 0] for fragment in fragments])
+    rows = _joined([fragment.obs[:, 0] for fragment in fragments])
     numbers = np.array([fragment.episodes[0, 1] for fragment in fragments])
     seeds = env_seeds(plan.seed, np.full(len(numbers), NO_ENV), numbers).tolist()
     # Collectors check rows of floats themselves.
@@ -530,19 +531,24 @@ def _write(plan: RecordingPlan, writer: EpisodeWriter, fragments: list[Fragment]
             f"{plan.env.id}: the observation after step {row - firsts[at]} of episode {numbers[at]} (reset with seed"
             f" {seeds[at]}) has {value}; observations should be finite"
         )
-    taken, experts = recorded_pair(np.concatenate([fragment.actions for fragment in fragments]))
+    taken, experts = recorded_pair(_joined([fragment.actions for fragment in fragments]))
     steps = Episode(
         observations=exact.read(rows),
         actions=taken,
-        rewards=np.concatenate([fragment.rewards[:, 0] for fragment in fragments]).astype(
-            np.float64, copy=False
-        ),
-        terminated=np.concatenate([fragment.terminations[:, 0] for fragment in fragments]),
-        truncated=np.concatenate([fragment.truncations[:, 0] for fragment in fragments]),
+        rewards=_joined([fragment.rewards[:, 0] for fragment in fragments]).astype(np.float64, copy=False),
+        terminated=_joined([fragment.terminations[:, 0] for fragment in fragments]),
+        truncated=_joined([fragment.truncations[:, 0] for fragment in fragments]),
         expert_actions=experts if has_noise else None,
         infos=exact.read_infos(rows) if exact.infos else None,
     )
     writer.write_many(steps, lengths, seeds)
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """Arrays one after the other. `numpy.concatenate` gives up the interpreter's lock at each of them, so that a thread
+    that collects meanwhile takes half as long again."""
+    data = b"".join([np.ascontiguousarray(part) for part in parts])
+    return np.frombuffer(data, parts[0].dtype).reshape(sum(map(len, parts)), *parts[0].shape[1:])
 
 
 @contextlib.contextmanager
