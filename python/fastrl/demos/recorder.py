@@ -547,7 +547,7 @@ def _write(plan: RecordingPlan, writer: EpisodeWriter, fragments: list[Fragment]
 def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
     """Arrays one after the other. `numpy.concatenate` gives up the interpreter's lock at each of them, so that a thread
     that collects meanwhile takes half as long again."""
-    data = b"".join([np.ascontiguousarray(part) for part in parts])
+    data = b"".join([np.ascontiguousarray(part).data for part in parts])
     return np.frombuffer(data, parts[0].dtype).reshape(sum(map(len, parts)), *parts[0].shape[1:])
 
 
