@@ -1,4 +1,4 @@
-"""``fastrl train --ranks``: a rank that is killed ends all, and the run resumes without it."""
+"""``fastrl train --ranks``: a rank that is killed or hangs ends all, and the run resumes without it."""
 
 import os
 import re
@@ -43,10 +43,10 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.slow
-def test_a_killed_rank_ends_all_and_the_run_resumes_without_it(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    command = [sys.executable, "-m", "fastrl", "train", *OPTIONS, f"--run-dir={run}", "--ranks=2"]
+def after_a_signal(run: Path, rank: int, number: signal.Signals, *options: str) -> str:
+    """What a run of two ranks prints of errors after one of them was sent a signal. It ends within 30 seconds, with
+    exit code 1, and leaves no process."""
+    command = [sys.executable, "-m", "fastrl", "train", *OPTIONS, f"--run-dir={run}", "--ranks=2", *options]
     process = subprocess.Popen(
         [*command, "--total-timesteps=100000000"],
         stdout=subprocess.DEVNULL,
@@ -61,19 +61,34 @@ def test_a_killed_rank_ends_all_and_the_run_resumes_without_it(tmp_path: Path) -
             time.sleep(0.1)
         ranks = children(process.pid)
         assert ranks.keys() == {0, 1}
-        os.kill(ranks[1], signal.SIGKILL)
+        os.kill(ranks[rank], number)
         _, errors = process.communicate(timeout=30)
     finally:
         process.kill()
     assert process.returncode == 1
-    assert re.search(r"^fastrl train: error: rank 1 of 2 was killed by SIGKILL, so all have ended", errors)
     assert errors.count("\n") == 1
     assert not any(map(is_running, ranks.values()))
+    return errors
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_all_and_the_run_resumes_without_it(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    errors = after_a_signal(run, 1, signal.SIGKILL)
+    assert re.search(r"^fastrl train: error: rank 1 of 2 was killed by SIGKILL, so all have ended", errors)
     steps = load_newest(run)[1]["steps"]
     assert main(["train", f"--resume={run}", f"--total-timesteps={steps + 64}"]) == 0
     assert load_newest(run)[1]["steps"] == steps + 64
     # What ranks decide about shards stays.
     assert "shards = 2" in (run / "config.toml").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_hangs_is_named_and_all_end(tmp_path: Path, rank: int) -> None:
+    errors = after_a_signal(tmp_path / "run", rank, signal.SIGSTOP, "--run.rank-timeout=5")
+    assert errors.startswith(f"fastrl train: error: rank {rank} of 2 does not answer any more")
+    assert load_newest(tmp_path / "run")[1]["steps"] > 0
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,9 @@ def test_a_signal_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
     found: list[Path] = []
 
     def stop() -> None:
+        # The file is there before the command takes signals, its first row after that.
         while not (found or done.wait(0.1)):
-            found.extend(run.glob("metrics.jsonl"))
+            found.extend(path for path in run.glob("metrics.jsonl") if path.stat().st_size)
         os.kill(os.getpid(), number)
 
     done = threading.Event()

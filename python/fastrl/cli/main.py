@@ -16,7 +16,7 @@ from fastrl.cli.eval import evaluate
 from fastrl.cli.export import export
 from fastrl.cli.pipeline import pipeline
 from fastrl.cli.plot import plot
-from fastrl.cli.ranks import EXIT_LOST, is_launched
+from fastrl.cli.ranks import is_launched
 from fastrl.cli.render import render
 from fastrl.cli.runs import runs
 from fastrl.cli.train import train
@@ -24,6 +24,7 @@ from fastrl.cli.tune import tune
 from fastrl.cli.verify import verify
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.errors import UserError
+from fastrl.utils.heartbeat import EXIT_LOST
 from fastrl.utils.names import nearest
 from fastrl.utils.output import ignoring_write_errors, redirect_to_null, repair_streams
 from fastrl.utils.processes import require_main_guard

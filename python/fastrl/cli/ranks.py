@@ -14,12 +14,8 @@ from typing import IO, Any
 from fastrl.cli.arguments import print_error
 from fastrl.cli.seeds import without
 from fastrl.utils.child_process import start
+from fastrl.utils.heartbeat import EXIT_LOST, LAUNCHED
 from fastrl.utils.interrupts import StopSignals
-
-# Exit code of a rank whose connection to another one is lost.
-EXIT_LOST = 75
-# Set in ranks that `launch` has started: it says why they end.
-LAUNCHED = "FASTRL_LAUNCHED_RANK"
 
 # Seconds that ranks have to end by themselves once one has ended, and between two looks at them.
 _GRACE, _INTERVAL = 10.0, 0.05
@@ -43,14 +39,20 @@ def launch(prog: str, arguments: Sequence[str], count: int) -> int:
         failed = _first_failed(processes, stop)
         if failed is None:
             return 0
-        _end_all(processes)
-        code, first = processes[failed].returncode, processes[0].poll()
+        if processes[failed].poll() is not None:
+            _end_all(processes)
+        code, first = processes[failed].poll(), processes[0].poll()
         if first not in (None, 0, EXIT_LOST) and first > 0:
             # It has said why itself, also where others have failed in the same way.
             return first
-        if failed and code > 0:
-            _print_end(outputs[failed - 1])
-        why = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
+        if code is None:
+            why = "does not answer any more (run.rank_timeout)"
+        else:
+            if failed and code > 0:
+                _print_end(outputs[failed - 1])
+            why = (
+                f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
+            )
         print_error(
             prog,
             f"rank {failed} of {count} {why}, so all have ended; --resume RUN --ranks {count} continues from the last"
@@ -91,7 +93,8 @@ def _first_failed(processes: Sequence[subprocess.Popen[bytes]], stop: StopSignal
     """Waits until a rank fails, or all have ended; passes a signal to stop on to rank 0, which tells the others.
 
     Returns:
-        The rank that failed first, and not because of another one; None: none has.
+        The rank that failed first, and not because of another one; or that does not end although others have lost one.
+        None: none has.
     """
     passed_on, lost_at = False, None
     while True:
@@ -102,10 +105,10 @@ def _first_failed(processes: Sequence[subprocess.Popen[bytes]], stop: StopSignal
         if all(code is not None for code in codes):
             return next((rank for rank, code in enumerate(codes) if code), None)
         if EXIT_LOST in codes:
-            # The one that was lost is about to be seen, if it has died.
+            # The one that was lost is about to be seen, if it has died. If it hangs it is the one that stays.
             lost_at = lost_at or time.monotonic()
             if time.monotonic() - lost_at > _GRACE:
-                return codes.index(EXIT_LOST)
+                return codes.index(None)
         if stop.received is not None and not passed_on:
             processes[0].send_signal(stop.received)
             passed_on = True

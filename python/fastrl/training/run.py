@@ -381,7 +381,8 @@ class _Session:
             several = trainer.ranks.count > 1
             with StopSignals(finishes=trainer.finishes_updates and not several) as stop:
                 trainer.should_stop = lambda: stop.received is not None
-                self._loop(loggers, stop)
+                with trainer.ranks.watched(trainer.run.rank_timeout):
+                    self._loop(loggers, stop)
                 if directory is not None:
                     trainer.save_files(directory.path)
             self.signal, self._stopped_by = stop.received, trainer.stopped_by

@@ -101,6 +101,14 @@ class RunConfig:
         ),
         Setting(resumable=True),
     ] = None
+    rank_timeout: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="seconds of silence after which a rank counts as lost and all of them end; 0: never",
+        ),
+        Setting(resumable=True),
+    ] = 120.0
     row_seconds: Annotated[
         float,
         Field(ge=0, description="seconds between rows of metrics; 0: one after every update"),

@@ -6,12 +6,13 @@ of a part of the shards. Gradients of shards are gathered and added in the order
 thus does not depend, to the bit, on how many ranks there are; that of an all-reduce would.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import itertools
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,11 +21,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fastrl.utils.errors import UserError
+from fastrl.utils.heartbeat import Heartbeat, end_without
 from fastrl.utils.shared_tables import SharedTables
 
 T = TypeVar("T")
 
-# Hours that a rank waits for another one: rank 0 may evaluate meanwhile. One that has died is noticed at once.
+# Hours that a rank waits for another one: rank 0 may evaluate meanwhile. One that has died is noticed at once, one that
+# hangs by its silence, see `Ranks.watched`.
 _PATIENCE = datetime.timedelta(hours=2)
 # Variables that describe a rank to `connected`, as torchrun sets them.
 RANK, COUNT, LOCAL_RANK, LOCAL_COUNT = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
@@ -211,6 +214,28 @@ class Ranks:
         flags = torch.tensor(decisions, dtype=torch.uint8)
         self._timed(lambda: dist.broadcast(flags, 0))
         return [bool(flag) for flag in flags.tolist()]
+
+    @contextlib.contextmanager
+    def watched(self, timeout: float) -> Iterator[None]:
+        """A context in which this process ends, with one line, if another rank is silent for too long.
+
+        All ranks must enter it together.
+
+        Args:
+            timeout: seconds of silence; 0: any.
+        """
+        if self.count == 1 or timeout == 0:
+            yield
+            return
+        local_rank = int(os.environ.get(LOCAL_RANK, self.rank))
+
+        def on_lost(lost: int) -> None:
+            end_without(lost, self.count, local_rank, self.rank, timeout)
+
+        toward = "127.0.0.1" if self.local_count == self.count else os.environ.get(ADDRESS, "127.0.0.1")
+        with Heartbeat(self.rank, timeout, on_lost, toward) as heartbeat:
+            heartbeat.begin(self.gather(heartbeat.contact))
+            yield
 
     def _timed(self, send: Callable[[], T]) -> T:
         start = time.perf_counter()
