@@ -162,6 +162,17 @@ class Policy:
         found: NDArray[np.float32] = self._run(["outputs"], feed)[0]
         return found
 
+    def feed(
+        self, obs: Any, state: Any = None, *, action_masks: NDArray[np.bool_] | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """The inputs of the graph for a greedy action, by name: what `run` takes, and what calibrations need."""
+        return self._feed(obs, state, True, action_masks)[0]
+
+    def run(self, feed: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """The actions of the graph for its inputs, and the state for the next call."""
+        found: list[NDArray[Any]] = self._run(self._chosen_outputs, feed)
+        return found
+
     def _feed(
         self, obs: Any, state: Any, deterministic: bool, action_masks: Any
     ) -> tuple[dict[str, Any], bool]:

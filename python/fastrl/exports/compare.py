@@ -33,6 +33,7 @@ class Comparison:
         ties: those that differ where it is not.
         largest: difference of two numbers of continuous actions.
         episodes, mean_return: of the environment in which both were played; 0 if they were not.
+        quantization: what int8 was measured with, if it was asked for.
     """
 
     actions: int = 0
@@ -41,6 +42,7 @@ class Comparison:
     largest: float = 0.0
     episodes: int = 0
     mean_return: float = 0.0
+    quantization: Any = None
 
     def add(self, ours: Any, theirs: Any, outputs: NDArray[np.float32], is_box: bool) -> None:
         """Counts actions [N, ...] of both, and the network's outputs for them."""
@@ -81,7 +83,7 @@ def on_samples(
         count: observations.
     """
     found = Comparison()
-    frames = _stacks(policy)
+    frames = stacks(policy)
     for size in _batches(count, batch):
         obs: Any
         if isinstance(space, Mapping) and not isinstance(space, gymnasium.spaces.Dict):
@@ -137,7 +139,8 @@ def _batches(count: int, batch: int) -> Iterator[int]:
     return iter(sizes)
 
 
-def _stacks(policy: runtime.Policy) -> bool:
+def stacks(policy: runtime.Policy) -> bool:
+    """Whether an export takes the newest frame alone, and keeps those before."""
     return any(each["name"] == "frames" for each in policy.metadata["states"])
 
 
@@ -157,13 +160,13 @@ def in_episodes(
     env = build_any(task.play_spec(settings), 1)
     has_masks, limit = task.has_action_masks(settings), task.play_steps(settings) or 10_000
     found, returns = Comparison(), []
-    is_vector, frames = isinstance(env, VectorEnv), _stacks(policy)
+    is_vector, frames = isinstance(env, VectorEnv), stacks(policy)
     for number in np.random.SeedSequence([seed, 1]).generate_state(episodes):
         obs, info = env.reset(seed=int(number) >> 1)
         policy.reset()
         state, total = None, 0.0
         for _ in range(limit):
-            masks = _masks(env, info) if has_masks else None
+            masks = masks_of(env, info) if has_masks else None
             theirs, state = model.predict(obs, state, action_masks=masks)
             given = obs[..., -1] if frames else obs
             before = policy._state
@@ -184,7 +187,7 @@ def in_episodes(
     return found
 
 
-def _masks(env: Any, info: Mapping[str, Any]) -> Any:
+def masks_of(env: Any, info: Mapping[str, Any]) -> Any:
     """What the environment allows."""
     if isinstance(env, VectorEnv):
         return env.action_masks()  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from fastrl import runtime
 from fastrl._native._rust import __version__
 from fastrl.algorithms.protocol import MultiAgentAlgorithm
 from fastrl.envs.rows import space_state
+from fastrl.exports import quantize as quantization
 from fastrl.exports.compare import Comparison, in_episodes, on_samples
 from fastrl.exports.graph import AgentGraph, ExportError, PolicyGraph, TeamGraph
 from fastrl.exports.onnx_file import require_onnx, write_onnx
@@ -28,6 +29,7 @@ def export(
     path: str | Path,
     *,
     check: bool = False,
+    quantize: str | None = None,
     episodes: int = 10,
     seed: int = 0,
     trust: bool = False,
@@ -43,13 +45,15 @@ def export(
         run_or_model: a run directory, of which the newest checkpoint is taken, a checkpoint file, or a model.
         path: of the file, .onnx.
         check: also play both in the environment.
-        episodes: of the check.
+        quantize: "int8": convolutions and linear layers have 8 bits if the score then falls by less than one standard
+            error and the file is smaller or faster (see `fastrl.exports.quantize`); else the plain export is written.
+        episodes: of the check, and of the scores with and without int8.
         seed: of the observations and episodes that are compared.
         trust: the run may import code, as its checkpoint says.
         env: as of `fastrl.load`.
 
     Returns:
-        The comparison: of the check, else on observations drawn from the observation space.
+        The comparison of the plain export: of the check, else on observations drawn from the observation space.
 
     Raises:
         ExportError: the policy cannot be exported, or the export acts in another way.
@@ -58,10 +62,14 @@ def export(
     path = Path(path)
     if path.suffix != ".onnx":
         raise ExportError(f"{path}: expected a name that ends with .onnx")
+    if quantize not in (None, "int8"):
+        raise ExportError(f"quantize: expected 'int8' or None, got {quantize!r}")
     require_onnx()
     model = run_or_model if isinstance(run_or_model, Model) else load(run_or_model, trust=trust, env=env)
     graph, space, spaces = graph_of(model)
-    trial = path.with_name(f".{path.stem}.trial.onnx")
+    if quantize and isinstance(graph, TeamGraph):
+        raise ExportError("int8 is for policies of one agent")
+    trial, small = (path.with_name(f".{path.stem}.{name}.onnx") for name in ("trial", "int8"))
     try:
         write_onnx(graph, {**_facts(model), **spaces}, trial)
         policy = runtime.load(trial, seed=seed)
@@ -70,9 +78,16 @@ def export(
             found = in_episodes(model, model._task, model._stage_settings, policy, episodes, seed=seed)
         if found.different:
             raise ExportError(f"{path} was not written, for the export acts in another way: {found}")
-        trial.replace(path)
+        if quantize:
+            task, settings = model._task, model._stage_settings
+            found.quantization = quantization.quantize(
+                trial, small, task, settings, episodes=episodes, seed=seed
+            )
+        is_small = found.quantization is not None and found.quantization.accepted
+        (small if is_small else trial).replace(path)
     finally:
         trial.unlink(missing_ok=True)
+        small.unlink(missing_ok=True)
     return found
 
 
