@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import Any
@@ -246,9 +247,30 @@ def test_settings_are_tried_one_after_the_other(monkeypatch: pytest.MonkeyPatch)
     assert tuner._reasons["run.device"] == "150 steps/s; run.device auto: 100"
 
 
-def test_more_environments_are_chosen_if_they_may_be() -> None:
+def test_more_environments_are_chosen_if_they_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the costs of steps that sleep for 4 ms, and of a learner that is called for each step of all environments:
+    what a busy machine measures of them is left out, trials run as ever."""
+    learn = 0.004
+    sleeping = replace(LOAD, num_envs=2, num_steps=16, durations=np.full(100, 0.004), busy=0.02, cores=2)
+
+    def costs(of_run: Any, *arguments: Any, **options: Any) -> Load:
+        return replace(sleeping, num_envs=of_run.num_envs, num_steps=of_run.num_steps)
+
+    def turn(trial: Trial, threads: int | None = None) -> Turn:
+        source = trial.trainer.source  # type: ignore[attr-defined]
+        workers = source.collect.n_workers if source.collect.collector in ("sync", "executor") else 1
+        of_step = 0.004 * math.ceil(source.num_envs / workers) + learn
+        before = trial.trainer.steps
+        measured(trial, threads)
+        assert trial.trainer.steps > before
+        return Turn(source.num_envs, of_step, 1 - learn / of_step, 0.01)
+
+    measured = Trial.turn
+    monkeypatch.setattr("fastrl.training.autotune.measure_parts", costs)
+    monkeypatch.setattr(Trial, "turn", turn)
     settings = gym_settings(*UNEVEN, *SMALL, "--num-envs=2")
     tuning = autotune(find("gym"), settings, may_change=("num-envs",), seconds=1.0)
-    # They sleep side by side.
-    assert tuning.settings.env.num_envs in (4, 8)
+    # They sleep side by side: 250, 333 and 400 steps a second on two workers, and then as many workers as environments.
+    assert tuning.settings.env.num_envs == 8
+    assert tuning.settings.collect.n_workers == 8
     assert "env.num_envs" in tuning.reasons
