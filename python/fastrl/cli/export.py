@@ -18,7 +18,14 @@ def export(prog: str, arguments: list[str]) -> int:
         epilog=f"{prog} runs/cart --out cart.onnx --check",
     )
     parser.add_argument("run", type=path, metavar="RUN", help="a run directory, or a checkpoint file")
-    parser.add_argument("--out", type=path, required=True, metavar="FILE", help="the file, .onnx")
+    parser.add_argument(
+        "--out",
+        type=path,
+        required=True,
+        metavar="FILE",
+        help="the file: .onnx, or .npz for plain numpy arrays of a multi-layer perceptron, with code that acts with"
+        " them printed",
+    )
     parser.add_argument(
         "--check",
         action="store_true",
@@ -62,6 +69,8 @@ def export(prog: str, arguments: list[str]) -> int:
         env=options.env,
     )
     print(f"{out}: {out.stat().st_size / 1024:,.0f} KiB; {found}")
+    if found.code:
+        print(f"\n{found.code}")
     if found.quantization is not None:
         print(found.quantization)
     return 0

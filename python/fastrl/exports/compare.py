@@ -11,7 +11,6 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from fastrl import runtime
 from fastrl.envs import contract
 from fastrl.training.episodes import build_any
 from fastrl.training.task import Task
@@ -34,6 +33,7 @@ class Comparison:
         largest: difference of two numbers of continuous actions.
         episodes, mean_return: of the environment in which both were played; 0 if they were not.
         quantization: what int8 was measured with, if it was asked for.
+        code: numpy that acts with the arrays of a .npz file.
     """
 
     actions: int = 0
@@ -43,6 +43,7 @@ class Comparison:
     episodes: int = 0
     mean_return: float = 0.0
     quantization: Any = None
+    code: str = ""
 
     def add(self, ours: Any, theirs: Any, outputs: NDArray[np.float32], is_box: bool) -> None:
         """Counts actions [N, ...] of both, and the network's outputs for them."""
@@ -73,12 +74,13 @@ class Comparison:
 
 
 def on_samples(
-    model: Any, policy: runtime.Policy, space: Any, count: int, *, seed: int = 0, batch: int = 256
+    model: Any, policy: Any, space: Any, count: int, *, seed: int = 0, batch: int = 256
 ) -> Comparison:
     """Compares greedy actions on observations that are drawn from the space, each the start of an episode.
 
     Args:
         model: has `predict`, see `fastrl.model.Model`.
+        policy: a `fastrl.runtime.Policy`, or one with its methods.
         space: the observation space; of agents with names a dict of them by agent.
         count: observations.
     """
@@ -139,19 +141,20 @@ def _batches(count: int, batch: int) -> Iterator[int]:
     return iter(sizes)
 
 
-def stacks(policy: runtime.Policy) -> bool:
+def stacks(policy: Any) -> bool:
     """Whether an export takes the newest frame alone, and keeps those before."""
     return any(each["name"] == "frames" for each in policy.metadata["states"])
 
 
 def in_episodes(
-    model: Any, task: Task, settings: Any, policy: runtime.Policy, episodes: int, *, seed: int = 0
+    model: Any, task: Task, settings: Any, policy: Any, episodes: int, *, seed: int = 0
 ) -> Comparison:
     """Plays the policy, and compares the export's greedy actions for the same observations and memory of its own.
 
     Args:
         model: has `predict`, see `fastrl.model.Model`.
         task, settings: of the run.
+        policy: a `fastrl.runtime.Policy`, or one with its methods.
         seed: of the episodes.
 
     Raises:

@@ -11,6 +11,7 @@ from fastrl._native._rust import __version__
 from fastrl.algorithms.protocol import MultiAgentAlgorithm
 from fastrl.envs.rows import space_state
 from fastrl.exports import quantize as quantization
+from fastrl.exports.arrays import array_policy
 from fastrl.exports.compare import Comparison, in_episodes, on_samples
 from fastrl.exports.graph import AgentGraph, ExportError, PolicyGraph, TeamGraph
 from fastrl.exports.onnx_file import require_onnx, write_onnx
@@ -43,7 +44,8 @@ def export(
 
     Args:
         run_or_model: a run directory, of which the newest checkpoint is taken, a checkpoint file, or a model.
-        path: of the file, .onnx.
+        path: of the file: .onnx, or .npz for the arrays of a multi-layer perceptron, which the comparison's `code`
+            acts with.
         check: also play both in the environment.
         quantize: "int8": convolutions and linear layers have 8 bits if the score then falls by less than one standard
             error and the file is smaller or faster (see `fastrl.exports.quantize`); else the plain export is written.
@@ -60,13 +62,18 @@ def export(
         UserError: as of `fastrl.load`.
     """
     path = Path(path)
-    if path.suffix != ".onnx":
-        raise ExportError(f"{path}: expected a name that ends with .onnx")
+    if path.suffix not in (".onnx", ".npz"):
+        raise ExportError(f"{path}: expected a name that ends with .onnx or .npz")
     if quantize not in (None, "int8"):
         raise ExportError(f"quantize: expected 'int8' or None, got {quantize!r}")
-    require_onnx()
+    if quantize and path.suffix == ".npz":
+        raise ExportError("int8 is for files .onnx")
+    if path.suffix == ".onnx":
+        require_onnx()
     model = run_or_model if isinstance(run_or_model, Model) else load(run_or_model, trust=trust, env=env)
     graph, space, spaces = graph_of(model)
+    if path.suffix == ".npz":
+        return _export_arrays(model, graph, space, path, episodes if check else 0, seed)
     if quantize and isinstance(graph, TeamGraph):
         raise ExportError("int8 is for policies of one agent")
     trial, small = (path.with_name(f".{path.stem}.{name}.onnx") for name in ("trial", "int8"))
@@ -88,6 +95,32 @@ def export(
     finally:
         trial.unlink(missing_ok=True)
         small.unlink(missing_ok=True)
+    return found
+
+
+def _export_arrays(
+    model: Model, graph: PolicyGraph, space: Any, path: Path, episodes: int, seed: int
+) -> Comparison:
+    task, settings = model._task, model._stage_settings
+    if not isinstance(graph, AgentGraph):
+        raise ExportError("plain numpy is for policies of one agent: export to .onnx")
+    if task.has_action_masks(settings):
+        raise ExportError("plain numpy knows no action masks: export to .onnx")
+    action_space = task.play_spaces(settings)[1]
+    policy = array_policy(graph, model._trainer.policy_checkpoint(), space, action_space)
+    trial = path.with_name(f".{path.stem}.new.npz")
+    try:
+        policy.save(trial)
+        player = policy.player(trial, graph)
+        found = on_samples(model, player, space, _SAMPLES, seed=seed)
+        if episodes and not found.different:
+            found = in_episodes(model, task, settings, player, episodes, seed=seed)
+        if found.different:
+            raise ExportError(f"{path} was not written, for the export acts in another way: {found}")
+        trial.replace(path)
+    finally:
+        trial.unlink(missing_ok=True)
+    found.code = policy.code_for(path)
     return found
 
 
