@@ -53,6 +53,9 @@ fn config(fast: bool) -> Config {
             shuffled: false,
             clip: true,
             see_behind: false,
+            intentions: false,
+            obstacles: true,
+            along: None,
         }),
         action: ActionType::Meta { longitudinal: true, lateral: true },
     }

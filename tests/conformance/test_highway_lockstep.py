@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from highway_lockstep import BEHAVIOUR, IDS, POLICIES, Case, Report, random_case, run_case
 
-from fastrl.envs.traffic.highway_config import VEHICLE_FEATURES
+from fastrl.envs.traffic.config_interfaces import VEHICLE_FEATURES
 
 try:
     found = version("highway-env")
@@ -99,6 +99,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | {"offroad_terminal": True},
     "by hand, within speeds": action("ContinuousAction", speed_range=[22, 26], acceleration_range=[-3, 4.5]),
     "by hand, backwards": action("ContinuousAction", acceleration_range=[-5, -3]) | {"duration": 16},
+    "by hand, with tyres that slip": action("ContinuousAction", dynamical=True),
     "throttle only": action("ContinuousAction", lateral=False),
     "steering only": action("ContinuousAction", longitudinal=False, steering_range=[-0.1, 0.05]),
     "a grid of actions": action("DiscreteAction"),

@@ -203,7 +203,6 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     (action("DiscreteMetaAction", target_speeds=[20]), ValueError, "two different speeds"),
     (action("DiscreteMetaAction", target_speeds=[-5, 20]), ValueError, r"target_speeds'\]\[0\]"),
     (action("DiscreteMetaAction", target_speeds=[20, float("nan")]), ValueError, "target_speeds"),
-    (action("ContinuousAction", dynamical=True), ValueError, "dynamical.*only False"),
     (action("ContinuousAction", speed_range=[30, 20]), ValueError, "speed_range"),
     (action("ContinuousAction", steering_range=[-2, 2]), ValueError, "steering_range"),
     (action("DiscreteAction", speed_range=[0, 30]), ValueError, "unknown key 'speed_range'"),

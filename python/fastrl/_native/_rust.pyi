@@ -386,6 +386,85 @@ class HighwayVec(_Vec):
         """The scene of a highway, as `RingVec.scene`."""
 
 @final
+class RoadVec(_Vec):
+    """N environments of highway-env 1.12.1 on road networks. `fastrl.envs.traffic.roads` explains the options and
+    checks them.
+
+    `options` are those of the scenario: a list of numbers each, flags as 0 or 1, None as no number. `shared`: one agent
+    acts, whatever the number of controlled vehicles. `ends`: "together" (one reward and end for all), "each", "wrapped"
+    (each its own, but all act until all have ended). Threads, forks and `close` as in `_Vec`. V is the number of
+    vehicles, L of lanes, A of agents that act, C of controlled vehicles, P of the parts of a reward. ValueError: an
+    option is out of range.
+    """
+
+    def __new__(
+        cls,
+        num_envs: int,
+        *,
+        scenario: str,
+        options: dict[str, list[float]],
+        vehicle_type: str,
+        simulation_frequency: float,
+        policy_frequency: float,
+        frames: int,
+        duration: float,
+        connected: bool,
+        observation: dict[str, Any],
+        action: dict[str, Any],
+        shared: bool,
+        ends: str,
+        num_threads: int,
+        autoreset_mode: str,
+    ) -> RoadVec: ...
+    @property
+    def part_names(self) -> list[str]:
+        """highway-env's names of the parts of a reward."""
+
+    def info(
+        self,
+        speed: NDArray[np.float64],
+        crashed: NDArray[np.bool_],
+        succeeded: NDArray[np.bool_],
+        parts: NDArray[np.float64],
+        action: NDArray[Any],
+        rewards: NDArray[np.float64],
+        terminated: NDArray[np.bool_],
+    ) -> None:
+        """Writes of each environment: the first agent's speed [N], m/s, whether it crashed [N] and whether it reached
+        its goal [N]; the parts of the shared reward [N, P]; the last actions, int64 [N, A] or float32 [N, A, n], the
+        neutral one after a reset; rewards [N, C] and ends [N, C] of the controlled vehicles."""
+
+    def vehicles(self, index: int) -> dict[str, NDArray[Any]]:
+        """Copies of what environment `index` knows of its vehicles, in highway-env's order: float64 [V] x, y (m),
+        heading (rad), speed, target_speed (m/s), the commands acceleration (m/s²) and steering (rad), timer (s), delta;
+        int64 [V] lane, target_lane, speed_index, agent (-1: none); bool [V] crashed. IndexError: there is no such
+        environment."""
+
+    def lane_indices(self) -> list[tuple[str, str, int]]:
+        """highway-env's index of each lane [L]: two nodes and a number."""
+
+    def lanes_at(
+        self, x: float, y: float
+    ) -> list[tuple[float, float, float | None, bool, int, tuple[float, float], float]]:
+        """Of each lane [L]: length, width, speed limit, whether it is forbidden, priority, and the coordinates (m) and
+        the heading (rad) of a place on it."""
+
+    def place_on(self, lane: int, longitudinal: float, lateral: float) -> tuple[float, float]:
+        """The place with these coordinates on a lane. IndexError: there is no such lane."""
+
+    def closest_lane(self, x: float, y: float, heading: float, lane: int) -> tuple[int, int]:
+        """The lane closest to a place with a heading, sought from `lane` on, and by trying all."""
+
+    def route(self, lane: int, goal: str) -> list[int]:
+        """The way from a lane to a node: the first lane of each section; only its own if there is no way."""
+
+    def copy_generators(self, other: RoadVec) -> None:
+        """Copies the random generators of `other`. ValueError: it has another number of environments."""
+
+    def scene(self, env: int) -> TrafficScene:
+        """The scene of an environment, as `RingVec.scene`."""
+
+@final
 class Mlp:
     """Chooses actions with a multi-layer perceptron on the CPU: `fastrl.networks.compiled_actor.MlpActor` without
     its dict. K rows, D

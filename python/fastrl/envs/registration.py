@@ -11,16 +11,19 @@ if TYPE_CHECKING:
 
 MULTI_AGENT_IDS: dict[str, str] = {}
 """Entry points "module:function" by id."""
+_OPTIONS: dict[str, dict[str, Any]] = {}
 
 
-def register_multi(id: str, entry_point: str) -> None:  # noqa: A002 (Gymnasium's name)
+def register_multi(id: str, entry_point: str, /, **options: Any) -> None:  # noqa: A002 (Gymnasium's name)
     """Registers an environment of several agents for `make_multi`.
 
     Args:
         id: such as "fastrl/coop-highway-v0".
         entry_point: "module:name" of a function or class that is called with `num_envs` and the options.
+        options: options that belong to the id.
     """
     MULTI_AGENT_IDS[id] = entry_point
+    _OPTIONS[id] = options
 
 
 def make_multi(id: str, num_envs: int, **options: Any) -> MultiAgentVectorEnv:  # noqa: A002
@@ -41,5 +44,5 @@ def make_multi(id: str, num_envs: int, **options: Any) -> MultiAgentVectorEnv:  
     if id not in MULTI_AGENT_IDS:
         raise ValueError(f"id: expected one of {', '.join(map(repr, MULTI_AGENT_IDS))}, got {id!r}")
     make: Any = load_env_creator(MULTI_AGENT_IDS[id])
-    env: MultiAgentVectorEnv = make(num_envs, **options)
+    env: MultiAgentVectorEnv = make(num_envs, **_OPTIONS.get(id, {}), **options)
     return env

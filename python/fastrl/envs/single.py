@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Tuple
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
@@ -50,14 +51,19 @@ class SingleEnv(gymnasium.Env[NDArray[Any], Any]):
     ) -> tuple[NDArray[Any], dict[str, Any]]:
         super().reset(seed=seed)
         obs, info = self._vector.reset(seed=seed, options=options)
-        return obs[0], self._info(info)
+        return _first(obs), self._info(info)
 
     def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        obs, rewards, terminations, truncations, info = self._vector.step(self._batch_of_one(action))
+        return _first(obs), float(rewards[0]), bool(terminations[0]), bool(truncations[0]), self._info(info)
+
+    def _batch_of_one(self, action: Any) -> Any:
+        if isinstance(self.action_space, Tuple):
+            return tuple(np.asarray(part)[np.newaxis] for part in action)
         batch = np.asarray(action)
         if batch.size == 1 and self.action_space.shape in ((), (1,)):
             batch = batch.reshape(self.action_space.shape)
-        obs, rewards, terminations, truncations, info = self._vector.step(batch[np.newaxis])
-        return obs[0], float(rewards[0]), bool(terminations[0]), bool(truncations[0]), self._info(info)
+        return batch[np.newaxis]
 
     def _info(self, info: dict[str, Any]) -> dict[str, Any]:
         """The vector environment's info without masks and leading axes."""
@@ -78,3 +84,8 @@ class SingleEnv(gymnasium.Env[NDArray[Any], Any]):
 
     def close(self) -> None:
         self._vector.close()
+
+
+def _first(obs: Any) -> Any:
+    """The first observation of a batch; of several agents, each one's."""
+    return tuple(part[0] for part in obs) if isinstance(obs, tuple) else obs[0]

@@ -269,6 +269,12 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         """Writes the current observations of all environments, float32 [N, obs_dim]."""
         self._native.observe(self._flat(obs))
 
+    def _batch(self, actions: Any) -> NDArray[Any]:
+        """Actions of all environments as the compiled side takes them."""
+        return as_actions(
+            actions, self.single_action_space, (self.num_envs,), keep_float64=self._keeps_float64
+        )
+
     def _as_obs(self, obs: NDArray[np.float32]) -> NDArray[Any]:
         """Observations in the shape and dtype of the observation space."""
         return obs.reshape(self._batch_shape).astype(self._obs_dtype, copy=False)
@@ -319,10 +325,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         truncations = np.empty(self.num_envs, np.bool_)
         same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         final_obs = np.zeros(self._obs_shape, np.float32) if same_step else None
-        batch = as_actions(
-            actions, self.single_action_space, (self.num_envs,), keep_float64=self._keeps_float64
-        )
-        final_info = self._step(batch, obs, rewards, terminations, truncations, final_obs)
+        final_info = self._step(self._batch(actions), obs, rewards, terminations, truncations, final_obs)
         if self.render_mode == "human":
             self.render()
         info = self._info()

@@ -300,6 +300,9 @@ fn kinematics(shuffled: bool) -> Observation {
         shuffled,
         clip: true,
         see_behind: true,
+        intentions: false,
+        obstacles: true,
+        along: None,
     })
 }
 
@@ -357,6 +360,7 @@ fn continuous() -> ActionType {
         steering: span,
         clip: true,
         speed: None,
+        dynamical: false,
     })
 }
 
@@ -408,7 +412,7 @@ proptest! {
             4 => attack(|| highway(kinematics(true), continuous()), autoreset, steps, changes, noise)?,
             5 => attack(|| highway(grid(), continuous()), autoreset, steps, changes, noise)?,
             6 => attack(|| highway(times.clone(), meta()), autoreset, steps, changes, noise)?,
-            7 => attack(|| highway(grid(), ActionType::Table(vec![[1.0, 0.1]; 9])), autoreset, steps, changes, noise)?,
+            7 => attack(|| highway(grid(), ActionType::Table { commands: vec![[1.0, 0.1]; 9], dynamical: true }), autoreset, steps, changes, noise)?,
             8 => attack(|| cooperative(Task::Highway, coop::ActionType::Meta), autoreset, steps, changes, noise)?,
             9 => attack(|| cooperative(Task::Merge, coop::ActionType::Meta), autoreset, steps, changes, noise)?,
             10 => attack(|| cooperative(Task::Merge, coop::ActionType::Continuous), autoreset, steps, changes, noise)?,

@@ -8,6 +8,7 @@ use fastrl_core::traffic::action::{ActionType, Continuous, Span};
 use fastrl_core::traffic::controller::Meta;
 use fastrl_core::traffic::highway::{Config, Highway};
 use fastrl_core::traffic::lane::Lane;
+use fastrl_core::traffic::map::RoadMap;
 use fastrl_core::traffic::observation::{Column, Feature, Kinematics, Limits, Observation};
 use fastrl_core::traffic::road::{Obstacle, Road};
 use fastrl_core::traffic::vehicles::{Driver, MAX_SPEED, Vehicle};
@@ -129,6 +130,7 @@ fn highway(driver: Driver, numbers: bool, all_collisions: bool) -> Config {
         steering: Span { low: -0.1, high: 0.1, double: false },
         clip: true,
         speed: None,
+        dynamical: false,
     };
     Config {
         lanes: 3,
@@ -157,6 +159,9 @@ fn highway(driver: Driver, numbers: bool, all_collisions: bool) -> Config {
             shuffled: true,
             clip: true,
             see_behind: true,
+            intentions: false,
+            obstacles: true,
+            along: None,
         }),
         action: if numbers { ActionType::Continuous(continuous) } else { meta },
     }

@@ -71,6 +71,9 @@ pub(crate) fn observation(options: &Bound<'_, PyDict>, step: f64) -> PyResult<Ob
             shuffled: get(options, "shuffled")?,
             clip: get(options, "clip")?,
             see_behind: get(options, "see_behind")?,
+            intentions: get(options, "observe_intentions")?,
+            obstacles: get(options, "include_obstacles")?,
+            along: get(options, "along")?,
         })),
         "OccupancyGrid" => {
             let (step, shape): ([f64; 2], (usize, usize)) = (pair(options, "step")?, get(options, "shape")?);
@@ -121,6 +124,7 @@ pub(crate) fn action(options: &Bound<'_, PyDict>) -> PyResult<(ActionType, Vec<f
                 steering: span(options, "steering_range")?,
                 clip: get(options, "clip")?,
                 speed: get::<Option<(f64, f64)>>(options, "speed_range")?.map(|(low, high)| [low, high]),
+                dynamical: get(options, "dynamical")?,
             };
             Ok((ActionType::Continuous(continuous), unused()))
         }
@@ -129,7 +133,8 @@ pub(crate) fn action(options: &Bound<'_, PyDict>) -> PyResult<(ActionType, Vec<f
             if commands.is_empty() {
                 return Err(PyValueError::new_err("commands: expected at least one, got none"));
             }
-            Ok((ActionType::Table(commands.into_iter().map(|(a, b)| [a, b]).collect()), unused()))
+            let commands = commands.into_iter().map(|(a, b)| [a, b]).collect();
+            Ok((ActionType::Table { commands, dynamical: get(options, "dynamical")? }, unused()))
         }
         _ => Err(PyValueError::new_err(format!(
             "action: expected 'DiscreteMetaAction', 'ContinuousAction' or 'DiscreteAction', got '{kind}'"

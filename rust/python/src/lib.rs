@@ -15,6 +15,7 @@ mod producer;
 mod queue;
 mod records;
 mod ring;
+mod roads;
 mod scene;
 mod shm;
 mod weights;
@@ -48,6 +49,8 @@ mod rust_module {
     use crate::queue::{Peek, Queue, QueueMemory};
     #[pymodule_export]
     use crate::ring::{IdmPlatoon, RingVec, ring_equilibrium_speed};
+    #[pymodule_export]
+    use crate::roads::RoadVec;
     #[pymodule_export]
     use crate::scene::TrafficScene;
     #[pymodule_export]

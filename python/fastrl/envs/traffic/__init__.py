@@ -4,6 +4,31 @@ from gymnasium import register
 
 from fastrl.envs.registration import register_multi
 
+# `fastrl.envs.traffic.roads_config.KINDS`, which is not imported here, with Gymnasium's time limits.
+ROAD_IDS: dict[str, int | None] = {
+    "merge-v0": None,
+    "merge-v1": None,
+    "merge-generic-v0": None,
+    "merge-generic-v1": None,
+    "roundabout-v0": None,
+    "roundabout-v1": None,
+    "roundabout-generic-v0": None,
+    "roundabout-generic-v1": None,
+    "intersection-v0": None,
+    "intersection-v1": None,
+    "intersection-v2": None,
+    "intersection-multi-agent-v0": None,
+    "intersection-multi-agent-v1": None,
+    "intersection-multi-agent-v2": None,
+    "exit-v0": None,
+    "exit-v1": None,
+    "two-way-v0": 15,
+    "u-turn-v0": None,
+    "u-turn-v1": None,
+}
+# With highway-env's MultiAgentWrapper.
+WRAPPED = ("intersection-multi-agent-v1", "intersection-multi-agent-v2")
+
 for name, fast in (("highway", False), ("highway-fast", True)):
     register(
         f"fastrl/{name}-v0",
@@ -11,6 +36,17 @@ for name, fast in (("highway", False), ("highway-fast", True)):
         vector_entry_point="fastrl.envs.traffic.highway:HighwayVectorEnv",
         kwargs={"fast": fast},
     )
+for name, most_steps in ROAD_IDS.items():
+    register(
+        f"fastrl/{name}",
+        entry_point="fastrl.envs.traffic.roads:RoadEnv"
+        if name not in WRAPPED
+        else "fastrl.envs.traffic.roads:OwnEndsRoadEnv",
+        vector_entry_point="fastrl.envs.traffic.roads:RoadVectorEnv",
+        max_episode_steps=most_steps,
+        kwargs={"id": name},
+    )
+    register_multi(f"fastrl/{name}", "fastrl.envs.traffic.roads:RoadMultiAgentVectorEnv", id=name)
 register(
     "fastrl/ring-v0",
     entry_point="fastrl.envs.traffic.ring:RingEnv",

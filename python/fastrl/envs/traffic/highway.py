@@ -15,32 +15,26 @@ float64. Differences, on purpose:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any, cast
 
-import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
-from fastrl.envs.single import SingleEnv
+from fastrl.envs.traffic.config_interfaces import action_space, observation_space
+from fastrl.envs.traffic.config_keys import MOST_ENVS
+from fastrl.envs.traffic.configured import ConfiguredEnv
 from fastrl.envs.traffic.highway_config import (
     HIGHWAY_DEFAULTS,
     HIGHWAY_FAST_DEFAULTS,
-    MOST_ENVS,
-    action_names,
-    action_space,
     check_config,
     native_options,
-    observation_space,
 )
 from fastrl.envs.vector import NativeVectorEnv
-from fastrl.envs.viewer import RENDER_MODES, View
+from fastrl.envs.viewer import View
 from fastrl.utils.arguments import as_integer
 
 REWARDS = ("collision_reward", "right_lane_reward", "high_speed_reward", "on_road_reward")
@@ -144,53 +138,20 @@ class HighwayVectorEnv(NativeVectorEnv):
             self._highway.copy_generators(other._highway)
             self.was_reset = True
 
+    def lane_indices(self) -> list[tuple[str, str, int]]:
+        """highway-env's index of each lane."""
+        return [("0", "1", lane) for lane in range(self.config["lanes_count"])]
+
     def vehicles(self, index: int = 0) -> dict[str, NDArray[Any]]:
         """All vehicles of one road in highway-env's order, the controlled one first: x, y, heading, speed float64
         [V] (m, rad, m/s), lane, target_lane int64 [V], crashed bool [V]. The arrays are copies."""
         return self._highway.vehicles(as_integer("index", index, 0, self.num_envs - 1))
 
 
-@dataclass(frozen=True)
-class VehicleState:
-    """A copy of the controlled vehicle's present state, with highway-env's names.
+class HighwayEnv(ConfiguredEnv):
+    """One road, for `gymnasium.make`. `config` is as in `HighwayVectorEnv`, and may be changed."""
 
-    Attributes:
-        position: x and y, m, float64 [2].
-        heading: rad.
-        speed: m/s.
-        lane_index, target_lane_index: road sections, and last the number of the lane.
-        target_speed: m/s.
-        crashed: whether it has collided with another.
-    """
-
-    position: NDArray[np.float64]
-    heading: float
-    speed: float
-    lane_index: tuple[str, str, int]
-    target_lane_index: tuple[str, str, int]
-    target_speed: float
-    crashed: bool
-
-
-@dataclass(frozen=True)
-class ActionType:
-    """Names of the actions of DiscreteMetaAction."""
-
-    actions: dict[int, str]
-    actions_indexes: dict[str, int]
-    get_available_actions: Callable[[], list[int]]
-
-
-class HighwayEnv(SingleEnv):
-    """One road, for `gymnasium.make`.
-
-    `config` is as in `HighwayVectorEnv`, and as in highway-env it may be changed: edit `env.unwrapped.config`, call
-    `configure`, or pass `reset(options={"config": {...}})`. A change takes effect at the next reset, spaces included.
-    """
-
-    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 2}  # noqa: RUF012
     vector_class = HighwayVectorEnv
-    _vector: HighwayVectorEnv
 
     def __init__(
         self, config: Mapping[str, Any] | None = None, render_mode: str | None = None, *, fast: bool = False
@@ -198,100 +159,15 @@ class HighwayEnv(SingleEnv):
         self.fast = fast
         super().__init__(render_mode=render_mode, config=config)
 
-    def _build(self, options: Mapping[str, Any]) -> None:
-        super()._build({**options, "fast": self.fast, "info": False})
-        self.config = check_config(self._vector.config, self._vector.config)
+    def _fixed(self) -> dict[str, Any]:
+        return {"fast": self.fast}
+
+    def _checked(self, changes: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+        return check_config(changes, base)
 
     @classmethod
     def default_config(cls) -> dict[str, Any]:
         return default_config()
-
-    def configure(self, config: Mapping[str, Any]) -> None:
-        """Changes the config from the next reset on."""
-        self.config = check_config(config, self.config)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[Any], dict[str, Any]]:
-        """Starts an episode. `options={"config": {...}}` changes the config first, as `configure` does."""
-        options = dict(options or {})
-        changes = options.pop("config", {})
-        if options:
-            raise ValueError(f"options: expected 'config' or nothing, got {', '.join(map(repr, options))}")
-        self.configure(changes)
-        if not data_equivalence(self.config, self._vector.config):
-            old = self._vector
-            self._build({"config": self.config})
-            self._vector.copy_generators(old)
-            old.close()
-        return super().reset(seed=seed)
-
-    def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
-        obs, reward, terminated, truncated, info = super().step(action)
-        return obs, reward, terminated, truncated, info | {"action": action}
-
-    def _info(self, info: dict[str, Any]) -> dict[str, Any]:
-        """highway-env's info in plain Python."""
-        info = self._vector.read_info()
-        rewards = {name: float(part[0]) for name, part in info["rewards"].items()}
-        action = info["action"][0]
-        return {
-            "speed": float(info["speed"][0]),
-            "crashed": bool(info["crashed"][0]),
-            "action": action if action.ndim else int(action),
-            "rewards": rewards,
-        }
-
-    @property
-    def vehicle(self) -> VehicleState:
-        """The controlled vehicle. `vehicles()` has all of them."""
-        if not self._vector.was_reset:
-            raise gymnasium.error.ResetNeeded("there is no vehicle yet: call reset() first")
-        first = {key: value[0].item() for key, value in self._vector.vehicles().items()}
-        lanes = {key: ("0", "1", int(first[key])) for key in ("lane", "target_lane")}
-        return VehicleState(
-            np.array([first["x"], first["y"]]),
-            first["heading"],
-            first["speed"],
-            lanes["lane"],
-            lanes["target_lane"],
-            first["target_speed"],
-            first["crashed"],
-        )
-
-    @property
-    def action_type(self) -> ActionType:
-        """Names of the actions: `env.unwrapped.action_type.actions_indexes["IDLE"]`."""
-        names = dict(enumerate(action_names(self._vector.config)))
-        return ActionType(names, {name: i for i, name in names.items()}, self.get_available_actions)
-
-    def set_record_video_wrapper(self, wrapper: Any) -> None:
-        """Sets the frame rate of `gymnasium.wrappers.RecordVideo` to the speed of highway-env's films. There is a
-        picture of each step, none of the simulation frames in between."""
-        wrapper.frames_per_sec = self.metadata["render_fps"]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> HighwayEnv:
-        """A copy in the same state, for planners that simulate ahead."""
-        twin = type(self)(self._vector.config, self.render_mode, fast=self.fast)
-        memo[id(self)] = twin
-        twin.config = deepcopy(self.config, memo)
-        twin.spec = deepcopy(self.spec, memo)
-        twin._np_random, twin._np_random_seed = deepcopy(self._np_random, memo), self._np_random_seed
-        if self._vector.was_reset:
-            twin.load_state(self.save_state())
-        return twin
-
-    def get_available_actions(self) -> list[int]:
-        """The actions that can have an effect now, see `HighwayVectorEnv.action_masks`."""
-        return [int(action) for action in np.flatnonzero(self._vector.action_masks()[0])]
-
-    def action_masks(self) -> NDArray[np.bool_]:
-        """Bool [num_actions], see `HighwayVectorEnv.action_masks`."""
-        return self._vector.action_masks()[0]
-
-    def vehicles(self) -> dict[str, NDArray[Any]]:
-        """See `HighwayVectorEnv.vehicles`."""
-        return self._vector.vehicles()
 
 
 class HighwayMultiAgentVectorEnv(MultiAgentVectorEnv):

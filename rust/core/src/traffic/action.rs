@@ -2,8 +2,11 @@
 //!
 //! Source: `highway_env/envs/common/action.py` (`DiscreteMetaAction`, `ContinuousAction`, `DiscreteAction`).
 
+use serde::{Deserialize, Serialize};
+
 use super::Traffic;
 use super::controller::Meta;
+use super::map::RoadMap;
 use super::vehicles::Driver;
 use crate::env::{ActionKind, Actions, Refused};
 
@@ -51,6 +54,29 @@ pub struct Continuous {
     pub clip: bool,
     /// Speeds beyond which the vehicle brakes, m/s, if they are not the usual ones.
     pub speed: Option<[f64; 2]>,
+    /// True if the vehicle's tyres slip.
+    pub dynamical: bool,
+}
+
+/// An action as it came, rounded to single precision.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum LastAction {
+    Discrete(i64),
+    Box(Vec<f32>),
+}
+
+impl LastAction {
+    /// Replaces it by the checked action of one agent.
+    pub(super) fn set(&mut self, actions: Actions<'_>) {
+        match (self, actions) {
+            (Self::Discrete(last), Actions::Discrete(&[action])) => *last = action,
+            (Self::Box(last), Actions::Box(numbers)) => last.copy_from_slice(numbers),
+            (Self::Box(last), Actions::Double(numbers)) => {
+                last.iter_mut().zip(numbers).for_each(|(last, &number)| *last = number as f32);
+            }
+            _ => unreachable!("actions are checked before a step"),
+        }
+    }
 }
 
 /// The actions that an agent has.
@@ -63,7 +89,11 @@ pub enum ActionType {
     },
     Continuous(Continuous),
     /// A choice among pairs of acceleration (m/s²) and steering (radians).
-    Table(Vec<[f64; 2]>),
+    Table {
+        commands: Vec<[f64; 2]>,
+        /// True if the vehicle's tyres slip.
+        dynamical: bool,
+    },
 }
 
 impl ActionType {
@@ -78,6 +108,9 @@ impl ActionType {
     pub fn driver(&self) -> Driver {
         match self {
             Self::Meta { .. } => Driver::Meta,
+            Self::Continuous(Continuous { dynamical: true, .. }) | Self::Table { dynamical: true, .. } => {
+                Driver::Dynamic
+            }
             _ => Driver::Manual,
         }
     }
@@ -97,7 +130,7 @@ impl ActionType {
         match self {
             Self::Meta { .. } => self.metas().len(),
             Self::Continuous(_) => 0,
-            Self::Table(commands) => commands.len(),
+            Self::Table { commands, .. } => commands.len(),
         }
     }
 
@@ -105,6 +138,23 @@ impl ActionType {
     pub fn neutral(&self) -> i64 {
         let idle = self.metas().iter().position(|&meta| meta == Meta::Idle);
         idle.unwrap_or(self.count() / 2) as i64
+    }
+
+    /// The same, as it is kept.
+    pub fn neutral_action(&self) -> LastAction {
+        match self.kind() {
+            ActionKind::Discrete => LastAction::Discrete(self.neutral()),
+            ActionKind::Box(len) => LastAction::Box(vec![0.0; len]),
+        }
+    }
+
+    /// Returns whether that may have been an agent's last action.
+    pub(super) fn takes(&self, action: &LastAction) -> bool {
+        match (action, self.kind()) {
+            (LastAction::Discrete(last), ActionKind::Discrete) => (0..self.count() as i64).contains(last),
+            (LastAction::Box(last), ActionKind::Box(len)) => last.len() == len,
+            _ => false,
+        }
     }
 
     /// Returns whether one agent may send this.
@@ -130,10 +180,10 @@ impl ActionType {
     }
 
     /// Applies a checked action to vehicle `i`, from the next frame on.
-    pub fn apply(&self, traffic: &mut Traffic, i: usize, actions: Actions<'_>) {
+    pub fn apply<M: RoadMap>(&self, traffic: &mut Traffic<M>, i: usize, actions: Actions<'_>) {
         match (self, actions) {
             (Self::Meta { .. }, Actions::Discrete(&[action])) => traffic.command(i, self.metas()[action as usize]),
-            (Self::Table(commands), Actions::Discrete(&[action])) => {
+            (Self::Table { commands, .. }, Actions::Discrete(&[action])) => {
                 let [acceleration, steering] = commands[action as usize];
                 traffic.drive(i, acceleration, steering);
             }
@@ -150,16 +200,17 @@ impl ActionType {
     }
 
     /// Writes which meta-actions can have an effect on vehicle `i` now (`get_available_actions`); a byte, 0 or 1, each.
-    pub fn mask(&self, traffic: &Traffic, i: usize, out: &mut [u8]) {
+    pub fn mask<M: RoadMap>(&self, traffic: &Traffic<M>, i: usize, out: &mut [u8]) {
         let vehicles = &traffic.vehicles;
         let lane = vehicles.lane[i];
+        let section = traffic.road.section(lane);
         let open = |side: usize| traffic.road.lane(side).reachable_from(vehicles.x[i], vehicles.y[i]);
         let index = vehicles.speed_index[i];
         for (meta, out) in self.metas().iter().zip(out) {
             *out = u8::from(match meta {
                 Meta::Idle => true,
-                Meta::LaneLeft => lane > 0 && open(lane - 1),
-                Meta::LaneRight => lane + 1 < traffic.road.lanes().len() && open(lane + 1),
+                Meta::LaneLeft => lane > section.start && open(lane - 1),
+                Meta::LaneRight => lane + 1 < section.end && open(lane + 1),
                 Meta::Faster => index + 1 < traffic.target_speeds().len(),
                 Meta::Slower => index > 0,
             });
@@ -196,7 +247,7 @@ mod tests {
     fn continuous(longitudinal: bool, lateral: bool, clip: bool) -> Continuous {
         let span = |low: f64, high: f64| Span { low, high, double: false };
         let (acceleration, steering) = (span(-5.0, 5.0), span(-0.5, 0.25));
-        Continuous { longitudinal, lateral, acceleration, steering, clip, speed: None }
+        Continuous { longitudinal, lateral, acceleration, steering, clip, speed: None, dynamical: false }
     }
 
     #[test]
@@ -236,6 +287,6 @@ mod tests {
     #[test]
     fn the_neutral_action_is_idle() {
         assert_eq!(ActionType::Meta { longitudinal: true, lateral: true }.neutral(), 1);
-        assert_eq!(ActionType::Table(vec![[0.0; 2]; 9]).neutral(), 4);
+        assert_eq!(ActionType::Table { commands: vec![[0.0; 2]; 9], dynamical: false }.neutral(), 4);
     }
 }

@@ -5,25 +5,69 @@
 //! A. Kesting, M. Treiber, D. Helbing, "General lane-changing model MOBIL for car-following models", Transportation
 //! Research Record 1999 (2007). highway-env measures gaps from centre to centre and sets MOBIL's politeness to 0.
 
-use super::lane::Lane;
+use serde::{Deserialize, Serialize};
+
+use super::lane::{Lane, Shape};
+use super::map::RoadMap;
 use super::math::{bounded, not_zero, power, vectorized};
 use super::vehicles::{Driver, LENGTH};
 use super::{Neighbour, Traffic};
 
 /// Bound of the models' accelerations, m/s² (`ACC_MAX`).
 const MAX_ACCELERATION: f64 = 6.0;
-/// m/s² (`COMFORT_ACC_MAX`).
-const COMFORTABLE_ACCELERATION: f64 = 3.0;
-/// 1 / (2 sqrt(a b)) with that and the comfortable braking of 5 m/s² (`COMFORT_ACC_MIN`), s²/m.
-const BRAKING: f64 = 0.129_099_444_873_580_56;
-/// Gap to the neighbour in front in a jam, centre to centre, metres (`DISTANCE_WANTED`).
-const JAM_DISTANCE: f64 = 5.0 + LENGTH;
 /// Time gap to the neighbour in front, seconds (`TIME_WANTED`).
 const IDM_TIME_GAP: f64 = 1.5;
 /// Time between decisions about changing lanes, seconds (`LANE_CHANGE_DELAY`).
 const LANE_CHANGE_DELAY: f64 = 1.0;
 /// The new follower must not have to brake harder, m/s² (`LANE_CHANGE_MAX_BRAKING_IMPOSED`).
 const MAX_BRAKING_IMPOSED: f64 = 2.0;
+
+/// The parameters of the IDM that are not the same on all roads.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Model {
+    /// m/s² (`COMFORT_ACC_MAX`).
+    acceleration: f64,
+    /// 2 sqrt(a b) with that and the comfortable braking (`COMFORT_ACC_MIN`), m/s², and its inverse.
+    root: f64,
+    braking: f64,
+    /// Gap to the neighbour in front in a jam, centre to centre, metres (`DISTANCE_WANTED`).
+    jam_distance: f64,
+}
+
+impl Model {
+    /// Accelerations and decelerations up to these, m/s², and a gap in a jam, centre to centre, metres.
+    pub fn new(acceleration: f64, deceleration: f64, jam_distance: f64) -> Self {
+        let root = 2.0 * (acceleration * deceleration).sqrt();
+        Self { acceleration, root, braking: 1.0 / root, jam_distance }
+    }
+
+    /// The term of the free road, m/s². `exact` as in [`RoadMap::EXACT`].
+    #[inline(always)]
+    fn free_road(self, speed: f64, desired: f64, delta: f64, exact: bool) -> f64 {
+        let share = if speed > 0.0 { speed } else { 0.0 } / desired;
+        self.acceleration * (1.0 - if exact { share.powf(delta) } else { power(share, delta) })
+    }
+
+    /// Gap wanted at a speed, closing in on the neighbour in front, metres.
+    #[inline(always)]
+    fn wanted_gap(self, speed: f64, time_gap: f64, closing: f64, exact: bool) -> f64 {
+        let braking = if exact { speed * closing / self.root } else { speed * closing * self.braking };
+        self.jam_distance + speed * time_gap + braking
+    }
+
+    /// The term of the neighbour in front, m/s².
+    #[inline(always)]
+    fn repulsion(self, wanted: f64, gap: f64) -> f64 {
+        let ratio = wanted / not_zero(gap);
+        self.acceleration * (ratio * ratio)
+    }
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Self { braking: 0.129_099_444_873_580_56, ..Self::new(3.0, 5.0, 5.0 + LENGTH) }
+    }
+}
 
 impl Driver {
     pub(super) fn is_linear(self) -> bool {
@@ -48,7 +92,7 @@ struct Motion {
     velocity: [f64; 2],
 }
 
-impl Traffic {
+impl<M: RoadMap> Traffic<M> {
     fn motion(&self, neighbour: Neighbour, lane: usize) -> Motion {
         let lane = self.road.lane(lane);
         match neighbour {
@@ -57,7 +101,7 @@ impl Traffic {
                 Motion { s: lane.local(v.x[i], v.y[i]).0, speed: v.speed[i], velocity: v.velocity(i) }
             }
             Neighbour::Obstacle(i) => {
-                let o = &self.road.obstacles[i];
+                let o = &self.road.obstacles()[i];
                 Motion { s: lane.local(o.x, o.y).0, speed: 0.0, velocity: [0.0; 2] }
             }
         }
@@ -68,7 +112,7 @@ impl Traffic {
         let v = &self.vehicles;
         let [vx, vy] = v.velocity(ego);
         let closing = (vx - front.velocity[0]) * v.cos[ego] + (vy - front.velocity[1]) * v.sin[ego];
-        wanted_gap(v.speed[ego], by.time_gap(), closing)
+        self.model.wanted_gap(v.speed[ego], by.time_gap(), closing, M::EXACT)
     }
 
     /// The acceleration of `ego` behind `front` in the model of driver `me`, m/s² (`acceleration`).
@@ -89,7 +133,7 @@ impl Traffic {
     fn free_acceleration(&self, me: usize, ego: usize) -> f64 {
         let v = &self.vehicles;
         let desired = desired_speed(v.driver[ego], v.target_speed[ego], self.road.lane(v.lane[ego]));
-        free_road(v.speed[ego], desired, v.delta[me])
+        self.model.free_road(v.speed[ego], desired, v.delta[me], M::EXACT)
     }
 
     /// The IDM's term of the neighbour in front.
@@ -99,7 +143,7 @@ impl Traffic {
         let lane = v.lane[ego];
         let front = self.motion(front, lane);
         let gap = front.s - self.road.lane(lane).local(v.x[ego], v.y[ego]).0;
-        repulsion(self.desired_gap(Driver::Idm, ego, &front), gap)
+        self.model.repulsion(self.desired_gap(Driver::Idm, ego, &front), gap)
     }
 
     /// `LinearVehicle.acceleration`.
@@ -109,14 +153,14 @@ impl Traffic {
             Neighbour::Vehicle(i) if v.driver[i].has_targets() => (v.lane[i], v.target_speed[i] - v.speed[i]),
             Neighbour::Vehicle(i) => (v.lane[i], 0.0),
             Neighbour::Obstacle(i) => {
-                let o = &self.road.obstacles[i];
+                let o = &self.road.obstacles()[i];
                 (self.road.closest_lane(o.x, o.y, o.heading), 0.0)
             }
         };
         let (mut slower, mut further) = (0.0, 0.0);
         if let Some(front) = front {
             let (ego, front) = (self.motion(ego, lane), self.motion(front, lane));
-            let safe = JAM_DISTANCE + ego.speed.max(0.0) * v.driver[me].time_gap();
+            let safe = self.model.jam_distance + ego.speed.max(0.0) * v.driver[me].time_gap();
             slower = (front.speed - ego.speed).min(0.0);
             further = (front.s - ego.s - safe).min(0.0);
         }
@@ -126,7 +170,7 @@ impl Traffic {
 
     /// Computes both terms of the IDM for all vehicles behind those in front of them.
     pub(super) fn follow(&mut self) {
-        let Self { road, vehicles: v, scratch: s, .. } = self;
+        let Self { road, vehicles: v, scratch: s, model, .. } = self;
         let n = v.len();
         let ([vx, vy], [fx, fy]) = (&mut s.velocity, &mut s.front_velocity);
         velocities(&v.speed, &v.cos, &v.sin, vx, vy);
@@ -143,15 +187,15 @@ impl Traffic {
             } else {
                 (fx[i], fy[i]) = (0.0, 0.0);
                 // No neighbour: infinitely far away, so that its term vanishes.
-                road.obstacles.get(j - n).map_or(f64::INFINITY, |o| lane.local(o.x, o.y).0)
+                road.obstacles().get(j - n).map_or(f64::INFINITY, |o| lane.local(o.x, o.y).0)
             };
             gap[i] = at - lane.local(x[i], y[i]).0;
             desired[i] = desired_speed(driver[i], target[i], lane);
         }
-        let (v, s) = (&self.vehicles, &mut self.scratch);
+        let (v, s, model) = (&self.vehicles, &mut self.scratch, *model);
         let ([vx, vy], [fx, fy]) = (&s.velocity, &s.front_velocity);
         let (speed, cos, sin) = (&v.speed, &v.cos, &v.sin);
-        terms(speed, cos, sin, &v.delta, vx, vy, fx, fy, &s.gap, &s.desired, &mut s.free, &mut s.interaction);
+        terms(speed, cos, sin, &v.delta, vx, vy, fx, fy, &s.gap, &s.desired, model, &mut s.free, &mut s.interaction);
     }
 
     /// Acceleration that traffic vehicle `i` chooses (`IDMVehicle.act`), m/s².
@@ -160,11 +204,12 @@ impl Traffic {
         let (v, s) = (&self.vehicles, &self.scratch);
         let me = Some(Neighbour::Vehicle(i));
         let linear = v.driver[i].is_linear();
-        let mut acceleration =
-            if linear { self.acceleration(i, me, self.front(i)) } else { s.free[i] - s.interaction[i] };
+        let free = if M::EXACT && !linear { self.free_acceleration(i, i) } else { s.free[i] };
+        let now = if M::EXACT && !linear { self.interaction(i, self.front(i)) } else { s.interaction[i] };
+        let mut acceleration = if linear { self.acceleration(i, me, self.front(i)) } else { free - now };
         if v.lane[i] != v.target_lane[i] {
-            let front = self.in_front(i, v.target_lane[i]);
-            let there = if linear { self.acceleration(i, me, front) } else { s.free[i] - self.interaction(i, front) };
+            let front = M::in_front(self, i, v.target_lane[i]);
+            let there = if linear { self.acceleration(i, me, front) } else { free - self.interaction(i, front) };
             acceleration = acceleration.min(there);
         }
         acceleration.clamp(-MAX_ACCELERATION, MAX_ACCELERATION)
@@ -175,7 +220,7 @@ impl Traffic {
         let v = &self.vehicles;
         let (lane, target) = (v.lane[i], v.target_lane[i]);
         if lane != target {
-            if self.is_contested(i) {
+            if self.road.section(lane).contains(&target) && self.is_contested(i) {
                 self.vehicles.target_lane[i] = lane;
             }
             return;
@@ -210,46 +255,35 @@ impl Traffic {
         })
     }
 
-    /// MOBIL: whether vehicle `i` gains enough from that lane, and the one behind it there need not brake hard.
+    /// MOBIL: whether vehicle `i` gains enough from that lane, or wants to be there for its route, and the one behind it
+    /// there need not brake hard.
     fn is_better(&self, i: usize, lane: usize) -> bool {
         let v = &self.vehicles;
         let me = Some(Neighbour::Vehicle(i));
-        let preceding = self.in_front(i, lane);
+        let preceding = M::in_front(self, i, lane);
+        if let Some(planned) = v.route[i].first().and_then(|step| step.lane) {
+            let target = v.target_lane[i];
+            let start = self.road.section(target).start;
+            return (lane - start).cmp(&(target - start)) == (planned as usize).cmp(&(target - start))
+                && self.acceleration(i, me, preceding) >= -MAX_BRAKING_IMPOSED
+                && self.acceleration(i, M::behind(self, i, lane), me) >= -MAX_BRAKING_IMPOSED;
+        }
         let gain = if v.driver[i].is_linear() {
             self.acceleration(i, me, preceding) - self.acceleration(i, me, self.front(i))
         } else {
             // The free road is the same on both.
-            self.scratch.interaction[i] - self.interaction(i, preceding)
+            let now = if M::EXACT { self.interaction(i, self.front(i)) } else { self.scratch.interaction[i] };
+            now - self.interaction(i, preceding)
         };
-        gain >= v.driver[i].min_gain() && self.acceleration(i, self.behind(i, lane), me) >= -MAX_BRAKING_IMPOSED
+        gain >= v.driver[i].min_gain() && self.acceleration(i, M::behind(self, i, lane), me) >= -MAX_BRAKING_IMPOSED
     }
 }
 
 /// Speed that the IDM takes a vehicle to want, not 0, m/s.
 #[inline]
-fn desired_speed(driver: Driver, target: f64, lane: &Lane) -> f64 {
+fn desired_speed<S: Shape>(driver: Driver, target: f64, lane: &Lane<S>) -> f64 {
     let target = if driver.has_targets() { target } else { 0.0 };
     not_zero(lane.speed_limit.map_or(target, |limit| bounded(target, 0.0, limit))).abs()
-}
-
-/// The IDM's term of the free road, m/s².
-#[inline(always)]
-fn free_road(speed: f64, desired: f64, delta: f64) -> f64 {
-    let speed = if speed > 0.0 { speed } else { 0.0 };
-    COMFORTABLE_ACCELERATION * (1.0 - power(speed / desired, delta))
-}
-
-/// Gap that the IDM wants at a speed, closing in on the neighbour in front, metres.
-#[inline(always)]
-fn wanted_gap(speed: f64, time_gap: f64, closing: f64) -> f64 {
-    JAM_DISTANCE + speed * time_gap + speed * closing * BRAKING
-}
-
-/// The IDM's term of the neighbour in front, m/s².
-#[inline(always)]
-fn repulsion(wanted: f64, gap: f64) -> f64 {
-    let ratio = wanted / not_zero(gap);
-    COMFORTABLE_ACCELERATION * (ratio * ratio)
 }
 
 vectorized! {
@@ -277,6 +311,7 @@ vectorized! {
         fy: &[f64],
         gap: &[f64],
         desired: &[f64],
+        model: Model,
         free: &mut [f64],
         interaction: &mut [f64],
     ) {
@@ -285,9 +320,9 @@ vectorized! {
         let (vx, vy, fx, fy) = (&vx[..n], &vy[..n], &fx[..n], &fy[..n]);
         let (free, interaction) = (&mut free[..n], &mut interaction[..n]);
         for i in 0..n {
-            free[i] = free_road(speed[i], desired[i], delta[i]);
+            free[i] = model.free_road(speed[i], desired[i], delta[i], false);
             let closing = (vx[i] - fx[i]) * cos[i] + (vy[i] - fy[i]) * sin[i];
-            interaction[i] = repulsion(wanted_gap(speed[i], IDM_TIME_GAP, closing), gap[i]);
+            interaction[i] = model.repulsion(model.wanted_gap(speed[i], IDM_TIME_GAP, closing, false), gap[i]);
         }
     }
 }

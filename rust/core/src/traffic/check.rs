@@ -1,19 +1,22 @@
 //! Memory that traffic takes, and checks of traffic that was decoded from bytes.
 
 use super::lane::Lane;
-use super::vehicles::{Driver, Gains, Vehicles};
+use super::map::RoadMap;
+use super::vehicles::{Driver, Gains, Step, Vehicles};
 use super::{Scratch, Traffic};
 use crate::env::ensure;
 use crate::memory::arrays;
 
 /// Bytes of a vehicle in [`Vehicles`], and the arrays that it is in.
 const VEHICLE: usize = size_of::<Driver>()
-    + 13 * size_of::<f64>()
+    + 14 * size_of::<f64>()
     + 3 * size_of::<usize>()
-    + 3 * size_of::<bool>()
+    + 4 * size_of::<bool>()
+    + size_of::<Vec<Step>>()
+    + size_of::<[f64; 2]>()
     + size_of::<Option<[f64; 2]>>()
     + size_of::<Gains>();
-const VEHICLE_ARRAYS: usize = 22;
+const VEHICLE_ARRAYS: usize = 26;
 /// The same in [`Scratch`].
 const SCRATCH: usize = 11 * size_of::<f64>() + 3 * size_of::<u32>() + size_of::<(u32, u32)>();
 const SCRATCH_ARRAYS: usize = 16;
@@ -26,7 +29,7 @@ impl Scratch {
     }
 }
 
-impl Traffic {
+impl<M: RoadMap> Traffic<M> {
     /// Makes room for so many vehicles.
     pub fn reserve(&mut self, vehicles: usize) {
         self.vehicles.reserve(vehicles);
@@ -35,7 +38,7 @@ impl Traffic {
 
     /// Bytes that so many vehicles take on its road, and the road.
     pub(super) fn memory(&self, vehicles: usize) -> usize {
-        let road = self.road.lanes().len() * (size_of::<Lane>() + size_of::<u32>());
+        let road = self.road.lanes().len() * (size_of::<Lane<M::Shape>>() + size_of::<u32>());
         let speeds = self.target_speeds.len() * size_of::<f64>();
         arrays(VEHICLE_ARRAYS + SCRATCH_ARRAYS + 3, vehicles.saturating_mul(VEHICLE + SCRATCH) + road + speeds)
     }
@@ -49,6 +52,10 @@ impl Traffic {
     /// Refuses decoded values that do not fit the road of `own`; the error says why.
     pub(super) fn check(&self, own: &Self) -> Result<(), String> {
         ensure(self.road == own.road && self.target_speeds == own.target_speeds, "the road is another one")?;
+        ensure(
+            self.vehicles.route.iter().all(|route| self.road.has_route(route)),
+            "a vehicle plans to drive on a road that is not there",
+        )?;
         self.vehicles.check(self.road.lanes().len(), self.target_speeds.len())
     }
 }
@@ -66,6 +73,7 @@ impl Vehicles {
             speed,
             acceleration,
             slip,
+            angle,
             lane,
             target_lane,
             target_speed,
@@ -79,21 +87,42 @@ impl Vehicles {
             checks_collisions,
             min_speed,
             max_speed,
+            route,
+            yields,
+            slide,
         } = self;
-        let numbers =
-            [x, y, heading, cos, sin, speed, acceleration, slip, target_speed, delta, timer, min_speed, max_speed];
+        let numbers = [
+            x,
+            y,
+            heading,
+            cos,
+            sin,
+            speed,
+            acceleration,
+            slip,
+            angle,
+            target_speed,
+            delta,
+            timer,
+            min_speed,
+            max_speed,
+        ];
         let indices = [lane, target_lane, speed_index];
-        let flags = [crashed, changes_lanes, checks_collisions];
+        let flags = [crashed, changes_lanes, checks_collisions, yields];
         let same_length = numbers.iter().all(|array| array.len() == n)
             && indices.iter().all(|array| array.len() == n)
             && flags.iter().all(|array| array.len() == n)
-            && [driver.len(), impact.len(), gains.len()] == [n; 3];
+            && [driver.len(), impact.len(), gains.len(), route.len(), slide.len()] == [n; 5];
         ensure(same_length, "the properties of vehicles are not as many as the vehicles")?;
         ensure(lane.iter().chain(target_lane).all(|&lane| lane < lanes), "a vehicle is on a lane that is not there")?;
         ensure(speed_index.iter().all(|&index| index < speeds), "a vehicle aims at a speed that is not there")?;
         let of_gains = gains.iter().flat_map(|gains| gains.acceleration.into_iter().chain(gains.steering));
-        let finite =
-            numbers.into_iter().flatten().copied().chain(of_gains).chain(impact.iter().flatten().copied().flatten());
+        let finite = numbers
+            .into_iter()
+            .flatten()
+            .copied()
+            .chain(of_gains)
+            .chain(impact.iter().flatten().chain(slide).copied().flatten());
         ensure(finite.into_iter().all(f64::is_finite), "a property of a vehicle is not a finite number")
     }
 }

@@ -5,6 +5,7 @@
 //! D. Manocha, "OBBTree", SIGGRAPH (1996).
 
 use super::Traffic;
+use super::map::RoadMap;
 use super::vehicles::{LENGTH, WIDTH};
 
 /// A turned rectangle, and how far it moves in the next frame.
@@ -100,7 +101,7 @@ fn apart(between: [f64; 2], approach: [f64; 2], a: [f64; 2], b: [f64; 2], half_a
 
 const HALF: [f64; 2] = [LENGTH / 2.0, WIDTH / 2.0];
 
-impl Traffic {
+impl<M: RoadMap> Traffic<M> {
     fn body(&self, i: usize, dt: f64) -> Body {
         let v = &self.vehicles;
         let [vx, vy] = v.velocity(i);
@@ -118,7 +119,7 @@ impl Traffic {
             let (overlap, shift) = match j.checked_sub(n) {
                 None => meet(&body, &self.body(j, dt)),
                 Some(j) => {
-                    let o = &self.road.obstacles[j];
+                    let o = &self.road.obstacles()[j];
                     let (sin, cos) = o.heading.sin_cos();
                     meet(&body, &Body::new([o.x, o.y], [cos, sin], o.length, o.width, [0.0; 2]))
                 }
@@ -170,7 +171,7 @@ impl Traffic {
                 }
             }
         }
-        for (j, o) in road.obstacles.iter().enumerate() {
+        for (j, o) in road.obstacles().iter().enumerate() {
             let reach = (diagonal + (o.length * o.length + o.width * o.width).sqrt()) / 2.0;
             for i in 0..v.len() {
                 let (dx, dy) = (o.x - v.x[i], o.y - v.y[i]);

@@ -3,11 +3,12 @@
 //! Source: `highway_env/vehicle/controller.py` (`ControlledVehicle`, `MDPVehicle`) and
 //! `LinearVehicle.steering_control`.
 
-use std::f64::consts::{FRAC_1_SQRT_2, FRAC_PI_3, PI};
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_PI_3, FRAC_PI_4, PI};
 
 use super::Traffic;
+use super::map::RoadMap;
 use super::math::{asin, bounded, not_zero, vectorized, wrap_to_pi};
-use super::vehicles::{Driver, LENGTH};
+use super::vehicles::LENGTH;
 
 /// Gains, 1/s: one over `TAU_ACC`, `TAU_HEADING`, `TAU_LATERAL`.
 const KP_SPEED: f64 = 1.0 / 0.6;
@@ -17,6 +18,8 @@ const KP_LATERAL: f64 = 1.0 / 0.6;
 const PURSUIT: f64 = 0.5 * 0.2;
 /// Bound of the steering angle, radians.
 pub(super) const MAX_STEERING: f64 = FRAC_PI_3;
+/// The same as highway-env rounds it: one unit in the last place less.
+const MAX_STEERING_EXACT: f64 = PI / 3.0;
 /// The slip's sine at that angle: sin(atan(tan(pi / 3) / 2)) = sqrt(3 / 7).
 const MAX_SLIP: f64 = 0.654_653_670_707_977_1;
 
@@ -30,22 +33,31 @@ pub enum Meta {
     Slower,
 }
 
+/// `LinearVehicle.steering_control`: the angle for an offset from the lane (m) and from its direction, unbounded,
+/// radians.
+fn linear_steering([a, b]: [f64; 2], lateral: f64, turn: f64, speed: f64) -> f64 {
+    let speed = not_zero(speed);
+    a * (wrap_to_pi(turn) * LENGTH / speed) + b * (-lateral * LENGTH / (speed * speed))
+}
+
 /// Sine of the slip angle that a steering angle makes.
 pub(super) fn slip(steering: f64) -> f64 {
     let tangent = 0.5 * steering.tan();
     tangent / (1.0 + tangent * tangent).sqrt()
 }
 
-impl Traffic {
+impl<M: RoadMap> Traffic<M> {
     /// Gives `Meta` driver `i` a command for the next frames (`MDPVehicle.act`). A command to a lane that does not
     /// exist or is out of reach is ignored.
     pub fn command(&mut self, i: usize, meta: Meta) {
+        M::follow_road(self, i);
         let v = &mut self.vehicles;
         let lane = v.target_lane[i];
+        let section = self.road.section(lane);
         let (lane, faster) = match meta {
             Meta::Idle => return,
-            Meta::LaneLeft => (lane.saturating_sub(1), None),
-            Meta::LaneRight => ((lane + 1).min(self.road.lanes().len() - 1), None),
+            Meta::LaneLeft => (lane.saturating_sub(1).max(section.start), None),
+            Meta::LaneRight => ((lane + 1).min(section.end - 1), None),
             Meta::Faster => (lane, Some(true)),
             Meta::Slower => (lane, Some(false)),
         };
@@ -63,36 +75,51 @@ impl Traffic {
         self.vehicles.target_speed[i] = self.target_speeds()[index];
     }
 
-    /// Sets acceleration (m/s²) and steering (radians) of `Manual` driver `i` for the next frames.
+    /// Sets acceleration (m/s²) and steering (radians) of `Manual` or `Dynamic` driver `i` for the next frames.
     pub fn drive(&mut self, i: usize, acceleration: f64, steering: f64) {
         self.vehicles.acceleration[i] = acceleration;
-        self.vehicles.slip[i] = slip(steering);
+        if M::EXACT {
+            self.vehicles.angle[i] = steering;
+        } else {
+            self.vehicles.slip[i] = slip(steering);
+        }
     }
 
     /// Computes the commands of all vehicles. Lanes are chosen in the order of the list: each vehicle sees the target
     /// lanes of those before it.
     pub(super) fn decide(&mut self) {
-        self.find_fronts();
-        self.follow();
+        M::find_fronts(self);
+        if !M::EXACT {
+            self.follow();
+        }
         let n = self.vehicles.len();
         for i in 0..n {
-            let v = &self.vehicles;
-            if v.driver[i].is_traffic() && v.changes_lanes[i] && !v.crashed[i] {
+            let (driver, crashed) = (self.vehicles.driver[i], self.vehicles.crashed[i]);
+            if driver.has_targets() && !(driver.is_traffic() && crashed) {
+                M::follow_road(self, i);
+            }
+            if driver.is_traffic() && self.vehicles.changes_lanes[i] && !crashed {
                 self.choose_lane(i);
             }
         }
-        self.hold_lanes();
+        if !M::EXACT {
+            self.hold_lanes();
+        }
         for i in 0..n {
             let v = &self.vehicles;
             let driver = v.driver[i];
             // A crashed vehicle only brakes.
-            if v.crashed[i] || driver == Driver::Manual {
+            if v.crashed[i] || !driver.has_targets() {
                 continue;
             }
             let acceleration = if driver.is_traffic() { self.longitudinal(i) } else { self.hold_speed(i) };
-            let slip = if driver.is_linear() { self.hold_lane_linearly(i) } else { self.scratch.slip[i] };
             self.vehicles.acceleration[i] = acceleration;
-            self.vehicles.slip[i] = slip;
+            if M::EXACT {
+                self.vehicles.angle[i] = self.hold_lane(i);
+            } else {
+                let slip = if driver.is_linear() { self.hold_lane_linearly(i) } else { self.scratch.slip[i] };
+                self.vehicles.slip[i] = slip;
+            }
         }
     }
 
@@ -120,10 +147,28 @@ impl Traffic {
     /// `LinearVehicle.steering_control`, as the sine of the slip angle.
     fn hold_lane_linearly(&self, i: usize) -> f64 {
         let (v, s) = (&self.vehicles, &self.scratch);
-        let speed = not_zero(v.speed[i]);
-        let [a, b] = v.gains[i].steering;
-        let steering = a * (wrap_to_pi(s.turn[i]) * LENGTH / speed) + b * (-s.lateral[i] * LENGTH / (speed * speed));
+        let steering = linear_steering(v.gains[i].steering, s.lateral[i], s.turn[i], v.speed[i]);
         slip(steering.clamp(-MAX_STEERING, MAX_STEERING))
+    }
+
+    /// Steering angle that holds vehicle `i` to its target lane, in highway-env's order of operations, radians.
+    fn hold_lane(&self, i: usize) -> f64 {
+        let v = &self.vehicles;
+        let lane = self.road.lane(v.target_lane[i]);
+        let (along, lateral) = lane.local(v.x[i], v.y[i]);
+        let ahead = lane.heading_at(along + v.speed[i] * PURSUIT);
+        if v.driver[i].is_linear() {
+            let steering = linear_steering(v.gains[i].steering, lateral, ahead - v.heading[i], v.speed[i]);
+            return steering.clamp(-MAX_STEERING_EXACT, MAX_STEERING_EXACT);
+        }
+        if lateral == 0.0 && ahead == v.heading[i] {
+            return 0.0;
+        }
+        let speed = not_zero(v.speed[i]);
+        let towards = (-KP_LATERAL * lateral / speed).clamp(-1.0, 1.0).asin().clamp(-FRAC_PI_4, FRAC_PI_4);
+        let turning = KP_HEADING * wrap_to_pi(ahead + towards - v.heading[i]);
+        let slip = (LENGTH / 2.0 / speed * turning).clamp(-1.0, 1.0).asin();
+        (2.0 * slip.tan()).atan().clamp(-MAX_STEERING_EXACT, MAX_STEERING_EXACT)
     }
 }
 

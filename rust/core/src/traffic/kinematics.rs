@@ -4,20 +4,35 @@
 //! consistent model for planning feasible trajectories for autonomous vehicles?", IEEE Intelligent Vehicles (2017).
 
 use super::Traffic;
+use super::map::RoadMap;
 use super::math::{SIN_COS_LIMIT, sin_cos, vectorized};
-use super::vehicles::LENGTH;
+use super::vehicles::{Driver, LENGTH, Vehicles};
 
-impl Traffic {
+impl<M: RoadMap> Traffic<M> {
     /// Moves all vehicles by `dt` seconds.
     pub(super) fn advance(&mut self, dt: f64) {
-        let v = &mut self.vehicles;
-        let n = v.len();
-        let (speed, crashed) = (&v.speed[..n], &v.crashed[..n]);
-        let (lowest, highest) = (&v.min_speed[..n], &v.max_speed[..n]);
-        let (slip, acceleration) = (&mut v.slip[..n], &mut v.acceleration[..n]);
+        let Self { road, vehicles: v, .. } = self;
+        if M::EXACT {
+            v.advance_exactly(dt);
+        } else {
+            v.advance(dt);
+        }
+        for i in 0..v.len() {
+            v.lane[i] = road.still_closest_lane(v.lane[i], v.x[i], v.y[i], v.heading[i]);
+        }
+    }
+}
+
+impl Vehicles {
+    /// Bounds the commands of all: the crashed brake, and those beyond their range of speeds come back.
+    fn bound_commands(&mut self) {
+        let n = self.len();
+        let (speed, crashed) = (&self.speed[..n], &self.crashed[..n]);
+        let (lowest, highest) = (&self.min_speed[..n], &self.max_speed[..n]);
+        let (slip, angle, acceleration) = (&mut self.slip[..n], &mut self.angle[..n], &mut self.acceleration[..n]);
         for i in 0..n {
             if crashed[i] {
-                slip[i] = 0.0;
+                (slip[i], angle[i]) = (0.0, 0.0);
                 acceleration[i] = -speed[i];
             }
             if speed[i] > highest[i] {
@@ -26,19 +41,64 @@ impl Traffic {
                 acceleration[i] = acceleration[i].max(lowest[i] - speed[i]);
             }
         }
+    }
+
+    /// Shifts vehicle `i` out of a collision.
+    #[inline]
+    fn push_away(&mut self, i: usize) {
+        if let Some([x, y]) = self.impact[i].take() {
+            self.x[i] += x;
+            self.y[i] += y;
+            self.crashed[i] = true;
+        }
+    }
+
+    /// Moves all vehicles by `dt` seconds and leaves their lanes as they are.
+    fn advance(&mut self, dt: f64) {
+        self.bound_commands();
+        let v = self;
+        let n = v.len();
+        let slides = |&i: &usize| v.driver[i] == Driver::Dynamic;
+        let slid: Vec<_> = (0..n).filter(slides).map(|i| (i, v.slid(i, v.steering(i), dt))).collect();
         let (x, y, heading, speed) = (&mut v.x, &mut v.y, &mut v.heading, &mut v.speed);
         bicycle(x, y, heading, speed, &mut v.cos, &mut v.sin, &mut v.timer, &v.slip, &v.acceleration, dt);
         for i in 0..n {
-            if let Some([x, y]) = v.impact[i].take() {
-                v.x[i] += x;
-                v.y[i] += y;
-                v.crashed[i] = true;
+            // As in highway-env, collisions do not push those away whose tyres slip.
+            if v.driver[i] != Driver::Dynamic {
+                v.push_away(i);
             }
             let heading = v.heading[i];
             if heading.abs() > SIN_COS_LIMIT {
                 v.turn_to(i, heading);
             }
-            v.lane[i] = self.road.still_closest_lane(v.lane[i], v.x[i], v.y[i], heading);
+        }
+        for (i, state) in slid {
+            v.slide_to(i, state);
+        }
+    }
+
+    /// The same in highway-env's order of operations.
+    pub(super) fn advance_exactly(&mut self, dt: f64) {
+        self.bound_commands();
+        for i in 0..self.len() {
+            self.timer[i] += dt;
+            if self.driver[i] == Driver::Dynamic {
+                self.slide_to(i, self.slid(i, self.angle[i], dt));
+                continue;
+            }
+            let (speed, angle) = (self.speed[i], self.angle[i]);
+            if angle == 0.0 {
+                self.x[i] += speed * self.cos[i] * dt;
+                self.y[i] += speed * self.sin[i] * dt;
+            } else {
+                let slip = (0.5 * angle.tan()).atan();
+                let (sin, cos) = (self.heading[i] + slip).sin_cos();
+                self.x[i] += speed * cos * dt;
+                self.y[i] += speed * sin * dt;
+                self.turn_to(i, self.heading[i] + speed * slip.sin() / (LENGTH / 2.0) * dt);
+            }
+            self.push_away(i);
+            self.speed[i] += self.acceleration[i] * dt;
         }
     }
 }

@@ -1,8 +1,8 @@
 //! A lane: where it runs, how wide it is and what holds on it.
 //!
-//! Source: `highway_env/road/lane.py` (`AbstractLane`, `StraightLane`). All geometry is asked of [`Lane`], so that
-//! other shapes than the straight one need no change anywhere else. Coordinates along a lane are (longitudinal,
-//! lateral), the lateral one growing to the right (the world's y axis points down).
+//! Source: `highway_env/road/lane.py` (`AbstractLane`, `StraightLane`). All geometry is asked of a lane's [`Shape`].
+//! Coordinates along a lane are (longitudinal, lateral), the lateral one growing to the right (the world's y axis points
+//! down).
 
 use serde::{Deserialize, Serialize};
 
@@ -21,12 +21,66 @@ pub enum Line {
     Continuous,
 }
 
-/// A straight lane along the x axis, from `start` to `end` at lateral place `y`.
+/// The course of a lane's middle.
+pub trait Shape: Clone + std::fmt::Debug + PartialEq {
+    /// Metres.
+    fn length(&self) -> f64;
+
+    /// World to lane.
+    fn local(&self, x: f64, y: f64) -> (f64, f64);
+
+    /// Lane to world.
+    fn position(&self, longitudinal: f64, lateral: f64) -> (f64, f64);
+
+    /// Direction of travel there, radians.
+    fn heading_at(&self, longitudinal: f64) -> f64;
+
+    /// A lower bound of the distance to the side, quicker to get than `local`, metres.
+    #[inline]
+    fn least_lateral(&self, _x: f64, _y: f64) -> f64 {
+        0.0
+    }
+
+    /// Points of the middle that straight pieces between them show well.
+    fn outline(&self) -> Vec<[f64; 2]> {
+        [0.0, self.length()].map(|s| self.position(s, 0.0).into()).to_vec()
+    }
+}
+
+/// A straight line along the x axis, from `start` to `end` at lateral place `y`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Lane {
+pub struct AlongX {
     start: f64,
     end: f64,
     y: f64,
+}
+
+impl Shape for AlongX {
+    #[inline]
+    fn length(&self) -> f64 {
+        self.end - self.start
+    }
+
+    #[inline]
+    fn local(&self, x: f64, y: f64) -> (f64, f64) {
+        (x - self.start, y - self.y)
+    }
+
+    #[inline]
+    fn position(&self, longitudinal: f64, lateral: f64) -> (f64, f64) {
+        (self.start + longitudinal, self.y + lateral)
+    }
+
+    #[inline]
+    fn heading_at(&self, _longitudinal: f64) -> f64 {
+        0.0
+    }
+}
+
+/// A lane of some shape.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Lane<S = AlongX> {
+    pub(super) shape: S,
     /// Metres.
     pub width: f64,
     /// Left and right.
@@ -35,6 +89,8 @@ pub struct Lane {
     pub speed_limit: Option<f64>,
     /// No vehicle may change to this lane; vehicles on it may leave it.
     pub forbidden: bool,
+    /// Who has the lower one gives way, where there are rules.
+    pub priority: i32,
 }
 
 impl Lane {
@@ -42,37 +98,59 @@ impl Lane {
     /// `start`.
     pub fn straight(start: f64, end: f64, y: f64) -> Self {
         assert!(end > start, "a lane has a length");
-        Self { start, end, y, width: WIDTH, lines: [Line::Striped; 2], speed_limit: Some(20.0), forbidden: false }
+        Self::new(AlongX { start, end, y })
+    }
+}
+
+impl<S: Shape> Lane<S> {
+    /// A lane 4 m wide, striped on both sides, 20 m/s, open to all, of priority 0.
+    pub fn new(shape: S) -> Self {
+        let lines = [Line::Striped; 2];
+        Self { shape, width: WIDTH, lines, speed_limit: Some(20.0), forbidden: false, priority: 0 }
+    }
+
+    pub fn shape(&self) -> &S {
+        &self.shape
     }
 
     #[inline]
     pub fn length(&self) -> f64 {
-        self.end - self.start
+        self.shape.length()
     }
 
-    /// Env to lane.
+    /// World to lane.
     #[inline]
     pub fn local(&self, x: f64, y: f64) -> (f64, f64) {
-        (x - self.start, y - self.y)
+        self.shape.local(x, y)
     }
 
     /// Lane to world.
     #[inline]
     pub fn position(&self, longitudinal: f64, lateral: f64) -> (f64, f64) {
-        (self.start + longitudinal, self.y + lateral)
+        self.shape.position(longitudinal, lateral)
     }
 
     /// Direction of travel there, radians.
     #[inline]
-    pub fn heading_at(&self, _longitudinal: f64) -> f64 {
-        0.0
+    pub fn heading_at(&self, longitudinal: f64) -> f64 {
+        self.shape.heading_at(longitudinal)
     }
 
     /// Returns whether the place is on the lane, widened by `margin` on either side.
     #[inline]
     pub fn holds(&self, x: f64, y: f64, margin: f64) -> bool {
+        self.along(x, y, margin).is_some()
+    }
+
+    /// The longitudinal place of what is on the lane, widened by `margin` on either side; None off the lane.
+    #[inline]
+    pub fn along(&self, x: f64, y: f64, margin: f64) -> Option<f64> {
+        let reach = self.width / 2.0 + margin;
+        if self.shape.least_lateral(x, y) > reach {
+            return None;
+        }
         let (s, lateral) = self.local(x, y);
-        lateral.abs() <= self.width / 2.0 + margin && -OVERHANG <= s && s < self.length() + OVERHANG
+        (lateral.abs() <= reach && -OVERHANG <= s && s < self.length() + OVERHANG).then_some(s)
     }
 
     /// Returns whether a vehicle there may change to this lane.
@@ -80,6 +158,12 @@ impl Lane {
     pub fn reachable_from(&self, x: f64, y: f64) -> bool {
         let (s, lateral) = self.local(x, y);
         !self.forbidden && lateral.abs() <= 2.0 * self.width && 0.0 <= s && s < self.length() + OVERHANG
+    }
+
+    /// Returns whether a vehicle there is so near the end that it looks for the next lane.
+    #[inline]
+    pub fn is_behind(&self, x: f64, y: f64) -> bool {
+        self.local(x, y).0 > self.length() - OVERHANG / 2.0
     }
 
     /// Distance of a position from the lane: to its side plus past its ends, metres.

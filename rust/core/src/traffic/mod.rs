@@ -1,7 +1,7 @@
 //! Roads and the vehicles on them.
 //!
-//! [`Traffic`] is what all simulators of traffic are built on: a [`road::Road`], its [`vehicles::Vehicles`], and the
-//! frame that moves them, in lockstep with highway-env 1.12.1.
+//! [`Traffic`] is what all simulators of traffic are built on: a [`road::Road`] or a [`roads::Network`], its
+//! [`vehicles::Vehicles`], and the frame that moves them, in lockstep with highway-env 1.12.1.
 
 pub mod action;
 mod behaviour;
@@ -9,32 +9,40 @@ mod check;
 mod collision;
 pub mod controller;
 pub mod coop;
+mod dynamics;
 pub mod highway;
 mod kinematics;
 pub mod lane;
+pub mod map;
 mod math;
 mod neighbours;
+mod numpy_normal;
 mod numpy_random;
 pub mod observation;
 pub mod raster;
 pub mod ring;
 pub mod road;
+pub mod roads;
 pub mod scene;
 pub mod vehicles;
 
 use serde::{Deserialize, Serialize};
 
+pub use behaviour::Model;
+use map::RoadMap;
 pub use neighbours::Neighbour;
 use road::Road;
 use vehicles::{Driver, Vehicle, Vehicles};
 
 /// A road with the vehicles on it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Traffic {
-    pub road: Road,
+pub struct Traffic<M: RoadMap = Road> {
+    pub road: M,
     pub vehicles: Vehicles,
     /// Evenly spaced speeds, from low to high, that `Meta` drivers choose from, m/s.
     target_speeds: Vec<f64>,
+    /// How carefully traffic follows.
+    pub model: Model,
     #[serde(skip)]
     scratch: Scratch,
 }
@@ -77,11 +85,12 @@ impl Scratch {
     }
 }
 
-impl Traffic {
+impl<M: RoadMap> Traffic<M> {
     /// A road without vehicles. `target_speeds`: at least one, evenly spaced, from low to high.
-    pub fn new(road: Road, target_speeds: Vec<f64>) -> Self {
+    pub fn new(road: M, target_speeds: Vec<f64>) -> Self {
         assert!(!target_speeds.is_empty(), "at least one target speed");
-        Self { road, vehicles: Vehicles::default(), target_speeds, scratch: Scratch::default() }
+        let (vehicles, scratch) = (Vehicles::default(), Scratch::default());
+        Self { road, vehicles, target_speeds, model: Model::default(), scratch }
     }
 
     pub fn target_speeds(&self) -> &[f64] {
@@ -119,8 +128,18 @@ impl Traffic {
 
     /// One frame of `dt` seconds: all vehicles decide in the order of the list, all move, collisions are found.
     pub fn frame(&mut self, dt: f64) {
-        self.scratch.fit(self.vehicles.len());
+        self.prepare();
         self.decide();
+        self.move_on(dt);
+    }
+
+    /// Makes room for intermediate results.
+    fn prepare(&mut self) {
+        self.scratch.fit(self.vehicles.len());
+    }
+
+    /// The second half of a frame: all move, collisions are found.
+    fn move_on(&mut self, dt: f64) {
         self.advance(dt);
         self.collide(dt);
     }

@@ -6,6 +6,7 @@
 
 use super::Traffic;
 use super::lane::MARGIN;
+use super::map::RoadMap;
 use super::vehicles::Vehicles;
 
 /// The index that stands for no neighbour.
@@ -200,7 +201,9 @@ impl Traffic {
             };
         }
     }
+}
 
+impl<M: RoadMap> Traffic<M> {
     /// The neighbour in front that `find_fronts` found for vehicle `i`.
     #[inline]
     pub(super) fn front(&self, i: usize) -> Option<Neighbour> {

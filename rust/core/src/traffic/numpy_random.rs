@@ -88,6 +88,27 @@ impl NumpyRandom {
         (product >> 32) as u32
     }
 
+    /// The index that `Generator.choice(n, size=1, p=weights / weights.sum())` takes.
+    pub fn weighted(&mut self, weights: &[f64]) -> usize {
+        let sum: f64 = weights.iter().sum();
+        let mut cumulated: Vec<f64> = Vec::with_capacity(weights.len());
+        for weight in weights {
+            cumulated.push(cumulated.last().unwrap_or(&0.0) + weight / sum);
+        }
+        let last = cumulated[weights.len() - 1];
+        let number = self.random();
+        cumulated.iter().take_while(|&&share| share / last <= number).count()
+    }
+
+    /// Two different numbers below `n` (at least 2), as `Generator.choice(n, size=2, replace=False)` draws them: by
+    /// Floyd's method, then shuffled (J. Bentley, R. Floyd, "A sample of brilliance", CACM 30 (1987)).
+    pub fn two_of(&mut self, n: u32) -> [u32; 2] {
+        let first = self.below(n - 1);
+        let second = self.below(n);
+        let second = if second == first { n - 1 } else { second };
+        if self.below(2) == 0 { [second, first] } else { [first, second] }
+    }
+
     /// `Generator.shuffle`, whose integers NumPy draws by rejection of masked words.
     pub fn shuffle<T>(&mut self, things: &mut [T]) {
         for i in (1..things.len()).rev() {
@@ -153,6 +174,10 @@ mod tests {
             assert_eq!((rng.below(1_000_003), rng.below(1), rng.below(3)), (index, 0, last), "seed {seed}");
             assert_eq!(rng.random(), c, "seed {seed}");
         }
+        let mut rng = NumpyRandom::new(5);
+        let weights = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0];
+        assert_eq!([(); 8].map(|()| rng.weighted(&weights)), [5, 5, 4, 3, 1, 3, 4, 1]);
+        assert_eq!([(); 6].map(|()| rng.two_of(4)), [[3, 0], [2, 0], [0, 2], [1, 3], [0, 3], [0, 2]]);
         let mut things: Vec<usize> = (0..8).collect();
         NumpyRandom::new(7).shuffle(&mut things);
         assert_eq!(things, [0, 6, 7, 2, 4, 5, 1, 3]);

@@ -5,8 +5,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::lane::{Lane, Line, MARGIN, WIDTH};
-use super::math::wrap_to_pi;
+use std::ops::Range;
+
+use super::Traffic;
+use super::lane::{AlongX, Lane, Line, MARGIN, WIDTH};
+use super::map::RoadMap;
+use super::neighbours::Neighbour;
+use super::vehicles::Step;
 
 /// Something solid that stands still on the road.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -67,34 +72,6 @@ impl Road {
         Self::new((0..lanes).map(lane).collect(), Vec::new())
     }
 
-    pub fn lanes(&self) -> &[Lane] {
-        &self.lanes
-    }
-
-    #[inline]
-    pub fn lane(&self, i: usize) -> &Lane {
-        &self.lanes[i]
-    }
-
-    /// The lanes beside lane `i`, the left one first.
-    pub fn side_lanes(&self, i: usize) -> impl Iterator<Item = usize> + use<> {
-        let right = (i + 1 < self.lanes.len()).then_some(i + 1);
-        i.checked_sub(1).into_iter().chain(right)
-    }
-
-    /// The lane nearest in place and heading, the first of several (`RoadNetwork.get_closest_lane_index`).
-    pub fn closest_lane(&self, x: f64, y: f64, heading: f64) -> usize {
-        let mut best = (f64::INFINITY, 0);
-        for (i, lane) in self.lanes.iter().enumerate() {
-            let angle = wrap_to_pi(heading - lane.heading_at(lane.local(x, y).0)).abs();
-            let distance = lane.distance(x, y) + angle;
-            if distance < best.0 {
-                best = (distance, i);
-            }
-        }
-        best.1
-    }
-
     /// Returns whether a vehicle on lane `lane` is certainly on it, as its neighbours see it, and on no other.
     #[inline]
     pub(super) fn only_lane_near(&self, lane: usize, x: f64, y: f64) -> bool {
@@ -102,10 +79,46 @@ impl Road {
         let (s, lateral) = here.local(x, y);
         lateral.abs() < self.alone && s >= 0.0 && s <= here.length()
     }
+}
 
-    /// `closest_lane`, quickly where the vehicle was on lane `lane` a frame ago.
+impl RoadMap for Road {
+    type Shape = AlongX;
+
+    const EXACT: bool = false;
+
     #[inline]
-    pub fn still_closest_lane(&self, lane: usize, x: f64, y: f64, heading: f64) -> usize {
+    fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+
+    #[inline]
+    fn obstacles(&self) -> &[Obstacle] {
+        &self.obstacles
+    }
+
+    /// All lanes are one section.
+    #[inline]
+    fn section(&self, _lane: usize) -> Range<usize> {
+        0..self.lanes.len()
+    }
+
+    #[inline]
+    fn leads_to(&self, _from: usize, _to: usize, _route: &[Step]) -> bool {
+        true
+    }
+
+    fn has_route(&self, route: &[Step]) -> bool {
+        route.is_empty()
+    }
+
+    /// Nobody has a route here.
+    #[inline]
+    fn destination(&self, _route: &[Step]) -> Option<[f64; 2]> {
+        None
+    }
+
+    #[inline]
+    fn still_closest_lane(&self, lane: usize, x: f64, y: f64, heading: f64) -> usize {
         let here = &self.lanes[lane];
         let (s, lateral) = here.local(x, y);
         // All lanes are parallel: the heading makes no difference here.
@@ -113,6 +126,25 @@ impl Road {
             return lane;
         }
         self.closest_lane(x, y, heading)
+    }
+
+    /// There is no next lane.
+    #[inline]
+    fn follow_road(_traffic: &mut Traffic, _i: usize) {}
+
+    #[inline]
+    fn find_fronts(traffic: &mut Traffic) {
+        traffic.find_fronts();
+    }
+
+    #[inline]
+    fn in_front(traffic: &Traffic, i: usize, lane: usize) -> Option<Neighbour> {
+        traffic.in_front(i, lane)
+    }
+
+    #[inline]
+    fn behind(traffic: &Traffic, i: usize, lane: usize) -> Option<Neighbour> {
+        traffic.behind(i, lane)
     }
 }
 

@@ -5,6 +5,8 @@
 
 use super::Traffic;
 pub use super::lane::Line;
+use super::lane::Shape;
+use super::map::RoadMap;
 pub use super::road::Obstacle;
 use super::vehicles;
 
@@ -137,7 +139,7 @@ impl Scene {
     }
 }
 
-impl Traffic {
+impl<M: RoadMap> Traffic<M> {
     /// The scene. `identify` gives the [`Car::id`] and [`Car::agent`] of a vehicle by its index.
     pub fn scene(
         &self,
@@ -147,8 +149,8 @@ impl Traffic {
         identify: impl Fn(usize) -> (u32, Option<u32>),
     ) -> Scene {
         let lanes = self.road.lanes().iter().map(|lane| {
-            let end = |s| <[f64; 2]>::from(lane.position(s, 0.0));
-            LaneStrip::straight(end(0.0), end(lane.length()), lane.width, lane.lines)
+            let (centre, length) = (lane.shape().outline(), lane.length());
+            LaneStrip { centre, closed: false, length, width: lane.width, lines: lane.lines }
         });
         let v = &self.vehicles;
         let cars = (0..v.len()).map(|i| {
@@ -171,7 +173,7 @@ impl Traffic {
             time,
             lanes: lanes.collect(),
             cars: cars.collect(),
-            obstacles: self.road.obstacles.clone(),
+            obstacles: self.road.obstacles().to_vec(),
             camera,
             speeds,
         }

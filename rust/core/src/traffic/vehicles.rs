@@ -6,6 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::numpy_random::NumpyRandom;
+
 /// Length of every vehicle, metres.
 pub const LENGTH: f64 = 5.0;
 /// Width of every vehicle, metres.
@@ -20,6 +22,8 @@ pub enum Driver {
     Meta,
     /// Acceleration and steering set from outside: highway-env's `Vehicle`.
     Manual,
+    /// The same, with tyres that slip: highway-env's `BicycleVehicle`.
+    Dynamic,
     /// `IDMVehicle`.
     Idm,
     /// `LinearVehicle`.
@@ -34,13 +38,13 @@ impl Driver {
     /// Returns whether it chooses its lane and speed by itself.
     #[inline]
     pub fn is_traffic(self) -> bool {
-        !matches!(self, Self::Meta | Self::Manual)
+        !matches!(self, Self::Meta | Self::Manual | Self::Dynamic)
     }
 
     /// Returns whether it follows a target lane and a target speed: highway-env's `ControlledVehicle`.
     #[inline]
     pub fn has_targets(self) -> bool {
-        self != Self::Manual
+        !matches!(self, Self::Manual | Self::Dynamic)
     }
 }
 
@@ -65,6 +69,23 @@ impl Gains {
         };
         Self { acceleration, steering: [1.0 / 0.2, 1.0 / 0.2 * (1.0 / 0.6)] }
     }
+
+    /// Random weights (`LinearVehicle.randomize_behavior`): the ranges are those of the plain linear driver for all
+    /// kinds, as there.
+    pub(super) fn draw(rng: &mut NumpyRandom) -> Self {
+        let Self { acceleration, steering: [heading, lateral] } = Self::usual(Driver::Linear);
+        let acceleration = acceleration.map(|a| 0.5 * a + rng.random() * (1.5 * a - 0.5 * a));
+        let steering = [(heading, 0.07), (lateral, 1.5)]
+            .map(|(gain, spread)| gain - spread + rng.random() * (gain + spread - (gain - spread)));
+        Self { acceleration, steering }
+    }
+}
+
+/// A step of a route: a section of a road network, and a lane of it if that is planned, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    pub section: u32,
+    pub lane: Option<u32>,
 }
 
 /// One vehicle, to be put on a road by [`super::Traffic::add`].
@@ -129,9 +150,12 @@ pub struct Vehicles {
     pub speed: Vec<f64>,
     /// Last command, m/s².
     pub acceleration: Vec<f64>,
-    /// Last command as the sine of the slip angle beta = atan(tan(steering) / 2); [`Vehicles::steering`] gives the
-    /// angle.
+    /// Last command as the sine of the slip angle beta = atan(tan(steering) / 2), where vehicles are not computed
+    /// exactly; [`Vehicles::steering`] gives the angle.
     pub slip: Vec<f64>,
+    /// Last steering command where vehicles are computed exactly ([`RoadMap::EXACT`](super::map::RoadMap::EXACT)),
+    /// radians.
+    pub angle: Vec<f64>,
     /// The closest lane.
     pub lane: Vec<usize>,
     pub target_lane: Vec<usize>,
@@ -152,14 +176,20 @@ pub struct Vehicles {
     /// m/s.
     pub min_speed: Vec<f64>,
     pub max_speed: Vec<f64>,
+    /// The planned way; empty without a plan.
+    pub route: Vec<Vec<Step>>,
+    /// True for those that stop because others have the right of way.
+    pub yields: Vec<bool>,
+    /// Speed to the side (m/s) and turning rate (rad/s) of `Dynamic` drivers.
+    pub slide: Vec<[f64; 2]>,
 }
 
 /// Calls a method of every array: `each!(vehicles, clear())`.
 macro_rules! each {
     ($vehicles:expr, $method:ident $arguments:tt) => {
         each!($vehicles, $method $arguments:
-            driver x y heading cos sin speed acceleration slip lane target_lane target_speed speed_index delta timer
-            crashed impact gains changes_lanes checks_collisions min_speed max_speed)
+            driver x y heading cos sin speed acceleration slip angle lane target_lane target_speed speed_index delta timer
+            crashed impact gains changes_lanes checks_collisions min_speed max_speed route yields slide)
     };
     ($vehicles:expr, $method:ident $arguments:tt: $($array:ident)*) => {{
         $( $vehicles.$array.$method $arguments; )*
@@ -218,6 +248,7 @@ impl Vehicles {
         self.speed.push(vehicle.speed);
         self.acceleration.push(0.0);
         self.slip.push(0.0);
+        self.angle.push(0.0);
         self.lane.push(lane);
         self.target_lane.push(vehicle.target_lane.unwrap_or(lane));
         self.target_speed.push(target_speed);
@@ -232,6 +263,9 @@ impl Vehicles {
         self.checks_collisions.push(vehicle.checks_collisions);
         self.min_speed.push(-MAX_SPEED);
         self.max_speed.push(MAX_SPEED);
+        self.route.push(Vec::new());
+        self.yields.push(false);
+        self.slide.push([0.0; 2]);
     }
 }
 

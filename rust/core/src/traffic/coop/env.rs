@@ -14,6 +14,7 @@ use crate::memory::arrays;
 use crate::rng::Rng;
 use crate::traffic::controller::Meta;
 use crate::traffic::lane::{self, Lane, Line};
+use crate::traffic::map::RoadMap;
 use crate::traffic::math::wrap_to_pi;
 use crate::traffic::road::{Obstacle, Road};
 use crate::traffic::vehicles::{Driver, LENGTH, MAX_SPEED, Vehicle};

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 pub use config::Config;
 
 use super::Traffic;
+use super::action::LastAction;
+use super::map::RoadMap;
 use super::numpy_random::NumpyRandom;
 use super::scene::{Camera, Scene, Scenic};
 use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure};
@@ -33,13 +35,6 @@ pub struct Episode {
     order: Vec<u32>,
 }
 
-/// An action as it came, rounded to single precision.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum LastAction {
-    Discrete(i64),
-    Box(Vec<f32>),
-}
-
 /// The parts of a reward, before they are weighed (`_rewards`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parts {
@@ -58,7 +53,7 @@ impl Highway {
     pub fn new(config: Arc<Config>) -> Self {
         let mut traffic = populate::road(&config);
         traffic.reserve(config.all_vehicles());
-        let action = neutral(&config);
+        let action = config.action.neutral_action();
         let episode = Episode { traffic, rng: NumpyRandom::new(0), time: 0.0, action, order: Vec::new() };
         Self { config, episode }
     }
@@ -122,13 +117,6 @@ impl Highway {
     }
 }
 
-fn neutral(config: &Config) -> LastAction {
-    match config.action.kind() {
-        ActionKind::Discrete => LastAction::Discrete(config.action.neutral()),
-        ActionKind::Box(len) => LastAction::Box(vec![0.0; len]),
-    }
-}
-
 impl Env for Highway {
     type State = Episode;
 
@@ -159,7 +147,7 @@ impl Env for Highway {
 
     fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]) {
         self.episode.time = 0.0;
-        self.episode.action = neutral(&self.config);
+        self.episode.action = self.config.action.neutral_action();
         populate::populate(&mut self.episode.traffic, &self.config, &mut self.episode.rng);
         self.draw(obs);
         alive[0] = 1;
@@ -177,14 +165,7 @@ impl Env for Highway {
 
     fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool {
         self.episode.time += 1.0 / self.config.policy_frequency;
-        match (&mut self.episode.action, actions) {
-            (LastAction::Discrete(last), Actions::Discrete(&[action])) => *last = action,
-            (LastAction::Box(last), Actions::Box(numbers)) => last.copy_from_slice(numbers),
-            (LastAction::Box(last), Actions::Double(numbers)) => {
-                last.iter_mut().zip(numbers).for_each(|(last, &number)| *last = number as f32);
-            }
-            _ => unreachable!("actions are checked before a step"),
-        }
+        self.episode.action.set(actions);
         self.config.action.apply(&mut self.episode.traffic, EGO, actions);
         for _ in 0..self.config.frames {
             self.episode.traffic.frame(1.0 / self.config.simulation_frequency);
@@ -232,12 +213,7 @@ impl Env for Highway {
         ensure(state.rng.is_sound(), "the random generator has an impossible state")?;
         let over = state.time >= config.duration;
         ensure(state.time >= 0.0 && (phase != Phase::Running || !over), "the time is beyond the episode")?;
-        let known = match (&state.action, config.action.kind()) {
-            (LastAction::Discrete(last), ActionKind::Discrete) => (0..config.action.count() as i64).contains(last),
-            (LastAction::Box(last), ActionKind::Box(len)) => last.len() == len,
-            _ => false,
-        };
-        ensure(known, "the last action does not exist")?;
+        ensure(config.action.takes(&state.action), "the last action does not exist")?;
         ensure(
             config.observation.takes_order(&state.order, expected > 0),
             "the order of the observation's rows is no permutation",

@@ -4,6 +4,7 @@
 
 use super::Config;
 use crate::traffic::Traffic;
+use crate::traffic::map::RoadMap;
 use crate::traffic::numpy_random::NumpyRandom;
 use crate::traffic::road::Road;
 use crate::traffic::vehicles::{Driver, Gains, Vehicle};
@@ -61,12 +62,7 @@ fn place(
 
 fn randomize(vehicle: &mut Vehicle, rng: &mut NumpyRandom) {
     if vehicle.driver != Driver::Idm {
-        // The ranges are those of the plain linear driver for all kinds, as there.
-        let Gains { acceleration, steering } = Vehicle::new(Driver::Linear, 0.0, 0.0, 0.0).gains;
-        vehicle.gains.acceleration = acceleration.map(|a| 0.5 * a + rng.random() * (1.5 * a - 0.5 * a));
-        let [heading, lateral] = steering;
-        vehicle.gains.steering = [(heading, 0.07), (lateral, 1.5)]
-            .map(|(gain, spread)| gain - spread + rng.random() * (gain + spread - (gain - spread)));
+        vehicle.gains = Gains::draw(rng);
     }
     vehicle.delta = rng.uniform(3.5, 4.5);
 }

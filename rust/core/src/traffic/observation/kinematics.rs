@@ -1,7 +1,8 @@
 //! A table of the observer and the vehicles near it (`KinematicObservation`).
 
-use super::Column;
+use super::{Column, Feature};
 use crate::traffic::Traffic;
+use crate::traffic::map::RoadMap;
 use crate::traffic::numpy_random::NumpyRandom;
 use crate::traffic::vehicles::LENGTH;
 
@@ -9,7 +10,7 @@ use crate::traffic::vehicles::LENGTH;
 const PERCEPTION: f64 = 200.0;
 
 /// The observer in the first row, then others, then zeros. Of the others it takes the nearest along the lane, or with
-/// `shuffled` the first of the list, in a random order. There are no obstacles on these roads.
+/// `shuffled` the first of the list, in a random order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kinematics {
     pub columns: Vec<Column>,
@@ -22,6 +23,13 @@ pub struct Kinematics {
     pub clip: bool,
     /// True if those more than two lengths behind are seen.
     pub see_behind: bool,
+    /// True if the directions to the destinations of others are seen.
+    pub intentions: bool,
+    /// True if obstacles are seen.
+    pub obstacles: bool,
+    /// The observer's x is its place along this lane, if there is one; then the others are the nearest ones, shuffled or
+    /// not (`ExitObservation`).
+    pub along: Option<usize>,
 }
 
 impl Kinematics {
@@ -44,10 +52,18 @@ impl Kinematics {
             && order.iter().all(|&row| seen.get_mut(row as usize).is_some_and(|seen| !std::mem::replace(seen, true)))
     }
 
-    pub(super) fn write(&self, traffic: &Traffic, observer: usize, order: &[u32], out: &mut [f32]) {
+    pub(super) fn write<M: RoadMap>(&self, traffic: &Traffic<M>, observer: usize, order: &[u32], out: &mut [f32]) {
         let width = self.columns.len();
         let (own, others) = out.split_at_mut(width);
-        self.row(traffic, observer, None, own);
+        for (column, out) in self.columns.iter().zip(own) {
+            let value = match self.along {
+                Some(lane) if column.feature == Feature::X => {
+                    traffic.road.lane(lane).local(traffic.vehicles.x[observer], traffic.vehicles.y[observer]).0
+                }
+                _ => column.feature.of(traffic, observer, None),
+            };
+            *out = self.shown(*column, value);
+        }
         let origin = (!self.absolute).then_some(observer);
         others.fill(0.0);
         // Few rows are the rule, and then nothing is allocated.
@@ -64,48 +80,66 @@ impl Kinematics {
         for (row, out) in others.chunks_exact_mut(width).enumerate() {
             let place = if self.shuffled { order[row] as usize } else { row };
             if place < seen {
-                self.row(traffic, nearest[place].1, origin, out);
+                for (column, out) in self.columns.iter().zip(out) {
+                    *out = self.shown(*column, self.of_other(traffic, column.feature, nearest[place].1, origin));
+                }
             }
         }
     }
 
-    /// Fills `found` with (distance along the lane, vehicle) of those that are seen, and returns how many there are.
-    fn others(&self, traffic: &Traffic, observer: usize, found: &mut [(f64, usize)]) -> usize {
+    fn shown(&self, column: Column, value: f64) -> f32 {
+        let value = column.limits.map_or(value, |limits| limits.scale(value));
+        if self.clip && column.limits.is_some() { value.clamp(-1.0, 1.0) as f32 } else { value as f32 }
+    }
+
+    /// The feature of vehicle `i`, or of an obstacle, whose indices follow those of the vehicles.
+    fn of_other<M: RoadMap>(&self, traffic: &Traffic<M>, feature: Feature, i: usize, origin: Option<usize>) -> f64 {
+        match i.checked_sub(traffic.vehicles.len()) {
+            Some(j) => feature.of_obstacle(traffic, &traffic.road.obstacles()[j], origin),
+            None if !self.intentions && matches!(feature, Feature::CosD | Feature::SinD) => 0.0,
+            None => feature.of(traffic, i, origin),
+        }
+    }
+
+    /// Fills `found` with (distance along the lane, vehicle or obstacle) of those that are seen, and returns how many
+    /// there are.
+    fn others<M: RoadMap>(&self, traffic: &Traffic<M>, observer: usize, found: &mut [(f64, usize)]) -> usize {
         let v = &traffic.vehicles;
         let lane = traffic.road.lane(v.lane[observer]);
         let (x, y) = (v.x[observer], v.y[observer]);
         let s = lane.local(x, y).0;
         let mut seen = 0;
-        for j in 0..v.len() {
-            let (dx, dy) = (v.x[j] - x, v.y[j] - y);
-            if dx.abs() >= PERCEPTION || j == observer || (dx * dx + dy * dy).sqrt() >= PERCEPTION {
-                continue;
+        let mut add = |j: usize, at: [f64; 2], see_behind: bool| {
+            let (dx, dy) = (at[0] - x, at[1] - y);
+            if dx.abs() >= PERCEPTION || (dx * dx + dy * dy).sqrt() >= PERCEPTION {
+                return;
             }
-            let ahead = lane.local(v.x[j], v.y[j]).0 - s;
-            if !self.see_behind && ahead <= -2.0 * LENGTH {
-                continue;
+            let ahead = lane.local(at[0], at[1]).0 - s;
+            if !see_behind && ahead <= -2.0 * LENGTH {
+                return;
             }
             // Those as near as another stay behind it.
-            let distance = if self.shuffled { 0.0 } else { ahead.abs() };
+            let distance = if self.shuffled && self.along.is_none() { 0.0 } else { ahead.abs() };
             let mut place = seen;
             while place > 0 && found[place - 1].0 > distance {
                 place -= 1;
             }
             if place == found.len() {
-                continue;
+                return;
             }
             seen = (seen + 1).min(found.len());
             found[place..seen].rotate_right(1);
             found[place] = (distance, j);
+        };
+        for j in (0..v.len()).filter(|&j| j != observer) {
+            add(j, [v.x[j], v.y[j]], self.see_behind);
+        }
+        if self.obstacles {
+            for (j, o) in traffic.road.obstacles().iter().enumerate() {
+                add(v.len() + j, [o.x, o.y], false);
+            }
         }
         seen
-    }
-
-    fn row(&self, traffic: &Traffic, i: usize, origin: Option<usize>, out: &mut [f32]) {
-        for (column, out) in self.columns.iter().zip(out) {
-            let value = column.of(traffic, i, origin);
-            *out = if self.clip && column.limits.is_some() { value.clamp(-1.0, 1.0) } else { value } as f32;
-        }
     }
 }
 
@@ -116,7 +150,17 @@ mod tests {
 
     fn places(rows: usize) -> Kinematics {
         let columns = vec![column("presence", None), column("x", Some((-200.0, 200.0)))];
-        Kinematics { columns, rows, absolute: false, shuffled: false, clip: true, see_behind: false }
+        Kinematics {
+            columns,
+            rows,
+            absolute: false,
+            shuffled: false,
+            clip: true,
+            see_behind: false,
+            intentions: false,
+            obstacles: true,
+            along: None,
+        }
     }
 
     fn seen(kinematics: &Kinematics, traffic: &Traffic, order: &[u32]) -> Vec<f32> {

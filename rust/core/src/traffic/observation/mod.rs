@@ -11,8 +11,10 @@ pub use occupancy_grid::{Layer, OccupancyGrid};
 pub use time_to_collision::TimeToCollision;
 
 use super::Traffic;
+use super::map::RoadMap;
 use super::math::wrap_to_pi;
 use super::numpy_random::NumpyRandom;
+use super::road::Obstacle;
 
 /// One property of a vehicle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +31,7 @@ pub enum Feature {
     Heading,
     CosH,
     SinH,
-    /// Direction to the end of its route; 0 without a route, and on a straight road no vehicle has one.
+    /// Direction to the end of its route; 0 without a route.
     CosD,
     SinD,
     /// Place on its own lane, metres, and angle to it, radians.
@@ -62,7 +64,7 @@ impl Feature {
     ];
 
     /// The feature of vehicle `i`; position and speed relative to vehicle `origin`, if there is one.
-    fn of(self, traffic: &Traffic, i: usize, origin: Option<usize>) -> f64 {
+    fn of<M: RoadMap>(self, traffic: &Traffic<M>, i: usize, origin: Option<usize>) -> f64 {
         let v = &traffic.vehicles;
         let relative = |value: f64, of: &dyn Fn(usize) -> f64| origin.map_or(value, |o| value - of(o));
         let on_lane = || traffic.road.lane(v.lane[i]).local(v.x[i], v.y[i]);
@@ -75,12 +77,41 @@ impl Feature {
             Self::Heading => v.heading[i],
             Self::CosH => v.cos[i],
             Self::SinH => v.sin[i],
-            Self::CosD | Self::SinD => 0.0,
+            Self::CosD => towards_destination(traffic, i)[0],
+            Self::SinD => towards_destination(traffic, i)[1],
             Self::LongOff => on_lane().0,
             Self::LatOff => on_lane().1,
             Self::AngOff => wrap_to_pi(v.heading[i] - traffic.road.lane(v.lane[i]).heading_at(on_lane().0)),
         }
     }
+}
+
+impl Feature {
+    /// The feature of an obstacle, which has no place on a lane: highway-env shows NaN there.
+    fn of_obstacle<M: RoadMap>(self, traffic: &Traffic<M>, obstacle: &Obstacle, origin: Option<usize>) -> f64 {
+        let v = &traffic.vehicles;
+        let relative = |value: f64, of: &dyn Fn(usize) -> f64| origin.map_or(value, |o| value - of(o));
+        match self {
+            Self::Presence => 1.0,
+            Self::X => relative(obstacle.x, &|o| v.x[o]),
+            Self::Y => relative(obstacle.y, &|o| v.y[o]),
+            Self::Vx => relative(0.0, &|o| v.velocity(o)[0]),
+            Self::Vy => relative(0.0, &|o| v.velocity(o)[1]),
+            Self::CosH => obstacle.heading.cos(),
+            Self::SinH => obstacle.heading.sin(),
+            Self::CosD | Self::SinD => 0.0,
+            Self::Heading | Self::LongOff | Self::LatOff | Self::AngOff => f64::NAN,
+        }
+    }
+}
+
+/// The direction to the end of a vehicle's route (`destination_direction`).
+fn towards_destination<M: RoadMap>(traffic: &Traffic<M>, i: usize) -> [f64; 2] {
+    let v = &traffic.vehicles;
+    let Some([x, y]) = traffic.road.destination(&v.route[i]) else { return [0.0; 2] };
+    let (dx, dy) = (x - v.x[i], y - v.y[i]);
+    let far = (dx * dx + dy * dy).sqrt();
+    if far == 0.0 { [0.0; 2] } else { [dx / far, dy / far] }
 }
 
 /// The limits of a feature that are mapped to -1 and 1.
@@ -108,7 +139,7 @@ pub struct Column {
 }
 
 impl Column {
-    fn of(self, traffic: &Traffic, i: usize, origin: Option<usize>) -> f64 {
+    fn of<M: RoadMap>(self, traffic: &Traffic<M>, i: usize, origin: Option<usize>) -> f64 {
         let value = self.feature.of(traffic, i, origin);
         self.limits.map_or(value, |limits| limits.scale(value))
     }
@@ -152,7 +183,7 @@ impl Observation {
     }
 
     /// Writes what vehicle `observer` sees; `order` is what `draw` left.
-    pub fn write(&self, traffic: &Traffic, observer: usize, order: &[u32], out: &mut [f32]) {
+    pub fn write<M: RoadMap>(&self, traffic: &Traffic<M>, observer: usize, order: &[u32], out: &mut [f32]) {
         match self {
             Self::Kinematics(o) => o.write(traffic, observer, order, out),
             Self::TimeToCollision(o) => o.write(traffic, observer, out),

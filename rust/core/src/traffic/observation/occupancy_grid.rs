@@ -2,6 +2,7 @@
 
 use super::{Column, Feature, Limits};
 use crate::traffic::Traffic;
+use crate::traffic::map::RoadMap;
 
 /// Lanes are drawn this far before and behind the observer, metres.
 const LANE_PERCEPTION: f64 = 100.0;
@@ -39,7 +40,7 @@ impl OccupancyGrid {
         self.layers.len() * self.shape[0] * self.shape[1]
     }
 
-    pub(super) fn write(&self, traffic: &Traffic, observer: usize, out: &mut [f32]) {
+    pub(super) fn write<M: RoadMap>(&self, traffic: &Traffic<M>, observer: usize, out: &mut [f32]) {
         out.fill(f32::NAN);
         let size = self.shape[0] * self.shape[1];
         // Later writes cover earlier ones: the first vehicle of the list comes last.
@@ -77,7 +78,7 @@ impl OccupancyGrid {
     }
 
     /// The cell of a place relative to the observer.
-    fn cell(&self, traffic: &Traffic, observer: usize, [x, y]: [f64; 2]) -> Option<usize> {
+    fn cell<M: RoadMap>(&self, traffic: &Traffic<M>, observer: usize, [x, y]: [f64; 2]) -> Option<usize> {
         let (cos, sin) = (traffic.vehicles.cos[observer], traffic.vehicles.sin[observer]);
         let at = if self.align { [cos * x + sin * y, -sin * x + cos * y] } else { [x, y] };
         let [i, j] = std::array::from_fn(|axis| ((at[axis] - self.low[axis]) / self.step[axis]).floor());
@@ -87,7 +88,7 @@ impl OccupancyGrid {
 
     /// Marks the cells of points along every lane, as far apart as the smaller side of a cell, at the places that
     /// `numpy.arange` gives.
-    fn draw_lanes(&self, traffic: &Traffic, observer: usize, out: &mut [f32]) {
+    fn draw_lanes<M: RoadMap>(&self, traffic: &Traffic<M>, observer: usize, out: &mut [f32]) {
         let (x, y) = (traffic.vehicles.x[observer], traffic.vehicles.y[observer]);
         let spacing = self.step[0].min(self.step[1]);
         for lane in traffic.road.lanes() {

@@ -2,6 +2,7 @@
 //! one (`TimeToCollisionObservation`, `compute_ttc_grid`).
 
 use crate::traffic::Traffic;
+use crate::traffic::map::RoadMap;
 use crate::traffic::math::not_zero;
 use crate::traffic::vehicles::LENGTH;
 
@@ -23,14 +24,14 @@ impl TimeToCollision {
         SPEEDS * LANES * self.steps
     }
 
-    pub(super) fn write(&self, traffic: &Traffic, observer: usize, out: &mut [f32]) {
+    pub(super) fn write<M: RoadMap>(&self, traffic: &Traffic<M>, observer: usize, out: &mut [f32]) {
         let v = &traffic.vehicles;
         let speeds = traffic.target_speeds();
-        let lanes = traffic.road.lanes().len();
+        let lanes = traffic.road.section(v.lane[observer]);
         for (place, costs) in out.chunks_exact_mut(self.steps).enumerate() {
             let (row, column) = (place / LANES, place % LANES);
             let speed = speeds[(v.speed_index[observer] + row).saturating_sub(1).min(speeds.len() - 1)];
-            let lane = (v.lane[observer] + column).checked_sub(1).filter(|&lane| lane < lanes);
+            let lane = (v.lane[observer] + column).checked_sub(1).filter(|lane| lanes.contains(lane));
             costs.fill(if lane.is_some() { 0.0 } else { 1.0 });
             if let Some(lane) = lane {
                 self.fill(traffic, observer, speed, lane, costs);
@@ -39,12 +40,21 @@ impl TimeToCollision {
     }
 
     /// Adds what is met on `lane` at `speed`.
-    fn fill(&self, traffic: &Traffic, observer: usize, speed: f64, lane: usize, costs: &mut [f32]) {
+    fn fill<M: RoadMap>(&self, traffic: &Traffic<M>, observer: usize, speed: f64, lane: usize, costs: &mut [f32]) {
         let v = &traffic.vehicles;
         let own = traffic.road.lane(v.lane[observer]);
         let s = own.local(v.x[observer], v.y[observer]).0;
+        let lanes = traffic.road.section(v.lane[observer]);
         for j in 0..v.len() {
-            if j == observer || v.lane[j] != lane || v.speed[j] == speed {
+            if j == observer || v.speed[j] == speed {
+                continue;
+            }
+            // Where a connected road has another number of lanes, it is not known which of them leads where.
+            let there = traffic.road.section(v.lane[j]);
+            let certain = there.len() == lanes.len();
+            if certain && v.lane[j] - there.start != lane - lanes.start
+                || !traffic.road.leads_to(v.lane[observer], v.lane[j], &v.route[observer])
+            {
                 continue;
             }
             let gap = own.local(v.x[j], v.y[j]).0 - s;

@@ -1,0 +1,355 @@
+"""highway-env's environments on road networks, compiled: merges, roundabouts, crossings and more.
+
+`reset(seed=s)` gives highway-env 1.12.1's initial state, and the episode runs on as it does there, within 1e-9; what
+`fastrl.envs.traffic.highway` says of its differences holds here, too. Besides:
+
+- highway-env's intersections set parameters of the traffic on its class, so that they hold for all environments of the
+process from then on. Here they hold for the intersections only, so a reference needs a process of its own.
+- `info["rewards"]["lane_change_reward"]` after a reset is that of the action that changes nothing (highway-env draws
+one).
+
+Environments of several agents have tuples of observations and actions, one entry an agent. All get the mean of the
+agents' rewards, and one crash ends the episode for all; with v1 and v2 of `intersection-multi-agent` rewards and ends
+are tuples too, one entry an agent. `make_multi` and `parallel_env` give the arrays and dicts of `fastrl.envs`, in which
+each agent has its own reward and end.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Box, Discrete, Tuple
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from fastrl._native import _rust
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.traffic.config_interfaces import action_space, observation_space
+from fastrl.envs.traffic.config_keys import MOST_ENVS
+from fastrl.envs.traffic.configured import ConfiguredEnv
+from fastrl.envs.traffic.roads_config import (
+    KINDS,
+    Kind,
+    agent_config,
+    check_config,
+    is_multi_agent,
+    native_options,
+)
+from fastrl.envs.vector import NativeVectorEnv, as_actions
+from fastrl.envs.viewer import View
+from fastrl.utils.arguments import as_integer
+
+
+def kind_of(id: str) -> Kind:  # noqa: A002 (Gymnasium's name)
+    """The kind of highway-env's id. Raises ValueError for an unknown one."""
+    if id not in KINDS:
+        raise ValueError(f"id: expected one of {', '.join(map(repr, KINDS))}, got {id!r}")
+    return KINDS[id]
+
+
+def default_config(id: str) -> dict[str, Any]:  # noqa: A002
+    """highway-env's defaults of an id such as "merge-v0"."""
+    kind = kind_of(id)
+    return check_config(kind, {}, kind.defaults)
+
+
+def _simulator(
+    num_envs: int,
+    id: str,  # noqa: A002
+    config: Mapping[str, Any] | None,
+    num_threads: int,
+    ends: str,
+    max_episode_steps: int | None,
+) -> tuple[dict[str, Any], Callable[[str], _rust.RoadVec]]:
+    """The checked config, and a function that builds the compiled environments for an autoreset mode."""
+    kind = kind_of(id)
+    num_envs = as_integer("num_envs", num_envs, 1, MOST_ENVS)
+    num_threads = as_integer("num_threads", num_threads, 0, 1024)
+    config = check_config(kind, {} if config is None else config, kind.defaults)
+    if max_episode_steps is not None:
+        max_episode_steps = as_integer("max_episode_steps", max_episode_steps, 1, 2**31)
+    options = native_options(kind, config, max_episode_steps)
+    return config, lambda mode: _rust.RoadVec(
+        num_envs, ends=ends, num_threads=num_threads, autoreset_mode=mode, **options
+    )
+
+
+class _Team:
+    """The compiled environments of several agents as such of one: observations and actions side by side, one reward
+    and one end. Everything else is passed on."""
+
+    def __init__(self, native: _rust.RoadVec) -> None:
+        self.native = native
+        self.num_envs, self.agents = native.num_envs, native.num_agents
+        self.num_agents, self.obs_dim = 1, native.num_agents * native.obs_dim
+        self._rows = self.num_envs * self.agents
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.native, name)
+
+    def _split(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
+        return obs.reshape(self._rows, -1)
+
+    @property
+    def num_masked(self) -> int:
+        return int(self.agents * self.native.num_masked)
+
+    def action_masks(self, out: NDArray[np.bool_]) -> None:
+        self.native.action_masks(out.reshape(self._rows, -1))
+
+    def reset(
+        self,
+        obs: NDArray[np.float32],
+        seeds: NDArray[np.uint64] | None = None,
+        reset_mask: NDArray[np.bool_] | None = None,
+        alive: NDArray[np.bool_] | None = None,
+    ) -> None:
+        self.native.reset(self._split(obs), seeds, reset_mask)
+
+    def observe(self, obs: NDArray[np.float32], alive: NDArray[np.bool_] | None = None) -> None:
+        self.native.observe(self._split(obs))
+
+    def step(
+        self,
+        actions: NDArray[Any],
+        obs: NDArray[np.float32],
+        rewards: NDArray[np.floating],
+        terminations: NDArray[np.bool_],
+        truncations: NDArray[np.bool_],
+        final_obs: NDArray[np.float32] | None = None,
+        alive: NDArray[np.bool_] | None = None,
+    ) -> None:
+        each = np.empty(self._rows, rewards.dtype)
+        ended, late = np.empty(self._rows, np.bool_), np.empty(self._rows, np.bool_)
+        final = None if final_obs is None else self._split(final_obs)
+        flat = actions.reshape(self._rows, *actions.shape[2:])
+        self.native.step(flat, self._split(obs), each, ended, late, final)
+        shape = (self.num_envs, self.agents)
+        rewards[:] = each.reshape(shape)[:, 0]
+        terminations[:] = ended.reshape(shape).all(axis=1)
+        truncations[:] = late.reshape(shape).any(axis=1)
+
+
+def _read_info(native: _rust.RoadVec, config: Mapping[str, Any], scenario: str) -> dict[str, Any]:
+    """highway-env's `info` of all environments."""
+    n, space = native.num_envs, action_space(agent_config(config))
+    discrete, controlled = isinstance(space, Discrete), int(config.get("controlled_vehicles", 1))
+    agents, names = native.num_agents, native.part_names
+    shape = (n, agents) if discrete else (n, agents, *(space.shape or ()))
+    speed, crashed, succeeded = np.empty(n), np.empty(n, np.bool_), np.empty(n, np.bool_)
+    parts, action = np.empty((n, len(names))), np.empty(shape, np.int64 if discrete else np.float32)
+    rewards, terminated = np.empty((n, controlled)), np.empty((n, controlled), np.bool_)
+    native.info(speed, crashed, succeeded, parts, action, rewards, terminated)
+    info: dict[str, Any] = {
+        "speed": speed,
+        "crashed": crashed,
+        "action": action if is_multi_agent(config) else action[:, 0],
+        "rewards": dict(zip(names, parts.T.copy(), strict=True)),
+    }
+    if scenario == "intersection":
+        info |= {"agents_rewards": rewards, "agents_terminated": terminated}
+    if scenario == "exit":
+        info["is_success"] = succeeded
+    return info
+
+
+class RoadVectorEnv(NativeVectorEnv):
+    """N road networks of one of highway-env's ids, stepped natively.
+
+    Args:
+        num_envs: N.
+        id: highway-env's, such as "merge-v0" (`fastrl.envs.traffic.roads_config.KINDS`).
+        config: highway-env's keys, on top of the defaults; nested dicts are replaced as a whole, as there.
+        max_episode_steps: Gymnasium's time limit; an episode is truncated by it or by the config's `duration`.
+        num_threads: threads that step the environments; 0 for one a core.
+        autoreset_mode: see `NativeVectorEnv`.
+        info: fills `info` as highway-env does: speed float64 [N], crashed bool [N], action [N, ...], rewards (a dict
+            of float64 [N]), and what the id has besides: is_success bool [N]; agents_rewards float64 [N, A] and
+            agents_terminated bool [N, A]. Without it `info` is empty and steps are a little faster.
+        own_ends: with several agents an episode lasts until it has ended for each of them.
+
+    `step` and `step_into` also take continuous actions in float64, and then compute in that precision. With several
+    agents observations are a tuple of arrays [N, *S], one an agent, actions too; those of `step_into` are [N, A*D] and
+    [N, A, ...].
+
+    Raises:
+        ValueError, TypeError: an option out of its range; the message says what was expected.
+    """
+
+    _keeps_float64 = True
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        *,
+        id: str,  # noqa: A002
+        config: Mapping[str, Any] | None = None,
+        max_episode_steps: int | None = None,
+        num_threads: int = 0,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        info: bool = True,
+        own_ends: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        self.id = id
+        ends = "wrapped" if own_ends else "together"
+        self.config, native = _simulator(num_envs, id, config, num_threads, ends, max_episode_steps)
+        if self.config["offscreen_rendering"] is None:
+            self.config["offscreen_rendering"] = render_mode != "human"
+        single = agent_config(self.config)
+        self._agent_space = action_space(single)
+        observations: Space[Any] = observation_space(single)
+        actions: Space[Any] = self._agent_space
+        self._agents = 0
+        if is_multi_agent(self.config):
+            self._agents = int(self.config["controlled_vehicles"])
+            observations, actions = Tuple([observations] * self._agents), Tuple([actions] * self._agents)
+        self._agent_obs = observation_space(single)
+        build: Any = native
+        super().__init__(
+            (lambda mode: _Team(build(mode))) if self._agents else build,
+            observations,
+            actions,
+            autoreset_mode=autoreset_mode,
+            render_mode=render_mode,
+            info_of=(lambda _: self.read_info()) if info else None,
+            render_modes=(),
+            view=View.of_config(self.config),
+            # As in highway-env, films run at twice real time.
+            fps=2 * self.config["policy_frequency"],
+        )
+
+    @property
+    def _roads(self) -> _rust.RoadVec:
+        native: Any = self._native
+        roads: _rust.RoadVec = native.native if self._agents else native
+        return roads
+
+    def _batch(self, actions: Any) -> NDArray[Any]:
+        if not self._agents:
+            return super()._batch(actions)
+        if not isinstance(actions, tuple | list) or len(actions) != self._agents:
+            raise TypeError(
+                f"actions: expected a tuple of {self._agents}, one an agent, got {type(actions).__name__}"
+            )
+        keep = all(getattr(part, "dtype", None) == np.float64 for part in actions)
+        each = [as_actions(part, self._agent_space, (self.num_envs,), keep_float64=keep) for part in actions]
+        return np.stack(each, axis=1)
+
+    def _as_obs(self, obs: NDArray[np.float32]) -> Any:
+        if not self._agents:
+            return super()._as_obs(obs)
+        each = obs.reshape(self.num_envs, self._agents, *(self._agent_obs.shape or ()))
+        return tuple(each[:, i].astype(self._agent_obs.dtype) for i in range(self._agents))
+
+    def read_info(self) -> dict[str, Any]:
+        """The `info` without Gymnasium's masks."""
+        return _read_info(self._roads, self.config, kind_of(self.id).scenario)
+
+    def copy_generators(self, other: RoadVectorEnv) -> None:
+        """Continues the random streams of another environment, if it was ever reset."""
+        if other.was_reset:
+            self._roads.copy_generators(other._roads)
+            self.was_reset = True
+
+    def lane_indices(self) -> list[tuple[str, str, int]]:
+        """highway-env's index of each lane, by the numbers that `vehicles` has."""
+        return self._roads.lane_indices()
+
+    def vehicles(self, index: int = 0) -> dict[str, NDArray[Any]]:
+        """All vehicles of one environment in highway-env's order: x, y, heading, speed float64 [V] (m, rad, m/s), lane,
+        target_lane, agent (-1: none) int64 [V], crashed bool [V]. The arrays are copies."""
+        return self._roads.vehicles(as_integer("index", index, 0, self.num_envs - 1))
+
+
+class RoadEnv(ConfiguredEnv):
+    """One environment of an id for `gymnasium.make`. `config` is as in `RoadVectorEnv`, and may be changed."""
+
+    vector_class = RoadVectorEnv
+    own_ends = False
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        render_mode: str | None = None,
+        *,
+        id: str,  # noqa: A002
+    ) -> None:
+        self.id = id
+        super().__init__(render_mode=render_mode, config=config)
+
+    def _fixed(self) -> dict[str, Any]:
+        return {"id": self.id}
+
+    def _build(self, options: Mapping[str, Any]) -> None:
+        super()._build({**options, "own_ends": self.own_ends})
+
+    def _checked(self, changes: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+        return check_config(kind_of(self.id), changes, base)
+
+    def get_available_actions(self) -> list[Any]:
+        """The actions that can have an effect now; with several agents all tuples of such."""
+        if not isinstance(self.action_space, Tuple):
+            return super().get_available_actions()
+        masks = self._vector.action_masks()[0].reshape(len(self.action_space), -1)
+        return list(itertools.product(*(np.flatnonzero(mask).tolist() for mask in masks)))
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self.own_ends:
+            reward, terminated = info["agents_rewards"], info["agents_terminated"]
+        return obs, reward, terminated, truncated, info
+
+    def _info(self, info: dict[str, Any]) -> dict[str, Any]:
+        own = super()._info(info)
+        for key in ("agents_rewards", "agents_terminated"):
+            if key in own:
+                own[key] = tuple(own[key].tolist())
+        return own
+
+    def default_config(self) -> dict[str, Any]:
+        """highway-env's defaults."""
+        return default_config(self.id)
+
+
+class OwnEndsRoadEnv(RoadEnv):
+    """The same with rewards and ends in tuples, one entry an agent, as with highway-env's MultiAgentWrapper."""
+
+    own_ends = True
+
+
+class RoadMultiAgentVectorEnv(MultiAgentVectorEnv):
+    """K environments of an id with as many agents as the config has; each agent has its own reward and end.
+    Observations are flat.
+
+    Args:
+        num_envs: K.
+        id, config, num_threads: as in `RoadVectorEnv`.
+        autoreset_mode: Gymnasium's enum or the name of a mode.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        id: str,  # noqa: A002
+        config: Mapping[str, Any] | None = None,
+        num_threads: int = 0,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+    ) -> None:
+        settings, native = _simulator(num_envs, id, config, num_threads, "each", kind_of(id).most_steps)
+        single = agent_config(settings)
+        space = observation_space(single)
+        super().__init__(
+            native,
+            Box(space.low.ravel(), space.high.ravel(), dtype=space.dtype.type),  # type: ignore[union-attr]
+            action_space(single),
+            autoreset_mode=autoreset_mode,
+            name=f"fastrl/{id}",
+            view=View.of_config(settings),
+            fps=float(settings["policy_frequency"]),
+        )

@@ -1,0 +1,134 @@
+//! Traffic on a graph of roads: straight, sine and circular lanes, routes, and neighbours on any lane.
+
+pub mod curve;
+mod env;
+mod exit;
+mod intersection;
+mod merge;
+pub mod network;
+mod regulation;
+mod roundabout;
+pub mod scenario;
+mod two_way;
+mod u_turn;
+pub mod world;
+
+use std::ops::Range;
+
+pub use env::{Config, Ends, Episode, RoadEnv};
+pub use network::{Builder, Network};
+
+use super::Traffic;
+use super::lane::Lane;
+use super::map::RoadMap;
+use super::neighbours::{NO_NEIGHBOUR, Neighbour};
+use super::road::Obstacle;
+use super::vehicles::Step;
+use curve::Curve;
+
+impl RoadMap for Network {
+    type Shape = Curve;
+
+    const EXACT: bool = true;
+
+    #[inline]
+    fn lanes(&self) -> &[Lane<Curve>] {
+        self.lanes()
+    }
+
+    #[inline]
+    fn obstacles(&self) -> &[Obstacle] {
+        &self.obstacles
+    }
+
+    #[inline]
+    fn section(&self, lane: usize) -> Range<usize> {
+        self.sections()[self.section_of(lane)].lanes.clone()
+    }
+
+    fn leads_to(&self, from: usize, to: usize, route: &[Step]) -> bool {
+        self.is_connected(from, to, route)
+    }
+
+    fn has_route(&self, route: &[Step]) -> bool {
+        self.has(route)
+    }
+
+    fn destination(&self, route: &[Step]) -> Option<[f64; 2]> {
+        let last = route.last()?;
+        let lane = self.lane(self.sections()[last.section as usize].lanes.start + last.lane.unwrap_or(0) as usize);
+        Some(lane.position(lane.length(), 0.0).into())
+    }
+
+    #[inline]
+    fn still_closest_lane(&self, lane: usize, x: f64, y: f64, heading: f64) -> usize {
+        self.closest_to(lane, x, y, heading)
+    }
+
+    fn follow_road(traffic: &mut Traffic<Self>, i: usize) {
+        let Traffic { road, vehicles: v, .. } = traffic;
+        let lane = v.target_lane[i];
+        if road.lane(lane).is_behind(v.x[i], v.y[i]) {
+            v.target_lane[i] = road.next_lane(lane, &mut v.route[i], v.x[i], v.y[i]);
+        }
+    }
+
+    fn find_fronts(traffic: &mut Traffic<Self>) {
+        for i in 0..traffic.vehicles.len() {
+            let v = &traffic.vehicles;
+            let front = if v.driver[i].is_traffic() { traffic.around(i, v.lane[i]).0 } else { None };
+            traffic.scratch.front[i] = match front {
+                None => NO_NEIGHBOUR,
+                Some(Neighbour::Vehicle(j)) => j as u32,
+                Some(Neighbour::Obstacle(j)) => (v.len() + j) as u32,
+            };
+        }
+    }
+
+    fn in_front(traffic: &Traffic<Self>, i: usize, lane: usize) -> Option<Neighbour> {
+        traffic.around(i, lane).0
+    }
+
+    fn behind(traffic: &Traffic<Self>, i: usize, lane: usize) -> Option<Neighbour> {
+        traffic.around(i, lane).1
+    }
+}
+
+impl Traffic<Network> {
+    /// The nearest neighbours in front of and behind vehicle `i` on a lane and, where they are connected, on those
+    /// before and behind it (`Road.neighbour_vehicles`). Of equally near ones the last of the list counts in front and
+    /// the first behind.
+    fn around(&self, i: usize, lane: usize) -> (Option<Neighbour>, Option<Neighbour>) {
+        let (road, v) = (&self.road, &self.vehicles);
+        let own = road.lane(lane);
+        let s = own.local(v.x[i], v.y[i]).0;
+        let (mut front, mut rear) = ((f64::INFINITY, None), (f64::NEG_INFINITY, None));
+        let mut see = |x: f64, y: f64, neighbour: Neighbour| {
+            let here = road.along(lane, x, y);
+            let elsewhere = || {
+                let ahead = road.before(lane).iter().map(|&next| (next, own.length()));
+                let back = road.behind(lane).iter().map(|&last| (last, -road.lane(last).length()));
+                ahead.chain(back).find_map(|(lane, offset)| Some(road.along(lane, x, y)? + offset))
+            };
+            let Some(at) = (if road.connected { here.or_else(elsewhere) } else { here }) else { return };
+            if s <= at && at <= front.0 {
+                front = (at, Some(neighbour));
+            }
+            if at < s && at > rear.0 {
+                rear = (at, Some(neighbour));
+            }
+        };
+        for j in (0..v.len()).filter(|&j| j != i) {
+            see(v.x[j], v.y[j], Neighbour::Vehicle(j));
+        }
+        for (j, o) in road.obstacles.iter().enumerate() {
+            see(o.x, o.y, Neighbour::Obstacle(j));
+        }
+        (front.1, rear.1)
+    }
+
+    /// Sends vehicle `i` to a node (`plan_route_to`).
+    pub fn plan_route(&mut self, i: usize, goal: &str) {
+        self.vehicles.route[i] = self.road.route(self.vehicles.lane[i], goal);
+    }
+}

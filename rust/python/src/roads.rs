@@ -1,0 +1,307 @@
+//! Environments on road networks for Python.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fastrl_binding::arrays::{Flag, disjoint, room, writeable};
+use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
+use fastrl_binding::vec_methods;
+use fastrl_core::env::ActionKind;
+use fastrl_core::traffic::action::LastAction;
+use fastrl_core::traffic::map::RoadMap;
+use fastrl_core::traffic::roads::scenario::{self, Options};
+use fastrl_core::traffic::roads::{Config, Ends, RoadEnv};
+use numpy::PyArray1;
+use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::highway::driver_from_name;
+use crate::highway_options;
+use crate::scene::{self, TrafficScene};
+
+fn ends_from_name(name: &str) -> PyResult<Ends> {
+    match name {
+        "together" => Ok(Ends::Together),
+        "each" => Ok(Ends::Each),
+        "wrapped" => Ok(Ends::Wrapped),
+        _ => Err(PyValueError::new_err(format!("ends: expected 'together', 'each' or 'wrapped', got '{name}'"))),
+    }
+}
+
+#[pyclass(frozen, module = "fastrl._native._rust")]
+pub(crate) struct RoadVec {
+    venv: VecBinding<RoadEnv>,
+    config: Arc<Config>,
+}
+
+vec_methods!(RoadVec);
+
+#[pymethods]
+impl RoadVec {
+    #[new]
+    #[pyo3(signature = (num_envs, *, scenario, options, vehicle_type, simulation_frequency, policy_frequency, frames,
+                        duration, connected, observation, action, shared, ends, num_threads,
+                        autoreset_mode))]
+    #[expect(clippy::too_many_arguments, reason = "the options of the environment, by name")]
+    fn new(
+        py: Python<'_>,
+        num_envs: usize,
+        scenario: &str,
+        options: BTreeMap<String, Vec<f64>>,
+        vehicle_type: &str,
+        simulation_frequency: f64,
+        policy_frequency: f64,
+        frames: usize,
+        duration: f64,
+        connected: bool,
+        observation: &Bound<'_, PyDict>,
+        action: &Bound<'_, PyDict>,
+        shared: bool,
+        ends: &str,
+        num_threads: usize,
+        autoreset_mode: &str,
+    ) -> PyResult<Self> {
+        for (name, count, least, most) in
+            [("num_envs", num_envs, 1, 1 << 24), ("frames", frames, 1, 100_000), ("num_threads", num_threads, 0, 1024)]
+        {
+            if !(least..=most).contains(&count) {
+                return Err(PyValueError::new_err(format!("{name}: expected {least} to {most}, got {count}")));
+            }
+        }
+        for (name, number) in [
+            ("simulation_frequency", simulation_frequency),
+            ("policy_frequency", policy_frequency),
+            ("duration", duration),
+        ] {
+            if number.is_nan() || number <= 0.0 {
+                return Err(PyValueError::new_err(format!("{name}: expected a number above 0, got {number}")));
+            }
+        }
+        let scenario = scenario::make(scenario, &Options(options)).map_err(PyValueError::new_err)?;
+        let (action, target_speeds) = highway_options::action(action)?;
+        let config = Arc::new(Config {
+            simulation_frequency,
+            policy_frequency,
+            frames,
+            duration,
+            agent: action.driver(),
+            other: driver_from_name(vehicle_type)?,
+            target_speeds,
+            observation: highway_options::observation(observation, 1.0 / policy_frequency)?,
+            action,
+            agents: if shared { 1 } else { scenario.controlled() },
+            ends: ends_from_name(ends)?,
+            connected,
+            scenario: Arc::from(scenario),
+        });
+        let make = || RoadEnv::new(config.clone());
+        let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
+        Ok(Self { venv, config })
+    }
+
+    /// highway-env's names of the parts of a reward.
+    #[getter]
+    fn part_names(&self) -> Vec<&'static str> {
+        self.config.scenario.part_names().to_vec()
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "arrays to be filled")]
+    fn info(
+        &self,
+        py: Python<'_>,
+        speed: &Bound<'_, PyAny>,
+        crashed: &Bound<'_, PyAny>,
+        succeeded: &Bound<'_, PyAny>,
+        parts: &Bound<'_, PyAny>,
+        action: &Bound<'_, PyAny>,
+        rewards: &Bound<'_, PyAny>,
+        terminated: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (n, names) = (self.num_envs(), self.config.scenario.part_names().len());
+        let (agents, controlled) = (self.config.agents, self.config.scenario.controlled());
+        let speed = writeable::<f64>("speed", speed, &[n])?;
+        let crashed = writeable::<Flag>("crashed", crashed, &[n])?;
+        let succeeded = writeable::<Flag>("succeeded", succeeded, &[n])?;
+        let parts = writeable::<f64>("parts", parts, &[n, names])?;
+        let rewards = writeable::<f64>("rewards", rewards, &[n, controlled])?;
+        let terminated = writeable::<Flag>("terminated", terminated, &[n, controlled])?;
+        let (len, discrete) = match self.config.action.kind() {
+            ActionKind::Discrete => (1, true),
+            ActionKind::Box(len) => (len, false),
+        };
+        let indices = discrete.then(|| writeable::<i64>("action", action, &[n, agents])).transpose()?;
+        let numbers = (!discrete).then(|| writeable::<f32>("action", action, &[n, agents, len])).transpose()?;
+        let mut places = vec![speed.place(), crashed.place(), succeeded.place(), parts.place(), rewards.place()];
+        places.push(terminated.place());
+        places.extend(indices.iter().map(|a| a.place()));
+        places.extend(numbers.iter().map(|a| a.place()));
+        disjoint(&places)?;
+        // SAFETY: checked, disjoint, and the caller's for the length of this call.
+        let (speed, crashed, succeeded, parts, rewards, terminated, indices, numbers) = unsafe {
+            (
+                speed.slice_mut(),
+                crashed.bytes_mut(),
+                succeeded.bytes_mut(),
+                parts.slice_mut(),
+                rewards.slice_mut(),
+                terminated.bytes_mut(),
+                indices.map_or(&mut [][..], |a| a.slice_mut()),
+                numbers.map_or(&mut [][..], |a| a.slice_mut()),
+            )
+        };
+        self.venv.with(py, |venv| {
+            for (i, env) in venv.envs().enumerate() {
+                let episode = env.episode();
+                for (agent, last) in episode.actions.iter().enumerate() {
+                    let row = i * agents + agent;
+                    match last {
+                        LastAction::Discrete(last) => indices[row] = *last,
+                        LastAction::Box(last) => numbers[row * len..(row + 1) * len].copy_from_slice(last),
+                    }
+                }
+                let own = i * controlled..(i + 1) * controlled;
+                if !env.has_vehicles() {
+                    (speed[i], crashed[i], succeeded[i]) = (0.0, 0, 0);
+                    parts[i * names..(i + 1) * names].fill(0.0);
+                    rewards[own.clone()].fill(0.0);
+                    terminated[own].fill(0);
+                    continue;
+                }
+                let (vehicles, first) = (&episode.world.traffic.vehicles, episode.world.agents()[0]);
+                (speed[i], crashed[i]) = (vehicles.speed[first], u8::from(vehicles.crashed[first]));
+                succeeded[i] = u8::from(env.has_succeeded());
+                parts[i * names..(i + 1) * names].copy_from_slice(&env.parts()[..names]);
+                for (agent, row) in own.enumerate() {
+                    (rewards[row], terminated[row]) = (env.own_reward(agent), u8::from(env.is_done(agent)));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn scene(&self, py: Python<'_>, env: usize) -> PyResult<TrafficScene> {
+        scene::of(py, &self.venv, env)
+    }
+
+    fn vehicles<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyDict>> {
+        if index >= self.num_envs() {
+            return Err(PyIndexError::new_err(format!("index: expected 0 to {}, got {index}", self.num_envs() - 1)));
+        }
+        let world = self.venv.with(py, |venv| Ok(venv.env(index).episode().world.clone()))?;
+        let vehicles = &world.traffic.vehicles;
+        let out = PyDict::new(py);
+        for (name, numbers) in [
+            ("x", &vehicles.x),
+            ("y", &vehicles.y),
+            ("heading", &vehicles.heading),
+            ("speed", &vehicles.speed),
+            ("acceleration", &vehicles.acceleration),
+            ("steering", &vehicles.angle),
+            ("target_speed", &vehicles.target_speed),
+            ("timer", &vehicles.timer),
+            ("delta", &vehicles.delta),
+        ] {
+            out.set_item(name, PyArray1::from_slice(py, numbers))?;
+        }
+        for (name, indices) in
+            [("lane", &vehicles.lane), ("target_lane", &vehicles.target_lane), ("speed_index", &vehicles.speed_index)]
+        {
+            out.set_item(name, PyArray1::from_iter(py, indices.iter().map(|&i| i as i64)))?;
+        }
+        let agents = world.agents();
+        let agent = |i: usize| agents.iter().position(|&agent| agent == i).map_or(-1, |agent| agent as i64);
+        out.set_item("agent", PyArray1::from_iter(py, (0..vehicles.len()).map(agent)))?;
+        out.set_item("crashed", PyArray1::from_slice(py, &vehicles.crashed))?;
+        Ok(out)
+    }
+
+    /// highway-env's index of each lane: two nodes and a number.
+    fn lane_indices(&self, py: Python<'_>) -> PyResult<Vec<(String, String, usize)>> {
+        self.venv.with(py, |venv| {
+            let road = &venv.env(0).episode().world.traffic.road;
+            Ok((0..road.lanes().len())
+                .map(|lane| {
+                    let (from, to, number) = road.index_of(lane);
+                    (from.into(), to.into(), number)
+                })
+                .collect())
+        })
+    }
+
+    /// Of each lane: length, width, speed limit, whether it is forbidden, priority, and the coordinates and the heading
+    /// of a place on it.
+    #[expect(clippy::type_complexity, reason = "a row of a table")]
+    fn lanes_at(
+        &self,
+        py: Python<'_>,
+        x: f64,
+        y: f64,
+    ) -> PyResult<Vec<(f64, f64, Option<f64>, bool, i32, (f64, f64), f64)>> {
+        self.venv.with(py, |venv| {
+            let road = &venv.env(0).episode().world.traffic.road;
+            let row = |lane: &fastrl_core::traffic::lane::Lane<_>| {
+                let local = lane.local(x, y);
+                let heading = lane.heading_at(local.0);
+                (lane.length(), lane.width, lane.speed_limit, lane.forbidden, lane.priority, local, heading)
+            };
+            Ok(road.lanes().iter().map(row).collect())
+        })
+    }
+
+    /// The place on a lane (x, y), m.
+    fn place_on(&self, py: Python<'_>, lane: usize, longitudinal: f64, lateral: f64) -> PyResult<(f64, f64)> {
+        self.known_lane(py, lane)?;
+        self.venv
+            .with(py, |venv| Ok(venv.env(0).episode().world.traffic.road.lane(lane).position(longitudinal, lateral)))
+    }
+
+    /// The lane closest to a place with a heading, sought quickly from `lane` on, and by trying all.
+    fn closest_lane(&self, py: Python<'_>, x: f64, y: f64, heading: f64, lane: usize) -> PyResult<(usize, usize)> {
+        self.known_lane(py, lane)?;
+        self.venv.with(py, |venv| {
+            let road = &venv.env(0).episode().world.traffic.road;
+            Ok((road.still_closest_lane(lane, x, y, heading), road.closest_lane(x, y, heading)))
+        })
+    }
+
+    /// The steps of a route from a lane to a node: first lanes of sections.
+    fn route(&self, py: Python<'_>, lane: usize, goal: &str) -> PyResult<Vec<usize>> {
+        self.known_lane(py, lane)?;
+        self.venv.with(py, |venv| {
+            let road = &venv.env(0).episode().world.traffic.road;
+            let route = road.route(lane, goal);
+            Ok(route.iter().map(|step| road.sections()[step.section as usize].lanes.start).collect())
+        })
+    }
+
+    fn copy_generators(&self, py: Python<'_>, other: &Self) -> PyResult<()> {
+        if other.num_envs() != self.num_envs() {
+            return Err(PyValueError::new_err(format!(
+                "other: expected {} environments, got {}",
+                self.num_envs(),
+                other.num_envs()
+            )));
+        }
+        let mut generators = room(self.num_envs())?;
+        other.venv.with(py, |venv| {
+            generators.extend(venv.envs().map(|env| env.episode().rng.clone()));
+            Ok(())
+        })?;
+        self.venv.with(py, |venv| {
+            venv.envs_mut().zip(generators).for_each(|(env, rng)| env.set_generator(rng));
+            Ok(())
+        })
+    }
+}
+
+impl RoadVec {
+    fn known_lane(&self, py: Python<'_>, lane: usize) -> PyResult<()> {
+        let lanes = self.venv.with(py, |venv| Ok(venv.env(0).episode().world.traffic.road.lanes().len()))?;
+        if lane < lanes {
+            Ok(())
+        } else {
+            Err(PyIndexError::new_err(format!("lane: expected 0 to {}, got {lane}", lanes - 1)))
+        }
+    }
+}

@@ -1,0 +1,204 @@
+"""`fastrl/merge-v0` and the other environments on road networks; `tests/conformance` compares them with highway-env."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Tuple
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
+
+from fastrl.envs.registration import make_multi
+from fastrl.envs.traffic.roads import RoadVectorEnv, default_config
+from fastrl.envs.traffic.roads_config import KINDS
+
+gymnasium.logger.min_level = gymnasium.logger.ERROR
+CROSSING = "fastrl/intersection-multi-agent-v0"
+
+
+def make(id: str, **options: Any) -> Any:  # noqa: A002
+    return gymnasium.make(f"fastrl/{id}", **options)
+
+
+@pytest.mark.parametrize("id", ["merge-v0", "roundabout-v0", "intersection-v1", "two-way-v0", "exit-v0"])
+def test_gymnasium_accepts_them(id: str) -> None:  # noqa: A002
+    check_env(make(id).unwrapped, skip_render_check=True)
+
+
+@pytest.mark.parametrize("id", KINDS)
+def test_vectors_play_as_single_environments(id: str) -> None:  # noqa: A002
+    vector = RoadVectorEnv(3, id=id, autoreset_mode="disabled", num_threads=1)
+    singles = [make(id).unwrapped for _ in range(3)]
+    obs, _ = vector.reset(seed=5)
+    for i, env in enumerate(singles):
+        own, info = env.reset(seed=5 + i)
+        np.testing.assert_equal(own, tuple(part[i] for part in obs) if isinstance(obs, tuple) else obs[i])
+        assert list(info)[:4] == ["speed", "crashed", "action", "rewards"]
+    vector.action_space.seed(0)
+    actions = vector.action_space.sample()
+    obs, rewards, *_ = vector.step(actions)
+    for i, env in enumerate(singles):
+        action = tuple(part[i] for part in actions) if isinstance(actions, tuple) else actions[i]
+        own, reward, _, truncated, _ = env.step(action)
+        np.testing.assert_equal(own, tuple(part[i] for part in obs) if isinstance(obs, tuple) else obs[i])
+        assert np.mean(reward) == pytest.approx(rewards[i]) and not truncated
+
+
+@pytest.mark.parametrize("id", ["merge-v1", "intersection-v0", "intersection-multi-agent-v0"])
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_states_continue_as_they_were(id: str, mode: AutoresetMode) -> None:  # noqa: A002
+    env, twin = (RoadVectorEnv(4, id=id, autoreset_mode=mode, num_threads=1) for _ in range(2))
+    env.reset(seed=1)
+    env.action_space.seed(2)
+    actions = [env.action_space.sample() for _ in range(24)]
+
+    def play(env: RoadVectorEnv, some: list[Any]) -> list[Any]:
+        found = []
+        for action in some:
+            obs, rewards, terminations, truncations, _ = env.step(action)
+            found.append((obs, rewards, terminations, truncations))
+            ended = terminations | truncations
+            if mode is AutoresetMode.DISABLED and ended.any():
+                env.reset(options={"reset_mask": ended})
+        return found
+
+    play(env, actions[:8])
+    twin.load_state(env.save_state())
+    np.testing.assert_equal(play(twin, actions[8:]), play(env, actions[8:]))
+    with pytest.raises(ValueError, match="state"):
+        RoadVectorEnv(4, id="roundabout-v0", autoreset_mode=mode).load_state(env.save_state())
+
+
+def test_vehicles_that_come_later_are_not_seen_earlier() -> None:
+    env = RoadVectorEnv(2, id="intersection-v0", config={"spawn_probability": 1.0}, autoreset_mode="disabled")
+    env.reset(seed=0)
+    for _ in range(3):
+        obs, *_ = env.step(np.array([1, 1]))
+        again = np.empty((2, obs[0].size), np.float32)
+        env.observe_into(again)
+        np.testing.assert_array_equal(again, obs.reshape(2, -1))
+
+
+def test_several_agents_have_tuples() -> None:
+    env = gymnasium.make(CROSSING, config={"controlled_vehicles": 3})
+    assert isinstance(env.observation_space, Tuple) and len(env.observation_space) == 3
+    obs, info = env.reset(seed=1)
+    assert env.observation_space.contains(obs) and len(info["agents_rewards"]) == 3
+    obs, reward, terminated, truncated, info = env.step((1, 1, 1))
+    assert reward == pytest.approx(np.mean(info["agents_rewards"])) and isinstance(terminated, bool)
+    available = env.unwrapped.get_available_actions()  # type: ignore[attr-defined]
+    assert (1, 1, 1) in available and all(len(action) == 3 for action in available)
+    with pytest.raises(TypeError, match="a tuple of 3"):
+        env.unwrapped._vector.step(np.array([[1, 1, 1]]))  # type: ignore[attr-defined]
+    own = gymnasium.make(CROSSING.replace("v0", "v1"))
+    own.reset(seed=1)
+    _, rewards, ends, truncated, _ = own.step((1, 1))
+    assert len(rewards) == len(ends) == 2 and truncated is False  # type: ignore[arg-type]
+
+
+def test_agents_end_one_by_one() -> None:
+    env = make_multi(CROSSING, 32, num_threads=1, autoreset_mode="disabled")
+    _, alive = env.reset(seed=0)
+    assert alive.shape == (32, 2) and alive.all()
+    alone = 0
+    for _ in range(12):
+        obs, rewards, terminations, truncations, still, _ = env.step(np.full((32, 2), 2))
+        assert not (terminations & truncations).any()
+        assert not rewards[~alive].any() and not obs[~alive].any()
+        np.testing.assert_array_equal(still, alive & ~terminations & ~truncations)
+        alive = still
+        alone += int((alive.sum(axis=1) == 1).sum())
+        ended = ~alive.any(axis=1)
+        if ended.any():
+            _, alive = env.reset(reset_mask=ended)
+    assert alone > 10
+
+
+def test_one_agent_is_a_team_of_one() -> None:
+    env = make_multi("fastrl/merge-v0", 4, autoreset_mode="same_step")
+    single = RoadVectorEnv(4, id="merge-v0", autoreset_mode="same_step")
+    obs, alive = env.reset(seed=3)
+    expected, _ = single.reset(seed=3)
+    assert alive.all()
+    for _ in range(20):
+        np.testing.assert_array_equal(obs[:, 0], expected.reshape(4, -1))
+        obs, rewards, terminations, *_ = env.step(np.full((4, 1), 3))
+        expected, own, ends, *_ = single.step(np.full(4, 3))
+        np.testing.assert_allclose(rewards[:, 0], own.astype(np.float32))
+        np.testing.assert_array_equal(terminations[:, 0], ends)
+
+
+def test_a_copy_plays_on_by_itself() -> None:
+    env = make("roundabout-v0").unwrapped
+    env.reset(seed=4)
+    twin = deepcopy(env)
+    for action in (3, 0, 4):
+        np.testing.assert_equal(env.step(action)[:4], twin.step(action)[:4])
+    assert env.vehicle.lane_index == twin.vehicle.lane_index
+    assert env.vehicle.lane_index[:2] in {("ses", "se"), ("se", "ex"), ("ex", "ee"), ("ser", "ses")}
+
+
+def test_the_config_may_change_at_a_reset() -> None:
+    env = make("intersection-v0").unwrapped
+    env.reset(seed=0, options={"config": {"duration": 1, "observation": {"type": "OccupancyGrid"}}})
+    assert env.observation_space.shape == (4, 11, 11)
+    assert env.step(1)[3]
+    assert env.default_config() == default_config("intersection-v0")
+
+
+def test_time_limits_hold_in_all_faces() -> None:
+    slow = {"action": {"type": "DiscreteMetaAction", "target_speeds": [5, 30]}}
+    mode: Any = "vector_entry_point"
+    vector = gymnasium.make_vec("fastrl/two-way-v0", 64, vectorization_mode=mode, config=slow)
+    vector.reset(seed=8)
+    lengths = np.zeros(64, int)
+    for step in range(15):
+        _, _, terminations, truncations, _ = vector.step(np.full(64, 4))
+        lengths[(lengths == 0) & (terminations | truncations)] = step + 1
+    assert lengths.min() > 0 and lengths.max() == 15
+
+
+def test_pictures_show_the_roads() -> None:
+    env = make("roundabout-v0", render_mode="rgb_array")
+    env.reset(seed=0)
+    picture = env.render()
+    assert picture.shape == (600, 600, 3) and len(np.unique(picture.reshape(-1, 3), axis=0)) > 5
+
+
+@pytest.mark.parametrize(
+    ("id", "config", "message"),
+    [
+        ("merge-v0", {"lanes_count": 3}, "unknown key 'lanes_count'"),
+        ("merge-v0", {"colision_reward": 1}, "collision_reward"),
+        ("merge-v0", {"high_speed_reward": -1.6}, "division by zero"),
+        ("merge-generic-v0", {"after_merge_length": 89}, "at least 90"),
+        ("roundabout-v0", {"incoming_vehicle_destination": 3}, "expected 0 to 2"),
+        ("intersection-v0", {"destination": "o4"}, "'o3'"),
+        ("intersection-v0", {"simulation_frequency": 7.5}, "simulation_frequency"),
+        ("intersection-v0", {"action": {"type": "MultiAgentAction"}}, "'action_config'"),
+        (
+            "merge-v0",
+            {"observation": {"type": "ExitObservation"}},
+            "'ExitObservation' is not supported as observation",
+        ),
+        ("two-way-v0", {"action": {"type": "ContinuousAction"}}, "target speeds"),
+        (
+            "intersection-v0",
+            {"action": {"type": "MultiAgentAction", "action_config": {"type": "DiscreteMetaAction"}}},
+            "together",
+        ),
+        ("exit-v0", {"vehicles_density": 0}, "above 0"),
+    ],
+)
+def test_a_wrong_config_is_refused_by_name(id: str, config: dict[str, Any], message: str) -> None:  # noqa: A002
+    with pytest.raises((ValueError, TypeError), match=message):
+        make(id, config=config)
+
+
+def test_unknown_ids_are_refused() -> None:
+    with pytest.raises(ValueError, match="'merge-v0'"):
+        RoadVectorEnv(1, id="merge")

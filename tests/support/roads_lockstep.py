@@ -1,0 +1,172 @@
+"""Runs highway-env and fastrl side by side on road networks and reports where they differ.
+
+`test_roads_lockstep.py` plays a fixed sample of it. Hundreds of episodes of each id, each of another config:
+
+    NPY_DISABLE_CPU_FEATURES=X86_V4 python tests/support/roads_lockstep.py --episodes 1000 --ids merge-v0 roundabout-v0
+
+`test_roads_lockstep.py` says what the variable is for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from copy import deepcopy
+from multiprocessing import get_context
+from typing import Any
+
+from highway_lockstep import BEHAVIOUR, Case, Report, run_case
+
+from fastrl.envs.traffic.config_interfaces import VEHICLE_FEATURES
+from fastrl.envs.traffic.roads_config import KINDS
+
+SEEDS = 4
+# The NumPy features whose functions differ in last bits from the C library's.
+NO_AVX512 = "X86_V4"
+# Traffic whose steering multiplies rounding errors at low speeds is rare: most of its episodes are unstable.
+OTHERS = ("IDM", "IDM", "IDM", "Linear", "Aggressive", "Defensive")
+
+
+def _observation(rng: random.Random, scenario: str, meta: bool) -> dict[str, Any]:
+    ranges = rng.choice([None, {"x": [-100, 100], "y": [-90, 100], "vx": [-30, 30], "heading": [-4, 4]}])
+    table = {
+        "type": "ExitObservation" if scenario == "exit" and rng.random() < 0.6 else "Kinematics",
+        "features": rng.choice([None, rng.sample(VEHICLE_FEATURES, rng.randint(1, len(VEHICLE_FEATURES)))]),
+        "vehicles_count": rng.randint(2, 12),
+        "features_range": ranges,
+        "absolute": rng.random() < 0.5,
+        "order": rng.choice(["sorted", "sorted", "shuffled"]),
+        "normalize": rng.random() < 0.7,
+        "clip": rng.random() < 0.7,
+        "see_behind": rng.random() < 0.5,
+        "observe_intentions": rng.random() < 0.5,
+        "include_obstacles": rng.random() < 0.7,
+    }
+    grid = {
+        "type": "OccupancyGrid",
+        "features": rng.choice([None, [*rng.sample(VEHICLE_FEATURES, 3), "on_road"]]),
+        "grid_size": rng.choice([None, [[-50.3, 80], [-11, 13]]]),
+        "grid_step": rng.choice([None, [3, 2]]),
+        "features_range": ranges,
+        "align_to_vehicle_axes": rng.random() < 0.5,
+        "clip": rng.random() < 0.5,
+        "as_image": rng.random() < 0.3,
+    }
+    kinds: list[dict[str, Any]] = [table, table, grid]
+    if meta:
+        kinds.append({"type": "TimeToCollision", "horizon": rng.choice([5, 10, 12.5])})
+    return rng.choice(kinds)
+
+
+def _action(rng: random.Random, speeds: list[float], meta_only: bool) -> dict[str, Any]:
+    meta = {
+        "type": "DiscreteMetaAction",
+        "longitudinal": rng.random() < 0.8,
+        "lateral": True,
+        "target_speeds": rng.choice([speeds, speeds, [0, 4.5, 9, 13.5, 18], [3.5, 11.25]]),
+    }
+    ranges = {
+        "longitudinal": True,
+        "lateral": rng.random() < 0.7,
+        "clip": True,
+        "dynamical": rng.random() < 0.3,
+        "acceleration_range": rng.choice([None, [-3, 4.5]]),
+        "steering_range": rng.choice([None, [-0.3, 0.2]]),
+    }
+    continuous = {"type": "ContinuousAction", "speed_range": rng.choice([None, [0, 33]])} | ranges
+    discrete = {"type": "DiscreteAction", "actions_per_axis": rng.choice([2, 3, 4])} | ranges
+    return meta if meta_only else rng.choice([meta, meta, meta, continuous, discrete])
+
+
+def _reward(rng: random.Random, default: float) -> float:
+    return rng.choice([default, default, default - 0.25 if default <= 0 else 0.7])
+
+
+def random_case(id: str, number: int) -> Case:  # noqa: A002
+    """A random config of the supported options, small enough to be fast. Number 0: the defaults."""
+    kind, rng = KINDS[id], random.Random(f"{id} {number}")
+    defaults = kind.defaults
+    seeds = tuple(rng.randrange(2**32) for _ in range(SEEDS))
+    if number == 0:
+        return Case(id, {}, seeds, name="defaults", most_steps=25)
+    speeds = defaults["action"].get("target_speeds", [20, 25, 30])
+    lane_change = kind.scenario == "merge" or kind.scenario.startswith(("roundabout", "merge"))
+    action = _action(rng, speeds, kind.meta_only)
+    if lane_change and action["type"] == "ContinuousAction":
+        # highway-env compares the action with 0 and 2, which fails for two numbers.
+        action["lateral"] = False
+    observation = _observation(rng, kind.scenario, action["type"] == "DiscreteMetaAction")
+    config: dict[str, Any] = {
+        "observation": observation,
+        "action": action,
+        "simulation_frequency": rng.choice([5, 10, 15]),
+        "policy_frequency": rng.choice([1, 1, 2, 5]),
+        "other_vehicles_type": f"{BEHAVIOUR}{rng.choice(OTHERS)}Vehicle",
+        "neighbour_vehicles_connected_lanes": defaults["neighbour_vehicles_connected_lanes"],
+    }
+    random_values: dict[str, Any] = {
+        "duration": lambda: rng.randint(3, 12),
+        "lanes_count": lambda: rng.randint(2, 6),
+        "vehicles_count": lambda: rng.randint(0, 9),
+        "incoming_vehicle_destination": lambda: rng.choice([None, 0, 1, 2]),
+        "normalize_reward": lambda: rng.random() < 0.5,
+        "offroad_terminal": lambda: rng.random() < 0.5,
+        "reward_speed_range": lambda: rng.choice([defaults["reward_speed_range"], [1.5, 20]]),
+        "before_merge_length": lambda: rng.choice([150, 97.5]),
+        "converge_merge_length": lambda: rng.choice([80, 61.25]),
+        "parallel_merge_length": lambda: rng.choice([80, 120]),
+        "after_merge_length": lambda: rng.choice([150, 101]),
+        "roundabout_radius": lambda: rng.choice([20, 17.5, 40]),
+        "roundabout_lanes": lambda: rng.randint(1, 3),
+        "destination": lambda: rng.choice([None, "o1", "o2", "o3"]),
+        "initial_vehicle_count": lambda: rng.choice([0, 1, 5, 10, 14]),
+        "spawn_probability": lambda: rng.choice([0.1, 0.6, 1.0]),
+        "vehicles_density": lambda: rng.choice([0.8, 1.5, 2.5]),
+        "ego_spacing": lambda: rng.choice([0.5, 2]),
+    }
+    for key, default in defaults.items():
+        if key in random_values:
+            config[key] = random_values[key]()
+        elif key.endswith("_reward"):
+            config[key] = _reward(rng, default)
+    if defaults["action"]["type"] == "MultiAgentAction":
+        config["controlled_vehicles"] = rng.randint(1, 4)
+        if observation["type"] == "TimeToCollision":
+            config["observation"] = deepcopy(defaults["observation"]["observation_config"])
+        config["observation"] = {"type": "MultiAgentObservation", "observation_config": config["observation"]}
+        config["action"] = {"type": "MultiAgentAction", "action_config": action}
+    # Some ids have no time limit.
+    return Case(id, config, seeds, name=f"random config {number}", most_steps=15 * config["policy_frequency"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--episodes", type=int, default=200, help="approximate number of episodes of each id")
+    parser.add_argument("--ids", nargs="*", default=list(KINDS))
+    parser.add_argument("--first", type=int, default=0, help="number of the first random config")
+    parser.add_argument("--processes", type=int, default=1)
+    args = parser.parse_args()
+    failed = False
+    for id in args.ids:  # noqa: A001
+        total = Report()
+        numbers = range(args.first, args.first + -(-args.episodes // (SEEDS + 1)))
+        cases = [random_case(id, number) for number in numbers]
+        # Each id in processes of its own: making some ids of highway-env changes the others.
+        with ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")) as pool:
+            for case, report in zip(cases, pool.map(run_case, cases), strict=True):
+                total.add(report)
+                for difference in report.differences:
+                    print(f"{id}, {case.name}: {difference}\n  {case.config}", flush=True)
+        print(
+            f"{id}: {total.episodes} episodes, {total.steps} steps, {total.crashes} ended early,"
+            f" {len(total.differences)} differences, {total.unstable} unstable, worst error {total.worst:.2e}",
+            flush=True,
+        )
+        failed |= bool(total.differences)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
