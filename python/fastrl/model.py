@@ -32,8 +32,10 @@ from fastrl.training.callbacks import Callback
 from fastrl.training.checkpoint import CheckpointError, Checkpoints, find_checkpoint, save_checkpoint
 from fastrl.training.errors import HookError
 from fastrl.training.logger import Logger
+from fastrl.training.minibatches import MinibatchSource
 from fastrl.training.multi_agent import MultiAgentSource
 from fastrl.training.predict import ParallelPredictor, Predictor, TeamPredictor
+from fastrl.training.rank_processes import started, without_ranks
 from fastrl.training.rollouts import RolloutSource
 from fastrl.training.row import Row
 from fastrl.training.run import load_run, load_weights, name_of, restored, train
@@ -46,6 +48,7 @@ from fastrl.training.trainer import Trainer, Training
 from fastrl.utils.config import ConfigError, Values, build, by_keyword, check, leaves, load_toml, to_tree
 from fastrl.utils.output import plain_console
 from fastrl.utils.processes import require_main_guard
+from fastrl.utils.ranks import Ranks
 from fastrl.utils.trust import from_file, trusted_import
 
 
@@ -198,6 +201,7 @@ class Model:
         loggers: Sequence[Logger] = (),
         run_dir: str | Path | None = None,
         progress: bool | None = None,
+        ranks: int = 1,
     ) -> Self:
         """Trains for so many environment steps, or episodes, more.
 
@@ -215,9 +219,13 @@ class Model:
             run_dir: a run directory, new or empty, or that which the model was loaded from or trained in before. It
                 gets settings, metrics, checkpoints and a summary, as from the command line; None: nothing is written.
             progress: show how far it is; None: on a terminal and in notebooks.
+            ranks: processes that share out environments and gradients: this one, and others that are started for this
+                call. With ``run__shards`` any number that divides it learns the same, to the bit. Callbacks and loggers
+                of this call are called in this process alone; what callbacks change does not reach the others.
 
         Raises:
             UserError: one line: it cannot start. The model is as it was.
+            LostRankError: another rank has died. The model is as it was; a run directory has its last checkpoint.
             CollectError: environments or workers fail again and again. What was learned until then is kept.
             HookError: a callback or logger has raised. What was learned until then is kept.
             FloatingPointError: the network, or what it was given, is not finite. The model is as it was.
@@ -225,22 +233,34 @@ class Model:
         _check_hooks("callbacks", callbacks, "of a subclass of fastrl.callbacks.Callback", _is_callback)
         _check_hooks("loggers", loggers, "with methods log() and close()", _is_logger)
         settings = self._with_goal(total_timesteps, total_episodes)
+        if ranks != 1:
+            settings = self._for_ranks(ranks, settings)
         console = _console(progress)
         with contextlib.ExitStack() as stack:
             directory = None if run_dir is None else stack.enter_context(self._open(Path(run_dir)))
-            trainer = self._next_trainer(settings, callbacks, console)
+            task, before = self._task, self._trainer
+            if ranks > 1:
+                state = before.state_dict() if before.steps else None
+                task = task.with_ranks(
+                    stack.enter_context(started(ranks, task, settings, before.stage, state))
+                )
+            trainer = self._next_trainer(task, settings, callbacks, console)
             try:
                 self._summary = train(
-                    self._task, trainer, settings, directory, console, [_RowList(self._rows), *loggers]
+                    task, trainer, settings, directory, console, [_RowList(self._rows), *loggers]
                 )
             except (CollectError, HookError):
-                self._keep(trainer, directory)
+                if ranks == 1:
+                    self._keep(trainer, directory)
                 raise
             except KeyboardInterrupt:
                 # A third one, which does not wait: it may have come in the middle of an update.
-                if trainer.has_ended:
+                if ranks == 1 and trainer.has_ended:
                     self._keep(trainer, directory)
                 raise
+            if ranks > 1:
+                trainer = without_ranks(task, trainer, settings, console)
+            self._settings = settings if ranks > 1 else self._settings
             self._keep(trainer, directory)
         if self._summary.signal is not None:
             # All is saved: the signal takes its usual effect now.
@@ -276,16 +296,38 @@ class Model:
         Checkpoints(directory.checkpoints).drop_after(self._trainer.steps)
         return directory
 
-    def _next_trainer(self, settings: Any, callbacks: Sequence[Callback], console: Console) -> Training:
+    def _for_ranks(self, ranks: int, settings: Any) -> Any:
+        """The settings of a training of several ranks.
+
+        Raises:
+            UserError: it is none that they could do.
+        """
+        if not isinstance(ranks, int) or ranks < 1:
+            raise ConfigError(f"learn: ranks should be a whole number from 1 on, got {ranks!r}")
+        source = getattr(self._trainer, "source", None)
+        if isinstance(source, MinibatchSource) and source.minibatches.replay is not None:
+            raise ConfigError(
+                f"learn: ranks={ranks} cannot continue with the replay in this process: leave it out"
+            )
+        settings = Ranks(0, ranks).settle(settings)
+        # Mistakes show here, before any process starts.
+        self._task.with_ranks(Ranks(0, ranks)).make_trainer(
+            settings, Console(quiet=True), stage=self._trainer.stage
+        )
+        return settings
+
+    def _next_trainer(
+        self, task: Task, settings: Any, callbacks: Sequence[Callback], console: Console
+    ) -> Training:
         """A trainer that continues from the state of this model."""
         before = self._trainer
-        trainer = self._task.make_trainer(settings, console, stage=before.stage)
+        trainer = task.make_trainer(settings, console, stage=before.stage)
         trainer.callbacks.extend(callbacks)
         if before.steps:
             trainer.take_over(before)
             trainer.load_state_dict(before.state_dict())
         elif settings.run.init_from is not None:
-            load_weights(trainer, settings, self._task, console)
+            load_weights(trainer, settings, task, console)
         return trainer
 
     def _keep(self, trainer: Training, directory: RunDirectory | None) -> None:

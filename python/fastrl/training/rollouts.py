@@ -207,6 +207,11 @@ class RolloutSource(Source):
                 f"--ranks {count}: {self.spec.id} is a vector environment, which cannot be divided; give a function"
                 " that makes a single environment"
             )
+        if self.spec.is_local:
+            raise TrainError(
+                f"--ranks {count}: {self.spec.id} can be built by one process alone; give the import path of a function"
+                " at the top of a module, 'my_module:make_env'"
+            )
         if self.collect.episodes_per_update:
             raise TrainError(
                 f"--ranks {count}: whole episodes are not divided among ranks; set --episodes-per-update to 0"

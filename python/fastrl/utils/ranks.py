@@ -79,6 +79,7 @@ class Ranks:
         local_count: of them, on this machine.
         shards: parts of each batch, a multiple of ``count``; 0: batches are not parted.
         exchange: what it has cost so far.
+        end: ends another rank that hangs, by its number, where this process has started it; None: this process ends.
     """
 
     rank: int = 0
@@ -86,6 +87,7 @@ class Ranks:
     local_count: int = 1
     shards: int = 0
     exchange: Exchange = field(default_factory=Exchange, compare=False)
+    end: Callable[[int], None] | None = field(default=None, compare=False)
 
     def with_shards(self, shards: int | None) -> "Ranks":
         """The same ranks with batches in so many shards; None: as many as ranks, or whole batches of one rank.
@@ -100,7 +102,7 @@ class Ranks:
                 f"run.shards {shards} cannot be shared out evenly among {self.count} ranks: choose a number of ranks"
                 f" that divides it, {', '.join(str(n) for n in range(1, shards + 1) if shards % n == 0)}"
             )
-        return Ranks(self.rank, self.count, self.local_count, shards, self.exchange)
+        return dataclasses.replace(self, shards=shards)
 
     def settle(self, settings: T) -> T:
         """Settings of a run whose number of shards is decided, so that it may be resumed on other numbers of ranks.
@@ -233,7 +235,7 @@ class Ranks:
             end_without(lost, self.count, local_rank, self.rank, timeout)
 
         toward = "127.0.0.1" if self.local_count == self.count else os.environ.get(ADDRESS, "127.0.0.1")
-        with Heartbeat(self.rank, timeout, on_lost, toward) as heartbeat:
+        with Heartbeat(self.rank, timeout, self.end or on_lost, toward) as heartbeat:
             heartbeat.begin(self.gather(heartbeat.contact))
             yield
 
@@ -284,6 +286,33 @@ def connected() -> Ranks:
     rank = int(env[RANK])
     tables = SharedTables(rank, count) if local_count == count else None
     return Ranks(rank, count, local_count, exchange=Exchange(tables=tables))
+
+
+def connected_here(rank: int, count: int, port: int, end: Callable[[int], None] | None = None) -> Ranks:
+    """This process among so many of this machine, once all of them have called this.
+
+    Args:
+        rank: number of this process.
+        count: of processes.
+        port: of this machine, free until now.
+        end: as of `Ranks`.
+
+    Raises:
+        RanksError: the others cannot be reached, or this process is connected to others already.
+    """
+    if dist.is_initialized():
+        raise RanksError("this process has a process group of torch.distributed already: end that one first")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if gpus:
+        torch.cuda.set_device(rank % gpus)
+    backend = "cpu:gloo,cuda:nccl" if gpus >= count else "gloo"
+    try:
+        dist.init_process_group(
+            backend, f"tcp://127.0.0.1:{port}", timeout=_PATIENCE, world_size=count, rank=rank
+        )
+    except (RuntimeError, ValueError) as error:
+        raise RanksError(f"rank {rank} of {count} cannot join the others: {str(error)[:200]}") from None
+    return Ranks(rank, count, count, exchange=Exchange(tables=SharedTables(rank, count)), end=end)
 
 
 def disconnect() -> None:

@@ -1,0 +1,170 @@
+"""Ranks that this process starts, to train a model of the Python API together with it."""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import socket
+import traceback
+from collections.abc import Iterator, Mapping
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from rich.console import Console
+
+from fastrl.training.errors import TrainError
+from fastrl.training.run import load_weights, train
+from fastrl.training.task import Task
+from fastrl.training.trainer import Training
+from fastrl.utils.config import build, check, to_tree
+from fastrl.utils.heartbeat import EXIT_LOST, LAUNCHED
+from fastrl.utils.main_module import main_on_demand
+from fastrl.utils.processes import exit_cause, init_worker, require_main_guard
+from fastrl.utils.ranks import ALONE, LostRankError, Ranks, connected_here, disconnect
+
+# Seconds in which a rank that has lost another one ends by itself.
+_GRACE = 10.0
+
+
+@contextlib.contextmanager
+def started(
+    count: int, task: Task, settings: Any, stage: int, state: Mapping[str, Any] | None
+) -> Iterator[Ranks]:
+    """A context of so many ranks: this process, as rank 0, and others that it starts. They train what `train_rank`
+    describes, so this process must do the same.
+
+    Args:
+        task: of the run, without ranks.
+        settings: of the run, with a number of shards that suits the ranks.
+        stage: of the run.
+        state: of a training from which they continue; None: they start.
+
+    Raises:
+        TrainError: a rank cannot be started, such as for an environment that no other process can build.
+        LostRankError: a rank has ended; one line says which one, and why.
+    """
+    require_main_guard()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe(duplex=False) for _ in range(count - 1)]
+    # Tensors would share memory with this process.
+    saved = None if state is None else pickle.dumps(dict(state))
+    processes: list[BaseProcess] = [
+        context.Process(
+            target=_run,
+            args=(pipe[1], rank, count, port, task, to_tree(settings), stage, saved),
+            name=f"fastrl-rank-{rank}",
+        )
+        for rank, pipe in enumerate(pipes, 1)
+    ]
+    running: list[BaseProcess] = []
+    try:
+        try:
+            with main_on_demand():
+                for process, (_, sender) in zip(processes, pipes, strict=True):
+                    process.start()
+                    running.append(process)
+                    sender.close()
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise TrainError(f"ranks={count}: other processes cannot be given this run: {error}") from None
+        for rank, process in enumerate(processes, 1):
+            _wait_until_ready(rank, count, process, pipes[rank - 1][0])
+        silent: list[int] = []
+
+        def end(lost: int) -> None:
+            silent.append(lost)
+            processes[lost - 1].kill()
+
+        ranks = connected_here(0, count, port, end)
+        try:
+            yield ranks
+        except LostRankError:
+            if silent:
+                line = f"rank {silent[0]} of {count} has not answered for {settings.run.rank_timeout:g} s"
+                raise LostRankError(f"{line} (run.rank_timeout)") from None
+            raise LostRankError(_cause(count, processes, [pipe[0] for pipe in pipes])) from None
+        finally:
+            disconnect()
+        for process in processes:
+            process.join(_GRACE)
+    finally:
+        for process in running:
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+
+def train_rank(ranks: Ranks, task: Task, settings: Any, stage: int, saved: bytes | None) -> None:
+    """Trains as one of several ranks, which writes nothing."""
+    task, console = task.with_ranks(ranks), Console(quiet=True)
+    trainer = task.make_trainer(settings, console, stage=stage)
+    if saved is not None:
+        trainer.load_state_dict(pickle.loads(saved))  # from the process that has started this one
+    elif settings.run.init_from is not None:
+        load_weights(trainer, settings, task, console)
+    train(task, trainer, settings, None, console)
+    # Rank 0 gathers its state.
+    trainer.state_dict()
+
+
+def without_ranks(task: Task, trainer: Training, settings: Any, console: Console) -> Training:
+    """The same training in this process alone; all ranks must take part."""
+    state = trainer.state_dict()
+    alone = task.with_ranks(ALONE).make_trainer(settings, console, stage=trainer.stage)
+    alone.take_over(trainer)
+    alone.load_state_dict(state)
+    alone.seconds, alone.stopped_by = trainer.seconds, trainer.stopped_by
+    alone.has_ended = trainer.has_ended
+    return alone
+
+
+def _run(
+    sender: connection.Connection,
+    rank: int,
+    count: int,
+    port: int,
+    task: Task,
+    tree: Mapping[str, Any],
+    stage: int,
+    saved: bytes | None,
+) -> None:
+    """Main function of a rank. It sends None once it is ready, and a text if it fails."""
+    init_worker()
+    os.environ[LAUNCHED] = "1"
+    try:
+        sender.send(None)
+        ranks = connected_here(rank, count, port)
+        config_type = task.settings_type(tree["run"]["algo"])
+        settings = build(config_type, check(config_type, tree, "settings"))
+        train_rank(ranks, task, settings, stage, saved)
+        disconnect()
+    except LostRankError:
+        os._exit(EXIT_LOST)
+    except BaseException:
+        sender.send(traceback.format_exc())
+        os._exit(1)
+
+
+def _wait_until_ready(rank: int, count: int, process: BaseProcess, receiver: connection.Connection) -> None:
+    try:
+        receiver.recv()
+    except EOFError:
+        process.join()
+        raise TrainError(
+            f"rank {rank} of {count} has ended before it trained: {exit_cause(process.exitcode)}"
+        ) from None
+
+
+def _cause(count: int, processes: list[BaseProcess], receivers: list[connection.Connection]) -> str:
+    """One line on the rank that ended first, and not because of another one."""
+    connection.wait([process.sentinel for process in processes], _GRACE)
+    for rank, (process, receiver) in enumerate(zip(processes, receivers, strict=True), 1):
+        with contextlib.suppress(EOFError, OSError):
+            if receiver.poll():
+                return f"rank {rank} of {count} has failed: {receiver.recv().strip().splitlines()[-1]}"
+        if process.exitcode not in (None, 0, EXIT_LOST):
+            return f"rank {rank} of {count} has ended: {exit_cause(process.exitcode)}"
+    return f"one of {count} ranks has ended, or cannot be reached"
