@@ -16,10 +16,12 @@ from typing import Any
 import psutil
 import pytest
 from rich.console import Console
-from tuning_fakes import new_study
+from tuning_fakes import SPACE, new_study, space_from
 
+from fastrl.tasks import find
 from fastrl.tuning import journal, worker
 from fastrl.tuning.pool import ProcessPool
+from fastrl.tuning.settings import TuneConfig
 from fastrl.tuning.study import Study
 from fastrl.tuning.trial import TuneError
 from fastrl.tuning.tune import run_search
@@ -185,3 +187,50 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> bool:
 def children(pid: int) -> list[int]:
     """Process ids of the children of a process."""
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.slow
+def test_kills_of_workers_that_train_lose_nothing(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"method": "random", "restarts": 1000, "confirm": 0, "report_episodes": 0}
+    task = find("gym")
+    values = {
+        "env.id": "CartPole-v1",
+        "run.algo": "ppo",
+        "run.device": "cpu",
+        "run.total_timesteps": 30_000,
+        "run.eval_episodes": 2,
+        "run.row_seconds": 0.1,
+        "run.checkpoint_seconds": 0.5,
+    }
+    settings = task.make_settings(values)
+    space = space_from(SPACE, tmp_path / "s", settings)
+    with Study.create(tmp_path / "s", TuneConfig(trials=4, **config), task, settings, space) as study:
+        pool, done, killed = ProcessPool(2, study.directory), threading.Event(), list[int]()
+
+        def kill() -> None:
+            """Kills a worker in the midst of a trial that has a row of metrics, three times."""
+            while not done.wait(0.2) and len(killed) < 3:
+                busy = [pid for pid in pool.busy() if pid not in killed]
+                if busy and any(path.stat().st_size for path in study.directory.rglob("metrics.jsonl")):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(busy[0], signal.SIGKILL)
+                        killed.append(busy[0])
+                    done.wait(3)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        try:
+            with pool:
+                run_search(study, Console(quiet=True), pool)
+        finally:
+            done.set()
+            killer.join()
+        found = events(study)
+        assert len(killed) == 3 and sum(trial.kills for trial in study.trials.values()) >= 1
+        assert len({name for _, name in found}) == 4
+        assert all(found["started", name] == found["ended", name] == 1 for _, name in found)
+        assert {trial.result.state for trial in study.trials.values()} == {"complete"}
+        # Each has a policy, and was evaluated.
+        for trial in study.trials.values():
+            assert trial.score > 0 and list(study.directory.rglob(f"{trial.name}/checkpoints/step-*"))
+    assert not [child for child in psutil.Process().children() if child.pid in killed]
