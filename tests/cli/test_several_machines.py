@@ -1,0 +1,213 @@
+"""What runs on several machines, as far as one machine can show it: two agents of torchrun, two nodes of Ray."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+OPTIONS = [
+    "CartPole-v1",
+    "--num-envs=4",
+    "--ppo.num-steps=16",
+    "--ppo.hidden=8",
+    "--run.shards=2",
+    "--run.eval-episodes=0",
+    "--run.row-seconds=0",
+    "--run.checkpoint-seconds=0",
+    "--device=cpu",
+]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def train(run: Path, *options: str) -> list[str]:
+    return ["-m", "fastrl", "train", *OPTIONS, f"--run-dir={run}", *options]
+
+
+def agents(port: int, run: Path, *options: str) -> list[subprocess.Popen[str]]:
+    """Two agents of torchrun, each with one rank."""
+    return [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--nnodes=2",
+                "--nproc-per-node=1",
+                f"--node-rank={node}",
+                "--master-addr=127.0.0.1",
+                f"--master-port={port}",
+                *train(run, "--collector=sequential", *options),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+            start_new_session=True,
+        )
+        for node in range(2)
+    ]
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def kill(*groups: "subprocess.Popen[str]") -> None:
+    for each in groups:
+        for child in children(each.pid):
+            os.kill(child, signal.SIGKILL)
+        each.kill()
+        each.communicate()
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def newest(run: Path) -> dict[str, torch.Tensor]:
+    """The tensors of the newest checkpoint."""
+    return safetensors.torch.load_file(max((run / "checkpoints").glob("step-*.safetensors")))
+
+
+def wait_for_checkpoint(run: Path, *processes: "subprocess.Popen[str]") -> None:
+    until = time.monotonic() + 180
+    while not list(run.glob("checkpoints/step-*")):
+        assert all(each.poll() is None for each in processes) and time.monotonic() < until
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_two_agents_of_torchrun_learn_what_one_process_learns(tmp_path: Path) -> None:
+    both = agents(free_port(), tmp_path / "two", "--total-timesteps=256")
+    try:
+        for each in both:
+            _, errors = each.communicate(timeout=240)
+            assert each.returncode == 0, errors
+    finally:
+        kill(*both)
+    subprocess.run(
+        [sys.executable, *train(tmp_path / "one", "--collector=sequential", "--total-timesteps=256")],
+        check=True,
+        capture_output=True,
+        env=ENVIRONMENT,
+    )
+    one, two = newest(tmp_path / "one"), newest(tmp_path / "two")
+    weights = [name for name in one if name.endswith((".weight", ".bias"))]
+    assert len(weights) > 3 and one.keys() == two.keys()
+    for name in weights:
+        assert torch.equal(one[name], two[name]), name
+
+
+@pytest.mark.slow
+def test_the_loss_of_an_agents_rank_ends_both(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    both = agents(free_port(), run, "--total-timesteps=100000000", "--run.rank-timeout=5")
+    try:
+        wait_for_checkpoint(run, *both)
+        [hung] = children(both[1].pid)
+        os.kill(hung, signal.SIGSTOP)
+        # Its own agent sees the other one fail.
+        _, errors = both[0].communicate(timeout=60)
+        assert both[0].returncode == 1
+        assert (
+            "fastrl train: error: rank 1 of 2 has not answered for 5 s (run.rank_timeout), so all end"
+            in errors
+        )
+    finally:
+        kill(*both)
+    assert newest(run)
+
+
+# The second node has one processor, which one of the two workers gets.
+CLUSTER = """
+import sys
+from ray.cluster_utils import Cluster
+
+memory = {"object_store_memory": 80 * 2**20}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": int(sys.argv[1]), **memory})
+node = cluster.add_node(num_cpus=1, **memory)
+print(cluster.address, flush=True)
+sys.stdin.readline()
+cluster.remove_node(node, allow_graceful=False)
+print("removed", flush=True)
+sys.stdin.readline()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", [2, 1])
+def test_the_loss_of_a_node_of_ray(tmp_path: Path, head: int) -> None:
+    """Its worker moves to a free processor of another node; where there is none the run ends with a line."""
+    pytest.importorskip("ray")
+    run = tmp_path / "run"
+    cluster = subprocess.Popen(
+        [sys.executable, "-c", CLUSTER, str(head)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=ENVIRONMENT,
+        start_new_session=True,
+    )
+    assert cluster.stdin is not None and cluster.stdout is not None
+    options = ["--collector=ray", "--n-workers=2", "--total-timesteps=100000000"]
+    training = None
+    try:
+        address = cluster.stdout.readline().strip()
+        training = subprocess.Popen(
+            [sys.executable, *train(run, *options, f"--ray-address={address}")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=ENVIRONMENT,
+        )
+        wait_for_checkpoint(run, training)
+        cluster.stdin.write("\n")
+        cluster.stdin.flush()
+        assert cluster.stdout.readline() == "removed\n"
+        until = time.monotonic() + 240
+        while training.poll() is None and time.monotonic() < until:
+            restarts, steps = newest_row(run)
+            if restarts and head == 2:
+                break
+            time.sleep(0.2)
+        if head == 2:
+            while newest_row(run)[1] < steps + 640 and time.monotonic() < until:
+                assert training.poll() is None
+                time.sleep(0.2)
+            training.send_signal(signal.SIGINT)
+        out, _ = training.communicate(timeout=60)
+        if head == 2:
+            assert training.returncode == 130 and newest_row(run)[1] >= steps + 640
+        else:
+            assert training.returncode == 1
+            assert out.splitlines()[-1].startswith("fastrl train: error: worker ")
+            assert out.splitlines()[-1].endswith(
+                "the Ray cluster should have a free processor for each worker"
+            )
+        assert newest(run)
+    finally:
+        if training is not None:
+            kill(training)
+        cluster.communicate("\n\n", timeout=60)
+
+
+def newest_row(run: Path) -> tuple[int, int]:
+    """Restarts of workers, and environment steps."""
+    rows = (run / "metrics.jsonl").read_text().splitlines()
+    row = json.loads(rows[-1]) if rows else {}
+    return int(row.get("collect/restarts", 0)), int(row.get("time/total_timesteps", 0))
