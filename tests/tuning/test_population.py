@@ -26,6 +26,7 @@ from fastrl.tuning.population import (
     perturbed,
     population_space,
 )
+from fastrl.tuning.population_figure import population_figure
 from fastrl.tuning.study import Study
 from fastrl.tuning.trial import Trial, TuneError
 from fastrl.tuning.tune import space_for
@@ -57,6 +58,15 @@ def test_the_worst_copy_the_best_and_change_a_little(tmp_path: Path) -> None:
         assert best[3] >= best[0] and mean[3] > mean[0] + 0.5
         assert found.chosen is not None and found.chosen.score == best[3]
         assert len({trial.seed for trial in study.trials.values()}) == 8 * 4 + 2 + 2
+        # The figure: scores and two settings; of each generation but the first two copies.
+        panels = population_figure(study).axes
+        assert [panel.get_ylabel() for panel in panels] == ["score", "learning_rate", "gamma"]
+        for panel in panels:
+            lines = panel.get_lines()
+            assert sum(line.get_linestyle() == "--" for line in lines) == 2 * 3
+        points = [line for line in panels[0].get_lines() if line.get_marker() == "o"]
+        drawn = sorted(float(line.get_ydata()[0]) for line in points)
+        assert drawn == sorted(trial.score for name, trial in study.trials.items() if "member" in name)
 
 
 def test_members_that_failed_go_on_from_others(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from fastrl.tuning.population import (
     check_population,
     population_space,
 )
+from fastrl.tuning.population_figure import population_figure
 from fastrl.tuning.progress import ProgressTable
 from fastrl.tuning.report import Findings
 from fastrl.tuning.runner import Runner, SearchInterrupted
@@ -230,6 +231,9 @@ def finish(findings: Findings, console: Console) -> Tuned:
     report.write(findings, console)
     try:
         files = draw(study.space, study.of_search(), findings.candidates, study.directory)
+        if study.config.method == "pbt":
+            files.append(study.directory / "population.png")
+            population_figure(study).savefig(files[-1], dpi=150)
         if files:
             print_lines(console, "", f"Figures: {', '.join(map(str, files))}")
     except Exception as error:  # A picture that cannot be drawn spoils no search.
