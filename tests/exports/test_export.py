@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from demo_sets import cartpole_expert, played
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from parallel_toys import Leavers
 from small_runs import train_small
@@ -86,7 +87,7 @@ class Own(torch.nn.Module):
 
 
 def model_of(algo: str, obs: str, actions: str, **settings: Any) -> Any:
-    common = SMALL if algo in ("PPO", "IMPALA") else OFF
+    common = SMALL if algo in ("PPO", "AsyncPPO", "IMPALA") else OFF
     model = getattr(fastrl, algo)(
         steered, env__options=(f"obs={obs}", f"actions={actions}"), **common, **settings
     )
@@ -116,6 +117,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "ppo gru": ("PPO", "box", "discrete", {"memory": "gru", "normalize_obs": True}),
     "ppo lstm": ("PPO", "image", "matrix", {"memory": "lstm"}),
     "ppo own": ("PPO", "box", "discrete", {"network": Own}),
+    "async ppo": ("AsyncPPO", "box", "box", {"normalize_obs": True}),
     "impala": ("IMPALA", "image", "discrete", {"encoder": "impala"}),
     "dqn": ("DQN", "box", "discrete", {"dueling": True, "quantiles": 5, "noisy": True}),
     "dqn mixed": ("DQN", "dict", "discrete", {}),
@@ -178,13 +180,22 @@ def test_greedy_actions_are_equal_on_100_000_observations(tmp_path: Path) -> Non
     assert on_samples(other, policy, OBS["box"], 1000).different > 0
 
 
-def test_agents_with_one_policy(tmp_path: Path) -> None:
-    model = fastrl.IPPO("fastrl/coop-merge-v0", num_envs=2, eval_episodes=0)
+@pytest.mark.parametrize("algo", ["IPPO", "MAPPO", "REINFORCE"])
+def test_agents_with_one_policy(algo: str, tmp_path: Path) -> None:
+    model = getattr(fastrl, algo)("fastrl/coop-merge-v0", num_envs=2, eval_episodes=0)
     found = fastrl.export(model, tmp_path / "team.onnx")
     assert found.actions > 0 and found.different == 0
     policy = fastrl.runtime.load(tmp_path / "team.onnx")
     agents, size = policy.metadata["obs"][0]["shape"]
     assert policy.act(np.zeros((agents, size), np.float32)).shape == (agents,)
+
+
+def test_a_clone(tmp_path: Path) -> None:
+    demos: Any = played(gymnasium.make("CartPole-v1"), cartpole_expert, 5, steps=60)
+    model = fastrl.BC("CartPole-v1", demos=demos, epochs=2, eval_episodes=0)
+    model.learn()
+    found = fastrl.export(model, tmp_path / "clone.onnx", check=True, episodes=2)
+    assert found.actions > 2 and found.different == 0
 
 
 def test_agents_with_names(tmp_path: Path) -> None:
