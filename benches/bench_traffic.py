@@ -29,8 +29,8 @@ from traffic_contenders import NUM_ENVS, NUM_RINGS
 
 ROUNDS = 5
 SECONDS = 1.0
-# highway-env makes a few steps a second.
-SLOW_SECONDS = 4.0
+# highway-env makes a few steps a second: it is measured so much longer.
+SLOW = 4
 INSTALL_SECONDS = 90
 CONTENDERS = Path(__file__).with_name("traffic_contenders.py")
 
@@ -98,22 +98,32 @@ def envpool_python(tmp_path_factory: pytest.TempPathFactory) -> str | None:
     return python
 
 
-def compare(title: str, unit: str, ours: dict[str, str], theirs: dict[str, tuple[str, str | None]]) -> None:
+def compare(
+    title: str,
+    unit: str,
+    ours: dict[str, str],
+    theirs: dict[str, tuple[str, str | None]],
+    *,
+    rounds: int = ROUNDS,
+    seconds: float = SECONDS,
+) -> None:
     """Measures in turns and prints a table: speeds, and ours over each of theirs.
 
     Args:
         ours: contenders by the words of the table.
         theirs: the same, with the interpreter that has them; None leaves one out.
+        rounds: how often each is measured.
+        seconds: for how long each time; four times as long for highway-env.
     """
     processes = {label: Process(name) for label, name in ours.items()}
     for label, (name, python) in theirs.items():
         if python is not None:
             processes[label] = Process(name, python)
     try:
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for label, process in list(processes.items()):
                 try:
-                    process.measure(SLOW_SECONDS if label.startswith("highway-env") else SECONDS)
+                    process.measure(seconds * (SLOW if label.startswith("highway-env") else 1))
                 except RuntimeError as error:
                     if label in ours:
                         raise
@@ -122,7 +132,7 @@ def compare(title: str, unit: str, ours: dict[str, str], theirs: dict[str, tuple
     finally:
         for process in processes.values():
             process.close()
-    print(f"\n{title}, one core, {unit} a second, median of {ROUNDS}")
+    print(f"\n{title}, one core, {unit} a second, median of {rounds}")
     others = [label for label in theirs if label in processes]
     print(f"{'':56}" + "".join(f"{'x ' + label.split(', ')[0]:>18}" for label in others))
     for label, process in processes.items():

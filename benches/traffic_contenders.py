@@ -29,13 +29,16 @@ def gymnasium_single(env_id: str) -> Steps:
         import highway_env
 
         gymnasium.register_envs(highway_env)
+    gymnasium.logger.min_level = gymnasium.logger.ERROR
     env = gymnasium.make(env_id)
-    actions = np.random.default_rng(0).integers(5, size=10_000)
+    env.action_space.seed(0)
+    actions = [env.action_space.sample() for _ in range(1000)]
     env.reset(seed=0)
     while True:
         for action in actions:
-            _, _, terminated, truncated, _ = env.step(int(action))
-            if terminated or truncated:
+            _, _, terminated, truncated, _ = env.step(action)
+            # With several agents a tuple.
+            if np.all(terminated) or truncated:
                 env.reset()
             yield 1
 
@@ -45,8 +48,10 @@ def gymnasium_vector(env_id: str) -> Steps:
 
     import fastrl.envs  # noqa: F401
 
+    gymnasium.logger.min_level = gymnasium.logger.ERROR
     env = gymnasium.make_vec(env_id, NUM_ENVS, num_threads=1)
-    actions = np.random.default_rng(0).integers(5, size=(1000, NUM_ENVS))
+    env.action_space.seed(0)
+    actions = [env.action_space.sample() for _ in range(1000)]
     env.reset(seed=0)
     while True:
         for row in actions:
@@ -58,7 +63,11 @@ def envpool_vector(env_id: str) -> Steps:
     import envpool
 
     env = envpool.make(env_id, env_type="gymnasium", num_envs=NUM_ENVS, num_threads=1, seed=0)
-    actions = np.random.default_rng(0).integers(5, size=(1000, NUM_ENVS)).astype(np.int32)
+    space, rng = env.action_space, np.random.default_rng(0)
+    if hasattr(space, "n"):
+        actions = rng.integers(space.n, size=(1000, NUM_ENVS)).astype(np.int32)
+    else:
+        actions = rng.uniform(-1, 1, (1000, NUM_ENVS, *space.shape)).astype(np.float32)
     env.reset()
     while True:
         for row in actions:
@@ -175,13 +184,25 @@ CONTENDERS: dict[str, Callable[[], Steps]] = {
 }
 
 
+HERE = {"here, gymnasium.make": gymnasium_single, "here, make_vec": gymnasium_vector}
+THERE = {"highway-env": gymnasium_single, "EnvPool": envpool_vector}
+
+
+def contender(name: str) -> Steps:
+    """One by its name: those above, or an id and "here, make_vec" or the like."""
+    if name in CONTENDERS:
+        return CONTENDERS[name]()
+    env_id, what = name.split(", ", 1)
+    return HERE[what](f"fastrl/{env_id}") if what in HERE else THERE[what](env_id)
+
+
 def work(name: str) -> None:
     """The process of a contender: for each line on its input, a number of seconds, it prints steps a second."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     # Libraries print what they like; only the answers go out.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    steps = CONTENDERS[name]()
+    steps = contender(name)
     next(steps)
     for line in sys.stdin:
         seconds, done, start = float(line), 0, time.perf_counter()

@@ -36,8 +36,9 @@ except PackageNotFoundError:
 if found != "1.12.1":
     pytest.skip(f"highway-env 1.12.1 is the reference, {found} is installed", allow_module_level=True)
 
-# Numbers of random configs, 0 being the defaults.
+# Numbers of random configs, 0 being the defaults, for these ids; the others play one config.
 NUMBERS = (0, 3)
+FIRST = ("merge-v0", "roundabout-v0", "intersection-v0", "intersection-multi-agent-v2")
 CONFIGS: dict[str, dict[str, Any]] = {
     "merge-generic-v0": {"lanes_count": 4, "converge_merge_length": 61.5},
     "roundabout-generic-v0": {"roundabout_lanes": 3, "roundabout_radius": 31.5},
@@ -46,7 +47,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def cases(id: str) -> list[Case]:  # noqa: A002
-    return [random_case(id, number) for number in NUMBERS]
+    return [random_case(id, number) for number in (NUMBERS if id in FIRST else NUMBERS[1:])]
 
 
 def play(id: str) -> tuple[list[str], list[Report]]:  # noqa: A002
@@ -82,7 +83,7 @@ def test_episodes_agree_with_highway_env(played: dict[str, Future[Any]], id: str
         assert not report.differences, f"{case}\n" + "\n".join(report.differences)
         assert not report.unstable, "highway-env parts from itself here"
         assert report.episodes == SEEDS + 1
-        assert report.steps > report.episodes
+        assert report.steps >= report.episodes
 
 
 def test_some_episodes_end_early(played: dict[str, Future[Any]]) -> None:

@@ -23,6 +23,8 @@ use fastrl_core::traffic::observation::{
 use fastrl_core::traffic::raster::{View, draw};
 use fastrl_core::traffic::ring::config::{Config as RingConfig, Drive};
 use fastrl_core::traffic::ring::env::Ring;
+use fastrl_core::traffic::roads::scenario::{self, Options};
+use fastrl_core::traffic::roads::{Config as RoadConfig, Ends, RoadEnv};
 use fastrl_core::traffic::scene::Scenic;
 use fastrl_core::traffic::vehicles::Driver;
 use fastrl_core::vec_env::{Autoreset, Error, Rows, VecEnv};
@@ -118,6 +120,17 @@ impl Seen for Highway {
 impl Seen for Coop {
     fn look(&self) {
         look_at_scene(self);
+    }
+}
+
+impl Seen for RoadEnv {
+    fn look(&self) {
+        look_at_scene(self);
+        if self.has_vehicles() {
+            self.parts();
+            self.has_succeeded();
+        }
+        self.action_mask(&mut vec![0; self.num_agents() * self.mask_len()]);
     }
 }
 
@@ -369,6 +382,54 @@ fn cooperative(task: Task, actions: coop::ActionType) -> Coop {
     Coop::new(Arc::new(config), Difficulty { agents: 3, density: 1.0 })
 }
 
+fn roads(scenario: &str, options: &[(&str, &[f64])], observation: Observation, ends: Ends) -> RoadEnv {
+    let numbers = options.iter().map(|&(key, values)| (key.into(), values.to_vec())).collect();
+    let scenario = scenario::make(scenario, &Options(numbers)).unwrap();
+    RoadEnv::new(Arc::new(RoadConfig {
+        simulation_frequency: 5.0,
+        policy_frequency: 1.0,
+        frames: 5,
+        duration: 8.0,
+        agent: Driver::Meta,
+        other: Driver::Idm,
+        target_speeds: vec![0.0, 4.5, 9.0],
+        observation,
+        action: meta(),
+        agents: scenario.controlled(),
+        ends,
+        connected: true,
+        scenario: Arc::from(scenario),
+    }))
+}
+
+fn merge(observation: Observation) -> RoadEnv {
+    let options: &[(&str, &[f64])] = &[
+        ("collision_reward", &[-1.0]),
+        ("right_lane_reward", &[0.1]),
+        ("high_speed_reward", &[0.2]),
+        ("reward_speed_range", &[20.0, 30.0]),
+        ("merging_speed_reward", &[-0.5]),
+        ("lane_change_reward", &[-0.05]),
+    ];
+    roads("merge", options, observation, Ends::Together)
+}
+
+fn intersection(observation: Observation, ends: Ends) -> RoadEnv {
+    let options: &[(&str, &[f64])] = &[
+        ("collision_reward", &[-5.0]),
+        ("high_speed_reward", &[1.0]),
+        ("arrived_reward", &[1.0]),
+        ("reward_speed_range", &[7.0, 9.0]),
+        ("normalize_reward", &[0.0]),
+        ("offroad_terminal", &[0.0]),
+        ("destination", &[]),
+        ("controlled_vehicles", &[3.0]),
+        ("initial_vehicle_count", &[8.0]),
+        ("spawn_probability", &[0.6]),
+    ];
+    roads("intersection", options, observation, ends)
+}
+
 fn ring(drive: Drive) -> Ring {
     let (num_vehicles, ring_length) = (6, (100.0, 110.0));
     let config = RingConfig {
@@ -392,7 +453,7 @@ proptest! {
 
     #[test]
     fn altered_states_are_refused_or_work(
-        kind in 0..14usize,
+        kind in 0..18usize,
         autoreset in prop_oneof![Just(Autoreset::SameStep), Just(Autoreset::NextStep), Just(Autoreset::Disabled)],
         steps in 0..12usize,
         changes in prop::collection::vec(any_change(), 1..4),
@@ -418,6 +479,10 @@ proptest! {
             10 => attack(|| cooperative(Task::Merge, coop::ActionType::Continuous), autoreset, steps, changes, noise)?,
             11 => attack(|| ring(Drive::Agents), autoreset, steps, changes, noise)?,
             12 => attack(|| ring(Drive::FollowerStopper), autoreset, steps, changes, noise)?,
+            13 => attack(|| merge(kinematics(true)), autoreset, steps, changes, noise)?,
+            14 => attack(|| merge(times.clone()), autoreset, steps, changes, noise)?,
+            15 => attack(|| intersection(kinematics(false), Ends::Each), autoreset, steps, changes, noise)?,
+            16 => attack(|| intersection(grid(), Ends::Wrapped), autoreset, steps, changes, noise)?,
             _ => attack(|| ring(Drive::PiSaturation), autoreset, steps, changes, noise)?,
         }
     }
@@ -445,6 +510,7 @@ fn worlds_hold_no_more_memory_than_they_say() {
     check("cage2, Python's generator", || cage2(true));
     check("highway", || highway(kinematics(true), meta()));
     check("coop", || cooperative(Task::Merge, coop::ActionType::Meta));
+    check("intersection", || intersection(kinematics(true), Ends::Each));
     check("ring", || ring(Drive::PiSaturation));
 }
 

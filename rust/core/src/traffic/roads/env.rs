@@ -347,7 +347,11 @@ impl Env for RoadEnv {
 impl Scenic for RoadEnv {
     fn scene(&self) -> Scene {
         let Episode { world, time, .. } = &self.episode;
-        let camera = if self.config.agents > 1 { Camera::Agents } else { Camera::Follow(world.agents()[0]) };
+        let camera = if self.config.agents > 1 {
+            Camera::Agents
+        } else {
+            Camera::Follow(world.agents().first().copied().unwrap_or(0))
+        };
         let fastest = self.config.target_speeds.iter().copied().fold(0.0, f64::max).max(10.0);
         world.traffic.scene(*time, camera, [0.0, fastest], |i| {
             let agent = world.agents().iter().position(|&agent| agent == i);

@@ -83,7 +83,7 @@ impl World {
         let Self { traffic, frames, regulated, .. } = self;
         traffic.prepare();
         traffic.decide();
-        *frames += 1;
+        *frames = frames.wrapping_add(1);
         if *regulated && *frames % frames_between(dt) == 0 {
             traffic.regulate();
         }

@@ -1,0 +1,43 @@
+"""highway-env's environments on road networks beside highway-env and EnvPool, on one core: environment steps a second.
+
+Run: ``pytest benches/bench_roads.py -s``, a minute for every four ids. How it measures, and where EnvPool comes from,
+is what ``bench_traffic.py`` says. Actions are random.
+"""
+
+import importlib.util
+import sys
+
+import pytest
+
+from bench_traffic import NUM_ENVS, compare, envpool_python  # noqa: F401 (a fixture)
+from fastrl.envs.traffic import ROAD_IDS
+
+# EnvPool has no ids of connected lanes.
+ENVPOOL_IDS = (
+    "merge-v0",
+    "roundabout-v0",
+    "intersection-v0",
+    "intersection-v1",
+    "exit-v0",
+    "two-way-v0",
+    "u-turn-v0",
+)
+
+
+@pytest.mark.parametrize("env_id", ROAD_IDS)
+def test_roads(env_id: str, envpool_python: str | None) -> None:  # noqa: F811
+    there = sys.executable if importlib.util.find_spec("highway_env") else None
+    compare(
+        env_id,
+        "environment steps",
+        {
+            "fastrl, gymnasium.make": f"{env_id}, here, gymnasium.make",
+            f"fastrl, gymnasium.make_vec, {NUM_ENVS}": f"{env_id}, here, make_vec",
+        },
+        {
+            "highway-env": (f"{env_id}, highway-env", there),
+            f"EnvPool, {NUM_ENVS}": (f"{env_id}, EnvPool", envpool_python if env_id in ENVPOOL_IDS else None),
+        },
+        rounds=3,
+        seconds=0.5,
+    )
