@@ -12,12 +12,23 @@ impl<M: RoadMap> Traffic<M> {
     /// Moves all vehicles by `dt` seconds.
     pub(super) fn advance(&mut self, dt: f64) {
         let Self { road, vehicles: v, .. } = self;
+        v.bound_commands();
         if M::EXACT {
-            v.advance_exactly(dt);
+            v.move_exactly(dt);
         } else {
-            v.advance(dt);
+            v.move_together(dt);
         }
         for i in 0..v.len() {
+            if !M::EXACT {
+                // As in highway-env, collisions do not push those away whose tyres slip.
+                if v.driver[i] != Driver::Dynamic {
+                    v.push_away(i);
+                }
+                let heading = v.heading[i];
+                if heading.abs() > SIN_COS_LIMIT {
+                    v.turn_to(i, heading);
+                }
+            }
             v.lane[i] = road.still_closest_lane(v.lane[i], v.x[i], v.y[i], v.heading[i]);
         }
     }
@@ -25,6 +36,7 @@ impl<M: RoadMap> Traffic<M> {
 
 impl Vehicles {
     /// Bounds the commands of all: the crashed brake, and those beyond their range of speeds come back.
+    #[inline]
     fn bound_commands(&mut self) {
         let n = self.len();
         let (speed, crashed) = (&self.speed[..n], &self.crashed[..n]);
@@ -53,33 +65,28 @@ impl Vehicles {
         }
     }
 
-    /// Moves all vehicles by `dt` seconds and leaves their lanes as they are.
-    fn advance(&mut self, dt: f64) {
-        self.bound_commands();
+    /// Moves all vehicles by `dt` seconds with bounded commands; leaves their lanes as they are, and those that collided
+    /// where they are.
+    #[inline]
+    fn move_together(&mut self, dt: f64) {
         let v = self;
         let n = v.len();
         let slides = |&i: &usize| v.driver[i] == Driver::Dynamic;
         let slid: Vec<_> = (0..n).filter(slides).map(|i| (i, v.slid(i, v.steering(i), dt))).collect();
         let (x, y, heading, speed) = (&mut v.x, &mut v.y, &mut v.heading, &mut v.speed);
         bicycle(x, y, heading, speed, &mut v.cos, &mut v.sin, &mut v.timer, &v.slip, &v.acceleration, dt);
-        for i in 0..n {
-            // As in highway-env, collisions do not push those away whose tyres slip.
-            if v.driver[i] != Driver::Dynamic {
-                v.push_away(i);
-            }
-            let heading = v.heading[i];
-            if heading.abs() > SIN_COS_LIMIT {
-                v.turn_to(i, heading);
-            }
-        }
         for (i, state) in slid {
             v.slide_to(i, state);
         }
     }
 
-    /// The same in highway-env's order of operations.
+    /// [`Traffic::advance`] in highway-env's order of operations; leaves lanes as they are.
     pub(super) fn advance_exactly(&mut self, dt: f64) {
         self.bound_commands();
+        self.move_exactly(dt);
+    }
+
+    fn move_exactly(&mut self, dt: f64) {
         for i in 0..self.len() {
             self.timer[i] += dt;
             if self.driver[i] == Driver::Dynamic {
