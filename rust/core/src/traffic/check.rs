@@ -90,6 +90,7 @@ impl Vehicles {
             route,
             yields,
             slide,
+            some_slide: _,
         } = self;
         let numbers = [
             x,

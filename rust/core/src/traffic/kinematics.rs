@@ -21,7 +21,7 @@ impl<M: RoadMap> Traffic<M> {
         for i in 0..v.len() {
             if !M::EXACT {
                 // As in highway-env, collisions do not push those away whose tyres slip.
-                if v.driver[i] != Driver::Dynamic {
+                if !v.some_slide || v.driver[i] != Driver::Dynamic {
                     v.push_away(i);
                 }
                 let heading = v.heading[i];
@@ -70,9 +70,9 @@ impl Vehicles {
     #[inline]
     fn move_together(&mut self, dt: f64) {
         let v = self;
-        let n = v.len();
         let slides = |&i: &usize| v.driver[i] == Driver::Dynamic;
-        let slid: Vec<_> = (0..n).filter(slides).map(|i| (i, v.slid(i, v.steering(i), dt))).collect();
+        let some = if v.some_slide { 0..v.len() } else { 0..0 };
+        let slid: Vec<_> = some.filter(slides).map(|i| (i, v.slid(i, v.steering(i), dt))).collect();
         let (x, y, heading, speed) = (&mut v.x, &mut v.y, &mut v.heading, &mut v.speed);
         bicycle(x, y, heading, speed, &mut v.cos, &mut v.sin, &mut v.timer, &v.slip, &v.acceleration, dt);
         for (i, state) in slid {

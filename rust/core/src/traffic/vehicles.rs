@@ -182,6 +182,8 @@ pub struct Vehicles {
     pub yields: Vec<bool>,
     /// Speed to the side (m/s) and turning rate (rad/s) of `Dynamic` drivers.
     pub slide: Vec<[f64; 2]>,
+    /// True if there may be `Dynamic` drivers.
+    pub(super) some_slide: bool,
 }
 
 /// Calls a method of every array: `each!(vehicles, clear())`.
@@ -212,6 +214,7 @@ impl Vehicles {
 
     pub fn clear(&mut self) {
         each!(self, clear());
+        self.some_slide = false;
     }
 
     /// Removes vehicle `i`; the indices of later ones decrease by one.
@@ -266,6 +269,7 @@ impl Vehicles {
         self.route.push(Vec::new());
         self.yields.push(false);
         self.slide.push([0.0; 2]);
+        self.some_slide |= vehicle.driver == Driver::Dynamic;
     }
 }
 
