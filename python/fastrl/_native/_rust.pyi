@@ -309,11 +309,34 @@ class CoopVec(_Vec):
         speed_reward: float | None = None,
         lane_reward: float | None = None,
         arrival_reward: float | None = None,
+        age_reward: float | None = None,
+        delivery_reward: float | None = None,
         reward_speed_range: tuple[float, float] | None = None,
-    ) -> CoopVec: ...
+        comms: dict[str, Any] | None = None,
+    ) -> CoopVec:
+        """`comms`: `fastrl.envs.traffic.links.LinkOptions.native`; None: agents see each other as they are."""
+
     @property
     def policy_frequency(self) -> int:
         """Steps a second."""
+
+    @property
+    def num_actions(self) -> int:
+        """Number of discrete actions."""
+
+    @property
+    def action_len(self) -> int:
+        """Numbers of a continuous action; 0 if actions are discrete."""
+
+    @property
+    def num_statistics(self) -> int:
+        """Number of the statistics of links; 0: there are no links."""
+
+    def comms(self, out: NDArray[np.float64]) -> None:
+        """Writes the statistics of each agent's last message, [K, num_statistics]; NaN of agents that do not act."""
+
+    def links(self, env: int) -> dict[str, NDArray[Any]]:
+        """As `fastrl.envs.traffic.coop.CoopVectorEnv.links`."""
 
     def set_difficulty(
         self, num_agents: NDArray[np.int64] | None = None, density: NDArray[np.float64] | None = None
@@ -322,6 +345,30 @@ class CoopVec(_Vec):
 
     def episodes(self) -> dict[str, NDArray[Any]]:
         """Results of ended episodes, as `fastrl.envs.MultiAgentVectorEnv.episodes` gives them."""
+
+    def scene(self, env: int) -> TrafficScene:
+        """The scene of an environment, as `RingVec.scene`."""
+
+@final
+class V2xVec(_Vec):
+    """N environments of resource allocation. `fastrl.envs.traffic.v2x` explains the options. Threads, forks and `close`
+    as in `_Vec`.
+    """
+
+    def __new__(
+        cls,
+        num_envs: int,
+        *,
+        num_links: int,
+        payload: float,
+        time_budget: int,
+        powers: list[float],
+        v2i_weight: float,
+        autoreset_mode: str,
+        num_threads: int,
+    ) -> V2xVec: ...
+    def episodes(self) -> dict[str, NDArray[Any]]:
+        """Results of ended episodes, as `fastrl.envs.MultiAgentVectorEnv.episodes` gives them, and `v2i_rate`."""
 
     def scene(self, env: int) -> TrafficScene:
         """The scene of an environment, as `RingVec.scene`."""
@@ -582,6 +629,10 @@ class TrafficScene:
         length, width, speed, along float64 (m, rad, m/s; the centre; along the lane), lane int64, agent int64 (the row
         of the agent that drives it, -1 if none does), crashed bool."""
 
+    def links(self) -> dict[str, NDArray[Any]]:
+        """Radio links between cars, [L] each: sender and receiver int64 (ids of cars), quality (probability that the
+        last message arrived) and age (of information, s) float64."""
+
     def draw(
         self,
         out: NDArray[np.uint8],
@@ -686,6 +737,9 @@ class IdmPlatoon:
 
 def ring_equilibrium_speed(num_vehicles: int, ring_length: float) -> float:
     """See `fastrl.envs.traffic.ring.equilibrium_speed`."""
+
+def path_loss_37885(condition: str, distance: float, frequency: float) -> float:
+    """See `fastrl.envs.traffic.links.path_loss`."""
 
 class QueueError(RuntimeError):
     """A queue was used in a way that cannot work, or its memory is damaged; the text says how."""

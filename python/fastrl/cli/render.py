@@ -20,7 +20,8 @@ def render(prog: str, arguments: list[str]) -> int:
         prog=prog,
         usage=f"{prog} RUN [options]\n       {prog} --env ID [--policy idle|random] [options]",
         description="Films episodes of a run, without exploration; its environment should have the render mode"
-        " rgb_array. Traffic is also shown as a log of all trajectories, or as a diagram of time and space. RUN is a"
+        " rgb_array. Traffic is also shown as a log of all trajectories, or as a diagram of time and space, radio"
+        " links as one of ages. RUN is a"
         " run directory, of which the best policy acts, or a checkpoint file.",
         epilog=f"{prog} runs/merge --out episode.mp4 --log trajectory.npz\n"
         f"{prog} --env fastrl/ring-v0 --env-options drive=humans --time-space diagram.png",
@@ -54,6 +55,12 @@ def render(prog: str, arguments: list[str]) -> int:
     parser.add_argument("--log", type=path, metavar="FILE", help="the trajectories, .npz")
     parser.add_argument(
         "--time-space", type=path, metavar="FILE", help="the diagram of the first episode, .png"
+    )
+    parser.add_argument(
+        "--ages",
+        type=path,
+        metavar="FILE",
+        help="traffic with radio links: the age of information over the first episode, .png",
     )
     parser.add_argument(
         "--episodes", type=at_least(1), default=1, metavar="INT", help="number of episodes [1]"
@@ -97,7 +104,7 @@ def render(prog: str, arguments: list[str]) -> int:
             return _film(options, kind)
     from fastrl.tasks.traffic.render import Outputs, make_env, render, run_env, scripted
 
-    outputs = Outputs(video=options.out, log=options.log, time_space=options.time_space)
+    outputs = Outputs(video=options.out, log=options.log, time_space=options.time_space, ages=options.ages)
     outputs.check()
     env_options = read_options(options.env_options)
     if options.run is not None:
@@ -133,7 +140,7 @@ def _film(options: argparse.Namespace, kind: str) -> int:
     from fastrl.training.evaluation import BEST
     from fastrl.training.run import load_run, using_checkpoint
 
-    for name in ("log", "time_space", "speed", "size", "scaling", "env_options"):
+    for name in ("log", "time_space", "ages", "speed", "size", "scaling", "env_options"):
         if getattr(options, name):
             raise ConfigError(
                 f"--{name.replace('_', '-')} does not go with a run of {kind}, only with traffic"

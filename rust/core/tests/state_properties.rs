@@ -17,6 +17,7 @@ use fastrl_core::traffic::action::{ActionType, Continuous, Span};
 use fastrl_core::traffic::coop::Coop;
 use fastrl_core::traffic::coop::config::{self as coop, Difficulty, Task};
 use fastrl_core::traffic::highway::{Config, Highway};
+use fastrl_core::traffic::links::config as links;
 use fastrl_core::traffic::observation::{
     Column, Feature, Kinematics, Layer, Limits, Observation, OccupancyGrid, TimeToCollision,
 };
@@ -26,6 +27,8 @@ use fastrl_core::traffic::ring::env::Ring;
 use fastrl_core::traffic::roads::scenario::{self, Options};
 use fastrl_core::traffic::roads::{Config as RoadConfig, Ends, RoadEnv};
 use fastrl_core::traffic::scene::Scenic;
+use fastrl_core::traffic::v2x::V2x;
+use fastrl_core::traffic::v2x::config::Config as V2xConfig;
 use fastrl_core::traffic::vehicles::Driver;
 use fastrl_core::vec_env::{Autoreset, Error, Rows, VecEnv};
 use proptest::prelude::*;
@@ -134,6 +137,12 @@ impl Seen for RoadEnv {
     }
 }
 
+impl Seen for V2x {
+    fn look(&self) {
+        look_at_scene(self);
+    }
+}
+
 impl Seen for Ring {
     fn look(&self) {
         look_at_scene(self);
@@ -223,8 +232,11 @@ fn any_change() -> impl Strategy<Value = Change> {
 /// Changes what follows the fingerprint.
 fn altered(saved: &[u8], changes: &[Change]) -> Vec<u8> {
     let mut bytes = saved.to_vec();
-    // The length of a fingerprint takes two bytes here.
-    let fixed = 14 + (usize::from(saved[12] & 0x7f) | usize::from(saved[13]) << 7);
+    // The length of a fingerprint takes one byte or two here.
+    let fixed = match saved[12] {
+        short if short < 0x80 => 13 + usize::from(short),
+        low => 14 + (usize::from(low & 0x7f) | usize::from(saved[13]) << 7),
+    };
     for change in changes {
         let len = bytes.len() - fixed;
         if len < 16 {
@@ -430,6 +442,33 @@ fn intersection(observation: Observation, ends: Ends) -> RoadEnv {
     roads("intersection", options, observation, ends)
 }
 
+/// The same with radio links; `channel` and `connected` as in their options.
+fn linked(channel: links::Channel, selection: links::Selection, connected: bool) -> Coop {
+    let comms = links::Config {
+        selection,
+        connected,
+        powers: vec![23.0, 0.0],
+        slots: 1,
+        subchannels: 1,
+        blockage: if connected { links::Blockage::Probability } else { links::Blockage::Vehicles },
+        ..links::Config::new(channel)
+    };
+    let config = coop::Config {
+        // Of the ten actions the players of this test take the first five.
+        max_agents: 3,
+        background: 4,
+        duration: 10.0,
+        comms: Some(comms),
+        ..coop::Config::new(Task::Merge)
+    };
+    config.check().unwrap();
+    Coop::new(Arc::new(config), Difficulty { agents: 3, density: 1.0 })
+}
+
+fn resources() -> V2x {
+    V2x::new(Arc::new(V2xConfig { steps: 7, ..V2xConfig::default() }))
+}
+
 fn ring(drive: Drive) -> Ring {
     let (num_vehicles, ring_length) = (6, (100.0, 110.0));
     let config = RingConfig {
@@ -453,7 +492,7 @@ proptest! {
 
     #[test]
     fn altered_states_are_refused_or_work(
-        kind in 0..18usize,
+        kind in 0..22usize,
         autoreset in prop_oneof![Just(Autoreset::SameStep), Just(Autoreset::NextStep), Just(Autoreset::Disabled)],
         steps in 0..12usize,
         changes in prop::collection::vec(any_change(), 1..4),
@@ -483,7 +522,20 @@ proptest! {
             14 => attack(|| merge(times.clone()), autoreset, steps, changes, noise)?,
             15 => attack(|| intersection(kinematics(false), Ends::Each), autoreset, steps, changes, noise)?,
             16 => attack(|| intersection(grid(), Ends::Wrapped), autoreset, steps, changes, noise)?,
-            _ => attack(|| ring(Drive::PiSaturation), autoreset, steps, changes, noise)?,
+            17 => attack(|| ring(Drive::PiSaturation), autoreset, steps, changes, noise)?,
+            18 => {
+                let make = || linked(links::Channel::Range, links::Selection::Random, false);
+                attack(make, autoreset, steps, changes, noise)?;
+            }
+            19 => {
+                let make = || linked(links::Channel::Tr37885, links::Selection::Agent, false);
+                attack(make, autoreset, steps, changes, noise)?;
+            }
+            20 => {
+                let make = || linked(links::Channel::Tr37885, links::Selection::Sensing, true);
+                attack(make, autoreset, steps, changes, noise)?;
+            }
+            _ => attack(resources, autoreset, steps, changes, noise)?,
         }
     }
 }
@@ -511,6 +563,8 @@ fn worlds_hold_no_more_memory_than_they_say() {
     check("highway", || highway(kinematics(true), meta()));
     check("coop", || cooperative(Task::Merge, coop::ActionType::Meta));
     check("intersection", || intersection(kinematics(true), Ends::Each));
+    check("links", || linked(links::Channel::Tr37885, links::Selection::Sensing, true));
+    check("v2x", resources);
     check("ring", || ring(Drive::PiSaturation));
 }
 

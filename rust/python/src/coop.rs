@@ -2,18 +2,22 @@
 
 use std::sync::Arc;
 
-use fastrl_binding::arrays::{readable, room};
+use fastrl_binding::arrays::{readable, room, writeable};
 use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
-use fastrl_core::env::Env;
+use fastrl_core::env::{ActionKind, Env};
 use fastrl_core::traffic::coop::Coop;
 use fastrl_core::traffic::coop::config::{ActionType, Config, Difficulty, Task};
 use fastrl_core::traffic::coop::metrics::Episode;
+use fastrl_core::traffic::links::LinkState;
+use fastrl_core::traffic::links::account::Account;
+use fastrl_core::vec_env::Error;
 use numpy::PyArray1;
-use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::links;
 use crate::scene::{self, TrafficScene};
 
 fn task_from_name(name: &str) -> PyResult<Task> {
@@ -59,7 +63,8 @@ impl CoopVec {
     #[pyo3(signature = (num_envs, *, task, autoreset_mode, num_threads, num_agents=None, density=None, lanes=None,
                         max_agents=None, background=None, action_type=None, simulation_frequency=None,
                         policy_frequency=None, duration=None, cooperation=None, collision_reward=None,
-                        speed_reward=None, lane_reward=None, arrival_reward=None, reward_speed_range=None))]
+                        speed_reward=None, lane_reward=None, arrival_reward=None, age_reward=None, delivery_reward=None,
+                        reward_speed_range=None, comms=None))]
     #[expect(clippy::too_many_arguments, reason = "the options of the environment, by name")]
     fn new(
         py: Python<'_>,
@@ -81,7 +86,10 @@ impl CoopVec {
         speed_reward: Option<f64>,
         lane_reward: Option<f64>,
         arrival_reward: Option<f64>,
+        age_reward: Option<f64>,
+        delivery_reward: Option<f64>,
         reward_speed_range: Option<(f64, f64)>,
+        comms: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let num_envs: i64 = count("num_envs", Some(num_envs), 0)?;
         let num_threads: i64 = count("num_threads", Some(num_threads), 0)?;
@@ -110,9 +118,12 @@ impl CoopVec {
         weights.speed = speed_reward.unwrap_or(weights.speed);
         weights.lane = lane_reward.unwrap_or(weights.lane);
         weights.arrival = arrival_reward.unwrap_or(weights.arrival);
+        weights.age = age_reward.unwrap_or(weights.age);
+        weights.delivery = delivery_reward.unwrap_or(weights.delivery);
         if let Some((low, high)) = reward_speed_range {
             config.speed_range = [low, high];
         }
+        config.comms = comms.map(links::config).transpose()?;
         config.check().map_err(PyValueError::new_err)?;
         let agents = count("num_agents", num_agents, config.max_agents)?;
         let difficulty = Difficulty { agents, density: density.unwrap_or(1.0) };
@@ -127,6 +138,62 @@ impl CoopVec {
     #[getter]
     fn policy_frequency(&self) -> u32 {
         self.config.policy_frequency
+    }
+
+    /// Number of discrete actions.
+    #[getter]
+    fn num_actions(&self) -> usize {
+        self.config.num_actions()
+    }
+
+    /// Number of the statistics of links; 0: there are no links.
+    #[getter]
+    fn num_statistics(&self) -> usize {
+        if self.config.comms.is_some() { Account::FIELDS.len() } else { 0 }
+    }
+
+    /// Numbers of a continuous action.
+    #[getter]
+    fn action_len(&self) -> usize {
+        match self.config.action_kind() {
+            ActionKind::Discrete => 0,
+            ActionKind::Box(len) => len,
+        }
+    }
+
+    /// Statistics of the last message of each agent, [num_envs * num_agents, 4]; NaN of agents that do not act.
+    fn comms(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        let agents = self.num_agents();
+        let out = writeable::<f64>("out", out, &[self.num_envs() * agents, Account::FIELDS.len()])?;
+        // SAFETY: checked, and the caller's for the length of this call.
+        let out = unsafe { out.slice_mut() };
+        self.venv.with(py, |venv| {
+            for (env, rows) in venv.envs().zip(out.chunks_exact_mut(agents * Account::FIELDS.len())) {
+                rows.fill(f64::NAN);
+                let last = env.state().links().map_or(&[][..], LinkState::last);
+                for (row, account) in rows.chunks_exact_mut(Account::FIELDS.len()).zip(last) {
+                    row.copy_from_slice(&account.numbers());
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn links<'py>(&self, py: Python<'py>, env: usize) -> PyResult<Bound<'py, PyDict>> {
+        if env >= self.num_envs() {
+            return Err(PyIndexError::new_err(format!("index: expected 0 to {}, got {env}", self.num_envs() - 1)));
+        }
+        let state = self.venv.with(py, |venv| {
+            if venv.was_reset(env) {
+                Ok(venv.env(env).state().links().cloned())
+            } else {
+                Err(Error::NeverReset { env })
+            }
+        })?;
+        match (state, &self.config.comms) {
+            (Some(state), Some(comms)) => links::snapshot(py, &state, comms),
+            _ => Err(PyValueError::new_err("there are no links with comms='perfect'")),
+        }
     }
 
     #[pyo3(signature = (num_agents=None, density=None))]
@@ -162,22 +229,24 @@ impl CoopVec {
     }
 
     fn episodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let of_links: &[&str] = if self.config.comms.is_some() { &Account::FIELDS } else { &[] };
+        let names: Vec<&str> = Episode::FIELDS.iter().chain(of_links).copied().collect();
         let mut finished: Vec<i64> = room(self.num_envs())?;
-        let mut fields: [Vec<f64>; Episode::FIELDS.len()] = Default::default();
-        for column in &mut fields {
-            *column = room(self.num_envs())?;
+        let mut fields: Vec<Vec<f64>> = Vec::new();
+        for _ in &names {
+            fields.push(room(self.num_envs())?);
         }
         self.venv.with(py, |venv| {
             for env in venv.envs() {
                 finished.push(env.state().finished as i64);
-                let numbers = env.state().last.numbers();
+                let numbers = env.state().last.numbers().into_iter().chain(env.state().last_links.numbers());
                 fields.iter_mut().zip(numbers).for_each(|(column, number)| column.push(number));
             }
             Ok(())
         })?;
         let account = PyDict::new(py);
         account.set_item("finished", PyArray1::from_vec(py, finished))?;
-        for (name, column) in Episode::FIELDS.into_iter().zip(fields) {
+        for (name, column) in names.into_iter().zip(fields) {
             account.set_item(name, PyArray1::from_vec(py, column))?;
         }
         Ok(account)

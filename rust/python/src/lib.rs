@@ -9,6 +9,7 @@ mod coop;
 mod errors;
 mod highway;
 mod highway_options;
+mod links;
 mod mlp;
 mod ppo_update;
 mod producer;
@@ -18,6 +19,7 @@ mod ring;
 mod roads;
 mod scene;
 mod shm;
+mod v2x;
 mod weights;
 
 use pyo3::prelude::*;
@@ -40,6 +42,8 @@ mod rust_module {
     #[pymodule_export]
     use crate::highway::HighwayVec;
     #[pymodule_export]
+    use crate::links::path_loss_37885;
+    #[pymodule_export]
     use crate::mlp::Mlp;
     #[pymodule_export]
     use crate::ppo_update::PpoUpdate;
@@ -53,6 +57,8 @@ mod rust_module {
     use crate::roads::RoadVec;
     #[pymodule_export]
     use crate::scene::TrafficScene;
+    #[pymodule_export]
+    use crate::v2x::V2xVec;
     #[pymodule_export]
     use crate::weights::Weights;
     #[pymodule_export]

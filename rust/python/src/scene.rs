@@ -72,6 +72,16 @@ impl TrafficScene {
         Ok(columns)
     }
 
+    fn links<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let links = &self.scene.links;
+        let columns = PyDict::new(py);
+        columns.set_item("sender", PyArray1::from_iter(py, links.iter().map(|link| i64::from(link.from))))?;
+        columns.set_item("receiver", PyArray1::from_iter(py, links.iter().map(|link| i64::from(link.to))))?;
+        columns.set_item("quality", PyArray1::from_iter(py, links.iter().map(|link| link.quality)))?;
+        columns.set_item("age", PyArray1::from_iter(py, links.iter().map(|link| link.age)))?;
+        Ok(columns)
+    }
+
     #[pyo3(signature = (out, *, scaling, centering, legend, trail))]
     fn draw(
         &self,

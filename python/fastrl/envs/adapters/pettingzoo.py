@@ -28,7 +28,8 @@ class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
 
     `possible_agents` are all that an episode can have, `agents` those that act next. The dicts of `step` have the
     agents that acted; an agent that was terminated or truncated is no longer in `agents`. At the end of an episode the
-    info of each agent has `episode`, see `MultiAgentVectorEnv.episodes`. There is no autoreset.
+    info of each agent has `episode`, see `MultiAgentVectorEnv.episodes`; with radio links it has `comms` after each
+    step, see `fastrl.envs.CoopVectorEnv.comms`. There is no autoreset.
 
     Args:
         env: one environment, with autoreset disabled. Call its own `set_difficulty` and `save_state` directly.
@@ -105,7 +106,10 @@ class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
         obs, rewards, terminations, truncations, alive, info = self.env.step(batch)
         acted = [(agent, self._indices[agent]) for agent in self.agents]
         infos: dict[str, dict[str, Any]] = {agent: {} for agent in self.agents}
-        if info:
+        if "comms" in info:
+            for agent, i in acted:
+                infos[agent]["comms"] = {key: values[0, i].item() for key, values in info["comms"].items()}
+        if "episode" in info:
             for agent in infos:
                 infos[agent]["episode"] = {key: values[0].item() for key, values in info["episode"].items()}
         self.agents = self._alive(alive[0])

@@ -1,4 +1,4 @@
-"""Simulators of traffic: highways, cooperative driving, the ring road."""
+"""Simulators of traffic: highways, cooperative driving, the ring road, radio resources of vehicles."""
 
 from gymnasium import register
 
@@ -56,4 +56,5 @@ register_multi("fastrl/coop-highway-v0", "fastrl.envs.traffic.coop:coop_highway"
 register_multi("fastrl/coop-merge-v0", "fastrl.envs.traffic.coop:coop_merge")
 register_multi("fastrl/highway-v0", "fastrl.envs.traffic.highway:HighwayMultiAgentVectorEnv")
 register_multi("fastrl/highway-fast-v0", "fastrl.envs.traffic.highway:highway_fast")
+register_multi("fastrl/v2x-resource-v0", "fastrl.envs.traffic.v2x:V2xResourceVectorEnv")
 register_multi("fastrl/ring-v0", "fastrl.envs.traffic.ring:RingMultiAgentVectorEnv")

@@ -30,18 +30,36 @@ crashed vehicle stays on the road for 3 seconds as an obstacle, then it is remov
 its end. All other vehicles stand in random order on the lanes of the main road, 50 m apart in the mean at density 1;
 `density` changes the number of background vehicles on the same stretch. Agents on the main road begin at 25 m/s,
 background vehicles at their target speed of 21 to 24 m/s.
+
+**Links** (`comms`, `docs/links.md`): with "perfect", as above, agents see all others as they are. With "range" or
+"37885" every agent broadcasts its state at the end of each step, at resets too, and knows of another agent the last
+state that it received. Then
+
+- each of the 8 vehicles has an eighth number, the age of that state in `max_age` (0: of this moment, and vehicles
+  without a radio); the nearest are those whose last known places are the nearest;
+- where agents choose resources, the observation ends with the power that was sensed in each, in 40 dB from -80 dBm (1
+  where the agent itself was sending in that slot);
+- a discrete action is manoeuvre + 5 x (resource + resources x power), as far as there is a choice; continuous actions
+  have a number more for each choice, whose range is cut into equal parts;
+- a reward has two more terms: `age_reward` x the mean age of information, in s, that receivers within the range have of
+  the agent, and `delivery_reward` x the share of them that its message reached;
+- `info["comms"]` and the statistics of episodes have the delivery ratio, the age of information (s; a period for a
+  state that has just arrived), the SINR (dB) and the channel busy ratio; `links` has all pairs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
+from numpy.typing import ArrayLike, NDArray
 
 from fastrl._native import _rust
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.traffic.links import STATISTICS, Comms, link_options
 from fastrl.envs.vector import as_autoreset_mode
 from fastrl.envs.viewer import View
 
@@ -69,7 +87,10 @@ class CoopVectorEnv(MultiAgentVectorEnv):
         cooperation: share of the team's mean in an agent's reward, 0 to 1.
         collision_reward, speed_reward, lane_reward, arrival_reward: weights of an agent's own reward; None for the
             lane: 0.1 on the highway, 0.05 at the merge.
+        age_reward, delivery_reward: weights of the links in an agent's own reward; 0 with `comms="perfect"`.
         reward_speed_range: forward speeds for 0 and for the full `speed_reward`, m/s.
+        comms: how agents know of one another: "perfect", "range" (by distance) or "37885" (by 3GPP TR 37.885).
+        comms_options: fields of `fastrl.envs.traffic.links.LinkOptions`.
         autoreset_mode: Gymnasium's enum or the name of a mode.
         num_threads: threads that step the environments, 0 for one a core.
 
@@ -97,7 +118,11 @@ class CoopVectorEnv(MultiAgentVectorEnv):
         speed_reward: float = 0.4,
         lane_reward: float | None = None,
         arrival_reward: float = 1.0,
+        age_reward: float = 0.0,
+        delivery_reward: float = 0.0,
         reward_speed_range: tuple[float, float] = (10.0, 30.0),
+        comms: Comms = "perfect",
+        comms_options: Mapping[str, Any] | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         num_threads: int = 0,
     ) -> None:
@@ -118,12 +143,18 @@ class CoopVectorEnv(MultiAgentVectorEnv):
             speed_reward=speed_reward,
             lane_reward=lane_reward,
             arrival_reward=arrival_reward,
+            age_reward=age_reward,
+            delivery_reward=delivery_reward,
             reward_speed_range=reward_speed_range,
+            comms=link_options(comms, comms_options),
             autoreset_mode=as_autoreset_mode(autoreset_mode).name.lower(),
             num_threads=num_threads,
         )
 
-        actions = Box(-1.0, 1.0, (2,), np.float32) if action_type == "continuous" else Discrete(len(ACTIONS))
+        actions: Box | Discrete = Discrete(native.num_actions)
+        if action_type == "continuous":
+            actions = Box(-1.0, 1.0, (native.action_len,), np.float32)
+        self._has_links = native.num_statistics > 0
         super().__init__(
             lambda mode: native,
             Box(-1.0, 1.0, (native.obs_dim,), np.float32),
@@ -133,6 +164,60 @@ class CoopVectorEnv(MultiAgentVectorEnv):
             view=VIEW,
             fps=float(native.policy_frequency),
         )
+
+    def step(
+        self, actions: ArrayLike
+    ) -> tuple[
+        NDArray[Any],
+        NDArray[np.float32],
+        NDArray[np.bool_],
+        NDArray[np.bool_],
+        NDArray[np.bool_],
+        dict[str, Any],
+    ]:
+        """As `MultiAgentVectorEnv.step`; with links the info also has `comms`, see `comms`."""
+        *arrays, info = super().step(actions)
+        if self._has_links:
+            info["comms"] = self.comms()
+        obs, rewards, terminations, truncations, alive = arrays
+        return obs, rewards, terminations, truncations, alive, info
+
+    def comms(self) -> dict[str, NDArray[np.float64]]:
+        """Statistics of the last message of each agent, [K, A] each: of what it sent `delivery_ratio` and
+        `age_of_information` (s) at the receivers within the range, of what it heard `sinr` (dB) and
+        `channel_busy_ratio`. NaN of agents that do not act, or of none. After an autoreset they are the new episode's.
+
+        Raises:
+            ValueError: there are no links with `comms="perfect"`.
+        """
+        self._need_links()
+        numbers = np.empty((self.num_envs * self.num_agents, len(STATISTICS)))
+        self._native.comms(numbers)
+        return {
+            name: self._per_agent(np.ascontiguousarray(numbers[:, i])) for i, name in enumerate(STATISTICS)
+        }
+
+    def links(self, index: int = 0) -> dict[str, NDArray[Any]]:
+        """The links of environment `index` at the last message, arrays by name. There are S stations, the first of
+        which are the episode's A agents.
+
+        `places` [S, 2], m. `resources` int64 [S], `powers` [S], dBm: what each sent in and with. `shadowing` and
+        `blockage` [S, S]: of each pair the shadowing, and what lies above the mean in the loss by a vehicle in between,
+        in units of their standard deviations. From sender (column) to agent (row), [A, S], NaN where there is no link:
+        `success`, the probability of arrival, and `sinr`, dB (NaN too where the agent was sending in that slot). `age`
+        [A, S] in periods, `known` [A, S]: the agent has a state of the sender. `sensed`, with "37885" [A, R]: power in
+        each resource, mW, NaN where the agent could not listen.
+
+        Raises:
+            ValueError: there are no links with `comms="perfect"`.
+        """
+        self._need_links()
+        arrays: dict[str, NDArray[Any]] = self._native.links(index)
+        return arrays
+
+    def _need_links(self) -> None:
+        if not self._has_links:
+            raise ValueError("there are no links with comms='perfect'")
 
 
 def coop_highway(num_envs: int, **options: Any) -> CoopVectorEnv:

@@ -1,4 +1,4 @@
-"""Episodes of traffic to look at: a film, a log of trajectories, a diagram of time and space."""
+"""Episodes of traffic to look at: a film, a log of trajectories, diagrams of time and space and of ages on links."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.console import Console
 
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.registration import make_multi
+from fastrl.envs.traffic.link_figure import draw_ages
 from fastrl.envs.traffic.trajectories import Recorder, draw_time_space
 from fastrl.envs.viewer import View
 from fastrl.tasks.traffic.scores import evaluation_seeds
@@ -122,8 +123,9 @@ def scripted(name: str, env: MultiAgentVectorEnv, seed: int) -> Act:
     space = env.single_action_space
     generator = np.random.default_rng(seed)
     if isinstance(space, Discrete):
-        # Of three or five manoeuvres the second changes nothing.
-        idle = np.full(rows, 1 if space.n in (3, 5) else 0, np.int64)
+        # Of three or five manoeuvres, and their products with what agents send with, the second changes nothing.
+        manoeuvres = space.n == 3 or (space.n % 5 == 0)
+        idle = np.full(rows, 1 if manoeuvres else 0, np.int64)
         draw: Callable[[], NDArray[Any]] = lambda: generator.integers(space.n, size=rows)  # noqa: E731
     else:
         assert isinstance(space, Box)
@@ -182,6 +184,7 @@ class Outputs:
     video: Path | None = None
     log: Path | None = None
     time_space: Path | None = None
+    ages: Path | None = None
 
     def check(self) -> None:
         """Checks that they can be written, before hours are spent on their contents.
@@ -189,10 +192,11 @@ class Outputs:
         Raises:
             RenderError, VideoError: they cannot.
         """
-        paths = [path for path in (self.video, self.log, self.time_space) if path is not None]
+        paths = [path for path in (self.video, self.log, self.time_space, self.ages) if path is not None]
         if not paths:
             raise RenderError(
-                "there is nothing to write: give --out FILE.mp4, --log FILE.npz or --time-space FILE.png"
+                "there is nothing to write: give --out FILE.mp4, --log FILE.npz, --time-space FILE.png"
+                " or --ages FILE.png"
             )
         for path in paths:
             if not path.parent.is_dir():
@@ -222,7 +226,7 @@ def render(
         env: one environment, see `make_env`.
         act: the policy.
         outputs: the files.
-        title: of the diagram.
+        title: of the diagrams.
         episodes, seed: their number, on the seeds that `fastrl eval` uses too.
         fps, speed: of the film: pictures per second, and its speed in multiples of real time.
         view: fields of `fastrl.envs.viewer.View` that differ from the environment's own.
@@ -238,6 +242,8 @@ def render(
     except (ValueError, TypeError) as error:
         raise RenderError(str(error)) from None
     recorder = Recorder(env.name, env.num_agents)
+    # Of the first episode.
+    scenes: list[TrafficScene] = []
     seeds = evaluation_seeds(seed, episodes)
     # The length of a single episode is not known.
     with Progress("running", episodes if episodes > 1 else None, console) as progress:
@@ -249,6 +255,8 @@ def render(
                 progress.advance(moment.episode - number)
                 number = moment.episode
                 recorder.add(moment.scene, moment.episode, moment.alive, moment.reward)
+                if moment.episode == 0:
+                    scenes.append(moment.scene)
                 yield moment
 
         shown = 0
@@ -268,3 +276,6 @@ def render(
     if outputs.time_space is not None:
         draw_time_space(seen, outputs.time_space, title=title)
         print_lines(console, str(outputs.time_space))
+    if outputs.ages is not None:
+        draw_ages(scenes, outputs.ages, title=title)
+        print_lines(console, str(outputs.ages))

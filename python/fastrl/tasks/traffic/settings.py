@@ -27,7 +27,8 @@ class EnvConfig:
     id: Annotated[
         str,
         Field(
-            description="fastrl/coop-highway-v0, fastrl/coop-merge-v0, fastrl/ring-v0 or fastrl/highway-v0"
+            description="fastrl/coop-highway-v0, fastrl/coop-merge-v0, fastrl/ring-v0, fastrl/highway-v0"
+            " or fastrl/v2x-resource-v0"
         ),
         Setting(option="--env"),
     ] = "fastrl/coop-highway-v0"
@@ -115,6 +116,7 @@ class OnlineConfig:
 
 
 RING = "fastrl/ring-v0"
+V2X = "fastrl/v2x-resource-v0"
 
 # Settings that only cooperative environments have.
 _COOP = ("density", "duration", "cooperation", "collision_reward", "action_type")
@@ -137,6 +139,8 @@ def choose_num_envs(steps: int, num_steps: int, *, online: bool) -> int:
 def step_seconds(config: EnvConfig) -> float:
     """Simulated seconds of a step."""
     options = environment_options(config)
+    if config.id == V2X:
+        return 1e-3
     if config.id == RING:
         return float(options.get("dt", 0.1)) * float(options.get("sims_per_step", 1))
     # Cooperative environments with continuous actions are stepped frame by frame.
@@ -147,6 +151,8 @@ def step_seconds(config: EnvConfig) -> float:
 def episode_steps(config: EnvConfig) -> int:
     """Steps after which an episode ends at the latest."""
     options = environment_options(config)
+    if config.id == V2X:
+        return max(int(options.get("time_budget", 100)), 1)
     if config.id == RING:
         return max(int(options.get("horizon", 3000)), 1)
     seconds = float(options.get("duration", _SECONDS.get(config.id, 40.0)))
@@ -175,6 +181,8 @@ def environment_options(config: EnvConfig) -> dict[str, Any]:
         raise ConfigError(f"--env.{next(iter(given))} is not an option of {config.id}")
     elif config.id == RING:
         options["num_agents"] = config.vehicles
+    elif config.id == V2X:
+        options["num_links"] = config.vehicles
     elif config.vehicles != 1:
         raise ConfigError(
             f"--vehicles {config.vehicles}: {config.id} has one vehicle that learns; choose --vehicles 1"
@@ -232,7 +240,7 @@ PRESETS: dict[str, Preset] = {
     # thousands of gradient steps of that; exploration and learning rate end at 0, so that the last policies are
     # the best.
     "few-episodes": Preset(
-        "many gradient steps from few episodes; the default of every environment but fastrl/ring-v0",
+        "many gradient steps from few episodes; the default of cooperative driving",
         {
             **_learning(
                 ("ippo", "mappo"), **_FEW_EPISODES, num_epochs=4, critic_epochs=4, minibatch_size=256
@@ -290,6 +298,31 @@ PRESETS: dict[str, Preset] = {
         },
         for_any_algorithm=True,
     ),
+    # A link's own choice matters for some milliseconds, and what the others do is noise to it: large batches, and a
+    # horizon that is shorter than an episode.
+    "v2x": Preset(
+        "4 vehicles, 6400 episodes: links that share spectrum; the default of fastrl/v2x-resource-v0",
+        {
+            "run": {"total_episodes": 6400, "eval_freq": 1280, "eval_episodes": 256, "save_freq": 3200},
+            "env": {"vehicles": 4, "num_envs": 64},
+            **_learning(
+                ("ippo", "mappo"),
+                num_steps=50,
+                minibatch_size=1600,
+                num_epochs=5,
+                critic_epochs=5,
+                gamma=0.95,
+                gae_lambda=0.9,
+                hidden=(128, 128),
+                activation="tanh",
+                learning_rate=1e-3,
+                lr_schedule="linear",
+                entropy_coef=0.01,
+                final_entropy_coef=0.0,
+            ),
+        },
+        for_any_algorithm=True,
+    ),
 }
 
 
@@ -309,9 +342,10 @@ def check_preset(name: str, env_id: str) -> None:
 def _suits(preset: str, env_id: str) -> bool:
     if preset == "few-episodes":
         return True
-    return env_id == RING if preset == "ring" else env_id.startswith("fastrl/coop-")
+    own = {"ring": RING, "v2x": V2X}.get(preset)
+    return env_id.startswith("fastrl/coop-") if own is None else env_id == own
 
 
 def presets_for(env_id: str) -> list[str]:
     """The presets of an environment; further presets override them."""
-    return [] if env_id == RING else ["few-episodes"]
+    return {RING: [], V2X: ["v2x"]}.get(env_id, ["few-episodes"])

@@ -67,7 +67,7 @@ pub(super) fn power(x: f64, y: f64) -> f64 {
 
 /// Binary logarithm of a positive, normal number.
 #[inline(always)]
-fn log2(x: f64) -> f64 {
+pub(super) fn log2(x: f64) -> f64 {
     // x = m 2^e with m in [sqrt(1/2), sqrt(2)).
     let bits = x.to_bits();
     let m = f64::from_bits(bits & 0x000f_ffff_ffff_ffff | 0x3ff0_0000_0000_0000);
@@ -93,7 +93,7 @@ fn log2(x: f64) -> f64 {
 
 /// 2 to the power of `x`, which is taken to be between -1000 and 1000.
 #[inline(always)]
-fn exp2(x: f64) -> f64 {
+pub(super) fn exp2(x: f64) -> f64 {
     let x = bounded(x, -1000.0, 1000.0);
     // Adding 1.5 2^52 rounds to a whole number and leaves it in the lowest bits.
     let shifted = x + 6_755_399_441_055_744.0;

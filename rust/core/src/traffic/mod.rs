@@ -13,6 +13,7 @@ mod dynamics;
 pub mod highway;
 mod kinematics;
 pub mod lane;
+pub mod links;
 pub mod map;
 mod math;
 mod neighbours;
@@ -24,6 +25,7 @@ pub mod ring;
 pub mod road;
 pub mod roads;
 pub mod scene;
+pub mod v2x;
 pub mod vehicles;
 
 use serde::{Deserialize, Serialize};

@@ -23,6 +23,8 @@ pub struct Scene {
     pub lanes: Vec<LaneStrip>,
     pub cars: Vec<Car>,
     pub obstacles: Vec<Obstacle>,
+    /// Radio links between cars, where they have radios.
+    pub links: Vec<Link>,
     pub camera: Camera,
     /// The range of speeds that colours show, m/s.
     pub speeds: [f64; 2],
@@ -74,6 +76,18 @@ impl LaneStrip {
         let (radius, angle) = (length / turn, turn * (along / length));
         ([middle[0] + radius * angle.cos(), middle[1] + radius * angle.sin()], angle + turn / 4.0)
     }
+}
+
+/// A radio link between two cars, in one direction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    /// [`Car::id`] of the sender and of the receiver.
+    pub from: u32,
+    pub to: u32,
+    /// Probability that the last message arrived.
+    pub quality: f64,
+    /// Age of information at the end of the period, seconds.
+    pub age: f64,
 }
 
 /// A vehicle of the scene.
@@ -174,6 +188,7 @@ impl<M: RoadMap> Traffic<M> {
             lanes: lanes.collect(),
             cars: cars.collect(),
             obstacles: self.road.obstacles().to_vec(),
+            links: Vec::new(),
             camera,
             speeds,
         }
@@ -230,7 +245,15 @@ mod tests {
 
     fn scene(time: f64, cars: Vec<Car>) -> Scene {
         let lane = LaneStrip::circle([0.0, 0.0], 100.0, 4.0, [Line::Continuous; 2]);
-        Scene { time, lanes: vec![lane], cars, obstacles: vec![], camera: Camera::Whole, speeds: [0.0, 30.0] }
+        Scene {
+            time,
+            lanes: vec![lane],
+            cars,
+            obstacles: vec![],
+            links: vec![],
+            camera: Camera::Whole,
+            speeds: [0.0, 30.0],
+        }
     }
 
     #[test]

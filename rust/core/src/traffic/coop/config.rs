@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::env::ActionKind;
+use crate::traffic::links::config as links;
 
 /// Metres between two vehicles of a lane at density 1, in the mean.
 pub const SPACING: f64 = 50.0;
@@ -39,14 +40,8 @@ pub enum ActionType {
     Continuous,
 }
 
-impl ActionType {
-    pub fn kind(self) -> ActionKind {
-        match self {
-            Self::Meta => ActionKind::Discrete,
-            Self::Continuous => ActionKind::Box(2),
-        }
-    }
-}
+/// Number of meta-actions.
+pub const META_ACTIONS: usize = 5;
 
 /// Weights of an agent's own reward in a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -59,6 +54,10 @@ pub struct Weights {
     pub lane: f64,
     /// Reward for arriving at the end of the road, where it has one.
     pub arrival: f64,
+    /// Factor of the mean age, in seconds, of what the others know of the agent.
+    pub age: f64,
+    /// Factor of the share of receivers within the range that its message reached.
+    pub delivery: f64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -82,6 +81,8 @@ pub struct Config {
     pub weights: Weights,
     /// Speeds that are worth 0 and 1, m/s.
     pub speed_range: [f64; 2],
+    /// How agents learn of one another; `None`: they see each other as they are.
+    pub comms: Option<links::Config>,
 }
 
 impl Config {
@@ -101,8 +102,9 @@ impl Config {
             policy_frequency: 1,
             duration,
             cooperation: 0.5,
-            weights: Weights { collision: -1.0, speed: 0.4, lane, arrival: 1.0 },
+            weights: Weights { collision: -1.0, speed: 0.4, lane, arrival: 1.0, age: 0.0, delivery: 0.0 },
             speed_range: [10.0, 30.0],
+            comms: None,
         }
     }
 
@@ -129,12 +131,14 @@ impl Config {
         if !(0.0..=1.0).contains(&self.cooperation) {
             return Err(format!("cooperation: expected 0 to 1, got {}", self.cooperation));
         }
-        let Weights { collision, speed, lane, arrival } = self.weights;
+        let Weights { collision, speed, lane, arrival, age, delivery } = self.weights;
         let weights = [
             ("collision_reward", collision),
             ("speed_reward", speed),
             ("lane_reward", lane),
             ("arrival_reward", arrival),
+            ("age_reward", age),
+            ("delivery_reward", delivery),
         ];
         for (name, value) in weights {
             if value.is_nan() || value.abs() > 1e6 {
@@ -145,7 +149,56 @@ impl Config {
         if !(0.0 <= low && low < high && high <= 1e3) {
             return Err(format!("reward_speed_range: expected two rising speeds from 0 on, got ({low}, {high})"));
         }
+        let Some(comms) = &self.comms else {
+            let unused = [("age_reward", age), ("delivery_reward", delivery)].into_iter().find(|(_, x)| *x != 0.0);
+            return match unused {
+                Some((name, value)) => {
+                    Err(format!("{name}: expected 0 with comms='perfect', which has no messages, got {value}"))
+                }
+                None => Ok(()),
+            };
+        };
+        comms.check()?;
+        let most = self.stations(Difficulty { agents: self.max_agents, density: MAX_DENSITY });
+        if most > links::MAX_STATIONS {
+            return Err(format!(
+                "background: expected at most {} vehicles with radios at density {MAX_DENSITY}, got {most}",
+                links::MAX_STATIONS
+            ));
+        }
         Ok(())
+    }
+
+    /// The kind of the actions: where agents choose what they send with, an index counts manoeuvres first, then
+    /// resources, then powers, and a box has a number more for each.
+    pub fn action_kind(&self) -> ActionKind {
+        match self.actions {
+            ActionType::Meta => ActionKind::Discrete,
+            ActionType::Continuous => {
+                let chosen =
+                    |comms: &links::Config| usize::from(comms.chooses_resource()) + usize::from(comms.chooses_power());
+                ActionKind::Box(2 + self.comms.as_ref().map_or(0, chosen))
+            }
+        }
+    }
+
+    /// Number of discrete actions.
+    pub fn num_actions(&self) -> usize {
+        META_ACTIONS * self.comms.as_ref().map_or(1, |comms| comms.choices().iter().product())
+    }
+
+    /// Vehicles with a radio in an episode.
+    pub fn stations(&self, difficulty: Difficulty) -> usize {
+        match &self.comms {
+            None => 0,
+            Some(comms) if comms.connected => difficulty.vehicles(self),
+            Some(_) => difficulty.agents,
+        }
+    }
+
+    /// Seconds of a step.
+    pub fn period(&self) -> f64 {
+        1.0 / f64::from(self.policy_frequency)
     }
 
     /// Lanes in an agent's observation: the main road's, and the ramp's where there is one.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::config::{ActionType, Config, Difficulty, MAX_AGENTS, SPEED_LIMIT, TARGET_SPEEDS, Task};
+use super::config::{ActionType, Config, Difficulty, MAX_AGENTS, META_ACTIONS, SPEED_LIMIT, TARGET_SPEEDS, Task};
+use super::links;
 use super::metrics::{Account, Episode};
 use super::observation::{self, OnLane, obs_len};
 use super::reward::{self, Outcome};
@@ -14,6 +15,9 @@ use crate::memory::arrays;
 use crate::rng::Rng;
 use crate::traffic::controller::Meta;
 use crate::traffic::lane::{self, Lane, Line};
+use crate::traffic::links::LinkState;
+use crate::traffic::links::account::Account as LinkAccount;
+use crate::traffic::links::exchange::Choice;
 use crate::traffic::map::RoadMap;
 use crate::traffic::math::wrap_to_pi;
 use crate::traffic::road::{Obstacle, Road};
@@ -27,7 +31,7 @@ const STEERING: f64 = 0.1;
 /// Exponents of the IDM's free-road term that background drivers have.
 const DELTA: [f64; 2] = [3.5, 4.5];
 /// The meta-actions by index.
-const META: [Meta; 5] = [Meta::LaneLeft, Meta::Idle, Meta::LaneRight, Meta::Faster, Meta::Slower];
+const META: [Meta; META_ACTIONS] = [Meta::LaneLeft, Meta::Idle, Meta::LaneRight, Meta::Faster, Meta::Slower];
 
 /// All that changes.
 #[derive(Clone, Serialize, Deserialize)]
@@ -45,9 +49,20 @@ pub struct State {
     /// Steps of this episode so far.
     pub(super) steps: u32,
     pub(super) account: Account,
+    /// With [`Config::comms`] only.
+    pub(super) links: Option<LinkState>,
     /// Episodes so far, and what became of the last.
     pub finished: u64,
     pub last: Episode,
+    /// Statistics of the links in the last episode.
+    pub last_links: LinkAccount,
+}
+
+impl State {
+    /// The links; `None` where agents see each other as they are.
+    pub fn links(&self) -> Option<&LinkState> {
+        self.links.as_ref()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,8 +141,10 @@ impl Coop {
             statuses: Vec::new(),
             steps: 0,
             account: Account::new(0),
+            links: config.comms.is_some().then(|| LinkState::new(0)),
             finished: 0,
             last: Episode::NONE,
+            last_links: LinkAccount::default(),
         };
         Self { config, state }
     }
@@ -178,19 +195,24 @@ impl Coop {
         }
     }
 
-    fn act(&mut self, actions: Actions<'_>) {
+    /// Gives the actions to the drivers. Returns what the agents send with.
+    fn act(&mut self, actions: Actions<'_>) -> [Option<Choice>; MAX_AGENTS] {
+        let mut choices = [None; MAX_AGENTS];
         let State { traffic, drivers, .. } = &mut self.state;
         for (row, driver) in drivers.iter().enumerate() {
             let &Some(vehicle) = driver else { continue };
+            choices[row] = self.config.comms.as_ref().map(|comms| links::choice(comms, actions, row, drivers.len()));
             match actions {
-                Actions::Discrete(all) => traffic.command(vehicle, META[all[row] as usize]),
+                Actions::Discrete(all) => traffic.command(vehicle, META[all[row] as usize % META_ACTIONS]),
                 Actions::Box(all) => {
-                    let (acceleration, steering) = (f64::from(all[2 * row]), f64::from(all[2 * row + 1]));
+                    let width = all.len() / drivers.len();
+                    let (acceleration, steering) = (f64::from(all[width * row]), f64::from(all[width * row + 1]));
                     traffic.drive(vehicle, ACCELERATION * acceleration, STEERING * steering);
                 }
                 Actions::Double(_) => unreachable!("these environments take single precision only"),
             }
         }
+        choices
     }
 
     fn add(&mut self, start: Start, is_agent: bool) {
@@ -212,8 +234,8 @@ impl Coop {
         traffic.add(&vehicle);
     }
 
-    /// The outcome of the step for the agent of a vehicle.
-    fn outcome(&self, vehicle: usize) -> Outcome {
+    /// The outcome of the step for the agent of a row and its vehicle.
+    fn outcome(&self, row: usize, vehicle: usize) -> Outcome {
         let vehicles = &self.state.traffic.vehicles;
         let on_lane = on_lane(&self.state.traffic, vehicle);
         let beside = on_lane.lateral.abs() - on_lane.half_width;
@@ -224,6 +246,8 @@ impl Coop {
             arrived: !crashed && self.config.arrival().is_some_and(|end| vehicles.x[vehicle] >= end),
             forward_speed: vehicles.speed[vehicle] * on_lane.heading_error.cos(),
             lane: on_lane.lane,
+            age: self.state.links.as_ref().map_or(0.0, |links| links.last()[row].age.or_zero()),
+            delivery: self.state.links.as_ref().map_or(0.0, |links| links.last()[row].delivery.or_zero()),
         }
     }
 
@@ -260,18 +284,32 @@ impl Coop {
         let beyond = traffic.vehicles.x.iter().filter(|&&x| x >= self.config.counter()).count();
         let seconds = f64::from(*steps) / f64::from(self.config.policy_frequency);
         self.state.last = account.close(*steps, seconds, beyond);
+        self.state.last_links = self.state.links.as_ref().map_or_else(LinkAccount::default, |links| *links.total());
         self.state.finished += 1;
+    }
+
+    /// Lets all vehicles with a radio send their states.
+    fn exchange(&mut self, choices: &[Option<Choice>]) {
+        let State { traffic, drivers, numbers, links, .. } = &mut self.state;
+        if let (Some(links), Some(comms)) = (links, &self.config.comms) {
+            links::exchange(comms, links, (traffic, numbers, drivers), choices, self.config.period());
+        }
     }
 
     fn write_obs(&self, obs: &mut [f32]) {
         let rows = obs.chunks_exact_mut(obs_len(&self.config));
-        for (driver, row) in self.state.drivers.iter().zip(rows) {
-            match *driver {
-                Some(vehicle) => {
-                    let on_lane = on_lane(&self.state.traffic, vehicle);
-                    observation::write(&self.config, &self.state.traffic.vehicles, vehicle, on_lane, row);
+        let State { traffic, drivers, numbers, links, .. } = &self.state;
+        for (row, (driver, out)) in drivers.iter().zip(rows).enumerate() {
+            let &Some(vehicle) = driver else {
+                out.fill(0.0);
+                continue;
+            };
+            let (config, vehicles, on_lane) = (&*self.config, &traffic.vehicles, on_lane(traffic, vehicle));
+            match links {
+                None => observation::write(config, vehicles, vehicle, on_lane, out),
+                Some(links) => {
+                    observation::write_with_links(config, vehicles, links, numbers, (row, vehicle), on_lane, out);
                 }
-                None => row.fill(0.0),
             }
         }
     }
@@ -298,28 +336,34 @@ impl Env for Coop {
     }
 
     fn action_kind(&self) -> ActionKind {
-        self.config.actions.kind()
+        self.config.action_kind()
     }
 
     fn check(&self, actions: Actions<'_>) -> Result<(), Refused> {
+        let (count, width) = match self.config.action_kind() {
+            ActionKind::Discrete => (self.config.num_actions(), 0),
+            ActionKind::Box(width) => (0, width),
+        };
         let fits = |row: usize| match actions {
-            Actions::Discrete(all) => (0..META.len() as i64).contains(&all[row]),
-            Actions::Box(all) => all[2 * row..2 * row + 2].iter().all(|x| (-1.0..=1.0).contains(x)),
+            Actions::Discrete(all) => (0..count as i64).contains(&all[row]),
+            Actions::Box(all) => all[width * row..width * (row + 1)].iter().all(|x| (-1.0..=1.0).contains(x)),
             Actions::Double(_) => false,
         };
         let drivers = self.state.drivers.iter().enumerate();
         let Some((agent, _)) = drivers.filter(|(_, driver)| driver.is_some()).find(|&(row, _)| !fits(row)) else {
             return Ok(());
         };
-        let expected = match self.config.actions {
-            ActionType::Meta => "an integer from 0 to 4",
-            ActionType::Continuous => "two numbers from -1 to 1",
+        let expected = match width {
+            0 => format!("an integer from 0 to {}", count - 1),
+            2 => "two numbers from -1 to 1".into(),
+            _ => format!("{width} numbers from -1 to 1"),
         };
-        Err(Refused { agent, expected: expected.into() })
+        Err(Refused { agent, expected })
     }
 
     fn seed(&mut self, seed: u64) {
         self.state.rng = Rng::new(seed);
+        self.state.links = self.config.comms.is_some().then(|| LinkState::new(seed));
     }
 
     fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]) {
@@ -337,6 +381,10 @@ impl Env for Coop {
         self.state.statuses.resize(starts.len(), Status::Driving);
         self.state.steps = 0;
         self.state.account = Account::new(difficulty.agents);
+        if let (Some(links), Some(comms)) = (&mut self.state.links, &self.config.comms) {
+            links.reset(comms, difficulty.agents, self.config.stations(difficulty));
+        }
+        self.exchange(&[]);
         self.write_obs(obs);
         self.write_alive(alive);
     }
@@ -348,13 +396,14 @@ impl Env for Coop {
 
     fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool {
         self.clear_road();
-        self.act(actions);
+        let choices = self.act(actions);
         let dt = 1.0 / f64::from(self.config.simulation_frequency);
         for _ in 0..self.config.frames_per_step() {
             self.state.traffic.frame(dt);
         }
         self.state.steps += 1;
         let is_last = self.state.steps >= self.config.steps();
+        self.exchange(&choices[..self.config.max_agents]);
         // Written before agents are removed: those whose episode ends get their true last observation.
         self.write_obs(rows.obs);
 
@@ -363,7 +412,7 @@ impl Env for Coop {
         for (row, own) in own.iter_mut().enumerate().take(self.config.max_agents) {
             (rows.terminated[row], rows.truncated[row]) = (0, 0);
             let Some(vehicle) = self.state.drivers[row] else { continue };
-            let outcome = self.outcome(vehicle);
+            let outcome = self.outcome(row, vehicle);
             self.record(vehicle, outcome, is_last);
             *own = reward::own(&self.config, outcome);
             acted += 1;
@@ -400,7 +449,7 @@ impl Env for Coop {
 
     fn check_state(&self, state: &State, phase: Phase) -> Result<(), String> {
         let config = &*self.config;
-        let State { traffic, drivers, numbers, statuses, account, .. } = state;
+        let State { traffic, drivers, numbers, statuses, account, links, .. } = state;
         traffic.check(&self.state.traffic)?;
         let n = traffic.vehicles.len();
         ensure(n <= Difficulty::most_vehicles(config), "there are more vehicles than in an episode")?;
@@ -428,7 +477,8 @@ impl Env for Coop {
             && u64::from(account.speed_count) <= u64::from(state.steps) * u64::from(agents)
             && account.passed as usize <= Difficulty::most_vehicles(config)
             && state.finished < 1 << 62;
-        ensure(counted, "the counters of the episode are impossible")
+        ensure(counted, "the counters of the episode are impossible")?;
+        links::check(config, links.as_ref(), numbers, (agents as usize, drivers))
     }
 
     fn set_state(&mut self, state: State) {
@@ -438,12 +488,12 @@ impl Env for Coop {
     fn memory(&self) -> usize {
         let n = self.state.difficulty.vehicles(&self.config);
         let rows = self.config.max_agents * size_of::<Option<usize>>() + n * (size_of::<u32>() + size_of::<Status>());
-        self.state.traffic.memory(n) + arrays(3, rows)
+        self.state.traffic.memory(n) + arrays(3, rows) + links::memory(&self.config, self.state.difficulty)
     }
 
     fn most_saved(&self) -> usize {
         let n = Difficulty::most_vehicles(&self.config);
-        self.state.traffic.most_saved(n) + 1024 + 16 * (n + self.config.max_agents)
+        self.state.traffic.most_saved(n) + 1024 + 16 * (n + self.config.max_agents) + links::most_saved(&self.config)
     }
 }
 

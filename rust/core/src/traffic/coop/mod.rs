@@ -5,6 +5,7 @@
 
 pub mod config;
 mod env;
+mod links;
 pub mod metrics;
 mod observation;
 mod reward;

@@ -2,17 +2,23 @@
 //!
 //! ```text
 //! lane offset, heading error, speed, target speed, one number a lane (1: this one), distance to the ramp's end,
-//! then NEAREST times: present, dx, dy, dvx, dvy, cos, sin
+//! then NEAREST times: present, dx, dy, dvx, dvy, cos, sin, and with links: age
+//! and where agents choose resources, the power that was sensed in each
 //! ```
+//!
+//! With links, other vehicles with a radio are where their last message says.
 
 use std::f64::consts::FRAC_PI_2;
 
 use super::config::Config;
+use crate::traffic::links::LinkState;
+use crate::traffic::links::radio::decibels;
+use crate::traffic::links::table::Message;
 use crate::traffic::vehicles::Vehicles;
 
 /// Vehicles that an agent sees.
 pub(super) const NEAREST: usize = 8;
-/// Numbers of a vehicle.
+/// Numbers of a vehicle without links.
 pub(super) const VEHICLE_LEN: usize = 7;
 /// Metres that an agent sees, and that dx is measured in.
 pub(super) const RANGE: f64 = 150.0;
@@ -23,8 +29,22 @@ pub(super) const SPEED: f64 = 40.0;
 /// Metres that the distance to the ramp's end is measured in.
 pub(super) const RAMP_RANGE: f64 = 300.0;
 
+/// dBm that sensed powers are measured from, and dB that they are measured in.
+const QUIET: f64 = -80.0;
+const LOUD: f64 = 40.0;
+
+/// Numbers of a vehicle.
+fn vehicle_len(config: &Config) -> usize {
+    VEHICLE_LEN + usize::from(config.comms.is_some())
+}
+
+/// Resources whose powers are observed.
+fn sensed_len(config: &Config) -> usize {
+    config.comms.as_ref().map_or(0, |comms| if comms.chooses_resource() { comms.resources() } else { 0 })
+}
+
 pub(super) fn obs_len(config: &Config) -> usize {
-    5 + config.all_lanes() + NEAREST * VEHICLE_LEN
+    5 + config.all_lanes() + NEAREST * vehicle_len(config) + sensed_len(config)
 }
 
 /// The position of an agent on its lane.
@@ -39,9 +59,19 @@ pub(super) struct OnLane {
     pub heading_error: f64,
 }
 
-/// Writes the observation of vehicle `me`.
-pub(super) fn write(config: &Config, vehicles: &Vehicles, me: usize, on_lane: OnLane, out: &mut [f32]) {
-    let put = |slot: &mut f32, value: f64| *slot = value.clamp(-1.0, 1.0) as f32;
+#[inline]
+fn put(slot: &mut f32, value: f64) {
+    *slot = value.clamp(-1.0, 1.0) as f32;
+}
+
+/// Writes what vehicle `me` observes of itself and its lane. Returns the rest of `out`.
+fn write_own<'a>(
+    config: &Config,
+    vehicles: &Vehicles,
+    me: usize,
+    on_lane: OnLane,
+    out: &'a mut [f32],
+) -> &'a mut [f32] {
     let lanes = config.all_lanes();
     put(&mut out[0], on_lane.lateral / on_lane.half_width);
     put(&mut out[1], on_lane.heading_error / FRAC_PI_2);
@@ -51,37 +81,97 @@ pub(super) fn write(config: &Config, vehicles: &Vehicles, me: usize, on_lane: On
     out[4 + on_lane.lane] = 1.0;
     let to_ramp_end = config.ramp_end().map_or(1.0, |end| (end - vehicles.x[me]) / RAMP_RANGE);
     put(&mut out[4 + lanes], to_ramp_end);
+    &mut out[5 + lanes..]
+}
 
-    let (nearest, seen) = nearest(vehicles, me);
-    let [own_vx, own_vy] = vehicles.velocity(me);
-    let rows = out[5 + lanes..].chunks_exact_mut(VEHICLE_LEN);
-    for (slot, row) in rows.enumerate() {
+/// Writes the state of another vehicle relative to `me`.
+#[inline]
+fn write_other(vehicles: &Vehicles, me: usize, own_velocity: [f64; 2], other: Message, row: &mut [f32]) {
+    row[0] = 1.0;
+    put(&mut row[1], (other.x - vehicles.x[me]) / RANGE);
+    put(&mut row[2], (other.y - vehicles.y[me]) / SIDE_RANGE);
+    put(&mut row[3], (other.vx - own_velocity[0]) / SPEED);
+    put(&mut row[4], (other.vy - own_velocity[1]) / SPEED);
+    put(&mut row[5], other.cos);
+    put(&mut row[6], other.sin);
+}
+
+/// The state of a vehicle as it is.
+pub(super) fn state_of(vehicles: &Vehicles, i: usize) -> Message {
+    let [vx, vy] = vehicles.velocity(i);
+    Message { x: vehicles.x[i], y: vehicles.y[i], vx, vy, cos: vehicles.cos[i], sin: vehicles.sin[i] }
+}
+
+/// Writes the observation of vehicle `me`, which sees all others as they are.
+pub(super) fn write(config: &Config, vehicles: &Vehicles, me: usize, on_lane: OnLane, out: &mut [f32]) {
+    let out = write_own(config, vehicles, me, on_lane, out);
+    let places = vehicles.x.iter().zip(&vehicles.y).enumerate();
+    let others = places.filter(|&(i, _)| i != me).map(|(i, (&x, &y))| (i, [x, y]));
+    let (nearest, seen) = nearest([vehicles.x[me], vehicles.y[me]], others);
+    let own_velocity = vehicles.velocity(me);
+    for (slot, row) in out.chunks_exact_mut(VEHICLE_LEN).enumerate() {
         if slot >= seen {
             row.fill(0.0);
             continue;
         }
-        let other = nearest[slot];
-        let [vx, vy] = vehicles.velocity(other);
-        row[0] = 1.0;
-        put(&mut row[1], (vehicles.x[other] - vehicles.x[me]) / RANGE);
-        put(&mut row[2], (vehicles.y[other] - vehicles.y[me]) / SIDE_RANGE);
-        put(&mut row[3], (vx - own_vx) / SPEED);
-        put(&mut row[4], (vy - own_vy) / SPEED);
-        put(&mut row[5], vehicles.cos[other]);
-        put(&mut row[6], vehicles.sin[other]);
+        write_other(vehicles, me, own_velocity, state_of(vehicles, nearest[slot]), row);
     }
 }
 
-/// The nearest vehicles within [`RANGE`], the nearest first, and how many they are.
-fn nearest(vehicles: &Vehicles, me: usize) -> ([usize; NEAREST], usize) {
-    let (x, y) = (vehicles.x[me], vehicles.y[me]);
+/// Writes the observation of vehicle `me`, whose agent has row `row`: it knows of vehicles with a radio what it has
+/// received, and sees the others as they are. `numbers`: those of the vehicles, which are those of the stations.
+pub(super) fn write_with_links(
+    config: &Config,
+    vehicles: &Vehicles,
+    links: &LinkState,
+    numbers: &[u32],
+    (row, me): (usize, usize),
+    on_lane: OnLane,
+    out: &mut [f32],
+) {
+    let Some(comms) = &config.comms else { unreachable!("links without options") };
+    let out = write_own(config, vehicles, me, on_lane, out);
+    let entries = links.table().of(row);
+    let heard = entries.iter().enumerate().filter(|&(number, entry)| number != row && entry.known);
+    let heard = heard.map(|(number, entry)| (number, [entry.message.x, entry.message.y]));
+    let stations = links.stations();
+    // Vehicles stand in the order of their numbers, those with a radio before those without.
+    let without = numbers.partition_point(|&number| (number as usize) < stations);
+    // Numbers of places beyond the stations are indices of vehicles without a radio.
+    let seen = (without..vehicles.len()).map(|i| (stations + i, [vehicles.x[i], vehicles.y[i]]));
+    let (nearest, count) = nearest([vehicles.x[me], vehicles.y[me]], heard.chain(seen));
+    let own_velocity = vehicles.velocity(me);
+    let (others, sensed) = out.split_at_mut(NEAREST * vehicle_len(config));
+    for (slot, row) in others.chunks_exact_mut(vehicle_len(config)).enumerate() {
+        if slot >= count {
+            row.fill(0.0);
+            continue;
+        }
+        let (message, age) = match nearest[slot] {
+            station if station < stations => (entries[station].message, entries[station].age.saturating_sub(1)),
+            other => (state_of(vehicles, other - stations), 0),
+        };
+        write_other(vehicles, me, own_velocity, message, row);
+        put(&mut row[VEHICLE_LEN], f64::from(age) * config.period() / comms.max_age);
+    }
+    if sensed.is_empty() {
+        return;
+    }
+    for (slot, &power) in sensed.iter_mut().zip(links.sensed(comms, row)) {
+        // Unknown is as bad as loud: the agent itself sent in that slot.
+        put(slot, if power.is_nan() { 1.0 } else { (decibels(power) - QUIET) / LOUD });
+    }
+}
+
+/// The indices of the nearest places within [`RANGE`], the nearest first, and how many they are.
+fn nearest([x, y]: [f64; 2], others: impl Iterator<Item = (usize, [f64; 2])>) -> ([usize; NEAREST], usize) {
     let mut found = [usize::MAX; NEAREST];
     let mut squares = [RANGE * RANGE; NEAREST];
     let mut seen = 0;
-    for (i, (other_x, other_y)) in vehicles.x.iter().zip(&vehicles.y).enumerate() {
+    for (i, [other_x, other_y]) in others {
         let (dx, dy) = (other_x - x, other_y - y);
         let square = dx * dx + dy * dy;
-        if square >= squares[NEAREST - 1] || i == me {
+        if square >= squares[NEAREST - 1] {
             continue;
         }
         seen = (seen + 1).min(NEAREST);

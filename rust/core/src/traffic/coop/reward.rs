@@ -12,6 +12,9 @@ pub(super) struct Outcome {
     pub forward_speed: f64,
     /// Index of the lane from the left.
     pub lane: usize,
+    /// Mean age of what others know of it, seconds, and share of them that its message reached; 0 without receivers.
+    pub age: f64,
+    pub delivery: f64,
 }
 
 /// The agent's own reward.
@@ -30,6 +33,9 @@ pub(super) fn own(config: &Config, outcome: Outcome) -> f64 {
     }
     if outcome.arrived {
         reward += weights.arrival;
+    }
+    if config.comms.is_some() {
+        reward += weights.age * outcome.age + weights.delivery * outcome.delivery;
     }
     reward
 }

@@ -1,7 +1,7 @@
 //! The scene of a cooperative environment.
 
-use super::Coop;
 use super::config::SPEED_LIMIT;
+use super::{Coop, links};
 use crate::env::Env;
 use crate::traffic::scene::{Camera, Scene, Scenic};
 
@@ -9,10 +9,12 @@ impl Scenic for Coop {
     fn scene(&self) -> Scene {
         let state = self.state();
         let time = f64::from(state.steps) / f64::from(self.config().policy_frequency);
-        state.traffic.scene(time, Camera::Agents, [0.0, SPEED_LIMIT], |i| {
+        let scene = state.traffic.scene(time, Camera::Agents, [0.0, SPEED_LIMIT], |i| {
             let number = state.numbers[i];
             // A wreck is still known by the agent that drove it.
             (number, (number < state.account.agents).then_some(number))
-        })
+        });
+        let links = state.links.as_ref().map_or_else(Vec::new, |state| links::drawn(state, self.config().period()));
+        Scene { links, ..scene }
     }
 }

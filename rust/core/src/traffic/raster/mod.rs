@@ -9,7 +9,7 @@ mod font;
 
 use canvas::{Canvas, Colour, Rectangle};
 
-use super::scene::{Camera, Car, LaneStrip, Line, Scene, bounds};
+use super::scene::{Camera, Car, LaneStrip, Line, Link, Scene, bounds};
 
 const GROUND: Colour = [214, 222, 208];
 const ASPHALT: Colour = [76, 80, 88];
@@ -22,6 +22,12 @@ const OBSTACLE: Colour = [255, 150, 30];
 const PANEL: Colour = [28, 31, 36];
 /// Colours from the slowest to the fastest car.
 const SPEEDS: [Colour; 5] = [[226, 64, 44], [250, 150, 84], [254, 228, 150], [158, 208, 230], [84, 148, 232]];
+
+/// Colours of radio links, from those that never arrive to those that always do, and their width in pixels.
+const LINKS: [Colour; 3] = [[235, 60, 60], [245, 205, 70], [70, 235, 120]];
+const LINK_WIDTH: f64 = 2.0;
+/// Links that arrive less often than this are not drawn.
+const LEAST_LINK: f64 = 0.02;
 
 /// Asphalt beside a lane, metres. It also closes the seams between lanes.
 const SHOULDER: f64 = 0.6;
@@ -64,6 +70,9 @@ pub fn draw(scene: &Scene, trail: &[&Scene], view: &View, pixels: &mut [u8]) {
     for car in trail.iter().flat_map(|earlier| &earlier.cars) {
         canvas.rectangle(lens.car(car).grown(-0.5), speed_colour(car.speed, scene.speeds), 0.15);
     }
+    for link in &scene.links {
+        lens.draw_link(&mut canvas, scene, link);
+    }
     // Agents last: nothing hides them.
     for car in scene.cars.iter().filter(|car| car.agent.is_none()) {
         lens.draw_car(&mut canvas, car, scene.speeds);
@@ -82,6 +91,11 @@ fn speed_colour(speed: f64, [slow, fast]: [f64; 2]) -> Colour {
     let place = (share * (SPEEDS.len() - 1) as f64).max(0.0);
     let i = (place as usize).min(SPEEDS.len() - 2);
     mix(SPEEDS[i], SPEEDS[i + 1], place - i as f64)
+}
+
+fn link_colour(quality: f64) -> Colour {
+    let place = 2.0 * quality;
+    if place < 1.0 { mix(LINKS[0], LINKS[1], place) } else { mix(LINKS[1], LINKS[2], (place - 1.0).min(1.0)) }
 }
 
 fn mix(a: Colour, b: Colour, share: f64) -> Colour {
@@ -194,6 +208,22 @@ impl Lens {
             let half = [font::width(&text, 1) as f64 / 2.0 + 1.5, font::HEIGHT as f64 / 2.0 + 1.5];
             canvas.rectangle(Rectangle { middle: above, direction: [1.0, 0.0], half }, PANEL, 0.85);
             write_centred(canvas, above, &text, AGENT);
+        }
+    }
+
+    /// Draws a link as a line, once for both directions: the better it is, the greener and the more opaque.
+    fn draw_link(&self, canvas: &mut Canvas<'_>, scene: &Scene, link: &Link) {
+        let back = scene.links.iter().find(|other| (other.from, other.to) == (link.to, link.from));
+        if back.is_some() && link.from > link.to {
+            return;
+        }
+        let quality = back.map_or(link.quality, |back| (link.quality + back.quality) / 2.0);
+        let place = |id: u32| scene.cars.iter().find(|car| car.id == id).map(|car| self.point([car.x, car.y]));
+        let (Some(from), Some(to)) = (place(link.from), place(link.to)) else { return };
+        if let Some((a, b)) = self.cut(from, to)
+            && quality >= LEAST_LINK
+        {
+            canvas.rectangle(Rectangle::line(a, b, LINK_WIDTH), link_colour(quality), 0.25 + 0.45 * quality.min(1.0));
         }
     }
 
@@ -371,7 +401,15 @@ mod tests {
             let y = 4.0 * i as f64;
             LaneStrip::straight([0.0, y], [10_000.0, y], 4.0, [Line::Striped, Line::Continuous])
         };
-        Scene { time: 3.0, lanes: (0..4).map(lane).collect(), cars, obstacles: vec![], camera, speeds: [0.0, 30.0] }
+        Scene {
+            time: 3.0,
+            lanes: (0..4).map(lane).collect(),
+            cars,
+            obstacles: vec![],
+            links: vec![],
+            camera,
+            speeds: [0.0, 30.0],
+        }
     }
 
     fn picture(scene: &Scene, view: &View) -> Vec<[u8; 3]> {
@@ -382,6 +420,24 @@ mod tests {
 
     fn near(a: Colour, b: Colour) -> bool {
         a.iter().zip(b).all(|(x, y)| x.abs_diff(y) <= 3)
+    }
+
+    #[test]
+    fn links_are_coloured_by_the_mean_of_both_directions() {
+        let cars = || vec![car(500.0, 0.0, 0.0, 30.0, None), Car { id: 1, ..car(560.0, 0.0, 0.0, 30.0, None) }];
+        // Half way between the two, where only asphalt is.
+        let between = |links: Vec<Link>| {
+            let scene = Scene { links, ..highway(cars(), Camera::Follow(0)) };
+            picture(&scene, &VIEW)[75 * VIEW.width + 180 + 165]
+        };
+        let link = |from, to, quality| Link { from, to, quality, age: 1.0 };
+        let expected = |quality: f64| mix(ASPHALT, link_colour(quality), 0.25 + 0.45 * quality);
+        assert!(near(between(vec![]), ASPHALT));
+        assert!(near(between(vec![link(0, 1, 1.0), link(1, 0, 1.0)]), expected(1.0)));
+        assert!(near(between(vec![link(0, 1, 0.2), link(1, 0, 0.6)]), expected(0.4)));
+        assert!(near(between(vec![link(1, 0, 0.5)]), expected(0.5)));
+        assert!(near(between(vec![link(0, 1, 0.0), link(1, 0, 0.01)]), ASPHALT));
+        assert!(near(between(vec![link(0, 9, 1.0)]), ASPHALT), "a car that is not there has no links");
     }
 
     #[test]
@@ -472,7 +528,7 @@ mod tests {
         ) {
             let strip = LaneStrip { centre: lane, closed, length: 100.0, width: 4.0, lines: [Line::Striped, Line::Continuous] };
             let obstacles = vec![Obstacle { x: 0.0, y: f64::NAN, heading: 0.0, length: 1.0, width: 1.0 }];
-            let scene = Scene { time: 1.0, lanes: vec![strip], cars, obstacles, camera, speeds: [0.0, 30.0] };
+            let scene = Scene { time: 1.0, lanes: vec![strip], cars, obstacles, links: vec![], camera, speeds: [0.0, 30.0] };
             let view = View { width, height, scaling, centering, legend: true };
             let mut pixels = vec![77; width * height * 3 + 64];
             draw(&scene, &[&scene], &view, &mut pixels[32..32 + width * height * 3]);

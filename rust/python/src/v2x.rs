@@ -1,0 +1,78 @@
+//! Resource allocation for Python.
+
+use std::sync::Arc;
+
+use fastrl_binding::arrays::room;
+use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
+use fastrl_binding::vec_methods;
+use fastrl_core::env::Env;
+use fastrl_core::traffic::v2x::config::Config;
+use fastrl_core::traffic::v2x::{Episode, V2x};
+use numpy::PyArray1;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::scene::{self, TrafficScene};
+
+#[pyclass(frozen, module = "fastrl._native._rust")]
+pub(crate) struct V2xVec {
+    venv: VecBinding<V2x>,
+}
+
+vec_methods!(V2xVec);
+
+#[pymethods]
+impl V2xVec {
+    #[new]
+    #[pyo3(signature = (num_envs, *, num_links, payload, time_budget, powers, v2i_weight, autoreset_mode, num_threads))]
+    #[expect(clippy::too_many_arguments, reason = "the options of the environment, by name")]
+    fn new(
+        py: Python<'_>,
+        num_envs: usize,
+        num_links: usize,
+        payload: f64,
+        time_budget: u32,
+        powers: Vec<f64>,
+        v2i_weight: f64,
+        autoreset_mode: &str,
+        num_threads: usize,
+    ) -> PyResult<Self> {
+        let config = Config { links: num_links, payload, steps: time_budget, powers, v2i_weight };
+        config.check().map_err(PyValueError::new_err)?;
+        let config = Arc::new(config);
+        let make = || V2x::new(config.clone());
+        let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
+        Ok(Self { venv })
+    }
+
+    fn scene(&self, py: Python<'_>, env: usize) -> PyResult<TrafficScene> {
+        scene::of(py, &self.venv, env)
+    }
+
+    fn episodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let mut finished: Vec<i64> = room(self.num_envs())?;
+        let mut fields: [Vec<f64>; Episode::FIELDS.len()] = Default::default();
+        for column in &mut fields {
+            *column = room(self.num_envs())?;
+        }
+        self.venv.with(py, |venv| {
+            for env in venv.envs() {
+                finished.push(env.state().finished as i64);
+                let numbers = env.state().last.numbers();
+                fields.iter_mut().zip(numbers).for_each(|(column, number)| column.push(number));
+            }
+            Ok(())
+        })?;
+        let account = PyDict::new(py);
+        account.set_item("finished", PyArray1::from_vec(py, finished))?;
+        for (name, column) in Episode::FIELDS.into_iter().zip(fields) {
+            account.set_item(name, PyArray1::from_vec(py, column))?;
+        }
+        // Statistics of vehicles that drive.
+        for name in ["collision_rate", "mean_speed", "throughput", "min_ttc"] {
+            account.set_item(name, PyArray1::from_vec(py, vec![f64::NAN; self.num_envs()]))?;
+        }
+        Ok(account)
+    }
+}
