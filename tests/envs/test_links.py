@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -196,6 +197,22 @@ def test_a_delivery_probability_p_gives_a_mean_age_of_1_over_p(probability: floa
     assert abs(age - 1 / probability) < 0.03 / probability
     info = env.episodes()
     assert (info["finished"] == 0).all()
+
+
+@each_id
+def test_perfect_observations_have_the_bits_of_before_there_were_links(env_id: str) -> None:
+    """The recorded arrays were made by the last build without links."""
+    golden = np.load(Path(__file__).parents[1] / "support" / "golden" / "coop_perfect.npz")
+    name = env_id.split("-")[1]
+    env = make(env_id, 2, "perfect", max_agents=6)
+    obs, _ = env.reset(seed=11)
+    seen, rewards = [obs], []
+    for step in range(6):
+        obs, reward, *_ = env.step((np.arange(12).reshape(2, 6) + step) % 5)
+        seen.append(obs)
+        rewards.append(reward)
+    np.testing.assert_array_equal(np.stack(seen), golden[f"{name}_obs"])
+    np.testing.assert_array_equal(np.stack(rewards), golden[f"{name}_rewards"])
 
 
 @each_id

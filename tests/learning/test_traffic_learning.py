@@ -1,8 +1,14 @@
 """Traffic presets learn within their own budgets."""
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from rich.console import Console
 
+from fastrl.envs import make_multi
+from fastrl.envs.traffic.v2x import greedy_actions, random_actions
 from fastrl.tasks import find
 from fastrl.training.evaluation import Evaluation
 
@@ -26,3 +32,36 @@ def test_most_vehicles_get_through(preset: str, changes: dict[str, int], least: 
     scores = evaluation.scores
     assert scores is not None
     assert scores.numbers()["success_rate"] >= least
+
+
+@pytest.mark.parametrize("algorithm", ["ippo", "mappo"])
+def test_links_learn_to_share_spectrum(algorithm: str) -> None:
+    """Above what random and greedy actions return, from a quarter of the preset's episodes."""
+    task = find("traffic")
+    settings = task.make_settings(
+        {
+            "run.algo": algorithm,
+            "env.id": "fastrl/v2x-resource-v0",
+            "run.total_episodes": 1600,
+            "run.eval_freq": 0,
+        }
+    )
+    trainer = task.make_trainer(settings)
+    assert list(trainer.rows())
+    evaluation = trainer.callback(Evaluation)
+    assert evaluation is not None
+    evaluation.at_end(trainer, Console(quiet=True))
+    assert evaluation.scores is not None
+    scores = evaluation.scores.numbers()
+
+    def returned(policy: Callable[[NDArray[np.float32]], NDArray[np.int64]]) -> float:
+        env = make_multi("fastrl/v2x-resource-v0", 256)
+        obs, _ = env.reset(seed=0)
+        for _ in range(100):
+            obs, *_ = env.step(policy(obs.reshape(256 * 4, -1)).reshape(256, 4))
+        return float(env.episodes()["return_mean"].mean())
+
+    rng = np.random.default_rng(0)
+    baselines = [returned(lambda obs: random_actions(rng, len(obs))), returned(greedy_actions)]
+    assert baselines[1] > baselines[0] + 10
+    assert evaluation.scores.mean_return > baselines[1] + 1, (scores, baselines)

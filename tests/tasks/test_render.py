@@ -8,9 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import fastrl.tasks.traffic.render as render_module
+from fastrl._native._rust import TrafficScene
 from fastrl.cli.main import main
+from fastrl.envs.traffic.link_figure import ages_over_time, draw_ages
 from fastrl.envs.traffic.trajectories import Recorder, Trajectories, TrajectoryError, time_space_lines
 from fastrl.tasks.traffic.render import Outputs, RenderError, make_env, moments, pictures, render, scripted
 from fastrl.utils.video import VideoError, write_video
@@ -279,3 +282,40 @@ def test_random_actions_are_legal_and_fixed_by_the_seed() -> None:
             assert all(env.single_action_space.contains(action) for action in actions)
     with pytest.raises(RenderError, match="expected idle or random, got 'best'"):
         scripted("best", env, 0)
+
+
+def test_ages_of_links_are_drawn(tmp_path: Path) -> None:
+    options = ["max_agents=5", "comms=37885", "duration=10"]
+    path = tmp_path / "ages.png"
+    command = ["render", "--env", "fastrl/coop-highway-v0", "--env-options", *options, "--ages", str(path)]
+    assert main(command) == 0
+    assert path.read_bytes()[:4] == b"\x89PNG"
+    env = make_env("fastrl/coop-highway-v0", {"max_agents": 5, "comms": "37885", "duration": 10})
+    scenes = [moment.scene for moment in moments(env, scripted("idle", env, 0), [3])]
+    times, pairs, ages = ages_over_time(scenes)
+    assert (
+        times.tolist() == list(range(len(scenes)))
+        and 4 < len(pairs) <= 20
+        and ages.shape == (len(scenes), len(pairs))
+    )
+    assert np.nanmin(ages) == 1
+    steps = np.diff(ages, axis=0)
+    # A second older, or as young as can be.
+    assert ((steps == 1) | (ages[1:] == 1) | np.isnan(steps)).all()
+    with pytest.raises(TrajectoryError, match="there are no radio links to show"):
+        draw_ages([make_scene()], tmp_path / "none.png")
+
+
+def make_scene() -> TrafficScene:
+    env = make_env("fastrl/coop-highway-v0", {"max_agents": 2})
+    env.reset(seed=0)
+    return env.scene(0)
+
+
+def test_links_are_in_the_pictures() -> None:
+    def picture(comms: str) -> NDArray[np.uint8]:
+        env = make_env("fastrl/coop-highway-v0", {"max_agents": 6, "comms": comms})
+        env.reset(seed=1)
+        return env.render()[0]
+
+    assert (picture("perfect") != picture("37885")).any(axis=-1).sum() > 200

@@ -56,16 +56,21 @@ pub(super) fn exchange(
     links.exchange(comms, &stations, &choices[..choices.len().min(links.agents())], bodies, period, |_, _| false);
 }
 
-/// The links to show: of the last message, from all who sent to all agents that listened.
-pub(super) fn drawn(links: &LinkState, period: f64) -> Vec<Link> {
+/// The links to show: of the last message, from all who sent to all agents that listened within the range.
+pub(super) fn drawn(comms: &config::Config, links: &LinkState, period: f64) -> Vec<Link> {
+    let places = links.places();
+    let near =
+        move |a: usize, b: usize| (places[a][0] - places[b][0]).hypot(places[a][1] - places[b][1]) <= comms.range;
     let to_agent = |receiver: usize| {
         let each = links.quality(receiver).iter().zip(links.table().of(receiver)).enumerate();
-        each.filter(|(_, (quality, _))| !quality.success.is_nan()).map(move |(sender, (quality, entry))| Link {
-            from: sender as u32,
-            to: receiver as u32,
-            quality: quality.success,
-            age: period * f64::from(entry.age),
-        })
+        each.filter(move |&(sender, (quality, _))| !quality.success.is_nan() && near(sender, receiver)).map(
+            move |(sender, (quality, entry))| Link {
+                from: sender as u32,
+                to: receiver as u32,
+                quality: quality.success,
+                age: period * f64::from(entry.age),
+            },
+        )
     };
     (0..links.agents()).flat_map(to_agent).collect()
 }

@@ -14,7 +14,9 @@ impl Scenic for Coop {
             // A wreck is still known by the agent that drove it.
             (number, (number < state.account.agents).then_some(number))
         });
-        let links = state.links.as_ref().map_or_else(Vec::new, |state| links::drawn(state, self.config().period()));
-        Scene { links, ..scene }
+        match (&state.links, &self.config().comms) {
+            (Some(state), Some(comms)) => Scene { links: links::drawn(comms, state, self.config().period()), ..scene },
+            _ => scene,
+        }
     }
 }

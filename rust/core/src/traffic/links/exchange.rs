@@ -8,7 +8,7 @@ use super::account::Account;
 use super::config::{Blockage, Channel, Config, MAX_STATIONS, Selection};
 use super::draws::{Draws, Purpose};
 use super::path_loss::{Condition, NEAREST, blockage, sight_probability};
-use super::radio::{Senders, decibels, linear, sinr};
+use super::radio::{Radio, Senders, decibels, linear, ratio};
 use super::resources;
 use super::shadowing::{Shadowing, pair, pairs};
 use super::table::{Message, Table};
@@ -121,7 +121,71 @@ struct Scratch {
     /// Metres.
     distances: Vec<f64>,
     sent: Vec<f64>,
+    row: Row,
     senders: Senders,
+    /// Signal to interference and noise of each sender at a receiver: as a ratio, in dB, and the probability of arrival.
+    ratios: Vec<f64>,
+    sinr: Vec<f64>,
+    success: Vec<f64>,
+}
+
+/// What the powers of the pairs of one station with those before it are worked out from.
+#[derive(Clone, Debug, Default)]
+struct Row {
+    dx: Vec<f64>,
+    dy: Vec<f64>,
+    /// 1 if a building stands in between.
+    behind: Vec<u8>,
+    /// Of the shadowing, and the share of what is new, see [`Shadowing::advance`].
+    correlation: Vec<f64>,
+    fresh: Vec<f64>,
+    /// Metres, and lg of it (of [`NEAREST`] at least).
+    distance: Vec<f64>,
+    lg: Vec<f64>,
+    /// In dB at first, then as a ratio.
+    gain: Vec<f64>,
+}
+
+impl Row {
+    fn fit(&mut self, n: usize) {
+        let Self { dx, dy, behind, correlation, fresh, distance, lg, gain } = self;
+        behind.resize(n, 0);
+        for values in [dx, dy, correlation, fresh, distance, lg, gain] {
+            values.resize(n, 0.0);
+        }
+    }
+}
+
+vectorized! {
+    fn measure(dx: &[f64], dy: &[f64], correlation: &[f64], fresh: &mut [f64], distance: &mut [f64], lg: &mut [f64]) {
+        let n = dx.len();
+        let (dy, correlation) = (&dy[..n], &correlation[..n]);
+        let (fresh, distance, lg) = (&mut fresh[..n], &mut distance[..n], &mut lg[..n]);
+        for i in 0..n {
+            distance[i] = (dx[i] * dx[i] + dy[i] * dy[i]).sqrt();
+            lg[i] = 0.1 * decibels(distance[i].max(NEAREST));
+            fresh[i] = (1.0 - correlation[i] * correlation[i]).sqrt();
+        }
+    }
+}
+
+vectorized! {
+    fn amplify(gain: &mut [f64]) {
+        for x in gain {
+            *x = linear(*x);
+        }
+    }
+}
+
+vectorized! {
+    fn grade(radio: &Radio, ratios: &[f64], sinr: &mut [f64], success: &mut [f64]) {
+        let n = ratios.len();
+        let (sinr, success) = (&mut sinr[..n], &mut success[..n]);
+        for i in 0..n {
+            sinr[i] = decibels(ratios[i]);
+            success[i] = radio.success(sinr[i]);
+        }
+    }
 }
 
 impl LinkState {
@@ -303,7 +367,7 @@ impl LinkState {
         behind_building: impl Fn(usize, usize) -> bool,
     ) {
         let n = stations.len();
-        let Scratch { kept, received, distances, sent, .. } = &mut self.scratch;
+        let Scratch { kept, received, distances, sent, row, .. } = &mut self.scratch;
         received.resize(n * n, 0.0);
         distances.resize(n * n, 0.0);
         let sight = config.surroundings.sight();
@@ -319,27 +383,32 @@ impl LinkState {
         let terms = [sight, Condition::Nlos].map(|condition| condition.terms(config.radio.frequency));
         let gains = 2.0 * config.radio.antenna_gain;
         for b in 0..n {
+            let other = stations[b].message;
+            row.fit(b);
+            for a in 0..b {
+                row.dx[a] = other.x - stations[a].message.x;
+                row.dy[a] = other.y - stations[a].message.y;
+                let behind = usize::from(behind_building(a, b));
+                row.behind[a] = behind as u8;
+                row.correlation[a] = if first { 0.0 } else { kept[a][behind] * kept[b][behind] };
+            }
+            measure(&row.dx, &row.dy, &row.correlation, &mut row.fresh, &mut row.distance, &mut row.lg);
             for a in 0..b {
                 if !((stations[a].sends && stations[b].listens) || (stations[b].sends && stations[a].listens)) {
                     continue;
                 }
-                let (one, other) = (stations[a].message, stations[b].message);
-                let (dx, dy) = (other.x - one.x, other.y - one.y);
-                let distance = (dx * dx + dy * dy).sqrt();
-                let far = distance.max(NEAREST);
-                let behind = usize::from(behind_building(a, b));
-                let correlation = if first { 0.0 } else { kept[a][behind] * kept[b][behind] };
+                let (behind, distance, lg) = (usize::from(row.behind[a]), row.distance[a], row.lg[a]);
                 let index = pair(a, b);
-                let [shadow, above] = self.shadowing.advance(index, correlation, draws);
+                let [shadow, above] = self.shadowing.advance(index, row.correlation[a], row.fresh[a], draws);
                 let condition = if behind == 1 { Condition::Nlos } else { sight };
-                let lg = 0.1 * decibels(far);
                 let mut loss = terms[behind][0] + terms[behind][1] * lg + condition.shadowing() * shadow;
                 let blocked = behind == 0
                     && match config.blockage {
                         Blockage::None => false,
                         Blockage::Vehicles => {
                             let Bodies { x, y, cos, sin, half } = bodies;
-                            let (start, along) = ([one.x, one.y], [dx / far, dy / far]);
+                            let start = [stations[a].message.x, stations[a].message.y];
+                            let along = [row.dx[a] / distance, row.dy[a] / distance];
                             let mut found = false;
                             find_blocking(x, y, cos, sin, half, start, along, distance, &mut found);
                             found
@@ -352,11 +421,14 @@ impl LinkState {
                     let [mean, spread] = blockage(config.antenna_height, config.vehicle_height, lg);
                     loss += (mean + spread * above).max(0.0);
                 }
-                let gain = linear(gains - loss);
-                received[a * n + b] = gain * sent[b];
-                received[b * n + a] = gain * sent[a];
-                distances[a * n + b] = distance;
-                distances[b * n + a] = distance;
+                row.gain[a] = gains - loss;
+            }
+            amplify(&mut row.gain);
+            for a in 0..b {
+                received[a * n + b] = row.gain[a] * sent[b];
+                received[b * n + a] = row.gain[a] * sent[a];
+                distances[a * n + b] = row.distance[a];
+                distances[b * n + a] = row.distance[a];
             }
         }
     }
@@ -382,22 +454,28 @@ impl LinkState {
 
     fn decode(&mut self, config: &Config, stations: &[Station], draws: Draws) {
         let n = stations.len();
-        let Scratch { received, senders, .. } = &self.scratch;
+        let Scratch { received, senders, ratios, sinr, success, .. } = &mut self.scratch;
         let noise = config.radio.noise();
+        for values in [&mut *ratios, &mut *sinr, &mut *success] {
+            refill(values, n, 1.0);
+        }
         for receiver in (0..self.agents).filter(|&receiver| stations[receiver].listens) {
             let powers = &received[receiver * n..(receiver + 1) * n];
             let own = config.slot(self.resources[receiver]);
-            for sender in (0..n).filter(|&sender| sender != receiver && stations[sender].sends) {
-                let resource = self.resources[sender];
+            let heard = |sender: usize| sender != receiver && stations[sender].sends;
+            for sender in (0..n).filter(|&sender| heard(sender)) {
+                let rivals = senders.of(self.resources[sender] as usize);
+                ratios[sender] = ratio(sender as u32, rivals, powers, noise);
+            }
+            grade(&config.radio, ratios, sinr, success);
+            for sender in (0..n).filter(|&sender| heard(sender)) {
                 let link = &mut self.quality[receiver * n + sender];
-                if stations[receiver].sends && config.slot(resource) == own {
+                if stations[receiver].sends && config.slot(self.resources[sender]) == own {
                     *link = Quality { success: 0.0, sinr: f64::NAN };
                     continue;
                 }
-                let sinr = decibels(sinr(sender as u32, senders.of(resource as usize), powers, noise));
-                let success = config.radio.success(sinr);
-                *link = Quality { success, sinr };
-                if draws.unit(Purpose::Arrival, receiver * n + sender) < success {
+                *link = Quality { success: success[sender], sinr: sinr[sender] };
+                if draws.unit(Purpose::Arrival, receiver * n + sender) < success[sender] {
                     self.table.receive(receiver, sender, stations[sender].message);
                 }
             }
@@ -469,11 +547,12 @@ impl LinkState {
             + size_of::<Option<u32>>()
             + config.resources() * (size_of::<f64>() + 2 * size_of::<u32>());
         let per_pair = 3 * size_of::<f64>() / 2 + 2 * size_of::<f64>() + size_of::<[f64; 2]>();
+        let per_station = per_station + 10 * size_of::<f64>() + 1;
         let per_link = size_of::<super::table::Entry>() + size_of::<Quality>();
         let bytes = stations * per_station
             + stations * stations * per_pair
             + agents * (stations * per_link + size_of::<Account>());
-        arrays(18, bytes)
+        arrays(30, bytes)
     }
 
     /// Bytes that the saved links of so many agents and stations have at most.

@@ -31,13 +31,13 @@ impl Default for Radio {
 const THERMAL: f64 = -174.0;
 
 /// dBm of a power in mW, or dB of a ratio. 0 counts as the smallest normal number.
-#[inline]
+#[inline(always)]
 pub fn decibels(ratio: f64) -> f64 {
     10.0 * LOG10_2 * log2(ratio.max(f64::MIN_POSITIVE))
 }
 
 /// mW of a power in dBm, or the ratio of dB.
-#[inline]
+#[inline(always)]
 pub fn linear(decibels: f64) -> f64 {
     exp2(decibels * (LOG2_10 / 10.0))
 }
@@ -67,7 +67,7 @@ impl Radio {
     }
 
     /// Probability that a message is decoded at an SINR in dB.
-    #[inline]
+    #[inline(always)]
     pub fn success(&self, sinr: f64) -> f64 {
         1.0 / (1.0 + exp2((self.threshold - sinr) / self.slope * LOG2_E))
     }
@@ -112,7 +112,7 @@ impl Senders {
 /// Signal to interference and noise, as a ratio, of the message of `sender`, one of `senders` of a resource, at a
 /// station that receives `powers` (mW, of all stations).
 #[inline]
-pub(super) fn sinr(sender: u32, senders: &[u32], powers: &[f64], noise: f64) -> f64 {
+pub(super) fn ratio(sender: u32, senders: &[u32], powers: &[f64], noise: f64) -> f64 {
     let others = senders.iter().filter(|&&other| other != sender);
     // Summed up without the signal: the difference of two sums would lose a weak interferer.
     let interference = others.map(|&other| powers[other as usize]).fold(0.0, |sum, power| sum + power);

@@ -34,13 +34,12 @@ impl Shadowing {
         self.sight.resize(if sight { pairs(stations) } else { 0 }, 0.0);
     }
 
-    /// The next values of a pair, where `correlation` is r, 0 at first.
+    /// The next values of a pair, where `correlation` is r, 0 at first, and `fresh` is sqrt(1 - r^2).
     #[inline]
-    pub(super) fn advance(&mut self, pair: usize, correlation: f64, draws: Draws) -> [f64; 2] {
+    pub(super) fn advance(&mut self, pair: usize, correlation: f64, fresh: f64, draws: Draws) -> [f64; 2] {
         if correlation == 1.0 {
             return self.values[pair];
         }
-        let fresh = (1.0 - correlation * correlation).sqrt();
         let normals = draws.normals(Purpose::Shadowing, pair);
         let value = &mut self.values[pair];
         *value = std::array::from_fn(|k| correlation * value[k] + fresh * normals[k]);
@@ -92,7 +91,8 @@ mod tests {
         for message in 0..2000 {
             for (pair, values) in series.iter_mut().enumerate() {
                 let r = if message == 0 { 0.0 } else { correlation };
-                let [a, b] = shadowing.advance(pair, r, Draws::new(3, 1, message));
+                let fresh = f64::sqrt(1.0 - r * r);
+                let [a, b] = shadowing.advance(pair, r, fresh, Draws::new(3, 1, message));
                 values.push([a, b, shadowing.sight[pair]]);
             }
         }
