@@ -123,6 +123,7 @@ struct Scratch {
     sent: Vec<f64>,
     row: Row,
     senders: Senders,
+    slots: Vec<u32>,
     /// Signal to interference and noise of each sender at a receiver: as a ratio, in dB, and the probability of arrival.
     ratios: Vec<f64>,
     sinr: Vec<f64>,
@@ -440,28 +441,28 @@ impl LinkState {
         senders.sort(&self.resources, |i| stations[i].sends, all);
         for (receiver, station) in stations.iter().enumerate().filter(|(_, station)| station.listens) {
             let powers = &received[receiver * n..(receiver + 1) * n];
-            let own = station.sends.then(|| config.slot(self.resources[receiver]));
             let row = &mut self.sensed[receiver * all..(receiver + 1) * all];
             for (resource, power) in row.iter_mut().enumerate() {
-                *power = if own == Some(config.slot(resource as u32)) {
-                    f64::NAN
-                } else {
-                    senders.of(resource).iter().fold(0.0, |sum, &i| sum + powers[i as usize])
-                };
+                *power = senders.of(resource).iter().fold(0.0, |sum, &i| sum + powers[i as usize]);
+            }
+            if station.sends {
+                let own = config.slot(self.resources[receiver]) as usize;
+                row.iter_mut().skip(own).step_by(config.slots).for_each(|power| *power = f64::NAN);
             }
         }
     }
 
     fn decode(&mut self, config: &Config, stations: &[Station], draws: Draws) {
         let n = stations.len();
-        let Scratch { received, senders, ratios, sinr, success, .. } = &mut self.scratch;
+        let Scratch { received, senders, slots, ratios, sinr, success, .. } = &mut self.scratch;
         let noise = config.radio.noise();
+        slots.clear();
+        slots.extend(self.resources.iter().map(|&resource| config.slot(resource)));
         for values in [&mut *ratios, &mut *sinr, &mut *success] {
             refill(values, n, 1.0);
         }
         for receiver in (0..self.agents).filter(|&receiver| stations[receiver].listens) {
             let powers = &received[receiver * n..(receiver + 1) * n];
-            let own = config.slot(self.resources[receiver]);
             let heard = |sender: usize| sender != receiver && stations[sender].sends;
             for sender in (0..n).filter(|&sender| heard(sender)) {
                 let rivals = senders.of(self.resources[sender] as usize);
@@ -470,7 +471,7 @@ impl LinkState {
             grade(&config.radio, ratios, sinr, success);
             for sender in (0..n).filter(|&sender| heard(sender)) {
                 let link = &mut self.quality[receiver * n + sender];
-                if stations[receiver].sends && config.slot(self.resources[sender]) == own {
+                if stations[receiver].sends && slots[sender] == slots[receiver] {
                     *link = Quality { success: 0.0, sinr: f64::NAN };
                     continue;
                 }
@@ -547,12 +548,12 @@ impl LinkState {
             + size_of::<Option<u32>>()
             + config.resources() * (size_of::<f64>() + 2 * size_of::<u32>());
         let per_pair = 3 * size_of::<f64>() / 2 + 2 * size_of::<f64>() + size_of::<[f64; 2]>();
-        let per_station = per_station + 10 * size_of::<f64>() + 1;
+        let per_station = per_station + 11 * size_of::<f64>();
         let per_link = size_of::<super::table::Entry>() + size_of::<Quality>();
         let bytes = stations * per_station
             + stations * stations * per_pair
             + agents * (stations * per_link + size_of::<Account>());
-        arrays(30, bytes)
+        arrays(31, bytes)
     }
 
     /// Bytes that the saved links of so many agents and stations have at most.
