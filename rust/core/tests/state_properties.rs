@@ -24,7 +24,8 @@ use fastrl_core::traffic::observation::{
 use fastrl_core::traffic::raster::{View, draw};
 use fastrl_core::traffic::ring::config::{Config as RingConfig, Drive};
 use fastrl_core::traffic::ring::env::Ring;
-use fastrl_core::traffic::roads::scenario::{self, Options};
+use fastrl_core::traffic::roads::registry;
+use fastrl_core::traffic::roads::scenario::Options;
 use fastrl_core::traffic::roads::{Config as RoadConfig, Ends, RoadEnv};
 use fastrl_core::traffic::scene::Scenic;
 use fastrl_core::traffic::v2x::V2x;
@@ -396,7 +397,7 @@ fn cooperative(task: Task, actions: coop::ActionType) -> Coop {
 
 fn roads(scenario: &str, options: &[(&str, &[f64])], observation: Observation, ends: Ends) -> RoadEnv {
     let numbers = options.iter().map(|&(key, values)| (key.into(), values.to_vec())).collect();
-    let scenario = scenario::make(scenario, &Options(numbers)).unwrap();
+    let scenario = registry::make(scenario, &Options(numbers)).unwrap();
     RoadEnv::new(Arc::new(RoadConfig {
         simulation_frequency: 5.0,
         policy_frequency: 1.0,

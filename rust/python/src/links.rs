@@ -1,7 +1,8 @@
 //! Options of radio links from Python, and the formulas on their own.
 
 use fastrl_core::traffic::links::LinkState;
-use fastrl_core::traffic::links::config::{Blockage, Channel, Config, Selection, Surroundings};
+use fastrl_core::traffic::links::config::{Blockage, Channel, Config, Selection};
+use fastrl_core::traffic::links::path_loss::Surroundings;
 use fastrl_core::traffic::links::path_loss::{self, Condition};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::exceptions::PyValueError;

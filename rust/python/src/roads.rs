@@ -9,7 +9,8 @@ use fastrl_binding::vec_methods;
 use fastrl_core::env::ActionKind;
 use fastrl_core::traffic::action::LastAction;
 use fastrl_core::traffic::map::RoadMap;
-use fastrl_core::traffic::roads::scenario::{self, Options};
+use fastrl_core::traffic::roads::registry;
+use fastrl_core::traffic::roads::scenario::Options;
 use fastrl_core::traffic::roads::{Config, Ends, RoadEnv};
 use numpy::PyArray1;
 use pyo3::exceptions::{PyIndexError, PyValueError};
@@ -78,7 +79,7 @@ impl RoadVec {
                 return Err(PyValueError::new_err(format!("{name}: expected a number above 0, got {number}")));
             }
         }
-        let scenario = scenario::make(scenario, &Options(options)).map_err(PyValueError::new_err)?;
+        let scenario = registry::make(scenario, &Options(options)).map_err(PyValueError::new_err)?;
         let (action, target_speeds) = highway_options::action(action)?;
         let config = Arc::new(Config {
             simulation_frequency,

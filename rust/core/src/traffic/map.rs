@@ -7,9 +7,18 @@ use std::ops::Range;
 use super::Traffic;
 use super::lane::{Lane, Shape};
 use super::math::wrap_to_pi;
-use super::neighbours::Neighbour;
-use super::road::Obstacle;
+use super::obstacle::Obstacle;
 use super::vehicles::Step;
+
+/// The index that stands for no neighbour.
+pub(super) const NO_NEIGHBOUR: u32 = u32::MAX;
+
+/// The nearest vehicle or obstacle in front of or behind a vehicle on a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neighbour {
+    Vehicle(usize),
+    Obstacle(usize),
+}
 
 /// Lanes, how they hang together, and what lies on them.
 pub trait RoadMap: Clone + Debug + PartialEq {

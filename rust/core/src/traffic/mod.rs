@@ -20,6 +20,7 @@ mod neighbours;
 mod numpy_normal;
 mod numpy_random;
 pub mod observation;
+pub mod obstacle;
 pub mod raster;
 pub mod ring;
 pub mod road;
@@ -31,8 +32,8 @@ pub mod vehicles;
 use serde::{Deserialize, Serialize};
 
 pub use behaviour::Model;
-use map::RoadMap;
-pub use neighbours::Neighbour;
+pub use map::Neighbour;
+use map::{NO_NEIGHBOUR, RoadMap};
 use road::Road;
 use vehicles::{Driver, Vehicle, Vehicles};
 
@@ -83,7 +84,7 @@ impl Scratch {
         for array in arrays.into_iter().chain([&mut self.lateral, &mut self.turn, &mut self.slip]) {
             array.resize(n, 0.0);
         }
-        self.front.resize(n, neighbours::NO_NEIGHBOUR);
+        self.front.resize(n, NO_NEIGHBOUR);
     }
 }
 

@@ -6,18 +6,8 @@
 
 use super::Traffic;
 use super::lane::MARGIN;
-use super::map::RoadMap;
+use super::map::{NO_NEIGHBOUR, Neighbour, RoadMap};
 use super::vehicles::Vehicles;
-
-/// The index that stands for no neighbour.
-pub(super) const NO_NEIGHBOUR: u32 = u32::MAX;
-
-/// The nearest vehicle or obstacle in front of or behind a vehicle on a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Neighbour {
-    Vehicle(usize),
-    Obstacle(usize),
-}
 
 /// The vehicles from the rearmost to the foremost; of equal ones the last of the list first.
 #[derive(Clone, Debug, Default)]
@@ -220,7 +210,8 @@ impl<M: RoadMap> Traffic<M> {
 mod tests {
     use super::*;
     use crate::traffic::lane::Lane;
-    use crate::traffic::road::{Obstacle, Road};
+    use crate::traffic::obstacle::Obstacle;
+    use crate::traffic::road::Road;
     use crate::traffic::vehicles::{Driver, Vehicle};
     use proptest::prelude::*;
 

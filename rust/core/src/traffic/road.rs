@@ -1,7 +1,7 @@
 //! A road: lanes side by side and what lies on them.
 //!
 //! Source: `highway_env/road/road.py` (`RoadNetwork.straight_road_network`), `highway_env/vehicle/objects.py`
-//! (`Obstacle`).
+//! ([`Obstacle`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -9,29 +9,9 @@ use std::ops::Range;
 
 use super::Traffic;
 use super::lane::{AlongX, Lane, Line, MARGIN, WIDTH};
-use super::map::RoadMap;
-use super::neighbours::Neighbour;
+use super::map::{Neighbour, RoadMap};
+use super::obstacle::Obstacle;
 use super::vehicles::Step;
-
-/// Something solid that stands still on the road.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Obstacle {
-    /// Centre, metres.
-    pub x: f64,
-    pub y: f64,
-    /// Radians.
-    pub heading: f64,
-    /// Metres.
-    pub length: f64,
-    pub width: f64,
-}
-
-impl Obstacle {
-    /// 2 m by 2 m, as at the end of highway-env's access ramp.
-    pub fn new(x: f64, y: f64) -> Self {
-        Self { x, y, heading: 0.0, length: 2.0, width: 2.0 }
-    }
-}
 
 /// Lanes from left to right: lanes `i` and `i + 1` lie beside each other. A lane may exist over a part of the road
 /// only.

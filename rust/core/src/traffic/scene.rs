@@ -7,7 +7,7 @@ use super::Traffic;
 pub use super::lane::Line;
 use super::lane::Shape;
 use super::map::RoadMap;
-pub use super::road::Obstacle;
+pub use super::obstacle::Obstacle;
 use super::vehicles;
 
 /// A simulator that has a scene.

@@ -20,7 +20,8 @@ use crate::traffic::links::account::Account as LinkAccount;
 use crate::traffic::links::exchange::Choice;
 use crate::traffic::map::RoadMap;
 use crate::traffic::math::wrap_to_pi;
-use crate::traffic::road::{Obstacle, Road};
+use crate::traffic::obstacle::Obstacle;
+use crate::traffic::road::Road;
 use crate::traffic::vehicles::{Driver, LENGTH, MAX_SPEED, Vehicle};
 use crate::traffic::{Neighbour, Traffic};
 

@@ -1,6 +1,6 @@
 //! Options of the links.
 
-use super::path_loss::{Condition, path_loss};
+use super::path_loss::{Surroundings, path_loss};
 use super::radio::{Radio, decibels};
 
 pub const MAX_SLOTS: usize = 100;
@@ -16,12 +16,6 @@ pub enum Channel {
     Range,
     /// Signal and interference by 3GPP TR 37.885.
     Tr37885,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Surroundings {
-    Highway,
-    Urban,
 }
 
 /// What makes a vehicle block the path between two others.
@@ -54,19 +48,6 @@ impl Selection {
 impl Blockage {
     pub const NAMES: [&'static str; 3] = ["none", "vehicles", "probability"];
     pub const ALL: [Self; 3] = [Self::None, Self::Vehicles, Self::Probability];
-}
-
-impl Surroundings {
-    pub const NAMES: [&'static str; 2] = ["highway", "urban"];
-    pub const ALL: [Self; 2] = [Self::Highway, Self::Urban];
-
-    /// The condition of paths that no building blocks.
-    pub fn sight(self) -> Condition {
-        match self {
-            Self::Highway => Condition::LosHighway,
-            Self::Urban => Condition::LosUrban,
-        }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

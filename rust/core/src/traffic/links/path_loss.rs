@@ -1,6 +1,23 @@
 //! Path loss between two vehicles. Source: 3GPP TR 37.885 V15.3.0, tables 6.2-1 and 6.2.1-1, section 6.2.1.
 
-use super::config::Surroundings;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Surroundings {
+    Highway,
+    Urban,
+}
+
+impl Surroundings {
+    pub const NAMES: [&'static str; 2] = ["highway", "urban"];
+    pub const ALL: [Self; 2] = [Self::Highway, Self::Urban];
+
+    /// The condition of paths that no building blocks.
+    pub fn sight(self) -> Condition {
+        match self {
+            Self::Highway => Condition::LosHighway,
+            Self::Urban => Condition::LosUrban,
+        }
+    }
+}
 
 /// The nearest distance that the formulas are used at, metres.
 pub const NEAREST: f64 = 1.0;

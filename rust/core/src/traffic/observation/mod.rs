@@ -14,7 +14,7 @@ use super::Traffic;
 use super::map::RoadMap;
 use super::math::wrap_to_pi;
 use super::numpy_random::NumpyRandom;
-use super::road::Obstacle;
+use super::obstacle::Obstacle;
 
 /// One property of a vehicle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use super::world::World;
 use super::{Builder, Network};
 use crate::traffic::action::LastAction;
 use crate::traffic::lane::{Lane, Line, WIDTH};
-use crate::traffic::road::Obstacle;
+use crate::traffic::obstacle::Obstacle;
 use crate::traffic::vehicles::Vehicle;
 
 /// Amplitude of the ramp's swing towards the highway, metres.

@@ -6,6 +6,7 @@ mod exit;
 mod intersection;
 mod merge;
 pub mod network;
+pub mod registry;
 mod regulation;
 mod roundabout;
 pub mod scenario;
@@ -20,9 +21,8 @@ pub use network::{Builder, Network};
 
 use super::Traffic;
 use super::lane::Lane;
-use super::map::RoadMap;
-use super::neighbours::{NO_NEIGHBOUR, Neighbour};
-use super::road::Obstacle;
+use super::map::{NO_NEIGHBOUR, Neighbour, RoadMap};
+use super::obstacle::Obstacle;
 use super::vehicles::Step;
 use curve::Curve;
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::curve::Curve;
 use crate::traffic::lane::{Lane, MARGIN, Shape};
 use crate::traffic::math::wrap_to_pi;
-use crate::traffic::road::Obstacle;
+use crate::traffic::obstacle::Obstacle;
 use crate::traffic::vehicles::Step;
 
 /// Sections ahead that count as connected, see [`RoadMap::leads_to`](crate::traffic::map::RoadMap::leads_to).

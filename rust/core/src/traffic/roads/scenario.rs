@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
+use super::Network;
 use super::world::World;
-use super::{Network, exit, intersection, merge, roundabout, two_way, u_turn};
 use crate::traffic::Model;
 use crate::traffic::action::LastAction;
 use crate::traffic::map::RoadMap;
@@ -156,21 +156,6 @@ impl Options {
             other => Err(format!("{key}: expected two finite numbers, got {other:?}")),
         }
     }
-}
-
-/// The scenario of that name with these options; the error says what is wrong.
-pub fn make(name: &str, options: &Options) -> Result<Box<dyn Scenario>, String> {
-    Ok(match name {
-        "merge" => Box::new(merge::Merge::new(options)?),
-        "merge-generic" => Box::new(merge::Merge::generic(options)?),
-        "roundabout" => Box::new(roundabout::Roundabout::new(options)?),
-        "roundabout-generic" => Box::new(roundabout::Roundabout::generic(options)?),
-        "intersection" => Box::new(intersection::Intersection::new(options)?),
-        "exit" => Box::new(exit::Exit::new(options)?),
-        "two-way" => Box::new(two_way::TwoWay::new(options)?),
-        "u-turn" => Box::new(u_turn::UTurn::new(options)?),
-        _ => return Err(format!("scenario: '{name}' is not known")),
-    })
 }
 
 /// `utils.lmap` to [0, 1].
