@@ -1,8 +1,11 @@
 """Exports act as the policies that they came from, and need numpy and onnxruntime alone."""
 
 import json
+import pickle
+import shutil
 import subprocess
 import sys
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +253,79 @@ def test_numpy_and_onnxruntime_are_enough(tmp_path: Path) -> None:
     actions, loaded = json.loads(done.stdout)
     assert actions == model.predict(obs)[0].tolist()
     assert loaded == ["fastrl", "fastrl.runtime"]
+
+
+FRESH = """
+import importlib.util, pickle, sys
+for name in ("torch", "gymnasium", "onnx", "pydantic", "psutil", "rich", "safetensors"):
+    assert importlib.util.find_spec(name) is None, f"{name} is here"
+if sys.argv[1] == "package":
+    import fastrl.runtime as runtime
+else:
+    import runtime
+with open("given.pickle", "rb") as file:
+    given = pickle.load(file)
+found = {}
+for path, obs in given.items():
+    policy = runtime.load(path)
+    found[path] = [policy.act(each) for each in obs]
+    policy.reset()
+    found[path].append(policy.act(obs[0]))
+print(runtime.__file__)
+with open("found.pickle", "wb") as file:
+    pickle.dump(found, file)
+"""
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with numpy and onnxruntime alone."""
+    where = tmp_path_factory.mktemp("bare")
+    venv.create(where, with_pip=False)
+    pip = [sys.executable, "-m", "pip", "--python", str(where / "bin" / "python"), "install", "--quiet"]
+    patience = ["--retries=1", "--timeout=20"]
+    done = subprocess.run([*pip, *patience, "numpy", "onnxruntime"], capture_output=True, text=True)
+    unreachable = ("No matching distribution found", "Failed to establish a new connection", "Read timed out")
+    if done.returncode and any(each in done.stderr for each in unreachable):
+        pytest.skip(f"pip reaches no package index: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    return where
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["package", "module"])
+def test_a_fresh_environment_of_numpy_and_onnxruntime(form: str, bare: Path, tmp_path: Path) -> None:
+    given: dict[str, list[Any]] = {}
+    expected: dict[str, list[Any]] = {}
+    for name in ("ppo", "ppo gru", "ppo text", "ppo mixed", "sac", "dqn mixed"):
+        algo, space, actions, settings = CASES[name]
+        model = model_of(algo, space, actions, **settings)
+        fastrl.export(model, tmp_path / f"{name}.onnx")
+        env, state, file = steered(space, actions), None, f"{name}.onnx"
+        given[file], expected[file] = [env.reset(seed=seed)[0] for seed in range(20)], []
+        for obs in given[file]:
+            action, state = model.predict(obs, state)
+            expected[file].append(action)
+        expected[file].append(model.predict(given[file][0])[0])
+    (tmp_path / "given.pickle").write_bytes(pickle.dumps(given))
+    (site,) = bare.glob("lib/python*/site-packages")
+    source = Path(fastrl.runtime.__file__)
+    if form == "package":
+        # As pip install --no-deps does.
+        target = site / "fastrl"
+        shutil.copytree(source.parent, target, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        target = site / "runtime.py"
+        shutil.copyfile(source, target)
+    command = [str(bare / "bin" / "python"), "-I", "-c", FRESH, form]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).is_relative_to(target)
+    found = pickle.loads((tmp_path / "found.pickle").read_bytes())
+    assert found.keys() == expected.keys()
+    for file in expected:
+        for ours, theirs in zip(found[file], expected[file], strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5, err_msg=file)
 
 
 def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
