@@ -23,8 +23,10 @@ pytest.importorskip("onnxruntime")
 
 import fastrl
 from fastrl.cli.main import main
-from fastrl.exports.compare import on_samples
+from fastrl.envs.record_episodes import run_episodes
+from fastrl.exports.compare import in_team_episodes, on_samples
 from fastrl.exports.graph import ExportError
+from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.networks.torch_actor import policy_from_state
 from fastrl.runtime import RuntimePolicyError
 
@@ -186,8 +188,8 @@ def test_greedy_actions_are_equal_on_100_000_observations(tmp_path: Path) -> Non
 @pytest.mark.parametrize("algo", ["IPPO", "MAPPO", "REINFORCE"])
 def test_agents_with_one_policy(algo: str, tmp_path: Path) -> None:
     model = getattr(fastrl, algo)("fastrl/coop-merge-v0", num_envs=2, eval_episodes=0)
-    found = fastrl.export(model, tmp_path / "team.onnx")
-    assert found.actions > 0 and found.different == 0
+    found = fastrl.export(model, tmp_path / "team.onnx", check=True, episodes=2)
+    assert found.actions > 10 and found.different == 0 and found.episodes == 2
     policy = fastrl.runtime.load(tmp_path / "team.onnx")
     agents, size = policy.metadata["obs"][0]["shape"]
     assert policy.act(np.zeros((agents, size), np.float32)).shape == (agents,)
@@ -203,13 +205,35 @@ def test_a_clone(tmp_path: Path) -> None:
 
 def test_agents_with_names(tmp_path: Path) -> None:
     model = fastrl.IPPO(Leavers, num_envs=2, eval_episodes=0)
-    fastrl.export(model, tmp_path / "team.onnx")
+    found = fastrl.export(model, tmp_path / "team.onnx", check=True, episodes=4)
+    # "a" acts 3 times in an episode, "b" 6 times, "late" 4 times.
+    assert (found.actions, found.different, found.episodes) == (4 * 13, 0, 4)
     policy = fastrl.runtime.load(tmp_path / "team.onnx")
     env = Leavers()
     obs, _ = env.reset(seed=0)
     assert policy.act(obs) == model.predict(obs)[0]
     some = dict(list(obs.items())[:1])
     assert policy.act(some) == model.predict(some)[0]
+
+
+def test_episodes_of_a_team_are_those_of_its_policy_and_show_another_one(tmp_path: Path) -> None:
+    for env, options in ((Leavers, {}), ("fastrl/coop-merge-v0", {"num_envs": 2})):
+        models = [fastrl.IPPO(env, eval_episodes=0, seed=seed, **options) for seed in range(2)]
+        fastrl.export(models[0], tmp_path / "team.onnx")
+        policy, (task, settings) = fastrl.runtime.load(tmp_path / "team.onnx"), _play(models[0])
+        own = in_team_episodes(models[0], task, settings, policy, 3)
+        other = in_team_episodes(models[1], *_play(models[1]), policy, 3)
+        assert own.different == 0 < other.different < other.actions
+        assert own.mean_return != other.mean_return
+    # The mean return is that of an evaluation in the same episodes.
+    seeds = [int(number) >> 1 for number in np.random.SeedSequence([0, 1]).generate_state(3)]
+    team = MultiAgentPolicy.from_state(models[0]._trainer.policy_checkpoint()["policy"])
+    returns = [run_episodes(task.team_env(settings), team.act, [seed])["return_mean"][0] for seed in seeds]
+    assert own.mean_return == pytest.approx(np.mean(returns))
+
+
+def _play(model: Any) -> tuple[Any, Any]:
+    return model._task, model._stage_settings
 
 
 def test_frames_and_masks_are_played_from_the_command_line(

@@ -12,6 +12,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from fastrl.envs import contract
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.training.episodes import build_any
 from fastrl.training.task import Task
 
@@ -188,6 +189,62 @@ def in_episodes(
     env.close()
     found.episodes, found.mean_return = episodes, float(np.mean(returns))
     return found
+
+
+def in_team_episodes(
+    model: Any, task: Task, settings: Any, policy: Any, episodes: int, *, seed: int = 0
+) -> Comparison:
+    """As `in_episodes`, of several agents: compares the actions of those that act in each step.
+
+    The mean return is that of episodes, of each the mean over its agents.
+    """
+    env = task.team_env(settings)
+    play = _team_of_rows if isinstance(env, MultiAgentVectorEnv) else _team_of_names
+    found = Comparison()
+    try:
+        seeds = np.random.SeedSequence([seed, 1]).generate_state(episodes)
+        limit = task.play_steps(settings) or 10_000
+        returns = [play(model, policy, env, int(number) >> 1, limit, found) for number in seeds]
+    finally:
+        env.close()
+    found.episodes, found.mean_return = episodes, float(np.mean(returns))
+    return found
+
+
+def _team_of_rows(
+    model: Any, policy: Any, env: MultiAgentVectorEnv, seed: int, limit: int, found: Comparison
+) -> float:
+    """Plays an episode of agents that observe rows, which the environment itself ends; returns the agents' mean
+    return."""
+    obs, alive = (each[0] for each in env.reset(seed=seed))
+    before = int(env.episodes()["finished"][0])
+    while int(env.episodes()["finished"][0]) == before:
+        theirs, ours = model.predict(obs)[0], policy.predict(obs)[0]
+        outputs = policy.outputs(obs)[0]
+        found.add(ours[alive], theirs[alive], outputs[alive], theirs.dtype.kind == "f")
+        after = env.step(theirs[None])
+        obs, alive = after[0][0], after[4][0]
+    return float(env.episodes()["return_mean"][0])
+
+
+def _team_of_names(model: Any, policy: Any, env: Any, seed: int, limit: int, found: Comparison) -> float:
+    """Plays an episode of a parallel environment of PettingZoo; returns the mean return of the agents that acted."""
+    obs, _ = env.reset(seed=seed)
+    places = {name: a for a, name in enumerate(policy.metadata["agents"])}
+    returns: dict[Any, float] = {}
+    for _ in range(limit):
+        acting = {agent: obs[agent] for agent in env.agents}
+        if not acting:
+            break
+        theirs, ours = model.predict(acting)[0], policy.predict(acting)[0]
+        outputs = policy.outputs(acting)
+        for agent, action in theirs.items():
+            is_box = np.asarray(action).dtype.kind == "f"
+            found.add([ours[agent]], [action], outputs[:, places[str(agent)]], is_box)
+        obs, rewards, *_ = env.step(theirs)
+        for agent in theirs:
+            returns[agent] = returns.get(agent, 0.0) + float(rewards[agent])
+    return float(np.mean(list(returns.values())))
 
 
 def masks_of(env: Any, info: Mapping[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from fastrl.algorithms.protocol import MultiAgentAlgorithm
 from fastrl.envs.rows import space_state
 from fastrl.exports import quantize as quantization
 from fastrl.exports.arrays import array_policy
-from fastrl.exports.compare import Comparison, in_episodes, on_samples
+from fastrl.exports.compare import Comparison, in_episodes, in_team_episodes, on_samples
 from fastrl.exports.graph import AgentGraph, ExportError, PolicyGraph, TeamGraph
 from fastrl.exports.onnx_file import require_onnx, write_onnx
 from fastrl.model import Model, load
@@ -81,8 +81,9 @@ def export(
         write_onnx(graph, {**_facts(model), **spaces}, trial)
         policy = runtime.load(trial, seed=seed)
         found = on_samples(model, policy, space, _SAMPLES, seed=seed)
-        if check and not found.different and not isinstance(graph, TeamGraph):
-            found = in_episodes(model, model._task, model._stage_settings, policy, episodes, seed=seed)
+        if check and not found.different:
+            compare = in_team_episodes if isinstance(graph, TeamGraph) else in_episodes
+            found = compare(model, model._task, model._stage_settings, policy, episodes, seed=seed)
         if found.different:
             raise ExportError(f"{path} was not written, for the export acts in another way: {found}")
         if quantize:

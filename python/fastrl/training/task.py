@@ -421,6 +421,14 @@ class Task(ABC):
             num_steps=num_steps,
         )
 
+    def team_env(self, settings: Any) -> Any:
+        """One environment of several agents: a parallel one of PettingZoo, or a `MultiAgentVectorEnv` of one.
+
+        Raises:
+            TrainError, CollectError: it cannot be built, or the task has one agent.
+        """
+        raise TrainError(f"{self.name}: its environments have one agent")
+
     def play_steps(self, settings: Any) -> int:
         """Steps after which an episode of a film or an evaluation is cut off; 0: the environment's own limit."""
         collect = getattr(settings, "collect", None)

@@ -154,6 +154,17 @@ class PettingZooTask(Task):
         except (ValueError, TypeError) as error:
             raise TrainError(str(error)) from None
 
+    def team_env(self, settings: Any) -> Any:
+        spec = self.env_spec(settings)
+        try:
+            with _blaming(f"--env {spec.id}: it could not be built"):
+                return make_parallel(spec, settings.env.size, settings.env.stack)
+        except (ValueError, TypeError) as error:
+            raise TrainError(str(error)) from None
+
+    def play_steps(self, settings: Any) -> int:
+        return int(settings.env.max_episode_steps)
+
     def films(self, settings: Any) -> Films:
         spec = self.env_spec(settings)
         drawing = dataclasses.replace(spec, options={**spec.options, "render_mode": "rgb_array"})

@@ -188,6 +188,9 @@ class TrafficTask(Task):
 
         return score(make, policy.act, episodes=episodes, seed=seed, advance=advance)
 
+    def team_env(self, settings: Any) -> MultiAgentVectorEnv:
+        return make_env(settings.env, 1)
+
     def films(self, settings: Any) -> Films:
         try:
             return TrafficFilms(render.make_env(settings.env.id, environment_options(settings.env)))
