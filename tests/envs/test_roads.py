@@ -118,6 +118,75 @@ def test_agents_end_one_by_one() -> None:
     assert alone > 10
 
 
+@pytest.mark.parametrize(
+    ("name", "agents"),
+    [("merge-v0", 3), ("merge-generic-v1", 8), ("roundabout-v1", 5), ("roundabout-generic-v0", 9)],
+)
+def test_several_agents_drive_where_highway_env_has_one(name: str, agents: int) -> None:
+    env = make_multi(f"fastrl/{name}", 16, config={"controlled_vehicles": agents}, autoreset_mode="disabled")
+    _, alive = env.reset(seed=0)
+    assert alive.shape == (16, agents) and alive.all()
+    for k in range(16):
+        vehicles = env._native.vehicles(k)
+        assert sorted(vehicles["agent"][vehicles["agent"] >= 0]) == list(range(agents))
+        assert not vehicles["crashed"].any()
+    rng = np.random.default_rng(0)
+    ended_alone = False
+    for _ in range(10):
+        before = alive
+        _, rewards, terminations, truncations, alive, _ = env.step(rng.integers(0, 5, (16, agents)))
+        assert not rewards[~before].any() and np.isfinite(rewards).all()
+        np.testing.assert_array_equal(alive, before & ~terminations & ~truncations)
+        ended_alone |= bool((terminations.any(axis=1) & alive.any(axis=1)).any())
+        if not alive.any(axis=1).all():
+            _, alive = env.reset(reset_mask=~alive.any(axis=1))
+    assert ended_alone
+
+
+@pytest.mark.parametrize("name", ["merge-v0", "roundabout-v0"])
+def test_agents_take_the_places_of_traffic(name: str) -> None:
+    """The vehicles stand where they stand with one agent, who drives the first."""
+    alone = make_multi(f"fastrl/{name}", 8)
+    together = make_multi(f"fastrl/{name}", 8, config={"controlled_vehicles": 5})
+    alone.reset(seed=5)
+    together.reset(seed=5)
+    for k in range(8):
+        one, all_of_them = alone._native.vehicles(k), together._native.vehicles(k)
+        if name == "merge-v0":
+            np.testing.assert_array_equal(one["x"], all_of_them["x"])
+            np.testing.assert_array_equal(one["y"], all_of_them["y"])
+        # Traffic's other draws, of which agents need none, lie between those of the roundabout's places.
+        np.testing.assert_array_equal(one["x"][:2], all_of_them["x"][:2])
+        assert (one["agent"] >= 0).tolist() == [True, False, False, False, False]
+        assert all_of_them["agent"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_the_team_of_a_merge_shares_reward_and_end() -> None:
+    one = {"type": "DiscreteMetaAction"}
+    config = {
+        "controlled_vehicles": 2,
+        "action": {"type": "MultiAgentAction", "action_config": one},
+        "observation": {"type": "MultiAgentObservation", "observation_config": {"type": "Kinematics"}},
+    }
+    team = gymnasium.make_vec("fastrl/merge-v0", 4, config=config)
+    each = make_multi("fastrl/merge-v0", 4, config={"controlled_vehicles": 2})
+    team.reset(seed=1)
+    each.reset(seed=1)
+    running = np.ones(4, np.bool_)
+    for _ in range(8):
+        _, shared, terminated, *_ = team.step((np.full(4, 1), np.full(4, 1)))
+        _, own, terminations, *_ = each.step(np.full((4, 2), 1))
+        np.testing.assert_allclose(shared[running], own.mean(axis=1)[running], atol=1e-6)
+        np.testing.assert_array_equal(terminated[running], terminations.any(axis=1)[running])
+        running &= ~terminated
+    assert not running.all()
+
+
+def test_agents_without_room_are_refused() -> None:
+    with pytest.raises(ValueError, match="controlled_vehicles: expected a whole number from 1 to 25, got 40"):
+        make_multi("fastrl/merge-generic-v0", 2, config={"controlled_vehicles": 40})
+
+
 def test_one_agent_is_a_team_of_one() -> None:
     env = make_multi("fastrl/merge-v0", 4, autoreset_mode="same_step")
     single = RoadVectorEnv(4, id="merge-v0", autoreset_mode="same_step")

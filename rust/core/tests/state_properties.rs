@@ -423,6 +423,7 @@ fn merge(observation: Observation) -> RoadEnv {
         ("reward_speed_range", &[20.0, 30.0]),
         ("merging_speed_reward", &[-0.5]),
         ("lane_change_reward", &[-0.05]),
+        ("controlled_vehicles", &[2.0]),
     ];
     roads("merge", options, observation, Ends::Together)
 }

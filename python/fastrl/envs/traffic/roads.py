@@ -36,6 +36,7 @@ from fastrl.envs.traffic.roads_config import (
     Kind,
     agent_config,
     check_config,
+    for_agents,
     is_multi_agent,
     native_options,
 )
@@ -324,7 +325,8 @@ class OwnEndsRoadEnv(RoadEnv):
 
 class RoadMultiAgentVectorEnv(MultiAgentVectorEnv):
     """K environments of an id with as many agents as the config has; each agent has its own reward and end.
-    Observations are flat.
+    Observations are flat. With several `controlled_vehicles` the observation and action of the config are those of
+    each.
 
     Args:
         num_envs: K.
@@ -341,7 +343,11 @@ class RoadMultiAgentVectorEnv(MultiAgentVectorEnv):
         num_threads: int = 0,
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
     ) -> None:
-        settings, native = _simulator(num_envs, id, config, num_threads, "each", kind_of(id).most_steps)
+        kind = kind_of(id)
+        config = {} if config is None else config
+        if isinstance(config, Mapping):
+            config = for_agents(kind, config)
+        settings, native = _simulator(num_envs, id, config, num_threads, "each", kind.most_steps)
         single = agent_config(settings)
         space = observation_space(single)
         super().__init__(

@@ -87,7 +87,9 @@ _MERGE = Kind(
         "reward_speed_range": [20, 30],
         "merging_speed_reward": -0.5,
         "lane_change_reward": -0.05,
+        "controlled_vehicles": 1,
     },
+    {"controlled_vehicles": whole(1, 5)},
     worst=("collision_reward", "merging_speed_reward"),
     best=("high_speed_reward", "right_lane_reward"),
     always_normalised=True,
@@ -105,6 +107,7 @@ _MERGE_GENERIC = Kind(
         "after_merge_length": 150,
     },
     {
+        "controlled_vehicles": whole(1, MOST_AGENTS),
         "lanes_count": whole(1, 1000),
         "before_merge_length": _LENGTH,
         "converge_merge_length": _LENGTH,
@@ -132,8 +135,9 @@ _ROUNDABOUT = Kind(
         "centering_position": [0.5, 0.6],
         "duration": 11,
         "normalize_reward": True,
+        "controlled_vehicles": 1,
     },
-    {"incoming_vehicle_destination": optional(whole(0, 2))},
+    {"incoming_vehicle_destination": optional(whole(0, 2)), "controlled_vehicles": whole(1, 5)},
     best=("high_speed_reward",),
 )
 _ROUNDABOUT_GENERIC = Kind(
@@ -142,6 +146,7 @@ _ROUNDABOUT_GENERIC = Kind(
     | {"roundabout_radius": 20, "roundabout_lanes": 2, "vehicles_count": 5, "duration": 17},
     {
         "incoming_vehicle_destination": optional(whole(0, 1000)),
+        "controlled_vehicles": whole(1, 20),
         "roundabout_radius": lambda path, value: number(path, value, least=5),
         "roundabout_lanes": whole(1, 100),
         "vehicles_count": whole(0, 10_000),
@@ -338,6 +343,20 @@ def agent_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def is_multi_agent(config: Mapping[str, Any]) -> bool:
     """Whether observations and actions are tuples, one entry an agent."""
     return config["action"]["type"] == "MultiAgentAction"
+
+
+def for_agents(kind: Kind, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with an observation and an action of one agent as those of each of several controlled vehicles."""
+    config = dict(given)
+    several = {**kind.defaults, **given}.get("controlled_vehicles", 1)
+    types = {"observation": "MultiAgentObservation", "action": "MultiAgentAction"}
+    nested = {key: config.get(key, kind.defaults[key]) for key in types}
+    is_single = all(
+        isinstance(nested[key], Mapping) and nested[key].get("type") != types[key] for key in types
+    )
+    if several != 1 and is_single:
+        config |= {key: {"type": types[key], f"{key}_config": nested[key]} for key in types}
+    return config
 
 
 def check_config(kind: Kind, given: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 //! `merge-v0`, `merge-v1` and the generic ones: a highway that an access ramp joins.
 //!
-//! Source: `highway_env/envs/merge_env.py` (`MergeEnv`, `MergeGenericEnv`).
+//! Source: `highway_env/envs/merge_env.py` (`MergeEnv`, `MergeGenericEnv`). Several agents, which highway-env does not
+//! have: the last one drives the vehicle on the ramp. In the plain merge the others drive the first vehicles of the
+//! highway, which stand where they stand without agents; in the generic one they start in rows before the first.
 
 use std::f64::consts::{FRAC_PI_2, PI};
 
@@ -19,6 +21,8 @@ const AMPLITUDE: f64 = 3.25;
 const SPEED: f64 = 30.0;
 /// Where the agent starts, metres.
 const START: f64 = 30.0;
+/// Metres between the rows that agents start in (generic).
+const ROW: f64 = 25.0;
 /// Least room between two vehicles at first, metres, and attempts to find it (generic).
 const ROOM: f64 = 15.0;
 const TRIES: usize = 10;
@@ -39,6 +43,7 @@ pub(super) struct Merge {
     lengths: [f64; 4],
     /// Others on the highway; None: the three of the plain merge.
     vehicles: Option<usize>,
+    controlled: usize,
     /// x beyond which the ramp is passed, metres.
     end: f64,
 }
@@ -56,6 +61,7 @@ impl Merge {
             lanes: 2,
             lengths: [150.0, 80.0, 80.0, 150.0],
             vehicles: None,
+            controlled: options.count("controlled_vehicles", 1, 5)?,
             end: 370.0,
         })
     }
@@ -73,7 +79,11 @@ impl Merge {
         let end = lengths[0] + lengths[1] + lengths[2] + lengths[3] - LEFT_OVER;
         let lanes = options.count("lanes_count", 1, 1000)?;
         let vehicles = Some(options.count("vehicles_count", 0, 100_000)?);
-        Ok(Self { lanes, lengths, vehicles, end, ..Self::new(options)? })
+        let rows = ((lengths[0] + lengths[1] + lengths[2] - START) / ROW).max(0.0) as usize + 1;
+        let controlled = options.count("controlled_vehicles", 1, (lanes * rows + 1).min(100))?;
+        let mut plain = options.clone();
+        plain.0.insert("controlled_vehicles".into(), vec![1.0]);
+        Ok(Self { lanes, lengths, vehicles, controlled, end, ..Self::new(&plain)? })
     }
 
     fn is_generic(&self) -> bool {
@@ -104,19 +114,30 @@ impl Merge {
     }
 
     /// The three vehicles of `merge-v0`, each on one of the two lanes.
-    fn place_three(place: &mut Place<'_>) {
-        for (x, speed) in [(90.0, 29.0), (70.0, 31.0), (5.0, 31.5)] {
+    fn place_three(&self, place: &mut Place<'_>) {
+        for (number, (x, speed)) in [(90.0, 29.0), (70.0, 31.0), (5.0, 31.5)].into_iter().enumerate() {
             let lane = place.world.traffic.road.find("a", "b", place.rng.below(2) as usize);
             let x = x + place.rng.uniform(-5.0, 5.0);
             let speed = speed + place.rng.uniform(-1.0, 1.0);
-            place.other_on(lane, x, speed);
+            if number + 2 < self.controlled {
+                place.agent_on(lane, x, speed);
+            } else {
+                place.other_on(lane, x, speed);
+            }
         }
     }
 
     fn place_anywhere(&self, vehicles: usize, place: &mut Place<'_>) {
         let farthest = self.lengths[0] + self.lengths[1] + self.lengths[2];
         let mut taken: Vec<Vec<f64>> = vec![Vec::new(); self.lanes];
-        taken[self.lanes - 1].push(START);
+        for number in 0..(self.controlled - 1).max(1) {
+            let (row, lane) = (number / self.lanes, self.lanes - 1 - number % self.lanes);
+            taken[lane].push(START + ROW * row as f64);
+            if number > 0 {
+                let lane = place.world.traffic.road.find("a", "b", lane);
+                place.agent_on(lane, START + ROW * row as f64, SPEED);
+            }
+        }
         for _ in 0..vehicles {
             for _ in 0..TRIES {
                 let number = place.rng.below(self.lanes as u32) as usize;
@@ -168,20 +189,24 @@ impl Scenario for Merge {
     }
 
     fn vehicles(&self) -> usize {
-        2 + self.vehicles.unwrap_or(3)
+        1 + self.controlled + self.vehicles.unwrap_or(3)
     }
 
     fn populate(&self, place: &mut Place<'_>) {
         let lane = place.world.traffic.road.find("a", "b", self.lanes - 1);
         place.agent_on(lane, START, SPEED);
         match self.vehicles {
-            None => Self::place_three(place),
+            None => self.place_three(place),
             Some(vehicles) => self.place_anywhere(vehicles, place),
         }
         let ramp = place.world.traffic.road.find("j", "k", 0);
         let x = if self.is_generic() { START + 30.0 } else { 110.0 };
-        let merging = Vehicle { target_speed: Some(30.0), ..place.on_lane(place.other, ramp, x, 20.0) };
-        place.world.add(&merging);
+        if self.controlled > 1 {
+            place.agent_on(ramp, x, 20.0);
+        } else {
+            let merging = Vehicle { target_speed: Some(30.0), ..place.on_lane(place.other, ramp, x, 20.0) };
+            place.world.add(&merging);
+        }
     }
 
     fn part_names(&self) -> &'static [&'static str] {
@@ -215,8 +240,17 @@ impl Scenario for Merge {
         share(sum, [worst, self.high_speed_reward + self.right_lane_reward])
     }
 
+    fn controlled(&self) -> usize {
+        self.controlled
+    }
+
+    fn shares_reward(&self) -> bool {
+        true
+    }
+
     fn is_over(&self, world: &World) -> bool {
-        self.is_done(world, world.agents()[0])
+        world.agents().iter().any(|&i| world.traffic.vehicles.crashed[i])
+            || world.agents().iter().all(|&i| self.has_succeeded(world, i))
     }
 
     fn is_done(&self, world: &World, i: usize) -> bool {

@@ -1,6 +1,8 @@
 //! `roundabout-v0`, `roundabout-v1` and the generic ones: a roundabout with four roads.
 //!
-//! Source: `highway_env/envs/roundabout_env.py` (`RoundaboutEnv`, `RoundaboutGenericEnv`).
+//! Source: `highway_env/envs/roundabout_env.py` (`RoundaboutEnv`, `RoundaboutGenericEnv`). Several agents, which
+//! highway-env does not have: in the plain roundabout they drive the first of its vehicles, which stand where they stand
+//! without agents; in the generic one they come from all sides, one after the other.
 
 use std::f64::consts::{FRAC_PI_2, PI};
 
@@ -31,6 +33,12 @@ const DESTINATIONS: [&str; 4] = ["exr", "sxr", "nxr", "wxr"];
 /// Where others start in the generic roundabout, beside the lanes that the agent comes from.
 const SPAWNS: [(&str, &str); 7] =
     [("we", "sx"), ("sx", "se"), ("ee", "nx"), ("nx", "ne"), ("eer", "ees"), ("ner", "nes"), ("wer", "wes")];
+/// The sides that agents come from in turns, and the opposite ways out (generic).
+const ENTRIES: [(&str, &str, &str); 4] =
+    [("ser", "ses", "nxs"), ("eer", "ees", "wxs"), ("ner", "nes", "sxs"), ("wer", "wes", "exs")];
+/// Metres between agents that come from the same side, and the most of all sides (generic).
+const ROW: f64 = 15.0;
+const MOST_AGENTS: usize = 20;
 /// Least room between two vehicles at first, metres, and attempts to find it (generic).
 const ROOM: f64 = 7.0;
 const TRIES: usize = 10;
@@ -48,6 +56,7 @@ pub(super) struct Roundabout {
     lanes: usize,
     /// Others; None: the four of the plain roundabout.
     vehicles: Option<usize>,
+    controlled: usize,
 }
 
 /// Maps a place as seen from the south (x to the right, y outwards) to a side.
@@ -75,6 +84,7 @@ impl Roundabout {
             radius: 20.0,
             lanes: 2,
             vehicles: None,
+            controlled: options.count("controlled_vehicles", 1, 5)?,
         })
     }
 
@@ -86,7 +96,10 @@ impl Roundabout {
         }
         let lanes = options.count("roundabout_lanes", 1, 100)?;
         let vehicles = Some(options.count("vehicles_count", 0, 10_000)?);
-        Ok(Self { radius, lanes, vehicles, ..Self::new(options)? })
+        let controlled = options.count("controlled_vehicles", 1, MOST_AGENTS)?;
+        let mut plain = options.clone();
+        plain.0.insert("controlled_vehicles".into(), vec![1.0]);
+        Ok(Self { radius, lanes, vehicles, controlled, ..Self::new(&plain)? })
     }
 
     fn add_circle(&self, roads: &mut Builder) {
@@ -161,24 +174,28 @@ impl Roundabout {
     /// The four vehicles of the plain roundabout.
     fn place_four(&self, place: &mut Place<'_>) {
         let destinations = &DESTINATIONS[..3];
-        for (from, to, number, along) in
-            [("we", "sx", 1, 5.0), ("we", "sx", 0, 20.0), ("we", "sx", 0, -20.0), ("eer", "ees", 0, 50.0)]
-        {
+        let starts = [("we", "sx", 1, 5.0), ("we", "sx", 0, 20.0), ("we", "sx", 0, -20.0), ("eer", "ees", 0, 50.0)];
+        for (order, (from, to, number, along)) in starts.into_iter().enumerate() {
             let lane = place.world.traffic.road.find(from, to, number);
             let along = along + place.rng.normal() * 2.0;
             let speed = 16.0 + place.rng.normal() * 2.0;
-            let i = place.other_on(lane, along, speed);
+            let is_agent = order + 1 < self.controlled;
+            let i = if is_agent { place.agent_on(lane, along, speed) } else { place.other_on(lane, along, speed) };
             // Only the first one's destination may be given.
             let given = self.destination.filter(|_| number == 1).map(|given| given.min(2));
             let goal = destinations[given.unwrap_or_else(|| place.rng.below(3) as usize)];
-            place.world.traffic.plan_route(i, goal);
-            place.randomize(i);
+            if !is_agent {
+                place.world.traffic.plan_route(i, goal);
+                place.randomize(i);
+            } else if place.agent.has_targets() {
+                place.world.traffic.plan_route(i, goal);
+            }
         }
     }
 
     fn place_anywhere(&self, vehicles: usize, place: &mut Place<'_>) {
         let v = &place.world.traffic.vehicles;
-        let mut taken = vec![[v.x[0], v.y[0]]];
+        let mut taken: Vec<_> = v.x.iter().zip(&v.y).map(|(&x, &y)| [x, y]).collect();
         for _ in 0..vehicles {
             for _ in 0..TRIES {
                 let (from, to) = SPAWNS[place.rng.below(SPAWNS.len() as u32) as usize];
@@ -218,7 +235,7 @@ impl Scenario for Roundabout {
     }
 
     fn vehicles(&self) -> usize {
-        1 + self.vehicles.unwrap_or(4)
+        self.controlled + self.vehicles.unwrap_or(4)
     }
 
     fn populate(&self, place: &mut Place<'_>) {
@@ -230,8 +247,26 @@ impl Scenario for Roundabout {
         }
         match self.vehicles {
             None => self.place_four(place),
-            Some(vehicles) => self.place_anywhere(vehicles, place),
+            Some(vehicles) => {
+                for number in 1..self.controlled {
+                    let (from, to, goal) = ENTRIES[number % 4];
+                    let lane = place.world.traffic.road.find(from, to, 0);
+                    let i = place.agent_on(lane, end - ROW * (number / 4) as f64, 8.0);
+                    if place.agent.has_targets() {
+                        place.world.traffic.plan_route(i, goal);
+                    }
+                }
+                self.place_anywhere(vehicles, place);
+            }
         }
+    }
+
+    fn controlled(&self) -> usize {
+        self.controlled
+    }
+
+    fn shares_reward(&self) -> bool {
+        true
     }
 
     fn part_names(&self) -> &'static [&'static str] {
@@ -260,6 +295,6 @@ impl Scenario for Roundabout {
     }
 
     fn is_over(&self, world: &World) -> bool {
-        self.is_done(world, world.agents()[0])
+        world.agents().iter().any(|&i| self.is_done(world, i))
     }
 }
