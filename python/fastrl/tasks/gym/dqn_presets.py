@@ -98,7 +98,22 @@ LUNAR_LANDER = _dqn(
     final_epsilon=0.05,
 )
 
-RAINBOW: Mapping[str, Mapping[str, Any]] = {"dqn": dqn_settings.PRESETS["rainbow"]}
+# With the settings of the environments themselves some seeds of CartPole-v1 ended at half of its return.
+RAINBOW: Mapping[str, Mapping[str, Any]] = {
+    "env": {"num_envs": 1},
+    "replay": {"train_freq": 32, "updates_per_step": 0.5},
+    "dqn": {
+        **dqn_settings.PRESETS["rainbow"],
+        "quantiles": 10,
+        "n_step": 3,
+        "hidden": [256, 256],
+        "huber": 1.0,
+        "learning_rate": 1e-3,
+        "final_learning_rate": 0.0,
+        "batch_size": 128,
+        "target_every": 100,
+    },
+}
 
 DQFD: Mapping[str, Mapping[str, Any]] = {
     "dqn": dqn_settings.PRESETS["dqfd"],
