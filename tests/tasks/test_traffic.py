@@ -453,10 +453,7 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--env.options=lanes"], "--env-options should be KEY=VALUE such as lanes=3, got ['lanes']"),
         (
             [*small(), "--env.id=fastrl/coop-highwey-v0"],
-            (
-                "--env: expected one of fastrl/coop-highway-v0, fastrl/coop-merge-v0, fastrl/highway-v0,"
-                " fastrl/highway-fast-v0, fastrl/ring-v0, got fastrl/coop-highwey-v0"
-            ),
+            "--env: unknown environment fastrl/coop-highwey-v0; did you mean fastrl/coop-highway-v0?",
         ),
         (
             ["--curriculum.up=0.3"],

@@ -10,6 +10,7 @@ from fastrl.envs.registration import MULTI_AGENT_IDS
 from fastrl.training.multi_agent import Difficulty
 from fastrl.utils.config import ConfigError, Preset, Setting, section
 from fastrl.utils.env_options import EnvOptions, parse_options
+from fastrl.utils.names import suggestion
 
 # Updates that the default number of environments leaves room for, and the least and the most environments that it
 # chooses; the latter also for a simulation that runs while its agents are trained. Runs of a few hundred episodes need
@@ -172,7 +173,7 @@ def environment_options(config: EnvConfig) -> dict[str, Any]:
         ConfigError: no environment of traffic, or an option that it does not have.
     """
     if config.id not in MULTI_AGENT_IDS:
-        raise ConfigError(f"--env: expected one of {', '.join(MULTI_AGENT_IDS)}, got {config.id}")
+        raise ConfigError(f"--env: unknown environment {config.id}; {suggestion(config.id, MULTI_AGENT_IDS)}")
     given = {name: getattr(config, name) for name in _COOP if getattr(config, name) is not None}
     options: dict[str, Any] = {"num_threads": config.num_threads}
     if config.id.startswith("fastrl/coop-"):
@@ -304,7 +305,7 @@ PRESETS: dict[str, Preset] = {
         "4 vehicles, 6400 episodes: links that share spectrum; the default of fastrl/v2x-resource-v0",
         {
             "run": {"total_episodes": 6400, "eval_freq": 1280, "eval_episodes": 256, "save_freq": 3200},
-            "env": {"vehicles": 4, "num_envs": 64},
+            "env": {"id": V2X, "vehicles": 4, "num_envs": 64},
             **_learning(
                 ("ippo", "mappo"),
                 num_steps=50,
