@@ -233,8 +233,8 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
         (
             ["train", "traffic", "--env", "CartPole-v1"],
             (
-                "fastrl train: error: --env: expected one of fastrl/coop-highway-v0, fastrl/coop-merge-v0,"
-                " fastrl/highway-v0, fastrl/highway-fast-v0, fastrl/ring-v0, got CartPole-v1"
+                "fastrl train: error: --env: CartPole-v1 is not an environment of traffic, fastrl/highway-v0 is one;"
+                " fastrl train CartPole-v1 trains in others"
             ),
         ),
         (

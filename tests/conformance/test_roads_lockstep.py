@@ -5,8 +5,9 @@ between. Lanes and routes are compared first.
 
 At walking pace highway-env's steering multiplies every difference by more than one in each frame, so that a vehicle
 that stops ends some 1e-5 m elsewhere where one bit differs. NumPy's arc functions have other last bits on processors
-with AVX-512 than elsewhere: highway-env itself differs between the two. Here NumPy is told to compute without it, as on
-all other processors, and nothing is left of it. Hundreds more of each id, over random configs, on request:
+with AVX-512 than elsewhere: highway-env itself differs between the two. Here NumPy is told to compute without it. Where
+a processor rounds differently still, an episode that differs counts as unstable if highway-env with other last bits
+parts from itself in it, and one of each case may. Hundreds more of each id, over random configs, on request:
 
     FASTRL_LOCKSTEP_EPISODES=1000 pytest tests/conformance/test_roads_lockstep.py -k on_request
     NPY_DISABLE_CPU_FEATURES=X86_V4 python tests/support/roads_lockstep.py --episodes 1000
@@ -81,7 +82,7 @@ def test_roads_agree_with_highway_env(played: dict[str, Future[Any]], id: str) -
 def test_episodes_agree_with_highway_env(played: dict[str, Future[Any]], id: str) -> None:  # noqa: A002
     for case, report in zip(cases(id), played[id].result()[1], strict=True):
         assert not report.differences, f"{case}\n" + "\n".join(report.differences)
-        assert not report.unstable, "highway-env parts from itself here"
+        assert report.unstable <= 1, "highway-env parts from itself here"
         assert report.episodes == SEEDS + 1
         assert report.steps >= report.episodes
 

@@ -254,7 +254,7 @@ def test_every_simulator_has_the_same_interface(env_id: str) -> None:
         for a, b in zip(ours[:5], theirs[:5], strict=True):
             np.testing.assert_array_equal(a, b)
         assert all(env.single_observation_space.contains(row) for own in ours[0] for row in own)
-    assert list(env.episodes()) == list(EPISODE_FIELDS)
+    assert list(env.episodes())[: len(EPISODE_FIELDS)] == list(EPISODE_FIELDS)
     for key, values in env.episodes().items():
         assert values.shape == (3,) and values.dtype == (np.int64 if key == "finished" else np.float64)
     other.load_state(env.save_state())

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import ArrayLike, NDArray
 
 from fastrl._native._rust import TrafficScene
-from fastrl.envs.episode_log import EpisodeLog
+from fastrl.envs.episode_log import EPISODE_FIELDS, EpisodeLog
 from fastrl.envs.vector import SEED_LIMIT, NativeVec, as_actions, as_autoreset_mode, as_seeds
 from fastrl.envs.viewer import View
 
@@ -233,12 +233,12 @@ class MultiAgentVectorEnv:
         `length` in steps, `return_mean` (mean over the agents of their sums of rewards), `num_agents`,
         `collision_rate` (share of the agents that crashed), `mean_speed` m/s, `throughput` vehicles/h, `min_ttc` s
         (the shortest time to collision of any agent), `success` (share of the agents that reached their goal). A value
-        that the simulator does not know is NaN.
+        that the simulator does not know is NaN. Measures of one simulator alone follow, `v2i_rate` for example.
         """
         if self._log is not None:
             return self._log.episodes()
-        episodes: dict[str, NDArray[Any]] = self._native.episodes()
-        return episodes
+        known: dict[str, NDArray[Any]] = self._native.episodes()
+        return {key: np.full(self.num_envs, np.nan) for key in EPISODE_FIELDS} | known
 
     @property
     def has_scenes(self) -> bool:

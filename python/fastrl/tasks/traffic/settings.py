@@ -10,7 +10,7 @@ from fastrl.envs.registration import MULTI_AGENT_IDS
 from fastrl.training.multi_agent import Difficulty
 from fastrl.utils.config import ConfigError, Preset, Setting, section
 from fastrl.utils.env_options import EnvOptions, parse_options
-from fastrl.utils.names import suggestion
+from fastrl.utils.names import did_you_mean
 
 # Updates that the default number of environments leaves room for, and the least and the most environments that it
 # chooses; the latter also for a simulation that runs while its agents are trained. Runs of a few hundred episodes need
@@ -173,7 +173,12 @@ def environment_options(config: EnvConfig) -> dict[str, Any]:
         ConfigError: no environment of traffic, or an option that it does not have.
     """
     if config.id not in MULTI_AGENT_IDS:
-        raise ConfigError(f"--env: unknown environment {config.id}; {suggestion(config.id, MULTI_AGENT_IDS)}")
+        if meant := did_you_mean(config.id, MULTI_AGENT_IDS):
+            raise ConfigError(f"--env: unknown environment {config.id}{meant}")
+        raise ConfigError(
+            f"--env: {config.id} is not an environment of traffic, fastrl/highway-v0 is one; fastrl train {config.id}"
+            " trains in others"
+        )
     given = {name: getattr(config, name) for name in _COOP if getattr(config, name) is not None}
     options: dict[str, Any] = {"num_threads": config.num_threads}
     if config.id.startswith("fastrl/coop-"):
