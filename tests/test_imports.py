@@ -19,6 +19,7 @@ ORDER = [
     "__init__",
     "exports",
     "model",
+    "model_arguments",
     "demos",
     "tuning",
     "tasks",

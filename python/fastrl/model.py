@@ -7,17 +7,12 @@ end with the same parameters, to the bit.
 import contextlib
 import dataclasses
 import functools
-import inspect
-import json
 import signal
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-import gymnasium
 import numpy as np
-from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from rich.console import Console
 
@@ -25,9 +20,20 @@ from fastrl.algorithms import algorithms, find
 from fastrl.algorithms.protocol import Algorithm, MultiAgentAlgorithm
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs.spec import EnvSpec, any_spec
+from fastrl.model_arguments import (
+    check_hooks,
+    env_settings,
+    import_path,
+    is_callback,
+    is_logger,
+    is_only_one,
+    on_spec,
+    recorded_env,
+    task_on,
+)
 from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.tasks import find as find_task
-from fastrl.tasks import is_task, load_saved, task_for, tasks
+from fastrl.tasks import load_saved
 from fastrl.training.callbacks import Callback
 from fastrl.training.checkpoint import CheckpointError, Checkpoints, find_checkpoint, save_checkpoint
 from fastrl.training.errors import HookError
@@ -113,11 +119,11 @@ class Model:
             raise ConfigError(
                 f"algo: fastrl.{type(self).__name__} is {self._algo}: leave it out, or take fastrl.Model"
             )
-        name = self._algo if algo is None else _import_path("algo", algo)
+        name = self._algo if algo is None else import_path("algo", algo)
         if isinstance(getattr(env, "meta", None), Mapping) and demos is None:
             # A data set in place of the environment that it was recorded in.
-            demos, (env, settings) = env, _recorded_env(env, settings)
-        task = _task_on(env, name)
+            demos, (env, settings) = env, recorded_env(env, settings)
+        task = task_on(env, name)
         tree = config if isinstance(config, Mapping) else {} if config is None else load_toml(config)
         source = "config" if isinstance(config, Mapping) else str(config)
         trust = trust or isinstance(config, Mapping)
@@ -129,20 +135,20 @@ class Model:
             "collector": collector,
             "seed": seed,
             "device": device,
-            "network": None if network is None else _import_path("network", network),
+            "network": None if network is None else import_path("network", network),
         }
         if isinstance(demos, str | Path):
             given["demos__path"] = Path(demos)
         elif demos is not None:
             task = task.with_demos(demos)
         keywords = {key: value for key, value in given.items() if value is not None} | settings
-        if _is_only_one(env) and num_envs not in (None, 1):
+        if is_only_one(env) and num_envs not in (None, 1):
             raise ConfigError(
                 f"num_envs: this {type(env).__name__} has no spec from which others could be built, expected 1, got"
                 f" {num_envs}; give a function that makes environments"
             )
         config_type, table = task.settings_type(name), task.algorithm_table(name)
-        changes = _env_settings(task, env, config_type) | by_keyword(config_type, table, keywords)
+        changes = env_settings(task, env, config_type) | by_keyword(config_type, table, keywords)
         changes["run.algo"] = name
         settings_of_run = task.make_settings(changes, preset=chosen, tree=tree, source=source, trust=trust)
         trainer = task.make_trainer(settings_of_run, _console())
@@ -230,8 +236,8 @@ class Model:
             HookError: a callback or logger has raised. What was learned until then is kept.
             FloatingPointError: the network, or what it was given, is not finite. The model is as it was.
         """
-        _check_hooks("callbacks", callbacks, "of a subclass of fastrl.callbacks.Callback", _is_callback)
-        _check_hooks("loggers", loggers, "with methods log() and close()", _is_logger)
+        check_hooks("callbacks", callbacks, "of a subclass of fastrl.callbacks.Callback", is_callback)
+        check_hooks("loggers", loggers, "with methods log() and close()", is_logger)
         settings = self._with_goal(total_timesteps, total_episodes)
         if ranks != 1:
             settings = self._for_ranks(ranks, settings)
@@ -452,14 +458,14 @@ def load(
     task = find_task(trusted_import("kind", kind, path, trust=trust))
     named: Values = {}
     if algo is not None:
-        named["run.algo"] = _import_path("algo", algo)
+        named["run.algo"] = import_path("algo", algo)
     if env is not None:
         spec = any_spec(env)
-        task = _on(task, spec)
+        task = on_spec(task, spec)
         named["env.id"] = spec.id
     if network is not None:
         table = task.algorithm_table(named.get("run.algo") or task.algorithm_in(config))
-        named[f"{table}.network"] = _import_path("network", network)
+        named[f"{table}.network"] = import_path("network", network)
     settings, state = load_run(task, path, trust=trust, named=named)
     file = find_checkpoint(path)
     if "stages" in state:
@@ -543,118 +549,9 @@ class _RowList(Logger):
         pass
 
 
-def _check_hooks(what: str, given: Any, expected: str, fits: Callable[[Any], bool]) -> None:
-    """Refuses what is no list of callbacks or loggers.
-
-    Raises:
-        ConfigError
-    """
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        raise ConfigError(f"{what}: expected a list of objects {expected}, got {given!r}")
-    for each in given:
-        if not fits(each):
-            hint = f": give {each.__qualname__}()" if inspect.isclass(each) else ""
-            raise ConfigError(f"{what}: expected objects {expected}, got {each!r}{hint}")
-
-
-def _is_callback(each: Any) -> bool:
-    return isinstance(each, Callback)
-
-
-def _is_logger(each: Any) -> bool:
-    return not inspect.isclass(each) and all(callable(getattr(each, name, None)) for name in ("log", "close"))
-
-
 def _console(progress: bool | None = None) -> Console:
     """A console; a quiet one where no progress is shown."""
     console = plain_console()
     if progress is None:
         progress = console.is_terminal or console.is_jupyter
     return console if progress else Console(quiet=True)
-
-
-def _task_on(env: Any, algorithm: str | None) -> Task:
-    """The task that trains on an environment.
-
-    Raises:
-        ConfigError: the algorithm does not go with the environment.
-    """
-    if isinstance(env, str) and is_task(env):
-        return find_task(env)
-    try:
-        spec = any_spec(env)
-    except TypeError as error:
-        raise ConfigError(str(error)) from None
-    # An environment that only this process can build has no id by which a task could recognise it.
-    env_id = "module:factory" if spec.is_local or spec.is_vector else spec.id
-    name = task_for(env_id, algorithm) or (task_for("module:factory", algorithm) if spec.is_local else None)
-    if name is None and algorithm is not None:
-        others = [other for other in algorithms() if task_for(env_id, other) is not None]
-        can = (
-            f"these do: {', '.join(others)}"
-            if others
-            else f"env should be an id such as CartPole-v1, a factory or {', '.join(tasks())}"
-        )
-        raise ConfigError(f"env: {algorithm} does not learn in {spec.id}; {can}")
-    if name is None:
-        raise ConfigError(
-            f"env: expected an id such as CartPole-v1, module:function or one of {', '.join(tasks())}, got {spec.id!r}"
-        )
-    return _on(find_task(name), spec)
-
-
-def _on(task: Task, spec: EnvSpec) -> Task:
-    """The task on a spec that settings cannot name; as it is for others."""
-    return task.on(spec) if type(spec) is not EnvSpec else task
-
-
-def _env_settings(task: Task, env: Any, config_type: type) -> Values:
-    """Settings that follow from the environment."""
-    known = leaves(config_type)
-    values: Values = {}
-    if "env.id" in known and not (isinstance(env, str) and is_task(env)):
-        values["env.id"] = any_spec(env).id
-    if isinstance(env, VectorEnv):
-        values["env.num_envs"] = env.num_envs
-    elif _is_only_one(env):
-        values["env.num_envs"] = 1
-    return values
-
-
-def _recorded_env(demos: Any, settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The environment that a data set was recorded in, and the settings with its options.
-
-    Raises:
-        ConfigError: the data set does not name it.
-    """
-    facts = demos.meta.get("env") or {}
-    if not isinstance(facts.get("id"), str):
-        raise ConfigError(
-            'env: the data set does not name the environment that it was recorded in: give both, ("ENV", demos=...)'
-        )
-    options = tuple(f"{key}={json.dumps(value)}" for key, value in (facts.get("options") or {}).items())
-    return facts["id"], ({"env__options": options} if options else {}) | settings
-
-
-def _is_only_one(env: Any) -> bool:
-    """True of an environment from which no others can be built."""
-    return isinstance(env, gymnasium.Env) and env.spec is None
-
-
-def _import_path(what: str, given: Any) -> str:
-    """The import path of a class of the user's own, by which checkpoints name it.
-
-    Raises:
-        ConfigError: it has none.
-    """
-    if isinstance(given, str):
-        return given
-    if not inspect.isclass(given):
-        raise ConfigError(f"{what}: expected a class or its import path 'my_module:MyClass', got {given!r}")
-    path = f"{given.__module__}:{given.__qualname__}"
-    if getattr(sys.modules.get(given.__module__), given.__qualname__, None) is not given:
-        raise ConfigError(
-            f"{what}: {given.__qualname__} is defined inside a function or class; move it to the top of its module, so"
-            " that checkpoints can name it"
-        )
-    return path

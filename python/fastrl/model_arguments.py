@@ -1,0 +1,127 @@
+"""Arguments of models: environments, classes of the user's own, callbacks and loggers, as settings name them."""
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+from fastrl.algorithms import algorithms
+from fastrl.envs.spec import EnvSpec, any_spec
+from fastrl.tasks import find as find_task
+from fastrl.tasks import is_task, task_for, tasks
+from fastrl.training.callbacks import Callback
+from fastrl.training.task import Task
+from fastrl.utils.config import ConfigError, Values, leaves
+
+
+def task_on(env: Any, algorithm: str | None) -> Task:
+    """The task that trains on an environment.
+
+    Raises:
+        ConfigError: the algorithm does not go with the environment.
+    """
+    if isinstance(env, str) and is_task(env):
+        return find_task(env)
+    try:
+        spec = any_spec(env)
+    except TypeError as error:
+        raise ConfigError(str(error)) from None
+    # An environment that only this process can build has no id by which a task could recognise it.
+    env_id = "module:factory" if spec.is_local or spec.is_vector else spec.id
+    name = task_for(env_id, algorithm) or (task_for("module:factory", algorithm) if spec.is_local else None)
+    if name is None and algorithm is not None:
+        others = [other for other in algorithms() if task_for(env_id, other) is not None]
+        can = (
+            f"these do: {', '.join(others)}"
+            if others
+            else f"env should be an id such as CartPole-v1, a factory or {', '.join(tasks())}"
+        )
+        raise ConfigError(f"env: {algorithm} does not learn in {spec.id}; {can}")
+    if name is None:
+        raise ConfigError(
+            f"env: expected an id such as CartPole-v1, module:function or one of {', '.join(tasks())}, got {spec.id!r}"
+        )
+    return on_spec(find_task(name), spec)
+
+
+def on_spec(task: Task, spec: EnvSpec) -> Task:
+    """The task on a spec that settings cannot name; as it is for others."""
+    return task.on(spec) if type(spec) is not EnvSpec else task
+
+
+def env_settings(task: Task, env: Any, config_type: type) -> Values:
+    """Settings that follow from the environment."""
+    known = leaves(config_type)
+    values: Values = {}
+    if "env.id" in known and not (isinstance(env, str) and is_task(env)):
+        values["env.id"] = any_spec(env).id
+    if isinstance(env, VectorEnv):
+        values["env.num_envs"] = env.num_envs
+    elif is_only_one(env):
+        values["env.num_envs"] = 1
+    return values
+
+
+def recorded_env(demos: Any, settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The environment that a data set was recorded in, and the settings with its options.
+
+    Raises:
+        ConfigError: the data set does not name it.
+    """
+    facts = demos.meta.get("env") or {}
+    if not isinstance(facts.get("id"), str):
+        raise ConfigError(
+            'env: the data set does not name the environment that it was recorded in: give both, ("ENV", demos=...)'
+        )
+    options = tuple(f"{key}={json.dumps(value)}" for key, value in (facts.get("options") or {}).items())
+    return facts["id"], ({"env__options": options} if options else {}) | settings
+
+
+def is_only_one(env: Any) -> bool:
+    """True of an environment from which no others can be built."""
+    return isinstance(env, gymnasium.Env) and env.spec is None
+
+
+def import_path(what: str, given: Any) -> str:
+    """The import path of a class of the user's own, by which checkpoints name it.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if isinstance(given, str):
+        return given
+    if not inspect.isclass(given):
+        raise ConfigError(f"{what}: expected a class or its import path 'my_module:MyClass', got {given!r}")
+    path = f"{given.__module__}:{given.__qualname__}"
+    if getattr(sys.modules.get(given.__module__), given.__qualname__, None) is not given:
+        raise ConfigError(
+            f"{what}: {given.__qualname__} is defined inside a function or class; move it to the top of its module, so"
+            " that checkpoints can name it"
+        )
+    return path
+
+
+def check_hooks(what: str, given: Any, expected: str, fits: Callable[[Any], bool]) -> None:
+    """Refuses what is no list of callbacks or loggers.
+
+    Raises:
+        ConfigError
+    """
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise ConfigError(f"{what}: expected a list of objects {expected}, got {given!r}")
+    for each in given:
+        if not fits(each):
+            hint = f": give {each.__qualname__}()" if inspect.isclass(each) else ""
+            raise ConfigError(f"{what}: expected objects {expected}, got {each!r}{hint}")
+
+
+def is_callback(each: Any) -> bool:
+    return isinstance(each, Callback)
+
+
+def is_logger(each: Any) -> bool:
+    return not inspect.isclass(each) and all(callable(getattr(each, name, None)) for name in ("log", "close"))
