@@ -63,6 +63,14 @@ class Cart(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.closed += 1
 
 
+class Noisy(Cart):
+    """The same with a keyword argument."""
+
+    def __init__(self, noise: int = 0) -> None:
+        super().__init__()
+        self.noise = noise
+
+
 class DictEnv(gymnasium.Env[Any, Any]):
     """Shows which of three actions is rewarded, in a dict; actions start at 5."""
 
@@ -236,6 +244,17 @@ def test_an_environment_of_any_kind_is_trained_on(kind: str, tmp_path: Path) -> 
     same = "CartPole-v1" if kind in ("id", "environment") else "test_model:make_cart"
     reference = fastrl.PPO(same, preset="classic", total_timesteps=256, **SMALL).learn()
     assert (differences(parameters(model), parameters(reference)) == []) == ("vector" not in kind)
+
+
+def test_options_reach_a_class_and_are_refused_for_an_environment_that_exists(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"env__options": ("noise=7",)}
+    model = fastrl.PPO(Noisy, **options, **SMALL)
+    assert model._task.env_spec(model._stage_settings).make().noise == 7
+    model.save(tmp_path / "model.safetensors")
+    loaded = fastrl.load(tmp_path / "model.safetensors", env=Noisy)
+    assert loaded._task.env_spec(loaded._stage_settings).make().noise == 7
+    with pytest.raises(UserError, match=r"this Noisy is made already, noise=7 comes too late"):
+        fastrl.PPO(Noisy(), **options | SMALL | {"num_envs": 1})
 
 
 def test_an_environment_without_a_spec_is_the_only_one() -> None:

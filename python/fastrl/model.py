@@ -22,6 +22,7 @@ from fastrl.collectors.protocol import CollectError
 from fastrl.envs.spec import EnvSpec, any_spec
 from fastrl.model_arguments import (
     check_hooks,
+    check_options,
     env_settings,
     import_path,
     is_callback,
@@ -151,6 +152,7 @@ class Model:
         changes = env_settings(task, env, config_type) | by_keyword(config_type, table, keywords)
         changes["run.algo"] = name
         settings_of_run = task.make_settings(changes, preset=chosen, tree=tree, source=source, trust=trust)
+        check_options(env, settings_of_run)
         trainer = task.make_trainer(settings_of_run, _console())
         if settings_of_run.run.init_from is not None:
             # The model acts as that policy before it has learned anything.

@@ -81,6 +81,20 @@ def recorded_env(demos: Any, settings: dict[str, Any]) -> tuple[str, dict[str, A
     return facts["id"], ({"env__options": options} if options else {}) | settings
 
 
+def check_options(env: Any, settings: Any) -> None:
+    """Refuses options for an environment that exists.
+
+    Raises:
+        ConfigError
+    """
+    options = getattr(settings.env, "options", ()) if "env.options" in leaves(type(settings)) else ()
+    if options and isinstance(env, gymnasium.Env | VectorEnv):
+        raise ConfigError(
+            f"env.options: this {type(env).__name__} is made already, {' '.join(options)} comes too late: give it to"
+            " the environment, or give its class"
+        )
+
+
 def is_only_one(env: Any) -> bool:
     """True of an environment from which no others can be built."""
     return isinstance(env, gymnasium.Env) and env.spec is None

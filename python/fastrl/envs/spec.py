@@ -113,6 +113,10 @@ class EnvSpec:
         """The same with `rows`: its environments convert what has to be converted, and are as they are otherwise."""
         return dataclasses.replace(self, rows=True)
 
+    def with_options(self, options: Mapping[str, Any]) -> Self:
+        """The same with further keyword arguments; an environment that exists already stays as it is."""
+        return dataclasses.replace(self, options={**self.options, **options})
+
     def make_vector(self, num_envs: int) -> VectorEnv[Any, Any, Any]:
         """Builds a vector environment. A factory with a parameter ``num_envs`` is given the number.
 
@@ -297,6 +301,9 @@ class _VectorEnvSpec(EnvSpec):
 
     env: VectorEnv[Any, Any, Any] | None = None
 
+    def with_options(self, options: Mapping[str, Any]) -> Self:
+        return self
+
     def _build(self, num_envs: int | None) -> Any:
         return self.env
 
@@ -319,6 +326,9 @@ class _EnvInstanceSpec(EnvSpec):
     @property
     def is_local(self) -> bool:
         return True
+
+    def with_options(self, options: Mapping[str, Any]) -> Self:
+        return self
 
     def _build(self, num_envs: int | None) -> Any:
         assert self.env is not None, "the spec of an environment"

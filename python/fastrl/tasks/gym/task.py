@@ -62,7 +62,8 @@ class GymTask(Task):
         return "continuous" if isinstance(action_space, Box) else "discrete"
 
     def env_spec(self, settings: Any) -> EnvSpec:
-        return self.spec or EnvSpec(settings.env.id, parse_options(settings.env.options))
+        options = parse_options(settings.env.options)
+        return EnvSpec(settings.env.id, options) if self.spec is None else self.spec.with_options(options)
 
     def evaluate(
         self,

@@ -121,7 +121,8 @@ class PettingZooTask(Task):
         return presets_for(settings.env.id)
 
     def env_spec(self, settings: Any) -> EnvSpec:
-        return self.spec or EnvSpec(settings.env.id, parse_options(settings.env.options))
+        options = parse_options(settings.env.options)
+        return EnvSpec(settings.env.id, options) if self.spec is None else self.spec.with_options(options)
 
     def make_env(
         self,
