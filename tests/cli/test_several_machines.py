@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -204,6 +205,62 @@ def test_the_loss_of_a_node_of_ray(tmp_path: Path, head: int) -> None:
         if training is not None:
             kill(training)
         cluster.communicate("\n\n", timeout=60)
+
+
+@pytest.mark.slow
+def test_a_population_outlives_a_node_of_ray(tmp_path: Path) -> None:
+    """Its member goes on from its checkpoint on the other node, which then trains all alone."""
+    pytest.importorskip("ray")
+    directory = tmp_path / "search"
+    cluster = subprocess.Popen(
+        [sys.executable, "-c", CLUSTER, "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=ENVIRONMENT,
+        start_new_session=True,
+    )
+    assert cluster.stdin is not None and cluster.stdout is not None
+    options = "CartPole-v1 --method=pbt --trials=3 --generations=2 --n-workers=2 --total-timesteps=60000 --confirm=1"
+    options += " --confirm-seeds=2 --report-episodes=2 --run.eval-episodes=2 --run.checkpoint-seconds=1 --ppo.hidden=8"
+    search = None
+    try:
+        address = cluster.stdout.readline().strip()
+        search = subprocess.Popen(
+            [
+                sys.executable,
+                *("-m", "fastrl", "tune", *options.split()),
+                f"--dir={directory}",
+                f"--ray-address={address}",
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=ENVIRONMENT,
+        )
+        until = time.monotonic() + 180
+        while len(list(directory.glob("trials/member-*/metrics.jsonl"))) < 2:
+            assert search.poll() is None and time.monotonic() < until
+            time.sleep(0.1)
+        cluster.stdin.write("\n")
+        cluster.stdin.flush()
+        assert cluster.stdout.readline() == "removed\n"
+        out, _ = search.communicate(timeout=400)
+        assert search.returncode == 0, out
+    finally:
+        if search is not None:
+            kill(search)
+        cluster.communicate("\n\n", timeout=60)
+    events = [json.loads(line) for line in (directory / "journal.jsonl").read_text().splitlines()]
+    counts = Counter((each["event"], each["trial"]) for each in events)
+    names = {name for _, name in counts}
+    assert {name for name in names if name.startswith("member")} == {
+        f"member-{generation:03d}-{member:03d}" for generation in range(2) for member in range(3)
+    }
+    assert len(names) == 6 + 2 + 2
+    assert all(counts["started", name] == counts["ended", name] == 1 for name in names)
+    assert sum(count for (event, _), count in counts.items() if event == "killed") == 1
 
 
 def newest_row(run: Path) -> tuple[int, int]:

@@ -29,6 +29,7 @@ class SearchCommand(Command):
         "--trials",
         "--method",
         "--n-workers",
+        "--ray-address",
         "--objective",
         "--confirm",
         "--confirm-seeds",
@@ -78,7 +79,8 @@ class SearchCommand(Command):
     def _description(self) -> str:
         return (
             f"{self.purpose}\nSettings that options give stay as they are; of the others those are searched that"
-            " --print-space prints. --n-workers are trials that run side by side (those of a run: --collect.n-workers)."
+            " --print-space prints. --n-workers are trials that run side by side, on the nodes of"
+            " a Ray cluster with --ray-address (those of a run: --collect.n-workers, --collect.ray-address)."
         )
 
 
@@ -125,12 +127,15 @@ def _start(command: Command) -> "Study":
 def _resume(prog: str, directory: Path, arguments: list[str]) -> "Study":
     parser = ArgumentParser(prog=prog, usage=f"{prog} --resume DIR", description="Resumes a search.")
     parser.add_argument("--resume", type=path, metavar="DIR", help="directory of the search")
-    parser.parse_args(arguments)
+    parser.add_argument(
+        "--ray-address", metavar="HOST:PORT", help="address of the Ray cluster, if it has another one now"
+    )
+    options = parser.parse_args(arguments)
     load_torch(arguments)
     import_from_here(None, trust=True)
     from fastrl.tuning.study import Study
 
-    return Study(directory)
+    return Study(directory, options.ray_address)
 
 
 def _run(prog: str, study: "Study", env: str) -> int:

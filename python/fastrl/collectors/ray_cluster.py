@@ -33,9 +33,7 @@ def import_ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError:
-        raise CollectError(
-            "the collector 'ray' needs Ray, which is not installed: pip install 'fastrl[ray]'"
-        ) from None
+        raise CollectError("this needs Ray, which is not installed: pip install 'fastrl[ray]'") from None
 
 
 @contextlib.contextmanager

@@ -17,9 +17,11 @@ from fastrl.tuning.trial import Trial, TuneError
 from fastrl.utils import child_process
 
 # Seconds that a trial has to stop after it was asked to, before its process is killed.
-_GRACE = 20.0
+GRACE_S = 20.0
 # Workers that may die in a row before they have done anything.
-_MOST_STILLBORN = 3
+MOST_STILLBORN = 3
+# The command of a worker.
+WORKER = (sys.executable, "-m", "fastrl.tuning.worker")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +101,7 @@ class ProcessPool:
         size: int,
         directory: Path,
         trial_seconds: float | None = None,
-        command: Sequence[str] = (sys.executable, "-m", "fastrl.tuning.worker"),
+        command: Sequence[str] = WORKER,
     ) -> None:
         self.size, self._limit, self._command = size, trial_seconds, command
         self._log = (directory / "workers.log").open("ab")
@@ -131,7 +133,7 @@ class ProcessPool:
     def stop(self, trial: Trial) -> None:
         for worker in self._workers:
             if worker.trial is trial and worker.kill_at is None:
-                worker.kill_at = time.monotonic() + _GRACE
+                worker.kill_at = time.monotonic() + GRACE_S
                 worker.process.send_signal(signal.SIGINT)
 
     def answers(self, seconds: float) -> list[Answer]:
@@ -196,13 +198,13 @@ class ProcessPool:
         worker.process.wait()
         if worker.process.returncode >= 0 and not worker.done:
             self._stillborn += 1
-            if self._stillborn >= _MOST_STILLBORN:
+            if self._stillborn >= MOST_STILLBORN:
                 raise TuneError(f"worker processes end as soon as they start, see {self._log.name}")
         if worker.trial is None:
             return None
         return Answer(worker.trial, "killed", seconds=time.monotonic() - worker.began)
 
-    def close(self, grace: float = _GRACE) -> None:
+    def close(self, grace: float = GRACE_S) -> None:
         """Ends all workers; trials that run save a checkpoint first."""
         for worker in self._workers:
             with contextlib.suppress(OSError):

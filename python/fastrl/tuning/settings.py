@@ -35,6 +35,14 @@ class TuneConfig:
         Field(ge=1, le=1024, description="trials that run side by side, each in a process"),
         Setting(option="--n-workers"),
     ] = 1
+    ray_address: Annotated[
+        str | None,
+        Field(
+            description="address of a running Ray cluster, HOST:PORT or auto, on whose nodes trials run; they share the"
+            " directory of the search; none: processes of this machine"
+        ),
+        Setting(option="--ray-address"),
+    ] = None
     objective: Annotated[
         Literal["score", "score-per-second"],
         Field(

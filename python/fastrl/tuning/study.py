@@ -1,6 +1,7 @@
 """The directory of a search: what is searched, the journal, and the run directories of its trials."""
 
 import contextlib
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -25,26 +26,29 @@ class Study:
 
     Args:
         directory: of a search that is there, see `create`.
+        ray_address: in place of its own.
 
     Attributes:
         config: of the search.
         task, settings: of the run that is tuned; of the settings some are varied.
         space: these.
         trials: all that were started, also those of the confirmation, by name.
+        cpus: processors of each, of those that run side by side.
 
     Raises:
         TuneError: there is no search.
         JournalError: another process has it.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, ray_address: str | None = None) -> None:
         if not is_study(directory):
             raise TuneError(
                 f"{directory} has no search in it: start one with fastrl tune ENV --dir {directory}"
             )
         self.directory = directory
         tune: TuneSettings = build(TuneSettings, read_toml(TuneSettings, directory / _TUNE))
-        self.config = tune.tune
+        self.config = dataclasses.replace(tune.tune, ray_address=ray_address or tune.tune.ray_address)
+        self.cpus = max(cores() // self.config.n_workers, 1)
         tree = load_toml(directory / _SETTINGS)
         self.task: Task = find(tree["kind"])
         # The one who started the search has trusted these settings.
@@ -160,7 +164,7 @@ class Study:
             ),
         }
         if getattr(getattr(self.settings, "collect", None), "n_workers", None) == "auto":
-            own["collect.n_workers"] = max(cores() // self.config.n_workers, 1)
+            own["collect.n_workers"] = self.cpus
         return self.with_values(
             {
                 **self.space.values(trial.point),

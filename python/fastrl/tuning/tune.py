@@ -24,6 +24,7 @@ from fastrl.tuning.population import (
 )
 from fastrl.tuning.population_figure import population_figure
 from fastrl.tuning.progress import ProgressTable
+from fastrl.tuning.ray_pool import RayPool
 from fastrl.tuning.report import Findings
 from fastrl.tuning.runner import Runner, SearchInterrupted
 from fastrl.tuning.samplers import make_sampler
@@ -89,19 +90,15 @@ def run_search(study: Study, console: Console, pool: Pool | None = None) -> Find
     """Runs a search to its end, from where its journal stands.
 
     Args:
-        pool: trains; None: worker processes.
+        pool: trains; None: worker processes, on the nodes of the study's Ray cluster if it has one.
 
     Raises:
         SearchInterrupted: a signal came. All is on disk.
-        TuneError: it cannot go on.
+        TuneError, CollectError: it cannot go on.
     """
     for number in study.journal.damaged:
         print_lines(console, f"line {number} of {study.journal.path} is damaged and was left out")
-    own = (
-        ProcessPool(study.config.n_workers, study.directory, study.config.trial_seconds)
-        if pool is None
-        else None
-    )
+    own = _pool_of(study) if pool is None else None
     with StopSignals() as stop, ProgressTable(study, console) as progress:
         try:
             runner = Runner(study, own or pool, stop, progress.show)  # type: ignore[arg-type]
@@ -122,6 +119,15 @@ def run_search(study: Study, console: Console, pool: Pool | None = None) -> Find
             if own is not None:
                 own.close()
     return Findings(study, candidates, chosen, last.scores())
+
+
+def _pool_of(study: Study) -> ProcessPool | RayPool:
+    config = study.config
+    if config.ray_address is None:
+        return ProcessPool(config.n_workers, study.directory, config.trial_seconds)
+    pool = RayPool(config.n_workers, study.directory, config.ray_address, config.trial_seconds)
+    study.cpus = pool.cpus
+    return pool
 
 
 def tune(
@@ -148,7 +154,7 @@ def tune(
         env: id of an environment, import path ``"my_module:make_env"``, or name of a task.
         algo: name of an algorithm; None: the task's own.
         directory: of the search, new or empty.
-        resume: the directory of a search to resume, in place of all else.
+        resume: the directory of a search to resume, in place of all else but ``ray_address``.
         space: a TOML file that says what is searched; None: what ``fastrl tune --print-space`` prints.
         config, preset, trust: of the run that is tuned, as of `fastrl.Model`.
         progress: show how far it is; None: on a terminal.
@@ -163,7 +169,7 @@ def tune(
     if not (console.is_terminal if progress is None else progress):
         console = Console(quiet=True)
     if resume is not None:
-        study = Study(Path(resume))
+        study = Study(Path(resume), settings.get("ray_address"))
     else:
         if env is None or directory is None:
             raise ConfigError("tune: name an environment and a directory for the search, or resume=DIRECTORY")
