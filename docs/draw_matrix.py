@@ -1,4 +1,4 @@
-"""Draws docs/matrix.md, the page that says what goes with what, by asking the code: python docs/draw_matrix.py
+"""Draws docs/reference/matrix.md, which says what goes with what, by asking the code: `python docs/draw_matrix.py`
 
 Each cell makes the model of a user who asks for it, so that the lines of what does not go are those that users see.
 """
@@ -22,7 +22,7 @@ from fastrl.collectors.protocol import CollectError
 from fastrl.envs.registration import MULTI_AGENT_IDS
 from fastrl.utils.errors import UserError
 
-PAGE = Path(__file__).with_name("matrix.md")
+PAGE = Path(__file__).parent / "reference" / "matrix.md"
 
 OBSERVATIONS: dict[str, Space[Any]] = {
     "vector": Box(-1, 1, (3,), np.float32),
@@ -43,7 +43,7 @@ ACTIONS: dict[str, Space[Any]] = {
     "Box": Box(-1, 1, (2,), np.float32),
     "Tuple": Tuple([Discrete(2), Discrete(2)]),
 }
-# Those that learn from a data set step no environment: docs/cloning.md has what they take.
+# Those that learn from a data set step no environment: docs/algorithms/bc.md has what they take.
 SINGLE = tuple(name for name, each in algorithms().items() if each.learns_from in ("rollouts", "transitions"))
 TEAMS = tuple(name for name, each in algorithms().items() if each.learns_from == "multi_agent_rollouts")
 MEMORIES = ("gru", "lstm")
@@ -61,7 +61,7 @@ HEAD = """\
 `python docs/draw_matrix.py` draws this page by asking the code: each cell makes the model of a user who asks for it.
 Where it is refused, a number stands for the line that the user sees, which is below the table. `tests/test_matrix.py`
 compares the page with the code, trains what goes, and checks that a run that is stopped and resumed ends as one that
-was not, to the bit ([reproducibility](reproducibility.md) says where that is promised).
+was not, to the bit ([reproducibility](../guides/reproducibility.md) says where that is promised).
 """
 
 

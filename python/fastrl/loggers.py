@@ -7,8 +7,8 @@ By name, ``--run.loggers csv,tensorboard,wandb,mlflow``; of your own, a class wi
         def log(self, row: Row) -> None: ...      # row.steps, row.record()
         def close(self) -> None: ...
 
-``--run.loggers my_module:Recorder`` starts it, or ``learn(..., loggers=[recorder])`` from Python. docs/metrics.md
-explains the names of the numbers.
+``--run.loggers my_module:Recorder`` starts it, or ``learn(..., loggers=[recorder])`` from Python.
+docs/reference/metrics.md explains the names of the numbers.
 """
 
 from fastrl.training.console_logger import ConsoleLogger

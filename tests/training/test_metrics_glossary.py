@@ -1,4 +1,4 @@
-"""docs/metrics.md names what the code logs, and nothing else."""
+"""docs/reference/metrics.md names what the code logs, and nothing else."""
 
 import ast
 import fnmatch
@@ -18,7 +18,7 @@ GROUPS = ("rollout", "train", "eval", "time", "collect", "curriculum", "search",
 
 def documented() -> set[str]:
     """Names and patterns of the first columns of the page's tables."""
-    lines = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8").splitlines()
     cells = [line.split("|")[1] for line in lines if line.startswith("| `")]
     return {name for cell in cells for name in re.findall("`([^`]+)`", cell)}
 

@@ -34,7 +34,7 @@ from fastrl.utils.tables import print_lines, show
 STAGES = ("demos", "clone", "agent")
 REPORT, FIGURE = "report.json", "pipeline.png"
 
-# Activities of a learner (see docs/metrics.md) by what they are spent on; the others are "other".
+# Activities of a learner (see docs/reference/metrics.md) by what they are spent on; the others are "other".
 _KINDS = {
     "simulation": ("environment", "waiting"),
     "network": ("inference", "update", "returns", "publishing", "evaluation"),

@@ -28,7 +28,7 @@ class Run:
         training: the run itself, whose interface may change.
         directory: where files of the run go; None: nowhere.
         ended: the episodes that have ended since the last `Callback.on_update`.
-        numbers: those of the newest row of metrics, by name; see docs/metrics.md. Empty before the first.
+        numbers: those of the newest row of metrics, by name; see docs/reference/metrics.md. Empty before the first.
         scores: of the newest evaluation; None before.
         checkpoint: the newest checkpoint that this session has written; None before.
     """

@@ -44,7 +44,7 @@ class ActorConfig:
         bool,
         Field(
             description="environments and learner take turns, so that one seed gives one run, to the bit; on a CPU, see"
-            " docs/reproducibility.md"
+            " docs/guides/reproducibility.md"
         ),
     ] = False
     fragment: Annotated[

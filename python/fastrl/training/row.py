@@ -32,5 +32,5 @@ class Row:
     ended: "Episodes | None" = dataclasses.field(default=None, compare=False)
 
     def record(self) -> dict[str, Number]:
-        """All numbers, ``time/total_timesteps`` first. docs/metrics.md explains their names."""
+        """All numbers, ``time/total_timesteps`` first. docs/reference/metrics.md explains their names."""
         return {STEPS: self.steps, **self.numbers}

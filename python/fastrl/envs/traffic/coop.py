@@ -31,9 +31,9 @@ its end. All other vehicles stand in random order on the lanes of the main road,
 `density` changes the number of background vehicles on the same stretch. Agents on the main road begin at 25 m/s,
 background vehicles at their target speed of 21 to 24 m/s.
 
-**Links** (`comms`, `docs/links.md`): with "perfect", as above, agents see all others as they are. With "range" or
-"37885" every agent broadcasts its state at the end of each step, at resets too, and knows of another agent the last
-state that it received. Then
+**Links** (`comms`, `docs/environments/links.md`): with "perfect", as above, agents see all others as they are. With
+"range" or "37885" every agent broadcasts its state at the end of each step, at resets too, and knows of another agent
+the last state that it received. Then
 
 - each of the 8 vehicles has an eighth number, the age of that state in `max_age` (0: of this moment, and vehicles
   without a radio); the nearest are those whose last known places are the nearest;

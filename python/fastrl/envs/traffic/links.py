@@ -1,6 +1,6 @@
 """Radio links between vehicles: options, and arrays of what goes over them.
 
-The propagation model is that of 3GPP TR 37.885 V15.3.0, section 6.2.1; `docs/links.md` explains it.
+The propagation model is that of 3GPP TR 37.885 V15.3.0, section 6.2.1; `docs/environments/links.md` explains it.
 """
 
 from __future__ import annotations
