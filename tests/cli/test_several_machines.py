@@ -29,7 +29,11 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def train(run: Path, *options: str) -> list[str]:
-    return ["-m", "fastrl", "train", *OPTIONS, f"--run-dir={run}", *options]
+    return ["-m", "fastrl", *train_command(run, *options)]
+
+
+def train_command(run: Path, *options: str) -> list[str]:
+    return ["train", *OPTIONS, f"--run-dir={run}", *options]
 
 
 def agents(port: int, run: Path, *options: str) -> list[subprocess.Popen[str]]:
@@ -132,6 +136,17 @@ def test_the_loss_of_an_agents_rank_ends_both(tmp_path: Path) -> None:
     assert newest(run)
 
 
+# `fastrl` that waits 40 s in place of 120 for a processor of the Ray cluster.
+IMPATIENT = """
+import sys
+from fastrl.collectors import ray_collector
+
+ray_collector.START_TIMEOUT_S = 40.0
+from fastrl.cli.main import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
 # The second node has one processor, which one of the two workers gets.
 CLUSTER = """
 import sys
@@ -170,7 +185,7 @@ def test_the_loss_of_a_node_of_ray(tmp_path: Path, head: int) -> None:
     try:
         address = cluster.stdout.readline().strip()
         training = subprocess.Popen(
-            [sys.executable, *train(run, *options, f"--ray-address={address}")],
+            [sys.executable, "-c", IMPATIENT, *train_command(run, *options, f"--ray-address={address}")],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -230,7 +245,7 @@ def test_a_population_outlives_a_node_of_ray(tmp_path: Path) -> None:
         search = subprocess.Popen(
             [
                 sys.executable,
-                *("-m", "fastrl", "tune", *options.split()),
+                *("-c", IMPATIENT, "tune", *options.split()),
                 f"--dir={directory}",
                 f"--ray-address={address}",
             ],

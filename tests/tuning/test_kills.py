@@ -208,14 +208,16 @@ def test_kills_of_workers_that_train_lose_nothing(tmp_path: Path) -> None:
         pool, done, killed = ProcessPool(2, study.directory), threading.Event(), list[int]()
 
         def kill() -> None:
-            """Kills a worker in the midst of a trial that has a row of metrics, three times."""
-            while not done.wait(0.2) and len(killed) < 3:
+            """Kills a worker three times, each time once trials have more rows of metrics."""
+            seen = 0
+            while not done.wait(0.02) and len(killed) < 3:
                 busy = [pid for pid in pool.busy() if pid not in killed]
-                if busy and any(path.stat().st_size for path in study.directory.rglob("metrics.jsonl")):
+                size = sum(path.stat().st_size for path in study.directory.rglob("metrics.jsonl"))
+                if busy and size > seen:
+                    seen = size
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(busy[0], signal.SIGKILL)
                         killed.append(busy[0])
-                    done.wait(3)
 
         killer = threading.Thread(target=kill)
         killer.start()
