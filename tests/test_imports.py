@@ -45,7 +45,7 @@ def part_of(path: Path) -> str:
 
 
 def imported_names(path: Path) -> set[str]:
-    """What a module imports anywhere, with its full name, inside functions and for type checkers too."""
+    """Full names of all imports of a module, also those inside functions and for type checkers."""
     found: set[str] = set()
     module = ("fastrl", *path.relative_to(PACKAGE).with_suffix("").parts)
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -157,7 +157,7 @@ class Policy:
         *,
         action_masks: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float32]:
-        """What the network gives for a batch or one observation, float32 [N, ...]: logits (masked), means or values."""
+        """Outputs of the network for one observation or a batch, float32 [N, ...]: masked logits, means or values."""
         feed, _ = self._feed(obs, state, True, action_masks)
         found: NDArray[np.float32] = self._run(["outputs"], feed)[0]
         return found

@@ -1,4 +1,4 @@
-"""What runs on several machines, as far as one machine can show it: two agents of torchrun, two nodes of Ray."""
+"""Runs on several machines, as far as one machine can show them: two agents of torchrun, two nodes of Ray."""
 
 import json
 import os

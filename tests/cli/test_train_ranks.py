@@ -44,7 +44,7 @@ def is_running(pid: int) -> bool:
 
 
 def after_a_signal(run: Path, rank: int, number: signal.Signals, *options: str) -> str:
-    """What a run of two ranks prints of errors after one of them was sent a signal. It ends within 30 seconds, with
+    """Errors that a run of two ranks prints after one of them gets a signal. It ends within 30 seconds, with
     exit code 1, and leaves no process."""
     command = [sys.executable, "-m", "fastrl", "train", *OPTIONS, f"--run-dir={run}", "--ranks=2", *options]
     process = subprocess.Popen(

@@ -11,7 +11,7 @@ from fastrl.utils.ranks import ALONE, Ranks, connected, disconnect
 
 
 def on_ranks(count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What ``work(ranks, *arguments)`` returns on each rank; one rank works in this process."""
+    """Results of ``work(ranks, *arguments)`` on each rank; one rank works in this process."""
     if count == 1:
         return [work(ALONE, *arguments)]
     context = multiprocessing.get_context("forkserver")

@@ -219,7 +219,7 @@ def test_a_gpu_adds_its_settings() -> None:
 
 
 def test_settings_are_tried_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a machine with a GPU would try, with speeds that are made up."""
+    """Candidates of a machine with a GPU, with made-up speeds."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     speeds = {
         "run.device auto": 100,

@@ -103,7 +103,7 @@ def impala_losses(
 
 
 class Pass(NamedTuple):
-    """What the network gives for some samples of a rollout, with gradients.
+    """Outputs of the network for some samples of a rollout, with gradients.
 
     Attributes:
         log_probs: float32 [B], of the actions.

@@ -21,7 +21,7 @@ from fastrl.utils.trust import TrustError
 
 
 def forms() -> str:
-    """What can be an expert, for messages."""
+    """The kinds of experts, for messages."""
     scripted = ", ".join(folder.EXPERTS for folder in with_experts())
     others = "random, a zip file of Stable-Baselines3, or module:function"
     return f"a run directory, a checkpoint file, {scripted}, {others}"

@@ -140,7 +140,7 @@ def _path(column: Column) -> tuple[str, ...]:
 
 
 def _metadata(demos: EpisodeDataset) -> dict[str, Any]:
-    """What Minari's metadata says of the episodes and the environment."""
+    """Minari's metadata of the episodes and the environment."""
     kept = demos.meta.get("minari") or {}
     metadata = {
         **{name: value for name, value in kept.items() if name not in _OWN},

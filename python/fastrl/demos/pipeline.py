@@ -57,7 +57,7 @@ class PipelineError(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What to do.
+    """Settings of a pipeline.
 
     Attributes:
         env: id of the environment, or a task.
@@ -93,7 +93,7 @@ class Settings:
 
 @dataclasses.dataclass
 class StageReport:
-    """What a stage took, and what it gave.
+    """Cost and result of a stage.
 
     Attributes:
         name: of `STAGES`.

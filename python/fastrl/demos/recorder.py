@@ -425,7 +425,7 @@ def record(
 
 
 def _facts(plan: RecordingPlan, expert: ExpertSpec, noise: Noise | None) -> dict[str, Any]:
-    """What ``meta.json`` says of a recording: all that its episodes follow from, and nothing else."""
+    """The part of ``meta.json`` that determines the episodes of a recording."""
     exact = plan.obs_rows
     assert isinstance(exact, ExactRows)
     return {

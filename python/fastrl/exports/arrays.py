@@ -54,7 +54,7 @@ class ArrayPolicy:
             trial.unlink(missing_ok=True)
 
     def player(self, path: Path, graph: AgentGraph) -> "ArrayPlayer":
-        """What the code does with the arrays of a file."""
+        """The result of the code with the arrays of a file, as a policy."""
         names: dict[str, Any] = {}
         exec(self.code_for(path), names)
         return ArrayPlayer(names["act"], graph)

@@ -143,7 +143,7 @@ def _batches(count: int, batch: int) -> Iterator[int]:
 
 
 def stacks(policy: Any) -> bool:
-    """Whether an export takes the newest frame alone, and keeps those before."""
+    """True for an export that takes the newest frame alone and keeps those before."""
     return any(each["name"] == "frames" for each in policy.metadata["states"])
 
 
@@ -248,7 +248,7 @@ def _team_of_names(model: Any, policy: Any, env: Any, seed: int, limit: int, fou
 
 
 def masks_of(env: Any, info: Mapping[str, Any]) -> Any:
-    """What the environment allows."""
+    """The action masks of the environment."""
     if isinstance(env, VectorEnv):
         return env.action_masks()  # type: ignore[attr-defined]
     method = contract.mask_method(env)

@@ -461,7 +461,7 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _encoded(rows: ObsRows, decoder: Decoder, encoder: Encoder, leaves: Leaves) -> Tensor:
-    """What an encoder gives of leaves, as ``encoder(*decoder(rows))`` of rows."""
+    """The features that an encoder gives for leaves, as ``encoder(*decoder(rows))`` of rows."""
     numbers, images = [], []
     for part, leaf in zip(rows.parts, leaves, strict=True):
         if part.kind != "image":
@@ -486,7 +486,7 @@ def _encoded(rows: ObsRows, decoder: Decoder, encoder: Encoder, leaves: Leaves) 
 
 
 def _own(own: OwnModule, leaves: Leaves) -> Any:
-    """What a module of the user's gives of leaves, as ``own(rows)`` of rows."""
+    """The features that a module of the user's gives for leaves, as ``own(rows)`` of rows."""
     parts: dict[tuple[Any, ...], Tensor] = {}
     norm, at = own.decoder.norm, 0
     for part, leaf in zip(own.obs_rows.parts, leaves, strict=True):

@@ -31,7 +31,7 @@ Feed = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Quantization:
-    """What an int8 export was measured with, beside the plain one.
+    """Measurements of an int8 export beside the plain one.
 
     Attributes:
         plain_returns, returns: of the same episodes played with each, [episodes].
@@ -53,18 +53,17 @@ class Quantization:
 
     @property
     def fall(self) -> float:
-        """How much lower the mean return of int8 is."""
+        """The mean return of the plain file minus that of int8."""
         return float(self.plain_returns.mean() - self.returns.mean())
 
     @property
     def plays_as_well(self) -> bool:
-        """Whether the score falls by less than one standard error; where all returns are equal, whether it does not
-        fall."""
+        """True if the score falls by less than one standard error, or, where all returns are equal, does not fall."""
         return self.fall <= 0 or self.fall < self.standard_error
 
     @property
     def accepted(self) -> bool:
-        """Whether it plays as well, and size or latency improves."""
+        """True if it plays as well, and its size or latency is smaller."""
         return self.plays_as_well and (self.bytes < self.plain_bytes or self.seconds < self.plain_seconds)
 
     def __str__(self) -> str:

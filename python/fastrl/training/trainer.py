@@ -349,7 +349,7 @@ class Trainer(Training):
         return super().is_over() if self.ranks.count == 1 else self.is_done() or self._is_stopped
 
     def _agree(self, *, is_due: bool) -> bool:
-        """Whether a row is due: rank 0 decides this, and whether the session is over, by its clock and its signals."""
+        """True where a row is due. Rank 0 decides it, and the end of the session, by its own clock and signals."""
         if self.ranks.count == 1:
             return is_due
         wants_to_stop = self.stopped_by is not None or self.should_stop()

@@ -1,4 +1,4 @@
-"""What is compared when settings are measured for the machine, what came of it, and why."""
+"""Candidates compared when settings are measured for the machine, their results, and the reasons for the choice."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class Way(Protocol):
 
     @property
     def effort(self) -> int:
-        """How much it takes: of two that are as fast the one with less is chosen."""
+        """Workers and threads that it takes: of two that are equally fast, the one that takes less is chosen."""
         ...
 
 
@@ -138,7 +138,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was measured and chosen.
+    """The measurements and the choice.
 
     Attributes:
         settings: of the run, with the choice.
@@ -190,7 +190,7 @@ def beside(chosen: Result, checked: Sequence[Result], most: int = 2) -> str:
 def reasons_for(
     candidate: Candidate, chosen: Result, checked: Sequence[Result], results: Sequence[Result], load: Load
 ) -> dict[str, str]:
-    """Why each value of a candidate was chosen, by dotted key.
+    """The reason for each value of the chosen candidate, by dotted key.
 
     Args:
         chosen: its result.

@@ -22,7 +22,7 @@ _COLOURS = "viridis"
 
 
 class Importance(NamedTuple):
-    """What a setting matters: the share of the scores' variance that a model loses when its values are shuffled.
+    """The importance of a setting: the share of the scores' variance that a model loses when its values are shuffled.
 
     Attributes:
         name: of the parameter.
@@ -120,7 +120,7 @@ def _ticks(parameter: Parameter) -> list[tuple[float, str]]:
 
 
 def importances(space: Space, trials: Sequence[Trial]) -> list[Importance]:
-    """What each setting matters for the score, the most important first: a random forest is fitted to the trials, and
+    """Importances of all settings for the score, largest first: a random forest is fitted to the trials, and
     each setting's values are shuffled in trials that it has not seen, over and over. Empty with too few trials.
 
     Trials that were stopped early count with their last score.

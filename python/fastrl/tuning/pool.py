@@ -18,15 +18,15 @@ from fastrl.utils import child_process
 
 # Seconds that a trial has to stop after it was asked to, before its process is killed.
 GRACE_S = 20.0
-# Workers that may die in a row before they have done anything.
-MOST_STILLBORN = 3
+# Workers that may die in a row before their first answer.
+MAX_START_FAILURES = 3
 # The command of a worker.
 WORKER = (sys.executable, "-m", "fastrl.tuning.worker")
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a worker says of a trial.
+    """The answer of a worker about a trial.
 
     Attributes:
         trial: that it had.
@@ -107,7 +107,7 @@ class ProcessPool:
         self._log = (directory / "workers.log").open("ab")
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
-        self._stillborn = 0
+        self._start_failures = 0
 
     def running(self) -> list[Trial]:
         return [worker.trial for worker in self._workers if worker.trial is not None]
@@ -185,7 +185,7 @@ class ProcessPool:
                 )
             )
             worker.trial, worker.kill_at, worker.done = None, None, True
-            self._stillborn = 0
+            self._start_failures = 0
         return found
 
     def _end(self, worker: _Worker) -> Answer | None:
@@ -197,8 +197,8 @@ class ProcessPool:
                 pipe.close()  # type: ignore[union-attr]
         worker.process.wait()
         if worker.process.returncode >= 0 and not worker.done:
-            self._stillborn += 1
-            if self._stillborn >= MOST_STILLBORN:
+            self._start_failures += 1
+            if self._start_failures >= MAX_START_FAILURES:
                 raise TuneError(f"worker processes end as soon as they start, see {self._log.name}")
         if worker.trial is None:
             return None

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from fastrl.collectors.failures import last_line
 from fastrl.collectors.ray_cluster import connect, import_ray, shutdown
 from fastrl.collectors.ray_collector import START_TIMEOUT_S
-from fastrl.tuning.pool import GRACE_S, MOST_STILLBORN, WORKER, Answer, ProcessPool
+from fastrl.tuning.pool import GRACE_S, MAX_START_FAILURES, WORKER, Answer, ProcessPool
 from fastrl.tuning.study import is_study
 from fastrl.tuning.trial import Trial, TuneError
 
@@ -77,7 +77,7 @@ class _Job(NamedTuple):
 
 
 @dataclasses.dataclass
-class _Seat:
+class _Slot:
     """The search's state of an actor.
 
     Attributes:
@@ -129,9 +129,9 @@ class RayPool:
         if self._ends_ray:
             connect(address, _CONNECT_TIMEOUT_S)
         self.size = size
-        self._seats: list[_Seat] = []
+        self._slots: list[_Slot] = []
         self._waiting: deque[_Job] = deque()
-        self._stillborn = 0
+        self._start_failures = 0
         try:
             nodes = [node for node in self._ray.nodes() if node["Alive"]]
             self.cpus = cpus_of_trials([int(node["Resources"].get("CPU", 0)) for node in nodes], size)
@@ -141,92 +141,92 @@ class RayPool:
         self._arguments = (directory.absolute(), Path.cwd(), trial_seconds, tuple(command))
 
     def running(self) -> list[Trial]:
-        jobs = [seat.job for seat in self._seats if seat.job is not None]
+        jobs = [slot.job for slot in self._slots if slot.job is not None]
         return [each.trial for each in (*jobs, *self._waiting)]
 
     def start(self, trial: Trial, job: Mapping[str, Any]) -> None:
         whole = {key: str(Path(value).absolute()) if key in _PATHS else value for key, value in job.items()}
         self._waiting.append(_Job(trial, whole))
-        self._seat_waiting()
+        self._assign_waiting()
 
-    def _seat_waiting(self) -> None:
+    def _assign_waiting(self) -> None:
         """Gives jobs that wait to actors that have none, and to new ones."""
         while self._waiting:
-            seat = next((seat for seat in self._seats if seat.job is None), None)
-            if seat is None:
-                if len(self._seats) >= self.size:
+            slot = next((slot for slot in self._slots if slot.job is None), None)
+            if slot is None:
+                if len(self._slots) >= self.size:
                     return
                 remote = self._ray.remote(concurrency_groups={_ASIDE: 1})(TrialActor).options(
                     num_cpus=self.cpus, max_restarts=0, scheduling_strategy="SPREAD"
                 )
-                seat = _Seat(remote.remote(*self._arguments))
-                self._seats.append(seat)
-            seat.job, seat.since = self._waiting.popleft(), time.monotonic()
-            seat.began = seat.stopped = False
-            seat.ref = seat.actor.begin.remote()
+                slot = _Slot(remote.remote(*self._arguments))
+                self._slots.append(slot)
+            slot.job, slot.since = self._waiting.popleft(), time.monotonic()
+            slot.began = slot.stopped = False
+            slot.ref = slot.actor.begin.remote()
 
     def stop(self, trial: Trial) -> None:
-        for seat in self._seats:
-            if seat.job is None or seat.job.trial is not trial:
+        for slot in self._slots:
+            if slot.job is None or slot.job.trial is not trial:
                 continue
-            if seat.began:
-                seat.actor.stop.options(concurrency_group=_ASIDE).remote()
-            seat.stopped = True
+            if slot.began:
+                slot.actor.stop.options(concurrency_group=_ASIDE).remote()
+            slot.stopped = True
 
     def answers(self, seconds: float) -> list[Answer]:
         found: list[Answer] = []
-        seats = {seat.ref: seat for seat in self._seats if seat.job is not None}
-        if seats:
-            ready, _ = self._ray.wait(list(seats), timeout=seconds)
+        slots = {slot.ref: slot for slot in self._slots if slot.job is not None}
+        if slots:
+            ready, _ = self._ray.wait(list(slots), timeout=seconds)
             for ref in ready:
-                found += self._receive(seats[ref])
-        for seat in list(self._seats):
-            late = time.monotonic() - seat.since > START_TIMEOUT_S
-            if seat.job is not None and not seat.began and late:
-                self._give_up(seat)
-        self._seat_waiting()
+                found += self._receive(slots[ref])
+        for slot in list(self._slots):
+            late = time.monotonic() - slot.since > START_TIMEOUT_S
+            if slot.job is not None and not slot.began and late:
+                self._drop(slot)
+        self._assign_waiting()
         return found
 
-    def _receive(self, seat: _Seat) -> list[Answer]:
+    def _receive(self, slot: _Slot) -> list[Answer]:
         """Handles an actor's reply, or its death."""
-        assert seat.job is not None, "it has replied"
-        trial, errors = seat.job.trial, self._ray.exceptions
+        assert slot.job is not None, "it has replied"
+        trial, errors = slot.job.trial, self._ray.exceptions
         try:
-            reply = self._ray.get(seat.ref)
+            reply = self._ray.get(slot.ref)
         except errors.RayTaskError as error:
             raise TuneError(f"a Ray actor has failed: {last_line(str(error))}") from error
         except errors.RayError as error:
-            self._seats.remove(seat)
-            if seat.began:
-                return [Answer(trial, "killed", seconds=time.monotonic() - seat.since)]
+            self._slots.remove(slot)
+            if slot.began:
+                return [Answer(trial, "killed", seconds=time.monotonic() - slot.since)]
             # Its trial has not started, so that another actor gets it.
-            self._waiting.appendleft(seat.job)
-            self._stillborn += 1
-            if self._stillborn >= MOST_STILLBORN:
+            self._waiting.appendleft(slot.job)
+            self._start_failures += 1
+            if self._start_failures >= MAX_START_FAILURES:
                 raise TuneError(
                     f"Ray cannot start an actor: {last_line(str(error))}; each node of the cluster should have fastrl"
                 ) from error
             return []
-        if not seat.began:
+        if not slot.began:
             if reply:
                 raise TuneError(f"{reply}: give --dir on a file system that all nodes share")
-            self._stillborn = 0
-            if seat.stopped:
-                seat.job = None
+            self._start_failures = 0
+            if slot.stopped:
+                slot.job = None
                 return [Answer(trial, "interrupted")]
-            seat.began, seat.since = True, time.monotonic()
-            seat.ref = seat.actor.train.remote(trial, seat.job.job)
+            slot.began, slot.since = True, time.monotonic()
+            slot.ref = slot.actor.train.remote(trial, slot.job.job)
             return []
-        seat.job = None
+        slot.job = None
         return [dataclasses.replace(reply, trial=trial)]
 
-    def _give_up(self, seat: _Seat) -> None:
-        """Goes on without an actor that no node has had processors for."""
-        assert seat.job is not None, "it should start one"
-        self._ray.kill(seat.actor)
-        self._seats.remove(seat)
-        self._waiting.appendleft(seat.job)
-        self.size = len(self._seats)
+    def _drop(self, slot: _Slot) -> None:
+        """Removes an actor that no node has had processors for; the others do its work."""
+        assert slot.job is not None, "it should start one"
+        self._ray.kill(slot.actor)
+        self._slots.remove(slot)
+        self._waiting.appendleft(slot.job)
+        self.size = len(self._slots)
         if not self.size:
             raise TuneError(
                 f"no node of the Ray cluster has had {self.cpus} free processors for {START_TIMEOUT_S:.0f} s"
@@ -237,16 +237,16 @@ class RayPool:
         if not self._ray.is_initialized():
             return
         refs = []
-        for seat in self._seats:
-            if seat.job is not None and seat.began:
-                seat.actor.stop.options(concurrency_group=_ASIDE).remote()
-                refs.append(seat.ref)
+        for slot in self._slots:
+            if slot.job is not None and slot.began:
+                slot.actor.stop.options(concurrency_group=_ASIDE).remote()
+                refs.append(slot.ref)
         with contextlib.suppress(self._ray.exceptions.RayError):
             if refs:
                 self._ray.wait(refs, num_returns=len(refs), timeout=GRACE_S)
-        for seat in self._seats:
-            self._ray.kill(seat.actor)
-        self._seats, self._waiting = [], deque()
+        for slot in self._slots:
+            self._ray.kill(slot.actor)
+        self._slots, self._waiting = [], deque()
         if self._ends_ray:
             shutdown()
 

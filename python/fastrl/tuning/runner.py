@@ -70,7 +70,7 @@ class Phase(ABC):
         return False
 
     def job(self, trial: Trial) -> Mapping[str, Any]:
-        """What a worker is told.
+        """The job that a worker gets.
 
         Raises:
             ConfigError: settings that do not go together.

@@ -182,7 +182,7 @@ class Study:
         return f'kind = "{self.task.name}"\n\n{to_toml(settings)}'.encode()
 
     def job(self, trial: Trial, settings: Any) -> dict[str, Any]:
-        """What a worker needs to train a trial; its settings are on disk when this returns."""
+        """The job that a worker gets to train a trial; its settings are on disk when this returns."""
         run = self.run_of(trial)
         config = run.with_name(f"{run.name}.toml")
         if not config.exists():

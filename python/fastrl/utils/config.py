@@ -127,7 +127,7 @@ class Leaf:
 
     @property
     def marks(self) -> tuple[Any, ...]:
-        """What is annotated to its type."""
+        """Annotations of its type."""
         return _metadata(self.type)
 
     @property

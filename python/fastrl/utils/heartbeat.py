@@ -31,7 +31,7 @@ _BEATS, _LONGEST = 20, 5.0
 
 
 class Contact(NamedTuple):
-    """How a rank is reached.
+    """The address of a rank.
 
     Attributes:
         host: address of its machine, as far as it knows.

@@ -197,7 +197,7 @@ class Ranks:
         return self._timed(gather)
 
     def gather(self, mine: T) -> list[T]:
-        """What each rank gives, by rank; it pickles."""
+        """Objects of all ranks, by rank; they are pickled."""
         if self.count == 1:
             return [mine]
         found: list[Any] = [None] * self.count
@@ -210,7 +210,7 @@ class Ranks:
         return found
 
     def lead(self, *decisions: bool) -> list[bool]:
-        """What rank 0 decides."""
+        """The decisions of rank 0, on every rank."""
         if self.count == 1:
             return list(decisions)
         flags = torch.tensor(decisions, dtype=torch.uint8)

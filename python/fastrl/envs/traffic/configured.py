@@ -1,4 +1,4 @@
-"""What the single environments with a config in highway-env's form share."""
+"""The base of single environments with a config in highway-env's form."""
 
 from __future__ import annotations
 

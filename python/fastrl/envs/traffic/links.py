@@ -22,7 +22,7 @@ Surroundings = Literal["highway", "urban"]
 Condition = Literal["los-highway", "los-urban", "nlos"]
 
 STATISTICS = ("delivery_ratio", "age_of_information", "sinr", "channel_busy_ratio")
-"""What `info["comms"]` and the statistics of episodes have of the links."""
+"""Entries of `info["comms"]` and of the statistics of episodes."""
 _BOTH = ("range", "delivery", "connected", "max_age")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "selection": get_args(Selection),
@@ -106,13 +106,13 @@ class LinkOptions:
         return [as_number("tx_power", power) for power in (self.tx_power if several else [self.tx_power])]  # type: ignore[union-attr]
 
     def native(self, comms: str) -> dict[str, Any]:
-        """What the compiled side takes."""
+        """The options in the form that the compiled module takes."""
         options: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         return options | {"channel": comms, "tx_power": self.powers()}
 
 
 def link_options(comms: object, options: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The options that the compiled side takes; None for "perfect".
+    """The options that the compiled module takes; None for "perfect".
 
     Args:
         comms: "perfect", "range" or "37885" (or the number).

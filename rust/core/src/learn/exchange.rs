@@ -4,7 +4,7 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-/// How often a waiter looks before it lets other threads run.
+/// Polls of a waiter before it yields to other threads.
 const SPINS: usize = 2000;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(crate) enum Side {
     Right,
 }
 
-/// Where the numbers of one side lie.
+/// The place of the numbers of one side.
 #[derive(Default)]
 #[repr(align(128))]
 struct Slot {

@@ -5,7 +5,7 @@ use crate::dense::{LANES, exp, exp_any, ln};
 /// The logit of a masked action, as in `fastrl.networks.distributions`.
 const MASKED: f32 = -1e9;
 
-/// How the network's outputs make a distribution of actions.
+/// The distribution of actions that the network's outputs parametrise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Logits of the choices of each number of an action, side by side; one number for discrete actions.
@@ -167,7 +167,7 @@ impl Categorical {
 /// Independent normal numbers with deviations that do not depend on the observation.
 pub(crate) struct Gaussian {
     inverse: Vec<f32>,
-    /// What half the squares are taken from.
+    /// Part of the negative log-density that is the same for all actions.
     constant: f32,
     z: Vec<f32>,
 }

@@ -27,7 +27,7 @@ pub(crate) struct Perceptron {
 
 /// Memory for passes of up to so many rows.
 pub(crate) struct Pass {
-    /// What goes in, [rows, stride of the inputs].
+    /// Inputs, [rows, stride of the inputs].
     pub(crate) inputs: Aligned,
     /// Outputs of each layer, after its activation.
     outputs: Vec<Aligned>,

@@ -105,7 +105,7 @@ pub struct Samples<'a> {
     pub values: &'a [f32],
 }
 
-/// What learns, as PyTorch has it: logarithms of deviations, then of each layer of the actor and then of the critic
+/// Parameters, in the order of PyTorch: logarithms of deviations, then of each layer of the actor and then of the critic
 /// weights [outputs, inputs] and biases. [`Shape::num_parameters`] numbers each.
 #[derive(Debug)]
 pub struct Parameters<'a> {
@@ -508,7 +508,7 @@ impl<'a> Critic<'a> {
     }
 }
 
-/// What to multiply gradients of this norm by.
+/// The factor that scales gradients of this norm.
 fn scale(norm: f64, settings: &Settings) -> f32 {
     (f64::from(settings.max_grad_norm) / (norm + 1e-6)).min(1.0) as f32
 }

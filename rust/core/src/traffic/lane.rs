@@ -89,7 +89,7 @@ pub struct Lane<S = AlongX> {
     pub speed_limit: Option<f64>,
     /// No vehicle may change to this lane; vehicles on it may leave it.
     pub forbidden: bool,
-    /// Who has the lower one gives way, where there are rules.
+    /// Priority: the vehicle on the lane of the lower one gives way, where there are rules.
     pub priority: i32,
 }
 

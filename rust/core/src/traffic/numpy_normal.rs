@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use super::numpy_random::NumpyRandom;
 
-/// Where the tail begins, and the area of each layer.
+/// Start of the tail, and the area of each layer.
 const TAIL: f64 = 3.654_152_885_361_009;
 const AREA: f64 = 0.004_928_673_233_974_652;
 /// 2^52.

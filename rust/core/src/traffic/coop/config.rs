@@ -81,7 +81,7 @@ pub struct Config {
     pub weights: Weights,
     /// Speeds that are worth 0 and 1, m/s.
     pub speed_range: [f64; 2],
-    /// How agents learn of one another; `None`: they see each other as they are.
+    /// The radio links between agents; `None`: they see each other as they are.
     pub comms: Option<links::Config>,
 }
 

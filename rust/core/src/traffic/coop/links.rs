@@ -11,7 +11,7 @@ use crate::traffic::links::{LinkState, Station};
 use crate::traffic::scene::Link;
 use crate::traffic::vehicles::{LENGTH, WIDTH};
 
-/// What the agent of a row, of `rows`, sends with.
+/// Resource and power that the agent of a row, of `rows`, sends with.
 pub(super) fn choice(comms: &config::Config, actions: Actions<'_>, row: usize, rows: usize) -> Choice {
     let [resources, powers] = comms.choices();
     match actions {

@@ -9,7 +9,7 @@ pub const MAX_POWERS: usize = 16;
 /// Vehicles with a radio in an environment: the state of all pairs is kept.
 pub const MAX_STATIONS: usize = 256;
 
-/// What decides whether a message arrives.
+/// The rule by which a message arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
     /// The distance: [`Config::delivery`] within [`Config::range`], never beyond.
@@ -18,7 +18,7 @@ pub enum Channel {
     Tr37885,
 }
 
-/// What makes a vehicle block the path between two others.
+/// The rule by which a vehicle blocks the path between two others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blockage {
     /// Nothing does.
@@ -29,7 +29,7 @@ pub enum Blockage {
     Probability,
 }
 
-/// How a station chooses the resource that it sends in.
+/// The rule by which a station chooses the resource that it sends in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selection {
     /// Anew for each message, evenly.

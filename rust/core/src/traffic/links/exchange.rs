@@ -69,7 +69,7 @@ vectorized! {
     }
 }
 
-/// What agents have chosen for a message: resource and index of the power.
+/// An agent's choice for a message: resource and index of the power.
 pub type Choice = [u32; 2];
 
 /// The quality of a link at the last message: probability of its arrival, and SINR in dB. NaN where there was no link.
@@ -130,7 +130,7 @@ struct Scratch {
     success: Vec<f64>,
 }
 
-/// What the powers of the pairs of one station with those before it are worked out from.
+/// Inputs of the powers of the pairs of one station with those before it.
 #[derive(Clone, Debug, Default)]
 struct Row {
     dx: Vec<f64>,
@@ -229,7 +229,7 @@ impl LinkState {
         self.total = Account::default();
     }
 
-    /// What agent `receiver` knows of each station.
+    /// The knowledge of agent `receiver` about each station.
     pub fn table(&self) -> &Table {
         &self.table
     }
@@ -264,7 +264,7 @@ impl LinkState {
         &self.powers
     }
 
-    /// Where each station was at the last message, metres.
+    /// The position of each station at the last message, metres.
     pub fn places(&self) -> &[[f64; 2]] {
         &self.places
     }

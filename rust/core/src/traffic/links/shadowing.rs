@@ -22,7 +22,7 @@ pub(super) fn pairs(stations: usize) -> usize {
 pub(super) struct Shadowing {
     /// Shadowing, and what lies above the mean in the blockage loss.
     pub(super) values: Vec<[f64; 2]>,
-    /// What decides on a line of sight. Empty unless it is by chance.
+    /// The process that decides on a line of sight. Empty unless it is by chance.
     pub(super) sight: Vec<f64>,
 }
 

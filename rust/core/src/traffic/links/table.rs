@@ -27,7 +27,7 @@ pub struct Entry {
     pub known: bool,
 }
 
-/// What each receiver knows of each sender, receiver after receiver.
+/// The knowledge of each receiver about each sender, receiver after receiver.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Table {
     pub(super) entries: Vec<Entry>,
