@@ -39,11 +39,12 @@ if found != "1.12.1":
 
 # Numbers of random configs, 0 being the defaults, for these ids; the others play one config.
 NUMBERS = (0, 3)
-FIRST = ("merge-v0", "roundabout-v0", "intersection-v0", "intersection-multi-agent-v2")
+FIRST = ("merge-v0", "roundabout-v0", "intersection-v0", "intersection-multi-agent-v2", "racetrack-v0")
 CONFIGS: dict[str, dict[str, Any]] = {
     "merge-generic-v0": {"lanes_count": 4, "converge_merge_length": 61.5},
     "roundabout-generic-v0": {"roundabout_lanes": 3, "roundabout_radius": 31.5},
     "exit-v0": {"lanes_count": 3},
+    "racetrack-oval-v0": {"length": 71.5, "no_lanes": 2, "block_lane": True, "force_decision": True},
 }
 
 

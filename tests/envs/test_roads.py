@@ -24,7 +24,9 @@ def make(id: str, **options: Any) -> Any:  # noqa: A002
     return gymnasium.make(f"fastrl/{id}", **options)
 
 
-@pytest.mark.parametrize("id", ["merge-v0", "roundabout-v0", "intersection-v1", "two-way-v0", "exit-v0"])
+@pytest.mark.parametrize(
+    "id", ["merge-v0", "roundabout-v0", "intersection-v1", "two-way-v0", "exit-v0", "racetrack-v0"]
+)
 def test_gymnasium_accepts_them(id: str) -> None:  # noqa: A002
     check_env(make(id).unwrapped, skip_render_check=True)
 
@@ -161,6 +163,36 @@ def test_agents_take_the_places_of_traffic(name: str) -> None:
         assert all_of_them["agent"].tolist() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("name", ["racetrack-v0", "racetrack-large-v1", "racetrack-oval-v0"])
+def test_agents_of_a_racetrack_start_on_it_and_end_one_by_one(name: str) -> None:
+    env = make_multi(
+        f"fastrl/{name}",
+        32,
+        config={"controlled_vehicles": 4, "other_vehicles": 0},
+        autoreset_mode="disabled",
+    )
+    obs, alive = env.reset(seed=0)
+    assert obs.shape == (32, 4, 2 * 12 * 12) and alive.all()
+    for k in range(32):
+        vehicles = env._native.vehicles(k)
+        places = np.stack([vehicles["x"], vehicles["y"]], axis=1)
+        apart = np.linalg.norm(places[:, None] - places[None], axis=2) + 100 * np.eye(4)
+        assert apart.min() >= 20 and vehicles["agent"].tolist() == [0, 1, 2, 3]
+    _, rewards, terminations, *_ = env.step(np.zeros((32, 4, 1), np.float32))
+    assert not terminations.any() and (rewards > 0.5).mean() > 0.9
+    rng = np.random.default_rng(0)
+    ended_alone = False
+    for _ in range(15):
+        before = alive
+        _, rewards, terminations, truncations, alive, _ = env.step(rng.uniform(-1, 1, (32, 4, 1)))
+        assert not rewards[~before].any() and not rewards[terminations].any()
+        np.testing.assert_array_equal(alive, before & ~terminations & ~truncations)
+        ended_alone |= bool((terminations.any(axis=1) & alive.any(axis=1)).any())
+        if not alive.any(axis=1).all():
+            _, alive = env.reset(reset_mask=~alive.any(axis=1))
+    assert ended_alone
+
+
 def test_the_team_of_a_merge_shares_reward_and_end() -> None:
     one = {"type": "DiscreteMetaAction"}
     config = {
@@ -261,6 +293,10 @@ def test_pictures_show_the_roads() -> None:
             "together",
         ),
         ("exit-v0", {"vehicles_density": 0}, "above 0"),
+        ("racetrack-v0", {"action": {"type": "DiscreteMetaAction"}}, "racetracks fail"),
+        ("racetrack-v0", {"collision_reward": 1}, "other than the best reward"),
+        ("racetrack-oval-v1", {"no_lanes": 0}, "expected 2 to 1000"),
+        ("racetrack-oval-v1", {"length": 0}, "above 0"),
     ],
 )
 def test_a_wrong_config_is_refused_by_name(id: str, config: dict[str, Any], message: str) -> None:  # noqa: A002

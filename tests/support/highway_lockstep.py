@@ -29,6 +29,8 @@ import fastrl  # noqa: F401 (registers the environments)
 
 IDS = ("highway-v0", "highway-fast-v0")
 POLICIES = ("random", "idle", "faster", "changing")
+# On tracks, beside these: random steering around that which keeps to the lane.
+KEEPING = "keeping"
 TOLERANCE = 1e-9
 BEHAVIOUR = "highway_env.vehicle.behavior."
 
@@ -83,6 +85,20 @@ def choose(policy: str, space: Any, names: dict[str, int], step: int, rng: np.ra
     if policy == "changing":
         return names.get(("LANE_LEFT", "LANE_RIGHT")[int(rng.integers(2))], names["IDLE"])
     return names["IDLE"]
+
+
+def keep_lane(vehicle: Any, space: Any, rng: np.random.Generator) -> Any:
+    """The action that keeps highway-env's vehicle to its lane, with a little noise."""
+    along, lateral = vehicle.lane.local_coordinates(vehicle.position)
+    turn = vehicle.lane.heading_at(along + 0.4 * vehicle.speed) - vehicle.heading
+    turn = (turn + np.pi) % (2 * np.pi) - np.pi - 0.06 * lateral
+    steer = np.clip(turn + rng.normal(0, 0.05), -1, 1)
+    if isinstance(space, Box):
+        return np.array([0.0, steer][-space.shape[0] :], np.float32)
+    root = round(space.n**0.5)
+    per_axis = root if root * root == space.n else int(space.n)
+    middle = (int(space.n) // per_axis - 1) // 2
+    return middle * per_axis + round((steer + 1) / 2 * (per_axis - 1))
 
 
 def apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -186,8 +202,8 @@ class Pair:
             near(f"info[{key!r}]", theirs[4][key], mine[4][key])
         same("rewards", list(theirs[4]["rewards"]), list(mine[4]["rewards"]))
         for key, value in theirs[4]["rewards"].items():
-            # After a reset highway-env's action is random, and this part may depend on it.
-            if key == "lane_change_reward" and not self.stepped:
+            # After a reset highway-env's action is random, and these parts may depend on it.
+            if key in ("lane_change_reward", "action_reward") and not self.stepped:
                 continue
             near(f"info['rewards'][{key!r}]", value, mine[4]["rewards"][key])
         kind = self.reference.action_type
@@ -240,10 +256,16 @@ class Pair:
         found = self.compare(report, (obs, 0.0, False, False, info), (here, 0.0, False, False, own_info))
         names = getattr(self.reference.action_type, "actions_indexes", {})
         spaces = getattr(self.ours.action_space, "spaces", None)
-        rng = np.random.default_rng([0 if seed is None else seed, POLICIES.index(policy)])
+        rng = np.random.default_rng([0 if seed is None else seed, (*POLICIES, KEEPING).index(policy)])
         ended = False
         while not ended and not found and report.steps < most_steps:
-            if spaces is None:
+            if policy == KEEPING:
+                each = zip(
+                    self.reference.controlled_vehicles, spaces or [self.ours.action_space], strict=False
+                )
+                action = tuple(keep_lane(vehicle, space, rng) for vehicle, space in each)
+                action = action if spaces is not None else action[0]
+            elif spaces is None:
                 action = choose(policy, self.ours.action_space, names, report.steps, rng)
             else:
                 agents = self.reference.action_type.agents_action_types

@@ -17,10 +17,10 @@ from copy import deepcopy
 from multiprocessing import get_context
 from typing import Any
 
-from highway_lockstep import BEHAVIOUR, Case, Report, run_case
+from highway_lockstep import BEHAVIOUR, KEEPING, POLICIES, Case, Report, run_case
 
 from fastrl.envs.traffic.config_interfaces import VEHICLE_FEATURES
-from fastrl.envs.traffic.roads_config import KINDS
+from fastrl.envs.traffic.roads_config import KINDS, Kind
 
 SEEDS = 4
 # The NumPy features whose functions differ in last bits from the C library's.
@@ -60,7 +60,7 @@ def _observation(rng: random.Random, scenario: str, meta: bool) -> dict[str, Any
     return rng.choice(kinds)
 
 
-def _action(rng: random.Random, speeds: list[float], meta_only: bool) -> dict[str, Any]:
+def _action(rng: random.Random, speeds: list[float], kind: Kind) -> dict[str, Any]:
     meta = {
         "type": "DiscreteMetaAction",
         "longitudinal": rng.random() < 0.8,
@@ -77,7 +77,11 @@ def _action(rng: random.Random, speeds: list[float], meta_only: bool) -> dict[st
     }
     continuous = {"type": "ContinuousAction", "speed_range": rng.choice([None, [0, 33]])} | ranges
     discrete = {"type": "DiscreteAction", "actions_per_axis": rng.choice([2, 3, 4])} | ranges
-    return meta if meta_only else rng.choice([meta, meta, meta, continuous, discrete])
+    if kind.without_meta:
+        action = rng.choice([continuous, continuous, discrete])
+        axes = rng.choice([(False, True), (False, True), (True, True), (True, False)])
+        return action | dict(zip(("longitudinal", "lateral"), axes, strict=True))
+    return meta if kind.meta_only else rng.choice([meta, meta, meta, continuous, discrete])
 
 
 def _reward(rng: random.Random, default: float) -> float:
@@ -93,7 +97,7 @@ def random_case(id: str, number: int) -> Case:  # noqa: A002
         return Case(id, {}, seeds, name="defaults", most_steps=25)
     speeds = defaults["action"].get("target_speeds", [20, 25, 30])
     lane_change = kind.scenario == "merge" or kind.scenario.startswith(("roundabout", "merge"))
-    action = _action(rng, speeds, kind.meta_only)
+    action = _action(rng, speeds, kind)
     if lane_change and action["type"] == "ContinuousAction":
         # highway-env compares the action with 0 and 2, which fails for two numbers.
         action["lateral"] = False
@@ -125,20 +129,35 @@ def random_case(id: str, number: int) -> Case:  # noqa: A002
         "spawn_probability": lambda: rng.choice([0.1, 0.6, 1.0]),
         "vehicles_density": lambda: rng.choice([0.8, 1.5, 2.5]),
         "ego_spacing": lambda: rng.choice([0.5, 2]),
+        "lane_centering_cost": lambda: rng.choice([4, 4, 0.5]),
+        "other_vehicles": lambda: rng.choice([0, 1, 2, 5, 9]),
+        "speed_limit": lambda: rng.choice([10.0, 6, 13.5]),
+        "terminate_off_road": lambda: rng.random() < 0.5,
+        "length": lambda: rng.choice([100, 57.5, 171]),
+        "no_lanes": lambda: rng.randint(2, 6),
+        "block_lane": lambda: rng.random() < 0.3,
+        "force_decision": lambda: rng.random() < 0.3,
     }
     for key, default in defaults.items():
         if key in random_values:
             config[key] = random_values[key]()
         elif key.endswith("_reward"):
             config[key] = _reward(rng, default)
-    if defaults["action"]["type"] == "MultiAgentAction":
+    several = defaults["action"]["type"] == "MultiAgentAction"
+    if several:
         config["controlled_vehicles"] = rng.randint(1, 4)
+    elif kind.without_meta:
+        config["controlled_vehicles"] = rng.choice([1, 1, 1, 3])
+        several = rng.random() < 0.2
+    if several:
         if observation["type"] == "TimeToCollision":
             config["observation"] = deepcopy(defaults["observation"]["observation_config"])
         config["observation"] = {"type": "MultiAgentObservation", "observation_config": config["observation"]}
         config["action"] = {"type": "MultiAgentAction", "action_config": action}
+    policies = ("random", KEEPING, "changing", KEEPING) if kind.without_meta else POLICIES
     # Some ids have no time limit.
-    return Case(id, config, seeds, name=f"random config {number}", most_steps=15 * config["policy_frequency"])
+    steps = 15 * config["policy_frequency"]
+    return Case(id, config, seeds, policies, f"random config {number}", steps)
 
 
 def main() -> int:

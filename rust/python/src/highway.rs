@@ -181,7 +181,7 @@ impl HighwayVec {
                 }
                 match &env.episode().action {
                     LastAction::Discrete(last) => indices[i] = *last,
-                    LastAction::Box(last) => numbers[i * len..(i + 1) * len].copy_from_slice(last),
+                    last => last.write(&mut numbers[i * len..(i + 1) * len]),
                 }
             }
             Ok(())

@@ -158,7 +158,7 @@ impl RoadVec {
                     let row = i * agents + agent;
                     match last {
                         LastAction::Discrete(last) => indices[row] = *last,
-                        LastAction::Box(last) => numbers[row * len..(row + 1) * len].copy_from_slice(last),
+                        last => last.write(&mut numbers[row * len..(row + 1) * len]),
                     }
                 }
                 let own = i * controlled..(i + 1) * controlled;

@@ -25,6 +25,12 @@ ROAD_IDS: dict[str, int | None] = {
     "two-way-v0": 15,
     "u-turn-v0": None,
     "u-turn-v1": None,
+    "racetrack-v0": None,
+    "racetrack-v1": None,
+    "racetrack-large-v0": None,
+    "racetrack-large-v1": None,
+    "racetrack-oval-v0": None,
+    "racetrack-oval-v1": None,
 }
 # With highway-env's MultiAgentWrapper.
 WRAPPED = ("intersection-multi-agent-v1", "intersection-multi-agent-v2")

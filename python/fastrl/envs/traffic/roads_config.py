@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastrl.envs.traffic.config_checks import known_keys, number
+from fastrl.envs.traffic.config_checks import flag, known_keys, number
 from fastrl.envs.traffic.config_interfaces import (
     ACTIONS,
     EXIT_OBSERVATION,
@@ -46,6 +46,7 @@ class Kind:
         always_normalised: whether `normalize_reward` has no say.
         start: lanes of the road that agents start on.
         meta_only: whether rewards need target speeds.
+        without_meta: whether vehicles cannot have target speeds.
         most_steps: Gymnasium's time limit.
     """
 
@@ -57,6 +58,7 @@ class Kind:
     always_normalised: bool = False
     start: int | str = 1
     meta_only: bool = False
+    without_meta: bool = False
     most_steps: int | None = None
 
     def connected(self) -> Kind:
@@ -306,6 +308,64 @@ _U_TURN = Kind(
     best=("high_speed_reward", "left_lane_reward"),
     start=2,
 )
+_RACETRACK = Kind(
+    "racetrack",
+    BASE_DEFAULTS
+    | {
+        "observation": {
+            "type": "OccupancyGrid",
+            "features": ["presence", "on_road"],
+            "grid_size": [[-18, 18], [-18, 18]],
+            "grid_step": [3, 3],
+            "as_image": False,
+            "align_to_vehicle_axes": True,
+        },
+        "action": {
+            "type": "ContinuousAction",
+            "longitudinal": False,
+            "lateral": True,
+            "target_speeds": [0, 5, 10],
+        },
+        "policy_frequency": 5,
+        "duration": 300,
+        "collision_reward": -1,
+        "lane_centering_cost": 4,
+        "lane_centering_reward": 1,
+        "action_reward": -0.3,
+        "controlled_vehicles": 1,
+        "other_vehicles": 1,
+        "screen_width": 600,
+        "screen_height": 600,
+        "centering_position": [0.5, 0.5],
+        "speed_limit": 10.0,
+        "terminate_off_road": True,
+    },
+    {
+        "lane_centering_cost": lambda path, value: number(path, value, least=0),
+        "controlled_vehicles": whole(1, MOST_AGENTS),
+        "other_vehicles": whole(0, 10_000),
+        "speed_limit": _LENGTH,
+        "terminate_off_road": flag,
+    },
+    start=2,
+    without_meta=True,
+)
+_RACETRACK_LARGE = Kind("racetrack-large", _RACETRACK.defaults, _RACETRACK.checks, start=3, without_meta=True)
+_RACETRACK_OVAL = Kind(
+    "racetrack-oval",
+    _RACETRACK.defaults | {"length": 100, "no_lanes": 3, "block_lane": False, "force_decision": False},
+    _RACETRACK.checks
+    | {
+        # For 0 highway-env draws a length from a generator that has no seed, and fails for no lanes. It puts a single
+        # lane there twice.
+        "length": _LENGTH,
+        "no_lanes": whole(2, 1000),
+        "block_lane": flag,
+        "force_decision": flag,
+    },
+    start="no_lanes",
+    without_meta=True,
+)
 
 KINDS: dict[str, Kind] = {
     "merge-v0": _MERGE,
@@ -327,6 +387,12 @@ KINDS: dict[str, Kind] = {
     "two-way-v0": _TWO_WAY,
     "u-turn-v0": _U_TURN,
     "u-turn-v1": _U_TURN.connected(),
+    "racetrack-v0": _RACETRACK,
+    "racetrack-v1": _RACETRACK.connected(),
+    "racetrack-large-v0": _RACETRACK_LARGE,
+    "racetrack-large-v1": _RACETRACK_LARGE.connected(),
+    "racetrack-oval-v0": _RACETRACK_OVAL,
+    "racetrack-oval-v1": _RACETRACK_OVAL.connected(),
 }
 """By highway-env's ids."""
 
@@ -384,6 +450,13 @@ def check_config(kind: Kind, given: Mapping[str, Any], base: Mapping[str, Any]) 
             "config['action']['type']: the reward needs target speeds, which only DiscreteMetaAction has, got"
             f" {single['action']['type']}"
         )
+    if kind.without_meta and single["action"]["type"] == "DiscreteMetaAction":
+        raise ValueError(
+            "config['action']['type']: expected ContinuousAction or DiscreteAction, got DiscreteMetaAction, with"
+            " which highway-env's racetracks fail"
+        )
+    if kind.scenario.startswith("racetrack") and config["collision_reward"] == 1:
+        raise ValueError("config['collision_reward']: expected a number other than the best reward, 1, got 1")
     check_times(single)
     return config
 

@@ -58,11 +58,12 @@ pub struct Continuous {
     pub dynamical: bool,
 }
 
-/// An action as it came, rounded to single precision.
+/// An action as it came.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum LastAction {
     Discrete(i64),
     Box(Vec<f32>),
+    Double(Vec<f64>),
 }
 
 impl LastAction {
@@ -71,11 +72,38 @@ impl LastAction {
         match (self, actions) {
             (Self::Discrete(last), Actions::Discrete(&[action])) => *last = action,
             (Self::Box(last), Actions::Box(numbers)) => last.copy_from_slice(numbers),
-            (Self::Box(last), Actions::Double(numbers)) => {
-                last.iter_mut().zip(numbers).for_each(|(last, &number)| *last = number as f32);
-            }
+            (Self::Double(last), Actions::Double(numbers)) => last.copy_from_slice(numbers),
+            (last @ Self::Double(_), Actions::Box(numbers)) => *last = Self::Box(numbers.to_vec()),
+            (last @ Self::Box(_), Actions::Double(numbers)) => *last = Self::Double(numbers.to_vec()),
             _ => unreachable!("actions are checked before a step"),
         }
+    }
+
+    /// Writes the numbers of an action, rounded to single precision; an index has none.
+    pub fn write(&self, out: &mut [f32]) {
+        match self {
+            Self::Discrete(_) => {}
+            Self::Box(numbers) => out.copy_from_slice(numbers),
+            Self::Double(numbers) => out.iter_mut().zip(numbers).for_each(|(out, &number)| *out = number as f32),
+        }
+    }
+
+    /// The actions of several agents, which are of one kind, as the numbers of one; indices become numbers.
+    pub(super) fn joined(actions: &[Self]) -> Self {
+        let single = actions.iter().flat_map(|action| if let Self::Box(numbers) = action { &numbers[..] } else { &[] });
+        let single: Vec<f32> = single.copied().collect();
+        if !single.is_empty() {
+            return Self::Box(single);
+        }
+        let mut double = Vec::new();
+        for action in actions {
+            match action {
+                Self::Discrete(index) => double.push(*index as f64),
+                Self::Double(numbers) => double.extend(numbers),
+                Self::Box(_) => {}
+            }
+        }
+        Self::Double(double)
     }
 }
 
@@ -153,6 +181,7 @@ impl ActionType {
         match (action, self.kind()) {
             (LastAction::Discrete(last), ActionKind::Discrete) => (0..self.count() as i64).contains(last),
             (LastAction::Box(last), ActionKind::Box(len)) => last.len() == len,
+            (LastAction::Double(last), ActionKind::Box(len)) => last.len() == len,
             _ => false,
         }
     }

@@ -115,7 +115,12 @@ impl RoadEnv {
     /// The parts of the reward of one controlled vehicle in the present state.
     fn own_parts(&self, agent: usize) -> Parts {
         let Episode { world, actions, .. } = &self.episode;
-        self.config.scenario.parts(world, world.agents()[agent], &actions[agent.min(actions.len() - 1)])
+        let scenario = &self.config.scenario;
+        let vehicle = world.agents()[agent];
+        if self.config.ends == Ends::Together && actions.len() > 1 && scenario.joins_actions() {
+            return scenario.parts(world, vehicle, &LastAction::joined(actions));
+        }
+        scenario.parts(world, vehicle, &actions[agent.min(actions.len() - 1)])
     }
 
     /// Those of the shared reward: the means over the controlled vehicles that share it.
@@ -180,7 +185,8 @@ impl RoadEnv {
         let config = &self.config;
         let Episode { world, rng, .. } = &mut self.episode;
         let (frame, frames) = (1.0 / config.simulation_frequency, config.simulation_frequency as usize);
-        change(&*config.scenario, &mut Place { world, rng, agent: config.agent, other: config.other, frame, frames });
+        let (agent, other, ends) = (config.agent, config.other, config.ends);
+        change(&*config.scenario, &mut Place { world, rng, agent, other, frame, frames, ends });
     }
 
     fn write_alive(&self, alive: &mut [u8]) {

@@ -6,6 +6,8 @@ mod exit;
 mod intersection;
 mod merge;
 pub mod network;
+mod racetrack;
+mod racetrack_roads;
 pub mod registry;
 mod regulation;
 mod roundabout;

@@ -1,7 +1,7 @@
 //! The scenarios by their names.
 
 use super::scenario::{Options, Scenario};
-use super::{exit, intersection, merge, roundabout, two_way, u_turn};
+use super::{exit, intersection, merge, racetrack, roundabout, two_way, u_turn};
 
 /// The scenario of that name with these options; the error says what is wrong.
 pub fn make(name: &str, options: &Options) -> Result<Box<dyn Scenario>, String> {
@@ -11,6 +11,9 @@ pub fn make(name: &str, options: &Options) -> Result<Box<dyn Scenario>, String> 
         "roundabout" => Box::new(roundabout::Roundabout::new(options)?),
         "roundabout-generic" => Box::new(roundabout::Roundabout::generic(options)?),
         "intersection" => Box::new(intersection::Intersection::new(options)?),
+        "racetrack" => Box::new(racetrack::Racetrack::new(options)?),
+        "racetrack-large" => Box::new(racetrack::Racetrack::large(options)?),
+        "racetrack-oval" => Box::new(racetrack::Racetrack::oval(options)?),
         "exit" => Box::new(exit::Exit::new(options)?),
         "two-way" => Box::new(two_way::TwoWay::new(options)?),
         "u-turn" => Box::new(u_turn::UTurn::new(options)?),

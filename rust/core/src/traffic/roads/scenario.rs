@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use super::Network;
 use super::world::World;
+use super::{Ends, Network};
 use crate::traffic::Model;
 use crate::traffic::action::LastAction;
 use crate::traffic::map::RoadMap;
@@ -34,6 +34,11 @@ pub trait Scenario: Debug + Send + Sync {
 
     /// True if the controlled vehicles share the mean of their rewards; else the first one's counts.
     fn shares_reward(&self) -> bool {
+        false
+    }
+
+    /// True if the action of a shared reward is all agents' together.
+    fn joins_actions(&self) -> bool {
         false
     }
 
@@ -88,6 +93,7 @@ pub struct Place<'a> {
     /// Length of a frame, seconds, and their number in a second.
     pub frame: f64,
     pub frames: usize,
+    pub ends: Ends,
 }
 
 impl Place<'_> {
@@ -168,6 +174,7 @@ pub(super) fn lane_change(action: &LastAction) -> f64 {
     f64::from(match action {
         LastAction::Discrete(action) => matches!(action, 0 | 2),
         LastAction::Box(numbers) => matches!(numbers[..], [number] if number == 0.0 || number == 2.0),
+        LastAction::Double(numbers) => matches!(numbers[..], [number] if number == 0.0 || number == 2.0),
     })
 }
 
