@@ -4,7 +4,12 @@ Sphinx reads the docstrings of modules that were imported, so that the reference
 MyST lets pages be plain Markdown. CONTRIBUTING.md says why these were chosen.
 """
 
+import sys
+from pathlib import Path
+
 import fastrl
+
+sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
 project = "fastrl"
 author = "the fastrl authors"
@@ -17,10 +22,13 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
+    "fastrl_docstrings",
+    "fastrl_tables",
 ]
 exclude_patterns = ["_*"]
 default_role = "code"
-highlight_language = "text"
+# Quotes and dashes stay as they are: names of options begin with two dashes.
+smartquotes = False
 
 myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]
 myst_heading_anchors = 3
@@ -28,7 +36,13 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
+# Gymnasium's docstrings of `step` and `reset` are in its own documentation.
+autodoc_inherit_docstrings = False
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_custom_sections = [("Class attributes", "params_style")]
+# Types such as `dtype` in signatures, which several classes have as an attribute.
+suppress_warnings = ["ref.python"]
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"fastrl {release}"

@@ -48,8 +48,14 @@ SINGLE = tuple(name for name, each in algorithms().items() if each.learns_from i
 TEAMS = tuple(name for name, each in algorithms().items() if each.learns_from == "multi_agent_rollouts")
 MEMORIES = ("gru", "lstm")
 
-# Environments that collectors step.
-KINDS = ("`CartPole-v1`", "`fastrl/Cage2-v0`")
+# Environments that collectors step: with discrete actions, and with continuous ones for algorithms that take no others.
+KINDS: dict[str, tuple[str, str]] = {
+    "a Gymnasium environment": ("CartPole-v1", "Pendulum-v1"),
+    "a compiled environment": ("fastrl/Cage2-v0", "fastrl/highway-v0"),
+}
+CONTINUOUS: dict[str, dict[str, Any]] = {
+    "fastrl/highway-v0": {"env__options": {"config": {"action": {"type": "ContinuousAction"}}}}
+}
 NOTEBOOK = "a function or environment that this process alone has"
 VECTOR = "a vector environment of your own"
 
@@ -168,12 +174,16 @@ def of_spaces(make: Callable[..., Any], algorithm: str, obs: str, actions: str) 
 def of_collector(algorithm: str, kind: str, collector: str) -> str:
     """The refusal of a collector."""
     kind, _, whole = kind.partition(", ")
-    env: Any = kind.strip("`")
+    is_continuous = "discrete" not in algorithms()[algorithm].action_kinds
+    settings: dict[str, Any] = {"episodes_per_update": 2} if whole else {}
     if kind == NOTEBOOK:
-        env = factory_of(MyEnv, "vector", "Discrete")
+        env: Any = factory_of(MyEnv, "vector", "Box" if is_continuous else "Discrete")
     elif kind == VECTOR:
-        env = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
-    settings = {"episodes_per_update": 2} if whole else {}
+        env_id = KINDS["a Gymnasium environment"][is_continuous]
+        env = SyncVectorEnv([lambda: gymnasium.make(env_id)] * 2)
+    else:
+        env = KINDS[kind][is_continuous]
+        settings |= CONTINUOUS.get(env, {})
     return refusal(env, algorithm, collector=collector, **settings)
 
 

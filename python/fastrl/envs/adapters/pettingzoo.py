@@ -18,7 +18,7 @@ from fastrl.envs.viewer import RENDER_MODES, Viewer
 
 
 class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
-    """One environment of several agents with PettingZoo's dicts by name: "agent_0", "agent_1" and so on.
+    """One environment of several agents with PettingZoo's dicts by name: "agent_0", "agent_1" and so on::
 
         env = PettingZooEnv(make_multi("fastrl/coop-highway-v0", 1, autoreset_mode="disabled"))
         obs, infos = env.reset(seed=0)
