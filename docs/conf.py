@@ -34,6 +34,8 @@ myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_type_aliases = {name: name for name in ("ArrayLike", "DTypeLike")}
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 # Gymnasium's docstrings of `step` and `reset` are in its own documentation.
@@ -47,6 +49,8 @@ suppress_warnings = ["ref.python"]
 html_theme = "pydata_sphinx_theme"
 html_title = f"fastrl {release}"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["fastrl.css"]
 html_theme_options = {
     "navigation_with_keys": False,
     "show_toc_level": 2,

@@ -1,7 +1,7 @@
 """A Sphinx extension that reads docstrings as they are written here, and the stubs of compiled modules.
 
-The directive `.. stub:: fastrl._native._rust` documents a stub as a whole, `.. stub:: fastrl._native._rust.Producer` with
-the option `:as: fastrl.queue.Producer` one class of it under its public name.
+The directive `.. stub:: fastrl._native._rust` documents a whole stub; `.. stub:: fastrl._native._rust.Producer` with
+the option `:as: fastrl.queue.Producer` documents one class of it under its public name.
 """
 
 import ast
@@ -28,6 +28,7 @@ Function = ast.FunctionDef
 def setup(app: Sphinx) -> dict[str, Any]:
     # Before Napoleon, which has the priority 500.
     app.connect("autodoc-process-docstring", _prepare, priority=100)
+    app.connect("doctree-read", _tidy_fields)
     app.add_directive("stub", Stub)
     return {"parallel_read_safe": True}
 
@@ -37,6 +38,16 @@ def _prepare(app: Sphinx, what: str, name: str, documented: Any, options: Any, l
     if what in ("attribute", "property", "data"):
         # Napoleon would take what precedes a colon in the first line for a type.
         lines.insert(0, "")
+
+
+def _tidy_fields(app: Sphinx, doctree: nodes.document) -> None:
+    """Sets dashes between names and their descriptions, and calls attributes what they are."""
+    texts = {" -- ": " – ", "Variables": "Attributes"}
+    for text in list(doctree.findall(nodes.Text)):
+        if text in texts and text.parent is not None:
+            is_label = isinstance(text.parent, nodes.field_name)
+            if is_label or text == " -- ":
+                text.parent.replace(text, nodes.Text(texts[text]))
 
 
 def as_rst(lines: Sequence[str]) -> list[str]:

@@ -161,7 +161,7 @@ class Command(SphinxDirective):
 def help_text(words: list[str]) -> str:
     """What `fastrl WORDS --help` prints."""
     with (
-        mock.patch.dict(os.environ, COLUMNS="100"),
+        mock.patch.dict(os.environ, COLUMNS="92"),
         contextlib.redirect_stdout(io.StringIO()) as out,
         contextlib.suppress(SystemExit),
     ):
