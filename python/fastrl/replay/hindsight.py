@@ -1,16 +1,19 @@
 """Transitions with goals that were achieved later (Andrychowicz et al., "Hindsight Experience Replay", 2017)."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fastrl._native import _replay_samplers
 from fastrl.replay.samplers import Batch, UniformSampler, seed_bits
 from fastrl.replay.storage import Replay
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _STRATEGIES = ("future", "final", "episode")
 
@@ -102,7 +105,7 @@ class HindsightSampler(UniformSampler):
         if self._terminated_fn is not None:
             ended = _check_shape("terminated_fn", self._terminated_fn(reached, wanted), count)
             batch.terminated[:count] = ended
-            continues = (~batch.terminated[:count]).to(torch.float32)
+            continues = (~batch.terminated[:count]).float()
             batch.discounts[:count] = continues * float(np.float32(self._gamma))
 
 

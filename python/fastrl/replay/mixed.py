@@ -1,14 +1,18 @@
 """Minibatches of which an exact part comes from a second replay, such as one of demonstrations."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from fastrl.replay.samplers import Batch, PrioritizedSampler, UniformSampler
+from fastrl.replay.samplers import Batch, PrioritizedSampler, UniformSampler, is_tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class MixedSampler(UniformSampler):
@@ -91,8 +95,6 @@ def _part(
     arrays: dict[str, NDArray[np.generic]], batch: Batch, place: slice
 ) -> tuple[dict[str, NDArray[np.generic]], Batch]:
     """A part of a batch, in the same memory."""
-    tensors: dict[str, Any] = {
-        name: value[place] for name, value in vars(batch).items() if isinstance(value, Tensor)
-    }
+    tensors: dict[str, Any] = {name: value[place] for name, value in vars(batch).items() if is_tensor(value)}
     extra = MappingProxyType({name: value[place] for name, value in batch.extra.items()})
     return {name: array[place] for name, array in arrays.items()}, Batch(**tensors, extra=extra)

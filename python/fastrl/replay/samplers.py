@@ -1,18 +1,25 @@
-"""Samplers of single transitions: uniform and prioritized, with n-step returns."""
+"""Samplers of single transitions: uniform and prioritized, with n-step returns.
 
+PyTorch is imported when a sampler is made: storage alone does not need it.
+"""
+
+from __future__ import annotations
+
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeGuard, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fastrl._native import _replay_samplers
 from fastrl.replay.storage import Replay
 from fastrl.utils.arguments import as_integer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BatchT = TypeVar("BatchT")
 # Shape and dtype of an array.
@@ -69,6 +76,8 @@ class BatchSampler(Generic[BatchT]):
 
     def _build(self, core: Any, pin_memory: bool | None) -> None:
         """Takes the compiled sampler and allocates the batches."""
+        import torch
+
         self._core = core
         pinned = torch.cuda.is_available() if pin_memory is None else pin_memory
         self._sets = [self._new_batch(pinned) for _ in range(ROTATION)]
@@ -94,6 +103,8 @@ class BatchSampler(Generic[BatchT]):
 
     def _new_batch(self, pinned: bool) -> tuple[dict[str, NDArray[Any]], BatchT]:
         """Arrays for the compiled sampler, and the same memory as tensors."""
+        import torch
+
         tensors = {}
         for name, (shape, dtype) in self._fields().items():
             # Uniform samplers do not write the weights.
@@ -246,6 +257,8 @@ class PrioritizedSampler(UniformSampler):
 
     def state_dict(self) -> dict[str, Any]:
         """The states of the generator and of the priorities; the storage is saved separately."""
+        import torch
+
         core = self._core.state()
         return {
             **super().state_dict(),
@@ -277,8 +290,14 @@ def seed_bits(seed: int) -> int:
     return int(np.random.SeedSequence(as_integer("seed", seed, 0, None)).generate_state(1, np.uint64)[0])
 
 
+def is_tensor(value: object) -> TypeGuard[Tensor]:
+    """Whether a value is a tensor of PyTorch, which need not be installed."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
 def _flat(values: Tensor | NDArray[Any], dtype: Any, name: str) -> NDArray[Any]:
-    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    array = values.detach().cpu().numpy() if is_tensor(values) else np.asarray(values)
     wanted = "iu" if dtype is np.int64 else "f"
     if array.dtype.kind not in wanted:
         raise TypeError(f"{name} must be of dtype {np.dtype(dtype)}, got {array.dtype}")

@@ -1,14 +1,19 @@
 """Sequences of steps, for recurrent learners (Kapturowski et al., "Recurrent experience replay", R2D2, 2019)."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
 from fastrl._native import _replay_samplers
 from fastrl.replay.samplers import BatchSampler, Field, seed_bits
 from fastrl.replay.storage import Replay
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
