@@ -6,11 +6,11 @@ a step which ends an episode takes a thousand times as long as the others. In lo
 step, which suits it; highways end when they crash, each at its own time.
 """
 
+from fastrl.benchmarks.plans import make_plan, random_weights
 from fastrl.collectors.synchronous import native_collector
 from fastrl.envs.spec import EnvSpec
 from fastrl.utils.output import plain_console
 from fastrl.utils.tables import show
-from plans import make_plan, random_weights
 from rounds import number_table, rate
 
 CASES = {

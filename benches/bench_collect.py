@@ -7,18 +7,18 @@ as those of a simulator do that waits for another machine: eight of them fit on 
 faster together than the cores are.
 """
 
-import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 
+from fastrl.benchmarks.plans import make_plan, random_weights
+from fastrl.benchmarks.results import Benchmark, Case
 from fastrl.collectors.factory import make_collector
 from fastrl.collectors.protocol import Plan
 from fastrl.envs.spec import EnvSpec
 from fastrl.envs.toys.uneven import UnevenEnv
 from fastrl.utils.seeding import env_seed
-from plans import make_plan, random_weights
 from rounds import measure_in_turns
 
 WORKERS = 8
@@ -83,18 +83,15 @@ def work_rate(method: str, plan: Plan, seconds: float = SECONDS) -> tuple[float,
         ("bimodal: a twentieth takes 20 times as long", {"distribution": "bimodal"}),
     ],
 )
-def test_executor_beside_sync(name: str, options: dict[str, str]) -> None:
+def test_executor_beside_sync(name: str, options: dict[str, str], record: Callable[..., Benchmark]) -> None:
     plan = plan_of(**options)
     rates = measure_in_turns(
         {method: lambda method=method: work_rate(method, plan)[0] for method in ("executor", "sync")}, ROUNDS
     )
-    executor, sync = (statistics.median(rates[method]) for method in ("executor", "sync"))
-    ratio = statistics.median(a / b for a, b in zip(rates["executor"], rates["sync"], strict=True))
-    print(
-        f"\nsleeping steps, {name}; {WORKERS} workers: executor {executor / WORKERS:.1%} of the ideal,"
-        f" sync {sync / WORKERS:.1%}; executor {ratio:.2f} times sync (medians of {ROUNDS})"
-    )
-    assert ratio > 1
+    about = f"Steps that sleep; {WORKERS} workers, of which as many seconds a second are the ideal."
+    case = Case(name, {f"fastrl, {method}": of for method, of in rates.items()})
+    record("Executor beside sync", "seconds of environments/s", [case], ["fastrl, executor"], about=about)
+    assert case.ratio("fastrl, executor", "fastrl, sync").median > 1
 
 
 @pytest.mark.parametrize("name", list(NETWORKS))

@@ -18,6 +18,7 @@ from gymnasium.spaces import Box, Discrete
 from fastrl.algorithms.ppo import PPO
 from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Problem
+from fastrl.benchmarks.results import Case
 from fastrl.collectors.protocol import Plan
 from fastrl.collectors.synchronous import native_collector
 from fastrl.envs.cage2.env import Cage2VectorEnv
@@ -91,26 +92,22 @@ class StableBaselines3:
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_ppo_beside_stable_baselines3(activation):
+def test_ppo_beside_stable_baselines3(activation, record):
     # A minibatch size that divides the rollout, so that both libraries take the same gradient steps.
     config = PPOConfig(activation=activation, num_steps=100, minibatch_size=NUM_ENVS * 100 // 8)
     ours, theirs = Ours(config), StableBaselines3(config)
     for learner in (ours, theirs):
         learner.round()  # warm-up
     ours.watch.reset()
-    speeds = measure_in_turns({learner: learner.round for learner in (ours, theirs)}, ROUNDS)
-    fast, slow = map(statistics.median, speeds.values())
-    ratio = statistics.median(a / b for a, b in zip(*speeds.values(), strict=True))
+    speeds = measure_in_turns({"fastrl": ours.round, "Stable-Baselines3": theirs.round}, ROUNDS)
     total = sum(ours.watch.seconds.values())
-    print(f"\nPPO on CAGE 2, 2x64 {activation}, {NUM_ENVS} environments, {torch.get_num_threads()} threads")
-    print(f"  fastrl             {fast:10,.0f} steps/s")
+    about = f"{NUM_ENVS} environments, {torch.get_num_threads()} threads, the first two million steps"
+    record(
+        "Training by PPO on CAGE 2", "steps/s", [Case(f"2x64 {activation}", speeds)], ["fastrl"], about=about
+    )
     for name, seconds in ours.watch.seconds.items():
         print(f"    {name:<16} {seconds / total:10.1%}")
-    print(f"  Stable-Baselines3  {slow:10,.0f} steps/s")
-    print(f"  ratio              {ratio:10.1f}")
     assert set(ours.watch.seconds) == {"waiting", "inference", "buffer", "returns", "update"}
-    assert fast > 0
-    assert slow > 0
 
 
 def test_ppo_defaults():
@@ -207,7 +204,7 @@ def sb3_steps(space, steps, obs_dim, config):
     ids=["64x64-batch-64", "256x256-batch-64", "64x64-batch-4096"],
 )
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_gradient_steps(hidden, minibatch_size, steps, obs_dim, space, activation):
+def test_gradient_steps(hidden, minibatch_size, steps, obs_dim, space, activation, record):
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     config = {"hidden": hidden, "minibatch_size": minibatch_size, "activation": activation, "num_epochs": 4}
@@ -217,9 +214,10 @@ def test_gradient_steps(hidden, minibatch_size, steps, obs_dim, space, activatio
     }
     for measure in contenders.values():
         measure()  # warm-up
-    rates = {name: statistics.median(all_) for name, all_ in measure_in_turns(contenders, ROUNDS).items()}
+    names = {"compiled": "fastrl, compiled", "torch": "fastrl, PyTorch"}
+    rates = {names.get(name, name): each for name, each in measure_in_turns(contenders, ROUNDS).items()}
     torch.set_num_threads(before)
-    print(f"\ngradient steps, {hidden} {activation}, minibatches of {minibatch_size}, one thread")
-    for name, rate in rates.items():
-        print(f"  {name:<18} {rate:9,.0f} /s   {1e3 / rate:8.3f} ms")
-    assert rates["compiled"] > rates["torch"]
+    case = Case(f"{'x'.join(map(str, hidden))} {activation}, minibatches of {minibatch_size}", rates)
+    about = "One thread; steps per second of processor time."
+    record("Gradient steps of PPO", "gradient steps/s", [case], list(names.values()), about=about)
+    assert case.ratio("fastrl, compiled", "fastrl, PyTorch").median > 1

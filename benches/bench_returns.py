@@ -1,13 +1,15 @@
 """Compiled returns and advantages against numpy. Run: ``pytest benches/bench_returns.py -s``."""
 
+import functools
 import inspect
-import statistics
 import time
 
 import numpy as np
 import pytest
 
 from fastrl._native import _returns
+from fastrl.benchmarks.results import Case
+from rounds import measure_in_turns
 
 SHAPES = [(128, 8), (100, 256), (100, 1024), (16, 4096)]
 REPEATS = 20
@@ -79,28 +81,32 @@ def rollout(shape):
     }
 
 
-def nanoseconds(function):
-    times = []
-    for _ in range(REPEATS):
-        start = time.perf_counter_ns()
-        function()
-        times.append(time.perf_counter_ns() - start)
-    return statistics.median(times)
+def steps_per_second(function, size):
+    start = time.perf_counter()
+    function()
+    return size / (time.perf_counter() - start)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_compiled_against_numpy(name):
+def test_compiled_against_numpy(name, record):
     slow, numbers = FUNCTIONS[name]
     fast = getattr(_returns, name)
-    print(f"\n{name:<20} {'compiled':>10} {'numpy':>10}   (ns a step)")
+    cases = []
     for shape in SHAPES:
         everything = rollout(shape)
         arrays = {key: everything[key] for key in inspect.signature(fast).parameters if key in everything}
         names = [key for key in ("advantages", "returns") if key in inspect.signature(fast).parameters]
         expected, results = ({key: np.empty(shape, np.float32) for key in names} for _ in range(2))
-        size = shape[0] * shape[1]
-        slow_time = nanoseconds(lambda out=expected, a=everything: slow(a, **out, **numbers)) / size
-        fast_time = nanoseconds(lambda out=results, a=arrays: fast(**a, **out, **numbers)) / size
+        calls = {
+            "fastrl": functools.partial(fast, **arrays, **results, **numbers),
+            "numpy": functools.partial(slow, everything, **expected, **numbers),
+        }
+        measures = {
+            each: functools.partial(steps_per_second, call, shape[0] * shape[1])
+            for each, call in calls.items()
+        }
+        rates = measure_in_turns(measures, REPEATS)
         for key in names:
             np.testing.assert_allclose(results[key], expected[key], rtol=1e-4, atol=1e-4)
-        print(f"  {shape!s:<18} {fast_time:10.2f} {slow_time:10.2f}   {slow_time / fast_time:5.1f} x")
+        cases.append(Case(f"{name}, {shape[0]} steps of {shape[1]} environments", rates))
+    record("Returns and advantages", "steps/s", cases, ["fastrl"])

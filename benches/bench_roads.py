@@ -6,10 +6,12 @@ is what ``bench_traffic.py`` says. Actions are random.
 
 import importlib.util
 import sys
+from collections.abc import Callable
 
 import pytest
 
 from bench_traffic import NUM_ENVS, compare, envpool_python  # noqa: F401 (a fixture)
+from fastrl.benchmarks.results import Benchmark
 from fastrl.envs.traffic import ROAD_IDS
 
 # EnvPool has no ids of connected lanes.
@@ -25,9 +27,14 @@ ENVPOOL_IDS = (
 
 
 @pytest.mark.parametrize("env_id", ROAD_IDS)
-def test_roads(env_id: str, envpool_python: str | None) -> None:  # noqa: F811
+def test_roads(
+    env_id: str,
+    envpool_python: str | None,  # noqa: F811
+    record: Callable[..., Benchmark],
+) -> None:
     there = sys.executable if importlib.util.find_spec("highway_env") else None
     compare(
+        record,
         env_id,
         "environment steps",
         {

@@ -16,15 +16,16 @@ itself. What cannot be had is left out, with the reason.
 import importlib.util
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fastrl.benchmarks.results import Benchmark, Case
 from traffic_contenders import NUM_ENVS, NUM_RINGS
 
 ROUNDS = 5
@@ -64,10 +65,6 @@ class Process:
             raise RuntimeError(self._log.read().strip().splitlines()[-1:])
         self.speeds.append(float(json.loads(answer)))
 
-    @property
-    def median(self) -> float:
-        return statistics.median(self.speeds)
-
     def close(self) -> None:
         self._process.kill()
         self._process.communicate()
@@ -99,6 +96,7 @@ def envpool_python(tmp_path_factory: pytest.TempPathFactory) -> str | None:
 
 
 def compare(
+    record: Callable[..., Benchmark],
     title: str,
     unit: str,
     ours: dict[str, str],
@@ -107,17 +105,21 @@ def compare(
     rounds: int = ROUNDS,
     seconds: float = SECONDS,
 ) -> None:
-    """Measures in turns and prints a table: speeds, and ours over each of theirs.
+    """Measures in turns and records the speeds.
 
     Args:
+        record: the fixture.
         ours: contenders by the words of the table.
         theirs: the same, with the interpreter that has them; None leaves one out.
         rounds: how often each is measured.
         seconds: for how long each time; four times as long for highway-env.
     """
     processes = {label: Process(name) for label, name in ours.items()}
+    missing = {}
     for label, (name, python) in theirs.items():
-        if python is not None:
+        if python is None:
+            missing[label] = "not installed"
+        else:
             processes[label] = Process(name, python)
     try:
         for _ in range(rounds):
@@ -127,26 +129,25 @@ def compare(
                 except RuntimeError as error:
                     if label in ours:
                         raise
-                    print(f"\n{label} is left out: {error}")
+                    missing[label] = str(error)
                     processes.pop(label).close()
     finally:
         for process in processes.values():
             process.close()
-    print(f"\n{title}, one core, {unit} a second, median of {rounds}")
-    others = [label for label in theirs if label in processes]
-    print(f"{'':56}" + "".join(f"{'x ' + label.split(', ')[0]:>18}" for label in others))
-    for label, process in processes.items():
-        ratios = "".join(f"{process.median / processes[other].median:>18,.1f}" for other in others)
-        digits = 0 if process.median >= 100 else 1
-        print(f"{label:44}{process.median:>12,.{digits}f}" + (ratios if label in ours else ""))
-    best = max(processes[label].median for label in ours)
-    assert best > max((processes[other].median for other in others), default=0.0)
+    case = Case(title, {label: process.speeds for label, process in processes.items()})
+    result = record("Traffic on one core", f"{unit}/s", [case], list(ours), left_out=missing)
+    assert (
+        max(ratio.median for _, _, ratio in result.ratios(case)) > 1 if len(case.rates) > len(ours) else True
+    )
 
 
 @pytest.mark.parametrize(("name", "env_id"), [("highway", "highway-v0"), ("fast", "highway-fast-v0")])
-def test_highways(name: str, env_id: str, envpool_python: str | None) -> None:
+def test_highways(
+    name: str, env_id: str, envpool_python: str | None, record: Callable[..., Benchmark]
+) -> None:
     there = importlib.util.find_spec("highway_env") is not None
     compare(
+        record,
         env_id,
         "environment steps",
         {
@@ -160,9 +161,10 @@ def test_highways(name: str, env_id: str, envpool_python: str | None) -> None:
     )
 
 
-def test_rings() -> None:
+def test_rings(record: Callable[..., Benchmark]) -> None:
     there = sys.executable if importlib.util.find_spec("libsumo") else None
     compare(
+        record,
         "ring-v0, 22 vehicles",
         "environment steps",
         {f"fastrl, {NUM_RINGS}": "ring, here"},
@@ -173,13 +175,14 @@ def test_rings() -> None:
     )
 
 
-def test_cooperation() -> None:
+def test_cooperation(record: Callable[..., Benchmark]) -> None:
     python = os.environ.get("FASTRL_VMAS_PYTHON") or (
         sys.executable if importlib.util.find_spec("vmas") else None
     )
     if python is None:
         print("\nVMAS is left out: it is not installed; see FASTRL_VMAS_PYTHON")
     compare(
+        record,
         "coop-highway-v0, 15 agents",
         "environment steps",
         {

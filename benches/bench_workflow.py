@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from bench_cage2 import RandomSteps
+from fastrl.benchmarks.vector_envs import Cage2Steps
 from fastrl.envs.cage2.env import ACTIONS, Cage2VectorEnv, action_indices
 from fastrl.envs.cage2.workflow import WORKFLOWS, Cage2WorkflowVectorEnv, parse_workflow
 from fastrl.tasks.cage2.evaluate import RULESETS
@@ -28,10 +28,9 @@ GAMES = 1024
 
 
 def test_a_workflow_costs_the_simulator_little():
-    steps = {make: RandomSteps(GAMES, "mix", make=make) for make in (Cage2VectorEnv, Cage2WorkflowVectorEnv)}
-    speeds = measure_in_turns(
-        {make: lambda s=each: s.steps_per_second(0.1) for make, each in steps.items()}, 15
-    )
+    makers = (Cage2VectorEnv, Cage2WorkflowVectorEnv)
+    steps = {make: Cage2Steps(GAMES, "mix", make=make) for make in makers}
+    speeds = measure_in_turns({make: lambda s=each: s.measure(0.1) for make, each in steps.items()}, 15)
     plain, workflow = speeds.values()
     ratio = statistics.median(b / a for a, b in zip(plain, workflow, strict=True))
     print(f"\nCAGE 2 on one thread: {statistics.median(plain) / 1e6:.1f} million steps/s,", end=" ")

@@ -66,9 +66,7 @@ def undeclared(source: str, always: Iterable[str], on_call: Iterable[str], ours:
 @pytest.mark.parametrize("path", PACKAGE, ids=lambda path: str(path.relative_to(ROOT / "python")))
 def test_the_package_imports_what_is_declared(path: Path) -> None:
     always = [*PROJECT["dependencies"], *EXTRAS.get(NEED_EXTRA.get(path.stem, ""), [])]
-    extras = [
-        line for name, lines in EXTRAS.items() if name not in ("test", "bench", "dev") for line in lines
-    ]
+    extras = [line for name, lines in EXTRAS.items() if name not in ("test", "dev") for line in lines]
     assert undeclared(path.read_text(encoding="utf-8"), always, extras, {"fastrl"}) == set()
 
 

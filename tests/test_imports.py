@@ -20,6 +20,7 @@ ORDER = [
     "exports",
     "model",
     "model_arguments",
+    "benchmarks",
     "demos",
     "tuning",
     "tasks",

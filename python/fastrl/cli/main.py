@@ -1,5 +1,5 @@
 """The command line: ``fastrl train | tune | autotune | eval | export | render | demos | pipeline | runs | plot |
-verify``, and ``fastrl-train`` for the first.
+verify | bench``, and ``fastrl-train`` for the first.
 
 Each command imports what it needs when it runs: PyTorch takes seconds, ``fastrl --help`` should not.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from fastrl.cli.arguments import print_error
 from fastrl.cli.autotune import autotune
+from fastrl.cli.bench import bench
 from fastrl.cli.demos import demos
 from fastrl.cli.eval import evaluate
 from fastrl.cli.export import export
@@ -157,4 +158,5 @@ COMMANDS: dict[str, tuple[Callable[[str, list[str]], int], str]] = {
     "runs": (runs, "list run directories: environment, algorithm, steps, last return, state"),
     "plot": (plot, "draw learning curves of runs, with mean and spread over seeds"),
     "verify": (verify, "check the simulator of CAGE 2 against traces of CybORG"),
+    "bench": (bench, "measure this machine beside other libraries, and write JSON"),
 }

@@ -1,4 +1,4 @@
-"""Plans of collection with random actions or a network of random weights, for all benches."""
+"""Plans of collection with random actions or a network of random weights, for benchmarks."""
 
 import functools
 import math
@@ -36,11 +36,14 @@ def make_plan(
         obs_rows, action_space = obs_rows_of(made), made.action_space
     make_actor: ActorSpec = functools.partial(RandomActor, action_space)
     if hidden is not None:
-        discrete = isinstance(action_space, Discrete)
+        if isinstance(action_space, Discrete):
+            kind, outputs = "discrete", int(action_space.n)
+        else:
+            kind, outputs = "gaussian", math.prod(action_space.shape or ())
         architecture = {
-            "kind": "discrete" if discrete else "gaussian",
+            "kind": kind,
             "obs_dim": obs_rows.size,
-            "outputs": int(action_space.n) if discrete else math.prod(action_space.shape or ()),
+            "outputs": outputs,
             "hidden": list(hidden),
             "activation": activation,
         }

@@ -1,0 +1,1 @@
+"""Measurements of this machine beside other libraries: ``fastrl bench``. `results` has the files' format."""
