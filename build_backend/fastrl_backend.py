@@ -12,6 +12,7 @@ Run as a script, it builds the Cython extensions alone: ``python build_backend/f
 from __future__ import annotations
 
 import argparse
+import os
 import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -74,11 +75,12 @@ def cython_sources() -> list[Path]:
 
 
 def purge_foreign_modules() -> None:
-    """Deletes compiled modules of another Python version, and those whose source no longer exists.
+    """Deletes compiled modules of another Python version or architecture, and those whose source no longer exists.
 
     The wheel takes every ``.so`` in the package, so it would contain them.
     """
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    # setuptools, too, takes the suffix for another architecture from there.
+    suffix = os.environ.get("SETUPTOOLS_EXT_SUFFIX") or sysconfig.get_config_var("EXT_SUFFIX")
     ours = {f"{name}{suffix}" for name in [RUST_MODULE, *(source.stem for source in cython_sources())]}
     for module in PACKAGE.rglob("*.so"):
         if module.parent != NATIVE or module.name not in ours:
