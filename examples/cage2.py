@@ -16,7 +16,9 @@ def main(timesteps=2_000_000, episodes=200):
     for _ in range(10):
         actions = policy.act(obs, deterministic=True, action_mask=games.action_masks())
         obs, rewards, _, _, info = games.step(actions)
-        print(f"blue action {actions[0]:3d}, reward {rewards[0]:5.1f}, red holds {info['red_access'][0].tolist()}")
+        print(
+            f"blue action {actions[0]:3d}, reward {rewards[0]:5.1f}, red holds {info['red_access'][0].tolist()}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The examples, each run as its text says."""
+"""The examples, each run as its text says, or with small budgets."""
 
 import importlib
 import json
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pages
 import pytest
 from small_runs import differences, learnt, rows_of
 
@@ -53,8 +54,42 @@ def test_an_own_callback_has_five_lines_and_stops_the_training(tmp_path: Path) -
     assert 1_000 < int(said.split()[2].replace(",", "")) < 200_000
 
 
-def test_the_cross_entropy_method_has_eighty_lines_and_learns(example: Any, tmp_path: Path) -> None:
-    assert len((EXAMPLES / "own_algorithm.py").read_text().splitlines()) <= 80
+def test_there_are_few_examples_and_they_are_short() -> None:
+    scripts = sorted(EXAMPLES.glob("*.py"))
+    assert len(scripts) <= 8 and len(list(EXAMPLES.glob("notebooks/*.ipynb"))) == 3
+    for script in scripts:
+        lines = [line for line in script.read_text(encoding="utf-8").splitlines() if line.strip()]
+        assert len(lines) <= 60, f"{script.name} has {len(lines)} lines that are not empty"
+
+
+def test_an_own_environment_is_learned(example: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    example("own_environment").main()
+    before, after = (
+        float(line.partition("(")[2].partition(",")[0]) for line in capsys.readouterr().out.splitlines()
+    )
+    assert before < 60 < 80 < after
+
+
+def test_an_own_loop_learns_on_compiled_games(example: Any) -> None:
+    main = example("own_loop").main
+    assert main(updates=1) < -80 and main(updates=30) > -65
+
+
+@pytest.mark.parametrize("name", ["cage2", "traffic"])
+def test_the_simulators_are_trained_on(
+    name: str,
+    example: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pages.with_small_budgets(monkeypatch)
+    example(name).main()
+    assert "red holds" in capsys.readouterr().out if name == "cage2" else list(tmp_path.glob("films/*.gif"))
+
+
+def test_the_cross_entropy_method_learns(example: Any, tmp_path: Path) -> None:
     algo = example("own_algorithm").CEM
     model = fastrl.Model("CartPole-v1", algo=algo, num_envs=20, seed=0, collector="sequential")
     assert model.learn(80_000).evaluate(5)[0] > 400

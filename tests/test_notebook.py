@@ -1,10 +1,13 @@
-"""Training in a notebook: a real kernel of Jupyter, whose cells are run, interrupted and run again."""
+"""Training in a notebook: a real kernel of Jupyter, whose cells are run, interrupted and run again; and the example
+notebooks, with small budgets."""
 
 from __future__ import annotations
 
+import json
 import queue
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,8 @@ pytest.importorskip("ipykernel")
 PATIENCE = 240.0
 
 Run = Callable[..., str]
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +44,7 @@ def run() -> Iterator[Run]:
             kind, content = message["msg_type"], message["content"]
             if kind == "stream":
                 shown += content["text"]
-            elif kind in ("display_data", "execute_result"):
+            elif kind in ("display_data", "update_display_data", "execute_result"):
                 shown += content["data"].get("text/plain", "")
             elif kind == "error":
                 shown += f"{content['ename']}: {content['evalue']}\n"
@@ -69,8 +74,8 @@ small = dict(num_envs=4, num_steps=32, minibatch_size=64, hidden=[8], row_second
 model = fastrl.PPO("CartPole-v1", collector="sequential", **small)
 """)
     shown = run("model.learn(512); print(len(model.metrics), model.steps)")
-    # Without ipywidgets, which would draw a bar, progress is lines.
-    assert "steps (25%)" in shown and "4 512\n" in shown and "ipywidgets" not in shown
+    assert "[" + 30 * "█" + "] 100%  512/512 steps" in shown and "approx_kl" in shown and "4 512\n" in shown
+    assert "(" in run("print(model.evaluate(2))")
     shown = run(
         "model = fastrl.PPO('CartPole-v1', collector='sequential', **small)\nmodel.learn(10**8, callbacks=[Say()])",
         "under way",
@@ -98,3 +103,37 @@ def learn(env, collector):
     assert run("print(learn(Mine, 'auto'))") == "sequential\n"
     shown = run("learn(Mine, 'sync')").splitlines()[-1]
     assert "put the function that makes it into a module" in shown
+    # So is a network.
+    run("""
+import torch
+class Net(torch.nn.Module):
+    def __init__(self, obs_space, action_space):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+    def forward(self, obs):
+        found = self.layer(obs)
+        return found[:, :2], found[:, 2]
+small = dict(num_envs=2, num_steps=16, minibatch_size=16, n_workers=2, network=Net)
+""")
+    assert run("print(learn('CartPole-v1', 'auto'))") == "sequential\n"
+    shown = run("learn('CartPole-v1', 'executor')").splitlines()[-1]
+    assert "Net is defined in a notebook or a shell" in shown and "collect with 'sequential'" in shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_an_example_notebook_runs(notebook: Path, run: Run, tmp_path: Path) -> None:
+    run(f"""
+import os, sys
+os.chdir({str(tmp_path)!r})
+sys.path.insert(0, {str(ROOT / "tests" / "support")!r})
+os.environ["MPLBACKEND"] = "agg"
+import pages, pytest
+pages.with_small_budgets(pytest.MonkeyPatch())
+""")
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            shown = run("".join(cell["source"]))
+            assert "Error" not in shown, shown

@@ -43,7 +43,7 @@ def is_parallel(env: Any) -> bool:
 
 
 class ElsewhereError(ValueError):
-    """One process can build an environment and another one cannot; the message ends with what to do."""
+    """One process can build an environment or a network and another one cannot; the message ends with what to do."""
 
 
 def _elsewhere(problem: str, name: str) -> ElsewhereError:

@@ -1,6 +1,7 @@
 """Networks of the user's own: a ``torch.nn.Module`` by its import path, checked before anything depends on it."""
 
 import importlib
+import multiprocessing
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fastrl.envs.rows import ObsRows
+from fastrl.envs.spec import ElsewhereError
 from fastrl.networks.action_space import Actions
 from fastrl.networks.distributions import log_std_parameter
 from fastrl.networks.encoders import Decoder
@@ -27,6 +29,7 @@ def import_network(path: str) -> type[nn.Module]:
 
     Raises:
         ValueError: there is none, or it is no ``torch.nn.Module``.
+        ElsewhereError: this is a worker process, and the class is one of a notebook or shell.
     """
     module, colon, name = path.partition(":")
     if not colon:
@@ -34,6 +37,11 @@ def import_network(path: str) -> type[nn.Module]:
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
+        if module == "__main__" and multiprocessing.parent_process() is not None:
+            raise ElsewhereError(
+                f"network: {name} is defined in a notebook or a shell, so other processes cannot make it; put it into a"
+                f" module, such as my_module.py, and give 'my_module:{name}', or collect with 'sequential'"
+            ) from None
         raise ValueError(f"network {path}: {error}") from None
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise ValueError(f"network {path}: should be a subclass of torch.nn.Module, got {found!r}")

@@ -255,8 +255,8 @@ class BestCheckpoint(Callback):
 
 
 class ProgressBar(Callback):
-    """A progress bar on stderr, on a terminal and in notebooks (with ipywidgets); elsewhere a line from time to time.
-    For runs from Python that show nothing else."""
+    """A progress bar on stderr, on a terminal and in notebooks; elsewhere a line from time to time. For runs
+    from Python that show nothing else."""
 
     def __init__(self) -> None:
         self._progress: Progress | None = None

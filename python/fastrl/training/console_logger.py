@@ -12,13 +12,14 @@ from rich.text import Text
 from fastrl.training.logger import LoggedRun, Logger
 from fastrl.training.metrics import count, duration, rate
 from fastrl.training.row import Row
+from fastrl.utils.notebook_bar import NotebookBar
 from fastrl.utils.output import shows_bars
 from fastrl.utils.tables import print_lines
 
 
 class ConsoleLogger(Logger):
-    """A progress bar with a line of numbers on a terminal and in notebooks with ipywidgets; elsewhere a line every
-    ``interval`` seconds.
+    """A progress bar with a line of numbers on a terminal and in notebooks; elsewhere a line every ``interval``
+    seconds.
 
     Args:
         interval: seconds between lines where there is no terminal.
@@ -34,7 +35,10 @@ class ConsoleLogger(Logger):
         self._unprinted: Row | None = None
         self._pace = Pace(done)
         self._live: Live | None = None
-        if shows_bars(console):
+        self._notebook: NotebookBar | None = None
+        if console.is_jupyter and not console.quiet:
+            self._notebook = NotebookBar()
+        elif shows_bars(console):
             self._bar = Progress(
                 BarColumn(bar_width=None),
                 TextColumn("{task.percentage:>3.0f}%"),
@@ -53,6 +57,9 @@ class ConsoleLogger(Logger):
             self._bar.update(self._task, **self._fields(row.done))
             lines = Text("\n".join(_lines(self._numbers(row), self._console.width)), overflow="fold")
             self._live.update(Group(self._bar, lines))
+        elif self._notebook is not None:
+            numbers = "  ".join(self._numbers(row)[1:])
+            self._notebook.show(row.done / self._total, f"{self._notebook_text(row.done)}\n{numbers}")
         elif time.monotonic() - self._printed_at >= self._interval:
             self._print_row(row)
         else:
@@ -63,8 +70,14 @@ class ConsoleLogger(Logger):
         self._pace.add(done)
         if self._live is not None:
             self._bar.update(self._task, **self._fields(done))
+        elif self._notebook is not None:
+            self._notebook.show(done / self._total, self._notebook_text(done))
         elif time.monotonic() - self._printed_at >= self._interval:
             self._print(done, [f"{rate(self._pace.speed)} {self._unit}/s"])
+
+    def _notebook_text(self, done: int) -> str:
+        fields = self._fields(done)
+        return f"{fields['done']}  {rate(self._pace.speed)} {self._unit}/s  {fields['left']} left"
 
     def _print_row(self, row: Row) -> None:
         self._unprinted = None
@@ -92,6 +105,8 @@ class ConsoleLogger(Logger):
     def close(self) -> None:
         if self._live is not None:
             self._live.stop()
+        elif self._notebook is not None:
+            self._notebook.close()
         elif self._unprinted is not None:
             self._print_row(self._unprinted)
 

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColu
 from rich.progress import Progress as Bar
 from rich.table import Column
 
+from fastrl.utils.notebook_bar import NotebookBar
 from fastrl.utils.output import plain_console, shows_bars
 
 # With these options a command prints only its result.
@@ -23,8 +24,8 @@ _QUIET = {"-h", "--help", "--json", "--print-config"}
 class Progress:
     """Progress of one task, as a context manager.
 
-    On a terminal and in notebooks with ipywidgets it is a bar, which is removed at the end; elsewhere it is a line
-    every ``interval`` seconds.
+    On a terminal it is a bar, which is removed at the end, in notebooks one that stays; elsewhere it is a line every
+    ``interval`` seconds.
 
     Args:
         task: a present participle, such as "evaluating".
@@ -43,7 +44,10 @@ class Progress:
         self._interval = interval
         self._printed_at = time.monotonic()
         self._bar: Bar | None = None
-        if shows_bars(self._console):
+        self._notebook: NotebookBar | None = None
+        if self._console.is_jupyter and not self._console.quiet:
+            self._notebook = NotebookBar(task)
+        elif shows_bars(self._console):
             self._bar = Bar(
                 SpinnerColumn(),
                 TextColumn(
@@ -70,6 +74,8 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+        if self._notebook is not None:
+            self._notebook.close()
 
     def describe(self, task: str) -> None:
         """Changes the description of the task."""
@@ -79,11 +85,13 @@ class Progress:
     def advance(self, amount: float = 1) -> None:
         """Adds an amount of work that is done."""
         self._done += amount
+        share = math.nan if not self._total else self._done / self._total
         if self._bar is not None:
             self._bar.update(self._task, description=self._description, completed=self._done)
+        elif self._notebook is not None:
+            self._notebook.show(share, "", self._description)
         elif time.monotonic() - self._printed_at >= self._interval:
             self._printed_at = time.monotonic()
-            share = math.nan if not self._total else self._done / self._total
             text = self._description if math.isnan(share) else f"{self._description}: {share:.0%}"
             self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 

@@ -1,0 +1,71 @@
+"""Code and commands of the README and of the documentation's pages."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastrl.model import Model
+from fastrl.tasks.traffic.film import TrafficFilms
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# The largest budgets of trainings and evaluations of pages.
+TIMESTEPS, EPISODES = 1000, 2
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """Fenced blocks of a language. Fragments that do not run by themselves are `{code-block} python`."""
+    text = page.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Every command of the shell examples, without comments, redirections and variables of the environment."""
+    found: list[list[str]] = []
+    for line in "".join(blocks(page, "sh")).splitlines():
+        found.append([])
+        for word in shlex.split(line, comments=True):
+            if word in ("&&", ">"):
+                found.append([])
+            elif found[-1] or not re.match(r"[A-Z_]+=", word):
+                found[-1].append(word)
+    return [command for command in found if command]
+
+
+def with_small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes `learn` and `evaluate` of models, and films, take a fraction of what a page asks for."""
+    learn, evaluate = Model.learn, Model.evaluate
+
+    def short(self: Model, total_timesteps: int | None = None, **options: Any) -> Model:
+        if total_timesteps is not None:
+            total_timesteps = min(total_timesteps, TIMESTEPS)
+        if options.get("total_episodes") is not None:
+            options["total_episodes"] = min(options["total_episodes"], EPISODES)
+        return learn(self, total_timesteps, **options)
+
+    def scored(self: Model, episodes: int = EPISODES, **options: Any) -> tuple[float, float]:
+        return evaluate(self, min(episodes, EPISODES), **options)
+
+    monkeypatch.setattr(TrafficFilms, "fps", 2.0)
+    monkeypatch.setattr(Model, "learn", short)
+    monkeypatch.setattr(Model, "evaluate", scored)
+
+
+def run_blocks(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs the Python of a page from top to bottom, as in a Python shell: classes belong to this process alone."""
+    module = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    for number, code in enumerate(blocks(page, "python"), 1):
+        exec(compile(code, f"{name(page)}, block {number}", "exec"), module.__dict__)

@@ -1,0 +1,148 @@
+"""README and documentation: their Python runs, their commands and options exist, their links lead somewhere."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pages
+import pytest
+
+from fastrl.cli import main
+from fastrl.envs.cage2.baselines import BASELINES
+
+ROOT, README = pages.ROOT, pages.README
+OURS = ("fastrl", "fastrl-train")
+# Pages whose Python needs files that other commands make, or hours.
+NOT_RUN = {
+    "docs/algorithms/bc.md": "a recorded data set",
+    "docs/guides/demos.md": "a recorded data set",
+    "docs/guides/export.md": "an exported policy",
+    "docs/guides/ranks.md": "processes, which read the main module",
+    "docs/guides/tune.md": "minutes",
+}
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the run `runs/mine` that pages use."""
+    where = tmp_path_factory.mktemp("pages")
+    settings = [
+        "--total-timesteps",
+        "4096",
+        "--run.eval-episodes",
+        "0",
+        "--run-dir",
+        str(where / "runs/mine"),
+    ]
+    assert main.main_train(["cage2", "--preset", "smoke", *settings]) == 0
+    return where
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in pages.PAGES if pages.blocks(page, "python") and pages.name(page) not in NOT_RUN],
+    ids=pages.name,
+)
+def test_python_of_a_page_runs(page: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workplace)
+    pages.with_small_budgets(monkeypatch)
+    pages.run_blocks(page, monkeypatch)
+
+
+def test_pages_that_are_not_run_exist_and_compile() -> None:
+    for page in NOT_RUN:
+        found = pages.blocks(ROOT / page, "python")
+        assert found, f"{page} has no Python: take it off the list"
+        for code in found:
+            compile(code, page, "exec")
+
+
+def of(*names: str) -> list[tuple[Path, list[str]]]:
+    """The commands of all pages that begin with one of these names, each once."""
+    found: dict[tuple[str, ...], Path] = {}
+    for page in pages.PAGES:
+        for command in pages.commands(page):
+            if command[0] in names:
+                found.setdefault(tuple(command), page)
+    return [(page, list(command)) for command, page in found.items()]
+
+
+@pytest.mark.parametrize("command", [command for _, command in of(*OURS)], ids=" ".join)
+def test_commands_and_their_options_exist(
+    command: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name, *words = command
+    trains = name == "fastrl-train" or words[0] == "train"
+    words = words[1:] if name == "fastrl" and trains else words
+    needs_code = any(re.match(r"(my|own|toy|echo)_\w+[.:]|balance:|ferry:|mpe2", word) for word in words)
+    files = {"--resume", "--demos"} & set(words)
+    if trains and not needs_code and not files:
+        # Names and values are checked by the command itself.
+        assert main.main_train(["cage2", "--print-config"]) == 0
+        (tmp_path / "mine.toml").write_text(capsys.readouterr().out)
+        (tmp_path / "config.toml").write_text((tmp_path / "mine.toml").read_text())
+        assert main.main_train([*words, "--print-config"]) == 0
+        return
+    help_of = ["cage2"] if trains else words[: 2 if words[0] == "demos" else 1]
+    with pytest.raises(SystemExit) as left:
+        # A run that resumes has the options of its kind.
+        (main.main_train if trains else main.main)([*help_of, "--help-all" if trains else "--help"])
+    assert left.value.code == 0
+    known = set(re.findall(r"--[\w.-]+", capsys.readouterr().out))
+    if not (trains and (needs_code or files)):
+        assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known
+    for word in words:
+        if word.startswith("baseline:"):
+            assert word.removeprefix("baseline:") in BASELINES
+        if "*" in word:
+            assert list(ROOT.glob(word)), f"{word} matches no file"
+
+
+@pytest.mark.parametrize("command", [c for _, c in of("python") if c[2:]], ids=" ".join)
+def test_options_of_scripts_exist(command: list[str]) -> None:
+    if command[1] == "-m":
+        return
+    options = {word for word in command if word.startswith("--")}
+    script = [sys.executable, str(ROOT / command[1]), "--help"]
+    done = subprocess.run(script, check=True, capture_output=True, text=True)
+    assert options <= set(re.findall(r"--[\w.-]+", done.stdout))
+
+
+def test_extras_and_scripts_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {
+        extra
+        for _, command in of("pip")
+        for word in command
+        for group in re.findall(r"\[([\w,]+)\]", word)
+        for extra in group.split(",")
+    }
+    assert extras <= set(project["optional-dependencies"])
+    assert {command[0] for _, command in of(*OURS)} == set(project["scripts"])
+
+
+def test_paths_exist() -> None:
+    for page, command in of("pytest", "python", "bash"):
+        for word in itertools.takewhile(lambda word: not word.startswith("-"), command[1:]):
+            assert (ROOT / word).exists(), f"{pages.name(page)}, {' '.join(command)}: there is no {word}"
+    folders = "rust|cython|python|tests|benches|build_backend|examples|docs"
+    for page in pages.PAGES:
+        text = page.read_text(encoding="utf-8")
+        for path in re.findall(rf"`((?:{folders})/[\w./-]*)`", text):
+            assert (ROOT / path).exists(), f"{pages.name(page)}: there is no {path}"
+        for link in re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", text):
+            assert (page.parent / link).exists(), f"{pages.name(page)}: there is no {link}"
+
+
+def test_the_readme_is_short_and_has_the_commands_that_ci_runs() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    assert "\npip install . && fastrl-train cage2 " in text
+    assert "\npip install '.[test]' && pytest " in text
+    assert "\npip install '.[test]' && pytest\n" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
