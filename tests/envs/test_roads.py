@@ -24,6 +24,13 @@ def make(id: str, **options: Any) -> Any:  # noqa: A002
     return gymnasium.make(f"fastrl/{id}", **options)
 
 
+def one_of(batch: Any, i: int) -> Any:
+    """The i-th of a batch of observations, which are arrays, tuples of several agents or dicts."""
+    if isinstance(batch, tuple):
+        return tuple(one_of(part, i) for part in batch)
+    return {key: part[i] for key, part in batch.items()} if isinstance(batch, dict) else batch[i]
+
+
 @pytest.mark.parametrize(
     "id", ["merge-v0", "roundabout-v0", "intersection-v1", "two-way-v0", "exit-v0", "racetrack-v0"]
 )
@@ -38,19 +45,20 @@ def test_vectors_play_as_single_environments(id: str) -> None:  # noqa: A002
     obs, _ = vector.reset(seed=5)
     for i, env in enumerate(singles):
         own, info = env.reset(seed=5 + i)
-        np.testing.assert_equal(own, tuple(part[i] for part in obs) if isinstance(obs, tuple) else obs[i])
-        assert list(info)[:4] == ["speed", "crashed", "action", "rewards"]
+        np.testing.assert_equal(own, one_of(obs, i))
+        known = ["speed", "crashed", "action", "rewards"]
+        assert list(info)[:3] == known[:3] and (list(info)[3] == known[3] or id.startswith("parking"))
     vector.action_space.seed(0)
     actions = vector.action_space.sample()
     obs, rewards, *_ = vector.step(actions)
     for i, env in enumerate(singles):
         action = tuple(part[i] for part in actions) if isinstance(actions, tuple) else actions[i]
         own, reward, _, truncated, _ = env.step(action)
-        np.testing.assert_equal(own, tuple(part[i] for part in obs) if isinstance(obs, tuple) else obs[i])
+        np.testing.assert_equal(own, one_of(obs, i))
         assert np.mean(reward) == pytest.approx(rewards[i]) and not truncated
 
 
-@pytest.mark.parametrize("id", ["merge-v1", "intersection-v0", "intersection-multi-agent-v0"])
+@pytest.mark.parametrize("id", ["merge-v1", "intersection-v0", "intersection-multi-agent-v0", "parking-v0"])
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_states_continue_as_they_were(id: str, mode: AutoresetMode) -> None:  # noqa: A002
     env, twin = (RoadVectorEnv(4, id=id, autoreset_mode=mode, num_threads=1) for _ in range(2))

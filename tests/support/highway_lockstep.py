@@ -102,18 +102,24 @@ def keep_lane(vehicle: Any, space: Any, rng: np.random.Generator) -> Any:
 
 
 def apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """A mask of the numbers that differ by more than the tolerance and by more than the last bit of float32."""
+    """A mask of the numbers that differ by more than the tolerance and, in float32, by more than the last bit."""
     wide, narrow = a.astype(np.float64), b.astype(np.float64)
-    ulp = np.spacing(np.maximum(np.abs(wide), np.abs(narrow)).astype(np.float32))
+    is_double = a.dtype == np.float64 == b.dtype
+    ulp = 0.0 if is_double else np.spacing(np.maximum(np.abs(wide), np.abs(narrow)).astype(np.float32))
     # highway-env shows NaN where an obstacle lacks a feature.
     both = np.isnan(wide) & np.isnan(narrow)
     return ~both & ~(np.abs(wide - narrow) <= np.maximum(TOLERANCE, ulp))
 
 
 def flat(observation: Any) -> np.ndarray:
-    """An observation as one array; those of several agents side by side."""
+    """An observation as one array; those of several agents side by side, and the parts of a dict."""
     if isinstance(observation, tuple):
-        return np.concatenate([part.ravel() for part in observation])
+        return np.concatenate([flat(part).ravel() for part in observation])
+    if isinstance(observation, dict):
+        # Attributes are Python's numbers there.
+        parts = [observation[key] for key in sorted(observation)]
+        arrays = [part if isinstance(part, np.ndarray) else np.float64(part) for part in parts]
+        return np.concatenate([np.ravel(part) for part in arrays])
     return np.asarray(observation)
 
 
@@ -142,7 +148,12 @@ class Pair:
         # highway-env's pictures of unoccupied cells.
         warnings.filterwarnings("ignore", "invalid value encountered in cast")
         # With their wrappers: time limits, and rewards of each agent.
-        self.whole_reference: Any = gymnasium.make(id, config=config, disable_env_checker=True)
+        # These ids take no config when they are made.
+        fixed = id in ("parking-ActionRepeat-v0", "parking-parked-v0")
+        options = {} if fixed else {"config": config}
+        self.whole_reference: Any = gymnasium.make(id, disable_env_checker=True, **options)
+        if fixed:
+            self.whole_reference.unwrapped.configure(config)
         self.whole_ours: Any = gymnasium.make(f"fastrl/{id}", config=config, disable_env_checker=True)
         self.reference, self.ours = self.whole_reference.unwrapped, self.whole_ours.unwrapped
         self.lanes = self.ours._vector.lane_indices()
@@ -200,12 +211,13 @@ class Pair:
         same("truncated", theirs[3], mine[3])
         for key in {"speed", "crashed", "agents_rewards", "agents_terminated", "is_success"} & set(theirs[4]):
             near(f"info[{key!r}]", theirs[4][key], mine[4][key])
-        same("rewards", list(theirs[4]["rewards"]), list(mine[4]["rewards"]))
-        for key, value in theirs[4]["rewards"].items():
+        parts, own_parts = (info.get("rewards", {}) for info in (theirs[4], mine[4]))
+        same("rewards", list(parts), list(own_parts))
+        for key, value in parts.items():
             # After a reset highway-env's action is random, and these parts may depend on it.
             if key in ("lane_change_reward", "action_reward") and not self.stepped:
                 continue
-            near(f"info['rewards'][{key!r}]", value, mine[4]["rewards"][key])
+            near(f"info['rewards'][{key!r}]", value, own_parts[key])
         kind = self.reference.action_type
         kind = getattr(kind, "agents_action_types", [kind])[0]
         if theirs[4]["action"] is not None and "get_available_actions" in type(kind).__dict__:

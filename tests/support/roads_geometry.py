@@ -18,7 +18,9 @@ def differences(id: str, config: dict[str, object], points: int = 150) -> list[s
 
     gymnasium.logger.min_level = gymnasium.logger.ERROR
     gymnasium.register_envs(highway_env)
-    reference = gymnasium.make(id, config=config, disable_env_checker=True).unwrapped
+    # Some ids take no config when they are made.
+    options = {"config": config} if config else {}
+    reference = gymnasium.make(id, disable_env_checker=True, **options).unwrapped
     ours = gymnasium.make(f"fastrl/{id}", config=config, disable_env_checker=True).unwrapped
     ours.reset(seed=0)
     native = ours._vector._roads

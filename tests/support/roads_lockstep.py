@@ -19,7 +19,7 @@ from typing import Any
 
 from highway_lockstep import BEHAVIOUR, KEEPING, POLICIES, Case, Report, run_case
 
-from fastrl.envs.traffic.config_interfaces import VEHICLE_FEATURES
+from fastrl.envs.traffic.config_interfaces import GOAL_FEATURES, VEHICLE_FEATURES
 from fastrl.envs.traffic.roads_config import KINDS, Kind
 
 SEEDS = 4
@@ -55,6 +55,12 @@ def _observation(rng: random.Random, scenario: str, meta: bool) -> dict[str, Any
         "as_image": rng.random() < 0.3,
     }
     kinds: list[dict[str, Any]] = [table, table, grid]
+    if scenario == "parking":
+        features = rng.sample(GOAL_FEATURES, 6)
+        scales = [rng.choice([1, 5.5, 100, -3]) for _ in features]
+        goal = {"type": "KinematicsGoal", "features": features, "scales": scales}
+        attributes = {"type": "AttributesObservation", "attributes": ["time", "steps"]}
+        kinds = [KINDS["parking-v0"].defaults["observation"], goal, rng.choice([goal, attributes, *kinds])]
     if meta:
         kinds.append({"type": "TimeToCollision", "horizon": rng.choice([5, 10, 12.5])})
     return rng.choice(kinds)
@@ -137,6 +143,9 @@ def random_case(id: str, number: int) -> Case:  # noqa: A002
         "no_lanes": lambda: rng.randint(2, 6),
         "block_lane": lambda: rng.random() < 0.3,
         "force_decision": lambda: rng.random() < 0.3,
+        "success_goal_reward": lambda: rng.choice([0.12, 0.3, 0.45]),
+        "reward_weights": lambda: rng.choice([defaults["reward_weights"], [0.5, 1, 0.1, 0.1, 0, 0.3]]),
+        "add_walls": lambda: rng.random() < 0.8,
     }
     for key, default in defaults.items():
         if key in random_values:
@@ -144,7 +153,13 @@ def random_case(id: str, number: int) -> Case:  # noqa: A002
         elif key.endswith("_reward"):
             config[key] = _reward(rng, default)
     several = defaults["action"]["type"] == "MultiAgentAction"
-    if several:
+    if kind.scenario == "parking":
+        config["vehicles_count"] = rng.choice([defaults["vehicles_count"], 0, 5, 25, 30])
+        config["policy_frequency"] = rng.choice([defaults["policy_frequency"], 2, 5])
+        config["controlled_vehicles"] = rng.choice([1, 1, 1, 2, 4, 7])
+        several = observation["type"] == "KinematicsGoal" and rng.random() < 0.3
+        several = several and len(observation["features"]) == len(defaults["reward_weights"])
+    elif several:
         config["controlled_vehicles"] = rng.randint(1, 4)
     elif kind.without_meta:
         config["controlled_vehicles"] = rng.choice([1, 1, 1, 3])

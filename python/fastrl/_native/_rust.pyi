@@ -477,9 +477,14 @@ class RoadVec(_Vec):
         rewards: NDArray[np.float64],
         terminated: NDArray[np.bool_],
     ) -> None:
-        """Writes of each environment: the first agent's speed [N], m/s, whether it crashed [N] and whether it reached
-        its goal [N]; the parts of the shared reward [N, P]; the last actions, int64 [N, A] or float32 [N, A, n], the
-        neutral one after a reset; rewards [N, C] and ends [N, C] of the controlled vehicles."""
+        """Writes of each environment: the first agent's speed [N], m/s, and whether it crashed [N]; whether each
+        controlled vehicle reached its goal [N, C]; the parts of the shared reward [N, P]; the last actions, int64
+        [N, A] or float32 [N, A, n], the neutral one after a reset; rewards [N, C] and ends [N, C] of the controlled
+        vehicles."""
+
+    def observe_double(self, obs: NDArray[np.float64]) -> None:
+        """Writes the current observations in double precision [N * A, D], for the kinds that have it in highway-env
+        ("KinematicsGoal", "AttributesObservation"); zeros for others and before the first reset."""
 
     def vehicles(self, index: int) -> dict[str, NDArray[Any]]:
         """Copies of what environment `index` knows of its vehicles, in highway-env's order: float64 [V] x, y (m),

@@ -88,4 +88,6 @@ class SingleEnv(gymnasium.Env[NDArray[Any], Any]):
 
 def _first(obs: Any) -> Any:
     """The first observation of a batch; of several agents, each one's."""
-    return tuple(part[0] for part in obs) if isinstance(obs, tuple) else obs[0]
+    if isinstance(obs, tuple):
+        return tuple(map(_first, obs))
+    return {key: part[0, ...] for key, part in obs.items()} if isinstance(obs, dict) else obs[0]

@@ -188,6 +188,8 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
 
     # Actions that come as float64 are passed on as float64.
     _keeps_float64 = False
+    # Of the rows that `reset` and `step` make.
+    _row_dtype: type[np.floating] = np.float32
 
     def __init__(
         self,
@@ -215,8 +217,10 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
             if render_mode is not None:
                 self._viewer = Viewer(view, render_mode, fps=fps)
         self._info_of = info_of
-        # The info of an episode's last step has to be read before its environment is reset.
-        self._resets_in_python = self.autoreset_mode is AutoresetMode.SAME_STEP and info_of is not None
+        # The info of an episode's last step has to be read before its environment is reset, and its last observation
+        # where the compiled side does not write it in the precision of the rows.
+        reads_last = info_of is not None or self._row_dtype is not np.float32
+        self._resets_in_python = self.autoreset_mode is AutoresetMode.SAME_STEP and reads_last
         mode = AutoresetMode.DISABLED if self._resets_in_python else self.autoreset_mode
         self._native = native(mode.name.lower())
         self.num_envs = self._native.num_envs
@@ -245,7 +249,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
             raise ValueError(
                 f"options: expected 'reset_mask' or nothing, got {', '.join(map(repr, options))}"
             )
-        obs = np.empty(self._obs_shape, np.float32)
+        obs = np.empty(self._obs_shape, self._row_dtype)
         if mask is not None:
             self._native.observe(obs)
         self.reset_into(obs, seed=seed, reset_mask=mask)
@@ -319,12 +323,12 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """Steps every environment. In SAME_STEP mode, when episodes end, `info` has `final_obs` [N, *S] with
         its mask `_final_obs`, and `final_info` with `_final_info`."""
-        obs = np.empty(self._obs_shape, np.float32)
+        obs = np.empty(self._obs_shape, self._row_dtype)
         rewards = np.empty(self.num_envs, np.float64)
         terminations = np.empty(self.num_envs, np.bool_)
         truncations = np.empty(self.num_envs, np.bool_)
         same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
-        final_obs = np.zeros(self._obs_shape, np.float32) if same_step else None
+        final_obs = np.zeros(self._obs_shape, self._row_dtype) if same_step else None
         final_info = self._step(self._batch(actions), obs, rewards, terminations, truncations, final_obs)
         if self.render_mode == "human":
             self.render()
@@ -378,14 +382,14 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         final_obs: NDArray[np.float32] | None,
     ) -> dict[str, Any]:
         """Steps, and returns the info of the episodes that ended, if there is an `info_of`."""
-        if not self._resets_in_python or self._info_of is None:
+        if not self._resets_in_python:
             self._native.step(actions, obs, rewards, terminations, truncations, final_obs)
             return {}
         self._native.step(actions, obs, rewards, terminations, truncations)
         ended = terminations | truncations
         if not ended.any():
             return {}
-        final_info = self._info_of(self._native)
+        final_info = {} if self._info_of is None else self._info_of(self._native)
         if final_obs is not None:
             final_obs[ended] = obs[ended]
         self._native.reset(obs, None, ended)

@@ -19,7 +19,7 @@ use fastrl_core::traffic::coop::config::{self as coop, Difficulty, Task};
 use fastrl_core::traffic::highway::{Config, Highway};
 use fastrl_core::traffic::links::config as links;
 use fastrl_core::traffic::observation::{
-    Column, Feature, Kinematics, Layer, Limits, Observation, OccupancyGrid, TimeToCollision,
+    Column, Feature, Goal, Kinematics, Layer, Limits, Observation, OccupancyGrid, TimeToCollision,
 };
 use fastrl_core::traffic::raster::{View, draw};
 use fastrl_core::traffic::ring::config::{Config as RingConfig, Drive};
@@ -132,7 +132,8 @@ impl Seen for RoadEnv {
         look_at_scene(self);
         if self.has_vehicles() {
             self.parts();
-            self.has_succeeded();
+            self.has_succeeded(0);
+            self.observe_double(&mut vec![0.0; self.num_agents() * self.obs_len()]);
         }
         self.action_mask(&mut vec![0; self.num_agents() * self.mask_len()]);
     }
@@ -428,6 +429,21 @@ fn merge(observation: Observation) -> RoadEnv {
     roads("merge", options, observation, Ends::Together)
 }
 
+fn parking(ends: Ends) -> RoadEnv {
+    let options: &[(&str, &[f64])] = &[
+        ("collision_reward", &[-5.0]),
+        ("success_goal_reward", &[0.12]),
+        ("reward_weights", &[1.0, 0.3, 0.0, 0.0, 0.02, 0.02]),
+        ("controlled_vehicles", &[2.0]),
+        ("vehicles_count", &[6.0]),
+        ("add_walls", &[1.0]),
+        ("shown_features", &[1.0, 2.0, 3.0, 4.0, 6.0, 7.0]),
+        ("shown_scales", &[100.0, 100.0, 5.0, 5.0, 1.0, 1.0]),
+    ];
+    let features = vec![(Feature::X, 100.0), (Feature::SinH, 1.0)];
+    roads("parking", options, Observation::Goal(Goal { features }), ends)
+}
+
 fn intersection(observation: Observation, ends: Ends) -> RoadEnv {
     let options: &[(&str, &[f64])] = &[
         ("collision_reward", &[-5.0]),
@@ -494,7 +510,7 @@ proptest! {
 
     #[test]
     fn altered_states_are_refused_or_work(
-        kind in 0..22usize,
+        kind in 0..23usize,
         autoreset in prop_oneof![Just(Autoreset::SameStep), Just(Autoreset::NextStep), Just(Autoreset::Disabled)],
         steps in 0..12usize,
         changes in prop::collection::vec(any_change(), 1..4),
@@ -537,6 +553,7 @@ proptest! {
                 let make = || linked(links::Channel::Tr37885, links::Selection::Sensing, true);
                 attack(make, autoreset, steps, changes, noise)?;
             }
+            21 => attack(|| parking(Ends::Each), autoreset, steps, changes, noise)?,
             _ => attack(resources, autoreset, steps, changes, noise)?,
         }
     }
@@ -565,6 +582,7 @@ fn worlds_hold_no_more_memory_than_they_say() {
     check("highway", || highway(kinematics(true), meta()));
     check("coop", || cooperative(Task::Merge, coop::ActionType::Meta));
     check("intersection", || intersection(kinematics(true), Ends::Each));
+    check("parking", || parking(Ends::Each));
     check("links", || linked(links::Channel::Tr37885, links::Selection::Sensing, true));
     check("v2x", resources);
     check("ring", || ring(Drive::PiSaturation));

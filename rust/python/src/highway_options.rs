@@ -2,7 +2,8 @@
 
 use fastrl_core::traffic::action::{ActionType, Continuous, Span};
 use fastrl_core::traffic::observation::{
-    Column, Feature, Kinematics, Layer, Limits, Observation, OccupancyGrid, TimeToCollision,
+    Attribute, Attributes, Column, Feature, Goal, Kinematics, Layer, Limits, Observation, OccupancyGrid,
+    TimeToCollision,
 };
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
@@ -38,11 +39,15 @@ fn limits(ranges: &Bound<'_, PyDict>, name: &str) -> PyResult<Option<Limits>> {
     Ok(Some(Limits { low, high }))
 }
 
-fn column(ranges: &Bound<'_, PyDict>, name: &str) -> PyResult<Column> {
+fn feature(name: &str) -> PyResult<Feature> {
     let place = Feature::NAMES.iter().position(|n| *n == name).ok_or_else(|| {
         PyValueError::new_err(format!("features: expected names out of {}, got '{name}'", Feature::NAMES.join(", ")))
     })?;
-    Ok(Column { feature: Feature::ALL[place], limits: limits(ranges, name)? })
+    Ok(Feature::ALL[place])
+}
+
+fn column(ranges: &Bound<'_, PyDict>, name: &str) -> PyResult<Column> {
+    Ok(Column { feature: feature(name)?, limits: limits(ranges, name)? })
 }
 
 /// The observation that a dict describes. `step` is the time of one step, seconds.
@@ -54,6 +59,16 @@ pub(crate) fn observation(options: &Bound<'_, PyDict>, step: f64) -> PyResult<Ob
             step,
         }));
     }
+    if kind == "AttributesObservation" {
+        let names: Vec<String> = get(options, "attributes")?;
+        let attribute = |name: &String| {
+            let found = Attribute::ALL.into_iter().find(|(known, _)| known == name);
+            found
+                .map(|(_, attribute)| attribute)
+                .ok_or_else(|| PyValueError::new_err(format!("attributes: expected 'time' or 'steps', got '{name}'")))
+        };
+        return Ok(Observation::Attributes(Attributes(names.iter().map(attribute).collect::<PyResult<_>>()?)));
+    }
     let names: Vec<String> = get(options, "features")?;
     if names.is_empty() || names.len() > Feature::ALL.len() + 1 {
         return Err(PyValueError::new_err(format!(
@@ -61,6 +76,14 @@ pub(crate) fn observation(options: &Bound<'_, PyDict>, step: f64) -> PyResult<Ob
             Feature::ALL.len() + 1,
             names.len()
         )));
+    }
+    if kind == "KinematicsGoal" {
+        let scales: Vec<f64> = get(options, "scales")?;
+        if scales.len() != names.len() {
+            return Err(PyValueError::new_err(format!("scales: expected {}, got {}", names.len(), scales.len())));
+        }
+        let features = names.iter().zip(scales).map(|(name, scale)| Ok((feature(name)?, scale)));
+        return Ok(Observation::Goal(Goal { features: features.collect::<PyResult<_>>()? }));
     }
     let ranges: Bound<'_, PyDict> = get(options, "ranges")?;
     match kind.as_str() {
@@ -98,7 +121,8 @@ pub(crate) fn observation(options: &Bound<'_, PyDict>, step: f64) -> PyResult<Ob
             }))
         }
         _ => Err(PyValueError::new_err(format!(
-            "observation: expected 'Kinematics', 'TimeToCollision' or 'OccupancyGrid', got '{kind}'"
+            "observation: expected 'Kinematics', 'TimeToCollision', 'OccupancyGrid', 'KinematicsGoal' or \
+             'AttributesObservation', got '{kind}'"
         ))),
     }
 }

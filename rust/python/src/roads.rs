@@ -123,7 +123,7 @@ impl RoadVec {
         let (agents, controlled) = (self.config.agents, self.config.scenario.controlled());
         let speed = writeable::<f64>("speed", speed, &[n])?;
         let crashed = writeable::<Flag>("crashed", crashed, &[n])?;
-        let succeeded = writeable::<Flag>("succeeded", succeeded, &[n])?;
+        let succeeded = writeable::<Flag>("succeeded", succeeded, &[n, controlled])?;
         let parts = writeable::<f64>("parts", parts, &[n, names])?;
         let rewards = writeable::<f64>("rewards", rewards, &[n, controlled])?;
         let terminated = writeable::<Flag>("terminated", terminated, &[n, controlled])?;
@@ -163,7 +163,8 @@ impl RoadVec {
                 }
                 let own = i * controlled..(i + 1) * controlled;
                 if !env.has_vehicles() {
-                    (speed[i], crashed[i], succeeded[i]) = (0.0, 0, 0);
+                    (speed[i], crashed[i]) = (0.0, 0);
+                    succeeded[own.clone()].fill(0);
                     parts[i * names..(i + 1) * names].fill(0.0);
                     rewards[own.clone()].fill(0.0);
                     terminated[own].fill(0);
@@ -171,12 +172,24 @@ impl RoadVec {
                 }
                 let (vehicles, first) = (&episode.world.traffic.vehicles, episode.world.agents()[0]);
                 (speed[i], crashed[i]) = (vehicles.speed[first], u8::from(vehicles.crashed[first]));
-                succeeded[i] = u8::from(env.has_succeeded());
                 parts[i * names..(i + 1) * names].copy_from_slice(&env.parts()[..names]);
                 for (agent, row) in own.enumerate() {
                     (rewards[row], terminated[row]) = (env.own_reward(agent), u8::from(env.is_done(agent)));
+                    succeeded[row] = u8::from(env.has_succeeded(agent));
                 }
             }
+            Ok(())
+        })
+    }
+
+    fn observe_double(&self, py: Python<'_>, obs: &Bound<'_, PyAny>) -> PyResult<()> {
+        let rows = self.num_envs() * self.num_agents();
+        let obs = writeable::<f64>("obs", obs, &[rows, self.obs_dim()])?;
+        // SAFETY: checked, and the caller's for the length of this call.
+        let obs = unsafe { obs.slice_mut() };
+        let len = self.num_agents() * self.obs_dim();
+        self.venv.with(py, |venv| {
+            venv.envs().zip(obs.chunks_exact_mut(len)).for_each(|(env, obs)| env.observe_double(obs));
             Ok(())
         })
     }

@@ -23,6 +23,9 @@ ROAD_IDS: dict[str, int | None] = {
     "exit-v0": None,
     "exit-v1": None,
     "two-way-v0": 15,
+    "parking-v0": None,
+    "parking-ActionRepeat-v0": None,
+    "parking-parked-v0": None,
     "u-turn-v0": None,
     "u-turn-v1": None,
     "racetrack-v0": None,
@@ -43,12 +46,13 @@ for name, fast in (("highway", False), ("highway-fast", True)):
         kwargs={"fast": fast},
     )
 for name, most_steps in ROAD_IDS.items():
+    kind = "roads:OwnEndsRoad" if name in WRAPPED else "roads:Road"
+    if name.startswith("parking"):
+        kind = "parking:Parking"
     register(
         f"fastrl/{name}",
-        entry_point="fastrl.envs.traffic.roads:RoadEnv"
-        if name not in WRAPPED
-        else "fastrl.envs.traffic.roads:OwnEndsRoadEnv",
-        vector_entry_point="fastrl.envs.traffic.roads:RoadVectorEnv",
+        entry_point=f"fastrl.envs.traffic.{kind}Env",
+        vector_entry_point=f"fastrl.envs.traffic.{kind.replace('OwnEnds', '')}VectorEnv",
         max_episode_steps=most_steps,
         kwargs={"id": name},
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 from numpy.typing import NDArray
 
 from fastrl.envs.traffic.config_checks import (
@@ -32,6 +32,8 @@ VEHICLE_FEATURES = (
 )  # fmt: skip
 MOST_VEHICLES = 100_000
 MOST_CELLS = 10_000_000
+# Features that landmarks have, too.
+GOAL_FEATURES = ("presence", "x", "y", "vx", "vy", "cos_h", "sin_h", "cos_d", "sin_d")
 # Observations that are tables of vehicles.
 TABLES = ("Kinematics", "ExitObservation")
 
@@ -65,6 +67,18 @@ OBSERVATIONS: dict[str, dict[str, Any]] = {
 }
 # On roads with an exit only.
 EXIT_OBSERVATION = {"ExitObservation": OBSERVATIONS["Kinematics"]}
+# Where vehicles have goals only.
+GOAL_OBSERVATION: dict[str, dict[str, Any]] = {
+    # highway-env's own configs set `normalize`; it has no effect there either.
+    "KinematicsGoal": {"features": None, "scales": None, "normalize": True}
+}
+# On road networks only.
+ATTRIBUTES_OBSERVATION: dict[str, dict[str, Any]] = {"AttributesObservation": {"attributes": None}}
+ALL_OBSERVATIONS = OBSERVATIONS | EXIT_OBSERVATION | GOAL_OBSERVATION | ATTRIBUTES_OBSERVATION
+# Attributes of highway-env's environments that are numbers.
+ATTRIBUTES = ("time", "steps")
+# highway-env's order.
+GOAL_KEYS = ("observation", "achieved_goal", "desired_goal")
 ACTIONS: dict[str, dict[str, Any]] = {
     "DiscreteMetaAction": {"longitudinal": True, "lateral": True, "target_speeds": None},
     "ContinuousAction": {
@@ -92,19 +106,23 @@ LONGITUDINAL_META_ACTIONS = ("SLOWER", "IDLE", "FASTER")
 LATERAL_META_ACTIONS = ("LANE_LEFT", "IDLE", "LANE_RIGHT")
 
 
+def _check_names(where: str, names: Any, known: Sequence[str]) -> None:
+    """Checks a list of different names."""
+    if not isinstance(names, Sequence) or isinstance(names, str):
+        raise TypeError(f"{where}: expected a list of names, got {names!r}")
+    if not names:
+        raise ValueError(f"{where}: expected at least one name, got none")
+    for name in names:
+        choice(where, name, known)
+    if len(set(names)) != len(names):
+        raise ValueError(f"{where}: expected each name once, got {list(names)}")
+
+
 def _check_features(path: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
     """Checks the names of features and the ranges of their values, where they are given."""
     names, ranges = given["features"], given["features_range"]
     if names is not None:
-        where = f"{path}['features']"
-        if not isinstance(names, Sequence) or isinstance(names, str):
-            raise TypeError(f"{where}: expected a list of names, got {names!r}")
-        if not names:
-            raise ValueError(f"{where}: expected at least one name, got none")
-        for name in names:
-            choice(where, name, known)
-        if len(set(names)) != len(names):
-            raise ValueError(f"{where}: expected each name once, got {list(names)}")
+        _check_names(f"{path}['features']", names, known)
     if ranges is not None:
         where = f"{path}['features_range']"
         known_keys(where, ranges, dict.fromkeys(VEHICLE_FEATURES))
@@ -133,6 +151,24 @@ def _check_kinematics(path: str, given: Mapping[str, Any]) -> None:
         "include_obstacles",
         "flatten",
     )
+
+
+def _check_goal(path: str, given: Mapping[str, Any]) -> None:
+    if given["features"] is not None:
+        _check_names(f"{path}['features']", given["features"], GOAL_FEATURES)
+    if given["scales"] is None:
+        raise ValueError(f"{path}['scales']: expected a divisor for each feature, got none")
+    numbers(f"{path}['scales']", given["scales"], len(observation_features(given)))
+    if not all(given["scales"]):
+        raise ValueError(f"{path}['scales']: expected numbers other than 0, got {given['scales']!r}")
+    flag(f"{path}['normalize']", given["normalize"])
+
+
+def _check_attributes(path: str, given: Mapping[str, Any]) -> None:
+    where = f"{path}['attributes']"
+    if given["attributes"] is None:
+        raise ValueError(f"{where}: expected a list out of {', '.join(ATTRIBUTES)}, got none")
+    _check_names(where, given["attributes"], ATTRIBUTES)
 
 
 def _check_time_to_collision(path: str, given: Mapping[str, Any]) -> None:
@@ -201,6 +237,8 @@ def _check_discrete_action(path: str, given: Mapping[str, Any]) -> None:
 _CHECKS: dict[str, Callable[[str, Mapping[str, Any]], None]] = {
     "Kinematics": _check_kinematics,
     "ExitObservation": _check_kinematics,
+    "KinematicsGoal": _check_goal,
+    "AttributesObservation": _check_attributes,
     "TimeToCollision": _check_time_to_collision,
     "OccupancyGrid": _check_occupancy_grid,
     "DiscreteMetaAction": _check_meta_action,
@@ -233,7 +271,7 @@ def check_nested(path: str, given: Any, kinds: Mapping[str, dict[str, Any]], nou
 
 def time_steps(config: Mapping[str, Any]) -> int:
     """Cells along the time axis of a TimeToCollision observation."""
-    horizon = fill_defaults(config["observation"], OBSERVATIONS | EXIT_OBSERVATION)["horizon"]
+    horizon = fill_defaults(config["observation"], ALL_OBSERVATIONS)["horizon"]
     return int(horizon / (1 / config["policy_frequency"]))
 
 
@@ -259,9 +297,19 @@ def observation_features(observation: Mapping[str, Any]) -> list[str]:
     return first + last
 
 
-def observation_space(config: Mapping[str, Any]) -> Box:
-    """The observation space of highway-env: unbounded float32; times to collision in [0, 1]; images uint8."""
-    observation = fill_defaults(config["observation"], OBSERVATIONS | EXIT_OBSERVATION)
+def _unbounded(shape: tuple[int, ...]) -> Box:
+    return Box(-np.inf, np.inf, shape, np.float64)
+
+
+def observation_space(config: Mapping[str, Any]) -> Box | Dict:
+    """The observation space of highway-env: unbounded float32; times to collision in [0, 1]; images uint8; goals and
+    attributes in a Dict of float64."""
+    observation = fill_defaults(config["observation"], ALL_OBSERVATIONS)
+    if observation["type"] == "AttributesObservation":
+        return Dict({name: _unbounded(()) for name in observation["attributes"]})
+    if observation["type"] == "KinematicsGoal":
+        size = len(observation_features(observation))
+        return Dict({key: _unbounded((size,)) for key in GOAL_KEYS})
     if observation["type"] == "TimeToCollision":
         return Box(0, 1, (3, 3, time_steps(config)), np.float32)
     features = observation_features(observation)
@@ -271,6 +319,15 @@ def observation_space(config: Mapping[str, Any]) -> Box:
     if observation["as_image"]:
         return Box(0, 255, shape, np.uint8)
     return Box(-np.inf, np.inf, shape, np.float32)
+
+
+def flat_space(space: Box | Dict) -> Box:
+    """The space of flat observations; the parts of a Dict lie side by side, in float32."""
+    if isinstance(space, Dict):
+        return Box(
+            -np.inf, np.inf, (sum(math.prod(part.shape or ()) for part in space.values()),), np.float32
+        )
+    return Box(space.low.ravel(), space.high.ravel(), dtype=space.dtype.type)  # type: ignore[union-attr]
 
 
 def action_names(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -295,7 +352,13 @@ def action_space(config: Mapping[str, Any]) -> Discrete | Box:
 
 def native_observation(config: Mapping[str, Any], lanes: int) -> dict[str, Any]:
     """The observation for the compiled side; `lanes`: of the road that the observer starts on."""
-    observation = fill_defaults(config["observation"], OBSERVATIONS | EXIT_OBSERVATION)
+    observation = fill_defaults(config["observation"], ALL_OBSERVATIONS)
+    if observation["type"] == "AttributesObservation":
+        # In the order of the space, whose keys are sorted.
+        return {"type": observation["type"], "attributes": sorted(observation["attributes"])}
+    if observation["type"] == "KinematicsGoal":
+        scales = [float(scale) for scale in observation["scales"]]
+        return {"type": observation["type"], "features": observation_features(observation), "scales": scales}
     if observation["type"] == "TimeToCollision":
         return {"type": "TimeToCollision", "time_steps": time_steps(config)}
     kinds = {"features": observation_features(observation), "ranges": _ranges(observation, lanes)}

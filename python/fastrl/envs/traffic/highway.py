@@ -18,13 +18,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
-from fastrl.envs.traffic.config_interfaces import action_space, observation_space
+from fastrl.envs.traffic.config_interfaces import action_space, flat_space, observation_space
 from fastrl.envs.traffic.config_keys import MOST_ENVS
 from fastrl.envs.traffic.configured import ConfiguredEnv
 from fastrl.envs.traffic.highway_config import (
@@ -189,10 +189,9 @@ class HighwayMultiAgentVectorEnv(MultiAgentVectorEnv):
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
     ) -> None:
         settings, native = _simulator(num_envs, config, fast, num_threads)
-        space = observation_space(settings)
         super().__init__(
             native,
-            Box(space.low.ravel(), space.high.ravel(), dtype=space.dtype.type),  # type: ignore[union-attr]
+            flat_space(observation_space(settings)),
             action_space(settings),
             autoreset_mode=autoreset_mode,
             name="fastrl/highway-fast-v0" if fast else "fastrl/highway-v0",

@@ -17,18 +17,19 @@ each agent has its own reward and end.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import Space
-from gymnasium.spaces import Box, Discrete, Tuple
+from gymnasium.spaces import Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
-from fastrl.envs.traffic.config_interfaces import action_space, observation_space
+from fastrl.envs.traffic.config_interfaces import GOAL_KEYS, action_space, flat_space, observation_space
 from fastrl.envs.traffic.config_keys import MOST_ENVS
 from fastrl.envs.traffic.configured import ConfiguredEnv
 from fastrl.envs.traffic.roads_config import (
@@ -135,13 +136,63 @@ class _Team:
         truncations[:] = late.reshape(shape).any(axis=1)
 
 
+class _Double:
+    """The compiled environments with observations in float64 where the arrays are such. Everything else is passed
+    on."""
+
+    def __init__(self, native: _rust.RoadVec) -> None:
+        self.native = native
+        self.num_envs, self.num_agents, self.obs_dim = native.num_envs, native.num_agents, native.obs_dim
+        self._shape = (native.num_envs * native.num_agents, native.obs_dim)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.native, name)
+
+    def _single(self, obs: NDArray[Any]) -> NDArray[np.float32]:
+        """The array itself if it is float32, else one to be thrown away."""
+        return np.empty(self._shape, np.float32) if obs.dtype == np.float64 else obs
+
+    def reset(
+        self,
+        obs: NDArray[Any],
+        seeds: NDArray[np.uint64] | None = None,
+        reset_mask: NDArray[np.bool_] | None = None,
+        alive: NDArray[np.bool_] | None = None,
+    ) -> None:
+        self.native.reset(self._single(obs), seeds, reset_mask, alive)
+        if obs.dtype == np.float64:
+            rows = slice(None) if reset_mask is None else np.repeat(reset_mask, self.num_agents)
+            now = np.empty(self._shape)
+            self.native.observe_double(now)
+            obs[rows] = now[rows]
+
+    def observe(self, obs: NDArray[Any], alive: NDArray[np.bool_] | None = None) -> None:
+        self.native.observe(self._single(obs), alive)
+        if obs.dtype == np.float64:
+            self.native.observe_double(obs)
+
+    def step(
+        self,
+        actions: NDArray[Any],
+        obs: NDArray[Any],
+        rewards: NDArray[np.floating],
+        terminations: NDArray[np.bool_],
+        truncations: NDArray[np.bool_],
+        final_obs: NDArray[np.float32] | None = None,
+        alive: NDArray[np.bool_] | None = None,
+    ) -> None:
+        self.native.step(actions, self._single(obs), rewards, terminations, truncations, final_obs, alive)
+        if obs.dtype == np.float64:
+            self.native.observe_double(obs)
+
+
 def _read_info(native: _rust.RoadVec, config: Mapping[str, Any], scenario: str) -> dict[str, Any]:
     """highway-env's `info` of all environments."""
     n, space = native.num_envs, action_space(agent_config(config))
     discrete, controlled = isinstance(space, Discrete), int(config.get("controlled_vehicles", 1))
     agents, names = native.num_agents, native.part_names
     shape = (n, agents) if discrete else (n, agents, *(space.shape or ()))
-    speed, crashed, succeeded = np.empty(n), np.empty(n, np.bool_), np.empty(n, np.bool_)
+    speed, crashed, succeeded = np.empty(n), np.empty(n, np.bool_), np.empty((n, controlled), np.bool_)
     parts, action = np.empty((n, len(names))), np.empty(shape, np.int64 if discrete else np.float32)
     rewards, terminated = np.empty((n, controlled)), np.empty((n, controlled), np.bool_)
     native.info(speed, crashed, succeeded, parts, action, rewards, terminated)
@@ -149,12 +200,14 @@ def _read_info(native: _rust.RoadVec, config: Mapping[str, Any], scenario: str) 
         "speed": speed,
         "crashed": crashed,
         "action": action if is_multi_agent(config) else action[:, 0],
-        "rewards": dict(zip(names, parts.T.copy(), strict=True)),
     }
+    if names:
+        info["rewards"] = dict(zip(names, parts.T.copy(), strict=True))
     if scenario == "intersection":
         info |= {"agents_rewards": rewards, "agents_terminated": terminated}
-    if scenario == "exit":
-        info["is_success"] = succeeded
+    if scenario in ("exit", "parking"):
+        of_all = scenario == "parking" and is_multi_agent(config)
+        info["is_success"] = succeeded if of_all else succeeded[:, 0]
     return info
 
 
@@ -210,9 +263,16 @@ class RoadVectorEnv(NativeVectorEnv):
             self._agents = int(self.config["controlled_vehicles"])
             observations, actions = Tuple([observations] * self._agents), Tuple([actions] * self._agents)
         self._agent_obs = observation_space(single)
-        build: Any = native
+        if isinstance(self._agent_obs, Dict):
+            self._row_dtype = np.float64
+
+        def build(mode: str) -> Any:
+            self._roads = native(mode)
+            wrapped: Any = _Double(self._roads) if isinstance(self._agent_obs, Dict) else self._roads
+            return _Team(wrapped) if self._agents else wrapped
+
         super().__init__(
-            (lambda mode: _Team(build(mode))) if self._agents else build,
+            build,
             observations,
             actions,
             autoreset_mode=autoreset_mode,
@@ -223,12 +283,6 @@ class RoadVectorEnv(NativeVectorEnv):
             # As in highway-env, films run at twice real time.
             fps=2 * self.config["policy_frequency"],
         )
-
-    @property
-    def _roads(self) -> _rust.RoadVec:
-        native: Any = self._native
-        roads: _rust.RoadVec = native.native if self._agents else native
-        return roads
 
     def _batch(self, actions: Any) -> NDArray[Any]:
         if not self._agents:
@@ -241,11 +295,23 @@ class RoadVectorEnv(NativeVectorEnv):
         each = [as_actions(part, self._agent_space, (self.num_envs,), keep_float64=keep) for part in actions]
         return np.stack(each, axis=1)
 
-    def _as_obs(self, obs: NDArray[np.float32]) -> Any:
+    def _as_obs(self, obs: NDArray[Any]) -> Any:
         if not self._agents:
-            return super()._as_obs(obs)
-        each = obs.reshape(self.num_envs, self._agents, *(self._agent_obs.shape or ()))
-        return tuple(each[:, i].astype(self._agent_obs.dtype) for i in range(self._agents))
+            return self._of_agent(obs)
+        each = obs.reshape(self.num_envs, self._agents, -1)
+        return tuple(self._of_agent(each[:, i]) for i in range(self._agents))
+
+    def _of_agent(self, rows: NDArray[Any]) -> Any:
+        """Rows [N, D] in the form of the observation space of one agent."""
+        space, n = self._agent_obs, self.num_envs
+        if not isinstance(space, Dict):
+            return rows.reshape(n, *space.shape).astype(space.dtype, copy=False)
+        sizes = [math.prod(part.shape or ()) for part in space.values()]
+        parts = np.split(rows, np.cumsum(sizes)[:-1], axis=1)
+        named = {
+            key: part.reshape(n, *(space[key].shape or ())) for key, part in zip(space, parts, strict=True)
+        }
+        return {key: named[key] for key in (GOAL_KEYS if GOAL_KEYS[0] in named else named)}
 
     def read_info(self) -> dict[str, Any]:
         """The `info` without Gymnasium's masks."""
@@ -307,8 +373,8 @@ class RoadEnv(ConfiguredEnv):
 
     def _info(self, info: dict[str, Any]) -> dict[str, Any]:
         own = super()._info(info)
-        for key in ("agents_rewards", "agents_terminated"):
-            if key in own:
+        for key in ("agents_rewards", "agents_terminated", "is_success"):
+            if isinstance(own.get(key), np.ndarray):
                 own[key] = tuple(own[key].tolist())
         return own
 
@@ -352,7 +418,7 @@ class RoadMultiAgentVectorEnv(MultiAgentVectorEnv):
         space = observation_space(single)
         super().__init__(
             native,
-            Box(space.low.ravel(), space.high.ravel(), dtype=space.dtype.type),  # type: ignore[union-attr]
+            flat_space(space),
             action_space(single),
             autoreset_mode=autoreset_mode,
             name=f"fastrl/{id}",

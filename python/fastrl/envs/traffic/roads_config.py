@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fastrl.envs.traffic.config_checks import flag, known_keys, number
+from fastrl.envs.traffic.config_checks import flag, known_keys, number, numbers
 from fastrl.envs.traffic.config_interfaces import (
     ACTIONS,
+    ATTRIBUTES_OBSERVATION,
     EXIT_OBSERVATION,
+    GOAL_OBSERVATION,
     OBSERVATIONS,
+    VEHICLE_FEATURES,
     check_nested,
     fill_defaults,
     native_action,
     native_observation,
+    observation_features,
 )
 from fastrl.envs.traffic.config_keys import (
     BASE_DEFAULTS,
@@ -32,6 +36,8 @@ from fastrl.envs.traffic.config_keys import (
 
 ARMS = ("o0", "o1", "o2", "o3")
 MOST_AGENTS = 100
+# Observations that one scenario alone has.
+OWN_OBSERVATIONS = {"exit": EXIT_OBSERVATION, "parking": GOAL_OBSERVATION}
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,11 @@ class Kind:
 
     def connected(self) -> Kind:
         """The kind whose vehicles also see neighbours on connected roads."""
-        defaults = self.defaults | {"neighbour_vehicles_connected_lanes": True}
-        return Kind(**(self.__dict__ | {"defaults": defaults}))
+        return self.with_defaults(neighbour_vehicles_connected_lanes=True)
+
+    def with_defaults(self, **values: Any) -> Kind:
+        """The kind with other defaults of some keys."""
+        return replace(self, defaults=self.defaults | values)
 
     @property
     def own_keys(self) -> tuple[str, ...]:
@@ -367,6 +376,50 @@ _RACETRACK_OVAL = Kind(
     without_meta=True,
 )
 
+_PARKING_GOAL: dict[str, Any] = {
+    "type": "KinematicsGoal",
+    "features": ["x", "y", "vx", "vy", "cos_h", "sin_h"],
+    "scales": [100, 100, 5, 5, 1, 1],
+    "normalize": False,
+}
+
+
+def _check_weights(path: str, value: Any) -> None:
+    numbers(path, value, len(_PARKING_GOAL["features"]))
+    for i, weight in enumerate(value):
+        number(f"{path}[{i}]", weight, least=0)
+
+
+_PARKING = Kind(
+    "parking",
+    BASE_DEFAULTS
+    | {
+        "observation": _PARKING_GOAL,
+        "action": {"type": "ContinuousAction"},
+        "reward_weights": [1, 0.3, 0, 0, 0.02, 0.02],
+        "success_goal_reward": 0.12,
+        "collision_reward": -5,
+        "steering_range": math.pi / 4,  # it has no effect there either
+        "policy_frequency": 5,
+        "duration": 100,
+        "screen_width": 600,
+        "screen_height": 300,
+        "centering_position": [0.5, 0.5],
+        "scaling": 7,
+        "controlled_vehicles": 1,
+        "vehicles_count": 0,
+        "add_walls": True,
+    },
+    {
+        "reward_weights": _check_weights,
+        "steering_range": number,
+        # More find no place of their own there.
+        "controlled_vehicles": whole(1, 7),
+        "add_walls": flag,
+    },
+    start=14,
+)
+
 KINDS: dict[str, Kind] = {
     "merge-v0": _MERGE,
     "merge-v1": _MERGE.connected(),
@@ -385,6 +438,9 @@ KINDS: dict[str, Kind] = {
     "exit-v0": _EXIT,
     "exit-v1": _EXIT.connected(),
     "two-way-v0": _TWO_WAY,
+    "parking-v0": _PARKING,
+    "parking-ActionRepeat-v0": _PARKING.with_defaults(policy_frequency=1, duration=20),
+    "parking-parked-v0": _PARKING.with_defaults(vehicles_count=10),
     "u-turn-v0": _U_TURN,
     "u-turn-v1": _U_TURN.connected(),
     "racetrack-v0": _RACETRACK,
@@ -434,8 +490,10 @@ def check_config(kind: Kind, given: Mapping[str, Any], base: Mapping[str, Any]) 
     known_keys("config", given, kind.defaults)
     config = deepcopy({**base, **given})
     single = agent_config(config) if _check_multi_agent(kind, config) else config
-    observations = OBSERVATIONS | (EXIT_OBSERVATION if kind.scenario == "exit" else {})
+    observations = OBSERVATIONS | OWN_OBSERVATIONS.get(kind.scenario, {}) | ATTRIBUTES_OBSERVATION
     check_nested("config['observation']", single["observation"], observations, "observation")
+    if kind.scenario == "parking" and is_multi_agent(config):
+        _check_team_goals(single["observation"])
     check_nested("config['action']", single["action"], ACTIONS, "action")
     check_values(config, kind.checks)
     if kind.always_normalised or config.get("normalize_reward", False):
@@ -459,6 +517,18 @@ def check_config(kind: Kind, given: Mapping[str, Any], base: Mapping[str, Any]) 
         raise ValueError("config['collision_reward']: expected a number other than the best reward, 1, got 1")
     check_times(single)
     return config
+
+
+def _check_team_goals(observation: Mapping[str, Any]) -> None:
+    """Checks the observation of each of several agents in a car park, which `info["is_success"]` is computed from."""
+    wanted = len(_PARKING_GOAL["features"])
+    is_goal = observation["type"] == "KinematicsGoal"
+    if not is_goal or len(observation_features(observation)) != wanted:
+        raise ValueError(
+            f"config['observation']['observation_config']: expected KinematicsGoal with {wanted} features, as many as"
+            " reward_weights, because highway-env measures the success of each agent by what it observes; got"
+            f" {observation}"
+        )
 
 
 def _check_multi_agent(kind: Kind, config: Mapping[str, Any]) -> bool:
@@ -490,9 +560,14 @@ def native_options(kind: Kind, config: Mapping[str, Any], max_steps: int | None)
     if kind.scenario == "exit":
         # The last lane of the second section, beyond those of the first.
         single = single | {"exit_lane": 2 * int(config["lanes_count"])}
+    own = {key: _numbers(config[key]) for key in kind.own_keys}
+    if kind.scenario == "parking":
+        shown = single["observation"] if is_multi_agent(config) else _PARKING_GOAL
+        own["shown_features"] = [float(VEHICLE_FEATURES.index(name)) for name in observation_features(shown)]
+        own["shown_scales"] = _numbers(shown["scales"])
     return {
         "scenario": kind.scenario,
-        "options": {key: _numbers(config[key]) for key in kind.own_keys},
+        "options": own,
         "vehicle_type": VEHICLE_TYPES[config["other_vehicles_type"]],
         "simulation_frequency": float(config["simulation_frequency"]),
         "policy_frequency": float(config["policy_frequency"]),

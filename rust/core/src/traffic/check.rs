@@ -2,6 +2,7 @@
 
 use super::lane::Lane;
 use super::map::RoadMap;
+use super::obstacle::Landmark;
 use super::vehicles::{Driver, Gains, Step, Vehicles};
 use super::{Scratch, Traffic};
 use crate::env::ensure;
@@ -55,6 +56,11 @@ impl<M: RoadMap> Traffic<M> {
         ensure(
             self.vehicles.route.iter().all(|route| self.road.has_route(route)),
             "a vehicle plans to drive on a road that is not there",
+        )?;
+        let of_landmark = |Landmark { body: o, .. }: &Landmark| [o.x, o.y, o.heading, o.length, o.width];
+        ensure(
+            self.landmarks.iter().flat_map(of_landmark).all(f64::is_finite),
+            "a landmark has a number that is not finite",
         )?;
         self.vehicles.check(self.road.lanes().len(), self.target_speeds.len())
     }

@@ -6,6 +6,7 @@
 
 use super::Traffic;
 use super::map::RoadMap;
+use super::obstacle::{Landmark, Obstacle};
 use super::vehicles::{LENGTH, WIDTH};
 
 /// A turned rectangle, and how far it moves in the next frame.
@@ -101,6 +102,15 @@ fn apart(between: [f64; 2], approach: [f64; 2], a: [f64; 2], b: [f64; 2], half_a
 
 const HALF: [f64; 2] = [LENGTH / 2.0, WIDTH / 2.0];
 
+fn diagonal(length: f64, width: f64) -> f64 {
+    (length * length + width * width).sqrt()
+}
+
+/// Distance from the centre of what lies on the road within which a vehicle at rest may touch it.
+fn reach(o: &Obstacle) -> f64 {
+    (diagonal(LENGTH, WIDTH) + diagonal(o.length, o.width)) / 2.0
+}
+
 impl<M: RoadMap> Traffic<M> {
     fn body(&self, i: usize, dt: f64) -> Body {
         let v = &self.vehicles;
@@ -139,6 +149,26 @@ impl<M: RoadMap> Traffic<M> {
             }
         }
         self.scratch.pairs = pairs;
+        self.reach_landmarks(dt);
+    }
+
+    /// Marks the landmarks that vehicles touch.
+    fn reach_landmarks(&mut self, dt: f64) {
+        for k in 0..self.landmarks.len() {
+            let Landmark { body: o, reached } = &self.landmarks[k];
+            if *reached {
+                continue;
+            }
+            let reach = reach(o);
+            let (sin, cos) = o.heading.sin_cos();
+            let v = &self.vehicles;
+            let touches = |i: usize| {
+                let (dx, dy) = (o.x - v.x[i], o.y - v.y[i]);
+                let is_near = (dx * dx + dy * dy).sqrt() <= reach + v.speed[i] * dt;
+                is_near && meet(&self.body(i, dt), &Body::new([o.x, o.y], [cos, sin], o.length, o.width, [0.0; 2])).0
+            };
+            self.landmarks[k].reached = (0..v.len()).any(touches);
+        }
     }
 
     /// Lists the pairs that are near enough to collide, in highway-env's order.
@@ -147,7 +177,7 @@ impl<M: RoadMap> Traffic<M> {
         scratch.order.sort(v);
         let pairs = &mut scratch.pairs;
         pairs.clear();
-        let diagonal = (LENGTH * LENGTH + WIDTH * WIDTH).sqrt();
+        let diagonal = diagonal(LENGTH, WIDTH);
         let farthest = diagonal + v.speed.iter().fold(0.0, |a, &b| if b > a { b } else { a }) * dt;
         let by_rank = scratch.order.by_rank();
         for (rank, &a) in by_rank.iter().enumerate() {
@@ -172,7 +202,7 @@ impl<M: RoadMap> Traffic<M> {
             }
         }
         for (j, o) in road.obstacles().iter().enumerate() {
-            let reach = (diagonal + (o.length * o.length + o.width * o.width).sqrt()) / 2.0;
+            let reach = reach(o);
             for i in 0..v.len() {
                 let (dx, dy) = (o.x - v.x[i], o.y - v.y[i]);
                 if (dx * dx + dy * dy).sqrt() <= reach + v.speed[i] * dt {
@@ -187,6 +217,8 @@ impl<M: RoadMap> Traffic<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::traffic::road::Road;
+    use crate::traffic::vehicles::{Driver, Vehicle};
     use proptest::prelude::*;
 
     proptest! {
@@ -216,5 +248,25 @@ mod tests {
         // It will run into the other one by half a metre.
         assert_eq!(meet(&body(0.0, 0.0, 1.0), &body(5.5, 0.0, 0.0)), (false, Some([-0.5, 0.0])));
         assert_eq!(meet(&body(0.0, 0.0, 0.0), &body(1.0, 1.5, 0.0)), (true, Some([0.0, -0.5])));
+    }
+
+    #[test]
+    fn a_landmark_is_reached_by_the_first_touch_and_hinders_nobody() {
+        let mut traffic = Traffic::new(Road::straight(1, 1000.0, 30.0), vec![20.0]);
+        traffic.add(&Vehicle::new(Driver::Manual, 10.0, 0.0, 6.0));
+        let body = Obstacle::new(14.5, 0.0);
+        traffic.landmarks.push(Landmark { body, reached: false });
+        let mut reached = Vec::new();
+        for _ in 0..8 {
+            traffic.frame(0.25);
+            reached.push(traffic.landmarks[0].reached);
+        }
+        // Half of both lengths is 3.5 m: touched from x = 11 on, left behind at x = 18.
+        assert_eq!(reached, [true; 8]);
+        assert_eq!((traffic.vehicles.x[0], traffic.vehicles.speed[0]), (22.0, 6.0));
+        assert!(!traffic.vehicles.crashed[0] && traffic.vehicles.impact[0].is_none());
+        traffic.landmarks[0].reached = false;
+        traffic.frame(0.25);
+        assert!(!traffic.landmarks[0].reached, "too far away");
     }
 }

@@ -34,6 +34,7 @@ use serde::{Deserialize, Serialize};
 pub use behaviour::Model;
 pub use map::Neighbour;
 use map::{NO_NEIGHBOUR, RoadMap};
+use obstacle::{Landmark, Obstacle};
 use road::Road;
 use vehicles::{Driver, Vehicle, Vehicles};
 
@@ -42,6 +43,8 @@ use vehicles::{Driver, Vehicle, Vehicles};
 pub struct Traffic<M: RoadMap = Road> {
     pub road: M,
     pub vehicles: Vehicles,
+    /// Places to be reached: of vehicle `i` the place `i`, where vehicles have such.
+    pub landmarks: Vec<Landmark>,
     /// Evenly spaced speeds, from low to high, that `Meta` drivers choose from, m/s.
     target_speeds: Vec<f64>,
     /// How carefully traffic follows.
@@ -93,7 +96,7 @@ impl<M: RoadMap> Traffic<M> {
     pub fn new(road: M, target_speeds: Vec<f64>) -> Self {
         assert!(!target_speeds.is_empty(), "at least one target speed");
         let (vehicles, scratch) = (Vehicles::default(), Scratch::default());
-        Self { road, vehicles, target_speeds, model: Model::default(), scratch }
+        Self { road, vehicles, landmarks: Vec::new(), target_speeds, model: Model::default(), scratch }
     }
 
     pub fn target_speeds(&self) -> &[f64] {
@@ -127,6 +130,11 @@ impl<M: RoadMap> Traffic<M> {
         }
         let x = (speed - self.target_speeds[0]) / (self.target_speeds[last] - self.target_speeds[0]);
         (x * last as f64).round_ties_even().clamp(0.0, last as f64) as usize
+    }
+
+    /// All that lies on the road, in highway-env's order.
+    fn objects(&self) -> impl Iterator<Item = &Obstacle> {
+        self.landmarks.iter().map(|landmark| &landmark.body).chain(self.road.obstacles())
     }
 
     /// One frame of `dt` seconds: all vehicles decide in the order of the list, all move, collisions are found.

@@ -1,4 +1,4 @@
-//! Obstacles of the road.
+//! What lies on the road: obstacles, and places to be reached.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,4 +20,12 @@ impl Obstacle {
     pub fn new(x: f64, y: f64) -> Self {
         Self { x, y, heading: 0.0, length: 2.0, width: 2.0 }
     }
+}
+
+/// A place to be reached; vehicles drive over it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Landmark {
+    pub body: Obstacle,
+    /// True once a vehicle has touched it.
+    pub reached: bool,
 }

@@ -7,7 +7,7 @@ use super::Traffic;
 pub use super::lane::Line;
 use super::lane::Shape;
 use super::map::RoadMap;
-pub use super::obstacle::Obstacle;
+pub use super::obstacle::{Landmark, Obstacle};
 use super::vehicles;
 
 /// A simulator that has a scene.
@@ -23,6 +23,8 @@ pub struct Scene {
     pub lanes: Vec<LaneStrip>,
     pub cars: Vec<Car>,
     pub obstacles: Vec<Obstacle>,
+    /// Places to be reached.
+    pub landmarks: Vec<Landmark>,
     /// Radio links between cars, where they have radios.
     pub links: Vec<Link>,
     pub camera: Camera,
@@ -188,6 +190,7 @@ impl<M: RoadMap> Traffic<M> {
             lanes: lanes.collect(),
             cars: cars.collect(),
             obstacles: self.road.obstacles().to_vec(),
+            landmarks: self.landmarks.clone(),
             links: Vec::new(),
             camera,
             speeds,
@@ -250,6 +253,7 @@ mod tests {
             lanes: vec![lane],
             cars,
             obstacles: vec![],
+            landmarks: vec![],
             links: vec![],
             camera: Camera::Whole,
             speeds: [0.0, 30.0],

@@ -25,7 +25,7 @@ pub struct Kinematics {
     pub see_behind: bool,
     /// True if the directions to the destinations of others are seen.
     pub intentions: bool,
-    /// True if obstacles are seen.
+    /// True if obstacles and landmarks are seen.
     pub obstacles: bool,
     /// The observer's x is its place along this lane, if there is one; then the others are the nearest ones, shuffled or
     /// not (`ExitObservation`).
@@ -92,10 +92,10 @@ impl Kinematics {
         if self.clip && column.limits.is_some() { value.clamp(-1.0, 1.0) as f32 } else { value as f32 }
     }
 
-    /// The feature of vehicle `i`, or of an obstacle, whose indices follow those of the vehicles.
+    /// The feature of vehicle `i`, or of what lies on the road, whose indices follow those of the vehicles.
     fn of_other<M: RoadMap>(&self, traffic: &Traffic<M>, feature: Feature, i: usize, origin: Option<usize>) -> f64 {
         match i.checked_sub(traffic.vehicles.len()) {
-            Some(j) => feature.of_obstacle(traffic, &traffic.road.obstacles()[j], origin),
+            Some(j) => feature.of_object(traffic, traffic.objects().nth(j).expect("what is seen"), origin),
             None if !self.intentions && matches!(feature, Feature::CosD | Feature::SinD) => 0.0,
             None => feature.of(traffic, i, origin),
         }
@@ -135,7 +135,7 @@ impl Kinematics {
             add(j, [v.x[j], v.y[j]], self.see_behind);
         }
         if self.obstacles {
-            for (j, o) in traffic.road.obstacles().iter().enumerate() {
+            for (j, o) in traffic.objects().enumerate() {
                 add(v.len() + j, [o.x, o.y], false);
             }
         }

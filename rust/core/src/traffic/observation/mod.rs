@@ -2,10 +2,14 @@
 //!
 //! Source: `highway_env/envs/common/observation.py`, `highway_env/vehicle/kinematics.py` (`Vehicle.to_dict`).
 
+mod attributes;
+mod goal;
 mod kinematics;
 mod occupancy_grid;
 mod time_to_collision;
 
+pub use attributes::{Attribute, Attributes, Clock};
+pub use goal::Goal;
 pub use kinematics::Kinematics;
 pub use occupancy_grid::{Layer, OccupancyGrid};
 pub use time_to_collision::TimeToCollision;
@@ -15,6 +19,7 @@ use super::map::RoadMap;
 use super::math::wrap_to_pi;
 use super::numpy_random::NumpyRandom;
 use super::obstacle::Obstacle;
+use crate::env::Real;
 
 /// One property of a vehicle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,18 +92,18 @@ impl Feature {
 }
 
 impl Feature {
-    /// The feature of an obstacle, which has no place on a lane: highway-env shows NaN there.
-    fn of_obstacle<M: RoadMap>(self, traffic: &Traffic<M>, obstacle: &Obstacle, origin: Option<usize>) -> f64 {
+    /// The feature of what lies on the road, which has no place on a lane: highway-env shows NaN there.
+    fn of_object<M: RoadMap>(self, traffic: &Traffic<M>, object: &Obstacle, origin: Option<usize>) -> f64 {
         let v = &traffic.vehicles;
         let relative = |value: f64, of: &dyn Fn(usize) -> f64| origin.map_or(value, |o| value - of(o));
         match self {
             Self::Presence => 1.0,
-            Self::X => relative(obstacle.x, &|o| v.x[o]),
-            Self::Y => relative(obstacle.y, &|o| v.y[o]),
+            Self::X => relative(object.x, &|o| v.x[o]),
+            Self::Y => relative(object.y, &|o| v.y[o]),
             Self::Vx => relative(0.0, &|o| v.velocity(o)[0]),
             Self::Vy => relative(0.0, &|o| v.velocity(o)[1]),
-            Self::CosH => obstacle.heading.cos(),
-            Self::SinH => obstacle.heading.sin(),
+            Self::CosH => object.heading.cos(),
+            Self::SinH => object.heading.sin(),
             Self::CosD | Self::SinD => 0.0,
             Self::Heading | Self::LongOff | Self::LatOff | Self::AngOff => f64::NAN,
         }
@@ -151,6 +156,8 @@ pub enum Observation {
     Kinematics(Kinematics),
     TimeToCollision(TimeToCollision),
     OccupancyGrid(OccupancyGrid),
+    Goal(Goal),
+    Attributes(Attributes),
 }
 
 impl Observation {
@@ -160,6 +167,8 @@ impl Observation {
             Self::Kinematics(o) => o.len(),
             Self::TimeToCollision(o) => o.len(),
             Self::OccupancyGrid(o) => o.len(),
+            Self::Goal(o) => o.len(),
+            Self::Attributes(o) => o.len(),
         }
     }
 
@@ -188,7 +197,27 @@ impl Observation {
             Self::Kinematics(o) => o.write(traffic, observer, order, out),
             Self::TimeToCollision(o) => o.write(traffic, observer, out),
             Self::OccupancyGrid(o) => o.write(traffic, observer, out),
+            Self::Goal(o) => o.write(traffic, observer, out),
+            // The traffic knows no clock: [`Observation::write_double`] has one.
+            Self::Attributes(_) => out.fill(0.0),
         }
+    }
+
+    /// The same in the precision of `out`, for the kinds that are double in highway-env. False: this kind is not, and
+    /// nothing was written.
+    pub fn write_double<M: RoadMap, R: Real>(
+        &self,
+        traffic: &Traffic<M>,
+        observer: usize,
+        clock: Clock,
+        out: &mut [R],
+    ) -> bool {
+        match self {
+            Self::Goal(o) => o.write(traffic, observer, out),
+            Self::Attributes(o) => o.write(clock, out),
+            _ => return false,
+        }
+        true
     }
 }
 

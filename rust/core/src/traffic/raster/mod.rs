@@ -19,6 +19,9 @@ const AGENT: Colour = [40, 240, 90];
 const WRECK: Colour = [22, 22, 24];
 const ALARM: Colour = [255, 64, 48];
 const OBSTACLE: Colour = [255, 150, 30];
+/// As highway-env's.
+const LANDMARK: Colour = [100, 200, 255];
+const REACHED: Colour = [50, 200, 0];
 const PANEL: Colour = [28, 31, 36];
 /// Colours from the slowest to the fastest car.
 const SPEEDS: [Colour; 5] = [[226, 64, 44], [250, 150, 84], [254, 228, 150], [158, 208, 230], [84, 148, 232]];
@@ -66,6 +69,12 @@ pub fn draw(scene: &Scene, trail: &[&Scene], view: &View, pixels: &mut [u8]) {
     for obstacle in &scene.obstacles {
         let shape = lens.rectangle([obstacle.x, obstacle.y], obstacle.heading, [obstacle.length, obstacle.width]);
         canvas.rectangle(shape, OBSTACLE, 1.0);
+    }
+    for landmark in &scene.landmarks {
+        let body = &landmark.body;
+        let shape = lens.rectangle([body.x, body.y], body.heading, [body.length, body.width]);
+        canvas.rectangle(shape.grown(1.0), GLASS, 1.0);
+        canvas.rectangle(shape, if landmark.reached { REACHED } else { LANDMARK }, 1.0);
     }
     for car in trail.iter().flat_map(|earlier| &earlier.cars) {
         canvas.rectangle(lens.car(car).grown(-0.5), speed_colour(car.speed, scene.speeds), 0.15);
@@ -386,7 +395,7 @@ fn draw_legend(canvas: &mut Canvas<'_>, scene: &Scene, scaling: f64) {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::scene::Obstacle;
+    use super::super::scene::{Landmark, Obstacle};
     use super::*;
 
     const VIEW: View = View { width: 600, height: 150, scaling: 5.5, centering: [0.3, 0.5], legend: false };
@@ -406,6 +415,7 @@ mod tests {
             lanes: (0..4).map(lane).collect(),
             cars,
             obstacles: vec![],
+            landmarks: vec![],
             links: vec![],
             camera,
             speeds: [0.0, 30.0],
@@ -528,7 +538,9 @@ mod tests {
         ) {
             let strip = LaneStrip { centre: lane, closed, length: 100.0, width: 4.0, lines: [Line::Striped, Line::Continuous] };
             let obstacles = vec![Obstacle { x: 0.0, y: f64::NAN, heading: 0.0, length: 1.0, width: 1.0 }];
-            let scene = Scene { time: 1.0, lanes: vec![strip], cars, obstacles, links: vec![], camera, speeds: [0.0, 30.0] };
+            let body = Obstacle { x: 5.0, y: 3.0, ..obstacles[0].clone() };
+            let landmarks = vec![Landmark { body, reached: closed }];
+            let scene = Scene { time: 1.0, lanes: vec![strip], cars, obstacles, landmarks, links: vec![], camera, speeds: [0.0, 30.0] };
             let view = View { width, height, scaling, centering, legend: true };
             let mut pixels = vec![77; width * height * 3 + 64];
             draw(&scene, &[&scene], &view, &mut pixels[32..32 + width * height * 3]);

@@ -37,6 +37,7 @@ impl Scenic for Ring {
             lanes: vec![LaneStrip::circle(middle, ring, LANE_WIDTH, [Line::Continuous; 2])],
             cars: (0..platoon.len()).map(car).collect(),
             obstacles: Vec::new(),
+            landmarks: Vec::new(),
             links: Vec::new(),
             camera: Camera::Whole,
             speeds: SPEEDS,

@@ -12,7 +12,8 @@ use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensu
 use crate::memory::arrays;
 use crate::traffic::action::{ActionType, LastAction};
 use crate::traffic::numpy_random::NumpyRandom;
-use crate::traffic::observation::Observation;
+use crate::traffic::observation::{Clock, Observation};
+use crate::traffic::obstacle::Landmark;
 use crate::traffic::scene::{Camera, Scene, Scenic};
 use crate::traffic::vehicles::Driver;
 
@@ -150,20 +151,38 @@ impl RoadEnv {
         self.config.scenario.is_done(world, world.agents()[agent])
     }
 
-    /// Returns whether the first agent has reached its goal.
-    pub fn has_succeeded(&self) -> bool {
+    /// Returns whether an agent has reached its goal.
+    pub fn has_succeeded(&self, agent: usize) -> bool {
         let world = &self.episode.world;
-        self.config.scenario.has_succeeded(world, world.agents()[0])
+        self.config.scenario.has_succeeded(world, world.agents()[agent])
+    }
+
+    /// Writes what an agent sees in the precision of `out`. False: the kind of observation is single, and nothing was
+    /// written.
+    fn write_double<R: Real>(&self, agent: usize, out: &mut [R]) -> bool {
+        let Episode { world, time, .. } = &self.episode;
+        let clock = Clock { time: *time, frames: world.frames() };
+        self.config.observation.write_double(&world.traffic, world.agents()[agent], clock, out)
+    }
+
+    /// Writes the observations of all agents in double precision, for the kinds that are; zeros without
+    /// an episode.
+    pub fn observe_double(&self, obs: &mut [f64]) {
+        for (agent, out) in obs.chunks_exact_mut(self.config.observation.len()).enumerate() {
+            if !(self.has_vehicles() && self.write_double(agent, out)) {
+                out.fill(0.0);
+            }
+        }
     }
 
     fn write(&self, obs: &mut [f32]) {
         let Episode { world, orders, alive, .. } = &self.episode;
         let rows = obs.chunks_exact_mut(self.config.observation.len());
         for (agent, out) in rows.enumerate() {
-            if alive[agent] {
-                self.config.observation.write(&world.traffic, world.agents()[agent], &orders[agent], out);
-            } else {
+            if !alive[agent] {
                 out.fill(0.0);
+            } else if !self.write_double(agent, out) {
+                self.config.observation.write(&world.traffic, world.agents()[agent], &orders[agent], out);
             }
         }
     }
@@ -269,7 +288,8 @@ impl Env for RoadEnv {
         let (over, shared) = if together {
             let n = self.sharing();
             let sum: f64 = (0..n).map(|agent| self.own_reward(agent)).sum();
-            (self.config.scenario.is_over(&self.episode.world), sum / n as f64)
+            let world = &self.episode.world;
+            (self.config.scenario.is_over(world), sum / n as f64 + self.config.scenario.reward_of_others(world))
         } else {
             ((0..self.config.agents).all(|agent| !self.episode.alive[agent] || self.is_done(agent)), 0.0)
         };
@@ -321,8 +341,9 @@ impl Env for RoadEnv {
     fn check_state(&self, state: &Episode, phase: Phase) -> Result<(), String> {
         let config = &self.config;
         let began = phase != Phase::NeverReset;
-        let controlled = if began { config.scenario.controlled() } else { 0 };
-        state.world.check(&self.episode.world, controlled, config.agent)?;
+        let (controlled, landmarks) =
+            if began { (config.scenario.controlled(), config.scenario.landmarks()) } else { (0, 0) };
+        state.world.check(&self.episode.world, controlled, landmarks, config.agent)?;
         ensure(state.rng.is_sound(), "the random generator has an impossible state")?;
         let late = state.time >= config.duration;
         ensure(state.time >= 0.0 && (phase != Phase::Running || !late), "the time is beyond the episode")?;
@@ -346,7 +367,12 @@ impl Env for RoadEnv {
     fn memory(&self) -> usize {
         let orders = self.config.agents * self.config.observation.len() * size_of::<u32>();
         let routes = self.config.scenario.vehicles() * 256;
-        self.episode.world.traffic.memory(self.config.scenario.vehicles()).saturating_add(arrays(8, orders + routes))
+        let landmarks = self.config.scenario.landmarks() * size_of::<Landmark>();
+        self.episode
+            .world
+            .traffic
+            .memory(self.config.scenario.vehicles())
+            .saturating_add(arrays(9, orders + routes + landmarks))
     }
 }
 

@@ -6,6 +6,7 @@ mod exit;
 mod intersection;
 mod merge;
 pub mod network;
+mod parking;
 mod racetrack;
 mod racetrack_roads;
 pub mod registry;

@@ -47,6 +47,11 @@ pub trait Scenario: Debug + Send + Sync {
         1
     }
 
+    /// Number of landmarks of an episode.
+    fn landmarks(&self) -> usize {
+        0
+    }
+
     /// Vehicles that there are at once, at most in usual episodes.
     fn vehicles(&self) -> usize;
 
@@ -60,6 +65,11 @@ pub trait Scenario: Debug + Send + Sync {
     fn parts(&self, world: &World, i: usize, action: &LastAction) -> Parts;
 
     fn reward(&self, parts: &Parts) -> f64;
+
+    /// What a reward that is the same for all has besides that of the first agent or the mean.
+    fn reward_of_others(&self, _world: &World) -> f64 {
+        0.0
+    }
 
     /// Returns whether the episode ends for all (`_is_terminated`).
     fn is_over(&self, world: &World) -> bool;
@@ -135,6 +145,13 @@ impl Options {
             &[value] if value.is_finite() => Ok(value),
             other => Err(format!("{key}: expected a finite number, got {other:?}")),
         }
+    }
+
+    /// Finite numbers, as many as there are.
+    pub fn numbers(&self, key: &str) -> Result<&[f64], String> {
+        let values = self.get(key)?;
+        let finite = values.iter().all(|value| value.is_finite());
+        if finite { Ok(values) } else { Err(format!("{key}: expected finite numbers, got {values:?}")) }
     }
 
     /// A whole number within bounds.

@@ -38,6 +38,11 @@ impl World {
         &self.agents
     }
 
+    /// Frames since the episode began.
+    pub fn frames(&self) -> u64 {
+        self.frames
+    }
+
     /// The number of each vehicle in its episode.
     pub fn numbers(&self) -> &[u32] {
         &self.numbers
@@ -46,6 +51,7 @@ impl World {
     /// Removes all vehicles.
     pub fn clear(&mut self) {
         self.traffic.vehicles.clear();
+        self.traffic.landmarks.clear();
         self.agents.clear();
         self.numbers.clear();
         (self.next_number, self.frames) = (0, 0);
@@ -105,13 +111,14 @@ impl World {
         v.delta[i] = rng.uniform(3.5, 4.5);
     }
 
-    /// Refuses a decoded world that is not one of `own` with so many agents; the error says why.
-    pub(super) fn check(&self, own: &Self, agents: usize, driver: Driver) -> Result<(), String> {
+    /// Refuses a decoded world that is not one of `own` with so many agents and landmarks; the error says why.
+    pub(super) fn check(&self, own: &Self, agents: usize, landmarks: usize, driver: Driver) -> Result<(), String> {
         self.traffic.check(&own.traffic)?;
         let n = self.traffic.vehicles.len();
         ensure(self.regulated == own.regulated && self.traffic.model == own.traffic.model, "the rules are others")?;
         ensure(self.numbers.len() == n, "the numbers of vehicles are not as many as the vehicles")?;
         ensure(self.agents.len() == agents, "the agents are more or fewer")?;
+        ensure(self.traffic.landmarks.len() == landmarks, "the landmarks are more or fewer")?;
         ensure(self.agents.is_sorted_by(|a, b| a < b), "two agents have the same vehicle")?;
         ensure(
             self.agents.iter().all(|&i| i < n && self.traffic.vehicles.driver[i] == driver),

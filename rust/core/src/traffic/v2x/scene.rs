@@ -45,6 +45,7 @@ impl Scenic for V2x {
             lanes: all.into_iter().flat_map(|(axis, far)| lanes(axis, far)).collect(),
             cars: cars.collect(),
             obstacles: Vec::new(),
+            landmarks: Vec::new(),
             links: links.collect(),
             camera: Camera::Whole,
             speeds: [0.0, 1.0],

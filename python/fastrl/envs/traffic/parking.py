@@ -1,0 +1,53 @@
+"""highway-env's car parks, compiled: `fastrl.envs.traffic.roads` with goals and a reward for any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrl.envs.traffic.roads import RoadEnv, RoadVectorEnv
+
+
+def goal_rewards(
+    config: Mapping[str, Any], achieved_goal: NDArray[Any], desired_goal: NDArray[Any], p: float
+) -> Any:
+    """Rewards of goals [..., 6] that were achieved where others were desired, [...]: minus the p-th power of the
+    distance weighted by the config's `reward_weights` (highway-env's `ParkingEnv.compute_reward`).
+
+    Raises:
+        ValueError: goals of another shape.
+    """
+    apart, weights = np.abs(achieved_goal - desired_goal), np.array(config["reward_weights"])
+    if apart.shape[-1:] != weights.shape:
+        raise ValueError(
+            f"achieved_goal, desired_goal: expected {len(weights)} numbers each, as many as reward_weights, got shape"
+            f" {apart.shape}"
+        )
+    return -np.power(np.dot(apart, weights), p)
+
+
+class ParkingVectorEnv(RoadVectorEnv):
+    """N car parks; options as in `RoadVectorEnv`. Observations are dicts of float64 [N, 6]: `observation`,
+    `achieved_goal`, `desired_goal`. Rows of `step_into` are float32 [N, 18]: achieved goal, desired goal, observation.
+    """
+
+    def compute_reward(
+        self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any, p: float = 0.5
+    ) -> Any:
+        """See `goal_rewards`; `info` does not matter."""
+        return goal_rewards(self.config, achieved_goal, desired_goal, p)
+
+
+class ParkingEnv(RoadEnv):
+    """One car park for `gymnasium.make`, a goal environment as hindsight needs it."""
+
+    vector_class = ParkingVectorEnv
+
+    def compute_reward(
+        self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any, p: float = 0.5
+    ) -> Any:
+        """See `goal_rewards`; `info` does not matter. Crashes are not part of it, as in highway-env."""
+        return goal_rewards(self._vector.config, achieved_goal, desired_goal, p)
