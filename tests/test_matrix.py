@@ -29,6 +29,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": 8, "hidden": (4,), "minibatch_size": 8, "num_epochs": 2},
     "ippo": {"num_steps": 8, "hidden": (4,), "minibatch_size": 8},
     "reinforce": {"num_steps": 8, "hidden": (4,)},
+    "iql": {"batch_size": 4, "hidden": (4,)},
     "sac": {"batch_size": 4, "hidden": (4,)},
     "td3": {"batch_size": 4, "hidden": (4,)},
 }
@@ -178,6 +179,7 @@ ELSEWHERE = {
     "async-ppo": ("MultiBinary", "MultiDiscrete"),
     "impala": ("Dict", "Box"),
     "dqn": ("Discrete", "Discrete"),
+    "iql": ("MultiDiscrete", "Discrete"),
     "sac": ("Dict", "Box"),
     "td3": ("Tuple", "Box"),
 }
@@ -221,6 +223,7 @@ GRU = {"memory": "gru", "memory_size": 3}
     ("algorithm", "actions", "memory"),
     [
         ("dqn", "discrete", {}),
+        ("iql", "box", {}),
         ("sac", "box", {}),
         ("td3", "box", {}),
         *itertools.product(("async-ppo", "impala", "ppo"), COMPILED, ({}, GRU)),

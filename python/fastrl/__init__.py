@@ -11,7 +11,21 @@ if TYPE_CHECKING:
     from fastrl import callbacks, demos, envs, loggers, queue, replay, runtime
     from fastrl._native._rust import __version__
     from fastrl.exports.export import export
-    from fastrl.model import BC, DQN, IMPALA, IPPO, MAPPO, PPO, REINFORCE, SAC, TD3, AsyncPPO, Model, load
+    from fastrl.model import (
+        BC,
+        DQN,
+        IMPALA,
+        IPPO,
+        IQL,
+        MAPPO,
+        PPO,
+        REINFORCE,
+        SAC,
+        TD3,
+        AsyncPPO,
+        Model,
+        load,
+    )
     from fastrl.training.policy import load_policy
     from fastrl.tuning.tune import tune
 
@@ -20,6 +34,7 @@ __all__ = [
     "DQN",
     "IMPALA",
     "IPPO",
+    "IQL",
     "MAPPO",
     "PPO",
     "REINFORCE",

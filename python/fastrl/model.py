@@ -530,6 +530,8 @@ if TYPE_CHECKING:
 
     class TD3(Model): ...
 
+    class IQL(Model): ...
+
 
 def __getattr__(name: str) -> Any:
     for algorithm in () if name.startswith("_") else algorithms().values():

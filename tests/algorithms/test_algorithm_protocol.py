@@ -13,7 +13,7 @@ from fastrl.algorithms.ppo import PPO
 from fastrl.algorithms.protocol import Algorithm, Problem, no_exploration
 
 OBS = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
-NAMES = ["async-ppo", "bc", "dqn", "impala", "ippo", "mappo", "ppo", "reinforce", "sac", "td3"]
+NAMES = ["async-ppo", "bc", "dqn", "impala", "ippo", "iql", "mappo", "ppo", "reinforce", "sac", "td3"]
 
 
 def actions_of(name: str, size: int = 4) -> gymnasium.Space[Any]:
@@ -72,12 +72,12 @@ def test_what_an_algorithm_does_not_take_is_refused_with_those_that_do(
     check_takes(BoxesOnly, problem_of(OBS, box))
     expected = r"^images-only does not take vector observations such as Box\(-1\.0, 1\.0, \(3,\), float32\);"
     with pytest.raises(
-        AlgorithmError, match=f"{expected} these algorithms do: async-ppo, dqn, impala, ppo, sac$"
+        AlgorithmError, match=f"{expected} these algorithms do: async-ppo, dqn, impala, iql, ppo, sac$"
     ):
         check_takes(ImagesOnly, problem_of(OBS, discrete))
     with pytest.raises(
         AlgorithmError,
-        match=r"^dqn does not take box actions such as Box.*; .* do: async-ppo, impala, ppo, sac, td3$",
+        match=r"^dqn does not take box actions such as Box.*; .* do: async-ppo, impala, iql, ppo, sac, td3$",
     ):
         check_takes(find("dqn"), problem_of(OBS, box))
     # The environment's own space is shown, not the flat one.

@@ -116,7 +116,7 @@ def test_the_gradients_of_a_step_are_those_of_autograd(actions: Any, value: str)
     expected = torch.autograd.grad(loss, parameters)
     with torch.no_grad():
         found, found_entropy, _ = sac._learn_policy(
-            batch.obs, None, None if isinstance(actions, Discrete) else noise, 1.0
+            batch.obs, batch.actions, None, None if isinstance(actions, Discrete) else noise, 1.0
         )
     torch.testing.assert_close((found, found_entropy), (loss.detach(), entropy.detach()))
     for parameter, gradient in zip(parameters, expected, strict=True):
@@ -222,7 +222,7 @@ def test_the_gradient_of_td3s_policy_is_that_of_autograd() -> None:
     parameters = list(algorithm.policy.parameters())
     expected = torch.autograd.grad(-values[0].mean(), parameters)
     with torch.no_grad():
-        (loss,) = algorithm._learn_policy(batch.obs, None, None, 1.0)
+        (loss,) = algorithm._learn_policy(batch.obs, batch.actions, None, None, 1.0)
     torch.testing.assert_close(loss, -values[0].detach().mean())
     for parameter, gradient in zip(parameters, expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)

@@ -113,6 +113,16 @@ RUNS = {
         "--td3.batch-size=30",
         *_REPLAY,
     ),
+    "iql": (
+        "gym",
+        "--env=Pendulum-v1",
+        "--collector=sequential",
+        "--num-envs=5",
+        "--algo=iql",
+        "--iql.hidden=8",
+        "--iql.batch-size=30",
+        *_REPLAY,
+    ),
     "bc": ("gym", "--env=CartPole-v1", "--algo=bc", "--bc.hidden=8", "--bc.batch-size=30", "--epochs=2"),
     "bc with a memory": (
         "gym",

@@ -92,7 +92,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         head: PolicyHead,
         *,
         noise: float = 0.0,
-        extra: nn.Parameter | None = None,
+        extra: nn.Parameter | nn.Module | None = None,
     ) -> None:
         self.config, self.ranks = config, problem.ranks
         self.steps = self.updates = 0
@@ -134,7 +134,9 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         self.targets = copy.deepcopy(self.critics)
         learned = nn.Module()
         learned.add_module("policy", self.policy)
-        if extra is not None:
+        if isinstance(extra, nn.Module):
+            learned.add_module("extra", extra)
+        elif extra is not None:
             learned.register_parameter("extra", extra)
         self._policy_vector = flatten_parameters(learned)
         self._critic_vector = flatten_parameters(self.critics)
@@ -200,7 +202,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         self.updates += 1
         learns_policy = self.updates % self.config.policy_every == 0
         if learns_policy:
-            metrics = self._learn_policy_of(obs, masks)
+            metrics = self._learn_policy_of(obs, actions, masks)
             self._policy_optimizer.step(None, self._learning_rate(self.steps))
             self._sums[len(_OF_CRITICS) :] += metrics
             self._summed[1] += 1
@@ -218,16 +220,17 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
 
     @abstractmethod
     def _learn_policy(
-        self, obs: Tensor, masks: Tensor | None, noise: Tensor | None, weight: float
+        self, obs: Tensor, actions: Tensor, masks: Tensor | None, noise: Tensor | None, weight: float
     ) -> tuple[Tensor, ...]:
         """Adds gradients to those of the policy. Returns `policy_metrics`, float32 [].
 
         Args:
+            actions: that were taken.
             noise: float32 [B, `_noise_size`], normal.
             weight: of these rows in the batch, by which the gradients are multiplied, but not the metrics.
         """
 
-    def _learn_policy_of(self, obs: Tensor, masks: Tensor | None) -> Tensor:
+    def _learn_policy_of(self, obs: Tensor, actions: Tensor, masks: Tensor | None) -> Tensor:
         """Adds the gradients of a batch to those of the policy; `policy_metrics`, float32 [K]."""
         noise = self._normal(len(obs)) if self.policy_explores and self._noise_size else None
         gradient = self._policy_vector.grad
@@ -240,6 +243,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             weight = (rows.stop - rows.start) / len(obs)
             found = self._learn_policy(
                 obs[rows],
+                actions[rows],
                 None if masks is None else masks[rows],
                 None if noise is None else noise[rows],
                 weight,

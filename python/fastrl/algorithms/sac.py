@@ -82,7 +82,7 @@ class SAC(OffPolicyActorCritic):
         return (log_probs.exp() * values).sum(-1)
 
     def _learn_policy(
-        self, obs: Tensor, masks: Tensor | None, noise: Tensor | None, weight: float
+        self, obs: Tensor, actions: Tensor, masks: Tensor | None, noise: Tensor | None, weight: float
     ) -> tuple[Tensor, ...]:
         features, trace = self._features(self.policy, obs), EnsembleTrace()
         outputs = self.policy.body(features.detach(), trace)[0]

@@ -1,6 +1,6 @@
-"""Settings of soft actor-critic and TD3."""
+"""Settings of soft actor-critic and TD3, and those that algorithms with a policy and critics share."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -60,7 +60,12 @@ Precision = Annotated[
 ]
 
 
-def _check_common(config: "SACConfig | TD3Config") -> None:
+def check_networks(config: Any) -> None:
+    """Refuses settings of critics and networks that do not go together.
+
+    Raises:
+        ValueError
+    """
     if config.target_critics > config.critics:
         raise ValueError(
             f"target_critics should be at most critics, {config.critics}, got {config.target_critics}"
@@ -135,7 +140,7 @@ class SACConfig:
 
     @model_validator(mode="after")
     def _fits_together(self) -> "SACConfig":
-        _check_common(self)
+        check_networks(self)
         if self.learn_temperature and self.temperature == 0:
             raise ValueError("a temperature of 0 cannot be learned: set learn_temperature to false")
         return self
@@ -174,5 +179,5 @@ class TD3Config:
 
     @model_validator(mode="after")
     def _fits_together(self) -> "TD3Config":
-        _check_common(self)
+        check_networks(self)
         return self

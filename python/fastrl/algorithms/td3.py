@@ -54,20 +54,20 @@ class TD3(OffPolicyActorCritic):
         return self._least_target(self.targets.features(next_obs), actions, draws.critics).squeeze(-1)
 
     def _learn_policy(
-        self, obs: Tensor, masks: Tensor | None, noise: Tensor | None, weight: float
+        self, obs: Tensor, actions: Tensor, masks: Tensor | None, noise: Tensor | None, weight: float
     ) -> tuple[Tensor, ...]:
         """By the loss minus the mean value of the policy's actions, by the first critic."""
         critics, size = self.critics, self.actions.size
         features, trace = self._features(self.policy, obs), EnsembleTrace()
-        actions = self.policy.body(features.detach(), trace)[0].tanh()
+        chosen = self.policy.body(features.detach(), trace)[0].tanh()
         of_critics = EnsembleTrace()
-        values = critics.values(critics.features(obs), actions, of_critics)
+        values = critics.values(critics.features(obs), chosen, of_critics)
         share = torch.zeros_like(values)
         share[0] = 1
         place = slice(critics.num_features, critics.num_features + size)
         slopes = of_critics.backpropagate(share, parameters=False, inputs=place)
         assert slopes is not None
-        gradient = slopes * (actions.square() - 1) / len(obs)
+        gradient = slopes * (chosen.square() - 1) / len(obs)
         if weight != 1:
             gradient = gradient * weight
         self._backpropagate(self.policy, features, trace, gradient.unsqueeze(0))
