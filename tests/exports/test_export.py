@@ -129,6 +129,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     "sac": ("SAC", "box", "matrix", {}),
     "sac discrete": ("SAC", "box", "discrete", {}),
     "td3": ("TD3", "image", "box", {}),
+    "iql": ("IQL", "dict", "box", {}),
+    "iql discrete": ("IQL", "box", "discrete", {}),
 }
 
 
