@@ -3,45 +3,39 @@
 Run: ``pytest benches/bench_actor.py -s`` on an otherwise idle machine.
 """
 
-import time
+import functools
 
 import numpy as np
 import pytest
 import torch
 
+from fastrl.benchmarks.results import Case
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.compiled_actor import MlpActor
 from fastrl.networks.distributions import sample_actions
-from fastrl.utils.output import plain_console
 from fastrl.utils.seeding import uniforms
-from fastrl.utils.tables import show
-from rounds import number_table
+from rounds import measure_in_turns, rate
 
 # Observation, hidden layers, actions: CAGE 2 with its effective and with all actions, and a wider network.
 NETWORKS = [(52, (64, 64), 54), (52, (64, 64), 145), (52, (256, 256), 54)]
 BATCHES = (1, 16, 256, 4096)
+ROUNDS, SECONDS = 5, 0.05
 
 
-def fastest(call, seconds=0.3):
-    """Seconds a call, of the fastest of many short series."""
+def timed(call, rows):
+    """A measurement of rows per second; the first call is not counted."""
     call()
-    start = time.perf_counter()
-    call()
-    series = max(1, int(0.01 / (time.perf_counter() - start)))
-    best, end = np.inf, time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        for _ in range(series):
-            call()
-        best = min(best, (time.perf_counter() - start) / series)
-    return best
+
+    def once():
+        call()
+        return rows
+
+    return lambda: rate(once, SECONDS)
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_acting():
-    numbers = ("activation", "rows", "compiled, µs", "torch, µs", "ratio", "compiled, rows/s")
-    table = number_table(None, "network", *numbers)
-    rng = np.random.default_rng(0)
+def test_acting(record):
+    rng, cases = np.random.default_rng(0), []
     for obs_dim, hidden, actions in NETWORKS:
         for activation in ("relu", "tanh"):
             network = ActorCritic(obs_dim, actions, hidden, activation)
@@ -61,20 +55,14 @@ def test_acting():
                     return sample_actions(network.outputs(tensor), torch.rand(rows, 1))
 
                 given = obs, streams, steps, chosen, log_probs
-                ours, theirs = fastest(lambda a=actor, g=given: a.act(*g)), fastest(by_torch)
+                calls = {"fastrl": functools.partial(actor.act, *given), "PyTorch": by_torch}
+                rates = measure_in_turns({n: timed(c, rows) for n, c in calls.items()}, ROUNDS)
                 with torch.inference_mode():
                     draws = torch.from_numpy(uniforms(streams, steps))[:, None]
                     expected, expected_log_probs = sample_actions(network.outputs(tensor), draws)
                 same = chosen == expected.numpy()
                 assert same.mean() > 0.99
                 np.testing.assert_allclose(log_probs[same], expected_log_probs.numpy()[same], atol=1e-5)
-                table.add_row(
-                    f"{obs_dim}-{'-'.join(map(str, hidden))}-{actions}",
-                    activation,
-                    f"{rows}",
-                    f"{ours * 1e6:.1f}",
-                    f"{theirs * 1e6:.1f}",
-                    f"{theirs / ours:.1f}",
-                    f"{rows / ours:,.0f}",
-                )
-    show(plain_console(), table)
+                name = f"{obs_dim}-{'-'.join(map(str, hidden))}-{actions}, {activation}, {rows} rows"
+                cases.append(Case(name, rates))
+    record("Choosing actions", "rows/s", cases, ["fastrl"], about="One thread.")

@@ -6,12 +6,15 @@ a step which ends an episode takes a thousand times as long as the others. In lo
 step, which suits it; highways end when they crash, each at its own time.
 """
 
+import functools
+
+import pytest
+
 from fastrl.benchmarks.plans import make_plan, random_weights
+from fastrl.benchmarks.results import Case
 from fastrl.collectors.synchronous import native_collector
 from fastrl.envs.spec import EnvSpec
-from fastrl.utils.output import plain_console
-from fastrl.utils.tables import show
-from rounds import number_table, rate
+from rounds import measure_in_turns, rate
 
 CASES = {
     "CAGE 2": ("fastrl/Cage2-v0", {}),
@@ -20,7 +23,9 @@ CASES = {
     "ring, long resets": ("fastrl/ring-v0", {"horizon": 100, "warmup_steps": 750}),
 }
 NUM_ENVS = (8, 32, 128)
-SECONDS = 1.5
+ROUNDS = 3
+SECONDS = 0.5
+LOCKSTEP = "lockstep"
 
 
 def steps_per_second(collector):
@@ -30,16 +35,18 @@ def steps_per_second(collector):
         return rate(lambda: sum(map(len, collector.collect())), SECONDS)
 
 
-def test_lockstep_and_not():
-    shares = (1, 4, 2)
-    columns = ("environments", "lockstep", "one ready", "a quarter", "half", "best / lockstep")
-    table = number_table("steps/s", "environment", *columns)
-    for name, (env_id, options) in CASES.items():
-        for num_envs in NUM_ENVS:
-            plan = make_plan(EnvSpec(env_id, options), num_envs, 64, (64, 64), "relu")
-            lockstep = steps_per_second(native_collector(plan))
-            counts = [1 if share == 1 else num_envs // share for share in shares]
-            rates = [steps_per_second(native_collector(plan, asynchronous=count)) for count in counts]
-            numbers = [f"{each:,.0f}" for each in (lockstep, *rates)]
-            table.add_row(name, str(num_envs), *numbers, f"{max(rates) / lockstep:.2f}")
-    show(plain_console(), table)
+@pytest.mark.parametrize("name", CASES)
+def test_lockstep_and_not(name, record):
+    env_id, options = CASES[name]
+    cases = []
+    for num_envs in NUM_ENVS:
+        plan = make_plan(EnvSpec(env_id, options), num_envs, 64, (64, 64), "relu")
+        counts = {"one ready": 1, "a quarter": num_envs // 4, "half": num_envs // 2}
+        makers = {LOCKSTEP: functools.partial(native_collector, plan)} | {
+            f"fastrl, {words}": functools.partial(native_collector, plan, asynchronous=count)
+            for words, count in counts.items()
+        }
+        calls = {each: lambda make=make: steps_per_second(make()) for each, make in makers.items()}
+        cases.append(Case(f"{name}, {num_envs} environments", measure_in_turns(calls, ROUNDS)))
+    ours = [each for each in cases[0].rates if each != LOCKSTEP]
+    record("Native collection without a barrier", "steps/s", cases, ours)

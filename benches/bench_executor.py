@@ -6,8 +6,8 @@ the same time: the durations that the steps of uneven episodes were made to take
 """
 
 import multiprocessing
-import statistics
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from typing import Any
@@ -18,6 +18,7 @@ import pytest
 
 from bench_collect import work_of
 from fastrl.benchmarks.plans import make_plan
+from fastrl.benchmarks.results import Benchmark, Case
 from fastrl.collectors.executor import ExecutorCollector
 from fastrl.collectors.protocol import Plan
 from fastrl.envs.spec import as_spec
@@ -102,24 +103,23 @@ def executor(options: dict[str, Any], workers: int, synchronous: bool) -> float:
 
 
 @pytest.mark.parametrize(("workers", "busy"), [(8, False), (2, True)])
-def test_share_of_the_ideal(workers: int, busy: bool) -> None:
+def test_share_of_the_ideal(workers: int, busy: bool, record: Callable[..., Benchmark]) -> None:
     options = uneven(busy)
     contenders = {
         "ideal": lambda: ideal(options, workers),
-        "take": lambda: executor(options, workers, synchronous=False),
-        "collect": lambda: executor(options, workers, synchronous=True),
+        "fastrl, take": lambda: executor(options, workers, synchronous=False),
+        "fastrl, collect": lambda: executor(options, workers, synchronous=True),
     }
     rates = measure_in_turns(contenders, ROUNDS)
-    best = statistics.median(rates["ideal"])
-    kind = "busy" if busy else "sleeping"
-    print(
-        f"\n{workers} workers, uneven {kind} environments: seconds of work a second, and share of the ideal"
+    case = Case(f"{workers} workers, {'busy' if busy else 'sleeping'} steps", rates)
+    about = "Uneven environments. The ideal is plain processes that run episodes and send nothing."
+    record(
+        "Executor beside the ideal",
+        "seconds of work/s",
+        [case],
+        ["fastrl, take", "fastrl, collect"],
+        about=about,
     )
-    for name, found in rates.items():
-        middle = statistics.median(found)
-        print(
-            f"  {name:8} {middle:6.3f}  {middle / best:6.1%}   rounds {', '.join(f'{x:.3f}' for x in found)}"
-        )
 
 
 class Quick(gymnasium.Env[Any, Any]):

@@ -4,7 +4,6 @@ Run: ``pytest benches/bench_masks.py -s``. Each pair takes turns; what is compar
 which other work on the machine matters less to. Observations repeat, or do not.
 """
 
-import statistics
 import time
 
 import numpy as np
@@ -15,6 +14,7 @@ from gymnasium.spaces import Box, Discrete
 from fastrl.algorithms.ppo import PPO
 from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Problem
+from fastrl.benchmarks.results import Case
 from fastrl.collectors.protocol import Plan
 from fastrl.collectors.synchronous import native_collector
 from fastrl.envs.cage2.env import Cage2VectorEnv
@@ -76,17 +76,16 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def test_masks():
+def test_masks(record):
     runs = {name: Training(name == "masks") for name in ("none", "masks")}
     speeds = measure_in_turns({name: run.round for name, run in runs.items()}, ROUNDS)
-    print(f"\nPPO on CAGE 2, {NUM_ENVS} environments, one thread: µs of processor time a step")
-    print(f"  {'':<8}{'collecting':>12}{'values':>12}{'gradients':>12}{'steps/s':>12}")
+    case = Case("PPO on CAGE 2", speeds)
+    about = f"{NUM_ENVS} environments, one thread; steps per second of processor time."
+    record("Action masks", "steps/s", [case], ["masks"], about=about)
+    print(f"  µs a step: {'collecting':>12}{'values':>12}{'gradients':>12}")
     for name, run in runs.items():
-        parts = "".join(f"{1e6 * part:12.2f}" for part in np.mean(run.parts, axis=0))
-        print(f"  {name:<8}{parts}{statistics.harmonic_mean(speeds[name]):12,.0f}")
-    share = statistics.harmonic_mean(speeds["masks"]) / statistics.harmonic_mean(speeds["none"])
-    print(f"  with masks {share:.0%} of the speed without")
-    assert share > 0.6
+        print(f"  {name:<10} {''.join(f'{1e6 * part:12.2f}' for part in np.mean(run.parts, axis=0))}")
+    assert case.ratio("masks", "none").median > 0.6
 
 
 class Merging:
@@ -130,16 +129,15 @@ def observations(kind: str) -> np.ndarray:
 
 @pytest.mark.parametrize("backend", ["compiled", "torch"])
 @pytest.mark.parametrize("kind", ["repeated, 62 wide", "counters, 240 wide", "floats, 17 wide"])
-def test_merging(kind, backend):
+def test_merging(kind, backend, record):
     obs = observations(kind)
     runs = {
         "merged where they repeat": Merging(backend, obs, None),
         "each by itself": Merging(backend, obs, False),
     }
     speeds = measure_in_turns({name: run.round for name, run in runs.items()}, ROUNDS)
-    ratio = statistics.median(a / b for a, b in zip(*speeds.values(), strict=True))
-    print(f"\n{kind}, {backend}: an update takes")
-    for name, all_ in speeds.items():
-        print(f"  {name:<26}{1e3 / statistics.median(all_):8.1f} ms")
-    print(f"  speed {ratio:.2f} of that of each by itself")
+    case = Case(f"{kind}, {backend}", speeds)
+    about = "Updates of PPO per second of processor time, with equal observations of a minibatch merged, and without."
+    record("Equal observations", "updates/s", [case], ["merged where they repeat"], about=about)
+    ratio = case.ratio("merged where they repeat", "each by itself").median
     assert ratio > (1.5 if "repeated" in kind else 0.95)

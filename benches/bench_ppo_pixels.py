@@ -20,12 +20,13 @@ import pytest
 import torch
 from torch import nn
 
+from fastrl.benchmarks.results import Case
 from fastrl.envs.pixels import make_stacked_pixels
 from fastrl.tasks import find
 from fastrl.training.evaluation import Evaluation
 from fastrl.training.task import use_threads
 from fastrl.utils.output import plain_console
-from rounds import measure_in_turns, number_table
+from rounds import measure_in_turns
 
 PIXELS = "fastrl.envs.pixels:make_stacked_pixels"
 NUM_ENVS, NUM_STEPS, MINIBATCH, EPOCHS = 8, 128, 256, 4
@@ -239,7 +240,7 @@ def rate_of_sb3():
     return rollouts.rate
 
 
-def test_steps_per_second():
+def test_steps_per_second(record):
     pytest.importorskip("ale_py")
     contenders = {
         "fastrl": rate_of_fastrl,
@@ -251,23 +252,14 @@ def test_steps_per_second():
 
         contenders["Stable-Baselines3"] = rate_of_sb3
     found = measure_in_turns(contenders, ROUNDS)
-    medians = {name: Rate(*np.median(rates, axis=0)) for name, rates in found.items()}
-    table = number_table(
-        "PPO on ALE/Pong-v5, steps", "contender", "a second", "lowest", "highest", "a second of a processor"
-    )
-    for name, rates in found.items():
-        walls = [rate.wall for rate in rates]
-        numbers = (medians[name].wall, min(walls), max(walls), medians[name].cpu)
-        table.add_row(name, *(f"{number:.0f}" for number in numbers))
-    plain_console().print(table)
-    others = [rate for name, rate in medians.items() if not name.startswith("fastrl")]
-    for name in ("fastrl", "fastrl, bf16"):
-        wall, cpu = (
-            getattr(medians[name], clock) / max(getattr(rate, clock) for rate in others)
-            for clock in Rate._fields
-        )
-        print(f"{name}: {wall:.2f} times the fastest other one, {cpu:.2f} times by seconds of processors")
-    assert medians["fastrl"].cpu > max(rate.cpu for rate in others)
+    clocks = {"wall": "seconds", "cpu": "seconds of processors"}
+    cases = {
+        clock: Case(words, {name: [getattr(each, clock) for each in of] for name, of in found.items()})
+        for clock, words in clocks.items()
+    }
+    record("PPO on ALE/Pong-v5", "steps/s", list(cases.values()), ["fastrl", "fastrl, bf16"])
+    others = [name for name in found if not name.startswith("fastrl")]
+    assert all(cases["cpu"].ratio("fastrl", other).median > 1 for other in others)
 
 
 @pytest.mark.parametrize("seed", range(3))

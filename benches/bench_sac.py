@@ -4,14 +4,14 @@ Run: ``pytest benches/bench_sac.py -s`` on an otherwise idle machine. Each conte
 thread, so that none has the other's settings of memory; they take turns, and medians are compared.
 """
 
-import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from fastrl.benchmarks.results import Benchmark, Case
 from rounds import measure_in_turns
 
 pytest.importorskip("stable_baselines3")
@@ -100,22 +100,18 @@ def measured(process: subprocess.Popen[str]) -> float:
 
 
 @pytest.mark.parametrize(("name", "bars"), [("sac", (1.3, 2.0)), ("td3", (1.3, 2.0))])
-def test_gradient_steps(name: str, bars: tuple[float, float]) -> None:
+def test_gradient_steps(name: str, bars: tuple[float, float], record: Callable[..., Benchmark]) -> None:
     with (
         contender(THEIRS.format(name=name.upper())) as theirs,
         contender(OURS.format(name=name, precision="fp32")) as ours,
         contender(OURS.format(name=name, precision="bf16")) as half,
     ):
-        contenders = {"Stable-Baselines3": theirs, "fp32": ours, "bf16": half}
+        contenders = {"Stable-Baselines3": theirs, "fastrl, fp32": ours, "fastrl, bf16": half}
         rates = measure_in_turns(
             {key: lambda process=process: measured(process) for key, process in contenders.items()}, ROUNDS
         )
-    medians = {key: statistics.median(found) for key, found in rates.items()}
-    base = medians["Stable-Baselines3"]
-    print(f"\n{name}: gradient steps per second of processor time, median [lowest, highest]")
-    for key, found in rates.items():
-        print(
-            f"{key:20} {medians[key]:6.1f} [{min(found):.1f}, {max(found):.1f}], {medians[key] / base:.2f} times"
-        )
-    assert medians["fp32"] >= bars[0] * base
-    assert medians["bf16"] >= bars[1] * base
+    case, ours = Case(name, rates), ("fastrl, fp32", "fastrl, bf16")
+    about = "Steps per second of processor time; networks of 256 x 256."
+    record("Gradient steps of SAC and TD3", "gradient steps/s", [case], ours, about=about)
+    for key, bar in zip(ours, bars, strict=True):
+        assert case.ratio(key, "Stable-Baselines3").median >= bar
