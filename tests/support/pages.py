@@ -49,10 +49,10 @@ def with_small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     learn, evaluate = Model.learn, Model.evaluate
 
     def short(self: Model, total_timesteps: int | None = None, **options: Any) -> Model:
-        if total_timesteps is not None:
-            total_timesteps = min(total_timesteps, TIMESTEPS)
         if options.get("total_episodes") is not None:
             options["total_episodes"] = min(options["total_episodes"], EPISODES)
+        else:
+            total_timesteps = min(total_timesteps or TIMESTEPS, TIMESTEPS)
         return learn(self, total_timesteps, **options)
 
     def scored(self: Model, episodes: int = EPISODES, **options: Any) -> tuple[float, float]:
