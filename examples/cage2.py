@@ -6,11 +6,12 @@ from fastrl.envs import Cage2VectorEnv
 
 def main(timesteps=2_000_000, episodes=200):
     model = fastrl.PPO("cage2", seed=0)  # the settings of `fastrl-train cage2`
-    model.learn(timesteps, run_dir="runs/cage2-example")
+    model.learn(timesteps)
     total, _ = model.evaluate(episodes=episodes)
     print(f"total of the challenge, over red agents and horizons: {total:.1f}")
 
-    policy = fastrl.load_policy("runs/cage2-example")
+    model.save("defender.safetensors")
+    policy = fastrl.load_policy("defender.safetensors")
     games = Cage2VectorEnv(1, red_agent="bline", memory=policy.memory, info_state=True)
     obs, info = games.reset(seed=1)
     for _ in range(10):
