@@ -64,10 +64,12 @@ NO_SETTING = "{} has no setting {}"
 HEAD = """\
 # What goes with what
 
-`python docs/draw_matrix.py` draws this page by asking the code: each cell makes the model of a user who asks for it.
-Where it is refused, a number stands for the line that the user sees, which is below the table. `tests/test_matrix.py`
-compares the page with the code, trains what goes, and checks that a run that is stopped and resumed ends as one that
-was not, to the bit ([reproducibility](../guides/reproducibility.md) says where that is promised).
+Each cell says whether an algorithm takes a combination. A number stands for the line that a user sees who asks for a
+combination that is refused; the lines are below the table.
+
+`python docs/draw_matrix.py` draws this page: for each cell it makes the model. `tests/test_matrix.py` compares the page
+with the code and trains the combinations that say yes. It also checks that a run that is stopped and resumed ends as
+one that was not, to the bit ([reproducibility](../guides/reproducibility.md) says where that is promised).
 """
 
 

@@ -121,3 +121,24 @@ def test_dead_links_are_found(tmp_path: Path) -> None:
         "b.html: #gone leads to no heading",
     ]
     assert links.main(str(tmp_path)) == 1
+
+
+def test_tables_of_settings_and_stubs_have_what_the_code_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sphinx", reason="pip install '.[docs]'")
+    monkeypatch.syspath_prepend(ROOT / "docs" / "_extensions")
+    tables = importlib.import_module("fastrl_tables")
+    table = tables.settings_table(algorithms()["ppo"].config_type)
+    assert "| `num_epochs` | `4` | passes over the rollout in an update (`INT`, ≥ 1) |" in table
+    assert "| `memory` | `none` |" in table and "(`none\\|gru\\|lstm`)" in table
+    assert "| actions | Discrete, Box |\n| collectors | sequential, sync," in tables.uses_table("sac")
+    assert "usage: fastrl eval" in tables.help_text(["eval"])
+    docstrings = importlib.import_module("fastrl_docstrings")
+    fence = ["A queue.", "```python", "q.get()", "```", "of [N, *S]"]
+    assert docstrings.as_rst(fence) == [
+        "A queue.",
+        ".. code-block:: python",
+        "",
+        "   q.get()",
+        "",
+        "of [N, \\*S]",
+    ]

@@ -19,7 +19,6 @@ ROOT, README = pages.ROOT, pages.README
 OURS = ("fastrl", "fastrl-train")
 # Pages whose Python needs files that other commands make, or hours.
 NOT_RUN = {
-    "docs/algorithms/bc.md": "a recorded data set",
     "docs/guides/demos.md": "a recorded data set",
     "docs/guides/export.md": "an exported policy",
     "docs/guides/ranks.md": "processes, which read the main module",
