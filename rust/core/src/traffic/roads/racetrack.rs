@@ -204,7 +204,8 @@ impl Scenario for Racetrack {
         let lateral = lane.local(v.x[i], v.y[i]).1;
         let centering = 1.0 / (1.0 + self.lane_centering_cost * (lateral * lateral));
         let norm = match action {
-            LastAction::Box(numbers) => numbers.iter().map(|a| a * a).sum::<f32>().sqrt().into(),
+            // NumPy's dot product of few numbers: products of single precision, a sum of double precision.
+            LastAction::Box(numbers) => (numbers.iter().map(|a| f64::from(a * a)).sum::<f64>() as f32).sqrt().into(),
             LastAction::Double(numbers) => numbers.iter().map(|a| a * a).sum::<f64>().sqrt(),
             LastAction::Discrete(index) => index.abs() as f64,
         };
