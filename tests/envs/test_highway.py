@@ -168,7 +168,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"observation": "Kinematics"}, TypeError, r"config\['observation'\]: expected a dict"),
     ({"observation": {"type": []}}, TypeError, "'type'.*expected a name"),
     ({"observation": {}}, ValueError, "expected a 'type'"),
-    ({"observation": {"type": "LidarObservation"}}, ValueError, "'LidarObservation' is not supported"),
+    ({"observation": {"type": "ExitObservation"}}, ValueError, "'ExitObservation' is not supported"),
     (
         {"observation": {"type": "MultiAgentObservation", "observation_config": {"type": "Kinematics"}}},
         ValueError,

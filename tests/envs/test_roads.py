@@ -259,6 +259,30 @@ def test_the_config_may_change_at_a_reset() -> None:
     assert env.default_config() == default_config("intersection-v0")
 
 
+def test_a_tuple_of_observations_has_a_space_of_each_part() -> None:
+    parts = [
+        {"type": "Kinematics", "order": "shuffled"},
+        {"type": "OccupancyGrid", "as_image": True},
+        {"type": "TupleObservation", "observation_configs": [{"type": "LidarObservation", "cells": 6}]},
+    ]
+    config = {"observation": {"type": "TupleObservation", "observation_configs": parts}}
+    single, vector = make("merge-v0", config=config), RoadVectorEnv(3, id="merge-v0", config=config)
+    table, image, (rays,) = single.reset(seed=4)[0]
+    assert (table.shape, image.shape, rays.shape) == ((5, 5), (4, 11, 11), (6, 2))
+    assert (table.dtype, image.dtype) == (np.float32, np.uint8)
+    tables, images, (all_rays,) = vector.reset(seed=4)[0]
+    assert vector.observation_space.contains((tables, images, (all_rays,)))
+    for own, batch in ((table, tables), (image, images), (rays, all_rays)):
+        np.testing.assert_array_equal(own, batch[0])
+    team = make_multi("fastrl/merge-v0", 3, config=config)
+    flat = team.reset(seed=4)[0][0, 0]
+    assert flat.shape == (25 + 484 + 12,)
+    np.testing.assert_array_equal(flat, np.concatenate([table.ravel(), image.ravel(), rays.ravel()]))
+    twin = RoadVectorEnv(3, id="merge-v0", config=config)
+    twin.load_state(vector.save_state())
+    np.testing.assert_equal(twin.step(np.full(3, 1))[0], vector.step(np.full(3, 1))[0])
+
+
 def test_time_limits_hold_in_all_faces() -> None:
     slow = {"action": {"type": "DiscreteMetaAction", "target_speeds": [5, 30]}}
     mode: Any = "vector_entry_point"
@@ -302,6 +326,32 @@ def test_pictures_show_the_roads() -> None:
         ),
         ("exit-v0", {"vehicles_density": 0}, "above 0"),
         ("racetrack-v0", {"action": {"type": "DiscreteMetaAction"}}, "racetracks fail"),
+        ("merge-v0", {"observation": {"type": "LidarObservation", "cells": 0}}, "1 to"),
+        ("merge-v0", {"observation": {"type": "TupleObservation"}}, "a list of observations"),
+        ("merge-v0", {"observation": {"type": "GrayscaleObservation"}}, "pixels along x and y"),
+        (
+            "merge-v0",
+            {
+                "observation": {
+                    "type": "GrayscaleObservation",
+                    "observation_shape": (8, 8),
+                    "stack_size": 1,
+                    "weights": [0.3, 0.6, 0.1],
+                    "scaling": 1000,
+                }
+            },
+            "0.1 to 100 pixels a metre",
+        ),
+        (
+            "racetrack-v0",
+            {
+                "observation": {
+                    "type": "TupleObservation",
+                    "observation_configs": [{"type": "TimeToCollision"}],
+                }
+            },
+            "target speeds",
+        ),
         ("racetrack-v0", {"collision_reward": 1}, "other than the best reward"),
         ("racetrack-oval-v1", {"no_lanes": 0}, "expected 2 to 1000"),
         ("racetrack-oval-v1", {"length": 0}, "above 0"),

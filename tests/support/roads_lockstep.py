@@ -66,6 +66,15 @@ def _observation(rng: random.Random, scenario: str, meta: bool) -> dict[str, Any
     return rng.choice(kinds)
 
 
+def _rays(rng: random.Random) -> dict[str, Any]:
+    return {
+        "type": "LidarObservation",
+        "cells": rng.choice([16, 7, 64]),
+        "maximum_range": rng.choice([60, 25.5]),
+        "normalize": rng.random() < 0.5,
+    }
+
+
 def _action(rng: random.Random, speeds: list[float], kind: Kind) -> dict[str, Any]:
     meta = {
         "type": "DiscreteMetaAction",
@@ -108,6 +117,12 @@ def random_case(id: str, number: int) -> Case:  # noqa: A002
         # highway-env compares the action with 0 and 2, which fails for two numbers.
         action["lateral"] = False
     observation = _observation(rng, kind.scenario, action["type"] == "DiscreteMetaAction")
+    # Draws of their own, which leave those of the other options as they were without them.
+    senses = random.Random(f"{id} {number} senses")
+    if senses.random() < 0.3:
+        rays = _rays(senses)
+        several = {"type": "TupleObservation", "observation_configs": [observation, rays]}
+        observation = senses.choice([rays, several])
     config: dict[str, Any] = {
         "observation": observation,
         "action": action,

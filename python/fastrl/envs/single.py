@@ -87,7 +87,7 @@ class SingleEnv(gymnasium.Env[NDArray[Any], Any]):
 
 
 def _first(obs: Any) -> Any:
-    """The first observation of a batch; of several agents, each one's."""
+    """The first observation of a batch; of a tuple or dict, each part's."""
     if isinstance(obs, tuple):
         return tuple(map(_first, obs))
     return {key: part[0, ...] for key, part in obs.items()} if isinstance(obs, dict) else obs[0]

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from gymnasium import Space
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Tuple, flatdim
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
@@ -129,6 +129,16 @@ def as_actions(
     return np.ascontiguousarray(array, np.int64)
 
 
+def in_space(space: Space[Any], rows: NDArray[np.float32]) -> Any:
+    """Rows [N, D] as a batch in the shape and dtype of a space. The parts of a Tuple lie side by side in a row, and
+    become a tuple of arrays [N, *S]."""
+    if isinstance(space, Tuple):
+        ends = np.cumsum([flatdim(part) for part in space])
+        parts = np.split(rows, ends[:-1], axis=1)
+        return tuple(in_space(part, own) for part, own in zip(space, parts, strict=True))
+    return rows.reshape(len(rows), *(space.shape or ())).astype(space.dtype, copy=False)
+
+
 def as_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
     """Accepts Gymnasium's enum, its value (`"NextStep"`) or its name in any case (`"next_step"`)."""
     if isinstance(mode, AutoresetMode):
@@ -231,7 +241,6 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(action_space, self.num_envs)
         self._obs_shape = (self.num_envs, self._native.obs_dim)
         self._batch_shape = (self.num_envs, *(observation_space.shape or ()))
-        self._obs_dtype = observation_space.dtype
         self.was_reset = False
         self._attributes: dict[str, tuple[Any, ...]] = {}
 
@@ -279,9 +288,9 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
             actions, self.single_action_space, (self.num_envs,), keep_float64=self._keeps_float64
         )
 
-    def _as_obs(self, obs: NDArray[np.float32]) -> NDArray[Any]:
+    def _as_obs(self, obs: NDArray[np.float32]) -> Any:
         """Observations in the shape and dtype of the observation space."""
-        return obs.reshape(self._batch_shape).astype(self._obs_dtype, copy=False)
+        return in_space(self.single_observation_space, obs)
 
     def episode_info(self, key: str) -> NDArray[np.float64]:
         """A number of each environment's present episode, float64 [N]; NaN if the simulator does not know the key."""

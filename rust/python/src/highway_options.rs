@@ -2,8 +2,8 @@
 
 use fastrl_core::traffic::action::{ActionType, Continuous, Span};
 use fastrl_core::traffic::observation::{
-    Attribute, Attributes, Column, Feature, Goal, Kinematics, Layer, Limits, Observation, OccupancyGrid,
-    TimeToCollision,
+    Attribute, Attributes, Column, Feature, Goal, Grayscale, Kinematics, Layer, Lidar, Limits, Observation,
+    OccupancyGrid, TimeToCollision,
 };
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
@@ -12,6 +12,8 @@ use pyo3::types::PyDict;
 /// Limits that `fastrl.envs.traffic.highway_config` has too.
 const MOST_CELLS: usize = 10_000_000;
 const MOST_ROWS: usize = 100_000;
+/// Pixels along a side of a picture.
+const MOST_SIDE: usize = 2048;
 
 /// The entry of a dict, which must be there.
 fn get<'py, T>(options: &Bound<'py, PyDict>, key: &str) -> PyResult<T>
@@ -69,6 +71,17 @@ pub(crate) fn observation(options: &Bound<'_, PyDict>, step: f64) -> PyResult<Ob
         };
         return Ok(Observation::Attributes(Attributes(names.iter().map(attribute).collect::<PyResult<_>>()?)));
     }
+    if kind == "TupleObservation" {
+        let parts: Vec<Bound<'_, PyDict>> = get(options, "parts")?;
+        return Ok(Observation::Tuple(parts.iter().map(|part| observation(part, step)).collect::<PyResult<_>>()?));
+    }
+    if kind == "LidarObservation" {
+        let (cells, range) = (within(options, "cells", MOST_CELLS)?, get(options, "maximum_range")?);
+        return Ok(Observation::Lidar(Lidar { cells, range, normalize: get(options, "normalize")? }));
+    }
+    if kind == "GrayscaleObservation" {
+        return grayscale(options).map(Observation::Grayscale);
+    }
     let names: Vec<String> = get(options, "features")?;
     if names.is_empty() || names.len() > Feature::ALL.len() + 1 {
         return Err(PyValueError::new_err(format!(
@@ -121,10 +134,28 @@ pub(crate) fn observation(options: &Bound<'_, PyDict>, step: f64) -> PyResult<Ob
             }))
         }
         _ => Err(PyValueError::new_err(format!(
-            "observation: expected 'Kinematics', 'TimeToCollision', 'OccupancyGrid', 'KinematicsGoal' or \
-             'AttributesObservation', got '{kind}'"
+            "observation: expected 'Kinematics', 'TimeToCollision', 'OccupancyGrid', 'KinematicsGoal', \
+             'AttributesObservation', 'LidarObservation', 'GrayscaleObservation' or 'TupleObservation', got '{kind}'"
         ))),
     }
+}
+
+fn grayscale(options: &Bound<'_, PyDict>) -> PyResult<Grayscale> {
+    let shape: (usize, usize) = get(options, "shape")?;
+    let (stack, scaling) = (get::<usize>(options, "stack_size")?, get::<f64>(options, "scaling")?);
+    let sides = 1..=MOST_SIDE;
+    let cells = shape.0.saturating_mul(shape.1).saturating_mul(stack);
+    if !sides.contains(&shape.0) || !sides.contains(&shape.1) || !(1..=MOST_CELLS).contains(&cells) {
+        return Err(PyValueError::new_err(format!(
+            "expected pictures of 1 to {MOST_SIDE} pixels along each side and of {MOST_CELLS} in all, got {stack} of {shape:?}"
+        )));
+    }
+    if !(0.1..=100.0).contains(&scaling) {
+        return Err(PyValueError::new_err(format!("scaling: expected 0.1 to 100 pixels a metre, got {scaling}")));
+    }
+    let weights: (f64, f64, f64) = get(options, "weights")?;
+    let centering = pair(options, "centering_position")?;
+    Ok(Grayscale { shape: shape.into(), stack, weights: weights.into(), scaling, centering })
 }
 
 /// The action space that a dict describes, and the speeds of its meta-actions, if it has such, m/s.

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from numpy.typing import NDArray
 
 from fastrl.envs.traffic.config_checks import (
@@ -34,6 +34,8 @@ MOST_VEHICLES = 100_000
 MOST_CELLS = 10_000_000
 # Features that landmarks have, too.
 GOAL_FEATURES = ("presence", "x", "y", "vx", "vy", "cos_h", "sin_h", "cos_d", "sin_d")
+# Pixels along a side of a picture.
+MOST_SIDE = 2048
 # Observations that are tables of vehicles.
 TABLES = ("Kinematics", "ExitObservation")
 
@@ -64,6 +66,15 @@ OBSERVATIONS: dict[str, dict[str, Any]] = {
         "as_image": False,
         "vehicles_count": None,  # highway-env's manual sets it; it has no effect there either
     },
+    "LidarObservation": {"cells": 16, "maximum_range": 60, "normalize": True},
+    "GrayscaleObservation": {
+        "observation_shape": None,
+        "stack_size": None,
+        "weights": None,
+        "scaling": None,
+        "centering_position": None,
+    },
+    "TupleObservation": {"observation_configs": None},
 }
 # On roads with an exit only.
 EXIT_OBSERVATION = {"ExitObservation": OBSERVATIONS["Kinematics"]}
@@ -197,6 +208,40 @@ def _check_occupancy_grid(path: str, given: Mapping[str, Any]) -> None:
         raise ValueError(f"{path}: expected a grid of 1 to {MOST_CELLS} cells, got {shape[0]} x {shape[1]}")
 
 
+def _check_lidar(path: str, given: Mapping[str, Any]) -> None:
+    as_integer(f"{path}['cells']", given["cells"], 1, MOST_CELLS)
+    number(f"{path}['maximum_range']", given["maximum_range"], above=0)
+    flag(f"{path}['normalize']", given["normalize"])
+
+
+def _check_grayscale(path: str, given: Mapping[str, Any]) -> None:
+    shape, wanted = given["observation_shape"], f"{path}['observation_shape']"
+    if not isinstance(shape, Sequence | np.ndarray) or len(shape) != 2:
+        raise ValueError(f"{wanted}: expected pixels along x and y such as (128, 64), got {shape!r}")
+    for i in range(2):
+        as_integer(f"{wanted}[{i}]", shape[i], 1, MOST_SIDE)
+    if given["stack_size"] is None:
+        raise ValueError(f"{path}['stack_size']: expected a number of pictures such as 4, got None")
+    as_integer(f"{path}['stack_size']", given["stack_size"], 1, MOST_CELLS // (int(shape[0]) * int(shape[1])))
+    if given["weights"] is None:
+        raise ValueError(
+            f"{path}['weights']: expected those of red, green and blue, such as [0.2989, 0.587, 0.114]"
+        )
+    numbers(f"{path}['weights']", given["weights"], 3)
+    if given["scaling"] is not None:
+        number(f"{path}['scaling']", given["scaling"], above=0)
+    if given["centering_position"] is not None:
+        numbers(f"{path}['centering_position']", given["centering_position"], 2)
+
+
+def _check_tuple(path: str, given: Mapping[str, Any]) -> None:
+    parts, where = given["observation_configs"], f"{path}['observation_configs']"
+    if not isinstance(parts, Sequence) or isinstance(parts, str) or not parts:
+        raise ValueError(f"{where}: expected a list of observations, got {parts!r}")
+    for i, part in enumerate(parts):
+        check_nested(f"{where}[{i}]", part, OBSERVATIONS, "observation")
+
+
 def _check_axes(path: str, given: Mapping[str, Any]) -> None:
     flags(path, given, "longitudinal", "lateral")
     if not given["longitudinal"] and not given["lateral"]:
@@ -241,6 +286,9 @@ _CHECKS: dict[str, Callable[[str, Mapping[str, Any]], None]] = {
     "AttributesObservation": _check_attributes,
     "TimeToCollision": _check_time_to_collision,
     "OccupancyGrid": _check_occupancy_grid,
+    "LidarObservation": _check_lidar,
+    "GrayscaleObservation": _check_grayscale,
+    "TupleObservation": _check_tuple,
     "DiscreteMetaAction": _check_meta_action,
     "ContinuousAction": _check_continuous_action,
     "DiscreteAction": _check_discrete_action,
@@ -267,6 +315,20 @@ def check_nested(path: str, given: Any, kinds: Mapping[str, dict[str, Any]], nou
     known = kinds[given["type"]]
     known_keys(path, {key: value for key, value in given.items() if key != "type"}, known)
     _CHECKS[given["type"]](path, fill_defaults(given, kinds))
+
+
+def single_observations(observation: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The observation itself, or the parts of a tuple."""
+    if observation["type"] == "TupleObservation":
+        for part in observation["observation_configs"]:
+            yield from single_observations(part)
+    else:
+        yield observation
+
+
+def _parts(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A config for each part of the observation, which is a tuple."""
+    return [{**config, "observation": part} for part in config["observation"]["observation_configs"]]
 
 
 def time_steps(config: Mapping[str, Any]) -> int:
@@ -301,10 +363,12 @@ def _unbounded(shape: tuple[int, ...]) -> Box:
     return Box(-np.inf, np.inf, shape, np.float64)
 
 
-def observation_space(config: Mapping[str, Any]) -> Box | Dict:
+def observation_space(config: Mapping[str, Any]) -> Box | Dict | Tuple:
     """The observation space of highway-env: unbounded float32; times to collision in [0, 1]; images uint8; goals and
-    attributes in a Dict of float64."""
+    attributes in a Dict of float64; several observations in a Tuple."""
     observation = fill_defaults(config["observation"], ALL_OBSERVATIONS)
+    if observation["type"] == "TupleObservation":
+        return Tuple([observation_space(part) for part in _parts(config)])
     if observation["type"] == "AttributesObservation":
         return Dict({name: _unbounded(()) for name in observation["attributes"]})
     if observation["type"] == "KinematicsGoal":
@@ -312,6 +376,11 @@ def observation_space(config: Mapping[str, Any]) -> Box | Dict:
         return Dict({key: _unbounded((size,)) for key in GOAL_KEYS})
     if observation["type"] == "TimeToCollision":
         return Box(0, 1, (3, 3, time_steps(config)), np.float32)
+    if observation["type"] == "LidarObservation":
+        high = 1.0 if observation["normalize"] else float(observation["maximum_range"])
+        return Box(-high, high, (observation["cells"], 2), np.float32)
+    if observation["type"] == "GrayscaleObservation":
+        return Box(0, 255, (observation["stack_size"], *map(int, observation["observation_shape"])), np.uint8)
     features = observation_features(observation)
     if observation["type"] in TABLES:
         return Box(-np.inf, np.inf, (observation["vehicles_count"], len(features)), np.float32)
@@ -321,12 +390,16 @@ def observation_space(config: Mapping[str, Any]) -> Box | Dict:
     return Box(-np.inf, np.inf, shape, np.float32)
 
 
-def flat_space(space: Box | Dict) -> Box:
-    """The space of flat observations; the parts of a Dict lie side by side, in float32."""
+def flat_space(space: Box | Dict | Tuple) -> Box:
+    """The space of flat observations; the parts of a Dict or Tuple lie side by side, in float32."""
     if isinstance(space, Dict):
         return Box(
             -np.inf, np.inf, (sum(math.prod(part.shape or ()) for part in space.values()),), np.float32
         )
+    if isinstance(space, Tuple):
+        parts = [flat_space(part) for part in space]  # type: ignore[arg-type]
+        low, high = ([getattr(part, bound) for part in parts] for bound in ("low", "high"))
+        return Box(np.concatenate(low).astype(np.float32), np.concatenate(high).astype(np.float32))
     return Box(space.low.ravel(), space.high.ravel(), dtype=space.dtype.type)  # type: ignore[union-attr]
 
 
@@ -353,6 +426,9 @@ def action_space(config: Mapping[str, Any]) -> Discrete | Box:
 def native_observation(config: Mapping[str, Any], lanes: int) -> dict[str, Any]:
     """The observation for the compiled side; `lanes`: of the road that the observer starts on."""
     observation = fill_defaults(config["observation"], ALL_OBSERVATIONS)
+    if observation["type"] == "TupleObservation":
+        parts = [native_observation(part, lanes) for part in _parts(config)]
+        return {"type": observation["type"], "parts": parts}
     if observation["type"] == "AttributesObservation":
         # In the order of the space, whose keys are sorted.
         return {"type": observation["type"], "attributes": sorted(observation["attributes"])}
@@ -361,6 +437,17 @@ def native_observation(config: Mapping[str, Any], lanes: int) -> dict[str, Any]:
         return {"type": observation["type"], "features": observation_features(observation), "scales": scales}
     if observation["type"] == "TimeToCollision":
         return {"type": "TimeToCollision", "time_steps": time_steps(config)}
+    if observation["type"] == "LidarObservation":
+        return {**observation, "maximum_range": float(observation["maximum_range"])}
+    if observation["type"] == "GrayscaleObservation":
+        # As there, 0 and an empty list stand for the config's, too.
+        view = {key: observation[key] or config[key] for key in ("scaling", "centering_position")}
+        return _pick(observation, "type", "stack_size") | {
+            "shape": tuple(map(int, observation["observation_shape"])),
+            "weights": tuple(map(float, observation["weights"])),
+            "scaling": float(view["scaling"]),
+            "centering_position": tuple(map(float, view["centering_position"])),
+        }
     kinds = {"features": observation_features(observation), "ranges": _ranges(observation, lanes)}
     if observation["type"] in TABLES:
         shuffled = observation["order"] == "shuffled"

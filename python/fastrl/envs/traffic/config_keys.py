@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from fastrl.envs.traffic.config_checks import choice, different, flag, number, numbers, only
-from fastrl.envs.traffic.config_interfaces import MOST_CELLS, MOST_VEHICLES, time_steps
+from fastrl.envs.traffic.config_interfaces import MOST_CELLS, MOST_VEHICLES, single_observations, time_steps
 from fastrl.utils.arguments import as_integer
 
 VEHICLE_TYPES = {
@@ -91,15 +91,33 @@ def check_values(config: Mapping[str, Any], checks: Mapping[str, Check]) -> None
         )
 
 
-def check_times(config: Mapping[str, Any]) -> None:
-    """Checks that the action fits an observation of times to collision."""
-    if config["observation"]["type"] == "TimeToCollision":
+def check_together(config: Mapping[str, Any]) -> None:
+    """Checks that the rest of the config fits the observations: those of times to collision need target speeds,
+    pictures a scale that they can be drawn at and no traces."""
+    for observation in single_observations(config["observation"]):
+        if observation["type"] == "GrayscaleObservation":
+            _check_pictures(config, observation)
+        if observation["type"] != "TimeToCollision":
+            continue
         if config["action"]["type"] != "DiscreteMetaAction":
             raise ValueError(
                 "config['observation']['type']: TimeToCollision needs target speeds, which only DiscreteMetaAction"
                 f" has, got {config['action']['type']}"
             )
-        as_integer("config['observation']['horizon'] in steps", time_steps(config), 1, MOST_CELLS)
+        steps = time_steps({**config, "observation": observation})
+        as_integer("config['observation']['horizon'] in steps", steps, 1, MOST_CELLS)
+
+
+def _check_pictures(config: Mapping[str, Any], observation: Mapping[str, Any]) -> None:
+    if config["show_trajectories"]:
+        raise ValueError(
+            "config['show_trajectories']: pictures of a GrayscaleObservation have no traces, got True"
+        )
+    scaling = observation.get("scaling") or config["scaling"]
+    if not 0.1 <= scaling <= 100:
+        raise ValueError(
+            f"scaling: expected 0.1 to 100 pixels a metre for a GrayscaleObservation, got {scaling!r}"
+        )
 
 
 def frames_per_step(config: Mapping[str, Any]) -> int:

@@ -23,7 +23,7 @@ from fastrl.envs.traffic.config_interfaces import (
 from fastrl.envs.traffic.config_keys import (
     BASE_DEFAULTS,
     VEHICLE_TYPES,
-    check_times,
+    check_together,
     check_values,
     frames_per_step,
     whole,
@@ -77,7 +77,7 @@ def check_config(given: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str,
             "config['normalize_reward']: division by zero, because high_speed_reward + right_lane_reward equals"
             f" collision_reward ({best})"
         )
-    check_times(config)
+    check_together(config)
     return config
 
 

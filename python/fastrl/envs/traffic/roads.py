@@ -41,7 +41,7 @@ from fastrl.envs.traffic.roads_config import (
     is_multi_agent,
     native_options,
 )
-from fastrl.envs.vector import NativeVectorEnv, as_actions
+from fastrl.envs.vector import NativeVectorEnv, as_actions, in_space
 from fastrl.envs.viewer import View
 from fastrl.utils.arguments import as_integer
 
@@ -305,7 +305,7 @@ class RoadVectorEnv(NativeVectorEnv):
         """Rows [N, D] in the form of the observation space of one agent."""
         space, n = self._agent_obs, self.num_envs
         if not isinstance(space, Dict):
-            return rows.reshape(n, *space.shape).astype(space.dtype, copy=False)
+            return in_space(space, rows)
         sizes = [math.prod(part.shape or ()) for part in space.values()]
         parts = np.split(rows, np.cumsum(sizes)[:-1], axis=1)
         named = {
@@ -415,10 +415,9 @@ class RoadMultiAgentVectorEnv(MultiAgentVectorEnv):
             config = for_agents(kind, config)
         settings, native = _simulator(num_envs, id, config, num_threads, "each", kind.most_steps)
         single = agent_config(settings)
-        space = observation_space(single)
         super().__init__(
             native,
-            flat_space(space),
+            flat_space(observation_space(single)),
             action_space(single),
             autoreset_mode=autoreset_mode,
             name=f"fastrl/{id}",

@@ -26,7 +26,7 @@ from fastrl.envs.traffic.config_keys import (
     BASE_DEFAULTS,
     VEHICLE_TYPES,
     Check,
-    check_times,
+    check_together,
     check_values,
     frames_per_step,
     named,
@@ -515,7 +515,7 @@ def check_config(kind: Kind, given: Mapping[str, Any], base: Mapping[str, Any]) 
         )
     if kind.scenario.startswith("racetrack") and config["collision_reward"] == 1:
         raise ValueError("config['collision_reward']: expected a number other than the best reward, 1, got 1")
-    check_times(single)
+    check_together(single)
     return config
 
 

@@ -19,6 +19,8 @@ pub enum Line {
     None,
     Striped,
     Continuous,
+    /// Continuous, and drawn straight for agents that see pictures (highway-env's `CONTINUOUS_LINE`).
+    Chord,
 }
 
 /// The course of a lane's middle.

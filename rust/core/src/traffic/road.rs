@@ -43,8 +43,8 @@ impl Road {
         let lane = |i: usize| {
             let mut lane = Lane::straight(0.0, length, i as f64 * WIDTH);
             lane.lines = [
-                if i == 0 { Line::Continuous } else { Line::Striped },
-                if i + 1 == lanes { Line::Continuous } else { Line::None },
+                if i == 0 { Line::Chord } else { Line::Striped },
+                if i + 1 == lanes { Line::Chord } else { Line::None },
             ];
             lane.speed_limit = Some(speed_limit);
             lane

@@ -33,6 +33,8 @@ pub struct Episode {
     pub action: LastAction,
     /// Order of the other vehicles' rows in the present observation, where it is random.
     order: Vec<u32>,
+    /// The present observation, where later ones go on from it.
+    seen: Vec<f32>,
 }
 
 /// The parts of a reward, before they are weighed (`_rewards`).
@@ -54,7 +56,8 @@ impl Highway {
         let mut traffic = populate::road(&config);
         traffic.reserve(config.all_vehicles());
         let action = config.action.neutral_action();
-        let episode = Episode { traffic, rng: NumpyRandom::new(0), time: 0.0, action, order: Vec::new() };
+        let rng = NumpyRandom::new(0);
+        let episode = Episode { traffic, rng, time: 0.0, action, order: Vec::new(), seen: Vec::new() };
         Self { config, episode }
     }
 
@@ -113,7 +116,17 @@ impl Highway {
     /// Writes an observation for the first time: it may be random.
     fn draw(&mut self, obs: &mut [f32]) {
         self.config.observation.draw(&mut self.episode.rng, &mut self.episode.order);
-        self.write(obs);
+        if self.config.observation.remembers() {
+            match &self.episode.seen[..] {
+                [] => obs.fill(0.0),
+                seen => obs.copy_from_slice(seen),
+            }
+            self.write(obs);
+            self.episode.seen.clear();
+            self.episode.seen.extend_from_slice(obs);
+        } else {
+            self.write(obs);
+        }
     }
 }
 
@@ -148,6 +161,7 @@ impl Env for Highway {
     fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]) {
         self.episode.time = 0.0;
         self.episode.action = self.config.action.neutral_action();
+        self.episode.seen.clear();
         populate::populate(&mut self.episode.traffic, &self.config, &mut self.episode.rng);
         self.draw(obs);
         alive[0] = 1;
@@ -158,6 +172,8 @@ impl Env for Highway {
         if self.episode.traffic.vehicles.is_empty() {
             obs.fill(0.0);
             alive[0] = 0;
+        } else if self.config.observation.remembers() {
+            obs.copy_from_slice(&self.episode.seen);
         } else {
             self.write(obs);
         }
@@ -214,6 +230,8 @@ impl Env for Highway {
         let over = state.time >= config.duration;
         ensure(state.time >= 0.0 && (phase != Phase::Running || !over), "the time is beyond the episode")?;
         ensure(config.action.takes(&state.action), "the last action does not exist")?;
+        let seen = if config.observation.remembers() && expected > 0 { config.observation.len() } else { 0 };
+        ensure(state.seen.len() == seen, "the observation has another size")?;
         ensure(
             config.observation.takes_order(&state.order, expected > 0),
             "the order of the observation's rows is no permutation",
@@ -226,14 +244,14 @@ impl Env for Highway {
 
     fn memory(&self) -> usize {
         let order = self.config.observation.len() * size_of::<u32>();
-        self.episode.traffic.memory(self.config.all_vehicles()).saturating_add(arrays(2, order))
+        self.episode.traffic.memory(self.config.all_vehicles()).saturating_add(arrays(2, 2 * order))
     }
 
     fn most_saved(&self) -> usize {
         self.episode
             .traffic
             .most_saved(self.config.all_vehicles())
-            .saturating_add(256 + 5 * self.config.observation.len())
+            .saturating_add(256 + 9 * self.config.observation.len())
     }
 }
 

@@ -46,8 +46,13 @@ impl Kinematics {
         }
     }
 
+    /// Number of indices of that order.
+    pub(super) fn order_len(&self) -> usize {
+        if self.shuffled { self.rows - 1 } else { 0 }
+    }
+
     pub(super) fn takes_order(&self, order: &[u32], drawn: bool) -> bool {
-        let mut seen = vec![false; if self.shuffled && drawn { self.rows - 1 } else { 0 }];
+        let mut seen = vec![false; if drawn { self.order_len() } else { 0 }];
         order.len() == seen.len()
             && order.iter().all(|&row| seen.get_mut(row as usize).is_some_and(|seen| !std::mem::replace(seen, true)))
     }

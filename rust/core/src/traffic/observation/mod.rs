@@ -4,13 +4,17 @@
 
 mod attributes;
 mod goal;
+mod grayscale;
 mod kinematics;
+mod lidar;
 mod occupancy_grid;
 mod time_to_collision;
 
 pub use attributes::{Attribute, Attributes, Clock};
 pub use goal::Goal;
+pub use grayscale::Grayscale;
 pub use kinematics::Kinematics;
+pub use lidar::Lidar;
 pub use occupancy_grid::{Layer, OccupancyGrid};
 pub use time_to_collision::TimeToCollision;
 
@@ -158,6 +162,10 @@ pub enum Observation {
     OccupancyGrid(OccupancyGrid),
     Goal(Goal),
     Attributes(Attributes),
+    Lidar(Lidar),
+    Grayscale(Grayscale),
+    /// Several side by side (`TupleObservation`).
+    Tuple(Vec<Self>),
 }
 
 impl Observation {
@@ -169,6 +177,9 @@ impl Observation {
             Self::OccupancyGrid(o) => o.len(),
             Self::Goal(o) => o.len(),
             Self::Attributes(o) => o.len(),
+            Self::Lidar(o) => o.len(),
+            Self::Grayscale(o) => o.len(),
+            Self::Tuple(parts) => parts.iter().map(Self::len).sum(),
         }
     }
 
@@ -178,8 +189,37 @@ impl Observation {
 
     /// Draws what is random of the next observation: the order of the rows of others, to be kept for `write`.
     pub fn draw(&self, rng: &mut NumpyRandom, order: &mut Vec<u32>) {
-        if let Self::Kinematics(o) = self {
-            o.draw(rng, order);
+        match self {
+            Self::Kinematics(o) => o.draw(rng, order),
+            Self::Tuple(parts) => {
+                let mut all = Vec::new();
+                for part in parts {
+                    order.clear();
+                    part.draw(rng, order);
+                    all.extend_from_slice(order);
+                }
+                *order = all;
+            }
+            _ => {}
+        }
+    }
+
+    /// Number of indices that `draw` leaves.
+    fn order_len(&self) -> usize {
+        match self {
+            Self::Kinematics(o) => o.order_len(),
+            Self::Tuple(parts) => parts.iter().map(Self::order_len).sum(),
+            _ => 0,
+        }
+    }
+
+    /// Returns whether `write` goes on from the last observation of the episode, at first from zeros, which `out` has to
+    /// have then.
+    pub fn remembers(&self) -> bool {
+        match self {
+            Self::Grayscale(_) => true,
+            Self::Tuple(parts) => parts.iter().any(Self::remembers),
+            _ => false,
         }
     }
 
@@ -187,6 +227,14 @@ impl Observation {
     pub fn takes_order(&self, order: &[u32], drawn: bool) -> bool {
         match self {
             Self::Kinematics(o) => o.takes_order(order, drawn),
+            Self::Tuple(parts) if order.len() == if drawn { self.order_len() } else { 0 } => {
+                let mut rest = order;
+                parts.iter().all(|part| {
+                    let (own, others) = rest.split_at(if drawn { part.order_len() } else { 0 });
+                    rest = others;
+                    part.takes_order(own, drawn)
+                })
+            }
             _ => order.is_empty(),
         }
     }
@@ -200,6 +248,17 @@ impl Observation {
             Self::Goal(o) => o.write(traffic, observer, out),
             // The traffic knows no clock: [`Observation::write_double`] has one.
             Self::Attributes(_) => out.fill(0.0),
+            Self::Lidar(o) => o.write(traffic, observer, out),
+            Self::Grayscale(o) => o.write(traffic, observer, out),
+            Self::Tuple(parts) => {
+                let (mut orders, mut out) = (order, out);
+                for part in parts {
+                    let (order, other_orders) = orders.split_at(part.order_len());
+                    let (own, others) = out.split_at_mut(part.len());
+                    part.write(traffic, observer, order, own);
+                    (orders, out) = (other_orders, others);
+                }
+            }
         }
     }
 

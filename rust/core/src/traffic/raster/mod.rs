@@ -4,6 +4,7 @@
 //! roof, cars that crashed are black with a red cross. The legend below names the time, the mean speed, the colours and
 //! a distance.
 
+pub(crate) mod bitmap;
 mod canvas;
 mod font;
 
@@ -293,8 +294,8 @@ impl Lens {
         let width = (STRIPE_WIDTH * self.scaling).max(1.0);
         let points = self.points(&beside(&lane.centre, lane.closed, aside));
         let period = STRIPE_PERIOD * self.scaling;
-        if line == Line::Continuous || period < 4.0 {
-            let opacity = if line == Line::Continuous { 1.0 } else { 0.4 };
+        if line != Line::Striped || period < 4.0 {
+            let opacity = if line == Line::Striped { 0.4 } else { 1.0 };
             for (a, b) in self.pieces(&points, lane.closed) {
                 canvas.rectangle(Rectangle::line(a, b, width), PAINT, opacity);
             }

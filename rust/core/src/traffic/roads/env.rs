@@ -68,7 +68,7 @@ pub struct Episode {
     alive: Vec<bool>,
     /// Order of the other vehicles' rows in each agent's present observation, where it is random.
     orders: Vec<Vec<u32>>,
-    /// The present observations, where vehicles come and go after they were made.
+    /// The present observations, where vehicles come and go after they were made, or where later ones go on from them.
     seen: Vec<f32>,
 }
 
@@ -192,11 +192,21 @@ impl RoadEnv {
         for order in &mut self.episode.orders {
             self.config.observation.draw(&mut self.episode.rng, order);
         }
+        if self.config.observation.remembers() {
+            match &self.episode.seen[..] {
+                [] => obs.fill(0.0),
+                seen => obs.copy_from_slice(seen),
+            }
+        }
         self.write(obs);
-        if self.config.scenario.is_open() {
+        if self.keeps_observations() {
             self.episode.seen.clear();
             self.episode.seen.extend_from_slice(obs);
         }
+    }
+
+    fn keeps_observations(&self) -> bool {
+        self.config.scenario.is_open() || self.config.observation.remembers()
     }
 
     /// Lets the scenario add and remove vehicles.
@@ -261,6 +271,7 @@ impl Env for RoadEnv {
         self.episode.time = 0.0;
         self.episode.actions.fill(self.config.action.neutral_action());
         self.episode.alive.fill(true);
+        self.episode.seen.clear();
         self.episode.world.clear();
         self.place(|scenario, place| scenario.populate(place));
         self.draw(obs);
@@ -351,7 +362,7 @@ impl Env for RoadEnv {
         ensure(lengths == [config.agents; 3], "the agents are more or fewer")?;
         let alive = state.alive.iter().any(|&alive| alive);
         ensure(alive == (phase == Phase::Running), "the agents act when there is no episode, or none does in one")?;
-        let seen = if config.scenario.is_open() && began { config.agents * config.observation.len() } else { 0 };
+        let seen = if self.keeps_observations() && began { config.agents * config.observation.len() } else { 0 };
         ensure(state.seen.len() == seen, "the observations have another size")?;
         ensure(state.actions.iter().all(|action| config.action.takes(action)), "the last action does not exist")?;
         ensure(

@@ -75,8 +75,8 @@ impl Scenario for Exit {
         ] {
             for i in 0..lanes {
                 let y = i as f64 * WIDTH;
-                let left = if i == 0 { Line::Continuous } else { Line::Striped };
-                let right = if i + 1 == lanes { Line::Continuous } else { Line::None };
+                let left = if i == 0 { Line::Chord } else { Line::Striped };
+                let right = if i + 1 == lanes { Line::Chord } else { Line::None };
                 let (lines, speed_limit) = ([left, right], Some(limit(i)));
                 let curve = Curve::straight([start, y], [end, y]);
                 roads.add(from, to, Lane { lines, speed_limit, ..Lane::new(curve) });

@@ -94,19 +94,19 @@ impl Merge {
     fn lines(&self, i: usize, beside: bool) -> [Line; 2] {
         let is_last = i + 1 == self.lanes;
         let right = match (self.is_generic(), is_last) {
-            (true, true) => Line::Continuous,
+            (true, true) => Line::Chord,
             (true, false) => Line::None,
             (false, true) => {
                 if beside {
                     Line::Striped
                 } else {
-                    Line::Continuous
+                    Line::Chord
                 }
             }
             (false, false) => Line::Striped,
         };
         let left = match (i, self.is_generic()) {
-            (0, _) => Line::Continuous,
+            (0, _) => Line::Chord,
             (_, true) => Line::Striped,
             (_, false) => Line::None,
         };
@@ -174,7 +174,7 @@ impl Scenario for Merge {
                 roads.add(from, to, lane(curve, self.lines(i, from == "b"), false));
             }
         }
-        let solid = [Line::Continuous; 2];
+        let solid = [Line::Chord; 2];
         let outside = if self.is_generic() { self.lanes as f64 * WIDTH + 2.0 * AMPLITUDE } else { 6.5 + 4.0 + 4.0 };
         roads.add("j", "k", lane(Curve::straight([0.0, outside], [before, outside]), solid, true));
         let (middle, pulsation) = (outside - AMPLITUDE, 2.0 * PI / (2.0 * converging));
@@ -182,7 +182,7 @@ impl Scenario for Merge {
         roads.add("k", "b", lane(swing, solid, true));
         let y = middle + AMPLITUDE * (pulsation * converging + FRAC_PI_2).sin();
         let left = if self.is_generic() { Line::Striped } else { Line::None };
-        roads.add("b", "c", lane(Curve::straight([joining, y], [parting, y]), [left, Line::Continuous], true));
+        roads.add("b", "c", lane(Curve::straight([joining, y], [parting, y]), [left, Line::Chord], true));
         let mut network = roads.build(connected);
         network.obstacles.push(Obstacle::new(parting, y));
         network

@@ -33,8 +33,8 @@ impl Scenario for TwoWay {
     fn network(&self, connected: bool) -> Network {
         let mut roads = Builder::default();
         for (from, to, ends, y, lines) in [
-            ("a", "b", [0.0, LENGTH], 0.0, [Line::Continuous, Line::Striped]),
-            ("a", "b", [0.0, LENGTH], WIDTH, [Line::None, Line::Continuous]),
+            ("a", "b", [0.0, LENGTH], 0.0, [Line::Chord, Line::Striped]),
+            ("a", "b", [0.0, LENGTH], WIDTH, [Line::None, Line::Chord]),
             ("b", "a", [LENGTH, 0.0], 0.0, [Line::None; 2]),
         ] {
             roads.add(from, to, Lane { lines, ..Lane::new(Curve::straight([ends[0], y], [ends[1], y])) });

@@ -65,7 +65,8 @@ impl Scenario for UTurn {
             ("a", "b", straight(0.0, LENGTH, outside)),
         ];
         for (i, (from, to, curve)) in lanes.into_iter().enumerate() {
-            let lines = if i % 2 == 0 { [Line::Continuous, Line::Striped] } else { [Line::None, Line::Continuous] };
+            let solid = if matches!(curve, Curve::Straight(_)) { Line::Chord } else { Line::Continuous };
+            let lines = if i % 2 == 0 { [solid, Line::Striped] } else { [Line::None, solid] };
             roads.add(from, to, Lane { lines, ..Lane::new(curve) });
         }
         roads.build(connected)
