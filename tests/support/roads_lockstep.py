@@ -180,6 +180,9 @@ def random_case(id: str, number: int) -> Case:  # noqa: A002
         config["controlled_vehicles"] = rng.choice([1, 1, 1, 3])
         several = rng.random() < 0.2
     if several:
+        if observation["type"] == "TupleObservation":
+            # There all agents see the tuple of the first one.
+            config["observation"] = observation["observation_configs"][-1]
         if observation["type"] == "TimeToCollision":
             config["observation"] = deepcopy(defaults["observation"]["observation_config"])
         config["observation"] = {"type": "MultiAgentObservation", "observation_config": config["observation"]}

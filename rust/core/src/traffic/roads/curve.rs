@@ -2,11 +2,11 @@
 //!
 //! Source: `highway_env/road/lane.py` (`StraightLane`, `SineLane`, `CircularLane`).
 
-use std::f64::consts::FRAC_PI_2;
+use std::f64::consts::{FRAC_PI_2, TAU};
 
 use serde::{Deserialize, Serialize};
 
-use crate::traffic::lane::Shape;
+use crate::traffic::lane::{NOWHERE, Shape, straight_windows};
 use crate::traffic::math::wrap_to_pi;
 
 /// Longest piece of the outline of a curved lane, metres.
@@ -158,6 +158,36 @@ impl Shape for Curve {
         }
     }
 
+    fn windows(&self, x: f64, y: f64, reach: f64) -> [[f64; 2]; 2] {
+        match self {
+            Self::Straight(line) => straight_windows(line.local(x, y), reach),
+            Self::Sine { line, amplitude, .. } => {
+                let (s, lateral) = line.local(x, y);
+                let [along, _] = straight_windows((s, (lateral.abs() - amplitude.abs()).max(0.0)), reach);
+                [along, NOWHERE]
+            }
+            Self::Circular { centre, radius, phases, direction } => {
+                let (dx, dy) = (x - centre[0], y - centre[1]);
+                let r = (dx * dx + dy * dy).sqrt();
+                if (radius - r).abs() > reach {
+                    return [NOWHERE; 2];
+                }
+                // The angle between the place and the points of the circle that are as far away as `reach`.
+                let cosine = (r * r + radius * radius - reach * reach) / (2.0 * r * radius);
+                if cosine.is_nan() || cosine <= -1.0 {
+                    return [[f64::NEG_INFINITY, f64::INFINITY], NOWHERE];
+                }
+                let half = cosine.min(1.0).acos() * radius;
+                let (middle, round) = (self.length() / 2.0, TAU * radius);
+                let s = direction * (dy.atan2(dx) - phases[0]) * radius;
+                let s = middle + (s - middle + round / 2.0).rem_euclid(round) - round / 2.0;
+                // The same place once more, one turn away, on the other side of the lane's middle.
+                let again = if s < middle { s + round } else { s - round };
+                [[s - half, s + half], [again - half, again + half]]
+            }
+        }
+    }
+
     fn outline(&self) -> Vec<[f64; 2]> {
         let pieces = if matches!(self, Self::Straight(_)) { 1.0 } else { (self.length() / PIECE).ceil().max(1.0) };
         (0..=pieces as usize).map(|i| self.position(self.length() * i as f64 / pieces, 0.0).into()).collect()
@@ -197,6 +227,20 @@ mod tests {
             let (found_s, found_lateral) = curve.local(x, y);
             prop_assert!((found_s - s).abs() < 1e-9 && (found_lateral - lateral).abs() < 1e-9);
             prop_assert!(curve.least_lateral(x, y) <= found_lateral.abs());
+        }
+
+        #[test]
+        fn what_is_near_lies_in_a_window(
+            curve in curves(), share in 0.0f64..1.0, lateral in -40.0f64..40.0, reach in 1.0f64..40.0,
+        ) {
+            let (x, y) = curve.position(share * curve.length(), lateral);
+            let windows = curve.windows(x, y, reach);
+            for i in 0..=200 {
+                let s = curve.length() * f64::from(i) / 200.0;
+                let at = curve.position(s, 0.0);
+                let near = (at.0 - x).hypot(at.1 - y) < reach - 1e-6;
+                prop_assert!(!near || windows.iter().any(|[from, to]| (*from..=*to).contains(&s)), "{s} {windows:?}");
+            }
         }
 
         #[test]
