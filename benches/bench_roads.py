@@ -23,6 +23,9 @@ ENVPOOL_IDS = (
     "exit-v0",
     "two-way-v0",
     "u-turn-v0",
+    "racetrack-v0",
+    "racetrack-large-v0",
+    "racetrack-oval-v0",
 )
 
 

@@ -295,11 +295,13 @@ def test_time_limits_hold_in_all_faces() -> None:
     assert lengths.min() > 0 and lengths.max() == 15
 
 
-def test_pictures_show_the_roads() -> None:
-    env = make("roundabout-v0", render_mode="rgb_array")
+@pytest.mark.parametrize("id", KINDS)
+def test_pictures_show_the_roads(id: str) -> None:  # noqa: A002
+    env = make(id, render_mode="rgb_array")
     env.reset(seed=0)
-    picture = env.render()
-    assert picture.shape == (600, 600, 3) and len(np.unique(picture.reshape(-1, 3), axis=0)) > 5
+    picture, config = env.render(), default_config(id)
+    assert picture.shape == (config["screen_height"], config["screen_width"], 3)
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 5
 
 
 @pytest.mark.parametrize(

@@ -257,6 +257,26 @@ def test_the_window_shows_each_step() -> None:
     assert shown == "3 True False"
 
 
+def test_the_window_shows_road_networks() -> None:
+    pytest.importorskip("pygame", reason="pygame, of the extra render, is not installed")
+    shown = run(
+        """
+        import gymnasium, numpy as np, pygame
+        import fastrl
+        sizes = []
+        for name in ("racetrack-v0", "intersection-multi-agent-v0", "parking-v0"):
+            env = gymnasium.make(f"fastrl/{name}", render_mode="human")
+            env.reset(seed=0)
+            env.step(env.action_space.sample())
+            pixels = pygame.surfarray.array3d(pygame.display.get_surface()).reshape(-1, 3)
+            sizes.append(len(np.unique(pixels, axis=0)) > 50)
+            env.close()
+        print(sizes, pygame.display.get_init())
+        """
+    )
+    assert shown == "[True, True, True] False"
+
+
 def test_without_pygame_the_extra_is_named() -> None:
     printed = run(
         """
