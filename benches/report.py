@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -84,8 +84,7 @@ def page(found: Sequence[Section], source: str) -> str:
         parts += [f"## {section.first.title}\n", _conditions(section, len(everywhere) > 1)]
         for number, cases in enumerate(section.tables()):
             parts += [
-                _rates_table(cases, section.first.unit),
-                _ratio_table(cases, section.first),
+                *_tables(cases, section.first),
                 f"![{section.first.title}, {section.first.unit}]({CHARTS}/{section.chart(number)})\n",
             ]
     return "\n".join(part for part in parts if part)
@@ -116,6 +115,34 @@ def _conditions(section: Section, with_setup: bool) -> str:
     return "".join(f"{paragraph}\n\n" for paragraph in paragraphs if paragraph).removesuffix("\n")
 
 
+def is_long(cases: Sequence[Case]) -> bool:
+    """True if a table has more cases than contenders: cases are rows then, and the chart shows ratios."""
+    return len(cases) > len(cases[0].rates) + 1
+
+
+def _tables(cases: Sequence[Case], result: Benchmark) -> list[str]:
+    if is_long(cases):
+        return [_long_table(cases, result)]
+    return [_rates_table(cases, result.unit), _ratio_table(cases, result)]
+
+
+def _long_table(cases: Sequence[Case], result: Benchmark) -> str:
+    """A row a case: rates, and the ratio of our best contender to each other one."""
+    names = list(cases[0].rates)
+    others = _others(cases, result)
+    rows = [[result.unit, *names, *(f"ratio to {name}" for name in others)]]
+    for case in cases:
+        rates = [_cell(Spread.of(case.rates[name])) for name in names]
+        rows.append([case.name, *rates, *(_cell(case.ratio(result.best(case), name)) for name in others)])
+    return _table(rows)
+
+
+def _others(cases: Sequence[Case], result: Benchmark) -> list[str]:
+    """Names of the other contenders; none if there is none of ours to compare with."""
+    others = [name for name in cases[0].rates if name not in result.ours]
+    return others if len(others) < len(cases[0].rates) else []
+
+
 def _rates_table(cases: Sequence[Case], unit: str) -> str:
     rows = [[unit, *(case.name for case in cases)]]
     for name in cases[0].rates:
@@ -125,8 +152,8 @@ def _rates_table(cases: Sequence[Case], unit: str) -> str:
 
 def _ratio_table(cases: Sequence[Case], result: Benchmark) -> str:
     """Ratios of our best contender of each case to the others; empty where there are none."""
-    others = [name for name in cases[0].rates if name not in result.ours]
-    if not others or len(others) == len(cases[0].rates):
+    others = _others(cases, result)
+    if not others:
         return ""
     rows = [["ratio to", *(case.name for case in cases)], ["of", *(result.best(case) for case in cases)]]
     for name in others:
@@ -144,7 +171,15 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def chart(cases: Sequence[Case], result: Benchmark) -> Figure:
-    """Bars of the medians of all contenders with the quartiles as whiskers, a panel a case."""
+    """Bars of the medians of all contenders with the quartiles as whiskers, a panel a case. With many cases, bars of
+    the ratios, a panel for each other contender."""
+    others = _others(cases, result)
+    if is_long(cases) and others:
+        figure = Figure(figsize=(7.5, (0.24 * len(cases) + 0.8) * len(others)), layout="constrained")
+        for axes, other in zip(figure.subplots(len(others), squeeze=False).flat, others, strict=True):
+            spreads = {case.name: case.ratio(result.best(case), other) for case in cases}
+            _bars(axes, spreads, [OURS] * len(spreads), f"ratio to {other}")
+        return figure
     columns = min(len(cases), 2)
     rows = -(-len(cases) // columns)
     names = list(cases[0].rates)
@@ -158,14 +193,19 @@ def chart(cases: Sequence[Case], result: Benchmark) -> Figure:
 
 
 def _draw(axes: Axes, case: Case, result: Benchmark) -> None:
-    spreads = [Spread.of(rates) for rates in case.rates.values()]
-    medians = [spread.median for spread in spreads]
+    spreads = {name: Spread.of(rates) for name, rates in case.rates.items()}
+    colours = [OURS if name in result.ours else OTHERS for name in spreads]
+    _bars(axes, spreads, colours, f"{case.name}, {result.unit}")
+
+
+def _bars(axes: Axes, spreads: Mapping[str, Spread], colours: Sequence[str], title: str) -> None:
+    """Horizontal bars of medians, with the quartiles as whiskers."""
+    medians = [spread.median for spread in spreads.values()]
     whiskers = [
-        [spread.median - spread.low for spread in spreads],
-        [spread.high - spread.median for spread in spreads],
+        [spread.median - spread.low for spread in spreads.values()],
+        [spread.high - spread.median for spread in spreads.values()],
     ]
-    colours = [OURS if name in result.ours else OTHERS for name in case.rates]
-    axes.barh(list(case.rates), medians, color=colours, xerr=whiskers, ecolor="#404040", error_kw={"lw": 1})
+    axes.barh(list(spreads), medians, color=colours, xerr=whiskers, ecolor="#404040", error_kw={"lw": 1})
     axes.invert_yaxis()
     if max(medians) > LOGARITHMIC * min(medians):
         axes.set_xscale("log")
@@ -175,7 +215,7 @@ def _draw(axes: Axes, case: Case, result: Benchmark) -> None:
     else:
         axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(value).replace(".00", "")))
-    axes.set_title(f"{case.name}, {result.unit}", fontsize=9)
+    axes.set_title(title, fontsize=9)
     axes.tick_params(labelsize=8)
     axes.grid(axis="x", color="#eeeeee")
     axes.set_axisbelow(True)

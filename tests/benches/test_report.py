@@ -59,6 +59,19 @@ def test_an_axis_is_logarithmic_where_bars_differ_much(data: Path) -> None:
     assert scales == {"64 B": "log", "512 B": "linear", "alone": "linear", "x": "linear"}
 
 
+def test_many_cases_are_rows_with_a_chart_of_ratios(tmp_path: Path) -> None:
+    cases = [Case(f"{n} rows", {"fastrl": [30.0 * n] * 3, "peer": [10.0] * 3}) for n in (1, 2, 3, 4)]
+    made = result("a", *cases)
+    made.write(tmp_path)
+    (section,) = report.sections(read_all(tmp_path))
+    page = report.page([section], "data")
+    assert "| records/s | fastrl | peer | ratio to peer |" in page
+    assert "| 2 rows | 60.0 (60.0 to 60.0) | 10.0 (10.0 to 10.0) | 6.00 (6.00 to 6.00) |" in page
+    (axes,) = report.chart(cases, made).axes
+    assert axes.get_title() == "ratio to peer"
+    assert [bar.get_width() for bar in axes.patches] == [3, 6, 9, 12]
+
+
 def test_a_folder_without_results_is_told_in_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
