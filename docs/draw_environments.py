@@ -62,12 +62,21 @@ def catch(steps: int = 4, seed: int = 0) -> Picture:
     return np.kron(obs, np.ones((20, 20), np.uint8))
 
 
+# A view of most of the track.
+TRACK = {
+    "other_vehicles": 12,
+    "screen_width": 760,
+    "screen_height": 420,
+    "scaling": 4.6,
+    "centering_position": [0.52, 0.75],
+}
 PICTURES: dict[str, Callable[[], Picture]] = {
     "cage2": cage2,
     "highway": lambda: single("fastrl/highway-v0", 6, 1),
     "merge": lambda: single("fastrl/merge-v1", 3, 1),
     "roundabout": lambda: single("fastrl/roundabout-v1", 3, 1),
     "intersection": lambda: single("fastrl/intersection-v2", 4, 1),
+    "racetrack": lambda: single("fastrl/racetrack-v1", 4, np.zeros(1, np.float32), 5, config=TRACK),
     "coop": lambda: multi("fastrl/coop-highway-v0", 4, 1, max_agents=8),
     "coop-merge": lambda: multi("fastrl/coop-merge-v0", 5, 1, max_agents=8),
     "v2x": lambda: multi("fastrl/v2x-resource-v0", 3, 0),
