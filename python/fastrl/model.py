@@ -130,7 +130,8 @@ class Model:
         trust = trust or isinstance(config, Mapping)
         chosen = None if preset == "auto" else preset
         if name is None:
-            name = task.choose_algorithm(chosen, tree, source, trust=trust)
+            env_id = env if isinstance(env, str) else None
+            name = task.choose_algorithm(chosen, tree, source, trust=trust, env_id=env_id)
         given: dict[str, Any] = {
             "num_envs": num_envs,
             "collector": collector,

@@ -489,6 +489,17 @@ def test_presets_are_settings() -> None:
     assert presets_for("my_module:make_env") is None
 
 
+def test_car_parks_are_learned_by_sac_with_hindsight() -> None:
+    task = find("gym")
+    settings = task.make_settings({"env.id": "fastrl/parking-v0"})
+    assert (settings.run.algo, settings.replay.hindsight, settings.sac.n_step) == ("sac", 0.8, 1)
+    assert task.choose_algorithm(None, {"env": {"id": "fastrl/parking-parked-v0"}}, "a file") == "sac"
+    assert task.choose_algorithm(None, {}, "none", env_id="CartPole-v1") == "ppo"
+    assert task.choose_algorithm("rainbow", {}, "none", env_id="CartPole-v1") == "ppo"
+    ppo = task.make_settings({"env.id": "fastrl/parking-v0", "run.algo": "ppo"})
+    assert ppo.run.algo == "ppo" and ppo.ppo.normalize_obs
+
+
 def test_a_preset_gives_dqn_another_budget_and_number_of_environments() -> None:
     task = find("gym")
     ppo, dqn = (

@@ -292,9 +292,9 @@ class Command:
                 # Nothing to resume: the run starts over with its settings.
                 self.file, self.checkpoint = self.checkpoint / "config.toml", None
         self.tree = {} if self.file is None else load_toml(self.file)
+        self.named = _environment(arguments)
         self.algorithm = self._algorithm(arguments)
         self.config_type = task.settings_type(self.algorithm)
-        self.named = _environment(arguments)
         self.options = self._parser(prog, set(arguments)).parse_args(arguments)
         self.changes = self._changes()
 
@@ -308,7 +308,8 @@ class Command:
         if self.checkpoint is not None:
             name = self.task.algorithm_in(self.saved if isinstance(self.saved, dict) else {})
             return trusted_import("run.algo", name, self.checkpoint, trust=self.trust)
-        return self.task.choose_algorithm(self.preset, self.tree, str(self.file), trust=self.trust)
+        file = str(self.file)
+        return self.task.choose_algorithm(self.preset, self.tree, file, trust=self.trust, env_id=self.named)
 
     def _parser(self, prog: str, words: set[str]) -> ArgumentParser:
         values = self._shown_values() if words & {"-h", "--help", "--help-all"} else {}

@@ -180,16 +180,35 @@ class Task(ABC):
         return name
 
     def choose_algorithm(
-        self, preset: str | None, tree: Mapping[str, Any], source: str, *, trust: bool = False
+        self,
+        preset: str | None,
+        tree: Mapping[str, Any],
+        source: str,
+        *,
+        trust: bool = False,
+        env_id: str | None = None,
     ) -> str:
-        """The algorithm of a new run if no option names one: that of a file, else of a preset, else the task's own.
+        """The algorithm of a new run if no option names one: that of a file, else of a preset, else the usual one.
+
+        Args:
+            env_id: of the environment, where an option names it; None: as in the file.
 
         Raises:
             ConfigError, TrustError: as of `make_settings`.
         """
         if "algo" in self._tables_in(tree, source).get("run", {}):
             return trusted_import("run.algo", self.algorithm_in(tree), source, trust=trust)
-        return self.algorithm_in({} if preset is None else self._preset(preset).values)
+        values = {} if preset is None else self._preset(preset).values
+        if "algo" in values.get("run", {}):
+            return self.algorithm_in(values)
+        table = tree.get("env")
+        return self.usual_algorithm(
+            table.get("id") if env_id is None and isinstance(table, Mapping) else env_id
+        )
+
+    def usual_algorithm(self, env_id: Any) -> str:
+        """The algorithm that learns in an environment if nothing else is said."""
+        return self.run.algo
 
     def make_settings(
         self,
@@ -220,7 +239,9 @@ class Task(ABC):
         changes, tree = changes or {}, tree or {}
         algorithm = changes.get("run.algo")
         if algorithm is None:
-            algorithm = self.choose_algorithm(preset, tree, source, trust=trust)
+            env_id = changes.get("env.id")
+            algorithm = self.choose_algorithm(preset, tree, source, trust=trust, env_id=env_id)
+            changes = {**changes, "run.algo": algorithm}
         config_type = self.settings_type(algorithm)
         for other in algorithms():
             if table_of(other) in tree and table_of(other) not in sections(config_type):

@@ -202,7 +202,7 @@ def _new_study(
         )
     task = find(task_name)
     tree = config if isinstance(config, Mapping) else {} if config is None else load_toml(config)
-    name = algo or task.choose_algorithm(preset, tree, str(config), trust=trust)
+    name = algo or task.choose_algorithm(preset, tree, str(config), trust=trust, env_id=env)
     config_type = task.settings_type(name)
     changes = by_keyword(
         config_type, task.algorithm_table(name), {key: settings[key] for key in settings if key not in own}

@@ -13,13 +13,14 @@ constant. ``ortho_init`` is ``orthogonal_init``. State-dependent exploration (``
 """
 
 import fnmatch
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeVar
 
 from fastrl.tasks.gym import dqn_presets, sac_presets
 from fastrl.training.settings import PPO_ON_ALL_CORES
 from fastrl.utils.config import Preset
 
+T = TypeVar("T")
 Kind = Literal["discrete", "continuous", "images"]
 """Kinds of environments: with images in observations; else by actions, of a Box or others."""
 
@@ -384,6 +385,7 @@ PRESETS: dict[str, Preset] = {
     "sac": Preset(
         "SAC and TD3 in one environment with a large replay, as CleanRL", {}, sac_presets.CONTINUOUS
     ),
+    "parking": Preset("SAC with hindsight for highway-env's car parks", {}, sac_presets.PARKING),
     "rlpd": Preset(
         "SAC with 10 critics, layer normalisation and 20 gradient steps for each step, as Ball et al. (2023)",
         sac_presets.RLPD,
@@ -436,11 +438,24 @@ _BY_ID: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("MiniGrid-Empty-*", ("minigrid-small",)),
     ("MiniGrid-DoorKey-5x5-*", ("minigrid-small",)),
     ("MiniGrid-*", ("minigrid",)),
+    ("fastrl/parking-*", ("continuous", "parking")),
 )
+
+# Algorithms by patterns of ids, where the usual one does not learn.
+_ALGORITHMS = (("fastrl/parking-*", "sac"),)
 
 
 def presets_for(env_id: str) -> tuple[str, ...] | None:
     """The presets of an environment by its id, also with the module that registers it in front (``module:id``), a later
     one on top of the one before; None: it has none, and its spaces decide."""
+    return _by_id(_BY_ID, env_id)
+
+
+def algorithm_for(env_id: str) -> str | None:
+    """The algorithm that learns in an environment, by its id as in `presets_for`; None: the usual one."""
+    return _by_id(_ALGORITHMS, env_id)
+
+
+def _by_id(table: Iterable[tuple[str, T]], env_id: str) -> T | None:
     name = env_id.rpartition(":")[2]
-    return next((names for pattern, names in _BY_ID if fnmatch.fnmatchcase(name, pattern)), None)
+    return next((value for pattern, value in table if fnmatch.fnmatchcase(name, pattern)), None)

@@ -10,7 +10,7 @@ from fastrl.envs import contract
 from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec
 from fastrl.tasks import gym
-from fastrl.tasks.gym.presets import PRESETS, Kind, presets_for
+from fastrl.tasks.gym.presets import PRESETS, Kind, algorithm_for, presets_for
 from fastrl.tasks.gym.settings import EnvConfig
 from fastrl.training.episodes import (
     build_any,
@@ -44,6 +44,9 @@ class GymTask(Task):
     def default_presets(self, settings: Any) -> Sequence[str]:
         names = presets_for(settings.env.id)
         return (self._kind(settings),) if names is None else names
+
+    def usual_algorithm(self, env_id: Any) -> str:
+        return (algorithm_for(env_id) if isinstance(env_id, str) else None) or self.run.algo
 
     def _kind(self, settings: Any) -> Kind:
         """The kind of the environment, which is built for that; of one that cannot be built, "discrete"."""
