@@ -474,13 +474,13 @@ class RoadVec(_Vec):
         succeeded: NDArray[np.bool_],
         parts: NDArray[np.float64],
         action: NDArray[Any],
-        rewards: NDArray[np.float64],
-        terminated: NDArray[np.bool_],
+        rewards: NDArray[np.float64] | None,
+        terminated: NDArray[np.bool_] | None,
     ) -> None:
         """Writes of each environment: the first agent's speed [N], m/s, and whether it crashed [N]; whether each
         controlled vehicle reached its goal [N, C]; the parts of the shared reward [N, P]; the last actions, int64
         [N, A] or float32 [N, A, n], the neutral one after a reset; rewards [N, C] and ends [N, C] of the controlled
-        vehicles."""
+        vehicles, unless they are None."""
 
     def observe_double(self, obs: NDArray[np.float64]) -> None:
         """Writes the current observations in double precision [N * A, D], for the kinds that have it in highway-env

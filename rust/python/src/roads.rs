@@ -116,8 +116,8 @@ impl RoadVec {
         succeeded: &Bound<'_, PyAny>,
         parts: &Bound<'_, PyAny>,
         action: &Bound<'_, PyAny>,
-        rewards: &Bound<'_, PyAny>,
-        terminated: &Bound<'_, PyAny>,
+        rewards: Option<&Bound<'_, PyAny>>,
+        terminated: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let (n, names) = (self.num_envs(), self.config.scenario.part_names().len());
         let (agents, controlled) = (self.config.agents, self.config.scenario.controlled());
@@ -125,16 +125,17 @@ impl RoadVec {
         let crashed = writeable::<Flag>("crashed", crashed, &[n])?;
         let succeeded = writeable::<Flag>("succeeded", succeeded, &[n, controlled])?;
         let parts = writeable::<f64>("parts", parts, &[n, names])?;
-        let rewards = writeable::<f64>("rewards", rewards, &[n, controlled])?;
-        let terminated = writeable::<Flag>("terminated", terminated, &[n, controlled])?;
+        let rewards = rewards.map(|a| writeable::<f64>("rewards", a, &[n, controlled])).transpose()?;
+        let terminated = terminated.map(|a| writeable::<Flag>("terminated", a, &[n, controlled])).transpose()?;
         let (len, discrete) = match self.config.action.kind() {
             ActionKind::Discrete => (1, true),
             ActionKind::Box(len) => (len, false),
         };
         let indices = discrete.then(|| writeable::<i64>("action", action, &[n, agents])).transpose()?;
         let numbers = (!discrete).then(|| writeable::<f32>("action", action, &[n, agents, len])).transpose()?;
-        let mut places = vec![speed.place(), crashed.place(), succeeded.place(), parts.place(), rewards.place()];
-        places.push(terminated.place());
+        let mut places = vec![speed.place(), crashed.place(), succeeded.place(), parts.place()];
+        places.extend(rewards.iter().map(|a| a.place()));
+        places.extend(terminated.iter().map(|a| a.place()));
         places.extend(indices.iter().map(|a| a.place()));
         places.extend(numbers.iter().map(|a| a.place()));
         disjoint(&places)?;
@@ -145,8 +146,8 @@ impl RoadVec {
                 crashed.bytes_mut(),
                 succeeded.bytes_mut(),
                 parts.slice_mut(),
-                rewards.slice_mut(),
-                terminated.bytes_mut(),
+                rewards.map_or(&mut [][..], |a| a.slice_mut()),
+                terminated.map_or(&mut [][..], |a| a.bytes_mut()),
                 indices.map_or(&mut [][..], |a| a.slice_mut()),
                 numbers.map_or(&mut [][..], |a| a.slice_mut()),
             )
@@ -166,15 +167,26 @@ impl RoadVec {
                     (speed[i], crashed[i]) = (0.0, 0);
                     succeeded[own.clone()].fill(0);
                     parts[i * names..(i + 1) * names].fill(0.0);
-                    rewards[own.clone()].fill(0.0);
-                    terminated[own].fill(0);
+                    if let Some(rewards) = rewards.get_mut(own.clone()) {
+                        rewards.fill(0.0);
+                    }
+                    if let Some(terminated) = terminated.get_mut(own) {
+                        terminated.fill(0);
+                    }
                     continue;
                 }
                 let (vehicles, first) = (&episode.world.traffic.vehicles, episode.world.agents()[0]);
                 (speed[i], crashed[i]) = (vehicles.speed[first], u8::from(vehicles.crashed[first]));
-                parts[i * names..(i + 1) * names].copy_from_slice(&env.parts()[..names]);
+                if names > 0 {
+                    parts[i * names..(i + 1) * names].copy_from_slice(&env.parts()[..names]);
+                }
                 for (agent, row) in own.enumerate() {
-                    (rewards[row], terminated[row]) = (env.own_reward(agent), u8::from(env.is_done(agent)));
+                    if let Some(reward) = rewards.get_mut(row) {
+                        *reward = env.own_reward(agent);
+                    }
+                    if let Some(ended) = terminated.get_mut(row) {
+                        *ended = u8::from(env.is_done(agent));
+                    }
                     succeeded[row] = u8::from(env.has_succeeded(agent));
                 }
             }

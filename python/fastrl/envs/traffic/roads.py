@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import Space
-from gymnasium.spaces import Dict, Discrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
@@ -186,15 +186,30 @@ class _Double:
             self.native.observe_double(obs)
 
 
-def _read_info(native: _rust.RoadVec, config: Mapping[str, Any], scenario: str) -> dict[str, Any]:
-    """highway-env's `info` of all environments."""
-    n, space = native.num_envs, action_space(agent_config(config))
+def _places(space: Dict) -> list[tuple[str, slice, tuple[int, ...]]]:
+    """The parts of rows that have the values of a space of goals or attributes: name, place and shape, in
+    highway-env's order."""
+    places, start = {}, 0
+    for key, part in space.items():
+        shape = part.shape or ()
+        places[key] = (key, slice(start, start + math.prod(shape)), shape)
+        start += math.prod(shape)
+    return [places[key] for key in (GOAL_KEYS if GOAL_KEYS[0] in places else places)]
+
+
+def _read_info(
+    native: _rust.RoadVec, config: Mapping[str, Any], scenario: str, space: Discrete | Box
+) -> dict[str, Any]:
+    """highway-env's `info` of all environments; `space`: of the actions of one agent."""
+    n = native.num_envs
     discrete, controlled = isinstance(space, Discrete), int(config.get("controlled_vehicles", 1))
     agents, names = native.num_agents, native.part_names
     shape = (n, agents) if discrete else (n, agents, *(space.shape or ()))
     speed, crashed, succeeded = np.empty(n), np.empty(n, np.bool_), np.empty((n, controlled), np.bool_)
     parts, action = np.empty((n, len(names))), np.empty(shape, np.int64 if discrete else np.float32)
-    rewards, terminated = np.empty((n, controlled)), np.empty((n, controlled), np.bool_)
+    rewards = terminated = None
+    if scenario == "intersection":
+        rewards, terminated = np.empty((n, controlled)), np.empty((n, controlled), np.bool_)
     native.info(speed, crashed, succeeded, parts, action, rewards, terminated)
     info: dict[str, Any] = {
         "speed": speed,
@@ -263,8 +278,9 @@ class RoadVectorEnv(NativeVectorEnv):
             self._agents = int(self.config["controlled_vehicles"])
             observations, actions = Tuple([observations] * self._agents), Tuple([actions] * self._agents)
         self._agent_obs = observation_space(single)
+        self._places: list[tuple[str, slice, tuple[int, ...]]] = []
         if isinstance(self._agent_obs, Dict):
-            self._row_dtype = np.float64
+            self._row_dtype, self._places = np.float64, _places(self._agent_obs)
 
         def build(mode: str) -> Any:
             self._roads = native(mode)
@@ -306,16 +322,11 @@ class RoadVectorEnv(NativeVectorEnv):
         space, n = self._agent_obs, self.num_envs
         if not isinstance(space, Dict):
             return in_space(space, rows)
-        sizes = [math.prod(part.shape or ()) for part in space.values()]
-        parts = np.split(rows, np.cumsum(sizes)[:-1], axis=1)
-        named = {
-            key: part.reshape(n, *(space[key].shape or ())) for key, part in zip(space, parts, strict=True)
-        }
-        return {key: named[key] for key in (GOAL_KEYS if GOAL_KEYS[0] in named else named)}
+        return {key: rows[:, place].reshape(n, *shape) for key, place, shape in self._places}
 
     def read_info(self) -> dict[str, Any]:
         """The `info` without Gymnasium's masks."""
-        return _read_info(self._roads, self.config, kind_of(self.id).scenario)
+        return _read_info(self._roads, self.config, kind_of(self.id).scenario, self._agent_space)
 
     def copy_generators(self, other: RoadVectorEnv) -> None:
         """Continues the random streams of another environment, if it was ever reset."""

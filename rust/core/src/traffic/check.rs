@@ -57,7 +57,9 @@ impl<M: RoadMap> Traffic<M> {
             self.vehicles.route.iter().all(|route| self.road.has_route(route)),
             "a vehicle plans to drive on a road that is not there",
         )?;
-        let of_landmark = |Landmark { body: o, .. }: &Landmark| [o.x, o.y, o.heading, o.length, o.width];
+        let of_landmark = |Landmark { body: o, direction: [cos, sin], .. }: &Landmark| {
+            [o.x, o.y, o.heading, o.length, o.width, *cos, *sin]
+        };
         ensure(
             self.landmarks.iter().flat_map(of_landmark).all(f64::is_finite),
             "a landmark has a number that is not finite",

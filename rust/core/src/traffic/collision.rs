@@ -155,17 +155,16 @@ impl<M: RoadMap> Traffic<M> {
     /// Marks the landmarks that vehicles touch.
     fn reach_landmarks(&mut self, dt: f64) {
         for k in 0..self.landmarks.len() {
-            let Landmark { body: o, reached } = &self.landmarks[k];
+            let Landmark { body: o, direction, reached } = &self.landmarks[k];
             if *reached {
                 continue;
             }
             let reach = reach(o);
-            let (sin, cos) = o.heading.sin_cos();
             let v = &self.vehicles;
             let touches = |i: usize| {
                 let (dx, dy) = (o.x - v.x[i], o.y - v.y[i]);
                 let is_near = (dx * dx + dy * dy).sqrt() <= reach + v.speed[i] * dt;
-                is_near && meet(&self.body(i, dt), &Body::new([o.x, o.y], [cos, sin], o.length, o.width, [0.0; 2])).0
+                is_near && meet(&self.body(i, dt), &Body::new([o.x, o.y], *direction, o.length, o.width, [0.0; 2])).0
             };
             self.landmarks[k].reached = (0..v.len()).any(touches);
         }
@@ -255,7 +254,7 @@ mod tests {
         let mut traffic = Traffic::new(Road::straight(1, 1000.0, 30.0), vec![20.0]);
         traffic.add(&Vehicle::new(Driver::Manual, 10.0, 0.0, 6.0));
         let body = Obstacle::new(14.5, 0.0);
-        traffic.landmarks.push(Landmark { body, reached: false });
+        traffic.landmarks.push(Landmark::new(body));
         let mut reached = Vec::new();
         for _ in 0..8 {
             traffic.frame(0.25);

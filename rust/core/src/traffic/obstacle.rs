@@ -26,6 +26,15 @@ impl Obstacle {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Landmark {
     pub body: Obstacle,
+    /// Cosine and sine of its heading.
+    pub direction: [f64; 2],
     /// True once a vehicle has touched it.
     pub reached: bool,
+}
+
+impl Landmark {
+    pub fn new(body: Obstacle) -> Self {
+        let (sin, cos) = body.heading.sin_cos();
+        Self { body, direction: [cos, sin], reached: false }
+    }
 }

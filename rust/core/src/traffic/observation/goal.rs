@@ -23,7 +23,12 @@ impl Goal {
     pub fn pairs<M: RoadMap>(&self, traffic: &Traffic<M>, i: usize) -> impl Iterator<Item = (f64, f64)> {
         self.features.iter().map(move |&(feature, scale)| {
             traffic.landmarks.get(i).map_or((0.0, 0.0), |goal| {
-                (feature.of(traffic, i, None) / scale, feature.of_object(traffic, &goal.body, None) / scale)
+                let desired = match feature {
+                    Feature::CosH => goal.direction[0],
+                    Feature::SinH => goal.direction[1],
+                    _ => feature.of_object(traffic, &goal.body, None),
+                };
+                (feature.of(traffic, i, None) / scale, desired / scale)
             })
         })
     }
@@ -52,7 +57,7 @@ mod tests {
         goal.write(&traffic, 0, &mut out);
         assert_eq!(out, [0.0; 9], "nothing without a landmark");
         let body = Obstacle { heading: std::f64::consts::PI, ..Obstacle::new(30.0, 14.0) };
-        traffic.landmarks.push(Landmark { body, reached: false });
+        traffic.landmarks.push(Landmark::new(body));
         goal.write(&traffic, 0, &mut out);
         assert_eq!(out, [1.0, 5.0, 1.0, 0.3, 0.0, -1.0, 1.0, 5.0, 1.0]);
     }

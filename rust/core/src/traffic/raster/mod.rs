@@ -540,7 +540,7 @@ mod tests {
             let strip = LaneStrip { centre: lane, closed, length: 100.0, width: 4.0, lines: [Line::Striped, Line::Continuous] };
             let obstacles = vec![Obstacle { x: 0.0, y: f64::NAN, heading: 0.0, length: 1.0, width: 1.0 }];
             let body = Obstacle { x: 5.0, y: 3.0, ..obstacles[0].clone() };
-            let landmarks = vec![Landmark { body, reached: closed }];
+            let landmarks = vec![Landmark { reached: closed, ..Landmark::new(body) }];
             let scene = Scene { time: 1.0, lanes: vec![strip], cars, obstacles, landmarks, links: vec![], camera, speeds: [0.0, 30.0] };
             let view = View { width, height, scaling, centering, legend: true };
             let mut pixels = vec![77; width * height * 3 + 64];

@@ -138,7 +138,7 @@ impl Scenario for Parking {
             let lane = place.world.traffic.road.lane(space);
             let (x, y) = lane.position(lane.length() / 2.0, 0.0);
             let body = Obstacle { heading: lane.heading_at(0.0), ..Obstacle::new(x, y) };
-            place.world.traffic.landmarks.push(Landmark { body, reached: false });
+            place.world.traffic.landmarks.push(Landmark::new(body));
         }
         for _ in 0..self.vehicles.min(free.len()) {
             let space = Self::take(place, &mut free);
