@@ -46,7 +46,7 @@ PENDULUM: _Tables = {
 # layers and minibatches and half of the gradient steps.
 PARKING: _Tables = {
     "sac": {
-        "run": {"total_timesteps": 60_000},
+        "run": {"total_timesteps": 200_000},
         "env": {"num_envs": 4},
         "replay": {"capacity": 1_000_000, "hindsight": 0.8, "updates_per_step": 0.5},
         "sac": {
