@@ -15,7 +15,7 @@ import numpy as np
 NUM_ENVS = 64
 # Rings are so fast that fewer at a time would measure Python's call.
 NUM_RINGS = 1024
-TESTS = Path(__file__).resolve().parent.parent / "tests"
+TESTS = Path(__file__).resolve().parent.parent / "tests" / "support"
 
 Steps = Iterator[int]
 
