@@ -10,6 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from link_model import slow_model
 from numpy.typing import NDArray
 
 from fastrl.envs import CoopVectorEnv, make_multi
@@ -54,71 +55,6 @@ def test_path_loss_is_that_of_the_formulas(distance: float, frequency: float) ->
     assert abs(path_loss("nlos", distance, frequency) - (36.85 + 30 * d + 18.9 * f)) < 1e-9
 
 
-def blocked(cars: dict[str, Any], a: NDArray[np.float64], b: NDArray[np.float64]) -> bool:
-    """Returns whether the rectangle of a car lies across the path, its middle between the ends."""
-    length = np.hypot(*(b - a))
-    for x, y, heading in zip(cars["x"], cars["y"], cars["heading"], strict=True):
-        middle = np.array([x, y])
-        if np.hypot(*(middle - a)) < 1e-6 or np.hypot(*(middle - b)) < 1e-6:
-            continue
-        way = (middle - a) @ (b - a) / length
-        corners = [
-            middle
-            + sx * 2.5 * np.array([np.cos(heading), np.sin(heading)])
-            + sy * np.array([-np.sin(heading), np.cos(heading)])
-            for sx in (-1, 1)
-            for sy in (-1, 1)
-        ]
-        sides = [np.cross(np.append(b - a, 0), np.append(corner - a, 0))[2] for corner in corners]
-        if 0 < way < length and min(sides) <= 0 <= max(sides):
-            return True
-    return False
-
-
-def slow_model(env: CoopVectorEnv, options: LinkOptions) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """SINR and probability of arrival of every link, [A, S], by scalar formulas."""
-    links, cars = env.links(0), env.scene(0).cars()
-    urban = options.surroundings == "urban"
-    agents, stations = links["sinr"].shape
-    slot = links["resources"] % options.slots
-    here = np.isin(np.arange(stations), cars["id"])
-    noise = 10 ** ((-174 + 10 * np.log10(options.bandwidth) + options.noise_figure) / 10)
-
-    def received(sender: int, receiver: int) -> float:
-        a, b = links["places"][sender], links["places"][receiver]
-        distance = max(np.hypot(*(a - b)), 1.0)
-        loss = path_loss("los-urban" if urban else "los-highway", distance, options.frequency)
-        loss += 3 * links["shadowing"][sender, receiver]
-        if options.blockage == "vehicles" and blocked(cars, a, b):
-            far = max(0.0, 15 * np.log10(distance) - 41)
-            low = options.antenna_height < options.vehicle_height
-            mean, spread = (9 + far, 4.5) if low else (5 + far, 4.0)
-            if options.antenna_height <= options.vehicle_height:
-                loss += max(0.0, mean + spread * links["blockage"][sender, receiver])
-        return float(10 ** ((links["powers"][sender] + 2 * options.antenna_gain - loss) / 10))
-
-    sinr, success = np.full((agents, stations), np.nan), np.full((agents, stations), np.nan)
-    for receiver in range(agents):
-        for sender in range(stations):
-            if receiver == sender or not here[sender] or np.isnan(links["success"][receiver, sender]):
-                continue
-            if slot[receiver] == slot[sender] and here[receiver]:
-                success[receiver, sender] = 0.0
-                continue
-            same = [
-                k
-                for k in range(stations)
-                if k not in (sender, receiver)
-                and here[k]
-                and links["resources"][k] == links["resources"][sender]
-            ]
-            disturbance = noise + sum(received(k, receiver) for k in same)
-            sinr[receiver, sender] = 10 * np.log10(received(sender, receiver) / disturbance)
-            x = (sinr[receiver, sender] - options.sinr_threshold) / options.sinr_slope
-            success[receiver, sender] = 1 - 1 / (1 + np.exp(x))
-    return sinr, success
-
-
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -142,8 +78,9 @@ def test_every_link_is_what_the_slow_model_says(
     rng = np.random.default_rng(seed)
     for _ in range(steps):
         env.step(draw(env, rng))
-    sinr, success = slow_model(env, LinkOptions(**given_options))
-    links = env.links(0)
+    links, cars = env.links(0), env.scene(0).cars()
+    here = np.isin(np.arange(links["sinr"].shape[1]), cars["id"])
+    sinr, success = slow_model(links, cars, here, LinkOptions(**given_options))
     np.testing.assert_allclose(links["sinr"], sinr, rtol=0, atol=1e-9)
     np.testing.assert_allclose(links["success"], success, rtol=0, atol=1e-9)
     env.close()

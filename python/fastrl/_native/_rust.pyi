@@ -336,7 +336,7 @@ class CoopVec(_Vec):
         """Writes the statistics of each agent's last message, [K, num_statistics]; NaN of agents that do not act."""
 
     def links(self, env: int) -> dict[str, NDArray[Any]]:
-        """As `fastrl.envs.traffic.coop.CoopVectorEnv.links`."""
+        """As `fastrl.envs.traffic.linked.LinkedVectorEnv.links`."""
 
     def set_difficulty(
         self, num_agents: NDArray[np.int64] | None = None, density: NDArray[np.float64] | None = None
@@ -462,7 +462,12 @@ class RoadVec(_Vec):
         ends: str,
         num_threads: int,
         autoreset_mode: str,
-    ) -> RoadVec: ...
+        comms: dict[str, Any] | None = None,
+        age_reward: float = 0.0,
+        delivery_reward: float = 0.0,
+    ) -> RoadVec:
+        """`comms`: `fastrl.envs.traffic.links.LinkOptions.native`; None: agents see each other as they are."""
+
     @property
     def part_names(self) -> list[str]:
         """highway-env's names of the parts of a reward."""
@@ -512,6 +517,28 @@ class RoadVec(_Vec):
 
     def copy_generators(self, other: RoadVec) -> None:
         """Copies the random generators of `other`. ValueError: it has another number of environments."""
+
+    @property
+    def num_statistics(self) -> int:
+        """Number of the statistics of links; 0: there are no links."""
+
+    @property
+    def num_actions(self) -> int:
+        """Number of discrete actions; 0 if actions are numbers."""
+
+    @property
+    def action_len(self) -> int:
+        """Numbers of a continuous action; 0 if actions are discrete."""
+
+    def comms(self, out: NDArray[np.float64]) -> None:
+        """As `CoopVec.comms`."""
+
+    def links(self, env: int) -> dict[str, NDArray[Any]]:
+        """As `CoopVec.links`."""
+
+    def episodes(self) -> dict[str, NDArray[Any]]:
+        """Results of ended episodes, as `fastrl.envs.MultiAgentVectorEnv.episodes` gives them; `throughput` and
+        `min_ttc` are NaN."""
 
     def scene(self, env: int) -> TrafficScene:
         """The scene of an environment, as `RingVec.scene`."""

@@ -7,7 +7,7 @@ use fastrl_core::env::{Actions, AgentRows, Env};
 use fastrl_core::rng::Rng;
 use fastrl_core::traffic::coop::Coop;
 use fastrl_core::traffic::coop::config::{ActionType, Config, Difficulty, Task};
-use fastrl_core::traffic::coop::metrics::MAX_TTC;
+use fastrl_core::traffic::metrics::MAX_TTC;
 use fastrl_core::traffic::scene::Scenic;
 use fastrl_core::vec_env::{Autoreset, Rows, VecEnv};
 use proptest::prelude::*;

@@ -18,12 +18,14 @@ use fastrl_core::traffic::coop::Coop;
 use fastrl_core::traffic::coop::config::{self as coop, Difficulty, Task};
 use fastrl_core::traffic::highway::{Config, Highway};
 use fastrl_core::traffic::links::config as links;
+use fastrl_core::traffic::links::path_loss::Surroundings;
 use fastrl_core::traffic::observation::{
     Column, Feature, Goal, Kinematics, Layer, Limits, Observation, OccupancyGrid, TimeToCollision,
 };
 use fastrl_core::traffic::raster::{View, draw};
 use fastrl_core::traffic::ring::config::{Config as RingConfig, Drive};
 use fastrl_core::traffic::ring::env::Ring;
+use fastrl_core::traffic::roads::links::Comms;
 use fastrl_core::traffic::roads::registry;
 use fastrl_core::traffic::roads::scenario::Options;
 use fastrl_core::traffic::roads::{Config as RoadConfig, Ends, RoadEnv};
@@ -397,6 +399,16 @@ fn cooperative(task: Task, actions: coop::ActionType) -> Coop {
 }
 
 fn roads(scenario: &str, options: &[(&str, &[f64])], observation: Observation, ends: Ends) -> RoadEnv {
+    linked_roads(scenario, options, observation, ends, None)
+}
+
+fn linked_roads(
+    scenario: &str,
+    options: &[(&str, &[f64])],
+    observation: Observation,
+    ends: Ends,
+    comms: Option<Comms>,
+) -> RoadEnv {
     let numbers = options.iter().map(|&(key, values)| (key.into(), values.to_vec())).collect();
     let scenario = registry::make(scenario, &Options(numbers)).unwrap();
     RoadEnv::new(Arc::new(RoadConfig {
@@ -413,6 +425,7 @@ fn roads(scenario: &str, options: &[(&str, &[f64])], observation: Observation, e
         ends,
         connected: true,
         scenario: Arc::from(scenario),
+        comms,
     }))
 }
 
@@ -445,6 +458,22 @@ fn parking(ends: Ends) -> RoadEnv {
 }
 
 fn intersection(observation: Observation, ends: Ends) -> RoadEnv {
+    crossing(observation, ends, None)
+}
+
+/// The same in a city, with radio links.
+fn linked_intersection() -> RoadEnv {
+    let links = links::Config {
+        selection: links::Selection::Sensing,
+        surroundings: Surroundings::Urban,
+        ..links::Config::new(links::Channel::Tr37885)
+    };
+    let comms = Comms { links, period: 1.0, age_reward: -0.1, delivery_reward: 0.1 };
+    comms.check().unwrap();
+    crossing(kinematics(false), Ends::Each, Some(comms))
+}
+
+fn crossing(observation: Observation, ends: Ends, comms: Option<Comms>) -> RoadEnv {
     let options: &[(&str, &[f64])] = &[
         ("collision_reward", &[-5.0]),
         ("high_speed_reward", &[1.0]),
@@ -457,7 +486,7 @@ fn intersection(observation: Observation, ends: Ends) -> RoadEnv {
         ("initial_vehicle_count", &[8.0]),
         ("spawn_probability", &[0.6]),
     ];
-    roads("intersection", options, observation, ends)
+    linked_roads("intersection", options, observation, ends, comms)
 }
 
 /// The same with radio links; `channel` and `connected` as in their options.
@@ -510,7 +539,7 @@ proptest! {
 
     #[test]
     fn altered_states_are_refused_or_work(
-        kind in 0..23usize,
+        kind in 0..24usize,
         autoreset in prop_oneof![Just(Autoreset::SameStep), Just(Autoreset::NextStep), Just(Autoreset::Disabled)],
         steps in 0..12usize,
         changes in prop::collection::vec(any_change(), 1..4),
@@ -554,6 +583,7 @@ proptest! {
                 attack(make, autoreset, steps, changes, noise)?;
             }
             21 => attack(|| parking(Ends::Each), autoreset, steps, changes, noise)?,
+            22 => attack(linked_intersection, autoreset, steps, changes, noise)?,
             _ => attack(resources, autoreset, steps, changes, noise)?,
         }
     }
@@ -583,6 +613,7 @@ fn worlds_hold_no_more_memory_than_they_say() {
     check("coop", || cooperative(Task::Merge, coop::ActionType::Meta));
     check("intersection", || intersection(kinematics(true), Ends::Each));
     check("parking", || parking(Ends::Each));
+    check("links on roads", linked_intersection);
     check("links", || linked(links::Channel::Tr37885, links::Selection::Sensing, true));
     check("v2x", resources);
     check("ring", || ring(Drive::PiSaturation));

@@ -2,21 +2,18 @@
 
 use std::sync::Arc;
 
-use fastrl_binding::arrays::{readable, room, writeable};
+use fastrl_binding::arrays::readable;
 use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
 use fastrl_core::env::{ActionKind, Env};
 use fastrl_core::traffic::coop::Coop;
 use fastrl_core::traffic::coop::config::{ActionType, Config, Difficulty, Task};
-use fastrl_core::traffic::coop::metrics::Episode;
-use fastrl_core::traffic::links::LinkState;
 use fastrl_core::traffic::links::account::Account;
-use fastrl_core::vec_env::Error;
-use numpy::PyArray1;
-use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::episodes;
 use crate::links;
 use crate::scene::{self, TrafficScene};
 
@@ -163,37 +160,11 @@ impl CoopVec {
 
     /// Statistics of the last message of each agent, [num_envs * num_agents, 4]; NaN of agents that do not act.
     fn comms(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        let agents = self.num_agents();
-        let out = writeable::<f64>("out", out, &[self.num_envs() * agents, Account::FIELDS.len()])?;
-        // SAFETY: checked, and the caller's for the length of this call.
-        let out = unsafe { out.slice_mut() };
-        self.venv.with(py, |venv| {
-            for (env, rows) in venv.envs().zip(out.chunks_exact_mut(agents * Account::FIELDS.len())) {
-                rows.fill(f64::NAN);
-                let last = env.state().links().map_or(&[][..], LinkState::last);
-                for (row, account) in rows.chunks_exact_mut(Account::FIELDS.len()).zip(last) {
-                    row.copy_from_slice(&account.numbers());
-                }
-            }
-            Ok(())
-        })
+        links::statistics(py, &self.venv, self.num_agents(), out, |env| env.state().links())
     }
 
     fn links<'py>(&self, py: Python<'py>, env: usize) -> PyResult<Bound<'py, PyDict>> {
-        if env >= self.num_envs() {
-            return Err(PyIndexError::new_err(format!("index: expected 0 to {}, got {env}", self.num_envs() - 1)));
-        }
-        let state = self.venv.with(py, |venv| {
-            if venv.was_reset(env) {
-                Ok(venv.env(env).state().links().cloned())
-            } else {
-                Err(Error::NeverReset { env })
-            }
-        })?;
-        match (state, &self.config.comms) {
-            (Some(state), Some(comms)) => links::snapshot(py, &state, comms),
-            _ => Err(PyValueError::new_err("there are no links with comms='perfect'")),
-        }
+        links::of_env(py, &self.venv, env, self.config.comms.as_ref(), |env| env.state().links())
     }
 
     #[pyo3(signature = (num_agents=None, density=None))]
@@ -229,26 +200,9 @@ impl CoopVec {
     }
 
     fn episodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let of_links: &[&str] = if self.config.comms.is_some() { &Account::FIELDS } else { &[] };
-        let names: Vec<&str> = Episode::FIELDS.iter().chain(of_links).copied().collect();
-        let mut finished: Vec<i64> = room(self.num_envs())?;
-        let mut fields: Vec<Vec<f64>> = Vec::new();
-        for _ in &names {
-            fields.push(room(self.num_envs())?);
-        }
-        self.venv.with(py, |venv| {
-            for env in venv.envs() {
-                finished.push(env.state().finished as i64);
-                let numbers = env.state().last.numbers().into_iter().chain(env.state().last_links.numbers());
-                fields.iter_mut().zip(numbers).for_each(|(column, number)| column.push(number));
-            }
-            Ok(())
-        })?;
-        let account = PyDict::new(py);
-        account.set_item("finished", PyArray1::from_vec(py, finished))?;
-        for (name, column) in names.into_iter().zip(fields) {
-            account.set_item(name, PyArray1::from_vec(py, column))?;
-        }
-        Ok(account)
+        episodes::table(py, &self.venv, self.config.comms.is_some(), |env| {
+            let state = env.state();
+            (state.finished, &state.last, &state.last_links)
+        })
     }
 }

@@ -6,6 +6,7 @@ mod cage2;
 mod cage2_memory;
 mod cage2_workflow;
 mod coop;
+mod episodes;
 mod errors;
 mod highway;
 mod highway_options;

@@ -1,11 +1,16 @@
 //! Options of radio links from Python, and the formulas on their own.
 
+use fastrl_binding::arrays::writeable;
+use fastrl_binding::vec_env::VecBinding;
+use fastrl_core::env::Env;
 use fastrl_core::traffic::links::LinkState;
+use fastrl_core::traffic::links::account::Account;
 use fastrl_core::traffic::links::config::{Blockage, Channel, Config, Selection};
 use fastrl_core::traffic::links::path_loss::Surroundings;
 use fastrl_core::traffic::links::path_loss::{self, Condition};
+use fastrl_core::vec_env::Error;
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -63,9 +68,53 @@ pub(crate) fn path_loss_37885(condition: &str, distance: f64, frequency: f64) ->
     Ok(path_loss::path_loss(condition, distance, frequency))
 }
 
+/// Writes the statistics of the last message of each agent, [num_envs * num_agents, 4]; NaN of agents that do not act.
+/// `links`: of one environment.
+pub(crate) fn statistics<E: Env>(
+    py: Python<'_>,
+    venv: &VecBinding<E>,
+    agents: usize,
+    out: &Bound<'_, PyAny>,
+    links: impl Fn(&E) -> Option<&LinkState> + Send,
+) -> PyResult<()> {
+    let out = writeable::<f64>("out", out, &[venv.num_envs() * agents, Account::FIELDS.len()])?;
+    // SAFETY: checked, and the caller's for the length of this call.
+    let out = unsafe { out.slice_mut() };
+    venv.with(py, |venv| {
+        for (env, rows) in venv.envs().zip(out.chunks_exact_mut(agents * Account::FIELDS.len())) {
+            rows.fill(f64::NAN);
+            let last = links(env).map_or(&[][..], LinkState::last);
+            for (row, account) in rows.chunks_exact_mut(Account::FIELDS.len()).zip(last) {
+                row.copy_from_slice(&account.numbers());
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The links of environment `env` after its last message, see [`snapshot`]. `links`: of one environment.
+pub(crate) fn of_env<'py, E: Env>(
+    py: Python<'py>,
+    venv: &VecBinding<E>,
+    env: usize,
+    config: Option<&Config>,
+    links: impl Fn(&E) -> Option<&LinkState> + Send,
+) -> PyResult<Bound<'py, PyDict>> {
+    if env >= venv.num_envs() {
+        return Err(PyIndexError::new_err(format!("index: expected 0 to {}, got {env}", venv.num_envs() - 1)));
+    }
+    let state = venv.with(py, |venv| {
+        if venv.was_reset(env) { Ok(links(venv.env(env)).cloned()) } else { Err(Error::NeverReset { env }) }
+    })?;
+    match (state, config) {
+        (Some(state), Some(config)) => snapshot(py, &state, config),
+        _ => Err(PyValueError::new_err("there are no links with comms='perfect'")),
+    }
+}
+
 /// The links of one environment after its last message, as a dict of arrays. S stations, of which the first A are
 /// agents.
-pub(crate) fn snapshot<'py>(py: Python<'py>, state: &LinkState, config: &Config) -> PyResult<Bound<'py, PyDict>> {
+fn snapshot<'py>(py: Python<'py>, state: &LinkState, config: &Config) -> PyResult<Bound<'py, PyDict>> {
     let (n, agents) = (state.stations(), state.agents());
     let square = |value: &dyn Fn(usize, usize) -> f64, rows: usize| {
         let values = (0..rows).map(|row| (0..n).map(|column| value(row, column)).collect()).collect::<Vec<Vec<f64>>>();

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use fastrl_binding::arrays::{Flag, disjoint, room, writeable};
 use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
-use fastrl_core::env::ActionKind;
+use fastrl_core::env::{ActionKind, Env};
 use fastrl_core::traffic::action::LastAction;
+use fastrl_core::traffic::links::account::Account;
 use fastrl_core::traffic::map::RoadMap;
+use fastrl_core::traffic::observation::{Column, Feature, Observation};
+use fastrl_core::traffic::roads::links::Comms;
 use fastrl_core::traffic::roads::registry;
 use fastrl_core::traffic::roads::scenario::Options;
 use fastrl_core::traffic::roads::{Config, Ends, RoadEnv};
@@ -17,8 +20,10 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::episodes;
 use crate::highway::driver_from_name;
 use crate::highway_options;
+use crate::links;
 use crate::scene::{self, TrafficScene};
 
 fn ends_from_name(name: &str) -> PyResult<Ends> {
@@ -43,7 +48,7 @@ impl RoadVec {
     #[new]
     #[pyo3(signature = (num_envs, *, scenario, options, vehicle_type, simulation_frequency, policy_frequency, frames,
                         duration, connected, observation, action, shared, ends, num_threads,
-                        autoreset_mode))]
+                        autoreset_mode, comms=None, age_reward=0.0, delivery_reward=0.0))]
     #[expect(clippy::too_many_arguments, reason = "the options of the environment, by name")]
     fn new(
         py: Python<'_>,
@@ -62,6 +67,9 @@ impl RoadVec {
         ends: &str,
         num_threads: usize,
         autoreset_mode: &str,
+        comms: Option<&Bound<'_, PyDict>>,
+        age_reward: f64,
+        delivery_reward: f64,
     ) -> PyResult<Self> {
         for (name, count, least, most) in
             [("num_envs", num_envs, 1, 1 << 24), ("frames", frames, 1, 100_000), ("num_threads", num_threads, 0, 1024)]
@@ -81,6 +89,20 @@ impl RoadVec {
         }
         let scenario = registry::make(scenario, &Options(options)).map_err(PyValueError::new_err)?;
         let (action, target_speeds) = highway_options::action(action)?;
+        let mut observation = highway_options::observation(observation, 1.0 / policy_frequency)?;
+        let period = 1.0 / policy_frequency;
+        let comms = comms
+            .map(|options| {
+                Ok::<_, PyErr>(Comms { links: links::config(options)?, period, age_reward, delivery_reward })
+            })
+            .transpose()?;
+        if let Some(comms) = &comms {
+            comms.check().map_err(PyValueError::new_err)?;
+            let Observation::Kinematics(table) = &mut observation else {
+                return Err(PyValueError::new_err("comms: expected an observation of the type Kinematics"));
+            };
+            table.columns.push(Column { feature: Feature::Age, limits: None });
+        }
         let config = Arc::new(Config {
             simulation_frequency,
             policy_frequency,
@@ -89,12 +111,13 @@ impl RoadVec {
             agent: action.driver(),
             other: driver_from_name(vehicle_type)?,
             target_speeds,
-            observation: highway_options::observation(observation, 1.0 / policy_frequency)?,
+            observation,
             action,
             agents: if shared { 1 } else { scenario.controlled() },
             ends: ends_from_name(ends)?,
             connected,
             scenario: Arc::from(scenario),
+            comms,
         });
         let make = || RoadEnv::new(config.clone());
         let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
@@ -203,6 +226,47 @@ impl RoadVec {
         self.venv.with(py, |venv| {
             venv.envs().zip(obs.chunks_exact_mut(len)).for_each(|(env, obs)| env.observe_double(obs));
             Ok(())
+        })
+    }
+
+    /// Number of the statistics of links; 0: there are no links.
+    #[getter]
+    fn num_statistics(&self) -> usize {
+        if self.config.comms.is_some() { Account::FIELDS.len() } else { 0 }
+    }
+
+    /// Number of discrete actions of an agent; 0: actions are numbers.
+    #[getter]
+    fn num_actions(&self) -> usize {
+        let action = &self.config.action;
+        self.config.comms.as_ref().map_or_else(|| action.count(), |comms| comms.count(action))
+    }
+
+    /// Numbers of a continuous action.
+    #[getter]
+    fn action_len(&self, py: Python<'_>) -> PyResult<usize> {
+        self.venv.with(py, |venv| {
+            Ok(match venv.env(0).action_kind() {
+                ActionKind::Discrete => 0,
+                ActionKind::Box(len) => len,
+            })
+        })
+    }
+
+    /// Statistics of the last message of each agent, [num_envs * num_agents, 4]; NaN of agents that do not act.
+    fn comms(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        links::statistics(py, &self.venv, self.config.agents, out, |env| env.episode().links.as_ref())
+    }
+
+    fn links<'py>(&self, py: Python<'py>, env: usize) -> PyResult<Bound<'py, PyDict>> {
+        let config = self.config.comms.as_ref().map(|comms| &comms.links);
+        links::of_env(py, &self.venv, env, config, |env| env.episode().links.as_ref())
+    }
+
+    fn episodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        episodes::table(py, &self.venv, self.config.comms.is_some(), |env| {
+            let episode = env.episode();
+            (episode.finished, &episode.last, &episode.last_links)
         })
     }
 

@@ -29,7 +29,7 @@ class PettingZooEnv(ParallelEnv[str, NDArray[np.float32], Any]):
     `possible_agents` are all that an episode can have, `agents` those that act next. The dicts of `step` have the
     agents that acted; an agent that was terminated or truncated is no longer in `agents`. At the end of an episode the
     info of each agent has `episode`, see `MultiAgentVectorEnv.episodes`; with radio links it has `comms` after each
-    step, see `fastrl.envs.CoopVectorEnv.comms`. There is no autoreset.
+    step, see `fastrl.envs.traffic.linked.LinkedVectorEnv.comms`. There is no autoreset.
 
     Args:
         env: one environment, with autoreset disabled. Call its own `set_difficulty` and `save_state` directly.

@@ -55,11 +55,10 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
-from numpy.typing import ArrayLike, NDArray
 
 from fastrl._native import _rust
-from fastrl.envs.multi_agent import MultiAgentVectorEnv
-from fastrl.envs.traffic.links import STATISTICS, Comms, link_options
+from fastrl.envs.traffic.linked import LinkedVectorEnv
+from fastrl.envs.traffic.links import Comms, link_options
 from fastrl.envs.vector import as_autoreset_mode
 from fastrl.envs.viewer import View
 
@@ -68,7 +67,7 @@ ACTIONS = ("LANE_LEFT", "IDLE", "LANE_RIGHT", "FASTER", "SLOWER")
 VIEW = View(screen_width=1000, screen_height=160)
 
 
-class CoopVectorEnv(MultiAgentVectorEnv):
+class CoopVectorEnv(LinkedVectorEnv):
     """K environments of cooperative driving; the module documents observations, actions, rewards and ends.
 
     Args:
@@ -154,7 +153,6 @@ class CoopVectorEnv(MultiAgentVectorEnv):
         actions: Box | Discrete = Discrete(native.num_actions)
         if action_type == "continuous":
             actions = Box(-1.0, 1.0, (native.action_len,), np.float32)
-        self._has_links = native.num_statistics > 0
         super().__init__(
             lambda mode: native,
             Box(-1.0, 1.0, (native.obs_dim,), np.float32),
@@ -164,60 +162,6 @@ class CoopVectorEnv(MultiAgentVectorEnv):
             view=VIEW,
             fps=float(native.policy_frequency),
         )
-
-    def step(
-        self, actions: ArrayLike
-    ) -> tuple[
-        NDArray[Any],
-        NDArray[np.float32],
-        NDArray[np.bool_],
-        NDArray[np.bool_],
-        NDArray[np.bool_],
-        dict[str, Any],
-    ]:
-        """As `MultiAgentVectorEnv.step`; with links the info also has `comms`, see `comms`."""
-        *arrays, info = super().step(actions)
-        if self._has_links:
-            info["comms"] = self.comms()
-        obs, rewards, terminations, truncations, alive = arrays
-        return obs, rewards, terminations, truncations, alive, info
-
-    def comms(self) -> dict[str, NDArray[np.float64]]:
-        """Statistics of the last message of each agent, [K, A] each: of what it sent `delivery_ratio` and
-        `age_of_information` (s) at the receivers within the range, of what it heard `sinr` (dB) and
-        `channel_busy_ratio`. NaN of agents that do not act, or of none. After an autoreset they are the new episode's.
-
-        Raises:
-            ValueError: there are no links with `comms="perfect"`.
-        """
-        self._need_links()
-        numbers = np.empty((self.num_envs * self.num_agents, len(STATISTICS)))
-        self._native.comms(numbers)
-        return {
-            name: self._per_agent(np.ascontiguousarray(numbers[:, i])) for i, name in enumerate(STATISTICS)
-        }
-
-    def links(self, index: int = 0) -> dict[str, NDArray[Any]]:
-        """The links of environment `index` at the last message, arrays by name. There are S stations, the first of
-        which are the episode's A agents.
-
-        `places` [S, 2], m. `resources` int64 [S], `powers` [S], dBm: what each sent in and with. `shadowing` and
-        `blockage` [S, S]: of each pair the shadowing, and what lies above the mean in the loss by a vehicle in between,
-        in units of their standard deviations. From sender (column) to agent (row), [A, S], NaN where there is no link:
-        `success`, the probability of arrival, and `sinr`, dB (NaN too where the agent was sending in that slot). `age`
-        [A, S] in periods, `known` [A, S]: the agent has a state of the sender. `sensed`, with "37885" [A, R]: power in
-        each resource, mW, NaN where the agent could not listen.
-
-        Raises:
-            ValueError: there are no links with `comms="perfect"`.
-        """
-        self._need_links()
-        arrays: dict[str, NDArray[Any]] = self._native.links(index)
-        return arrays
-
-    def _need_links(self) -> None:
-        if not self._has_links:
-            raise ValueError("there are no links with comms='perfect'")
 
 
 def coop_highway(num_envs: int, **options: Any) -> CoopVectorEnv:

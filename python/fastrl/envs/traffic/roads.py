@@ -28,10 +28,17 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
-from fastrl.envs.multi_agent import MultiAgentVectorEnv
-from fastrl.envs.traffic.config_interfaces import GOAL_KEYS, action_space, flat_space, observation_space
+from fastrl.envs.traffic.config_interfaces import (
+    GOAL_KEYS,
+    TABLES,
+    action_space,
+    flat_space,
+    observation_space,
+)
 from fastrl.envs.traffic.config_keys import MOST_ENVS
 from fastrl.envs.traffic.configured import ConfiguredEnv
+from fastrl.envs.traffic.linked import LinkedVectorEnv
+from fastrl.envs.traffic.links import Comms, link_options
 from fastrl.envs.traffic.roads_config import (
     KINDS,
     Kind,
@@ -41,7 +48,7 @@ from fastrl.envs.traffic.roads_config import (
     is_multi_agent,
     native_options,
 )
-from fastrl.envs.vector import NativeVectorEnv, as_actions, in_space
+from fastrl.envs.vector import NativeVectorEnv, as_actions, as_autoreset_mode, in_space
 from fastrl.envs.viewer import View
 from fastrl.utils.arguments import as_integer
 
@@ -66,8 +73,9 @@ def _simulator(
     num_threads: int,
     ends: str,
     max_episode_steps: int | None,
-) -> tuple[dict[str, Any], Callable[[str], _rust.RoadVec]]:
-    """The checked config, and a function that builds the compiled environments for an autoreset mode."""
+) -> tuple[dict[str, Any], Callable[..., _rust.RoadVec]]:
+    """The checked config, and a function that builds the compiled environments for an autoreset mode, with links or
+    without."""
     kind = kind_of(id)
     num_envs = as_integer("num_envs", num_envs, 1, MOST_ENVS)
     num_threads = as_integer("num_threads", num_threads, 0, 1024)
@@ -75,8 +83,8 @@ def _simulator(
     if max_episode_steps is not None:
         max_episode_steps = as_integer("max_episode_steps", max_episode_steps, 1, 2**31)
     options = native_options(kind, config, max_episode_steps)
-    return config, lambda mode: _rust.RoadVec(
-        num_envs, ends=ends, num_threads=num_threads, autoreset_mode=mode, **options
+    return config, lambda mode, **links: _rust.RoadVec(
+        num_envs, ends=ends, num_threads=num_threads, autoreset_mode=mode, **options, **links
     )
 
 
@@ -400,15 +408,39 @@ class OwnEndsRoadEnv(RoadEnv):
     own_ends = True
 
 
-class RoadMultiAgentVectorEnv(MultiAgentVectorEnv):
+class RoadMultiAgentVectorEnv(LinkedVectorEnv):
     """K environments of an id with as many agents as the config has; each agent has its own reward and end.
     Observations are flat. With several `controlled_vehicles` the observation and action of the config are those of
     each.
 
+    Links (`comms`, `docs/links.md`): with "perfect" agents see all others as they are. With "range" or "37885" every
+    agent's vehicle broadcasts its state at the end of each step, at resets too, as long as it is on the road, and an
+    agent knows of another the last state that it received; vehicles of the traffic have no radios, and are seen as
+    they are. Observations are tables then (Kinematics), which `order` sorts by the places that are known:
+
+    - each row ends with one more number, the age of its state in `max_age` (0: of this moment, the agent's own, a
+      vehicle of the traffic, an obstacle); of vehicles that are not known of there is no row;
+    - of the features of a received state `cos_d` and `sin_d` are 0, and those of a lane are of the lane nearest to its
+      place;
+    - a discrete action is manoeuvre + manoeuvres x (resource + resources x power), as far as there is a choice;
+      continuous actions have a number more for each choice, whose range, -1 to 1, is cut into equal parts;
+    - a reward has two more terms: `age_reward` x the mean age of information, in s, that receivers within the range
+      have of the agent, and `delivery_reward` x the share of them that its message reached;
+    - `info["comms"]`, `links` and the statistics of episodes are as in `fastrl.envs.traffic.coop`.
+
+    In `surroundings="urban"` a building fills each corner of an intersection, from 7 m beside the middle of each road
+    on: vehicles on different roads see each other only near the crossing. The other roads have no buildings.
+
     Args:
         num_envs: K.
         id, config, num_threads: as in `RoadVectorEnv`.
+        comms: how agents know of one another: "perfect", "range" (by distance) or "37885" (by 3GPP TR 37.885).
+        comms_options: fields of `fastrl.envs.traffic.links.LinkOptions`; `connected` is False.
+        age_reward, delivery_reward: weights of the links in an agent's reward; 0 with `comms="perfect"`.
         autoreset_mode: Gymnasium's enum or the name of a mode.
+
+    Raises:
+        ValueError, TypeError: an option out of its range; the message says what was expected.
     """
 
     def __init__(
@@ -417,6 +449,10 @@ class RoadMultiAgentVectorEnv(MultiAgentVectorEnv):
         *,
         id: str,  # noqa: A002
         config: Mapping[str, Any] | None = None,
+        comms: Comms = "perfect",
+        comms_options: Mapping[str, Any] | None = None,
+        age_reward: float = 0.0,
+        delivery_reward: float = 0.0,
         num_threads: int = 0,
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
     ) -> None:
@@ -424,13 +460,35 @@ class RoadMultiAgentVectorEnv(MultiAgentVectorEnv):
         config = {} if config is None else config
         if isinstance(config, Mapping):
             config = for_agents(kind, config)
-        settings, native = _simulator(num_envs, id, config, num_threads, "each", kind.most_steps)
+        options = link_options(comms, comms_options)
+        settings, build = _simulator(num_envs, id, config, num_threads, "each", kind.most_steps)
         single = agent_config(settings)
+        if options is None and (age_reward or delivery_reward):
+            name, value = ("age_reward", age_reward) if age_reward else ("delivery_reward", delivery_reward)
+            raise ValueError(f"{name}: expected 0 with comms='perfect', which has no messages, got {value}")
+        if options is not None and single["observation"]["type"] not in TABLES:
+            raise ValueError(
+                f"comms: {comms!r} needs an observation of the type {' or '.join(TABLES)}, got"
+                f" {single['observation']['type']}"
+            )
+        mode = as_autoreset_mode(autoreset_mode)
+        native = build(
+            mode.name.lower(), comms=options, age_reward=age_reward, delivery_reward=delivery_reward
+        )
+        space, actions = observation_space(single), action_space(single)
+        flat = flat_space(space)
+        if options is not None:
+            flat = Box(-np.inf, np.inf, (native.obs_dim,), np.float32)
+            actions = (
+                Discrete(native.num_actions)
+                if isinstance(actions, Discrete)
+                else Box(-1.0, 1.0, (native.action_len,), np.float32)
+            )
         super().__init__(
-            native,
-            flat_space(observation_space(single)),
-            action_space(single),
-            autoreset_mode=autoreset_mode,
+            lambda _: native,
+            flat,
+            actions,
+            autoreset_mode=mode,
             name=f"fastrl/{id}",
             view=View.of_config(settings),
             fps=float(settings["policy_frequency"]),

@@ -16,6 +16,7 @@ pub mod lane;
 pub mod links;
 pub mod map;
 mod math;
+pub mod metrics;
 mod neighbours;
 mod numpy_normal;
 mod numpy_random;

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use super::config::{ActionType, Config, Difficulty, MAX_AGENTS, META_ACTIONS, SPEED_LIMIT, TARGET_SPEEDS, Task};
 use super::links;
-use super::metrics::{Account, Episode};
 use super::observation::{self, OnLane, obs_len};
 use super::reward::{self, Outcome};
 use super::spawn::{self, Start};
@@ -17,9 +16,10 @@ use crate::traffic::controller::Meta;
 use crate::traffic::lane::{self, Lane, Line};
 use crate::traffic::links::LinkState;
 use crate::traffic::links::account::Account as LinkAccount;
-use crate::traffic::links::exchange::Choice;
+use crate::traffic::links::choice::{Choice, choice};
 use crate::traffic::map::RoadMap;
 use crate::traffic::math::wrap_to_pi;
+use crate::traffic::metrics::{Account, Episode};
 use crate::traffic::obstacle::Obstacle;
 use crate::traffic::road::Road;
 use crate::traffic::vehicles::{Driver, LENGTH, MAX_SPEED, Vehicle};
@@ -29,6 +29,8 @@ use crate::traffic::{Neighbour, Traffic};
 /// tenth of a radian turns a car by 28 degrees in a second.)
 const ACCELERATION: f64 = 5.0;
 const STEERING: f64 = 0.1;
+/// Numbers of a continuous action that drive.
+const STEERING_NUMBERS: usize = 2;
 /// Exponents of the IDM's free-road term that background drivers have.
 const DELTA: [f64; 2] = [3.5, 4.5];
 /// The meta-actions by index.
@@ -202,7 +204,9 @@ impl Coop {
         let State { traffic, drivers, .. } = &mut self.state;
         for (row, driver) in drivers.iter().enumerate() {
             let &Some(vehicle) = driver else { continue };
-            choices[row] = self.config.comms.as_ref().map(|comms| links::choice(comms, actions, row, drivers.len()));
+            let driving = if matches!(actions, Actions::Discrete(_)) { META_ACTIONS } else { STEERING_NUMBERS };
+            let rows = drivers.len();
+            choices[row] = self.config.comms.as_ref().map(|comms| choice(comms, actions, row, rows, driving));
             match actions {
                 Actions::Discrete(all) => traffic.command(vehicle, META[all[row] as usize % META_ACTIONS]),
                 Actions::Box(all) => {

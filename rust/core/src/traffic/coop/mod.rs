@@ -6,7 +6,6 @@
 pub mod config;
 mod env;
 mod links;
-pub mod metrics;
 mod observation;
 mod reward;
 mod scene;

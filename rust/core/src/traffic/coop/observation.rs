@@ -12,7 +12,7 @@ use std::f64::consts::FRAC_PI_2;
 
 use super::config::Config;
 use crate::traffic::links::LinkState;
-use crate::traffic::links::radio::decibels;
+use crate::traffic::links::config as links;
 use crate::traffic::links::table::Message;
 use crate::traffic::vehicles::Vehicles;
 
@@ -29,22 +29,13 @@ pub(super) const SPEED: f64 = 40.0;
 /// Metres that the distance to the ramp's end is measured in.
 pub(super) const RAMP_RANGE: f64 = 300.0;
 
-/// dBm that sensed powers are measured from, and dB that they are measured in.
-const QUIET: f64 = -80.0;
-const LOUD: f64 = 40.0;
-
 /// Numbers of a vehicle.
 fn vehicle_len(config: &Config) -> usize {
     VEHICLE_LEN + usize::from(config.comms.is_some())
 }
 
-/// Resources whose powers are observed.
-fn sensed_len(config: &Config) -> usize {
-    config.comms.as_ref().map_or(0, |comms| if comms.chooses_resource() { comms.resources() } else { 0 })
-}
-
 pub(super) fn obs_len(config: &Config) -> usize {
-    5 + config.all_lanes() + NEAREST * vehicle_len(config) + sensed_len(config)
+    5 + config.all_lanes() + NEAREST * vehicle_len(config) + config.comms.as_ref().map_or(0, links::Config::sensed_len)
 }
 
 /// The position of an agent on its lane.
@@ -96,12 +87,6 @@ fn write_other(vehicles: &Vehicles, me: usize, own_velocity: [f64; 2], other: Me
     put(&mut row[6], other.sin);
 }
 
-/// The state of a vehicle as it is.
-pub(super) fn state_of(vehicles: &Vehicles, i: usize) -> Message {
-    let [vx, vy] = vehicles.velocity(i);
-    Message { x: vehicles.x[i], y: vehicles.y[i], vx, vy, cos: vehicles.cos[i], sin: vehicles.sin[i] }
-}
-
 /// Writes the observation of vehicle `me`, which sees all others as they are.
 pub(super) fn write(config: &Config, vehicles: &Vehicles, me: usize, on_lane: OnLane, out: &mut [f32]) {
     let out = write_own(config, vehicles, me, on_lane, out);
@@ -114,7 +99,7 @@ pub(super) fn write(config: &Config, vehicles: &Vehicles, me: usize, on_lane: On
             row.fill(0.0);
             continue;
         }
-        write_other(vehicles, me, own_velocity, state_of(vehicles, nearest[slot]), row);
+        write_other(vehicles, me, own_velocity, Message::of(vehicles, nearest[slot]), row);
     }
 }
 
@@ -123,7 +108,7 @@ pub(super) fn write(config: &Config, vehicles: &Vehicles, me: usize, on_lane: On
 pub(super) fn write_with_links(
     config: &Config,
     vehicles: &Vehicles,
-    links: &LinkState,
+    state: &LinkState,
     numbers: &[u32],
     (row, me): (usize, usize),
     on_lane: OnLane,
@@ -131,10 +116,10 @@ pub(super) fn write_with_links(
 ) {
     let Some(comms) = &config.comms else { unreachable!("links without options") };
     let out = write_own(config, vehicles, me, on_lane, out);
-    let entries = links.table().of(row);
+    let entries = state.table().of(row);
     let heard = entries.iter().enumerate().filter(|&(number, entry)| number != row && entry.known);
     let heard = heard.map(|(number, entry)| (number, [entry.message.x, entry.message.y]));
-    let stations = links.stations();
+    let stations = state.stations();
     // Vehicles stand in the order of their numbers, those with a radio before those without.
     let without = numbers.partition_point(|&number| (number as usize) < stations);
     // Numbers of places beyond the stations are indices of vehicles without a radio.
@@ -149,17 +134,13 @@ pub(super) fn write_with_links(
         }
         let (message, age) = match nearest[slot] {
             station if station < stations => (entries[station].message, entries[station].age.saturating_sub(1)),
-            other => (state_of(vehicles, other - stations), 0),
+            other => (Message::of(vehicles, other - stations), 0),
         };
         write_other(vehicles, me, own_velocity, message, row);
         put(&mut row[VEHICLE_LEN], f64::from(age) * config.period() / comms.max_age);
     }
-    if sensed.is_empty() {
-        return;
-    }
-    for (slot, &power) in sensed.iter_mut().zip(links.sensed(comms, row)) {
-        // Unknown is as bad as loud: the agent itself sent in that slot.
-        put(slot, if power.is_nan() { 1.0 } else { (decibels(power) - QUIET) / LOUD });
+    if !sensed.is_empty() {
+        state.write_sensed(comms, row, sensed);
     }
 }
 

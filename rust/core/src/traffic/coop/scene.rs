@@ -1,7 +1,7 @@
 //! The scene of a cooperative environment.
 
+use super::Coop;
 use super::config::SPEED_LIMIT;
-use super::{Coop, links};
 use crate::env::Env;
 use crate::traffic::scene::{Camera, Scene, Scenic};
 
@@ -15,7 +15,9 @@ impl Scenic for Coop {
             (number, (number < state.account.agents).then_some(number))
         });
         match (&state.links, &self.config().comms) {
-            (Some(state), Some(comms)) => Scene { links: links::drawn(comms, state, self.config().period()), ..scene },
+            (Some(state), Some(comms)) => {
+                Scene { links: state.drawn(comms, self.config().period(), |station| station as u32), ..scene }
+            }
             _ => scene,
         }
     }

@@ -110,7 +110,7 @@ impl Highway {
     }
 
     fn write(&self, obs: &mut [f32]) {
-        self.config.observation.write(&self.episode.traffic, EGO, &self.episode.order, obs);
+        self.config.observation.write(&self.episode.traffic, EGO, &self.episode.order, &[], obs);
     }
 
     /// Writes an observation for the first time: it may be random.

@@ -153,6 +153,11 @@ impl Config {
         self.channel == Channel::Tr37885 && self.powers.len() > 1
     }
 
+    /// Resources whose powers an agent that chooses among them observes.
+    pub fn sensed_len(&self) -> usize {
+        if self.chooses_resource() { self.resources() } else { 0 }
+    }
+
     /// The numbers of resources and of powers that an action chooses from; 1: it has no choice.
     pub fn choices(&self) -> [usize; 2] {
         [

@@ -5,6 +5,7 @@ use std::f64::consts::LOG2_E;
 use serde::{Deserialize, Serialize};
 
 use super::account::Account;
+use super::choice::Choice;
 use super::config::{Blockage, Channel, Config, MAX_STATIONS, Selection};
 use super::draws::{Draws, Purpose};
 use super::path_loss::{Condition, NEAREST, blockage, sight_probability};
@@ -15,6 +16,11 @@ use super::table::{Message, Table};
 use crate::env::ensure;
 use crate::memory::arrays;
 use crate::traffic::math::{exp2, vectorized};
+use crate::traffic::vehicles::{LENGTH, Vehicles, WIDTH};
+
+/// dBm that observed powers are measured from, and dB that they are measured in.
+const QUIET: f64 = -80.0;
+const LOUD: f64 = 40.0;
 
 /// A vehicle with a radio.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,6 +43,13 @@ pub struct Bodies<'a> {
     pub sin: &'a [f64],
     /// Half of the length and of the width of each, metres.
     pub half: [f64; 2],
+}
+
+impl<'a> Bodies<'a> {
+    pub fn of(vehicles: &'a Vehicles) -> Self {
+        let Vehicles { x, y, cos, sin, .. } = vehicles;
+        Self { x, y, cos, sin, half: [LENGTH / 2.0, WIDTH / 2.0] }
+    }
 }
 
 vectorized! {
@@ -68,9 +81,6 @@ vectorized! {
         *blocked = any;
     }
 }
-
-/// An agent's choice for a message: resource and index of the power.
-pub type Choice = [u32; 2];
 
 /// The quality of a link at the last message: probability of its arrival, and SINR in dB. NaN where there was no link.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -252,6 +262,15 @@ impl LinkState {
     pub fn sensed(&self, config: &Config, receiver: usize) -> &[f64] {
         let n = config.resources();
         &self.sensed[receiver * n..(receiver + 1) * n]
+    }
+
+    /// Writes the power that an agent sensed in each resource, from [`QUIET`] in [`LOUD`], clipped to [-1, 1].
+    pub fn write_sensed(&self, config: &Config, receiver: usize, out: &mut [f32]) {
+        for (slot, &power) in out.iter_mut().zip(self.sensed(config, receiver)) {
+            // Unknown is as bad as loud: the agent itself sent in that slot.
+            let share = if power.is_nan() { 1.0 } else { (decibels(power) - QUIET) / LOUD };
+            *slot = share.clamp(-1.0, 1.0) as f32;
+        }
     }
 
     /// The resource that each station sent its last message in.

@@ -9,7 +9,9 @@
 //! function of the seed, the episode, the message and the pair ([`draws::Draws`]): it takes no draw from the traffic.
 
 pub mod account;
+pub mod choice;
 pub mod config;
+mod drawn;
 pub mod draws;
 pub mod exchange;
 pub mod path_loss;

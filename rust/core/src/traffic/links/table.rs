@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::traffic::vehicles::Vehicles;
+
 /// The content of a message: the state of its sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Message {
@@ -14,6 +16,14 @@ pub struct Message {
     /// Of the heading.
     pub cos: f64,
     pub sin: f64,
+}
+
+impl Message {
+    /// The state of a vehicle as it is.
+    pub fn of(vehicles: &Vehicles, i: usize) -> Self {
+        let [vx, vy] = vehicles.velocity(i);
+        Self { x: vehicles.x[i], y: vehicles.y[i], vx, vy, cos: vehicles.cos[i], sin: vehicles.sin[i] }
+    }
 }
 
 /// The last message of a sender.

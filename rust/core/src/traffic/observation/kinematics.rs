@@ -1,6 +1,6 @@
 //! A table of the observer and the vehicles near it (`KinematicObservation`).
 
-use super::{Column, Feature};
+use super::{Column, Feature, Heard};
 use crate::traffic::Traffic;
 use crate::traffic::map::RoadMap;
 use crate::traffic::numpy_random::NumpyRandom;
@@ -57,7 +57,14 @@ impl Kinematics {
             && order.iter().all(|&row| seen.get_mut(row as usize).is_some_and(|seen| !std::mem::replace(seen, true)))
     }
 
-    pub(super) fn write<M: RoadMap>(&self, traffic: &Traffic<M>, observer: usize, order: &[u32], out: &mut [f32]) {
+    pub(super) fn write<M: RoadMap>(
+        &self,
+        traffic: &Traffic<M>,
+        observer: usize,
+        order: &[u32],
+        heard: &[Heard],
+        out: &mut [f32],
+    ) {
         let width = self.columns.len();
         let (own, others) = out.split_at_mut(width);
         for (column, out) in self.columns.iter().zip(own) {
@@ -81,12 +88,18 @@ impl Kinematics {
             many.resize(most, (0.0, 0));
             &mut many[..]
         };
-        let seen = self.others(traffic, observer, nearest);
+        let seen = self.others(traffic, observer, heard, nearest);
         for (row, out) in others.chunks_exact_mut(width).enumerate() {
             let place = if self.shuffled { order[row] as usize } else { row };
             if place < seen {
+                let other = nearest[place].1;
+                let received = heard.iter().find(|heard| heard.vehicle == other).and_then(|heard| heard.state);
                 for (column, out) in self.columns.iter().zip(out) {
-                    *out = self.shown(*column, self.of_other(traffic, column.feature, nearest[place].1, origin));
+                    let value = match received {
+                        Some((state, age)) => column.feature.of_state(traffic, state, age, origin),
+                        None => self.of_other(traffic, column.feature, other, origin),
+                    };
+                    *out = self.shown(*column, value);
                 }
             }
         }
@@ -108,7 +121,13 @@ impl Kinematics {
 
     /// Fills `found` with (distance along the lane, vehicle or obstacle) of those that are seen, and returns how many
     /// there are.
-    fn others<M: RoadMap>(&self, traffic: &Traffic<M>, observer: usize, found: &mut [(f64, usize)]) -> usize {
+    fn others<M: RoadMap>(
+        &self,
+        traffic: &Traffic<M>,
+        observer: usize,
+        heard: &[Heard],
+        found: &mut [(f64, usize)],
+    ) -> usize {
         let v = &traffic.vehicles;
         let lane = traffic.road.lane(v.lane[observer]);
         let (x, y) = (v.x[observer], v.y[observer]);
@@ -137,7 +156,11 @@ impl Kinematics {
             found[place] = (distance, j);
         };
         for j in (0..v.len()).filter(|&j| j != observer) {
-            add(j, [v.x[j], v.y[j]], self.see_behind);
+            match heard.iter().find(|heard| heard.vehicle == j) {
+                None => add(j, [v.x[j], v.y[j]], self.see_behind),
+                Some(Heard { state: Some((state, _)), .. }) => add(j, [state.x, state.y], self.see_behind),
+                Some(_) => {}
+            }
         }
         if self.obstacles {
             for (j, o) in traffic.objects().enumerate() {
@@ -170,7 +193,7 @@ mod tests {
 
     fn seen(kinematics: &Kinematics, traffic: &Traffic, order: &[u32]) -> Vec<f32> {
         let mut out = vec![f32::NAN; kinematics.len()];
-        kinematics.write(traffic, 0, order, &mut out);
+        kinematics.write(traffic, 0, order, &[], &mut out);
         out.chunks(2).map(|row| if row[0] == 1.0 { row[1] } else { 0.0 }).collect()
     }
 
@@ -190,7 +213,7 @@ mod tests {
         let traffic = traffic(&[(120.0, 0, 20.0), (120.0, 2, 21.0), (120.0, 1, 22.0)]);
         let speeds = Kinematics { columns: vec![column("vx", None)], rows: 3, absolute: true, ..places(3) };
         let mut out = [0.0; 3];
-        speeds.write(&traffic, 0, &[], &mut out);
+        speeds.write(&traffic, 0, &[], &[], &mut out);
         assert_eq!(out, [25.0, 20.0, 21.0]);
     }
 

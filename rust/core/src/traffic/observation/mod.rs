@@ -19,6 +19,7 @@ pub use occupancy_grid::{Layer, OccupancyGrid};
 pub use time_to_collision::TimeToCollision;
 
 use super::Traffic;
+use super::links::table::Message;
 use super::map::RoadMap;
 use super::math::wrap_to_pi;
 use super::numpy_random::NumpyRandom;
@@ -47,10 +48,12 @@ pub enum Feature {
     LongOff,
     LatOff,
     AngOff,
+    /// Age of what is known of it, as a share of the age at which it is forgotten; only of vehicles with a radio.
+    Age,
 }
 
 impl Feature {
-    /// All of them, in the order of `NAMES`.
+    /// Those of highway-env, in the order of `NAMES`.
     pub const ALL: [Self; 13] = [
         Self::Presence,
         Self::X,
@@ -91,27 +94,52 @@ impl Feature {
             Self::LongOff => on_lane().0,
             Self::LatOff => on_lane().1,
             Self::AngOff => wrap_to_pi(v.heading[i] - traffic.road.lane(v.lane[i]).heading_at(on_lane().0)),
+            Self::Age => 0.0,
+        }
+    }
+    /// The feature of an obstacle, which has no place on a lane: highway-env shows NaN there.
+    fn of_object<M: RoadMap>(self, traffic: &Traffic<M>, object: &Obstacle, origin: Option<usize>) -> f64 {
+        if matches!(self, Self::Heading | Self::LongOff | Self::LatOff | Self::AngOff) {
+            return f64::NAN;
+        }
+        let (sin, cos) = (object.heading.sin(), object.heading.cos());
+        self.of_state(traffic, Message { x: object.x, y: object.y, vx: 0.0, vy: 0.0, cos, sin }, 0.0, origin)
+    }
+
+    /// The feature of what was heard of a vehicle, whose destination is not known. `age`: see [`Self::Age`].
+    fn of_state<M: RoadMap>(self, traffic: &Traffic<M>, state: Message, age: f64, origin: Option<usize>) -> f64 {
+        let v = &traffic.vehicles;
+        let relative = |value: f64, of: &dyn Fn(usize) -> f64| origin.map_or(value, |o| value - of(o));
+        let heading = || state.sin.atan2(state.cos);
+        let on_lane = || {
+            let lane = traffic.road.lane(traffic.road.closest_lane(state.x, state.y, heading()));
+            let (longitudinal, lateral) = lane.local(state.x, state.y);
+            [longitudinal, lateral, wrap_to_pi(heading() - lane.heading_at(longitudinal))]
+        };
+        match self {
+            Self::Presence => 1.0,
+            Self::X => relative(state.x, &|o| v.x[o]),
+            Self::Y => relative(state.y, &|o| v.y[o]),
+            Self::Vx => relative(state.vx, &|o| v.velocity(o)[0]),
+            Self::Vy => relative(state.vy, &|o| v.velocity(o)[1]),
+            Self::Heading => heading(),
+            Self::CosH => state.cos,
+            Self::SinH => state.sin,
+            Self::CosD | Self::SinD => 0.0,
+            Self::LongOff => on_lane()[0],
+            Self::LatOff => on_lane()[1],
+            Self::AngOff => on_lane()[2],
+            Self::Age => age,
         }
     }
 }
 
-impl Feature {
-    /// The feature of what lies on the road, which has no place on a lane: highway-env shows NaN there.
-    fn of_object<M: RoadMap>(self, traffic: &Traffic<M>, object: &Obstacle, origin: Option<usize>) -> f64 {
-        let v = &traffic.vehicles;
-        let relative = |value: f64, of: &dyn Fn(usize) -> f64| origin.map_or(value, |o| value - of(o));
-        match self {
-            Self::Presence => 1.0,
-            Self::X => relative(object.x, &|o| v.x[o]),
-            Self::Y => relative(object.y, &|o| v.y[o]),
-            Self::Vx => relative(0.0, &|o| v.velocity(o)[0]),
-            Self::Vy => relative(0.0, &|o| v.velocity(o)[1]),
-            Self::CosH => object.heading.cos(),
-            Self::SinH => object.heading.sin(),
-            Self::CosD | Self::SinD => 0.0,
-            Self::Heading | Self::LongOff | Self::LatOff | Self::AngOff => f64::NAN,
-        }
-    }
+/// What an observer knows of a vehicle with a radio, of which it sees nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Heard {
+    pub vehicle: usize,
+    /// The last state that was heard, and its [`Feature::Age`]; `None`: nothing is known.
+    pub state: Option<(Message, f64)>,
 }
 
 /// The direction to the end of a vehicle's route (`destination_direction`).
@@ -239,10 +267,18 @@ impl Observation {
         }
     }
 
-    /// Writes what vehicle `observer` sees; `order` is what `draw` left.
-    pub fn write<M: RoadMap>(&self, traffic: &Traffic<M>, observer: usize, order: &[u32], out: &mut [f32]) {
+    /// Writes what vehicle `observer` sees; `order` is what `draw` left. `heard`: of vehicles with a radio, only in
+    /// tables.
+    pub fn write<M: RoadMap>(
+        &self,
+        traffic: &Traffic<M>,
+        observer: usize,
+        order: &[u32],
+        heard: &[Heard],
+        out: &mut [f32],
+    ) {
         match self {
-            Self::Kinematics(o) => o.write(traffic, observer, order, out),
+            Self::Kinematics(o) => o.write(traffic, observer, order, heard, out),
             Self::TimeToCollision(o) => o.write(traffic, observer, out),
             Self::OccupancyGrid(o) => o.write(traffic, observer, out),
             Self::Goal(o) => o.write(traffic, observer, out),

@@ -6,11 +6,16 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::links::Comms;
 use super::scenario::{MOST_PARTS, Parts, Place, Scenario};
 use super::world::World;
 use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure};
 use crate::memory::arrays;
 use crate::traffic::action::{ActionType, LastAction};
+use crate::traffic::links::LinkState;
+use crate::traffic::links::account::Account as LinkAccount;
+use crate::traffic::links::choice::Choice;
+use crate::traffic::metrics::{self, Account};
 use crate::traffic::numpy_random::NumpyRandom;
 use crate::traffic::observation::{Clock, Observation};
 use crate::traffic::obstacle::Landmark;
@@ -53,6 +58,15 @@ pub struct Config {
     /// `neighbour_vehicles_connected_lanes`.
     pub connected: bool,
     pub scenario: Arc<dyn Scenario>,
+    /// How agents learn of one another; `None`: they see each other as they are. Observations are tables then.
+    pub comms: Option<Comms>,
+}
+
+impl Config {
+    /// Numbers of an agent's observation: those of [`Config::observation`], then the powers that it sensed.
+    fn obs_len(&self) -> usize {
+        self.observation.len() + self.comms.as_ref().map_or(0, |comms| comms.links.sensed_len())
+    }
 }
 
 /// All that changes while an episode runs.
@@ -70,6 +84,15 @@ pub struct Episode {
     orders: Vec<Vec<u32>>,
     /// The present observations, where vehicles come and go after they were made, or where later ones go on from them.
     seen: Vec<f32>,
+    /// With [`Config::comms`] only.
+    pub links: Option<LinkState>,
+    steps: u32,
+    account: Account,
+    /// Episodes so far, and what became of the last.
+    pub finished: u64,
+    pub last: metrics::Episode,
+    /// Statistics of the links in the last episode.
+    pub last_links: LinkAccount,
 }
 
 pub struct RoadEnv {
@@ -91,6 +114,12 @@ impl RoadEnv {
             alive: vec![false; config.agents],
             orders: vec![Vec::new(); config.agents],
             seen: Vec::new(),
+            links: config.comms.is_some().then(|| LinkState::new(0)),
+            steps: 0,
+            account: Account::new(config.agents),
+            finished: 0,
+            last: metrics::Episode::NONE,
+            last_links: LinkAccount::default(),
         };
         Self { config, episode }
     }
@@ -145,6 +174,14 @@ impl RoadEnv {
         self.config.scenario.reward(&self.own_parts(agent))
     }
 
+    /// What the last message of an agent adds to its reward.
+    fn reward_of_links(&self, agent: usize) -> f64 {
+        match (&self.config.comms, &self.episode.links) {
+            (Some(comms), Some(links)) => comms.reward(links, agent),
+            _ => 0.0,
+        }
+    }
+
     /// Returns whether the episode is over for one agent (`_agent_is_terminal`).
     pub fn is_done(&self, agent: usize) -> bool {
         let world = &self.episode.world;
@@ -176,13 +213,23 @@ impl RoadEnv {
     }
 
     fn write(&self, obs: &mut [f32]) {
-        let Episode { world, orders, alive, .. } = &self.episode;
-        let rows = obs.chunks_exact_mut(self.config.observation.len());
-        for (agent, out) in rows.enumerate() {
+        let Episode { world, orders, alive, links, .. } = &self.episode;
+        let mut heard = Vec::new();
+        for (agent, out) in obs.chunks_exact_mut(self.config.obs_len()).enumerate() {
+            let (out, sensed) = out.split_at_mut(self.config.observation.len());
+            if let (true, Some(comms), Some(links)) = (alive[agent], &self.config.comms, links) {
+                heard.clear();
+                heard.extend(comms.heard(links, world, agent));
+                if !sensed.is_empty() {
+                    links.write_sensed(&comms.links, agent, sensed);
+                }
+            } else {
+                sensed.fill(0.0);
+            }
             if !alive[agent] {
                 out.fill(0.0);
             } else if !self.write_double(agent, out) {
-                self.config.observation.write(&world.traffic, world.agents()[agent], &orders[agent], out);
+                self.config.observation.write(&world.traffic, world.agents()[agent], &orders[agent], &heard, out);
             }
         }
     }
@@ -222,16 +269,66 @@ impl RoadEnv {
         alive.iter_mut().zip(&self.episode.alive).for_each(|(out, &alive)| *out = u8::from(alive));
     }
 
-    /// Applies the actions. Controlled vehicles without an agent that acts keep their lanes and speeds.
-    fn act(&mut self, actions: Actions<'_>) {
+    /// Applies the actions. Controlled vehicles without an agent that acts keep their lanes and speeds. Returns what the
+    /// agents send with, if there are links.
+    fn act(&mut self, actions: Actions<'_>) -> Vec<Option<Choice>> {
         let Episode { world, actions: last, alive, .. } = &mut self.episode;
-        let agents = self.config.agents;
-        for agent in (0..agents).filter(|&agent| alive[agent]) {
-            let own = actions.of_env(agent, 1, agents);
+        let Config { agents, action, comms, .. } = &*self.config;
+        let mut choices = vec![None; if comms.is_some() { *agents } else { 0 }];
+        for agent in (0..*agents).filter(|&agent| alive[agent]) {
+            let mut index = [0];
+            let mut own = actions.of_env(agent, 1, *agents);
+            if let Some(comms) = comms {
+                let (driving, choice) = comms.split(action, own, &mut index).expect("a checked action");
+                own = driving;
+                choices[agent] = Some(choice);
+            }
             last[agent].set(own);
             let vehicle = world.agents()[agent];
-            self.config.action.apply(&mut world.traffic, vehicle, own);
+            action.apply(&mut world.traffic, vehicle, own);
         }
+        choices
+    }
+
+    /// Lets all vehicles with a radio send their states.
+    fn exchange(&mut self, choices: &[Option<Choice>]) {
+        let Episode { world, alive, links, .. } = &mut self.episode;
+        if let (Some(links), Some(comms)) = (links, &self.config.comms) {
+            let between = |a, b| self.config.scenario.has_building_between(a, b);
+            comms.exchange(links, world, alive, choices, between);
+        }
+    }
+
+    /// Counts a step of an agent that acted.
+    fn count(&mut self, agent: usize, reward: f64) {
+        let Episode { world, account, .. } = &mut self.episode;
+        account.rewards += reward;
+        account.speed_sum += world.traffic.vehicles.speed[world.agents()[agent]];
+        account.speed_count = account.speed_count.saturating_add(1);
+    }
+
+    /// Counts what has become of an agent that acts no more.
+    fn settle(&mut self, agent: usize) {
+        let scenario = &self.config.scenario;
+        let Episode { world, account, .. } = &mut self.episode;
+        let vehicle = world.agents()[agent];
+        let crashed = world.traffic.vehicles.crashed[vehicle];
+        let done_well = if scenario.has_goal() {
+            scenario.has_succeeded(world, vehicle)
+        } else {
+            !scenario.is_done(world, vehicle)
+        };
+        account.crashed += u32::from(crashed);
+        account.succeeded += u32::from(!crashed && done_well);
+    }
+
+    fn close_account(&mut self) {
+        let Episode { account, steps, links, .. } = &self.episode;
+        // Nobody counts vehicles, and times to a collision, on roads of any shape.
+        let last = metrics::Episode { throughput: f64::NAN, min_ttc: f64::NAN, ..account.close(*steps, 1.0, 0) };
+        self.episode.last_links = links.as_ref().map_or_else(LinkAccount::default, |links| *links.total());
+        self.episode.last = last;
+        self.episode.finished += 1;
     }
 }
 
@@ -248,23 +345,31 @@ impl Env for RoadEnv {
     }
 
     fn obs_len(&self) -> usize {
-        self.config.observation.len()
+        self.config.obs_len()
     }
 
     fn action_kind(&self) -> ActionKind {
-        self.config.action.kind()
+        let action = &self.config.action;
+        self.config.comms.as_ref().map_or_else(|| action.kind(), |comms| comms.action_kind(action))
     }
 
     fn check(&self, actions: Actions<'_>) -> Result<(), Refused> {
         let agents = self.config.agents;
         (0..agents).filter(|&agent| self.episode.alive[agent]).try_for_each(|agent| {
-            let own = self.config.action.check(actions.of_env(agent, 1, agents));
-            own.map_err(|refused| Refused { agent, ..refused })
+            let own = actions.of_env(agent, 1, agents);
+            let checked = match &self.config.comms {
+                None => self.config.action.check(own),
+                Some(comms) => comms
+                    .split(&self.config.action, own, &mut [0])
+                    .and_then(|(driving, _)| self.config.action.check(driving)),
+            };
+            checked.map_err(|refused| Refused { agent, ..refused })
         })
     }
 
     fn seed(&mut self, seed: u64) {
         self.episode.rng = NumpyRandom::new(seed);
+        self.episode.links = self.config.comms.is_some().then(|| LinkState::new(seed));
     }
 
     fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]) {
@@ -274,6 +379,11 @@ impl Env for RoadEnv {
         self.episode.seen.clear();
         self.episode.world.clear();
         self.place(|scenario, place| scenario.populate(place));
+        (self.episode.steps, self.episode.account) = (0, Account::new(self.config.agents));
+        if let (Some(links), Some(comms)) = (&mut self.episode.links, &self.config.comms) {
+            links.reset(&comms.links, self.config.agents, self.config.agents);
+        }
+        self.exchange(&[]);
         self.draw(obs);
         self.write_alive(alive);
     }
@@ -289,10 +399,12 @@ impl Env for RoadEnv {
 
     fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool {
         self.episode.time += 1.0 / self.config.policy_frequency;
-        self.act(actions);
+        self.episode.steps = self.episode.steps.saturating_add(1);
+        let choices = self.act(actions);
         for _ in 0..self.config.frames {
             self.episode.world.frame(1.0 / self.config.simulation_frequency);
         }
+        self.exchange(&choices);
         self.draw(rows.obs);
         let is_late = self.episode.time >= self.config.duration;
         let together = self.config.ends == Ends::Together;
@@ -310,17 +422,27 @@ impl Env for RoadEnv {
             let reward = match (acted, together) {
                 (false, _) => 0.0,
                 (true, true) => shared,
-                (true, false) => self.own_reward(agent),
+                (true, false) => self.own_reward(agent) + self.reward_of_links(agent),
             };
+            if acted {
+                self.count(agent, reward);
+            }
             rows.rewards[agent] = R::from_f64(reward);
             rows.terminated[agent] = u8::from(done);
             rows.truncated[agent] = u8::from(acted && is_late && (self.config.ends != Ends::Each || !done));
         }
         for agent in 0..self.config.agents {
             let stays = self.config.ends == Ends::Wrapped || rows.terminated[agent] == 0;
-            self.episode.alive[agent] &= stays && !(over || is_late);
+            let acted = std::mem::replace(&mut self.episode.alive[agent], false);
+            self.episode.alive[agent] = acted && stays && !(over || is_late);
+            if acted && !self.episode.alive[agent] {
+                self.settle(agent);
+            }
         }
         self.write_alive(rows.alive);
+        if over || is_late {
+            self.close_account();
+        }
         self.place(|scenario, place| scenario.after_step(place));
         over || is_late
     }
@@ -362,9 +484,23 @@ impl Env for RoadEnv {
         ensure(lengths == [config.agents; 3], "the agents are more or fewer")?;
         let alive = state.alive.iter().any(|&alive| alive);
         ensure(alive == (phase == Phase::Running), "the agents act when there is no episode, or none does in one")?;
-        let seen = if self.keeps_observations() && began { config.agents * config.observation.len() } else { 0 };
+        let seen = if self.keeps_observations() && began { config.agents * config.obs_len() } else { 0 };
         ensure(state.seen.len() == seen, "the observations have another size")?;
         ensure(state.actions.iter().all(|action| config.action.takes(action)), "the last action does not exist")?;
+        let account = &state.account;
+        let acting = state.alive.iter().filter(|&&alive| alive).count();
+        let settled = account.crashed as usize + account.succeeded as usize;
+        let counted =
+            account.agents as usize == config.agents && settled <= config.agents - acting && state.finished < 1 << 62;
+        ensure(counted, "the counters of the episode are impossible")?;
+        match (&config.comms, &state.links) {
+            (None, None) => {}
+            (Some(comms), Some(links)) => {
+                let agents = if began { config.agents } else { 0 };
+                links.check(&comms.links, agents, agents)?;
+            }
+            _ => return Err("there are links without messages, or messages without links".into()),
+        }
         ensure(
             state.orders.iter().all(|order| config.observation.takes_order(order, began)),
             "the order of the observation's rows is no permutation",
@@ -379,26 +515,32 @@ impl Env for RoadEnv {
         let orders = self.config.agents * self.config.observation.len() * size_of::<u32>();
         let routes = self.config.scenario.vehicles() * 256;
         let landmarks = self.config.scenario.landmarks() * size_of::<Landmark>();
-        self.episode
-            .world
-            .traffic
-            .memory(self.config.scenario.vehicles())
-            .saturating_add(arrays(9, orders + routes + landmarks))
+        let agents = self.config.agents;
+        let links = self.config.comms.as_ref().map_or(0, |comms| LinkState::memory(&comms.links, agents, agents));
+        let traffic = self.episode.world.traffic.memory(self.config.scenario.vehicles());
+        traffic.saturating_add(arrays(9, orders + routes + landmarks)).saturating_add(links)
     }
 }
 
 impl Scenic for RoadEnv {
     fn scene(&self) -> Scene {
-        let Episode { world, time, .. } = &self.episode;
+        let Episode { world, time, links, .. } = &self.episode;
         let camera = if self.config.agents > 1 {
             Camera::Agents
         } else {
             Camera::Follow(world.agents().first().copied().unwrap_or(0))
         };
         let fastest = self.config.target_speeds.iter().copied().fold(0.0, f64::max).max(10.0);
-        world.traffic.scene(*time, camera, [0.0, fastest], |i| {
+        let scene = world.traffic.scene(*time, camera, [0.0, fastest], |i| {
             let agent = world.agents().iter().position(|&agent| agent == i);
             (world.numbers()[i], agent.map(|agent| agent as u32))
-        })
+        });
+        match (&self.config.comms, links) {
+            (Some(comms), Some(links)) => {
+                let number = |agent: usize| world.numbers()[world.agents()[agent]];
+                Scene { links: links.drawn(&comms.links, comms.period, number), ..scene }
+            }
+            _ => scene,
+        }
     }
 }

@@ -22,6 +22,8 @@ const LEFT_TURN: f64 = RIGHT_TURN + WIDTH;
 const OUTER: f64 = RIGHT_TURN + WIDTH / 2.0;
 /// The traffic drives so long before the agents come, seconds.
 const WARM_UP: usize = 3;
+/// From the middle of a road to the buildings beside it in a city, metres: its lane, and 3 m of pavement as in TR 37.885.
+const BUILDINGS: f64 = WIDTH + 3.0;
 /// Others keep this far away from where agents start, and from new vehicles, metres.
 const ROOM: f64 = 20.0;
 const ROOM_OF_NEW: f64 = 15.0;
@@ -219,8 +221,31 @@ impl Scenario for Intersection {
         world.traffic.vehicles.crashed[i] || self.has_succeeded(world, i)
     }
 
+    fn has_goal(&self) -> bool {
+        true
+    }
+
     fn has_succeeded(&self, world: &World, i: usize) -> bool {
         Self::is_leaving(&world.traffic, i, |_| ARRIVAL)
+    }
+
+    /// A building fills each corner, from [`BUILDINGS`] on.
+    fn has_building_between(&self, a: [f64; 2], b: [f64; 2]) -> bool {
+        [[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]].iter().any(|sides| {
+            // The part of the way from a (0) to b (1) that is beyond the edge, along both axes.
+            let (mut from, mut to) = (0.0f64, 1.0f64);
+            for axis in 0..2 {
+                let [start, end] = [a[axis], b[axis]].map(|x| sides[axis] * x - BUILDINGS);
+                let crossing = start / (start - end);
+                match (start > 0.0, end > 0.0) {
+                    (true, true) => {}
+                    (true, false) => to = to.min(crossing),
+                    (false, true) => from = from.max(crossing),
+                    (false, false) => return false,
+                }
+            }
+            from < to
+        })
     }
 
     /// Vehicles leave the roads, and perhaps one comes.

@@ -257,6 +257,10 @@ impl Scenario for Merge {
         world.traffic.vehicles.crashed[i] || self.has_succeeded(world, i)
     }
 
+    fn has_goal(&self) -> bool {
+        true
+    }
+
     /// Past the ramp.
     fn has_succeeded(&self, world: &World, i: usize) -> bool {
         world.traffic.vehicles.x[i] > self.end && !world.traffic.vehicles.crashed[i]

@@ -4,6 +4,7 @@ pub mod curve;
 mod env;
 mod exit;
 mod intersection;
+pub mod links;
 mod merge;
 pub mod network;
 mod parking;

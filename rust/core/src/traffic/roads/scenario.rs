@@ -84,6 +84,16 @@ pub trait Scenario: Debug + Send + Sync {
         false
     }
 
+    /// True if agents have a goal; else they have done well if they are whole when the time is over.
+    fn has_goal(&self) -> bool {
+        false
+    }
+
+    /// Returns whether a building stands between two places, in a city.
+    fn has_building_between(&self, _a: [f64; 2], _b: [f64; 2]) -> bool {
+        false
+    }
+
     /// True if `after_step` changes the world.
     fn is_open(&self) -> bool {
         false

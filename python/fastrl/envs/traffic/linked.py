@@ -1,0 +1,73 @@
+"""Environments of several agents that may know of one another by radio only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.traffic.links import STATISTICS
+
+
+class LinkedVectorEnv(MultiAgentVectorEnv):
+    """K environments whose compiled side has radio links, unless `comms` is "perfect"."""
+
+    @property
+    def _has_links(self) -> bool:
+        return bool(self._native.num_statistics)
+
+    def step(
+        self, actions: ArrayLike
+    ) -> tuple[
+        NDArray[Any],
+        NDArray[np.float32],
+        NDArray[np.bool_],
+        NDArray[np.bool_],
+        NDArray[np.bool_],
+        dict[str, Any],
+    ]:
+        """As `MultiAgentVectorEnv.step`; with links the info also has `comms`, see `comms`."""
+        *arrays, info = super().step(actions)
+        if self._has_links:
+            info["comms"] = self.comms()
+        obs, rewards, terminations, truncations, alive = arrays
+        return obs, rewards, terminations, truncations, alive, info
+
+    def comms(self) -> dict[str, NDArray[np.float64]]:
+        """Statistics of the last message of each agent, [K, A] each: of what it sent `delivery_ratio` and
+        `age_of_information` (s) at the receivers within the range, of what it heard `sinr` (dB) and
+        `channel_busy_ratio`. NaN of agents that do not act, or of none. After an autoreset they are the new episode's.
+
+        Raises:
+            ValueError: there are no links with `comms="perfect"`.
+        """
+        self._need_links()
+        numbers = np.empty((self.num_envs * self.num_agents, len(STATISTICS)))
+        self._native.comms(numbers)
+        return {
+            name: self._per_agent(np.ascontiguousarray(numbers[:, i])) for i, name in enumerate(STATISTICS)
+        }
+
+    def links(self, index: int = 0) -> dict[str, NDArray[Any]]:
+        """The links of environment `index` at the last message, arrays by name. There are S stations, the first of
+        which are the episode's A agents.
+
+        `places` [S, 2], m. `resources` int64 [S], `powers` [S], dBm: what each sent in and with. `shadowing` and
+        `blockage` [S, S]: of each pair the shadowing, and what lies above the mean in the loss by a vehicle in between,
+        in units of their standard deviations. From sender (column) to agent (row), [A, S], NaN where there is no link:
+        `success`, the probability of arrival, and `sinr`, dB (NaN too where the agent was sending in that slot). `age`
+        [A, S] in periods, `known` [A, S]: the agent has a state of the sender. `sensed`, with "37885" [A, R]: power in
+        each resource, mW, NaN where the agent could not listen.
+
+        Raises:
+            ValueError: there are no links with `comms="perfect"`.
+        """
+        self._need_links()
+        arrays: dict[str, NDArray[Any]] = self._native.links(index)
+        return arrays
+
+    def _need_links(self) -> None:
+        if not self._has_links:
+            raise ValueError("there are no links with comms='perfect'")
