@@ -291,7 +291,7 @@ impl Observation {
                 for part in parts {
                     let (order, other_orders) = orders.split_at(part.order_len());
                     let (own, others) = out.split_at_mut(part.len());
-                    part.write(traffic, observer, order, own);
+                    part.write(traffic, observer, order, heard, own);
                     (orders, out) = (other_orders, others);
                 }
             }
