@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::links::Comms;
-use super::scenario::{MOST_PARTS, Parts, Place, Scenario};
+use super::scenario::{Ends, MOST_PARTS, Parts, Place, Scenario};
 use super::world::World;
 use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure};
 use crate::memory::arrays;
@@ -21,17 +21,6 @@ use crate::traffic::observation::{Clock, Observation};
 use crate::traffic::obstacle::Landmark;
 use crate::traffic::scene::{Camera, Scene, Scenic};
 use crate::traffic::vehicles::Driver;
-
-/// Who an episode ends for, and whose the rewards are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ends {
-    /// All get the same reward and end together, when the scenario is over.
-    Together,
-    /// Each agent has its own reward and end and acts no more after it.
-    Each,
-    /// Each agent has its own reward and end, but all act until all have ended (`MultiAgentWrapper`).
-    Wrapped,
-}
 
 /// The options that all scenarios have.
 #[derive(Clone, Debug)]

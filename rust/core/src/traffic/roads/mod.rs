@@ -20,8 +20,9 @@ pub mod world;
 
 use std::ops::Range;
 
-pub use env::{Config, Ends, Episode, RoadEnv};
+pub use env::{Config, Episode, RoadEnv};
 pub use network::{Builder, Network};
+pub use scenario::Ends;
 
 use super::Traffic;
 use super::lane::Lane;

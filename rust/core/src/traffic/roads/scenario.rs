@@ -3,13 +3,24 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
+use super::Network;
 use super::world::World;
-use super::{Ends, Network};
 use crate::traffic::Model;
 use crate::traffic::action::LastAction;
 use crate::traffic::map::RoadMap;
 use crate::traffic::numpy_random::NumpyRandom;
 use crate::traffic::vehicles::{Driver, Vehicle};
+
+/// Who an episode ends for, and whose the rewards are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// All get the same reward and end together, when the scenario is over.
+    Together,
+    /// Each agent has its own reward and end and acts no more after it.
+    Each,
+    /// Each agent has its own reward and end, but all act until all have ended (`MultiAgentWrapper`).
+    Wrapped,
+}
 
 /// The most parts that a reward has.
 pub const MOST_PARTS: usize = 5;
