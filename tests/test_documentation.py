@@ -133,7 +133,7 @@ def test_tables_of_settings_and_stubs_have_what_the_code_has(monkeypatch: pytest
     assert "| actions | Discrete, Box |\n| collectors | sequential, sync," in tables.uses_table("sac")
     assert "usage: fastrl eval" in tables.help_text(["eval"])
     docstrings = importlib.import_module("fastrl_docstrings")
-    fence = ["A queue.", "```python", "q.get()", "```", "of [N, *S]"]
+    fence = ["A queue.", "```python", "q.get()", "```", "of [N, *S]", "n: K."]
     assert docstrings.as_rst(fence) == [
         "A queue.",
         ".. code-block:: python",
@@ -141,4 +141,5 @@ def test_tables_of_settings_and_stubs_have_what_the_code_has(monkeypatch: pytest
         "   q.get()",
         "",
         "of [N, \\*S]",
+        "n: K\\.",
     ]

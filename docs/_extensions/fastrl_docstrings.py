@@ -51,7 +51,8 @@ def _tidy_fields(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def as_rst(lines: Sequence[str]) -> list[str]:
-    """A docstring in reStructuredText: fenced blocks of code, and shapes such as [N, *S], which are no emphasis."""
+    """A docstring in reStructuredText: fenced blocks of code; shapes such as [N, *S], which are no emphasis, and
+    descriptions such as "K.", which are no item of a list."""
     shown, in_fence = [], False
     for line in lines:
         if line.startswith("```"):
@@ -60,7 +61,8 @@ def as_rst(lines: Sequence[str]) -> list[str]:
         elif in_fence:
             shown.append(f"   {line}")
         else:
-            shown.append(re.sub(r"(?<=[\[ ])\*(?=\w+\])", r"\\*", line))
+            line = re.sub(r"(?<=[\[ ])\*(?=\w+\])", r"\\*", line)
+            shown.append(re.sub(r"(: [A-Z]|: \d+)\.$", r"\1\\.", line))
     return shown
 
 

@@ -67,13 +67,21 @@ def shown(value: Any) -> str:
         return "none"
     if isinstance(value, tuple):
         return f"`{', '.join(map(str, value))}`"
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+    return f"`{str(value).lower() if isinstance(value, bool) else number(value)}`"
+
+
+def number(value: Any) -> str:
+    """A value in which large integers can be read: 1_000_000, 2^63."""
+    if not isinstance(value, int) or value < 10_000:
+        return str(value)
+    is_power = value > 2**31 and value & (value - 1) == 0
+    return f"2^{value.bit_length() - 1}" if is_power else f"{value:_}"
 
 
 def limits(leaf: Leaf) -> str:
     """Values that a setting takes, in brackets."""
     bounds = [
-        f"{sign} {getattr(bound, name)}"
+        f"{sign} {number(getattr(bound, name))}"
         for mark in leaf.marks
         for bound in getattr(mark, "metadata", ())
         for name, sign in SIGNS.items()
