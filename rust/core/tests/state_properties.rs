@@ -489,6 +489,76 @@ fn crossing(observation: Observation, ends: Ends, comms: Option<Comms>) -> RoadE
     linked_roads("intersection", options, observation, ends, comms)
 }
 
+/// A crossroads with lights: four roads in and four out, one lane each, and the ways between them.
+fn trips(observation: Observation, ends: Ends) -> RoadEnv {
+    let (mut points, mut lanes, mut sections) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut links, mut crossings, mut foes, mut signals) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let turned = |arm: usize, x: f64, y: f64| {
+        let (sin, cos) = (arm as f64 * std::f64::consts::FRAC_PI_2).sin_cos();
+        [cos * x - sin * y, sin * x + cos * y]
+    };
+    // Lane 2 a leads in by arm a, lane 2 a + 1 out.
+    for arm in 0..4 {
+        points.extend([
+            turned(arm, 60.0, -2.0),
+            turned(arm, 10.0, -2.0),
+            turned(arm, 10.0, 2.0),
+            turned(arm, 60.0, 2.0),
+        ]);
+        for k in 0..2 {
+            let lane = (2 * arm + k) as f64;
+            lanes.extend([2.0, lane, 3.2, 10.0, 2.0, 2.0, 0.0]);
+            sections.extend([2.0 * lane, 2.0 * lane + 1.0]);
+        }
+    }
+    for from in 0..4 {
+        for to in (0..4).filter(|&to| to != from) {
+            let lane = (lanes.len() / 7) as f64;
+            let (start, end) = ((2 * from) as f64, (2 * to + 1) as f64);
+            points.extend([turned(from, 10.0, -2.0), turned(to, 10.0, 2.0)]);
+            lanes.extend([2.0, lane, 3.2, 6.0, 0.0, 0.0, 1.0]);
+            sections.extend([2.0 * start + 1.0, 2.0 * end]);
+            links.extend([start, lane, lane, end]);
+            crossings.push(lane);
+            signals.extend([lane, 0.0, (from % 2) as f64]);
+        }
+    }
+    for &a in &crossings {
+        for &b in crossings.iter().filter(|&&b| ((a - 8.0) / 3.0) as usize != ((b - 8.0) / 3.0) as usize) {
+            foes.extend([a, b, f64::from(a > b)]);
+        }
+    }
+    let points: Vec<f64> = points.into_iter().flatten().collect();
+    let options: &[(&str, &[f64])] = &[
+        ("points", &points),
+        ("lanes", &lanes),
+        ("sections", &sections),
+        ("links", &links),
+        ("crossings", &crossings),
+        ("foes", &foes),
+        ("signals", &signals),
+        ("programs", &[1.0, 2.0, 2.0, 5.0, 3.0, 0.0, 5.0, 0.0, 2.0]),
+        ("ends", &[99.0; 6]),
+        ("routes", &[2.0, 0.0, 5.0]),
+        ("departures", &[0.5, 0.0, 2.0, 0.0]),
+        ("flows", &[0.0, 60.0, 0.5, 0.0]),
+        ("planned", &[f64::from(ends == Ends::Each)]),
+        ("navigates", &[1.0]),
+        ("vehicles_count", &[6.0]),
+        ("controlled_vehicles", &[3.0]),
+        ("warm_up", &[2.0]),
+        ("begin", &[0.0]),
+        ("collision_reward", &[-1.0]),
+        ("high_speed_reward", &[0.1]),
+        ("arrived_reward", &[1.0]),
+        ("on_road_reward", &[0.0]),
+        ("violation_reward", &[-0.2]),
+        ("reward_speed_range", &[0.0, 10.0]),
+        ("offroad_terminal", &[0.0]),
+    ];
+    roads("trips", options, observation, ends)
+}
+
 /// The same with radio links; `channel` and `connected` as in their options.
 fn linked(channel: links::Channel, selection: links::Selection, connected: bool) -> Coop {
     let comms = links::Config {
@@ -539,7 +609,7 @@ proptest! {
 
     #[test]
     fn altered_states_are_refused_or_work(
-        kind in 0..24usize,
+        kind in 0..26usize,
         autoreset in prop_oneof![Just(Autoreset::SameStep), Just(Autoreset::NextStep), Just(Autoreset::Disabled)],
         steps in 0..12usize,
         changes in prop::collection::vec(any_change(), 1..4),
@@ -584,6 +654,8 @@ proptest! {
             }
             21 => attack(|| parking(Ends::Each), autoreset, steps, changes, noise)?,
             22 => attack(linked_intersection, autoreset, steps, changes, noise)?,
+            23 => attack(|| trips(kinematics(false), Ends::Each), autoreset, steps, changes, noise)?,
+            24 => attack(|| trips(grid(), Ends::Together), autoreset, steps, changes, noise)?,
             _ => attack(resources, autoreset, steps, changes, noise)?,
         }
     }
@@ -614,6 +686,7 @@ fn worlds_hold_no_more_memory_than_they_say() {
     check("intersection", || intersection(kinematics(true), Ends::Each));
     check("parking", || parking(Ends::Each));
     check("links on roads", linked_intersection);
+    check("trips", || trips(kinematics(true), Ends::Each));
     check("links", || linked(links::Channel::Tr37885, links::Selection::Sensing, true));
     check("v2x", resources);
     check("ring", || ring(Drive::PiSaturation));

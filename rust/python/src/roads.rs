@@ -198,8 +198,9 @@ impl RoadVec {
                     }
                     continue;
                 }
-                let (vehicles, first) = (&episode.world.traffic.vehicles, episode.world.agents()[0]);
-                (speed[i], crashed[i]) = (vehicles.speed[first], u8::from(vehicles.crashed[first]));
+                let (vehicles, first) = (&episode.world.traffic.vehicles, episode.world.vehicle_of(0));
+                (speed[i], crashed[i]) =
+                    first.map_or((0.0, 0), |first| (vehicles.speed[first], u8::from(vehicles.crashed[first])));
                 if names > 0 {
                     parts[i * names..(i + 1) * names].copy_from_slice(&env.parts()[..names]);
                 }

@@ -58,6 +58,12 @@ for name, most_steps in ROAD_IDS.items():
     )
     register_multi(f"fastrl/{name}", "fastrl.envs.traffic.roads:RoadMultiAgentVectorEnv", id=name)
 register(
+    "fastrl/road-v0",
+    entry_point="fastrl.envs.traffic.sumo_env:SumoRoadEnv",
+    vector_entry_point="fastrl.envs.traffic.sumo_env:SumoRoadVectorEnv",
+)
+register_multi("fastrl/road-v0", "fastrl.envs.traffic.sumo_env:SumoRoadMultiAgentVectorEnv")
+register(
     "fastrl/ring-v0",
     entry_point="fastrl.envs.traffic.ring:RingEnv",
     vector_entry_point="fastrl.envs.traffic.ring:RingVectorEnv",

@@ -48,6 +48,7 @@ from fastrl.envs.traffic.roads_config import (
     is_multi_agent,
     native_options,
 )
+from fastrl.envs.traffic.sumo_config import SUMO_KINDS
 from fastrl.envs.vector import NativeVectorEnv, as_actions, as_autoreset_mode, in_space
 from fastrl.envs.viewer import View
 from fastrl.utils.arguments import as_integer
@@ -55,9 +56,10 @@ from fastrl.utils.arguments import as_integer
 
 def kind_of(id: str) -> Kind:  # noqa: A002 (Gymnasium's name)
     """The kind of highway-env's id. Raises ValueError for an unknown one."""
-    if id not in KINDS:
-        raise ValueError(f"id: expected one of {', '.join(map(repr, KINDS))}, got {id!r}")
-    return KINDS[id]
+    kinds = KINDS | SUMO_KINDS
+    if id not in kinds:
+        raise ValueError(f"id: expected one of {', '.join(map(repr, kinds))}, got {id!r}")
+    return kinds[id]
 
 
 def default_config(id: str) -> dict[str, Any]:  # noqa: A002
@@ -228,7 +230,7 @@ def _read_info(
         info["rewards"] = dict(zip(names, parts.T.copy(), strict=True))
     if scenario == "intersection":
         info |= {"agents_rewards": rewards, "agents_terminated": terminated}
-    if scenario in ("exit", "parking"):
+    if scenario in ("exit", "parking", "trips"):
         of_all = scenario == "parking" and is_multi_agent(config)
         info["is_success"] = succeeded if of_all else succeeded[:, 0]
     return info

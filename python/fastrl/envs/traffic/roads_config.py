@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -54,6 +54,7 @@ class Kind:
         meta_only: whether rewards need target speeds.
         without_meta: whether vehicles cannot have target speeds.
         most_steps: Gymnasium's time limit.
+        numbers: makes the numbers of the scenario's options from a checked config; None: from its values.
     """
 
     scenario: str
@@ -66,6 +67,7 @@ class Kind:
     meta_only: bool = False
     without_meta: bool = False
     most_steps: int | None = None
+    numbers: Callable[[Mapping[str, Any]], dict[str, list[float]]] | None = None
 
     def connected(self) -> Kind:
         """The kind whose vehicles also see neighbours on connected roads."""
@@ -560,11 +562,11 @@ def native_options(kind: Kind, config: Mapping[str, Any], max_steps: int | None)
     if kind.scenario == "exit":
         # The last lane of the second section, beyond those of the first.
         single = single | {"exit_lane": 2 * int(config["lanes_count"])}
-    own = {key: _numbers(config[key]) for key in kind.own_keys}
+    own = kind.numbers(config) if kind.numbers else {key: as_numbers(config[key]) for key in kind.own_keys}
     if kind.scenario == "parking":
         shown = single["observation"] if is_multi_agent(config) else _PARKING_GOAL
         own["shown_features"] = [float(VEHICLE_FEATURES.index(name)) for name in observation_features(shown)]
-        own["shown_scales"] = _numbers(shown["scales"])
+        own["shown_scales"] = as_numbers(shown["scales"])
     return {
         "scenario": kind.scenario,
         "options": own,
@@ -580,7 +582,7 @@ def native_options(kind: Kind, config: Mapping[str, Any], max_steps: int | None)
     }
 
 
-def _numbers(value: Any) -> list[float]:
+def as_numbers(value: Any) -> list[float]:
     """A value as numbers: none for None, the index for an arm of a crossing."""
     if value is None:
         return []

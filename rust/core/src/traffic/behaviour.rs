@@ -19,6 +19,8 @@ const MAX_ACCELERATION: f64 = 6.0;
 const IDM_TIME_GAP: f64 = 1.5;
 /// Time between decisions about changing lanes, seconds (`LANE_CHANGE_DELAY`).
 const LANE_CHANGE_DELAY: f64 = 1.0;
+/// Distance of a vehicle that waits from the line, from its centre, metres.
+const LINE_DISTANCE: f64 = LENGTH / 2.0 + 1.0;
 /// The new follower must not have to brake harder, m/s² (`LANE_CHANGE_MAX_BRAKING_IMPOSED`).
 const MAX_BRAKING_IMPOSED: f64 = 2.0;
 
@@ -140,9 +142,9 @@ impl<M: RoadMap> Traffic<M> {
     fn interaction(&self, ego: usize, front: Option<Neighbour>) -> f64 {
         let Some(front) = front else { return 0.0 };
         let v = &self.vehicles;
-        let lane = v.lane[ego];
+        let (lane, ahead) = (v.lane[ego], M::gap(self, ego, front));
         let front = self.motion(front, lane);
-        let gap = front.s - self.road.lane(lane).local(v.x[ego], v.y[ego]).0;
+        let gap = ahead.unwrap_or_else(|| front.s - self.road.lane(lane).local(v.x[ego], v.y[ego]).0);
         self.model.repulsion(self.desired_gap(Driver::Idm, ego, &front), gap)
     }
 
@@ -159,10 +161,11 @@ impl<M: RoadMap> Traffic<M> {
         };
         let (mut slower, mut further) = (0.0, 0.0);
         if let Some(front) = front {
+            let ahead = if let Neighbour::Vehicle(ego) = ego { M::gap(self, ego, front) } else { None };
             let (ego, front) = (self.motion(ego, lane), self.motion(front, lane));
             let safe = self.model.jam_distance + ego.speed.max(0.0) * v.driver[me].time_gap();
             slower = (front.speed - ego.speed).min(0.0);
-            further = (front.s - ego.s - safe).min(0.0);
+            further = (ahead.unwrap_or(front.s - ego.s) - safe).min(0.0);
         }
         let [a, b, c] = v.gains[me].acceleration;
         a * faster + b * slower + c * further
@@ -211,6 +214,11 @@ impl<M: RoadMap> Traffic<M> {
             let front = M::in_front(self, i, v.target_lane[i]);
             let there = if linear { self.acceleration(i, me, front) } else { free - self.interaction(i, front) };
             acceleration = acceleration.min(there);
+        }
+        if let Some((distance, _)) = M::stop_line(self, i) {
+            let wanted = self.model.wanted_gap(v.speed[i], IDM_TIME_GAP, v.speed[i], M::EXACT);
+            let gap = distance + self.model.jam_distance - LINE_DISTANCE;
+            acceleration = acceleration.min(self.free_acceleration(i, i) - self.model.repulsion(wanted, gap));
         }
         acceleration.clamp(-MAX_ACCELERATION, MAX_ACCELERATION)
     }
@@ -261,12 +269,15 @@ impl<M: RoadMap> Traffic<M> {
         let v = &self.vehicles;
         let me = Some(Neighbour::Vehicle(i));
         let preceding = M::in_front(self, i, lane);
-        if let Some(planned) = v.route[i].first().and_then(|step| step.lane) {
-            let target = v.target_lane[i];
+        let target = v.target_lane[i];
+        if let Some(planned) = self.road.planned_lane(target, &v.route[i]) {
             let start = self.road.section(target).start;
             return (lane - start).cmp(&(target - start)) == (planned as usize).cmp(&(target - start))
                 && self.acceleration(i, me, preceding) >= -MAX_BRAKING_IMPOSED
                 && self.acceleration(i, M::behind(self, i, lane), me) >= -MAX_BRAKING_IMPOSED;
+        }
+        if !v.driver[i].is_traffic() {
+            return false;
         }
         let gain = if v.driver[i].is_linear() {
             self.acceleration(i, me, preceding) - self.acceleration(i, me, self.front(i))

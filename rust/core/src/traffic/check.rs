@@ -4,7 +4,7 @@ use super::lane::Lane;
 use super::map::RoadMap;
 use super::obstacle::Landmark;
 use super::vehicles::{Driver, Gains, Step, Vehicles};
-use super::{Scratch, Traffic};
+use super::{Placed, Scratch, Traffic};
 use crate::env::ensure;
 use crate::memory::arrays;
 
@@ -16,11 +16,12 @@ const VEHICLE: usize = size_of::<Driver>()
     + size_of::<Vec<Step>>()
     + size_of::<[f64; 2]>()
     + size_of::<Option<[f64; 2]>>()
+    + size_of::<Option<u32>>()
     + size_of::<Gains>();
-const VEHICLE_ARRAYS: usize = 26;
+const VEHICLE_ARRAYS: usize = 27;
 /// The same in [`Scratch`].
-const SCRATCH: usize = 11 * size_of::<f64>() + 3 * size_of::<u32>() + size_of::<(u32, u32)>();
-const SCRATCH_ARRAYS: usize = 16;
+const SCRATCH: usize = 11 * size_of::<f64>() + 3 * size_of::<u32>() + size_of::<(u32, u32)>() + 2 * size_of::<Placed>();
+const SCRATCH_ARRAYS: usize = 17;
 
 impl Scratch {
     fn reserve(&mut self, vehicles: usize, lanes: usize) {
@@ -98,6 +99,7 @@ impl Vehicles {
             route,
             yields,
             slide,
+            permit,
             some_slide: _,
         } = self;
         let numbers = [
@@ -121,7 +123,7 @@ impl Vehicles {
         let same_length = numbers.iter().all(|array| array.len() == n)
             && indices.iter().all(|array| array.len() == n)
             && flags.iter().all(|array| array.len() == n)
-            && [driver.len(), impact.len(), gains.len(), route.len(), slide.len()] == [n; 5];
+            && [driver.len(), impact.len(), gains.len(), route.len(), slide.len(), permit.len()] == [n; 6];
         ensure(same_length, "the properties of vehicles are not as many as the vehicles")?;
         ensure(lane.iter().chain(target_lane).all(|&lane| lane < lanes), "a vehicle is on a lane that is not there")?;
         ensure(speed_index.iter().all(|&index| index < speeds), "a vehicle aims at a speed that is not there")?;

@@ -98,7 +98,7 @@ impl<M: RoadMap> Traffic<M> {
             if driver.has_targets() && !(driver.is_traffic() && crashed) {
                 M::follow_road(self, i);
             }
-            if driver.is_traffic() && self.vehicles.changes_lanes[i] && !crashed {
+            if M::chooses_lane(self, i) && !crashed {
                 self.choose_lane(i);
             }
         }

@@ -29,7 +29,7 @@ impl<M: RoadMap> Traffic<M> {
                     v.turn_to(i, heading);
                 }
             }
-            v.lane[i] = road.still_closest_lane(v.lane[i], v.x[i], v.y[i], v.heading[i]);
+            v.lane[i] = road.locate(v, i);
         }
     }
 }

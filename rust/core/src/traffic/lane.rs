@@ -6,6 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::math::wrap_to_pi;
+
 /// Usual width, metres.
 pub const WIDTH: f64 = 4.0;
 /// Distance off a lane's edge at which a vehicle still counts as being on it for its neighbours, metres.
@@ -193,6 +195,12 @@ impl<S: Shape> Lane<S> {
     pub fn distance(&self, x: f64, y: f64) -> f64 {
         let (s, lateral) = self.local(x, y);
         lateral.abs() + (s - self.length()).max(0.0) + (-s).max(0.0)
+    }
+
+    /// The same plus the angle between a heading and the direction of the lane, radians (`distance_with_heading`).
+    pub fn distance_with_heading(&self, x: f64, y: f64, heading: f64) -> f64 {
+        let angle = wrap_to_pi(heading - self.heading_at(self.local(x, y).0)).abs();
+        self.distance(x, y) + angle
     }
 }
 

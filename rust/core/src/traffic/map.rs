@@ -6,9 +6,8 @@ use std::ops::Range;
 
 use super::Traffic;
 use super::lane::{Lane, Shape};
-use super::math::wrap_to_pi;
 use super::obstacle::Obstacle;
-use super::vehicles::Step;
+use super::vehicles::{Step, Vehicles};
 
 /// The index that stands for no neighbour.
 pub(super) const NO_NEIGHBOUR: u32 = u32::MAX;
@@ -43,11 +42,42 @@ pub trait RoadMap: Clone + Debug + PartialEq {
     /// Returns whether all steps of a route exist.
     fn has_route(&self, route: &[Step]) -> bool;
 
-    /// The end of the last step of a route; None without a route.
-    fn destination(&self, route: &[Step]) -> Option<[f64; 2]>;
+    /// Where one on a lane with a route is going: the end of the last step of the route; None without a route.
+    fn destination(&self, lane: usize, route: &[Step]) -> Option<[f64; 2]>;
 
     /// `closest_lane`, quickly where the vehicle was on lane `lane` a frame ago.
     fn still_closest_lane(&self, lane: usize, x: f64, y: f64, heading: f64) -> usize;
+
+    /// The lane that vehicle `i`, which has moved since, is on.
+    #[inline]
+    fn locate(&self, v: &Vehicles, i: usize) -> usize {
+        self.still_closest_lane(v.lane[i], v.x[i], v.y[i], v.heading[i])
+    }
+
+    /// Returns whether a vehicle chooses its lane by itself.
+    #[inline]
+    fn chooses_lane(traffic: &Traffic<Self>, i: usize) -> bool {
+        traffic.vehicles.driver[i].is_traffic() && traffic.vehicles.changes_lanes[i]
+    }
+
+    /// The number of the lane in the section of `lane` that a route needs, if it needs one.
+    #[inline]
+    fn planned_lane(&self, _lane: usize, route: &[Step]) -> Option<u32> {
+        route.first().and_then(|step| step.lane)
+    }
+
+    /// The gap from vehicle `i` to its neighbour in front, metres, where that is not the difference of their places
+    /// along its lane.
+    #[inline]
+    fn gap(_traffic: &Traffic<Self>, _i: usize, _front: Neighbour) -> Option<f64> {
+        None
+    }
+
+    /// A line that vehicle `i` has to stop at: its distance, metres, and the line.
+    #[inline]
+    fn stop_line(_traffic: &Traffic<Self>, _i: usize) -> Option<(f64, Obstacle)> {
+        None
+    }
 
     /// Gives vehicle `i` the next lane as its target if its target lane is at an end (`follow_road`).
     fn follow_road(traffic: &mut Traffic<Self>, i: usize);
@@ -78,8 +108,7 @@ pub trait RoadMap: Clone + Debug + PartialEq {
     fn closest_lane(&self, x: f64, y: f64, heading: f64) -> usize {
         let mut best = (f64::INFINITY, 0);
         for (i, lane) in self.lanes().iter().enumerate() {
-            let angle = wrap_to_pi(heading - lane.heading_at(lane.local(x, y).0)).abs();
-            let distance = lane.distance(x, y) + angle;
+            let distance = lane.distance_with_heading(x, y, heading);
             if distance < best.0 {
                 best = (distance, i);
             }

@@ -54,7 +54,15 @@ pub struct Traffic<M: RoadMap = Road> {
     scratch: Scratch,
 }
 
-/// Intermediate results of a frame; no state. Every array has one entry for each vehicle.
+/// A vehicle on a lane, and its place along it, metres.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    lane: u32,
+    vehicle: u32,
+    along: f64,
+}
+
+/// Intermediate results of a frame; no state. Arrays have one entry for each vehicle but where they say.
 #[derive(Clone, Debug, Default)]
 struct Scratch {
     order: neighbours::Order,
@@ -76,6 +84,8 @@ struct Scratch {
     turn: Vec<f64>,
     /// Slip of the steering that holds the lane, see [`Vehicles::slip`].
     slip: Vec<f64>,
+    /// Places on lanes, in the order of the lanes, where these are linked one by one.
+    places: Vec<Placed>,
     /// Pairs that may collide; obstacles have indices from the number of vehicles on.
     pairs: Vec<(u32, u32)>,
 }

@@ -93,7 +93,7 @@ impl RoadMap for Road {
 
     /// Nobody has a route here.
     #[inline]
-    fn destination(&self, _route: &[Step]) -> Option<[f64; 2]> {
+    fn destination(&self, _lane: usize, _route: &[Step]) -> Option<[f64; 2]> {
         None
     }
 

@@ -182,6 +182,8 @@ pub struct Vehicles {
     pub yields: Vec<bool>,
     /// Speed to the side (m/s) and turning rate (rad/s) of `Dynamic` drivers.
     pub slide: Vec<[f64; 2]>,
+    /// The lane across a junction that it may enter, where junctions have rules.
+    pub permit: Vec<Option<u32>>,
     /// True if there may be `Dynamic` drivers.
     pub(super) some_slide: bool,
 }
@@ -191,7 +193,8 @@ macro_rules! each {
     ($vehicles:expr, $method:ident $arguments:tt) => {
         each!($vehicles, $method $arguments:
             driver x y heading cos sin speed acceleration slip angle lane target_lane target_speed speed_index delta timer
-            crashed impact gains changes_lanes checks_collisions min_speed max_speed route yields slide)
+            crashed impact gains changes_lanes checks_collisions min_speed max_speed route yields slide
+            permit)
     };
     ($vehicles:expr, $method:ident $arguments:tt: $($array:ident)*) => {{
         $( $vehicles.$array.$method $arguments; )*
@@ -269,6 +272,7 @@ impl Vehicles {
         self.route.push(Vec::new());
         self.yields.push(false);
         self.slide.push([0.0; 2]);
+        self.permit.push(None);
         self.some_slide |= vehicle.driver == Driver::Dynamic;
     }
 }

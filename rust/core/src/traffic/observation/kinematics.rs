@@ -4,6 +4,7 @@ use super::{Column, Feature, Heard};
 use crate::traffic::Traffic;
 use crate::traffic::map::RoadMap;
 use crate::traffic::numpy_random::NumpyRandom;
+use crate::traffic::obstacle::Obstacle;
 use crate::traffic::vehicles::LENGTH;
 
 /// Others are seen within this, metres.
@@ -88,7 +89,8 @@ impl Kinematics {
             many.resize(most, (0.0, 0));
             &mut many[..]
         };
-        let seen = self.others(traffic, observer, heard, nearest);
+        let line = if self.obstacles { M::stop_line(traffic, observer).map(|(_, line)| line) } else { None };
+        let seen = self.others(traffic, observer, heard, line.as_ref(), nearest);
         for (row, out) in others.chunks_exact_mut(width).enumerate() {
             let place = if self.shuffled { order[row] as usize } else { row };
             if place < seen {
@@ -97,7 +99,7 @@ impl Kinematics {
                 for (column, out) in self.columns.iter().zip(out) {
                     let value = match received {
                         Some((state, age)) => column.feature.of_state(traffic, state, age, origin),
-                        None => self.of_other(traffic, column.feature, other, origin),
+                        None => self.of_other(traffic, column.feature, other, origin, line.as_ref()),
                     };
                     *out = self.shown(*column, value);
                 }
@@ -110,10 +112,21 @@ impl Kinematics {
         if self.clip && column.limits.is_some() { value.clamp(-1.0, 1.0) as f32 } else { value as f32 }
     }
 
-    /// The feature of vehicle `i`, or of what lies on the road, whose indices follow those of the vehicles.
-    fn of_other<M: RoadMap>(&self, traffic: &Traffic<M>, feature: Feature, i: usize, origin: Option<usize>) -> f64 {
+    /// The feature of vehicle `i`, or of what lies on the road, whose indices follow those of the vehicles, or of the
+    /// line that the observer has to stop at, whose index is the next.
+    fn of_other<M: RoadMap>(
+        &self,
+        traffic: &Traffic<M>,
+        feature: Feature,
+        i: usize,
+        origin: Option<usize>,
+        line: Option<&Obstacle>,
+    ) -> f64 {
         match i.checked_sub(traffic.vehicles.len()) {
-            Some(j) => feature.of_object(traffic, traffic.objects().nth(j).expect("what is seen"), origin),
+            Some(j) => {
+                let object = traffic.objects().chain(line).nth(j).expect("what is seen");
+                feature.of_object(traffic, object, origin)
+            }
             None if !self.intentions && matches!(feature, Feature::CosD | Feature::SinD) => 0.0,
             None => feature.of(traffic, i, origin),
         }
@@ -126,6 +139,7 @@ impl Kinematics {
         traffic: &Traffic<M>,
         observer: usize,
         heard: &[Heard],
+        line: Option<&Obstacle>,
         found: &mut [(f64, usize)],
     ) -> usize {
         let v = &traffic.vehicles;
@@ -163,7 +177,7 @@ impl Kinematics {
             }
         }
         if self.obstacles {
-            for (j, o) in traffic.objects().enumerate() {
+            for (j, o) in traffic.objects().chain(line).enumerate() {
                 add(v.len() + j, [o.x, o.y], false);
             }
         }

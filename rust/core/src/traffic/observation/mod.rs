@@ -145,7 +145,7 @@ pub struct Heard {
 /// The direction to the end of a vehicle's route (`destination_direction`).
 fn towards_destination<M: RoadMap>(traffic: &Traffic<M>, i: usize) -> [f64; 2] {
     let v = &traffic.vehicles;
-    let Some([x, y]) = traffic.road.destination(&v.route[i]) else { return [0.0; 2] };
+    let Some([x, y]) = traffic.road.destination(v.lane[i], &v.route[i]) else { return [0.0; 2] };
     let (dx, dy) = (x - v.x[i], y - v.y[i]);
     let far = (dx * dx + dy * dy).sqrt();
     if far == 0.0 { [0.0; 2] } else { [dx / far, dy / far] }

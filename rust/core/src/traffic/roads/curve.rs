@@ -6,6 +6,7 @@ use std::f64::consts::{FRAC_PI_2, TAU};
 
 use serde::{Deserialize, Serialize};
 
+use super::polyline::Polyline;
 use crate::traffic::lane::{NOWHERE, Shape, straight_windows};
 use crate::traffic::math::wrap_to_pi;
 
@@ -35,6 +36,8 @@ pub enum Curve {
         /// 1 clockwise as seen on a screen (y points down), -1 the other way.
         direction: f64,
     },
+    /// Straight pieces, which highway-env does not have.
+    Polyline(Polyline),
 }
 
 /// A line from one point to another.
@@ -100,6 +103,7 @@ impl Shape for Curve {
         match self {
             Self::Straight(line) | Self::Sine { line, .. } => line.length,
             Self::Circular { radius, phases, direction, .. } => radius * (phases[1] - phases[0]) * direction,
+            Self::Polyline(line) => line.length(),
         }
     }
 
@@ -117,6 +121,7 @@ impl Shape for Curve {
                 let r = (dx * dx + dy * dy).sqrt();
                 (direction * (phi - phases[0]) * radius, direction * (radius - r))
             }
+            Self::Polyline(line) => line.local(x, y),
         }
     }
 
@@ -131,6 +136,7 @@ impl Shape for Curve {
                 let r = radius - lateral * direction;
                 (centre[0] + r * cos, centre[1] + r * sin)
             }
+            Self::Polyline(line) => line.position(longitudinal, lateral),
         }
     }
 
@@ -144,6 +150,7 @@ impl Shape for Curve {
             Self::Circular { radius, phases, direction, .. } => {
                 direction * longitudinal / radius + phases[0] + FRAC_PI_2 * direction
             }
+            Self::Polyline(line) => line.heading_at(longitudinal),
         }
     }
 
@@ -185,10 +192,17 @@ impl Shape for Curve {
                 let again = if s < middle { s + round } else { s - round };
                 [[s - half, s + half], [again - half, again + half]]
             }
+            Self::Polyline(line) => {
+                let near = line.local(x, y).1.abs() <= reach;
+                [if near { [f64::NEG_INFINITY, f64::INFINITY] } else { NOWHERE }, NOWHERE]
+            }
         }
     }
 
     fn outline(&self) -> Vec<[f64; 2]> {
+        if let Self::Polyline(line) = self {
+            return line.points();
+        }
         let pieces = if matches!(self, Self::Straight(_)) { 1.0 } else { (self.length() / PIECE).ceil().max(1.0) };
         (0..=pieces as usize).map(|i| self.position(self.length() * i as f64 / pieces, 0.0).into()).collect()
     }

@@ -135,7 +135,7 @@ impl RoadEnv {
     fn own_parts(&self, agent: usize) -> Parts {
         let Episode { world, actions, .. } = &self.episode;
         let scenario = &self.config.scenario;
-        let vehicle = world.agents()[agent];
+        let Some(vehicle) = world.vehicle_of(agent) else { return [0.0; MOST_PARTS] };
         if self.config.ends == Ends::Together && actions.len() > 1 && scenario.joins_actions() {
             return scenario.parts(world, vehicle, &LastAction::joined(actions));
         }
@@ -174,13 +174,13 @@ impl RoadEnv {
     /// Returns whether the episode is over for one agent (`_agent_is_terminal`).
     pub fn is_done(&self, agent: usize) -> bool {
         let world = &self.episode.world;
-        self.config.scenario.is_done(world, world.agents()[agent])
+        world.vehicle_of(agent).is_none_or(|i| self.config.scenario.is_done(world, i))
     }
 
     /// Returns whether an agent has reached its goal.
     pub fn has_succeeded(&self, agent: usize) -> bool {
         let world = &self.episode.world;
-        self.config.scenario.has_succeeded(world, world.agents()[agent])
+        world.vehicle_of(agent).is_none_or(|i| self.config.scenario.has_succeeded(world, i))
     }
 
     /// Writes what an agent sees in the precision of `out`. False: the kind of observation is single, and nothing was
@@ -188,7 +188,8 @@ impl RoadEnv {
     fn write_double<R: Real>(&self, agent: usize, out: &mut [R]) -> bool {
         let Episode { world, time, .. } = &self.episode;
         let clock = Clock { time: *time, frames: world.frames() };
-        self.config.observation.write_double(&world.traffic, world.agents()[agent], clock, out)
+        let vehicle = world.vehicle_of(agent);
+        vehicle.is_some_and(|i| self.config.observation.write_double(&world.traffic, i, clock, out))
     }
 
     /// Writes the observations of all agents in double precision, for the kinds that are; zeros without
@@ -215,10 +216,13 @@ impl RoadEnv {
             } else {
                 sensed.fill(0.0);
             }
-            if !alive[agent] {
-                out.fill(0.0);
-            } else if !self.write_double(agent, out) {
-                self.config.observation.write(&world.traffic, world.agents()[agent], &orders[agent], &heard, out);
+            match world.vehicle_of(agent).filter(|_| alive[agent]) {
+                Some(i) => {
+                    if !self.write_double(agent, out) {
+                        self.config.observation.write(&world.traffic, i, &orders[agent], &heard, out);
+                    }
+                }
+                None => out.fill(0.0),
             }
         }
     }
@@ -248,10 +252,11 @@ impl RoadEnv {
     /// Lets the scenario add and remove vehicles.
     fn place(&mut self, change: impl FnOnce(&dyn Scenario, &mut Place<'_>)) {
         let config = &self.config;
-        let Episode { world, rng, .. } = &mut self.episode;
+        let Episode { world, rng, alive, .. } = &mut self.episode;
         let (frame, frames) = (1.0 / config.simulation_frequency, config.simulation_frequency as usize);
+        let step = frame * config.frames as f64;
         let (agent, other, ends) = (config.agent, config.other, config.ends);
-        change(&*config.scenario, &mut Place { world, rng, agent, other, frame, frames, ends });
+        change(&*config.scenario, &mut Place { world, rng, agent, other, frame, frames, step, ends, alive });
     }
 
     fn write_alive(&self, alive: &mut [u8]) {
@@ -273,8 +278,9 @@ impl RoadEnv {
                 choices[agent] = Some(choice);
             }
             last[agent].set(own);
-            let vehicle = world.agents()[agent];
-            action.apply(&mut world.traffic, vehicle, own);
+            if let Some(vehicle) = world.vehicle_of(agent) {
+                action.apply(&mut world.traffic, vehicle, own);
+            }
         }
         choices
     }
@@ -292,15 +298,21 @@ impl RoadEnv {
     fn count(&mut self, agent: usize, reward: f64) {
         let Episode { world, account, .. } = &mut self.episode;
         account.rewards += reward;
-        account.speed_sum += world.traffic.vehicles.speed[world.agents()[agent]];
-        account.speed_count = account.speed_count.saturating_add(1);
+        if let Some(vehicle) = world.vehicle_of(agent) {
+            account.speed_sum += world.traffic.vehicles.speed[vehicle];
+            account.speed_count = account.speed_count.saturating_add(1);
+        }
     }
 
     /// Counts what has become of an agent that acts no more.
     fn settle(&mut self, agent: usize) {
         let scenario = &self.config.scenario;
         let Episode { world, account, .. } = &mut self.episode;
-        let vehicle = world.agents()[agent];
+        // One whose vehicle has left the roads has arrived.
+        let Some(vehicle) = world.vehicle_of(agent) else {
+            account.succeeded += 1;
+            return;
+        };
         let crashed = world.traffic.vehicles.crashed[vehicle];
         let done_well = if scenario.has_goal() {
             scenario.has_succeeded(world, vehicle)
@@ -444,9 +456,9 @@ impl Env for RoadEnv {
     fn action_mask(&self, mask: &mut [u8]) {
         let world = &self.episode.world;
         for (agent, out) in mask.chunks_exact_mut(self.mask_len()).enumerate() {
-            // Without an episode no action has an effect.
-            match world.agents().get(agent) {
-                Some(&vehicle) => self.config.action.mask(&world.traffic, vehicle, out),
+            // Without an episode or a vehicle no action has an effect.
+            match world.vehicle_of(agent) {
+                Some(vehicle) => self.config.action.mask(&world.traffic, vehicle, out),
                 None => out.fill(0),
             }
         }
@@ -506,24 +518,23 @@ impl Env for RoadEnv {
         let landmarks = self.config.scenario.landmarks() * size_of::<Landmark>();
         let agents = self.config.agents;
         let links = self.config.comms.as_ref().map_or(0, |comms| LinkState::memory(&comms.links, agents, agents));
-        let traffic = self.episode.world.traffic.memory(self.config.scenario.vehicles());
-        traffic.saturating_add(arrays(9, orders + routes + landmarks)).saturating_add(links)
+        let traffic = &self.episode.world.traffic;
+        let own = traffic.memory(self.config.scenario.vehicles()).saturating_add(traffic.road.memory());
+        own.saturating_add(arrays(9, orders + routes + landmarks)).saturating_add(links)
     }
 }
 
 impl Scenic for RoadEnv {
     fn scene(&self) -> Scene {
         let Episode { world, time, links, .. } = &self.episode;
-        let camera = if self.config.agents > 1 {
-            Camera::Agents
-        } else {
-            Camera::Follow(world.agents().first().copied().unwrap_or(0))
-        };
+        let camera =
+            if self.config.agents > 1 { Camera::Agents } else { Camera::Follow(world.vehicle_of(0).unwrap_or(0)) };
         let fastest = self.config.target_speeds.iter().copied().fold(0.0, f64::max).max(10.0);
-        let scene = world.traffic.scene(*time, camera, [0.0, fastest], |i| {
+        let mut scene = world.traffic.scene(*time, camera, [0.0, fastest], |i| {
             let agent = world.agents().iter().position(|&agent| agent == i);
             (world.numbers()[i], agent.map(|agent| agent as u32))
         });
+        scene.obstacles.extend(world.traffic.road.red_lights(world.clock(1.0 / self.config.simulation_frequency)));
         match (&self.config.comms, links) {
             (Some(comms), Some(links)) => {
                 let number = |agent: usize| world.numbers()[world.agents()[agent]];

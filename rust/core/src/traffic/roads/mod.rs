@@ -4,16 +4,21 @@ pub mod curve;
 mod env;
 mod exit;
 mod intersection;
+mod junctions;
+mod linked;
 pub mod links;
 mod merge;
 pub mod network;
 mod parking;
+mod plan;
+mod polyline;
 mod racetrack;
 mod racetrack_roads;
 pub mod registry;
 mod regulation;
 mod roundabout;
 pub mod scenario;
+mod trips;
 mod two_way;
 mod u_turn;
 pub mod world;
@@ -28,7 +33,7 @@ use super::Traffic;
 use super::lane::Lane;
 use super::map::{NO_NEIGHBOUR, Neighbour, RoadMap};
 use super::obstacle::Obstacle;
-use super::vehicles::Step;
+use super::vehicles::{Step, Vehicles};
 use curve::Curve;
 
 impl RoadMap for Network {
@@ -59,8 +64,12 @@ impl RoadMap for Network {
         self.has(route)
     }
 
-    fn destination(&self, route: &[Step]) -> Option<[f64; 2]> {
+    /// Where lanes are linked one by one it is the end of the present section, on a lane that leads on along the route.
+    fn destination(&self, lane: usize, route: &[Step]) -> Option<[f64; 2]> {
         let last = route.last()?;
+        if self.is_linked() {
+            return Some(self.waypoint(lane, route));
+        }
         let lane = self.lane(self.sections()[last.section as usize].lanes.start + last.lane.unwrap_or(0) as usize);
         Some(lane.position(lane.length(), 0.0).into())
     }
@@ -70,15 +79,50 @@ impl RoadMap for Network {
         self.closest_to(lane, x, y, heading)
     }
 
+    #[inline]
+    fn locate(&self, v: &Vehicles, i: usize) -> usize {
+        if self.is_linked() {
+            return self.locate_linked(v, i);
+        }
+        self.still_closest_lane(v.lane[i], v.x[i], v.y[i], v.heading[i])
+    }
+
     fn follow_road(traffic: &mut Traffic<Self>, i: usize) {
         let Traffic { road, vehicles: v, .. } = traffic;
         let lane = v.target_lane[i];
         if road.lane(lane).is_behind(v.x[i], v.y[i]) {
-            v.target_lane[i] = road.next_lane(lane, &mut v.route[i], v.x[i], v.y[i]);
+            v.target_lane[i] = if road.is_linked() {
+                road.next_linked(lane, &mut v.route[i])
+            } else {
+                road.next_lane(lane, &mut v.route[i], v.x[i], v.y[i])
+            };
         }
     }
 
+    #[inline]
+    fn chooses_lane(traffic: &Traffic<Self>, i: usize) -> bool {
+        let v = &traffic.vehicles;
+        let navigated = || traffic.road.is_linked() && v.driver[i].has_targets();
+        v.changes_lanes[i] && (v.driver[i].is_traffic() || navigated())
+    }
+
+    fn planned_lane(&self, lane: usize, route: &[Step]) -> Option<u32> {
+        if self.is_linked() { self.lane_for_route(lane, route) } else { route.first().and_then(|step| step.lane) }
+    }
+
+    fn gap(traffic: &Traffic<Self>, i: usize, front: Neighbour) -> Option<f64> {
+        if traffic.road.is_linked() { traffic.linked_gap(i, front) } else { None }
+    }
+
+    fn stop_line(traffic: &Traffic<Self>, i: usize) -> Option<(f64, Obstacle)> {
+        let line = traffic.closed_line(i)?;
+        Some((line.distance, traffic.road.line_of(line.lane)))
+    }
+
     fn find_fronts(traffic: &mut Traffic<Self>) {
+        if traffic.road.is_linked() {
+            return traffic.find_linked_fronts();
+        }
         for i in 0..traffic.vehicles.len() {
             let v = &traffic.vehicles;
             let front = if v.driver[i].is_traffic() { traffic.around(i, v.lane[i]).0 } else { None };
@@ -91,10 +135,16 @@ impl RoadMap for Network {
     }
 
     fn in_front(traffic: &Traffic<Self>, i: usize, lane: usize) -> Option<Neighbour> {
+        if traffic.road.is_linked() {
+            return traffic.next_ahead(i, lane).map(|(j, _)| Neighbour::Vehicle(j));
+        }
         traffic.around(i, lane).0
     }
 
     fn behind(traffic: &Traffic<Self>, i: usize, lane: usize) -> Option<Neighbour> {
+        if traffic.road.is_linked() {
+            return traffic.next_behind(i, lane).map(Neighbour::Vehicle);
+        }
         traffic.around(i, lane).1
     }
 }

@@ -9,6 +9,8 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::curve::Curve;
+use super::junctions::Junctions;
+use crate::memory::arrays;
 use crate::traffic::lane::{Lane, MARGIN, Shape};
 use crate::traffic::math::wrap_to_pi;
 use crate::traffic::obstacle::Obstacle;
@@ -83,6 +85,10 @@ pub struct Network {
     /// True if vehicles also see neighbours on the sections before and behind
     /// (`neighbour_vehicles_connected_lanes`).
     pub connected: bool,
+    /// Where lanes are linked one by one: the rules of its junctions.
+    pub(super) junctions: Option<Junctions>,
+    /// There also the lanes near each lane along the links; else empty.
+    near: Vec<Vec<u32>>,
 }
 
 /// Collects the lanes of a [`Network`], in any order.
@@ -133,6 +139,8 @@ impl Builder {
             behind: Vec::new(),
             obstacles: Vec::new(),
             connected,
+            junctions: None,
+            near: Vec::new(),
         };
         for (from, to, lanes) in sorted {
             let section = network.sections.len();
@@ -164,8 +172,86 @@ impl Network {
         }
     }
 
+    /// A network of lanes that are linked one by one: pairs of a lane and one that continues it. The lanes of each
+    /// section follow those of the one before.
+    pub fn linked(
+        nodes: Vec<String>,
+        sections: Vec<Section>,
+        lanes: Vec<Lane<Curve>>,
+        links: &[(usize, usize)],
+        junctions: Junctions,
+    ) -> Self {
+        let mut leaving = vec![Vec::new(); nodes.len()];
+        sections.iter().enumerate().for_each(|(i, section)| leaving[section.from].push(i));
+        let of_lane =
+            sections.iter().enumerate().flat_map(|(i, section)| section.lanes.clone().map(move |_| i)).collect();
+        let (mut before, mut behind) = (vec![Vec::new(); lanes.len()], vec![Vec::new(); lanes.len()]);
+        for &(from, to) in links {
+            before[from].push(to);
+            behind[to].push(from);
+        }
+        let near = (0..lanes.len()).map(|lane| {
+            let on: &Vec<usize> = &of_lane;
+            let beside = |lane: usize| sections[on[lane]].lanes.clone();
+            let mut near: Vec<usize> = beside(lane).collect();
+            near.extend(beside(lane).flat_map(|lane| behind[lane].iter().copied()));
+            let from: Vec<usize> = near.clone();
+            near.extend(from.iter().flat_map(|&lane| before[lane].iter().copied()));
+            let next: Vec<usize> = beside(lane).flat_map(|lane| before[lane].iter().copied()).collect();
+            near.extend(next.iter().flat_map(|&lane| before[lane].iter().flat_map(|&lane| beside(lane))));
+            near.sort_unstable();
+            near.dedup();
+            near.into_iter().map(|lane| lane as u32).collect()
+        });
+        let near = near.collect();
+        let covers = lanes.iter().map(Cover::new).collect();
+        let (obstacles, junctions) = (Vec::new(), Some(junctions));
+        Self {
+            nodes,
+            sections,
+            leaving,
+            lanes,
+            covers,
+            of_lane,
+            before,
+            behind,
+            obstacles,
+            connected: true,
+            junctions,
+            near,
+        }
+    }
+
     pub fn lanes(&self) -> &[Lane<Curve>] {
         &self.lanes
+    }
+
+    /// Bytes of the tables of a network whose lanes are linked one by one, besides its lanes.
+    pub(super) fn memory(&self) -> usize {
+        let Some(junctions) = &self.junctions else { return 0 };
+        let indices = self.before.iter().chain(&self.behind).map(Vec::len).sum::<usize>();
+        let near = self.near.iter().map(Vec::len).sum::<usize>();
+        let points = self.lanes.iter().map(|lane| lane.shape().outline().len()).sum::<usize>();
+        let rows = 5 * size_of::<Vec<u32>>() + 2 * size_of::<Cover>() + size_of::<Section>();
+        let tables = self.lanes.len() * rows + points * size_of::<[f64; 7]>() + indices * size_of::<usize>() + near * 4;
+        arrays(5 * self.lanes.len(), tables.saturating_add(junctions.memory()))
+    }
+
+    /// Returns whether its lanes are linked one by one.
+    #[inline]
+    pub(super) fn is_linked(&self) -> bool {
+        self.junctions.is_some()
+    }
+
+    /// The sections that leave a node.
+    pub(super) fn leaving(&self, node: usize) -> &[usize] {
+        &self.leaving[node]
+    }
+
+    /// The lanes near a lane, where lanes are linked one by one.
+    #[inline]
+    pub(super) fn near(&self, lane: usize) -> &[u32] {
+        &self.near[lane]
     }
 
     #[inline]

@@ -124,7 +124,11 @@ pub struct Place<'a> {
     /// Length of a frame, seconds, and their number in a second.
     pub frame: f64,
     pub frames: usize,
+    /// Length of a step, seconds.
+    pub step: f64,
     pub ends: Ends,
+    /// True for the agents that act.
+    pub alive: &'a [bool],
 }
 
 impl Place<'_> {
@@ -157,7 +161,8 @@ impl Place<'_> {
 pub struct Options(pub BTreeMap<String, Vec<f64>>);
 
 impl Options {
-    fn get(&self, key: &str) -> Result<&[f64], String> {
+    /// All numbers of an option.
+    pub fn get(&self, key: &str) -> Result<&[f64], String> {
         self.0.get(key).map(|values| &values[..]).ok_or_else(|| format!("the option {key} is missing"))
     }
 
@@ -188,6 +193,15 @@ impl Options {
     /// The same, or None.
     pub fn optional_count(&self, key: &str, least: usize, most: usize) -> Result<Option<usize>, String> {
         if self.get(key)?.is_empty() { Ok(None) } else { self.count(key, least, most).map(Some) }
+    }
+
+    /// Several whole numbers from 0 on.
+    pub fn indices(&self, key: &str) -> Result<Vec<usize>, String> {
+        let whole = |&value: &f64| {
+            let is_index = value.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&value);
+            if is_index { Ok(value as usize) } else { Err(format!("{key}: expected whole numbers, got {value}")) }
+        };
+        self.get(key)?.iter().map(whole).collect()
     }
 
     pub fn flag(&self, key: &str) -> Result<bool, String> {

@@ -9,11 +9,14 @@ use crate::traffic::numpy_random::NumpyRandom;
 use crate::traffic::vehicles::{Driver, Gains, Vehicle};
 use crate::traffic::{Model, Traffic};
 
+/// The place of an agent whose vehicle has left the roads.
+pub const GONE: usize = usize::MAX;
+
 /// All that is on the roads at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct World {
     pub traffic: Traffic<Network>,
-    /// The vehicle of each agent; empty before the first episode.
+    /// The vehicle of each agent or [`GONE`]; empty before the first episode.
     agents: Vec<usize>,
     /// A number of each vehicle that no other one has in its episode, and the next free one.
     numbers: Vec<u32>,
@@ -22,6 +25,9 @@ pub struct World {
     frames: u64,
     /// True if vehicles give way by the lanes' priorities.
     regulated: bool,
+    /// Departures that were due, and the numbers of those among them that wait for room.
+    pub due: usize,
+    pub waiting: Vec<u32>,
 }
 
 impl World {
@@ -29,10 +35,19 @@ impl World {
     pub fn new(road: Network, target_speeds: Vec<f64>, model: Model, regulated: bool) -> Self {
         let mut traffic = Traffic::new(road, target_speeds);
         traffic.model = model;
-        Self { traffic, agents: Vec::new(), numbers: Vec::new(), next_number: 0, frames: 0, regulated }
+        Self {
+            traffic,
+            agents: Vec::new(),
+            numbers: Vec::new(),
+            next_number: 0,
+            frames: 0,
+            regulated,
+            due: 0,
+            waiting: Vec::new(),
+        }
     }
 
-    /// The vehicle of each agent.
+    /// The vehicle of each agent, or [`GONE`].
     #[inline]
     pub fn agents(&self) -> &[usize] {
         &self.agents
@@ -41,6 +56,12 @@ impl World {
     /// Frames since the episode began.
     pub fn frames(&self) -> u64 {
         self.frames
+    }
+
+    /// The vehicle of one agent; None without an episode, and after it has left the roads.
+    #[inline]
+    pub fn vehicle_of(&self, agent: usize) -> Option<usize> {
+        self.agents.get(agent).copied().filter(|&i| i != GONE)
     }
 
     /// The number of each vehicle in its episode.
@@ -54,7 +75,34 @@ impl World {
         self.traffic.landmarks.clear();
         self.agents.clear();
         self.numbers.clear();
-        (self.next_number, self.frames) = (0, 0);
+        (self.next_number, self.frames, self.due) = (0, 0, 0);
+        self.waiting.clear();
+    }
+
+    /// Sets the clock, which traffic lights go by, before the first frame.
+    pub fn start_at(&mut self, frames: u64) {
+        self.frames = frames;
+    }
+
+    /// The clock, seconds.
+    pub fn clock(&self, dt: f64) -> f64 {
+        self.frames as f64 * dt
+    }
+
+    /// Takes the vehicle of an agent off the roads, if it is still there.
+    pub fn take_off(&mut self, agent: usize) {
+        let i = std::mem::replace(&mut self.agents[agent], GONE);
+        if i != GONE {
+            self.remove(i);
+        }
+    }
+
+    fn remove(&mut self, i: usize) {
+        self.traffic.remove(i);
+        self.numbers.remove(i);
+        for agent in &mut self.agents {
+            *agent -= usize::from(*agent > i && *agent != GONE);
+        }
     }
 
     /// Puts a vehicle at the end of the list and returns its index.
@@ -75,11 +123,7 @@ impl World {
     pub fn remove_if(&mut self, goes: impl Fn(&Traffic<Network>, usize) -> bool) {
         for i in (0..self.traffic.vehicles.len()).rev() {
             if !self.agents.contains(&i) && goes(&self.traffic, i) {
-                self.traffic.remove(i);
-                self.numbers.remove(i);
-                for agent in &mut self.agents {
-                    *agent -= usize::from(*agent > i);
-                }
+                self.remove(i);
             }
         }
     }
@@ -88,6 +132,9 @@ impl World {
     pub fn frame(&mut self, dt: f64) {
         let Self { traffic, frames, regulated, .. } = self;
         traffic.prepare();
+        if traffic.road.is_linked() {
+            traffic.give_way(*frames as f64 * dt);
+        }
         traffic.decide();
         *frames = frames.wrapping_add(1);
         if *regulated && *frames % frames_between(dt) == 0 {
@@ -119,9 +166,10 @@ impl World {
         ensure(self.numbers.len() == n, "the numbers of vehicles are not as many as the vehicles")?;
         ensure(self.agents.len() == agents, "the agents are more or fewer")?;
         ensure(self.traffic.landmarks.len() == landmarks, "the landmarks are more or fewer")?;
-        ensure(self.agents.is_sorted_by(|a, b| a < b), "two agents have the same vehicle")?;
+        let on_roads = || self.agents.iter().filter(|&&i| i != GONE);
+        ensure(on_roads().is_sorted_by(|a, b| a < b), "two agents have the same vehicle")?;
         ensure(
-            self.agents.iter().all(|&i| i < n && self.traffic.vehicles.driver[i] == driver),
+            on_roads().all(|&i| i < n && self.traffic.vehicles.driver[i] == driver),
             "another kind of driver has an agent's place",
         )
     }

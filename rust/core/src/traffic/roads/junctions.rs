@@ -1,0 +1,353 @@
+//! Junctions of a network whose lanes are linked one by one: who may enter them, and traffic lights with fixed times.
+//!
+//! A lane that crosses a junction has the lanes that cross or join it as foes, some of which go first. A vehicle needs a
+//! permit for the lane that it wants to cross by, and one without it stops at the line. The rules are simpler than
+//! SUMO's, from whose networks the foes and the lights come (`<request>`, `<tlLogic>`).
+
+use serde::{Deserialize, Serialize};
+
+use super::Network;
+use crate::env::ensure;
+use crate::traffic::Traffic;
+use crate::traffic::obstacle::Obstacle;
+use crate::traffic::vehicles::{LENGTH, Vehicles};
+
+/// Braking that vehicles plan with before lines and before slower lanes, m/s².
+const BRAKING: f64 = 2.5;
+const EASY_BRAKING: f64 = 1.2;
+/// Braking beyond which a vehicle with a permit drives on at an amber and at a red light, m/s².
+const AMBER_BRAKING: f64 = 3.0;
+const RED_BRAKING: f64 = 5.0;
+/// Others who go first and arrive within this time are waited for, seconds.
+const WINDOW: f64 = 4.0;
+/// One who lets others go first asks this short before the line, seconds and metres.
+const LATE: f64 = 2.5;
+const CLOSE: f64 = 12.0;
+/// Slower vehicles near their line count as waiting, m/s and metres.
+const WAITING: (f64, f64) = (0.5, 10.0);
+/// A permit is taken back from one who does not use it, seconds.
+const UNUSED: f64 = 8.0;
+/// Room that a vehicle needs behind the junction, metres.
+const ROOM: f64 = LENGTH + 4.0;
+/// Speed at the end of a lane that does not lead on, m/s.
+const CREEP: f64 = 5.0;
+
+/// What a light says to those who want to cross.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Light {
+    Red,
+    Amber,
+    /// They may go, but others go first.
+    Green,
+    /// They go first.
+    Major,
+}
+
+/// A traffic light with fixed times.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    /// Seconds by which the program is late.
+    pub offset: f64,
+    /// Seconds, and the light of each link.
+    pub phases: Vec<(f64, Vec<Light>)>,
+}
+
+impl Program {
+    /// The lights at a time, seconds.
+    pub fn lights(&self, time: f64) -> &[Light] {
+        let cycle: f64 = self.phases.iter().map(|(duration, _)| duration).sum();
+        let mut left = (time - self.offset).rem_euclid(cycle);
+        for (duration, lights) in &self.phases {
+            if left < *duration {
+                return lights;
+            }
+            left -= duration;
+        }
+        &self.phases[0].1
+    }
+}
+
+/// The rules of a lane that crosses a junction.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Crossing {
+    /// Lanes that cross or join it, in rising order.
+    pub foes: Vec<u32>,
+    /// Those of them whose vehicles go first, in rising order.
+    pub first: Vec<u32>,
+    /// The traffic light: a program and a link of it.
+    pub signal: Option<(u32, u32)>,
+}
+
+/// The rules of all junctions of a network.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Junctions {
+    /// Of each lane; None for those that cross no junction.
+    pub crossings: Vec<Option<Crossing>>,
+    pub programs: Vec<Program>,
+}
+
+impl Junctions {
+    /// Refuses rules that name what is not there; the error says what.
+    pub fn check(&self) -> Result<(), String> {
+        let lanes = self.crossings.len();
+        for program in &self.programs {
+            let sound = |(duration, _): &(f64, Vec<Light>)| duration.is_finite() && *duration > 0.0;
+            ensure(!program.phases.is_empty() && program.phases.iter().all(sound), "a program without phases")?;
+        }
+        for crossing in self.crossings.iter().flatten() {
+            ensure(crossing.foes.iter().chain(&crossing.first).all(|&foe| (foe as usize) < lanes), "an unknown foe")?;
+            let Some((program, link)) = crossing.signal else { continue };
+            let program = self.programs.get(program as usize).ok_or("an unknown program")?;
+            ensure(program.phases.iter().all(|(_, lights)| (link as usize) < lights.len()), "an unknown link")?;
+        }
+        Ok(())
+    }
+
+    /// Bytes that the rules take.
+    pub(super) fn memory(&self) -> usize {
+        let of_crossing = |rules: &Crossing| 4 * (rules.foes.len() + rules.first.len());
+        let foes = self.crossings.iter().flatten().map(of_crossing).sum::<usize>();
+        let phases = self.programs.iter().flat_map(|program| &program.phases);
+        let lights = phases.map(|(_, lights)| lights.len() + size_of::<(f64, Vec<Light>)>()).sum::<usize>();
+        self.crossings.len() * size_of::<Option<Crossing>>() + foes + lights
+    }
+
+    pub fn crossing(&self, lane: usize) -> Option<&Crossing> {
+        self.crossings[lane].as_ref()
+    }
+
+    /// The light for those who want to cross by a lane; None without one.
+    pub fn light(&self, lane: usize, time: f64) -> Option<Light> {
+        let (program, link) = self.crossing(lane)?.signal?;
+        Some(self.programs[program as usize].lights(time)[link as usize])
+    }
+}
+
+/// The line before a junction that a vehicle comes to next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct LineAhead {
+    /// The lane that the line is at the end of, and the one that it wants to cross by.
+    pub lane: usize,
+    pub crossing: usize,
+    /// Metres.
+    pub distance: f64,
+}
+
+impl LineAhead {
+    /// Returns whether it is near enough for one of that speed to think of it.
+    fn is_near(&self, speed: f64) -> bool {
+        self.distance <= 10.0 + 1.5 * speed.max(0.0) + speed * speed / (2.0 * BRAKING)
+    }
+}
+
+/// A vehicle in a junction or near one.
+struct Comer {
+    vehicle: usize,
+    line: LineAhead,
+    inside: bool,
+    light: Option<Light>,
+}
+
+impl Comer {
+    fn time(&self, v: &Vehicles) -> f64 {
+        self.line.distance / v.speed[self.vehicle].max(1.0)
+    }
+
+    /// The braking that it needs to stop before the line, m/s².
+    fn braking(&self, v: &Vehicles) -> f64 {
+        let speed = v.speed[self.vehicle].max(0.0);
+        speed * speed / (2.0 * self.line.distance.max(0.01))
+    }
+
+    fn waits(&self, v: &Vehicles) -> bool {
+        v.speed[self.vehicle] < WAITING.0 && self.line.distance < WAITING.1
+    }
+}
+
+impl Traffic<Network> {
+    /// The line that vehicle `i` comes to next, if its way leads across a junction. In a junction it is the next one's.
+    pub(super) fn line_ahead(&self, i: usize) -> Option<LineAhead> {
+        let (road, v) = (&self.road, &self.vehicles);
+        let junctions = road.junctions.as_ref()?;
+        let (mut lane, mut route) = (v.lane[i], &v.route[i][..]);
+        let mut distance = road.lane(lane).length() - road.lane(lane).local(v.x[i], v.y[i]).0;
+        if junctions.crossing(lane).is_some() {
+            (lane, route) = road.link_on(lane, route)?;
+            distance += road.lane(lane).length();
+        }
+        let (crossing, _) = road.link_on(lane, route)?;
+        junctions.crossing(crossing)?;
+        Some(LineAhead { lane, crossing, distance })
+    }
+
+    /// The line that vehicle `i` must stop at.
+    pub(super) fn closed_line(&self, i: usize) -> Option<LineAhead> {
+        let v = &self.vehicles;
+        let line = self.line_ahead(i).filter(|line| line.is_near(v.speed[i]))?;
+        (v.permit[i] != Some(line.crossing as u32)).then_some(line)
+    }
+
+    /// Returns whether vehicle `i` is in a junction without a permit.
+    pub(super) fn violates(&self, i: usize) -> bool {
+        let (v, lane) = (&self.vehicles, self.vehicles.lane[i]);
+        let crosses = self.road.junctions.as_ref().is_some_and(|all| all.crossing(lane).is_some());
+        crosses && v.permit[i] != Some(lane as u32)
+    }
+
+    /// Gives permits and takes them back, in the order of the list, and sets the speeds that the way ahead allows the
+    /// traffic. `time` is that of the lights, seconds.
+    pub(super) fn give_way(&mut self, time: f64) {
+        self.list_places();
+        let mut comers: Vec<Comer> = Vec::new();
+        for i in 0..self.vehicles.len() {
+            self.keep_to_route(i);
+            if self.vehicles.driver[i].is_traffic() {
+                self.vehicles.target_speed[i] = self.speed_ahead(i);
+            }
+            let Some(junctions) = &self.road.junctions else { return };
+            let (v, lane) = (&self.vehicles, self.vehicles.lane[i]);
+            if junctions.crossing(lane).is_some() {
+                let line = LineAhead { lane, crossing: lane, distance: 0.0 };
+                comers.push(Comer { vehicle: i, line, inside: true, light: None });
+                continue;
+            }
+            match self.line_ahead(i).filter(|line| line.is_near(v.speed[i]) && !v.crashed[i]) {
+                Some(line) => {
+                    let light = junctions.light(line.crossing, time);
+                    comers.push(Comer { vehicle: i, line, inside: false, light });
+                }
+                None => self.vehicles.permit[i] = None,
+            }
+        }
+        for k in 0..comers.len() {
+            let comer = &comers[k];
+            if !comer.inside {
+                let crossing = Some(comer.line.crossing as u32);
+                let held = self.vehicles.permit[comer.vehicle] == crossing;
+                let may = if held { self.keeps(comer) } else { self.may_enter(&comers, k) };
+                self.vehicles.permit[comer.vehicle] = if may { crossing } else { None };
+            }
+        }
+    }
+
+    /// Returns whether a permit still holds.
+    fn keeps(&self, comer: &Comer) -> bool {
+        let needs = comer.braking(&self.vehicles);
+        match comer.light {
+            Some(Light::Red) => needs > RED_BRAKING,
+            Some(Light::Amber) => needs > AMBER_BRAKING,
+            _ => comer.time(&self.vehicles) < UNUSED,
+        }
+    }
+
+    /// Returns whether a vehicle may enter the junction.
+    fn may_enter(&self, comers: &[Comer], k: usize) -> bool {
+        let (road, v, own) = (&self.road, &self.vehicles, &comers[k]);
+        let Some(rules) = road.junctions.as_ref().and_then(|all| all.crossing(own.line.crossing)) else { return true };
+        let closed = matches!(own.light, Some(Light::Red | Light::Amber));
+        if closed || !self.has_room_behind(own.line.crossing) || self.is_astray(own.vehicle) {
+            return false;
+        }
+        let minor = own.light != Some(Light::Major) && !rules.first.is_empty();
+        if minor && own.time(v) > LATE && own.line.distance > CLOSE {
+            return false;
+        }
+        comers.iter().all(|other| {
+            let (j, crossing) = (other.vehicle, other.line.crossing as u32);
+            if j == own.vehicle || rules.foes.binary_search(&crossing).is_err() {
+                return true;
+            }
+            // An agent may hold a permit and not move.
+            let uses = v.driver[j].is_traffic() || v.speed[j] > WAITING.0;
+            if other.inside || v.permit[j] == Some(crossing) && uses || other.braking(v) > RED_BRAKING {
+                return false;
+            }
+            let goes_first = minor && rules.first.binary_search(&crossing).is_ok();
+            if !goes_first
+                || matches!(other.light, Some(Light::Red | Light::Amber))
+                || !self.has_room_behind(other.line.crossing)
+            {
+                return true;
+            }
+            // Of those who wait for each other the first of the list goes.
+            if own.waits(v) && other.waits(v) { own.vehicle < j } else { other.time(v) > WINDOW }
+        })
+    }
+
+    /// Returns whether there is room for a vehicle where a crossing leads to.
+    fn has_room_behind(&self, crossing: usize) -> bool {
+        let Some(&next) = self.road.before(crossing).first() else { return true };
+        self.first_after(next, f64::NEG_INFINITY, usize::MAX)
+            .is_none_or(|(j, s)| s > ROOM || self.vehicles.speed[j] > 3.0)
+    }
+
+    /// The speed that the limits of the lanes ahead allow vehicle `i`, m/s.
+    fn speed_ahead(&self, i: usize) -> f64 {
+        let (road, v) = (&self.road, &self.vehicles);
+        let (mut lane, mut route) = (v.lane[i], &v.route[i][..]);
+        let limit = |lane: usize| road.lane(lane).speed_limit.unwrap_or(f64::INFINITY);
+        let mut allowed = limit(lane);
+        let mut distance = road.lane(lane).length() - road.lane(lane).local(v.x[i], v.y[i]).0;
+        let horizon = v.speed[i] * v.speed[i] / (2.0 * EASY_BRAKING) + 5.0;
+        while distance < horizon {
+            let next = road.link_on(lane, route);
+            let there = match next {
+                Some((next, _)) => limit(next),
+                None if route.len() == 1 => break,
+                None => CREEP,
+            };
+            allowed = allowed.min((there * there + 2.0 * EASY_BRAKING * distance.max(0.0)).sqrt());
+            let Some(next) = next else { break };
+            (lane, route) = next;
+            distance += road.lane(lane).length();
+        }
+        allowed
+    }
+}
+
+impl Network {
+    /// Bars across the ends of lanes that lead to a red or amber light only, for pictures.
+    pub(super) fn red_lights(&self, time: f64) -> Vec<Obstacle> {
+        let Some(junctions) = &self.junctions else { return Vec::new() };
+        let is_red = |&lane: &usize| matches!(junctions.light(lane, time), Some(Light::Red | Light::Amber));
+        let lanes = 0..self.lanes().len();
+        let closed = lanes.filter(|&lane| !self.before(lane).is_empty() && self.before(lane).iter().all(|n| is_red(n)));
+        closed.map(|lane| self.line_of(lane)).collect()
+    }
+
+    /// The line at the end of a lane, as something that stands there.
+    pub(super) fn line_of(&self, lane: usize) -> Obstacle {
+        let lane = self.lane(lane);
+        let ((x, y), heading) = (lane.position(lane.length(), 0.0), lane.heading_at(lane.length()));
+        Obstacle { x, y, heading, length: 0.6, width: 0.8 * lane.width }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lights_repeat_from_their_offset_on() {
+        let program = Program {
+            offset: 5.0,
+            phases: vec![(20.0, vec![Light::Major]), (3.0, vec![Light::Amber]), (7.0, vec![Light::Red])],
+        };
+        let at = |time: f64| program.lights(time)[0];
+        assert_eq!([at(5.0), at(24.9), at(25.0), at(28.0), at(35.0)], {
+            [Light::Major, Light::Major, Light::Amber, Light::Red, Light::Major]
+        });
+        assert_eq!(at(0.0), Light::Red);
+    }
+
+    #[test]
+    fn rules_that_name_nothing_are_refused() {
+        let one =
+            |signal| Junctions { crossings: vec![Some(Crossing { signal, ..Crossing::default() })], programs: vec![] };
+        assert!(one(None).check().is_ok());
+        assert_eq!(one(Some((0, 0))).check(), Err("an unknown program".into()));
+        let foes =
+            Junctions { crossings: vec![Some(Crossing { foes: vec![3], ..Crossing::default() })], programs: vec![] };
+        assert_eq!(foes.check(), Err("an unknown foe".into()));
+    }
+}
