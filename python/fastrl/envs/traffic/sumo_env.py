@@ -19,8 +19,8 @@ Net = RoadNetwork | str | Path | None
 ID = "road-v0"
 
 
-def _with_files(config: Mapping[str, Any] | None, net: Net, demand: str | Path | None) -> Any:
-    """The config with the options that have names of their own."""
+def _with_files(config: Any, net: Net, demand: str | Path | None) -> Any:
+    """The config, not checked yet, with the options that have names of their own."""
     given = {key: value for key, value in (("net", net), ("demand", demand)) if value is not None}
     if config is not None and not isinstance(config, Mapping):
         return config

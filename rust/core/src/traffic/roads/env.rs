@@ -519,7 +519,7 @@ impl Env for RoadEnv {
         let agents = self.config.agents;
         let links = self.config.comms.as_ref().map_or(0, |comms| LinkState::memory(&comms.links, agents, agents));
         let traffic = &self.episode.world.traffic;
-        let own = traffic.memory(self.config.scenario.vehicles()).saturating_add(traffic.road.memory());
+        let own = traffic.memory(self.config.scenario.vehicles()).saturating_add(2 * traffic.road.memory());
         own.saturating_add(arrays(9, orders + routes + landmarks)).saturating_add(links)
     }
 }

@@ -311,7 +311,7 @@ impl Network {
         let Some(junctions) = &self.junctions else { return Vec::new() };
         let is_red = |&lane: &usize| matches!(junctions.light(lane, time), Some(Light::Red | Light::Amber));
         let lanes = 0..self.lanes().len();
-        let closed = lanes.filter(|&lane| !self.before(lane).is_empty() && self.before(lane).iter().all(|n| is_red(n)));
+        let closed = lanes.filter(|&lane| !self.before(lane).is_empty() && self.before(lane).iter().all(is_red));
         closed.map(|lane| self.line_of(lane)).collect()
     }
 

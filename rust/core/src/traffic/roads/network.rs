@@ -226,15 +226,16 @@ impl Network {
         &self.lanes
     }
 
-    /// Bytes of the tables of a network whose lanes are linked one by one, besides its lanes.
+    /// Bytes of a network whose lanes are linked one by one, of which its scenario has one more.
     pub(super) fn memory(&self) -> usize {
         let Some(junctions) = &self.junctions else { return 0 };
         let indices = self.before.iter().chain(&self.behind).map(Vec::len).sum::<usize>();
         let near = self.near.iter().map(Vec::len).sum::<usize>();
         let points = self.lanes.iter().map(|lane| lane.shape().outline().len()).sum::<usize>();
-        let rows = 5 * size_of::<Vec<u32>>() + 2 * size_of::<Cover>() + size_of::<Section>();
+        let names = 2 * size_of::<String>() + size_of::<Section>() + 2 * size_of::<Vec<usize>>();
+        let rows = names + 3 * size_of::<Vec<u32>>() + size_of::<Cover>() + size_of::<Lane<Curve>>() + 16;
         let tables = self.lanes.len() * rows + points * size_of::<[f64; 7]>() + indices * size_of::<usize>() + near * 4;
-        arrays(5 * self.lanes.len(), tables.saturating_add(junctions.memory()))
+        arrays(9 * self.lanes.len(), tables.saturating_add(junctions.memory()))
     }
 
     /// Returns whether its lanes are linked one by one.
