@@ -101,7 +101,7 @@ def escaped(text: str) -> str:
 
 
 class Uses(SphinxDirective):
-    """What an algorithm goes with."""
+    """Spaces, collectors, masks and memories of an algorithm."""
 
     required_arguments = 1
 
@@ -167,7 +167,7 @@ class Command(SphinxDirective):
 
 
 def help_text(words: list[str]) -> str:
-    """What `fastrl WORDS --help` prints."""
+    """The output of `fastrl WORDS --help`."""
     with (
         mock.patch.dict(os.environ, COLUMNS="92"),
         contextlib.redirect_stdout(io.StringIO()) as out,

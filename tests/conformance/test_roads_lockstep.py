@@ -53,7 +53,7 @@ def cases(id: str) -> list[Case]:  # noqa: A002
 
 
 def play(id: str) -> tuple[list[str], list[Report]]:  # noqa: A002
-    """What differs on the roads of an id, and its cases played."""
+    """Differences on the roads of an id, and reports of its cases."""
     roads = differences(id, CONFIGS.get(id, {}))
     return roads, [run_case(case) for case in cases(id)]
 

@@ -108,7 +108,7 @@ def test_the_compiled_lanes_have_the_shapes_of_the_file(path: Path) -> None:
 
 
 def on(native: _rust.RoadVec, number: int, shape: np.ndarray) -> bool:
-    """Whether a lane runs through all points of a shape."""
+    """True for a lane that runs through all points of a shape."""
     along = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(shape, axis=0).T))])
     places = np.array([native.place_on(number, float(s), 0.0) for s in along])
     return np.allclose(places, shape * (1.0, -1.0), atol=1e-9)

@@ -13,7 +13,7 @@ TOLERANCE = 1e-11
 
 
 def differences(id: str, config: dict[str, object], points: int = 150) -> list[str]:  # noqa: A002
-    """What differs on the roads of an id, at random points around them."""
+    """Differences on the roads of an id, at random points around them."""
     import highway_env
 
     gymnasium.logger.min_level = gymnasium.logger.ERROR

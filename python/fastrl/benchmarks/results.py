@@ -136,7 +136,7 @@ class Benchmark:
         )
 
     def to_tree(self) -> dict[str, Any]:
-        """What the file holds."""
+        """The content of the file."""
         plain = ("topic", "name", "title", "unit", "about", "command", "date", "machine", "versions", "note")
         return {
             "format": FORMAT,

@@ -291,7 +291,7 @@ def seed_bits(seed: int) -> int:
 
 
 def is_tensor(value: object) -> TypeGuard[Tensor]:
-    """Whether a value is a tensor of PyTorch, which need not be installed."""
+    """True for a tensor of PyTorch, which need not be installed."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 

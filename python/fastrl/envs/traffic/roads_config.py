@@ -465,7 +465,7 @@ def agent_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_multi_agent(config: Mapping[str, Any]) -> bool:
-    """Whether observations and actions are tuples, one entry an agent."""
+    """True where observations and actions are tuples, one entry an agent."""
     return config["action"]["type"] == "MultiAgentAction"
 
 

@@ -48,7 +48,7 @@ pub struct Traffic<M: RoadMap = Road> {
     pub landmarks: Vec<Landmark>,
     /// Evenly spaced speeds, from low to high, that `Meta` drivers choose from, m/s.
     target_speeds: Vec<f64>,
-    /// How carefully traffic follows.
+    /// The care with which the traffic follows.
     pub model: Model,
     #[serde(skip)]
     scratch: Scratch,

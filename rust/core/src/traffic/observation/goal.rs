@@ -1,4 +1,4 @@
-//! What an agent has reached and what it should reach (`KinematicsGoalObservation`).
+//! Achieved and desired goals of an agent (`KinematicsGoalObservation`).
 
 use super::Feature;
 use crate::env::Real;

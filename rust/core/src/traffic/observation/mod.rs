@@ -134,7 +134,7 @@ impl Feature {
     }
 }
 
-/// What an observer knows of a vehicle with a radio, of which it sees nothing.
+/// The knowledge of an observer about a vehicle with a radio, of which it sees nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Heard {
     pub vehicle: usize,

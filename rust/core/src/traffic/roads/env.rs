@@ -47,7 +47,7 @@ pub struct Config {
     /// `neighbour_vehicles_connected_lanes`.
     pub connected: bool,
     pub scenario: Arc<dyn Scenario>,
-    /// How agents learn of one another; `None`: they see each other as they are. Observations are tables then.
+    /// The radio links between agents; `None`: they see each other as they are. Observations are tables then.
     pub comms: Option<Comms>,
 }
 
@@ -163,7 +163,7 @@ impl RoadEnv {
         self.config.scenario.reward(&self.own_parts(agent))
     }
 
-    /// What the last message of an agent adds to its reward.
+    /// The share of the last message of an agent in its reward.
     fn reward_of_links(&self, agent: usize) -> f64 {
         match (&self.config.comms, &self.episode.links) {
             (Some(comms), Some(links)) => comms.reward(links, agent),

@@ -11,7 +11,7 @@ use super::{Builder, Network};
 use crate::traffic::action::LastAction;
 use crate::traffic::lane::{Lane, Line, WIDTH};
 
-/// Where the lane to the exit begins, its length, and the length of the road, metres.
+/// Start of the lane to the exit, its length, and the length of the road, metres.
 const EXIT: f64 = 400.0;
 const EXIT_LENGTH: f64 = 100.0;
 const LENGTH: f64 = 1000.0;

@@ -48,7 +48,7 @@ pub(super) struct Intersection {
     spawn_probability: f64,
 }
 
-/// How a new vehicle is drawn.
+/// The random choices of a new vehicle.
 struct Spawn {
     longitudinal: f64,
     /// Standard deviations of the place (m) and the speed (m/s).

@@ -32,7 +32,7 @@ const ROOM: f64 = LENGTH + 4.0;
 /// Speed at the end of a lane that does not lead on, m/s.
 const CREEP: f64 = 5.0;
 
-/// What a light says to those who want to cross.
+/// The signal of a light to those who want to cross.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Light {
     Red,

@@ -112,7 +112,7 @@ impl Comms {
         links.exchange(&self.links, &stations, choices, Bodies::of(vehicles), self.period, behind_building);
     }
 
-    /// What the agent `receiver` has heard of the vehicles of the others.
+    /// The messages that the agent `receiver` has of the vehicles of the others.
     pub(super) fn heard<'a>(
         &'a self,
         links: &'a LinkState,
@@ -127,7 +127,7 @@ impl Comms {
         })
     }
 
-    /// What the last message of an agent adds to its reward.
+    /// The share of the last message of an agent in its reward.
     pub(super) fn reward(&self, links: &LinkState, agent: usize) -> f64 {
         let last = links.last()[agent];
         self.age_reward * last.age.or_zero() + self.delivery_reward * last.delivery.or_zero()

@@ -19,7 +19,7 @@ use crate::traffic::vehicles::Vehicle;
 const AMPLITUDE: f64 = 3.25;
 /// m/s.
 const SPEED: f64 = 30.0;
-/// Where the agent starts, metres.
+/// Start of the agent, metres.
 const START: f64 = 30.0;
 /// Metres between the rows that agents start in (generic).
 const ROW: f64 = 25.0;

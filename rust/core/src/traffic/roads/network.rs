@@ -85,7 +85,7 @@ pub struct Network {
     /// True if vehicles also see neighbours on the sections before and behind
     /// (`neighbour_vehicles_connected_lanes`).
     pub connected: bool,
-    /// Where lanes are linked one by one: the rules of its junctions.
+    /// The rules of its junctions, if lanes are linked one by one.
     pub(super) junctions: Option<Junctions>,
     /// There also the lanes near each lane along the links; else empty.
     near: Vec<Vec<u32>>,

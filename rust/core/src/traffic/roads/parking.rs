@@ -44,7 +44,7 @@ pub(super) struct Parking {
     vehicles: usize,
     walls: bool,
     measured: Goal,
-    /// What `info` computes success from.
+    /// Inputs of the success in `info`.
     shown: Goal,
 }
 

@@ -30,7 +30,7 @@ const ARCS: [(&str, &str, [f64; 2]); 8] = [
 /// Half of the angle between the exit and the entry of a road, degrees.
 const ALPHA: f64 = 24.0;
 const DESTINATIONS: [&str; 4] = ["exr", "sxr", "nxr", "wxr"];
-/// Where others start in the generic roundabout, beside the lanes that the agent comes from.
+/// Starts of others in the generic roundabout, beside the lanes that the agent comes from.
 const SPAWNS: [(&str, &str); 7] =
     [("we", "sx"), ("sx", "se"), ("ee", "nx"), ("nx", "ne"), ("eer", "ees"), ("ner", "nes"), ("wer", "wes")];
 /// The sides that agents come from in turns, and the opposite ways out (generic).

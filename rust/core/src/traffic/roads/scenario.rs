@@ -1,4 +1,4 @@
-//! What makes a world an environment: its roads, the vehicles of a first state, rewards and ends. One file a scenario.
+//! Scenarios, which make a world an environment: its roads, the vehicles of a first state, rewards and ends. One file a scenario.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -11,7 +11,7 @@ use crate::traffic::map::RoadMap;
 use crate::traffic::numpy_random::NumpyRandom;
 use crate::traffic::vehicles::{Driver, Vehicle};
 
-/// Who an episode ends for, and whose the rewards are.
+/// The agents for which an episode ends, and those that get the rewards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
     /// All get the same reward and end together, when the scenario is over.
@@ -33,7 +33,7 @@ pub trait Scenario: Debug + Send + Sync {
     /// The roads and what lies on them.
     fn network(&self, connected: bool) -> Network;
 
-    /// How carefully the traffic follows.
+    /// The care with which the traffic follows.
     fn model(&self) -> Model {
         Model::default()
     }
@@ -77,7 +77,7 @@ pub trait Scenario: Debug + Send + Sync {
 
     fn reward(&self, parts: &Parts) -> f64;
 
-    /// What a reward that is the same for all has besides that of the first agent or the mean.
+    /// The part of a common reward besides that of the first agent or the mean.
     fn reward_of_others(&self, _world: &World) -> f64 {
         0.0
     }

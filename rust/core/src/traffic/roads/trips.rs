@@ -396,7 +396,7 @@ impl Trips {
     }
 }
 
-/// Where new vehicles start on a lane, metres along it.
+/// Start of new vehicles on a lane, metres along it.
 fn start_of(road: &Network, lane: usize) -> f64 {
     (LENGTH / 2.0 + 0.5).min(road.lane(lane).length() / 2.0)
 }
