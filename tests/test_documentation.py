@@ -22,6 +22,7 @@ MODULES = [
     "fastrl.demos",
     "fastrl.envs",
     "fastrl.envs.adapters",
+    "fastrl.envs.roads",
     "fastrl.loggers",
     "fastrl.queue",
     "fastrl.replay",
