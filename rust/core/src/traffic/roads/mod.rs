@@ -16,6 +16,7 @@ mod racetrack;
 mod racetrack_roads;
 pub mod registry;
 mod regulation;
+mod right_of_way;
 mod roundabout;
 pub mod scenario;
 mod trips;
