@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -351,6 +352,8 @@ def test_a_worker_that_dies_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_workers_of_compiled_actors_load_no_torch(tmp_path: Path) -> None:
+    # Tests of ranks in the same process let the server that forks workers import PyTorch.
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
     spec = EnvSpec("CartPole-v1")
     env = spec.make()
     expert = find_expert("demo_experts:loads_no_torch", env)
