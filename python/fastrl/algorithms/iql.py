@@ -69,13 +69,7 @@ class IQLConfig:
     encoder: hp.ImageEncoder = "auto"
     network: shared.OwnFeatures = None
     network_options: hp.NetworkOptions = ()
-    action_masks: Annotated[
-        bool,
-        Field(
-            description="choose among the discrete actions that the environment allows; it needs action_masks() or"
-            " info['action_mask']"
-        ),
-    ] = False
+    action_masks: shared.ActionMasks = False
     precision: shared.Precision = "fp32"
 
     @property

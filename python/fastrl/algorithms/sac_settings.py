@@ -51,6 +51,13 @@ BatchSize = Annotated[
     Field(ge=1, description="transitions in a minibatch"),
     Choices((64, 128, 256, 512), ordered=True),
 ]
+ActionMasks = Annotated[
+    bool,
+    Field(
+        description="choose among the discrete actions that the environment allows; it needs action_masks() or"
+        " info['action_mask']"
+    ),
+]
 Precision = Annotated[
     Literal["fp32", "bf16"],
     Field(
@@ -129,13 +136,7 @@ class SACConfig:
     encoder: hp.ImageEncoder = "auto"
     network: OwnFeatures = None
     network_options: hp.NetworkOptions = ()
-    action_masks: Annotated[
-        bool,
-        Field(
-            description="choose among the discrete actions that the environment allows; it needs action_masks() or"
-            " info['action_mask']"
-        ),
-    ] = False
+    action_masks: ActionMasks = False
     precision: Precision = "fp32"
 
     @model_validator(mode="after")
