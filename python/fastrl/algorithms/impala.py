@@ -26,6 +26,9 @@ from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 from fastrl.utils.tunable import Range
 
+# Without lag every ratio is 1 but for the rounding of float32, and the default of ``rho_clip`` is 1.
+_ROUNDING = 1e-4
+
 
 @section
 class ImpalaConfig(ActorCriticConfig):
@@ -53,7 +56,7 @@ class ImpalaMetrics:
     Attributes:
         policy_loss, value_loss, entropy: see `Losses`.
         mean_ratio: of the actions' probability under the policy to that under the policies that acted; 1 without lag.
-        clip_fraction: share of actions whose ratio was above ``rho_clip``.
+        clip_fraction: share of actions whose ratio was above ``rho_clip`` by more than rounding.
         grad_norm: before clipping.
         explained_variance: 1 - var(returns - values) / var(returns), before the update.
         learning_rate, entropy_coef: in force.
@@ -198,7 +201,7 @@ class IMPALA(ActorCriticLearner):
             value_loss=losses.value_loss.item(),
             entropy=losses.entropy.item(),
             mean_ratio=float(ratios.mean()),
-            clip_fraction=float((ratios > config.rho_clip).mean()),
+            clip_fraction=float((ratios > config.rho_clip * (1 + _ROUNDING)).mean()),
             grad_norm=grad_norm.item(),
             explained_variance=explained,
             learning_rate=learning_rate,
