@@ -47,13 +47,11 @@ class Way:
 
     name = ""
     threads = False
-    one_by_one = False
 
     def __init__(self, size: int, producers: int) -> None:
         self.size, self.producers = size, producers
         self.batch = 64 if size <= 4096 else 16
         self.record = bytes(range(256)) * (size // 256) or bytes(range(size))
-        self.records = [self.record] * self.batch
         self.packed = self.record * self.batch
 
     def send(self, records: int, begin: Begin) -> None:
@@ -94,7 +92,6 @@ class Fastrl(Way):
 
 class FastrlOne(Fastrl):
     name = "fastrl, one by one"
-    one_by_one = True
 
     def send(self, records: int, begin: Begin) -> None:
         row = self.rows[0]
@@ -113,17 +110,55 @@ class FastrlThreads(Fastrl):
     threads, shared = True, False
 
 
-class FasterFifo(Way):
-    name = "faster-fifo, in batches"
+class Messages(Way):
+    """Messages of bytes: a record each, or a whole batch packed into one. `put` sends one, `get` receives one."""
+
+    is_packed = False
+    put: Callable[[bytes], object]
+    get: Callable[[], object]
+
+    def __init__(self, size: int, producers: int) -> None:
+        super().__init__(size, producers)
+        self.message, self.per_message = (self.packed, self.batch) if self.is_packed else (self.record, 1)
+
+    def send(self, records: int, begin: Begin) -> None:
+        put, message = self.put, self.message
+        begin()
+        for _ in repeat(None, records // self.per_message):
+            put(message)
+
+    def receive(self, records: int) -> None:
+        get = self.get
+        for _ in repeat(None, records // self.per_message):
+            get()
+
+
+class FasterFifoOne(Messages):
+    name = "faster-fifo, one by one"
 
     def __init__(self, size: int, producers: int) -> None:
         super().__init__(size, producers)
         self.queue: Any = faster_fifo.Queue(max(4 * self.batch * size, RING_BYTES), loads=bytes, dumps=bytes)
+        self.put, self.get = self.queue.put, self.queue.get
+
+
+class FasterFifoPacked(FasterFifoOne):
+    name = "faster-fifo, packed"
+    is_packed = True
+
+    def receive(self, records: int) -> None:
+        while records:
+            records -= self.per_message * len(self.queue.get_many())
+
+
+class FasterFifo(FasterFifoOne):
+    name = "faster-fifo, in batches"
 
     def send(self, records: int, begin: Begin) -> None:
+        put_many, batch = self.queue.put_many, [self.record] * self.batch
         begin()
         for _ in repeat(None, records // self.batch):
-            self.queue.put_many(self.records)
+            put_many(batch)
 
     def receive(self, records: int) -> None:
         while records:
@@ -142,93 +177,33 @@ class FasterFifoArray(FasterFifo):
                 records -= 1
 
 
-class FasterFifoOne(FasterFifo):
-    name = "faster-fifo, one by one"
-    one_by_one = True
-
-    def send(self, records: int, begin: Begin) -> None:
-        begin()
-        for _ in repeat(None, records):
-            self.queue.put(self.record)
-
-    def receive(self, records: int) -> None:
-        for _ in repeat(None, records):
-            self.queue.get()
-
-
-class FasterFifoPacked(FasterFifo):
-    name = "faster-fifo, packed"
-
-    def send(self, records: int, begin: Begin) -> None:
-        begin()
-        for _ in repeat(None, records // self.batch):
-            self.queue.put(self.packed)
-
-    def receive(self, records: int) -> None:
-        while records:
-            records -= self.batch * len(self.queue.get_many())
-
-
-class ProcessQueue(Way):
+class ProcessQueue(Messages):
     name = "multiprocessing.Queue, one by one"
-    one_by_one = True
 
     def __init__(self, size: int, producers: int) -> None:
         super().__init__(size, producers)
-        self.queue: Any = FORK.Queue()
-
-    def send(self, records: int, begin: Begin) -> None:
-        begin()
-        for _ in repeat(None, records):
-            self.queue.put(self.record)
-
-    def receive(self, records: int) -> None:
-        for _ in repeat(None, records):
-            self.queue.get()
+        passed = FORK.Queue()
+        self.put, self.get = passed.put, passed.get
 
 
 class ProcessQueuePacked(ProcessQueue):
     name = "multiprocessing.Queue, packed"
-    one_by_one = False
-
-    def send(self, records: int, begin: Begin) -> None:
-        begin()
-        for _ in repeat(None, records // self.batch):
-            self.queue.put(self.packed)
-
-    def receive(self, records: int) -> None:
-        for _ in repeat(None, records // self.batch):
-            self.queue.get()
+    is_packed = True
 
 
-class Pipe(Way):
+class Pipe(Messages):
     name = "Pipe.send_bytes, one by one"
-    one_by_one = True
 
     def __init__(self, size: int, producers: int) -> None:
         super().__init__(size, producers)
         self.receiver, self.sender = FORK.Pipe(duplex=False)
         self.lock = FORK.Lock()
+        self.put = self.sender.send_bytes if producers == 1 else self.put_alone
+        self.get = self.receiver.recv_bytes
 
-    def message(self) -> bytes:
-        return self.record
-
-    def per_message(self) -> int:
-        return 1
-
-    def send(self, records: int, begin: Begin) -> None:
-        begin()
-        message = self.message()
-        for _ in repeat(None, records // self.per_message()):
-            if self.producers == 1:
-                self.sender.send_bytes(message)
-            else:
-                with self.lock:
-                    self.sender.send_bytes(message)
-
-    def receive(self, records: int) -> None:
-        for _ in repeat(None, records // self.per_message()):
-            self.receiver.recv_bytes()
+    def put_alone(self, message: bytes) -> None:
+        with self.lock:
+            self.sender.send_bytes(message)
 
     def close(self) -> None:
         self.receiver.close()
@@ -237,33 +212,19 @@ class Pipe(Way):
 
 class PipePacked(Pipe):
     name = "Pipe.send_bytes, packed"
-    one_by_one = False
-
-    def message(self) -> bytes:
-        return self.packed
-
-    def per_message(self) -> int:
-        return self.batch
+    is_packed = True
 
 
-class SimpleQueue(Way):
+class SimpleQueue(Messages):
     """Passes a reference: the record itself is not copied, and the producer may not use it again."""
 
     name = "queue.SimpleQueue, threads, references"
-    threads = one_by_one = True
+    threads = True
 
     def __init__(self, size: int, producers: int) -> None:
         super().__init__(size, producers)
-        self.queue: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-
-    def send(self, records: int, begin: Begin) -> None:
-        begin()
-        for _ in repeat(None, records):
-            self.queue.put(self.record)
-
-    def receive(self, records: int) -> None:
-        for _ in repeat(None, records):
-            self.queue.get()
+        passed: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.put, self.get = passed.put, passed.get
 
 
 # By how producer and consumer are separated; contenders of one kind are compared with one another.
