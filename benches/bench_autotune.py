@@ -1,27 +1,29 @@
 """The choice of ``fastrl autotune`` beside an exhaustive grid of collectors, workers and threads.
 
-Run: ``python benches/bench_autotune.py`` on an otherwise idle machine; words as arguments choose cases by their names.
+Run: ``pytest benches/bench_autotune.py -s`` on an otherwise idle machine; ``-k CartPole`` chooses a case.
 The choice is made first. Then every cell of the grid, the choice's too, trains in turns beside the others, with the
 rollouts of the run. The bars: the choice reaches 90% of the best cell, and is no slower than the formula, a worker for
 each core but one.
 """
 
-import argparse
 import statistics
 from contextlib import ExitStack
 
-from fastrl.cli.arguments import at_least
+import pytest
+
+from fastrl.benchmarks.results import Case
 from fastrl.cli.train import Command
 from fastrl.collectors.resources import cores
 from fastrl.tasks import find
 from fastrl.training.autotune import autotune
-from fastrl.training.trials import TURN_S, Trial
+from fastrl.training.trials import Trial
 from fastrl.training.tuning import Candidate
 from fastrl.utils.output import plain_console
-from fastrl.utils.processes import require_main_guard
 from fastrl.utils.tables import show
+from recording import Record
 from rounds import number_table, turns
 
+ROUNDS = 5
 SLOW = ["--num-envs", "8", "--num-steps", "64", "--minibatch-size", "64", "--num-epochs", "4"]
 CASES = {
     "CartPole": ["CartPole-v1"],
@@ -47,8 +49,8 @@ def grid_of(num_envs: int) -> list[Candidate]:
     ]
 
 
-def run(name: str, rounds: int) -> bool:
-    """Prints the grid of a case; returns whether the bars are met."""
+@pytest.mark.parametrize("name", CASES)
+def test_the_choice_beside_the_grid(name: str, record: Record) -> None:
     task, console = find("gym"), plain_console()
     settings = Command(task, "fastrl train", CASES[name]).settings()
     tuning = autotune(task, settings)
@@ -64,10 +66,10 @@ def run(name: str, rounds: int) -> bool:
         trials = {cell: stack.enter_context(Trial(task, settings, cell.values)) for cell in cells}
         for trial in trials.values():
             trial.turn()
-        for cell in turns(cells, rounds):
+        for cell in turns(cells, ROUNDS):
             rates[cell].append(trials[cell].turn().rate)
     medians = {
-        cell: statistics.median(own[i] / statistics.mean(rates[c][i] for c in cells) for i in range(rounds))
+        cell: statistics.median(own[i] / statistics.mean(rates[c][i] for c in cells) for i in range(ROUNDS))
         for cell, own in rates.items()
     }
     best = max(medians.values())
@@ -95,26 +97,13 @@ def run(name: str, rounds: int) -> bool:
         )
     console.print()
     show(console, table)
-    return share >= 0.9 and above >= 1.0
-
-
-def main() -> None:
-    """Runs the cases."""
-    require_main_guard()
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", nargs="*", metavar="WORD", help="cases whose names have it [all]")
-    parser.add_argument(
-        "--rounds",
-        type=at_least(1),
-        default=5,
-        metavar="INT",
-        help=f"turns of {TURN_S} s of each cell [5]",
+    record(
+        "The choice of autotune beside the grid",
+        "steps/s",
+        [Case(name, {cell.label: of for cell, of in rates.items()})],
+        [chosen.label],
+        about=f"The choice took {tuning.seconds:.1f} s; it reaches {share:.0%} of the best cell, and {above:.2f} times"
+        f" the formula, {formula.label}.",
     )
-    options = parser.parse_args()
-    names = [name for name in CASES if not options.cases or any(word in name for word in options.cases)]
-    missed = [name for name in names if not run(name, options.rounds)]
-    print(f"\nbars missed: {', '.join(missed) or 'none'}")
-
-
-if __name__ == "__main__":
-    main()
+    assert share >= 0.9
+    assert above >= 1.0

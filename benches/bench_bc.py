@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fastrl.algorithms.bc import BC, BCConfig
 from fastrl.algorithms.protocol import Problem
+from fastrl.benchmarks.results import Case
 from fastrl.networks.action_space import Actions
 from fastrl.training.dataset_source import Batches
 from fastrl.training.demo_arrays import DemoArrays
@@ -129,19 +130,23 @@ def loader_loop(obs_space, action_space, arrays):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_samples_per_second(case):
+def test_samples_per_second(case, record):
     arrays = random_arrays(*CASES[case])
     contenders = {"fastrl": ours(*CASES[case], arrays), "DataLoader": loader_loop(*CASES[case], arrays)}
     for run in contenders.values():
         run()
     found = measure_in_turns(contenders, ROUNDS)
     speeds = {name: [each.speed for each in runs] for name, runs in found.items()}
-    print(f"\n{case}")
-    for name, runs in found.items():
-        share = statistics.median(each.data for each in runs)
-        print(f"  {name:<12}{statistics.median(speeds[name]):>12,.0f} samples/s, data {share:.1%}")
-    ratios = [mine / theirs for mine, theirs in zip(*speeds.values(), strict=True)]
-    data = statistics.median(each.data for each in found["fastrl"])
-    print(f"  {statistics.median(ratios):.2f} times the loop ({min(ratios):.2f} to {max(ratios):.2f})")
-    assert statistics.median(ratios) >= 1.5
-    assert data <= 0.03
+    about = "One thread; samples per second of processor time."
+    result = record("Behaviour cloning", "samples/s", [Case(case, speeds)], ["fastrl"], about=about)
+    shares = {name: [100 * each.data for each in runs] for name, runs in found.items()}
+    record(
+        "Behaviour cloning: drawing a minibatch",
+        "% of a step",
+        [Case(case, shares)],
+        ["fastrl"],
+        lower_is_better=True,
+        part="data",
+    )
+    assert result.cases[0].ratio("fastrl", "DataLoader").median >= 1.5
+    assert statistics.median(shares["fastrl"]) <= 3

@@ -27,7 +27,7 @@ def test_steps_per_second(red_agent, record):
     record("CAGE Challenge 2", "steps/s", [Case(red_agent, rates)], list(contenders))
 
 
-def test_memory_per_environment():
+def test_memory_per_environment(record):
     """Growth of the process over many environments that have played for a while, in a process of its own."""
     script = """
 import numpy as np
@@ -47,7 +47,8 @@ print((resident() - before) / n)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     size = float(done.stdout)
-    print(f"\nCAGE 2: {size:,.0f} bytes an environment")
+    case = Case("50,000 environments", {"fastrl": [size]})
+    record("Memory of CAGE Challenge 2", "bytes an environment", [case], ["fastrl"], lower_is_better=True)
     assert size < 4096
 
 

@@ -95,12 +95,13 @@ def test_executor_beside_sync(name: str, options: dict[str, str], record: Callab
 
 
 @pytest.mark.parametrize("name", list(NETWORKS))
-def test_what_weights_cost(name: str) -> None:
+def test_what_weights_cost(name: str, record: Callable[..., Benchmark]) -> None:
     plan = plan_of(NETWORKS[name])
     nbytes = plan.make_actor().weights_nbytes
     _, shares = work_rate("executor", plan, 2 * SECONDS)
-    print(
-        f"\nweights of {nbytes / 1e6:.1f} MB once an update of {plan.episodes} episodes, {WORKERS} workers: reading"
-        f" them takes {shares['weights']:.3%} of the workers' time, the environment {shares['environment']:.1%}"
-    )
+    case = Case(f"{nbytes / 1e6:.1f} MB", {"fastrl": [100 * shares["weights"]]})
+    about = f"New weights after every {plan.episodes} episodes; {WORKERS} workers, whose environments take"
+    about += f" {shares['environment']:.1%} of the time."
+    title, unit = "Reading weights", "% of the workers' time"
+    record(title, unit, [case], ["fastrl"], about=about, lower_is_better=True)
     assert shares["weights"] < 0.05

@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 
+from fastrl.benchmarks.results import Case
 from fastrl.envs import make_multi
 
 NUM_ENVS = 64
@@ -32,7 +33,7 @@ def careful(obs, rng):
 
 
 def measure(env_id, policy):
-    """Environment steps per CPU-second in the best of some repeats, and the mean number of agents that acted."""
+    """Environment steps per CPU-second in some repeats, and the mean number of agents that acted."""
     env = make_multi(env_id, NUM_ENVS, max_agents=AGENTS, num_threads=1)
     size = NUM_ENVS * AGENTS
     obs, final_obs = np.zeros((2, size, env.single_observation_space.shape[0]), np.float32)
@@ -51,13 +52,18 @@ def measure(env_id, policy):
             seconds_used += time.thread_time() - start
         seconds.append(seconds_used)
     env.close()
-    return NUM_ENVS * STEPS / min(seconds), acted / (REPEATS * STEPS * NUM_ENVS)
+    return [NUM_ENVS * STEPS / each for each in seconds], acted / (REPEATS * STEPS * NUM_ENVS)
 
 
 @pytest.mark.parametrize("env_id", ["fastrl/coop-highway-v0", "fastrl/coop-merge-v0"])
-def test_steps_of_environments(env_id):
-    print(f"\n{env_id}, {NUM_ENVS} environments, {AGENTS} agents each at the start")
-    print(f"{'policy':<10}{'agents that act':>16}{'env steps/s':>15}{'agent steps/s':>15}")
-    for policy in (careful, idle, random):
-        speed, acting = measure(env_id, policy)
-        print(f"{policy.__name__:<10}{acting:>16.1f}{speed:>15,.0f}{speed * acting:>15,.0f}")
+def test_steps_of_environments(env_id, record):
+    measured = {policy.__name__: measure(env_id, policy) for policy in (careful, idle, random)}
+    rates = {f"fastrl, {name} policy": speeds for name, (speeds, _) in measured.items()}
+    acting = ", ".join(f"{acted:.1f} ({name})" for name, (_, acted) in measured.items())
+    record(
+        "Cooperative driving",
+        "environment steps/s",
+        [Case(f"{env_id}, {NUM_ENVS} environments", rates)],
+        list(rates),
+        about=f"One core; of {AGENTS} agents in each environment, those that act are {acting} on average.",
+    )

@@ -18,9 +18,12 @@ import numpy as np
 import pytest
 
 from demo_expert import lean
+from fastrl.benchmarks.results import Case
+from fastrl.demos import recorder
 from fastrl.demos.find_expert import find_expert
-from fastrl.demos.recorder import Recording, make_plan, record
+from fastrl.demos.recorder import Recording, make_plan
 from fastrl.envs.spec import EnvSpec
+from recording import Record
 from rounds import measure_in_turns
 
 ROUNDS = 5
@@ -49,7 +52,7 @@ def recorded(
     """Steps a second of a recording, with everything from the first environment to the last byte."""
     shutil.rmtree(out, ignore_errors=True)
     start = time.perf_counter()
-    demos = record(
+    demos = recorder.record(
         env,
         expert,
         episodes,
@@ -67,12 +70,7 @@ def warmed(tmp_path_factory: pytest.TempPathFactory) -> None:
     recorded(tmp_path_factory.mktemp("warm") / "demos", "CartPole-v1", lean, 5, "sequential", 1)
 
 
-def show(name: str, rates: dict[str, list[float]]) -> dict[str, float]:
-    """Prints medians; returns them."""
-    medians = {key: statistics.median(values) for key, values in rates.items()}
-    parts = ", ".join(f"{key} {value:,.0f} steps/s" for key, value in medians.items())
-    print(f"\n{name}: {parts} (medians of {ROUNDS})")
-    return medians
+TITLE = "Recording of demonstrations"
 
 
 @pytest.mark.parametrize(
@@ -83,18 +81,22 @@ def show(name: str, rates: dict[str, list[float]]) -> dict[str, float]:
         ("CAGE 2, two threads", ("fastrl/Cage2-v0", "baseline:react-restore", 8192, "native", 2)),
     ],
 )
-def test_writing_beside_collecting_alone(name: str, case: tuple[Any, ...], tmp_path: Path) -> None:
+def test_writing_beside_collecting_alone(
+    name: str, case: tuple[Any, ...], tmp_path: Path, record: Record
+) -> None:
     rates = measure_in_turns(
-        {"collecting": lambda: collected(*case), "recording": lambda: recorded(tmp_path / "demos", *case)},
+        {
+            "collecting alone": lambda: collected(*case),
+            "fastrl, recording": lambda: recorded(tmp_path / "demos", *case),
+        },
         ROUNDS,
     )
-    show(name, rates)
-    ratio = statistics.median(a / b for a, b in zip(rates["collecting"], rates["recording"], strict=True))
-    print(f"{name}: recording takes {ratio:.3f} times as long as collecting alone")
-    assert ratio < 1.1
+    found = Case(name, rates)
+    record(f"{TITLE} beside collecting alone", "steps/s", [found], ["fastrl, recording"])
+    assert found.ratio("collecting alone", "fastrl, recording").median < 1.1
 
 
-def test_cartpole_beside_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cartpole_beside_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Record) -> None:
     minari = pytest.importorskip("minari")
     pytest.importorskip("jax", reason="Minari's collector needs it: pip install 'minari[create]'")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
@@ -124,18 +126,20 @@ def test_cartpole_beside_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             "sequential" if workers == 1 else "executor",
             workers,
         )
-    medians = show("CartPole", measure_in_turns(contenders, ROUNDS))
-    base = medians.pop("Minari's DataCollector")
-    print("; ".join(f"{name}: {value / base:.1f} times Minari's" for name, value in medians.items()))
+    ours = [name for name in contenders if name.startswith("fastrl")]
+    case = Case("CartPole-v1", measure_in_turns(contenders, ROUNDS))
+    record(f"{TITLE} beside Minari", "steps/s", [case], ours)
 
 
-def test_cage2(tmp_path: Path) -> None:
+def test_cage2(tmp_path: Path, record: Record) -> None:
     case = ("fastrl/Cage2-v0", "baseline:react-restore", 16384, "native", 2)
-    rates = {"recording": [recorded(tmp_path / "demos", *case, red_agent="bline") for _ in range(ROUNDS)]}
-    assert show("CAGE 2, react-restore", rates)["recording"] > 500_000
+    rates = [recorded(tmp_path / "demos", *case, red_agent="bline") for _ in range(ROUNDS)]
+    of = Case("CAGE 2, react-restore, two threads", {"fastrl": rates})
+    record(f"{TITLE} of CAGE 2", "steps/s", [of], ["fastrl"])
+    assert statistics.median(rates) > 500_000
 
 
-def test_more_workers_on_uneven_steps(tmp_path: Path) -> None:
+def test_more_workers_on_uneven_steps(tmp_path: Path, record: Record) -> None:
     def rate(workers: int) -> float:
         episodes = UNEVEN_EPISODES * workers // 8
         return recorded(
@@ -148,13 +152,14 @@ def test_more_workers_on_uneven_steps(tmp_path: Path) -> None:
             step_seconds=UNEVEN_SECONDS,
         )
 
-    medians = {workers: statistics.median([rate(workers) for _ in range(3)]) for workers in (1, 4, 8)}
-    print(f"\nUneven, steps that sleep: {', '.join(f'{n} workers {r:,.0f}/s' for n, r in medians.items())}")
-    print(f"4 workers {medians[4] / medians[1]:.2f} times one, 8 workers {medians[8] / medians[1]:.2f} times")
-    assert medians[4] / medians[1] >= 3.3 and medians[8] / medians[1] >= 5
+    one, four, eight = "1 worker", "4 workers", "8 workers"
+    rates = measure_in_turns({name: lambda n=int(name[0]): rate(n) for name in (one, four, eight)}, 3)
+    case = Case("fastrl/Uneven-v0, steps that sleep", rates)
+    record(f"{TITLE} by more workers", "steps/s", [case], [four, eight])
+    assert case.ratio(four, one).median >= 3.3 and case.ratio(eight, one).median >= 5
 
 
-def test_memory_of_workers() -> None:
+def test_memory_of_workers(record: Record) -> None:
     spec = EnvSpec("CartPole-v1")
     env = spec.make()
     found = find_expert("demo_expert:lean", env)
@@ -163,5 +168,7 @@ def test_memory_of_workers() -> None:
         while not recording.is_done:
             recording.take(0.25)
         mib = recording.collector.report().memory_mib
-    print(f"\nmemory of each worker, MiB: {', '.join(f'{each:.0f}' for each in mib)}")
+    case = Case("CartPole-v1", {"fastrl": [float(each) for each in mib]})
+    title = "Memory of a worker that records demonstrations"
+    record(title, "MiB", [case], ["fastrl"], lower_is_better=True)
     assert max(mib) <= 60 and np.isfinite(mib).all()

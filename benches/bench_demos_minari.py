@@ -15,10 +15,9 @@ import pytest
 from gymnasium.spaces import Box
 
 import fastrl
+from fastrl.benchmarks.results import Case
 from fastrl.demos import Episode, EpisodeWriter
-from fastrl.utils.output import plain_console
-from fastrl.utils.tables import show
-from rounds import measure_in_turns, number_table
+from rounds import measure_in_turns
 
 minari = pytest.importorskip("minari")
 
@@ -56,7 +55,7 @@ def rates_of(work, count, folder):
     return measure
 
 
-def test_export(tmp_path, monkeypatch):
+def test_export(tmp_path, monkeypatch, record):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     episodes = make_episodes(EPISODES)
     with EpisodeWriter(tmp_path / "set", {}, *SPACES) as writer:
@@ -92,13 +91,10 @@ def test_export(tmp_path, monkeypatch):
     contenders["fastrl demos export"]()
     found = minari.load_dataset("bench/ours-v0")
     np.testing.assert_array_equal(found[EPISODES - 1].observations, episodes[-1].observations)
-    table = number_table(
-        f"export of episodes of {STEPS} steps", "writer", "episodes/s", "lowest", "of processor time"
-    )
-    for name, pairs in rates.items():
-        wall, own = zip(*pairs, strict=True)
-        table.add_row(
-            name, *(f"{each:,.0f}" for each in (statistics.median(wall), min(wall), statistics.median(own)))
+    for i, clock in enumerate(("wall time", "processor time")):
+        case = Case(
+            f"episodes of {STEPS} steps", {name: [pair[i] for pair in of] for name, of in rates.items()}
         )
-    show(plain_console(), table)
+        title = f"Export for Minari, by {clock}"
+        record(title, "episodes/s", [case], ["fastrl demos export"], part=clock)
     assert statistics.median(wall for wall, _ in rates["fastrl demos export"]) >= BAR

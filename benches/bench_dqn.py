@@ -18,6 +18,7 @@ from gymnasium.spaces import Box
 from fastrl.algorithms.dqn import DQN
 from fastrl.algorithms.dqn_settings import DQNConfig
 from fastrl.algorithms.protocol import Problem
+from fastrl.benchmarks.results import Case
 from fastrl.envs.toys.catch import CatchEnv
 from fastrl.replay import Replay
 from fastrl.training.minibatches import make_sampler
@@ -175,7 +176,7 @@ def train(task: Task, config: DQNConfig, seed: int) -> dict[str, float]:
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("task", [CARTPOLE, CATCH], ids=lambda task: task.name)
-def test_learns(task):
+def test_learns(task, record):
     print(f"\n{task.name}: mean of {EPISODES} episodes, to pass: {task.pass_mark}")
     print(f"  {'seed':>4} {'mean':>8} {'steps':>9} {'updates':>9} {'seconds':>9} {'by the wall':>12}")
     rows = []
@@ -186,6 +187,16 @@ def test_learns(task):
             f"  {seed:4} {row['mean']:8.1f} {row['steps']:9,} {row['updates']:9,} {row['seconds']:9.1f}"
             f" {row['wall']:12.1f}",
             flush=True,
+        )
+    for unit, words in (("steps", "steps"), ("seconds", "CPU seconds")):
+        record(
+            f"DQN until its greedy policy passes, {words}",
+            words,
+            [Case(f"{task.name} to {task.pass_mark}", {"fastrl": [row[unit] for row in rows]})],
+            ["fastrl"],
+            about=f"A number a seed, {len(SEEDS)} seeds, one thread.",
+            lower_is_better=True,
+            part=unit,
         )
     assert all(row["mean"] >= task.pass_mark for row in rows)
     assert all(row["seconds"] <= task.max_seconds for row in rows)

@@ -141,21 +141,20 @@ class Quick(gymnasium.Env[Any, Any]):
 
 
 @pytest.mark.parametrize("length", [1, 10, 100])
-def test_what_a_task_costs(length: int) -> None:
+def test_what_a_task_costs(length: int, record: Callable[..., Benchmark]) -> None:
     """An environment that takes no time leaves what collecting costs: playing, storing, and handing over."""
     workers, updates = 2, 10
     with ExecutorCollector(plan_of(Quick, 1000, length=length), n_workers=workers) as collector:
         collector.collect()
-        start, own = time.perf_counter(), time.process_time()
+        rates, own = [], time.process_time()
         for _ in range(updates):
+            start = time.perf_counter()
             collector.collect()
-        seconds, own = time.perf_counter() - start, time.process_time() - own
+            rates.append(1000 / (time.perf_counter() - start))
+        own = time.process_time() - own
         report = collector.report()
-    count = updates * 1000
-    steps = count * length
     played = sum(report.seconds[part] for part in ("environment", "inference", "buffer")) / report.steps
-    print(
-        f"\nepisodes of {length} free steps, {workers} workers: {count / seconds:,.0f} episodes/s,"
-        f" {steps / seconds:,.0f} steps/s; a step is played in {played * 1e6:.2f} us;"
-        f" the learner's process spends {own / count * 1e6:.0f} us an episode"
-    )
+    about = f"{workers} workers. A step is played in {played * 1e6:.2f} µs; the learner's process spends"
+    about += f" {own / (updates * 1000) * 1e6:.0f} µs an episode."
+    case = Case(f"episodes of {length} free steps", {"fastrl": rates})
+    record("Episodes that take no time", "episodes/s", [case], ["fastrl"], about=about)

@@ -3,17 +3,17 @@
 Both are called in turns with the same single observations, greedily, with one thread; medians of the turns.
 """
 
-import statistics
+import functools
 import time
 
-import numpy as np
 import pytest
-import torch
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 import fastrl
+from fastrl.benchmarks.results import Case
+from rounds import measure_in_turns
 
 ROUNDS, CALLS = 15, 300
 
@@ -28,9 +28,8 @@ BAR = 1 / 3
         ("SAC, 256 x 256", "SAC", "Pendulum-v1", {}),
     ],
 )
-def test_one_action(name, algo, env, settings, tmp_path):
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+@pytest.mark.usefixtures("one_thread")
+def test_one_action(name, algo, env, settings, tmp_path, record):
     model = getattr(fastrl, algo)(
         env, num_envs=2, collector="sequential", eval_episodes=0, torch_threads=1, **settings
     )
@@ -39,19 +38,16 @@ def test_one_action(name, algo, env, settings, tmp_path):
     space = model.env_spec.make().observation_space
     space.seed(0)
     observations = [space.sample() for _ in range(CALLS)]
+
+    def microseconds(act):
+        start = time.perf_counter()
+        for obs in observations:
+            act(obs)
+        return (time.perf_counter() - start) / CALLS * 1e6
+
     contenders = {"predict": lambda obs: model.predict(obs)[0], "export": policy.act}
-    times = {which: [] for which in contenders}
-    for _ in range(ROUNDS):
-        for which, act in contenders.items():
-            start = time.perf_counter()
-            for obs in observations:
-                act(obs)
-            times[which].append((time.perf_counter() - start) / CALLS * 1e6)
-    torch.set_num_threads(threads)
-    medians = {which: statistics.median(values) for which, values in times.items()}
-    ratio = medians["export"] / medians["predict"]
-    lows = {which: np.min(values) for which, values in times.items()}
-    for which, median in medians.items():
-        print(f"\n{name}: {which} {median:.1f} us an action, lowest {lows[which]:.1f}", end="")
-    print(f"\n{name}: the export takes {ratio:.2f} of predict's time")
-    assert ratio <= BAR
+    calls = {which: functools.partial(microseconds, act) for which, act in contenders.items()}
+    case = Case(name, measure_in_turns(calls, ROUNDS))
+    title = "One action of an exported policy"
+    record(title, "µs", [case], ["export"], about="One observation, one thread.", lower_is_better=True)
+    assert case.ratio("export", "predict").median <= BAR

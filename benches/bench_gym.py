@@ -11,6 +11,7 @@ import contextlib
 import pytest
 from rich.console import Console
 
+from fastrl.benchmarks.results import Case
 from fastrl.tasks import find
 from fastrl.training.evaluation import Evaluation
 from fastrl.utils.output import plain_console
@@ -18,6 +19,10 @@ from fastrl.utils.tables import show
 from rounds import number_table
 
 SEEDS = (0, 1, 2)
+PROBLEMS = {
+    "CartPole-v1": (475, {"ppo": 200_000, "async-ppo": 300_000, "impala": 600_000}),
+    "Pendulum-v1": (-200, {"ppo": 200_000, "async-ppo": 200_000, "impala": 1_000_000}),
+}
 
 
 def trainer_of(env, algorithm, seed, budget):
@@ -49,20 +54,15 @@ def score_of(trainer):
     return evaluation.scores.mean_return
 
 
-@pytest.mark.parametrize(
-    ("env", "solved", "budgets"),
-    [
-        ("CartPole-v1", 475, {"ppo": 200_000, "async-ppo": 300_000, "impala": 600_000}),
-        ("Pendulum-v1", -200, {"ppo": 200_000, "async-ppo": 200_000, "impala": 1_000_000}),
-    ],
-)
-def test_it_is_solved(env, solved, budgets):
+@pytest.mark.parametrize("env", PROBLEMS)
+def test_it_is_solved(env, record):
+    solved, budgets = PROBLEMS[env]
     table = number_table(
         f"{env} to a mean return of {solved}, 2 workers",
         "algorithm",
         *("seed", "steps", "seconds", "steps/s", "staleness", "most", "dropped", "evaluation"),
     )
-    unsolved = []
+    seconds, steps, unsolved = {}, {}, {}
     for algorithm, budget in budgets.items():
         for seed in SEEDS:
             trainer = trainer_of(env, algorithm, seed, budget)
@@ -80,8 +80,24 @@ def test_it_is_solved(env, solved, budgets):
                 f"{score_of(trainer):.0f}",
                 end_section=seed == SEEDS[-1],
             )
+            seconds.setdefault(algorithm, []).append(last["time/time_elapsed"])
+            steps.setdefault(algorithm, []).append(last["time/total_timesteps"])
             if not last["rollout/ep_rew_mean"] >= solved:
-                unsolved.append((algorithm, seed, last["rollout/ep_rew_mean"]))
+                unsolved[algorithm] = (
+                    f"seed {seed} has a mean return of {last['rollout/ep_rew_mean']:.0f} after {budget:,} steps"
+                )
     print()
     show(plain_console(), table)
+    for of, unit in ((seconds, "seconds"), (steps, "steps")):
+        solving = {algorithm: each for algorithm, each in of.items() if algorithm not in unsolved}
+        record(
+            f"Training until it is solved, {unit}",
+            unit,
+            [Case(f"{env} to {solved}", solving)],
+            [],
+            about=f"A number a seed, {len(SEEDS)} seeds; two workers.",
+            lower_is_better=True,
+            left_out=unsolved,
+            part=unit,
+        )
     assert not unsolved

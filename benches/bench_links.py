@@ -7,9 +7,10 @@ take turns, so that a busy machine slows all of them.
 import time
 
 import numpy as np
-import pytest
 
+from fastrl.benchmarks.results import Case
 from fastrl.envs import make_multi
+from rounds import measure_in_turns
 
 NUM_ENVS = 64
 AGENTS = 15
@@ -51,32 +52,34 @@ class World:
         return seconds, alive.mean()
 
 
-def test_cost_of_links():
+def test_cost_of_links(record):
     worlds = {name: World(options) for name, options in CONTENDERS.items()}
-    best = dict.fromkeys(worlds, np.inf)
-    for _ in range(REPEATS):
-        for name, world in worlds.items():
-            seconds, alive = world.play()
-            assert alive > 0.95
-            best[name] = min(best[name], seconds)
+    played = measure_in_turns({name: world.play for name, world in worlds.items()}, REPEATS)
+    assert all(alive > 0.95 for each in played.values() for _, alive in each)
     steps, pairs = NUM_ENVS * STEPS, AGENTS * (AGENTS - 1)
-    print(f"\n{NUM_ENVS} environments, {AGENTS} agents, {pairs} directed pairs")
-    print(f"{'comms':<20}{'env steps/s':>14}{'ns a directed pair':>22}")
-    for name, seconds in best.items():
-        extra = (seconds - best["perfect"]) / steps / pairs * 1e9
-        print(f"{name:<20}{steps / seconds:>14,.0f}{extra:>22.1f}")
+    rates = {name: [steps / seconds for seconds, _ in each] for name, each in played.items()}
+    best = {name: min(each)[0] for name, each in played.items()}
+    extra = [(best[name] - best["perfect"]) / steps / pairs * 1e9 for name in worlds]
+    record(
+        "Radio links on a highway",
+        "environment steps/s",
+        [Case(f"{NUM_ENVS} environments, {AGENTS} agents", rates)],
+        [name for name in worlds if name != "perfect"],
+        about=f"{pairs} directed pairs, one core. A pair costs {', '.join(f'{each:.1f}' for each in extra)} ns"
+        " in the order of the table, in the best of the rounds.",
+    )
 
 
-@pytest.mark.parametrize("threads", [1])
-def test_resource_allocation(threads):
-    env = make_multi("fastrl/v2x-resource-v0", NUM_ENVS, num_threads=threads)
+def test_resource_allocation(record):
+    env = make_multi("fastrl/v2x-resource-v0", NUM_ENVS, num_threads=1)
     env.reset(seed=0)
     rng = np.random.default_rng(0)
     actions = rng.integers(16, size=(100, NUM_ENVS, 4))
-    best = np.inf
+    rates = []
     for _ in range(REPEATS):
         start = time.thread_time()
         for step in actions:
             env.step(step)
-        best = min(best, time.thread_time() - start)
-    print(f"\nfastrl/v2x-resource-v0: {100 * NUM_ENVS / best:,.0f} environment steps/s on one core")
+        rates.append(actions.shape[0] * NUM_ENVS / (time.thread_time() - start))
+    case = Case(f"fastrl/v2x-resource-v0, {NUM_ENVS} environments", {"fastrl": rates})
+    record("Radio resources", "environment steps/s", [case], ["fastrl"], about="One core.")

@@ -263,7 +263,7 @@ def test_steps_per_second(record):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_catch_from_84x84_is_learned(seed):
+def test_catch_from_84x84_is_learned(seed, record):
     trainer = trainer_of("pixels", CATCH | {"run.seed": seed})
     clock = Clock()
     with contextlib.closing(trainer.rows()) as rows:
@@ -273,7 +273,9 @@ def test_catch_from_84x84_is_learned(seed):
     evaluation = trainer.callback(Evaluation)
     evaluation.at_end(trainer, plain_console())
     mean = evaluation.scores.mean_return
-    print(f"Catch from 84x84, seed {seed}: {steps:,} steps, {wall:.0f} s ({cpu:.0f} s of processors), {mean}")
+    case = Case(f"seed {seed}", {"fastrl": [mean]})
+    about = f"{steps:,} steps in {wall:.0f} s, {cpu:.0f} s of processors; 10 is the best possible."
+    record("Catch from 84x84 pixels, by PPO", "mean return", [case], ["fastrl"], about=about)
     assert mean >= 9
     # The machine may do other work, too.
     assert wall < 180 or cpu < 180

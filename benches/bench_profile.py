@@ -16,6 +16,7 @@ from fastrl.algorithms.ppo import PPO
 from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.benchmarks.plans import make_plan
+from fastrl.benchmarks.results import Case
 from fastrl.collectors.protocol import Plan
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.collectors.synchronous import native_collector
@@ -23,6 +24,7 @@ from fastrl.envs.cage2.env import Cage2VectorEnv
 from fastrl.envs.spec import EnvSpec
 from fastrl.training.profiler import Profile
 from fastrl.utils.timer import Stopwatch
+from recording import Record
 from rounds import measure_in_turns
 
 ROUNDS = 6
@@ -69,7 +71,7 @@ def price(watch: Any) -> float:
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("num_envs", [256, 64, 8])
-def test_overhead(num_envs: int) -> None:
+def test_overhead(num_envs: int, record: Record) -> None:
     env = Cage2VectorEnv(1)
     spaces = env.single_observation_space, env.single_action_space
     config = PPOConfig(minibatch_size=min(num_envs * PPOConfig().num_steps, 4096))
@@ -100,28 +102,34 @@ def test_overhead(num_envs: int) -> None:
     iterations(Stopwatch())
     measured = {kind: lambda kind=kind: iterations(kind()) for kind in (Stopwatch, NoWatch)}
     seconds, without = measure_in_turns(measured, ROUNDS).values()
-    ratios = [a / b for a, b in zip(seconds, without, strict=True)]
     watch = Counting()
     iterations(watch)
     blocks = watch.blocks
     share = price(Stopwatch()) * blocks / statistics.median(seconds)
-    print(
-        f"\n{num_envs} environments: {blocks / 3:.0f} blocks an iteration of"
-        f" {statistics.median(seconds) / 3 * 1e3:.1f} ms, {price(Stopwatch()) * 1e9:.0f} ns each: {share:.3%};"
-        f" with / without, median of {ROUNDS} rounds: {statistics.median(ratios):.4f}"
+    times = {"fastrl, measured": seconds, "not measured": without}
+    case = Case(f"{num_envs} environments", {name: [s / 3 * 1e3 for s in of] for name, of in times.items()})
+    record(
+        "Cost of measuring where the time goes",
+        "ms an iteration",
+        [case],
+        ["fastrl, measured"],
+        about=f"PPO on CAGE 2. {blocks / 3:.0f} blocks an iteration, {price(Stopwatch()) * 1e9:.0f} ns each, are"
+        f" {share:.3%} of the time.",
+        lower_is_better=True,
     )
     assert share < 0.01
 
 
-def test_a_lap_costs_little() -> None:
+def test_a_lap_costs_little(record: Record) -> None:
     profile = Profile()
     parts = dict.fromkeys(("environment", "inference", "buffer", "returns", "update"), 0.1)
-    seconds = min(timeit.repeat(lambda: profile.lap(1.0, parts, 100, 1), number=1000, repeat=5)) / 1000
-    print(f"\na lap: {seconds * 1e6:.1f} µs")
-    assert seconds < 1e-3
+    times = timeit.repeat(lambda: profile.lap(1.0, parts, 100, 1), number=1000, repeat=5)
+    case = Case("a lap", {"fastrl": [seconds / 1000 * 1e6 for seconds in times]})
+    record("Cost of a lap of the profile", "µs", [case], ["fastrl"], lower_is_better=True)
+    assert min(times) / 1000 < 1e-3
 
 
-def test_a_step_of_a_worker() -> None:
+def test_a_step_of_a_worker(record: Record) -> None:
     """A worker reads the clock three times a step; few Python environments step faster than CartPole."""
     plan = make_plan(EnvSpec("CartPole-v1"), num_envs=1, num_steps=20_000)
 
@@ -134,7 +142,12 @@ def test_a_step_of_a_worker() -> None:
 
     with SequentialCollector(plan) as collector:
         collector.collect()
-        step = min(timeit.repeat(collector.collect, number=1, repeat=5)) / plan.num_steps
-    reading = min(timeit.repeat(read, number=1, repeat=20)) / 1000
-    print(f"\na step of CartPole: {step * 1e6:.1f} µs, of which reading the clock {reading / step:.2%}")
+        steps = timeit.repeat(collector.collect, number=1, repeat=5)
+    readings = timeit.repeat(read, number=1, repeat=20)
+    times = {
+        "a step, measured": [seconds / plan.num_steps * 1e6 for seconds in steps],
+        "reading the clock three times": [seconds / 1000 * 1e6 for seconds in readings],
+    }
+    record("A worker's step of CartPole", "µs", [Case("CartPole-v1", times)], [], lower_is_better=True)
+    step, reading = map(min, times.values())
     assert reading / step < 0.05

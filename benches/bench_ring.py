@@ -11,12 +11,14 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from fastrl.benchmarks.results import Case
 from fastrl.envs import RingVectorEnv, make_multi
 from fastrl.envs.traffic.ring import equilibrium_speed
 from fastrl.tasks.traffic.render import load_policy
 from fastrl.tasks.traffic.task import TASK
 from fastrl.training.evaluation import Evaluation
 from fastrl.utils.config import build
+from rounds import measure_in_turns
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 import sumo_reference
@@ -27,10 +29,16 @@ SUMO_HUMANS = (2.11, 2.42, 2.75, 3.11, 3.55, 4.10)
 SUMO_FOLLOWER_STOPPER = (2.97, 3.44, 3.91, 4.36, 4.82, 5.27)
 HELD_OUT = (220, 222, 231, 243, 251, 263, 270)
 SEEDS = (10, 11, 12)
+# Of the speed test: environment steps of one ring, and of each of many.
+STEPS_ALONE, STEPS, SUMO_STEPS = 12_000, 3000, 20_000
 
 
-def row(name, values, digits=2):
-    print(f"{name:44s}" + "".join(f"{value:8.{digits}f}" for value in values))
+def by_length(lengths, rows):
+    """Cases by the length of the ring, from rows of a number for each length, by contender."""
+    return [
+        Case(f"{length} m", {name: [float(values[i])] for name, values in rows.items()})
+        for i, length in enumerate(lengths)
+    ]
 
 
 def driven(drive, length, start, end, rings=16, **options):
@@ -55,26 +63,33 @@ def driven(drive, length, start, end, rings=16, **options):
     return np.mean(speeds), np.mean(spreads)
 
 
-def test_the_table_of_the_ring():
+def test_the_table_of_the_ring(record):
     """Humans need minutes for their wave, the longer the ring the more: SUMO's row was taken while it was forming."""
     even = {"bunching": 0.0}
-    print("\nmean speed, m/s; evenly spaced at first, noise 0.2; ring length, m")
-    row("", LENGTHS, 0)
-    row("uniform equilibrium", [equilibrium_speed(length) for length in LENGTHS])
-    row("humans, SUMO", SUMO_HUMANS)
     forming = [driven("humans", length, 300, 450, **even) for length in LENGTHS]
-    row("humans, 300 s to 450 s", [speed for speed, _ in forming])
     formed = [driven("humans", length, 600, 800, **even) for length in LENGTHS]
-    row("humans, 600 s to 800 s", [speed for speed, _ in formed])
-    row("  spread", [spread for _, spread in formed])
-    row("FollowerStopper at the equilibrium, SUMO", SUMO_FOLLOWER_STOPPER)
     options = {"safe_speed": False, **even}
     stopper = [driven("follower_stopper", length, 300, 450, **options) for length in LENGTHS]
-    row("FollowerStopper at the equilibrium", [speed for speed, _ in stopper])
-    row("  spread", [spread for _, spread in stopper], 3)
     pi = [driven("pi_saturation", length, 300, 450, **even) for length in LENGTHS]
-    row("PI with saturation", [speed for speed, _ in pi])
-    row("  spread", [spread for _, spread in pi], 3)
+    speeds, spreads = (
+        {
+            "humans, 300 s to 450 s": [each[i] for each in forming],
+            "humans, 600 s to 800 s": [each[i] for each in formed],
+            "FollowerStopper at the equilibrium": [each[i] for each in stopper],
+            "PI with saturation": [each[i] for each in pi],
+        }
+        for i in range(2)
+    )
+    known = {
+        "uniform equilibrium": [equilibrium_speed(length) for length in LENGTHS],
+        "humans, SUMO 1.28": SUMO_HUMANS,
+        "FollowerStopper at the equilibrium, SUMO 1.28": SUMO_FOLLOWER_STOPPER,
+    }
+    about = "Evenly spaced at first, noise 0.2. SUMO's figures were measured once, and are not of this run."
+    record("Mean speed on the ring", "m/s", by_length(LENGTHS, known | speeds), [], about=about, part="speed")
+    about = "Standard deviation of the vehicles' speeds."
+    title = "Spread of speeds on the ring"
+    record(title, "m/s", by_length(LENGTHS, spreads), [], about=about, lower_is_better=True, part="spread")
     for (ours, _), theirs in zip(forming, SUMO_HUMANS, strict=True):
         assert abs(ours - theirs) < 0.1
     for (ours, spread), theirs in zip(stopper, SUMO_FOLLOWER_STOPPER, strict=True):
@@ -94,27 +109,36 @@ def steps_per_second(env, steps):
     return env.num_envs * steps / (time.perf_counter() - start)
 
 
-def test_steps_per_second(tmp_path):
+def test_steps_per_second(tmp_path, record):
     """Steps of a ring of 22 by one thread. An episode is Flow's 3000 steps, and the 750 of the warm-up are work of its
     reset: they take time here and do not count as steps."""
-    print("\nring of 22, one thread, million steps/s (observations, rewards and automatic resets included)")
-    best = {}
-    for num_envs, agents in ((1, 1), (64, 1), (1024, 1), (64, 22)):
-        env = make_multi("fastrl/ring-v0", num_envs, num_agents=agents, num_threads=1)
-        steps = 3000 if num_envs > 1 else 12_000
-        best[num_envs, agents] = max(steps_per_second(env, steps) for _ in range(2)) / 1e6
-        print(f"  {num_envs:5d} rings of {agents:2d} agents: {best[num_envs, agents]:6.2f}")
-    env = make_multi("fastrl/ring-v0", 64, num_threads=1, warmup_steps=0)
-    print(f"  {64:5d} rings, no warm-up:    {steps_per_second(env, 6000) / 1e6:6.2f}")
+
+    def ours(num_envs, agents, **options):
+        env = make_multi("fastrl/ring-v0", num_envs, num_agents=agents, num_threads=1, **options)
+        return lambda: steps_per_second(env, STEPS if num_envs > 1 else STEPS_ALONE)
+
+    def theirs():
+        x = (2.0 + np.arange(22) * 245.0 / 22).tolist()
+        start = {"positions": x, "speeds": [1.0] * 22, "ring_length": 245.0}
+        done = sumo_reference.record(tmp_path, steps=SUMO_STEPS, dt=0.1, ballistic=False, **start)
+        return SUMO_STEPS / done["seconds"][0]
+
+    contenders = {
+        "fastrl, 1 ring": ours(1, 1),
+        "fastrl, 64 rings": ours(64, 1),
+        "fastrl, 1,024 rings": ours(1024, 1),
+        "fastrl, 64 rings of 22 agents": ours(64, 22),
+        "fastrl, 64 rings, no warm-up": ours(64, 1, warmup_steps=0),
+    }
+    names, left_out = list(contenders), {}
     if sumo_reference.NOT_INSTALLED:
-        print(f"  {sumo_reference.WHY}")
-        return
-    x = (2.0 + np.arange(22) * 245.0 / 22).tolist()
-    record = sumo_reference.record(
-        tmp_path, positions=x, speeds=[1.0] * 22, steps=20_000, dt=0.1, ballistic=False, ring_length=245.0
-    )
-    sumo = 20_000 / record["seconds"][0]
-    print(f"  libsumo 1.28, simulationStep alone: {sumo / 1e6:.4f}; ratio {best[64, 1] * 1e6 / sumo:.0f}")
+        left_out["libsumo"] = sumo_reference.WHY
+    else:
+        contenders["libsumo, simulationStep alone"] = theirs
+    rates = measure_in_turns(contenders, 2)
+    about = "One thread; observations, rewards and automatic resets included."
+    case = Case("22 vehicles", rates)
+    record("Steps of the ring", "environment steps/s", [case], names, about=about, left_out=left_out)
 
 
 def held_out(policy, length):
@@ -137,19 +161,13 @@ def held_out(policy, length):
     return np.mean(speeds) / equilibrium_speed(length)
 
 
-def test_an_agent_learns_to_dissolve_the_wave(tmp_path):
+def test_an_agent_learns_to_dissolve_the_wave(tmp_path, record):
     """The preset `ring` from Flow's start, a wave that has formed; held-out lengths and seeds.
 
     Each run's policy is the best by its own evaluations, by return and on seeds of its own, as its best checkpoint;
     the last one is shown beside it. About 2 minutes."""
-    print("\nmean speed in equilibrium speeds, last 100 s of 300 s; held-out lengths, m")
-    row("", HELD_OUT, 0)
-    row(
-        "humans",
-        [driven("humans", length, 275, 375)[0] / equilibrium_speed(length) for length in HELD_OUT],
-        3,
-    )
-    worst = []
+    humans = [driven("humans", length, 275, 375)[0] / equilibrium_speed(length) for length in HELD_OUT]
+    rows = {"best checkpoint": [], "last checkpoint": []}
     for seed in SEEDS:
         config_type = TASK.settings_type("ippo")
         settings = build(config_type, TASK.preset_values(config_type, "ring"), {"run.seed": seed})
@@ -158,10 +176,22 @@ def test_an_agent_learns_to_dissolve_the_wave(tmp_path):
         evaluation.best_file = tmp_path / str(seed) / "best.safetensors"
         for _ in trainer.rows():
             pass
-        last = [held_out(trainer.algorithm.policy, length) for length in HELD_OUT]
-        _, policy = load_policy(evaluation.best_file)
-        best = [held_out(policy, length) for length in HELD_OUT]
-        row(f"learned, seed {seed}, {trainer.seconds:.0f} s: best", best, 3)
-        row(f"  last (best was at {evaluation.best_at} of {trainer.episodes})", last, 3)
-        worst.append(min(best))
-    assert min(worst) > 0.95
+        _, best = load_policy(evaluation.best_file)
+        for name, policy in (("best checkpoint", best), ("last checkpoint", trainer.algorithm.policy)):
+            rows[name].append([float(held_out(policy, length)) for length in HELD_OUT])
+        print(
+            f"seed {seed}: {trainer.seconds:.0f} s; best at {evaluation.best_at} of {trainer.episodes} episodes"
+        )
+    cases = [
+        Case(
+            f"{length} m",
+            {
+                "humans": [float(humans[i])],
+                **{name: [shares[i] for shares in of] for name, of in rows.items()},
+            },
+        )
+        for i, length in enumerate(HELD_OUT)
+    ]
+    about = f"Last 100 s of 300 s, lengths that training has not seen; a number a seed, seeds {SEEDS}."
+    record("Speed of a trained vehicle on the ring", "of the equilibrium speed", cases, [], about=about)
+    assert min(min(shares) for shares in rows["best checkpoint"]) > 0.95

@@ -16,7 +16,7 @@ from fastrl.collectors.synchronous import native_collector, sync_collector
 from fastrl.envs.spec import EnvSpec
 from fastrl.utils.output import plain_console
 from fastrl.utils.tables import show
-from rounds import measure_in_turns, number_table, rate, spread
+from rounds import measure_in_turns, number_table, rate
 
 ROUNDS = 7
 SECONDS = 1.0  # of a round
@@ -69,15 +69,16 @@ def test_native_collection_of_cage2(actions, record):
     show(plain_console(), table)
 
 
-def test_collecting_in_lockstep():
+def test_collecting_in_lockstep(record):
     """All of "sync": acting, stepping in processes, storing."""
     plan = make_plan(EnvSpec("CartPole-v1"), CARTS, 128)
-    columns = ("steps/s", "lowest", "highest", "MiB a worker")
-    table = number_table("sync, CartPole-v1, 8 environments, random actions", "workers", *columns)
+    rates, memory = {}, []
     for workers in (1, 2, 4):
         with sync_collector(plan, n_workers=workers) as collector:
             collector.collect()
-            rates = [collected_per_second(collector, SECONDS / 2) for _ in range(ROUNDS)]
-            memory = max(collector.report().memory_mib)
-        table.add_row(str(workers), *spread(rates), f"{memory:.0f}")
-    show(plain_console(), table)
+            name = f"fastrl, {workers} worker{'s' * (workers > 1)}"
+            rates[name] = [collected_per_second(collector, SECONDS / 2) for _ in range(ROUNDS)]
+            memory.append(max(collector.report().memory_mib))
+    case = Case(f"CartPole-v1, {CARTS} environments, random actions", rates)
+    about = f"A worker has {min(memory):.0f} to {max(memory):.0f} MiB."
+    record("Collection in lockstep", "steps/s", [case], list(rates), about=about)

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -283,42 +284,48 @@ def only_torch() -> dict[str, float]:
 CONTENDERS = {"fastrl": fastrl_run, "sb3": stable_baselines3, "rllib": rllib, "torch": only_torch}
 
 
-def test_training_beside_stable_baselines3_and_rllib() -> None:
-    results, notes = [run([sys.executable, __file__, "fastrl"], "fastrl")], []
+def test_training_beside_stable_baselines3_and_rllib(record: Callable[..., Any]) -> None:
+    from fastrl.benchmarks.results import Case
+
+    results, left_out = [run([sys.executable, __file__, "fastrl"], "fastrl")], {}
     try:
         import stable_baselines3  # noqa: F401
 
         results.append(run([sys.executable, __file__, "sb3"], "Stable-Baselines3"))
     except ImportError:
-        notes.append("Stable-Baselines3 is not installed: pip install 'fastrl[sb3]'")
+        left_out["Stable-Baselines3"] = "not installed: pip install 'fastrl[sb3]'"
     python = os.environ.get("FASTRL_RLLIB_PYTHON")
     if python:
         try:
             results.append(run([python, __file__, "rllib"], "RLlib"))
         except ContenderError as error:
             # Its workers die at times (exit code 1), which is no fault of ours.
-            notes.append(f"RLlib did not survive: {str(error).strip().splitlines()[-1]}")
+            left_out["RLlib"] = f"it did not survive: {str(error).strip().splitlines()[-1]}"
     else:
-        notes.append("RLlib left out: FASTRL_RLLIB_PYTHON names no Python that has ray[rllib] and fastrl")
-    config = settings()
-    print(
-        f"\npreset performance, {config.env.vehicles} vehicles, {config.run.total_episodes:,} episodes,"
-        f" {config.env.num_envs} environments, {os.cpu_count()} cores"
-    )
-    print(
-        f"  {'':<20}{'episodes/min':>14}{'steps/s':>10}{'ratio':>8}{'memory MiB':>12}{'its own':>9}"
-        f"{'episodes':>10}{'seconds':>9}"
-    )
-    ours = results[0]
-    for it in results:
-        print(
-            f"  {it.name:<20}{it.per_minute:>14,.0f}{it.speed:>10,.0f}{ours.speed / it.speed:>8.1f}"
-            f"{it.memory:>12,.0f}{it.own:>9,.0f}{it.episodes:>10,}{it.seconds:>9.1f}"
-        )
+        left_out["RLlib"] = "FASTRL_RLLIB_PYTHON names no Python that has ray[rllib] and fastrl"
+    config, ours = settings(), results[0]
     torch = run([sys.executable, __file__, "torch"], "PyTorch")
-    print(f"  importing PyTorch alone takes {torch.memory:,.0f} MiB here, {torch.own:,.0f} of it its own")
-    for note in notes:
-        print(f"  {note}")
+    about = (
+        f"Preset performance, {config.env.vehicles} vehicles, {config.env.num_envs} environments,"
+        f" {config.run.total_episodes:,} episodes of fastrl, {os.cpu_count()} cores."
+    )
+    alone = f"Importing PyTorch alone takes {torch.memory:,.0f} MiB, of which {torch.own:,.0f} are its own."
+    for unit, of, is_memory in (
+        ("episodes/min", lambda it: it.per_minute, False),
+        ("environment steps/s", lambda it: it.speed, False),
+        ("MiB, peak", lambda it: it.memory, True),
+        ("MiB of its own, peak", lambda it: it.own, True),
+    ):
+        record(
+            f"Training in traffic, {unit}",
+            unit,
+            [Case(ENV, {it.name: [of(it)] for it in results})],
+            [ours.name],
+            about=f"{about} {alone}" if is_memory else about,
+            lower_is_better=is_memory,
+            left_out=left_out,
+            part=unit,
+        )
     assert ours.episodes >= EPISODES
     assert all(result.episodes > 0 and result.memory > 0 for result in results)
 

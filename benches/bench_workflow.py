@@ -3,11 +3,11 @@
 Run: ``pytest benches/bench_workflow.py -s`` on an otherwise idle machine; about three minutes on two cores.
 """
 
-import statistics
 import time
 
 import pytest
 
+from fastrl.benchmarks.results import Case
 from fastrl.benchmarks.vector_envs import Cage2Steps
 from fastrl.envs.cage2.env import ACTIONS, Cage2VectorEnv, action_indices
 from fastrl.envs.cage2.workflow import WORKFLOWS, Cage2WorkflowVectorEnv, parse_workflow
@@ -27,14 +27,12 @@ EPISODES = 100_000
 GAMES = 1024
 
 
-def test_a_workflow_costs_the_simulator_little():
-    makers = (Cage2VectorEnv, Cage2WorkflowVectorEnv)
-    steps = {make: Cage2Steps(GAMES, "mix", make=make) for make in makers}
-    speeds = measure_in_turns({make: lambda s=each: s.measure(0.1) for make, each in steps.items()}, 15)
-    plain, workflow = speeds.values()
-    ratio = statistics.median(b / a for a, b in zip(plain, workflow, strict=True))
-    print(f"\nCAGE 2 on one thread: {statistics.median(plain) / 1e6:.1f} million steps/s,", end=" ")
-    print(f"with workflows {statistics.median(workflow) / 1e6:.1f} million: {ratio:.0%}")
+def test_a_workflow_costs_the_simulator_little(record):
+    makers = {"fastrl, with workflows": Cage2WorkflowVectorEnv, "without": Cage2VectorEnv}
+    steps = {name: Cage2Steps(GAMES, "mix", make=make) for name, make in makers.items()}
+    speeds = measure_in_turns({name: lambda s=each: s.measure(0.1) for name, each in steps.items()}, 15)
+    case = Case(f"{GAMES:,} games, one thread", speeds)
+    record("CAGE 2 with workflows", "steps/s", [case], ["fastrl, with workflows"])
 
 
 def as_policy(state, games):
@@ -52,7 +50,7 @@ def as_policy(state, games):
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_one_order_beside_plain_ppo():
+def test_one_order_beside_plain_ppo(record):
     """All orders together, then one of them; plain PPO for as many episodes."""
     settings = build(TASK.settings_type("ppo"), {"run.total_episodes": EPISODES, "run.device": "cpu"})
     learner = WorkflowLearner(settings.inner, total_episodes=EPISODES)
@@ -78,6 +76,7 @@ def test_one_order_beside_plain_ppo():
         "policy",
         *("seconds", "steps/s", "ruleset", "B_line", "Meander", "total of nine"),
     )
+    totals = {ruleset: {} for ruleset in RULESETS}
     for name, policy in policies.items():
         for ruleset in RULESETS:
             scored = score_by_protocol(policy, WORKFLOW, name, ruleset=ruleset, seed=1)
@@ -86,6 +85,7 @@ def test_one_order_beside_plain_ppo():
                 for score, compliance in zip(scored.evaluation.scores, scored.compliance, strict=True)
                 if score.horizon == 100
             }
+            totals[ruleset][name] = [scored.evaluation.total]
             speed = EPISODES * games.episode_length / seconds[name]
             table.add_row(
                 name,
@@ -97,3 +97,11 @@ def test_one_order_beside_plain_ppo():
                 f"{scored.evaluation.total:.2f} ± {scored.evaluation.total_standard_error:.2f}",
             )
     show(plain_console(), table)
+    cases = [Case(ruleset, of) for ruleset, of in totals.items()]
+    record(
+        "One workflow beside plain PPO",
+        "total of nine",
+        cases,
+        [],
+        about=f"{EPISODES:,} episodes each, one seed.",
+    )

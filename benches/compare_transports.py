@@ -146,14 +146,21 @@ def measure(name: str, settings: Any, seconds: float) -> Flow:
         )
 
 
-def compare(settings: Any, seconds: float, rounds: int, progress: Progress | None = None) -> list[Flow]:
-    """All `TRANSPORTS` in turns, ``rounds`` times; medians. Each measurement adds 1 to the progress."""
+def compare(
+    settings: Any, seconds: float, rounds: int, progress: Progress | None = None
+) -> dict[str, list[Flow]]:
+    """All `TRANSPORTS` in turns, ``rounds`` times. Each measurement adds 1 to the progress."""
     progress = progress or silent()
     flows: dict[str, list[Flow]] = {name: [] for name in TRANSPORTS}
     for name in turns(TRANSPORTS, rounds):
         progress.describe(f"measuring {name}, round {len(flows[name]) + 1} of {rounds}")
         flows[name].append(measure(name, settings, seconds))
         progress.advance()
+    return flows
+
+
+def medians(flows: Mapping[str, list[Flow]]) -> list[Flow]:
+    """Medians over the rounds, and the sums of what was dropped, by transport."""
     rates = ("experience", "taken", "batches", "transport_share", "wait_share")
     return [
         Flow(
@@ -218,7 +225,7 @@ def command(prog: str, arguments: list[str]) -> int:
     settings = build(CONFIG_TYPE, *layers)
     try:
         with Progress("measuring", options.rounds * len(TRANSPORTS)) as progress:
-            flows = compare(settings, options.seconds, options.rounds, progress)
+            flows = medians(compare(settings, options.seconds, options.rounds, progress))
     except (ValueError, ImportError, TypeError) as error:
         raise ConfigError(str(error)) from error
     if options.json:

@@ -107,7 +107,8 @@ def _conditions(section: Section, with_setup: bool) -> str:
     if with_setup:
         parts.insert(1, _setup(first))
     paragraphs = [
-        first.about,
+        *dict.fromkeys(result.about for result in section.results),
+        "Lower is better; ratios say how many times as good." if first.lower_is_better else "",
         f"{'; '.join(parts)}.",
         first.note,
         *(f"{name} was left out: {reason}." for name, reason in left_out.items()),
@@ -129,18 +130,14 @@ def _tables(cases: Sequence[Case], result: Benchmark) -> list[str]:
 def _long_table(cases: Sequence[Case], result: Benchmark) -> str:
     """A row a case: rates, and the ratio of our best contender to each other one."""
     names = list(cases[0].rates)
-    others = _others(cases, result)
+    others = result.others(cases[0])
     rows = [[result.unit, *names, *(f"ratio to {name}" for name in others)]]
     for case in cases:
         rates = [_cell(Spread.of(case.rates[name])) for name in names]
-        rows.append([case.name, *rates, *(_cell(case.ratio(result.best(case), name)) for name in others)])
+        rows.append(
+            [case.name, *rates, *(_cell(result.ratio(case, result.best(case), name)) for name in others)]
+        )
     return _table(rows)
-
-
-def _others(cases: Sequence[Case], result: Benchmark) -> list[str]:
-    """Names of the other contenders; none if there is none of ours to compare with."""
-    others = [name for name in cases[0].rates if name not in result.ours]
-    return others if len(others) < len(cases[0].rates) else []
 
 
 def _rates_table(cases: Sequence[Case], unit: str) -> str:
@@ -152,12 +149,12 @@ def _rates_table(cases: Sequence[Case], unit: str) -> str:
 
 def _ratio_table(cases: Sequence[Case], result: Benchmark) -> str:
     """Ratios of our best contender of each case to the others; empty where there are none."""
-    others = _others(cases, result)
+    others = result.others(cases[0])
     if not others:
         return ""
     rows = [["ratio to", *(case.name for case in cases)], ["of", *(result.best(case) for case in cases)]]
     for name in others:
-        rows.append([name, *(_cell(case.ratio(result.best(case), name)) for case in cases)])
+        rows.append([name, *(_cell(result.ratio(case, result.best(case), name)) for case in cases)])
     return _table(rows)
 
 
@@ -173,11 +170,11 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 def chart(cases: Sequence[Case], result: Benchmark) -> Figure:
     """Bars of the medians of all contenders with the quartiles as whiskers, a panel a case. With many cases, bars of
     the ratios, a panel for each other contender."""
-    others = _others(cases, result)
+    others = result.others(cases[0])
     if is_long(cases) and others:
         figure = Figure(figsize=(7.5, (0.24 * len(cases) + 0.8) * len(others)), layout="constrained")
         for axes, other in zip(figure.subplots(len(others), squeeze=False).flat, others, strict=True):
-            spreads = {case.name: case.ratio(result.best(case), other) for case in cases}
+            spreads = {case.name: result.ratio(case, result.best(case), other) for case in cases}
             _bars(axes, spreads, [OURS] * len(spreads), f"ratio to {other}")
         return figure
     columns = min(len(cases), 2)

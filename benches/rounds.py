@@ -1,8 +1,6 @@
 """Rounds in turns, tables and command-line options that several benches share."""
 
 import argparse
-import statistics
-from collections.abc import Sequence
 
 from rich import box
 from rich.table import Table
@@ -10,12 +8,7 @@ from rich.table import Table
 from fastrl.benchmarks.rounds import measure_in_turns, rate, turns
 from fastrl.cli.arguments import at_least, positive
 
-__all__ = ["add_round_options", "measure_in_turns", "number_table", "rate", "spread", "turns"]
-
-
-def spread(rates: Sequence[float]) -> list[str]:
-    """Median, lowest and highest rate, as cells of a table."""
-    return [f"{value:,.0f}" for value in (statistics.median(rates), min(rates), max(rates))]
+__all__ = ["add_round_options", "measure_in_turns", "number_table", "rate", "turns"]
 
 
 def number_table(title: str | None, first: str, *numbers: str, caption: str | None = None) -> Table:

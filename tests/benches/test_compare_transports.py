@@ -19,7 +19,7 @@ def test_the_help_lists_the_defaults(
 ) -> None:
     measured: list[Any] = []
 
-    def compare(settings: Any, seconds: float, rounds: int, progress: Progress) -> list[Flow]:
+    def compare(settings: Any, seconds: float, rounds: int, progress: Progress) -> dict[str, list[Flow]]:
         measured.append(settings)
         raise ValueError("enough")
 

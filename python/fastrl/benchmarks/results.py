@@ -2,9 +2,10 @@
 
 A file holds one benchmark: cases (such as sizes of records), in each the rates of all contenders, one a round. Rounds
 are measured in turns, so contenders are compared round by round: a ratio is the median over the rounds of our rate
-divided by the other one's, with its quartiles. ``FORMAT`` names the version of the layout, which `to_tree` writes:
+divided by the other one's (of seconds: theirs by ours), with its quartiles. ``FORMAT`` names the version of the layout, which `to_tree` writes:
 
-- ``topic``, ``name``, ``title``, ``unit``, ``about``: identification and meaning of the numbers; higher is better;
+- ``topic``, ``name``, ``title``, ``unit``, ``about``: identification and meaning of the numbers;
+- ``better``: ``higher``, as in files without it, or ``lower``, as of seconds and memory;
 - ``command``, ``date`` (UTC), ``machine``, ``versions``, ``note``: how, when, where and with what it was measured;
 - ``ours``: names of fastrl's contenders; ``left_out``: those that could not be measured, with the reason;
 - ``cases``: for each ``name``, ``contenders`` (by name ``rates``, ``median``, ``quartiles``) and ``ratios`` (``of``,
@@ -66,13 +67,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class Case:
-    """The rates of contenders in one case, by contender; as many for each of them, one a round."""
+    """The rates of contenders in one case, by contender; one a round, as many for each that is compared."""
 
     name: str
     rates: Mapping[str, Sequence[float]]
 
     def ratio(self, ours: str, other: str) -> Spread:
-        """Our rate divided by another contender's, over the rounds."""
+        """One contender's rate divided by another's, over the rounds."""
         return Spread.of([a / b for a, b in zip(self.rates[ours], self.rates[other], strict=True)])
 
 
@@ -86,8 +87,10 @@ class Benchmark:
         title: heading of tables.
         unit: of the rates, such as ``records/s``.
         cases: at least one.
-        ours: fastrl's contenders, by name.
+        ours: fastrl's contenders, by name. Without any, nothing is compared, and each contender may have its own
+            number of rounds.
         about: further conditions in a sentence or two.
+        lower_is_better: the numbers are seconds or memory, not rates.
         left_out: reason by contender that was not measured.
         command, date, machine, versions, note: see the module; `stamped` fills them in.
     """
@@ -99,6 +102,7 @@ class Benchmark:
     cases: tuple[Case, ...]
     ours: tuple[str, ...]
     about: str = ""
+    lower_is_better: bool = False
     left_out: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
     date: str = ""
@@ -112,16 +116,26 @@ class Benchmark:
         return list(dict.fromkeys(name for case in self.cases for name in case.rates))
 
     def best(self, case: Case) -> str:
-        """Our contender with the highest median in a case."""
+        """Our contender with the best median in a case."""
         ours = [name for name in case.rates if name in self.ours]
-        return max(ours, key=lambda name: Spread.of(case.rates[name]).median)
+        choose = min if self.lower_is_better else max
+        return choose(ours, key=lambda name: Spread.of(case.rates[name]).median)
+
+    def others(self, case: Case) -> list[str]:
+        """Contenders of a case that ours are compared with; none where ours are not measured."""
+        others = [name for name in case.rates if name not in self.ours]
+        return others if len(others) < len(case.rates) else []
+
+    def ratio(self, case: Case, ours: str, other: str) -> Spread:
+        """How many times as good as another contender ours is, over the rounds."""
+        return case.ratio(other, ours) if self.lower_is_better else case.ratio(ours, other)
 
     def ratios(self, case: Case) -> Iterator[tuple[str, str, Spread]]:
         """Our contender, the other one and the ratio, for each pair of a case."""
         for ours in self.ours:
             for other in case.rates:
                 if ours in case.rates and other not in self.ours:
-                    yield ours, other, case.ratio(ours, other)
+                    yield ours, other, self.ratio(case, ours, other)
 
     def stamped(self, command: str, note: str = "") -> Benchmark:
         """The same with the command, the present date, the machine and the versions of what is installed."""
@@ -141,6 +155,7 @@ class Benchmark:
         return {
             "format": FORMAT,
             **{name: getattr(self, name) for name in plain},
+            "better": "lower" if self.lower_is_better else "higher",
             "ours": list(self.ours),
             "left_out": dict(self.left_out),
             "cases": [
@@ -174,6 +189,7 @@ class Benchmark:
             plain = ("topic", "name", "title", "unit", "about", "command", "date", "note")
             return cls(
                 **{name: str(tree[name]) for name in plain},
+                lower_is_better=tree.get("better") == "lower",
                 machine=dict(tree["machine"]),
                 versions=dict(tree["versions"]),
                 ours=tuple(tree["ours"]),
