@@ -1,80 +1,50 @@
-"""The cross-entropy method: each episode has a linear policy of its own, the mean plus noise from its stream."""
+"""Advantage actor-critic (A2C). The base class has the network and its actors, stores rollouts, saves and loads."""
 
-import functools
+from dataclasses import dataclass
+from typing import Annotated
 
-import numpy as np
+from pydantic import Field
 
-from fastrl.algorithms.protocol import Algorithm
+from fastrl.algorithms.actor_critic import ActorCriticConfig, ActorCriticLearner
+from fastrl.algorithms.ppo_loss import log_probs_and_entropy
+from fastrl.networks.distributions import mask_logits
 from fastrl.utils.config import section
-from fastrl.utils.seeding import act_stream
-
-noise = functools.lru_cache(1000)(lambda stream, size: np.random.default_rng(stream).standard_normal(size))
-
-
-class LinearActor:
-    def __init__(self, *shape):
-        self.shape, self.weights_nbytes, self.state_size = shape, 8 * shape[0] * shape[1], 0
-
-    def load(self, weights):
-        self.mean, self.std = np.frombuffer(weights, np.float32).reshape(2, -1).copy()
-
-    def act(self, obs, streams, steps, actions, log_probs, masks=None, states=None, *, greedy=False):
-        scaled = [noise(int(stream), self.mean.size) * (0 if greedy else self.std) for stream in streams]
-        actions[:] = np.einsum("kd,kda->ka", obs, (self.mean + scaled).reshape(-1, *self.shape)).argmax(-1)
 
 
 @section
-class CEMConfig:
-    num_steps: int = 100
-    population: int = 40
+class A2CConfig(ActorCriticConfig):
+    num_steps: Annotated[int, Field(ge=1, description="steps of each environment in a rollout")] = 8
+    gae_lambda: Annotated[float, Field(ge=0, le=1, description="1: returns as they came; 0: TD errors")] = (
+        0.95
+    )
 
 
-class CEM(Algorithm):
-    name, summary, config_type, learns_from = "cem", "the cross-entropy method", CEMConfig, "rollouts"
-    obs_kinds, action_kinds = frozenset({"vector"}), frozenset({"discrete"})
-    weights_nbytes = property(lambda self: 4 * self.mean_std.size)
+@dataclass
+class Losses:
+    policy_loss: float
+    value_loss: float
+    entropy: float
 
-    def __init__(self, config, problem):
-        self.config, self.seed, self.steps = config, problem.seed, 0
-        self.shape = problem.obs_dim, int(problem.action_space.n)
-        self.mean_std = np.stack([np.zeros(np.prod(self.shape)), np.ones(np.prod(self.shape))])
-        self.ended = []  # return, environment and number of each episode of this generation
 
-    def actor_spec(self):
-        return functools.partial(LinearActor, *self.shape)
+class A2C(ActorCriticLearner):
+    name, summary, config_type = "a2c", "advantage actor-critic", A2CConfig
+    action_kinds = frozenset({"discrete", "box"})
 
-    def write_weights(self, out):
-        np.frombuffer(out, np.float32)[:] = self.mean_std.ravel()
-
-    def update(self, fragments, watch):
-        for each in fragments:
-            self.steps += len(each)
-            self.ended += np.column_stack([each.returns, each.episodes]).tolist()
-        if len(self.ended) >= self.config.population:
-            elites = sorted(self.ended, reverse=True)[: len(self.ended) // 5]
-            mean, std = self.mean_std
-            z = np.stack([noise(act_stream(self.seed, *episode), mean.size) for _, *episode in elites])
-            self.mean_std, self.ended = np.stack([mean + std * z.mean(0), std * z.std(0) + 0.02]), []
-
-    def metrics(self):
-        return {"std": float(self.mean_std[1].mean())}
-
-    def policy_state(self):
-        return {"mean_std": self.mean_std.tolist(), "shape": self.shape}
-
-    @classmethod
-    def make_actor(cls, policy, obs_space, action_space):
-        actor = LinearActor(*policy["shape"])
-        actor.load(np.float32(policy["mean_std"]))
-        return actor
-
-    def load_policy(self, state):
-        self.mean_std = np.array(state["policy"]["mean_std"])
-        return []
-
-    def state_dict(self):
-        return {"policy": self.policy_state(), "steps": self.steps, "ended": self.ended}
-
-    def load_state_dict(self, state):
-        self.load_policy(state)
-        self.steps, self.ended = state["steps"], state["ended"]
+    def learn(self, watch):
+        config, rollout = self.config, self.rollout  # T steps of N environments
+        with watch("returns"):
+            rollout.values[:] = self.predict_values(rollout.obs)
+            cut_off = rollout.cut_off()  # where time ran out, the value of the last observation counts
+            rollout.final_values[cut_off] = self.predict_values(rollout.final_obs[cut_off])
+            rollout.compute_advantages(config.gamma, config.gae_lambda, self.reward_scale)
+        with watch("update"):
+            outputs, values = self.policy(rollout.flat("obs"))
+            if rollout.masks is not None:
+                outputs = mask_logits(outputs, rollout.flat("masks"))
+            log_probs, entropy = log_probs_and_entropy(outputs, self.policy.log_std, rollout.flat("actions"))
+            policy_loss = -(rollout.flat("advantages") * log_probs).mean()
+            value_loss = (values - rollout.flat("returns")).square().mean() / 2
+            loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy.mean()
+            loss.backward()
+            self.descend(config.learning_rate)
+        return Losses(policy_loss.item(), value_loss.item(), entropy.mean().item())

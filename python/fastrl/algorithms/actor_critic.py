@@ -77,7 +77,9 @@ class ActorCriticLearner(PolicyLearner[Sequence[Fragment]]):
     Arguments and other attributes are those of `PolicyLearner`.
 
     Attributes:
-        rollout: what the last update learned from.
+        rollout: what the present update learns from.
+        reward_scale: what the present update multiplies rewards by: the setting, and one over the deviation of returns
+            where these are normalised.
     """
 
     learns_from = "rollouts"
@@ -101,8 +103,7 @@ class ActorCriticLearner(PolicyLearner[Sequence[Fragment]]):
         if self.action_masks and self.actions.is_box:
             raise ValueError("action masks are for discrete actions: set action_masks to false")
         self._return_scale = ReturnScale(problem.num_envs, config.gamma) if config.normalize_returns else None
-        # The next update multiplies rewards by it.
-        self._reward_scale = config.reward_scale
+        self.reward_scale = config.reward_scale
         self.rollout = Rollout(
             config.num_steps,
             problem.num_envs,
@@ -154,13 +155,16 @@ class ActorCriticLearner(PolicyLearner[Sequence[Fragment]]):
             self.rollout = lay_out(fragments, self.rollout)
         with watch("returns"):
             if self._return_scale is not None:
-                self._reward_scale = self.config.reward_scale * self._return_scale.update(fragments)
+                self.reward_scale = self.config.reward_scale * self._return_scale.update(fragments)
         self.steps += len(self.rollout)
         self._passes = 0
 
-    def _values(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """Values float32 [B] of observations [B, obs_dim]."""
-        return self._in_chunks(self.policy.value, obs).numpy() if len(obs) else np.zeros(0, np.float32)
+    def predict_values(self, obs: NDArray[Any]) -> NDArray[np.float32]:
+        """Values float32 [...] of observations [..., obs_dim], by a network without a memory."""
+        if not obs.size:
+            return np.zeros(obs.shape[:-1], np.float32)
+        values = self._in_chunks(self.policy.value, obs.reshape(-1, obs.shape[-1]))
+        return values.numpy().reshape(obs.shape[:-1])
 
     def _in_chunks(self, network: Callable[[Tensor], Tensor], obs: NDArray[Any]) -> Tensor:
         """Outputs float32 [B, ...] of a network at observations [B, obs_dim]."""

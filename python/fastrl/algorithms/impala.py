@@ -174,7 +174,7 @@ class IMPALA(ActorCriticLearner):
                 trace_lambda=config.trace_lambda,
                 rho_clip=config.rho_clip,
                 c_clip=config.c_clip,
-                reward_scale=self._reward_scale,
+                reward_scale=self.reward_scale,
                 reward_clip=config.reward_clip,
             )
             explained = explained_variance(
@@ -192,7 +192,7 @@ class IMPALA(ActorCriticLearner):
                 return None if own is None else self._differentiate(own, size, entropy_coef)
 
             losses = Losses(*self._reduce(size, len(Losses._fields), learn))
-            grad_norm = self._descend(learning_rate)
+            grad_norm = self.descend(learning_rate)
             self.policy.update_statistics(self.rollout.flat("obs"))
             self._check_parameters()
         ratios = np.exp(np.minimum(log_ratios[places], 80))
@@ -229,7 +229,7 @@ class IMPALA(ActorCriticLearner):
         self._passes = before + max(self.ranks.shards, 1)
         if self._sequences is None:
             cut_off = self.rollout.cut_off()
-            self.rollout.final_values[cut_off] = self._values(self.rollout.final_obs[cut_off])
+            self.rollout.final_values[cut_off] = self.predict_values(self.rollout.final_obs[cut_off])
         return passes
 
     def _pass(self, rows: slice) -> Pass:

@@ -155,7 +155,7 @@ class PolicyLearner(Algorithm[E], Generic[E]):
         optimizer = optimizer or self._optimizer
         torch.autograd.backward(outputs, optimizer.scale(tuple(gradients)))
 
-    def _descend(self, learning_rate: float, optimizer: Optimizer | None = None) -> Tensor:
+    def descend(self, learning_rate: float, optimizer: Optimizer | None = None) -> Tensor:
         """Takes a step of an optimiser (None: the policy's own); returns the norm of the parameters' gradient before
         clipping."""
         grad_norm = (optimizer or self._optimizer).step(self.config.max_grad_norm, learning_rate)

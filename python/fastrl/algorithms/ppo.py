@@ -269,14 +269,14 @@ class PPO(ActorCriticLearner):
         with watch("returns"):
             if self._log_ratios is None:
                 self.rollout.compute_advantages(
-                    config.gamma, config.gae_lambda, self._reward_scale, config.reward_clip
+                    config.gamma, config.gae_lambda, self.reward_scale, config.reward_clip
                 )
             else:
                 self.rollout.compute_vtrace(
                     self._log_ratios,
                     config.gamma,
                     trace_lambda=config.gae_lambda,
-                    reward_scale=self._reward_scale,
+                    reward_scale=self.reward_scale,
                     reward_clip=config.reward_clip,
                 )
             explained = explained_variance(self.rollout.returns, self.rollout.values[:-1])
@@ -355,11 +355,11 @@ class PPO(ActorCriticLearner):
             return
         rollout.find_groups(merge=not self._has_images, together=self.config.minibatch_size)
         if are_known:
-            rollout.values[-1] = self._values(rollout.obs[-1])
+            rollout.values[-1] = self.predict_values(rollout.obs[-1])
         else:
-            rollout.values[:] = self._values(rollout.distinct_obs())[rollout.groups]
+            rollout.values[:] = self.predict_values(rollout.distinct_obs())[rollout.groups]
         cut_off = rollout.cut_off()
-        rollout.final_values[cut_off] = self._values(rollout.final_obs[cut_off])
+        rollout.final_values[cut_off] = self.predict_values(rollout.final_obs[cut_off])
         self._check_outputs()
 
     def _log_probs(self) -> NDArray[np.float32]:
@@ -468,7 +468,7 @@ class PPO(ActorCriticLearner):
         if self._kl_coef:
             self._kl_sum += float(numbers[-1])
             self._kl_count += 1
-        return Losses(*numbers[:-1]), self._descend(learning_rate, self._warmup)
+        return Losses(*numbers[:-1]), self.descend(learning_rate, self._warmup)
 
     def _differentiate(self, batch: Minibatch, weight: float, entropy_coef: float) -> Tensor:
         """Adds the gradient of the loss of a minibatch, or of a part of one, to those of the parameters.
