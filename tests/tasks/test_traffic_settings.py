@@ -157,10 +157,11 @@ def test_other_environments_get_theirs() -> None:
     # The quotient of 40 s and a thirtieth of a second is a little more than 1200.
     assert episode_steps(EnvConfig(options=("policy_frequency=30",))) == 1200
     assert environment_options(EnvConfig(id="fastrl/highway-v0", vehicles=1)) == {"num_threads": 0}
+    assert environment_options(EnvConfig(id="fastrl/highway-v0")) == {"num_threads": 0}
     with pytest.raises(
         ConfigError, match="fastrl/highway-v0 has one vehicle that learns; choose --vehicles 1"
     ):
-        environment_options(EnvConfig(id="fastrl/highway-v0"))
+        environment_options(EnvConfig(id="fastrl/highway-v0", vehicles=2))
     with pytest.raises(ConfigError, match=r"--env\.density is not an option of fastrl/ring-v0"):
         environment_options(EnvConfig(id="fastrl/ring-v0", density=1.0))
 

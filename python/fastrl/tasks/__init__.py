@@ -2,7 +2,8 @@
 
 A folder of this package adds a task: its ``__init__`` has ``NAME``, ``SUMMARY``, ``ENVIRONMENTS`` (patterns of the
 ids that the task trains on), ``NEEDS_ENVIRONMENT`` (the command line names an environment, not the task) and
-``EXPERTS``, the form of its scripted experts' names, such as ``"baseline:NAME (CAGE 2)"``, or "". Its module ``task``
+``EXPERTS``, the form of its scripted experts' names, such as ``"baseline:NAME (CAGE 2)"``, or "". ``ON_REQUEST``, if it
+is there, has patterns of ids that the task trains on where an algorithm is named that it takes. Its module ``task``
 has ``TASK``, a `fastrl.training.task.Task`. The ``__init__`` imports nothing, because help texts name all tasks.
 
 A task with experts lists their names in ``EXPERT_NAMES``, and its module ``experts`` has
@@ -121,7 +122,7 @@ def task_for(env_id: str, algo: str | None = None) -> str | None:
     fitting = [
         (literal(pattern), name)
         for name, folder in tasks().items()
-        for pattern in folder.ENVIRONMENTS
+        for pattern in (*folder.ENVIRONMENTS, *(() if algo is None else getattr(folder, "ON_REQUEST", ())))
         if fnmatch.fnmatchcase(env_id, pattern)
     ]
     if algo is not None:

@@ -470,16 +470,16 @@ def is_multi_agent(config: Mapping[str, Any]) -> bool:
 
 
 def for_agents(kind: Kind, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with an observation and an action of one agent as those of each of several controlled vehicles."""
+    """The config with an observation or an action of one agent as that of each, where there are several agents."""
     config = dict(given)
     several = {**kind.defaults, **given}.get("controlled_vehicles", 1)
     types = {"observation": "MultiAgentObservation", "action": "MultiAgentAction"}
     nested = {key: config.get(key, kind.defaults[key]) for key in types}
-    is_single = all(
-        isinstance(nested[key], Mapping) and nested[key].get("type") != types[key] for key in types
-    )
-    if several != 1 and is_single:
-        config |= {key: {"type": types[key], f"{key}_config": nested[key]} for key in types}
+    if not all(isinstance(one, Mapping) for one in nested.values()):
+        return config
+    single = [key for key in types if nested[key].get("type") != types[key]]
+    if several != 1 or len(single) == 1:
+        config |= {key: {"type": types[key], f"{key}_config": nested[key]} for key in single}
     return config
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from fastrl.envs.registration import MULTI_AGENT_IDS
+from fastrl.tasks.traffic.configured import ConfiguredWorld, is_configured
 from fastrl.training.multi_agent import Difficulty
 from fastrl.utils.config import ConfigError, Preset, Setting, section
 from fastrl.utils.env_options import EnvOptions, parse_options
@@ -28,16 +29,20 @@ class EnvConfig:
     id: Annotated[
         str,
         Field(
-            description="fastrl/coop-highway-v0, fastrl/coop-merge-v0, fastrl/ring-v0, fastrl/highway-v0"
-            " or fastrl/v2x-resource-v0"
+            description="fastrl/coop-highway-v0, fastrl/coop-merge-v0, fastrl/ring-v0, fastrl/v2x-resource-v0, or a"
+            " highway or road network such as fastrl/intersection-multi-agent-v2"
         ),
         Setting(option="--env"),
     ] = "fastrl/coop-highway-v0"
     vehicles: Annotated[
-        int,
-        Field(ge=1, le=64, description="learning vehicles in each environment; fastrl/highway-v0 has 1"),
+        int | None,
+        Field(
+            ge=1,
+            le=100,
+            description="learning vehicles in each environment; none: 8, or as many as the road network has by itself",
+        ),
         Setting(option="--vehicles"),
-    ] = 8
+    ] = None
     density: Annotated[
         float | None,
         Field(
@@ -119,10 +124,13 @@ class OnlineConfig:
 RING = "fastrl/ring-v0"
 V2X = "fastrl/v2x-resource-v0"
 
-# Settings that only cooperative environments have.
+# Settings that only cooperative environments have, and those that stand for a key of a config.
 _COOP = ("density", "duration", "cooperation", "collision_reward", "action_type")
-# Seconds of an episode by default.
-_SECONDS = {"fastrl/coop-highway-v0": 40.0, "fastrl/coop-merge-v0": 60.0, "fastrl/highway-v0": 40.0}
+_CONFIG = ("duration", "collision_reward")
+# Seconds of an episode by default; where nothing else ends it, as many as it takes at most.
+_SECONDS = {"fastrl/coop-highway-v0": 40.0, "fastrl/coop-merge-v0": 60.0}
+_USUAL_SECONDS = 40.0
+_VEHICLES = 8
 
 
 def choose_num_envs(steps: int, num_steps: int, *, online: bool) -> int:
@@ -137,9 +145,22 @@ def choose_num_envs(steps: int, num_steps: int, *, online: bool) -> int:
     return min(2 ** math.floor(math.log2(fitting)), _MAX_ENVS_ONLINE if online else _MAX_ENVS)
 
 
+def vehicles_of(config: EnvConfig) -> int:
+    """Learning vehicles of an environment."""
+    if config.vehicles is not None:
+        return config.vehicles
+    return _world(config).vehicles if is_configured(config.id) else _VEHICLES
+
+
+def _world(config: EnvConfig) -> ConfiguredWorld:
+    return ConfiguredWorld(config.id, environment_options(config).get("config"))
+
+
 def step_seconds(config: EnvConfig) -> float:
     """Simulated seconds of a step."""
     options = environment_options(config)
+    if is_configured(config.id):
+        return _world(config).step_seconds
     if config.id == V2X:
         return 1e-3
     if config.id == RING:
@@ -156,14 +177,16 @@ def episode_steps(config: EnvConfig) -> int:
         return max(int(options.get("time_budget", 100)), 1)
     if config.id == RING:
         return max(int(options.get("horizon", 3000)), 1)
-    seconds = float(options.get("duration", _SECONDS.get(config.id, 40.0)))
+    if is_configured(config.id):
+        return _world(config).episode_steps(_USUAL_SECONDS)
+    seconds = float(options.get("duration", _SECONDS[config.id]))
     # Rounded, because the division is inexact: 20 s of 0.2 s are 100 steps.
     return max(math.ceil(round(seconds / step_seconds(config), 6)), 1)
 
 
 def full_traffic(config: EnvConfig) -> Difficulty:
     """The traffic that a curriculum leads to."""
-    return Difficulty(config.vehicles, 1.0 if config.density is None else config.density)
+    return Difficulty(vehicles_of(config), 1.0 if config.density is None else config.density)
 
 
 def environment_options(config: EnvConfig) -> dict[str, Any]:
@@ -181,19 +204,22 @@ def environment_options(config: EnvConfig) -> dict[str, Any]:
         )
     given = {name: getattr(config, name) for name in _COOP if getattr(config, name) is not None}
     options: dict[str, Any] = {"num_threads": config.num_threads}
+    own = parse_options(config.options)
+    if is_configured(config.id):
+        values = {name: given.pop(name) for name in _CONFIG if name in given}
+        world = ConfiguredWorld(config.id, own.get("config"))
+        if keys := world.with_settings(config.vehicles, **values):
+            own["config"] = keys
+    vehicles = _VEHICLES if config.vehicles is None else config.vehicles
     if config.id.startswith("fastrl/coop-"):
-        options |= {"max_agents": config.vehicles, "num_agents": config.vehicles, **given}
+        options |= {"max_agents": vehicles, "num_agents": vehicles, **given}
     elif given:
         raise ConfigError(f"--env.{next(iter(given))} is not an option of {config.id}")
     elif config.id == RING:
-        options["num_agents"] = config.vehicles
+        options["num_agents"] = vehicles
     elif config.id == V2X:
-        options["num_links"] = config.vehicles
-    elif config.vehicles != 1:
-        raise ConfigError(
-            f"--vehicles {config.vehicles}: {config.id} has one vehicle that learns; choose --vehicles 1"
-        )
-    return options | parse_options(config.options)
+        options["num_links"] = vehicles
+    return options | own
 
 
 def _learning(algorithms: Sequence[str], **values: Any) -> dict[str, Mapping[str, Any]]:

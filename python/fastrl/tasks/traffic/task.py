@@ -28,6 +28,7 @@ from fastrl.tasks.traffic.settings import (
     full_traffic,
     presets_for,
     step_seconds,
+    vehicles_of,
 )
 from fastrl.training.callbacks import Callback
 from fastrl.training.checkpoint import CheckpointError
@@ -98,12 +99,13 @@ class TrafficTask(Task):
 
     def resolve_defaults(self, settings: Any) -> Any:
         env: EnvConfig = settings.env
-        if env.num_envs is not None:
-            return settings
-        num_envs = choose_num_envs(
-            self._steps(settings), self._num_steps(settings), online=settings.online.enabled
-        )
-        return dataclasses.replace(settings, env=dataclasses.replace(env, num_envs=num_envs))
+        num_envs = env.num_envs
+        if num_envs is None:
+            num_envs = choose_num_envs(
+                self._steps(settings), self._num_steps(settings), online=settings.online.enabled
+            )
+        resolved = dataclasses.replace(env, num_envs=num_envs, vehicles=vehicles_of(env))
+        return dataclasses.replace(settings, env=resolved)
 
     def _steps(self, settings: Any) -> int:
         """Environment steps of a run whose episodes are as long as they can be."""
@@ -140,7 +142,7 @@ class TrafficTask(Task):
         env: EnvConfig = settings.env
         assert env.num_envs is not None, "resolve_defaults() comes first"
         # Bytes of an agent's step: two observations of about 70 numbers, and some more.
-        needed = env.num_envs * env.vehicles * self._num_steps(settings) * 600
+        needed = env.num_envs * vehicles_of(env) * self._num_steps(settings) * 600
         table = self.algorithm_table(settings.run.algo)
         check_memory(
             needed, "this takes at least", f"a smaller --num-envs, --vehicles or --{table}.num-steps"
