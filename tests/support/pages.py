@@ -34,7 +34,7 @@ def blocks(page: Path, language: str) -> list[str]:
 def commands(page: Path) -> list[list[str]]:
     """Every command of the shell examples, without comments, redirections and variables of the environment."""
     found: list[list[str]] = []
-    for line in "".join(blocks(page, "sh")).splitlines():
+    for line in "".join(blocks(page, "sh")).replace("\\\n", "").splitlines():
         found.append([])
         for word in shlex.split(line, comments=True):
             if word in ("&&", ">"):
