@@ -57,6 +57,21 @@ def test_rewards_can_be_computed_for_any_goal() -> None:
         env.compute_reward(goal[:5], goal[:5], {})
 
 
+def test_ends_can_be_computed_for_any_goal() -> None:
+    env = make(config={"success_goal_reward": 0.3}).unwrapped
+    env.reset(seed=4)
+    achieved, desired, ends = [], [], []
+    while not any(ends):
+        obs, _, terminated, _, info = env.step(np.array([0.5, 0.0], np.float32))
+        assert not info["crashed"]
+        assert terminated == env.compute_terminated(obs["achieved_goal"], obs["desired_goal"], info)
+        achieved.append(obs["achieved_goal"])
+        desired.append(obs["desired_goal"])
+        ends.append(terminated)
+    assert len(ends) > 1, "the start is too far from the goal"
+    assert env.compute_terminated(np.array(achieved), np.array(desired), {}).tolist() == ends
+
+
 def test_attributes_are_those_of_the_episode() -> None:
     names = ["time", "steps"]
     env = make("merge-v0", config={"observation": {"type": "AttributesObservation", "attributes": names}})

@@ -51,3 +51,17 @@ class ParkingEnv(RoadEnv):
     ) -> Any:
         """See `goal_rewards`; `info` does not matter. Crashes are not part of it, as in highway-env."""
         return goal_rewards(self._vector.config, achieved_goal, desired_goal, p)
+
+    def compute_terminated(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any) -> Any:
+        """True where a goal is reached, bool [...] of goals [..., 6]; `info` does not matter.
+
+        An episode ends there as a success, and so it does for hindsight where the goal was replaced. Crashes, which
+        also end episodes, are not part of it. highway-env has no such method.
+
+        Raises:
+            ValueError: as of `goal_rewards`.
+        """
+        return (
+            self.compute_reward(achieved_goal, desired_goal, info)
+            > -self._vector.config["success_goal_reward"]
+        )
