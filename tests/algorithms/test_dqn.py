@@ -618,6 +618,7 @@ class TestConfig:
         ("space", "options", "message"),
         [
             (VECTORS, {"encoder": "impala"}, "the encoder impala is for images"),
+            (VECTORS, {"encoder": "rows"}, "the encoder rows is for tables"),
             (IMAGES, {"encoder": "impala", "batch_norm": True}, "batch_norm is for vectors"),
             (VECTORS, {"network": "no_such:Net"}, "network no_such:Net: No module named"),
         ],

@@ -437,9 +437,12 @@ class TestNotFinite:
 
 
 class TestRefuses:
-    def test_an_encoder_of_images_without_images(self):
-        with pytest.raises(ValueError, match="the encoder nature is for images"):
-            mappo_for(TeamEnv(2, 3), encoder="nature")
+    @pytest.mark.parametrize(
+        ("encoder", "match"), [("nature", "is for images"), ("rows", r"is for tables .* have \(3,\)")]
+    )
+    def test_an_encoder_of_other_observations(self, encoder, match):
+        with pytest.raises(ValueError, match=f"the encoder {encoder} {match}"):
+            mappo_for(TeamEnv(2, 3), encoder=encoder)
 
     @pytest.mark.parametrize(
         "option",

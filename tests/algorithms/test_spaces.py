@@ -27,6 +27,7 @@ from fastrl.utils.timer import Stopwatch
 KINDS = {"ppo": (PPO, PPOConfig), "async-ppo": (AsyncPPO, AsyncPPOConfig), "impala": (IMPALA, ImpalaConfig)}
 QUICK = {"num_steps": 16, "hidden": (16,)}
 CARDS, DIALS = "space_envs:Cards", "space_envs:Dials"
+VEHICLES = "fastrl/roundabout-v1"
 
 
 class Run:
@@ -114,6 +115,7 @@ def test_impala_learns_with_the_masks_that_actors_had(memory):
         (CARDS, {"encoder": "mlp", "layer_norm": True}),
         (CARDS, {"network": "own_networks:DictNet"}),
         (DIALS, {"dropout": 0.2}),
+        (VEHICLES, {"encoder": "rows"}),
         ("CartPole-v1", {"shared_trunk": True, "normalize_obs": True}),
         ("CartPole-v1", {"network": "own_networks:Net", "network_options": ("width=8", "dropout=0.5")}),
         ("Pendulum-v1", {"layer_norm": True, "squash_actions": True}),
@@ -148,6 +150,8 @@ def test_resumes_exactly(kind, env, settings):
         (DIALS, {}, ActorCritic),
         (DIALS, {"dropout": 0.2}, EncodedPolicy),
         (CARDS, {}, EncodedPolicy),
+        (VEHICLES, {}, ActorCritic),
+        (VEHICLES, {"encoder": "rows"}, EncodedPolicy),
         ("CartPole-v1", {"network": "own_networks:Net"}, OwnPolicy),
     ],
 )
@@ -209,9 +213,11 @@ def test_impala_has_few_images_as_floats_at_a_time(settings, monkeypatch):
     torch.testing.assert_close(parameters(parted), parameters(whole), rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("env", [CARDS, DIALS, "CartPole-v1"])
-def test_checkpoints_make_actors(env):
-    run = Run("ppo", env, shared_trunk=True, **QUICK).update()
+@pytest.mark.parametrize(
+    ("env", "encoder"), [(CARDS, "auto"), (DIALS, "auto"), ("CartPole-v1", "auto"), (VEHICLES, "rows")]
+)
+def test_checkpoints_make_actors(env, encoder):
+    run = Run("ppo", env, shared_trunk=True, encoder=encoder, **QUICK).update()
     made = EnvSpec(env).make()
     actor = PPO.make_actor(
         copy.deepcopy(run.algorithm.policy_state()), made.observation_space, made.action_space
@@ -233,6 +239,7 @@ class TestRefuses:
         ("settings", "match"),
         [
             ({"encoder": "nature"}, "the encoder nature is for images"),
+            ({"encoder": "rows"}, "the encoder rows is for tables"),
             ({"network_options": ("width=8",)}, "set network to its module:Class, too"),
             ({"network": "own_networks:Missing"}, "has no attribute 'Missing'"),
         ],

@@ -65,6 +65,7 @@ OBS: dict[str, Any] = {
             "noise": Box(-1, 1, (2, 2), np.float64),
         }
     ),
+    "table": Box(-1, 1, (4, 3), np.float32),
     "text": gymnasium.spaces.Dict({"say": gymnasium.spaces.Text(12), "x": Box(-1, 1, (2,), np.float32)}),
 }
 ACTIONS: dict[str, Any] = {
@@ -121,13 +122,16 @@ CASES: dict[str, tuple[Any, ...]] = {
     "ppo bits": ("PPO", "box", "bits", {}),
     "ppo gru": ("PPO", "box", "discrete", {"memory": "gru", "normalize_obs": True}),
     "ppo lstm": ("PPO", "image", "matrix", {"memory": "lstm"}),
+    "ppo rows": ("PPO", "table", "discrete", {"encoder": "rows", "normalize_obs": False}),
     "ppo own": ("PPO", "box", "discrete", {"network": Own}),
     "async ppo": ("AsyncPPO", "box", "box", {"normalize_obs": True}),
     "impala": ("IMPALA", "image", "discrete", {"encoder": "impala"}),
     "dqn": ("DQN", "box", "discrete", {"dueling": True, "quantiles": 5, "noisy": True}),
     "dqn mixed": ("DQN", "dict", "discrete", {}),
+    "dqn rows": ("DQN", "table", "discrete", {"encoder": "rows"}),
     "sac": ("SAC", "box", "matrix", {}),
     "sac discrete": ("SAC", "box", "discrete", {}),
+    "sac rows": ("SAC", "table", "box", {"encoder": "rows"}),
     "td3": ("TD3", "image", "box", {}),
     "iql": ("IQL", "dict", "box", {}),
     "iql discrete": ("IQL", "box", "discrete", {}),

@@ -4,7 +4,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 
 from fastrl.envs.rows import ObsRows
-from fastrl.networks.encoders import Decoder, Encoder, image_place
+from fastrl.networks.encoders import Decoder, Encoder, RowPooling, image_place
 
 IMAGE = Box(0, 255, (84, 84, 4), np.uint8)
 MIXED = Dict(
@@ -144,6 +144,70 @@ class TestEncoder:
         assert torch.equal(torch.random.get_rng_state(), before)
         assert torch.equal(first, again)
         assert not torch.equal(first, other)
+
+
+TABLE = Box(-1, 1, (5, 3), np.float32)
+TABLES = Dict(
+    {
+        "goal": Box(-1, 1, (2,), np.float32),
+        "lights": Box(-1, 1, (1, 4), np.float32),
+        "picture": Box(0, 255, (7, 7, 3), np.uint8),
+        "vehicles": TABLE,
+    }
+)
+
+
+def pooled_slowly(pooling, numbers):
+    """What `RowPooling` gives for one observation of `TABLES`, row by row."""
+    goal, lights, vehicles = numbers[:2], numbers[2:6], numbers[6:].view(5, 3)
+    others = [pooling.tables[0](torch.cat([row, vehicles[0]])) for row in vehicles[1:] if row.any()]
+    highest, mean = torch.zeros(64), torch.zeros(64)
+    for features in others:
+        highest = torch.maximum(highest, features)
+        mean += features / len(others)
+    return torch.cat([goal, lights, vehicles[0], highest, mean])
+
+
+class TestRowPooling:
+    def pooling(self, *shapes):
+        return RowPooling(shapes, layer_norm=False, dropout=0.0, generator=seeded())
+
+    @pytest.mark.parametrize("there", [0, 1, 3, 4])
+    def test_is_what_rows_give_one_by_one(self, there):
+        pooling = self.pooling((2,), (1, 4), (5, 3))
+        numbers = torch.randn((8, 21), generator=seeded())
+        numbers[:, 21 - 3 * (4 - there) :] = 0
+        expected = torch.stack([pooled_slowly(pooling, each) for each in numbers])
+        assert expected.shape == (8, pooling.size)
+        torch.testing.assert_close(pooling(numbers), expected)
+
+    def test_order_and_empty_rows_do_not_matter(self):
+        table = torch.randn((2, 5, 3), generator=seeded())
+        features = self.pooling((5, 3))(table.flatten(1))
+        torch.testing.assert_close(self.pooling((5, 3))(table[:, [0, 3, 1, 4, 2]].flatten(1)), features)
+        longer = torch.cat([table[:, :2], torch.zeros(2, 3, 3), table[:, 2:]], 1)
+        torch.testing.assert_close(self.pooling((8, 3))(longer.flatten(1)), features)
+        other = self.pooling((5, 3))(table[:, [1, 0, 2, 3, 4]].flatten(1))
+        assert (other - features).abs().max() > 0.1
+
+    @pytest.mark.parametrize("space", [TABLE, TABLES], ids=["table", "beside others"])
+    def test_encoders_have_it(self, space):
+        obs_rows, _, rows = rows_of(space)
+        decoder = Decoder(obs_rows)
+        encoder = Encoder(decoder, "rows", (32,), "tanh", generator=seeded())
+        assert encoder(*decoder(rows)).shape == (3, 32)
+        [pooling] = [module for module in encoder.modules() if isinstance(module, RowPooling)]
+        assert pooling.size == (131 if space is TABLE else 2 + 4 + 131)
+
+    def test_refuses_observations_without_tables_or_whitened(self):
+        with pytest.raises(
+            ValueError, match=r"the observations have \(2, 2, 2\), \(4,\): set encoder to auto"
+        ):
+            self.pooling((2, 2, 2), (4,))
+        with pytest.raises(ValueError, match="images alone"):
+            Encoder(Decoder(ObsRows(IMAGE)), "rows", (), "relu")
+        with pytest.raises(ValueError, match="set normalize_obs to false"):
+            Encoder(Decoder(ObsRows(TABLE), normalize=True), "rows", (), "relu")
 
 
 def test_images_are_read_where_they_lie():

@@ -44,6 +44,14 @@ RUNS = {
         "--ppo.num-epochs=8",
         "--ppo.init-kl-coef=0.1",
     ),
+    "ppo with an encoder of rows": (
+        "gym",
+        "--env=fastrl/roundabout-v1",
+        *_CARTPOLE[1:],
+        *_PPO,
+        "--ppo.encoder=rows",
+        "--no-ppo.normalize-obs",
+    ),
     # Minibatches of 3 samples at most leave a shard empty.
     "ppo of tiny minibatches": (
         "gym",
@@ -224,7 +232,9 @@ def test_a_run_resumes_on_another_number_of_ranks(tmp_path: Path) -> None:
     assert learned(resumed) == learned(straight)
 
 
-@pytest.mark.parametrize("name", ["ppo", "impala", "dqn", "sac", "bc", "mappo", *MEMORIES])
+@pytest.mark.parametrize(
+    "name", ["ppo", "ppo with an encoder of rows", "impala", "dqn", "sac", "bc", "mappo", *MEMORIES]
+)
 def test_an_update_in_shards_is_that_of_whole_batches(name: str) -> None:
     weights = []
     for options in ([], ["--run.shards=4"]):

@@ -68,7 +68,7 @@ def make_network(config: DQNConfig, sizes: Sizes, generator: torch.Generator) ->
             " encoder to auto"
         )
     network_shape: tuple[int, ...] | None = None
-    if not has_images:
+    if not has_images and config.encoder != "rows":
         network_shape = (obs_rows.size,)
     elif obs_rows.kind == "image" and config.encoder == "auto":
         place = image_place(obs_rows.parts[0])

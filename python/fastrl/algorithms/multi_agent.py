@@ -118,7 +118,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
                 " set encoder to auto"
             )
         shape: dict[str, Any] = {
-            "obs": problem.obs_rows.state() if has_images else None,
+            "obs": problem.obs_rows.state() if has_images or config.encoder == "rows" else None,
             "encoder": config.encoder,
             "hidden": config.hidden,
             "activation": config.activation,

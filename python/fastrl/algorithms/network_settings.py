@@ -141,7 +141,7 @@ def make_network(
         )
     remembers = config.memory != "none"
     shared = has_images or remembers if config.shared_trunk is None else config.shared_trunk
-    plain = not (has_images or shared or config.layer_norm or config.dropout)
+    plain = not (has_images or shared or config.layer_norm or config.dropout or config.encoder == "rows")
     if actor_inputs and not (plain and obs_rows.size <= MAX_OBS_DIM):
         raise ValueError(f"actor_inputs {_SEPARATE}")
     network: ActorCritic | EncodedPolicy

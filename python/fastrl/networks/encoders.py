@@ -17,7 +17,7 @@ from fastrl.networks.actor_critic import Activation
 from fastrl.networks.normalization import RunningNorm
 from fastrl.networks.perceptron import Linear
 
-EncoderKind = Literal["auto", "mlp", "nature", "impala"]
+EncoderKind = Literal["auto", "mlp", "nature", "impala", "rows"]
 
 # Images of which a side is shorter are too small for the network of Mnih et al.
 NATURE_SIDE = 36
@@ -32,6 +32,9 @@ _IMPALA = (16, 32, 32)
 
 # Features of numbers beside images.
 _NUMBER_FEATURES = 128
+
+# Features of a row of a table.
+_ROW_FEATURES = 64
 
 _HIDDEN_GAIN = math.sqrt(2)
 
@@ -72,6 +75,7 @@ class Decoder(nn.Module):
         num_numbers: how many numbers of an observation are not of images; if they are flat, all.
         images: in the order of the row.
         flat: as given.
+        shapes: of the parts that are not images, in the order of the row.
         norm: whitens the numbers; None: nothing does.
     """
 
@@ -80,6 +84,7 @@ class Decoder(nn.Module):
         self.flat = flat
         self.images = tuple(image_place(part) for part in obs_rows.parts if part.kind == "image")
         self._others = tuple(part for part in obs_rows.parts if part.kind != "image")
+        self.shapes = tuple(part.shape for part in self._others)
         self.num_numbers = sum(part.size for part in self._others)
         if flat:
             self.num_numbers += sum(place.part.size for place in self.images)
@@ -274,17 +279,87 @@ class HiddenLayers(nn.Module):
         return features
 
 
+class RowPooling(nn.Module):
+    """Features of tables: parts of two dimensions, whose rows are things of one kind, such as vehicles.
+
+    The first row is the agent's own. Each other one goes, beside the first, through the same two layers; in place of
+    the table stand its first row, and the maximum and the mean of these features over the other rows, which do not
+    depend on the order of the rows (Zaheer et al., "Deep Sets", 2017). The first row beside each other one is the
+    context that the queries of Leurent and Mercat, "Social Attention for Autonomous Decision-Making in Dense Traffic",
+    2019, give. A row of zeros is empty, and has no part in them. Numbers of other parts are left as they are.
+
+    Args:
+        shapes: of the parts whose numbers come side by side.
+        layer_norm, dropout, generator: see `HiddenLayers`.
+
+    Attributes:
+        size: length of the features.
+
+    Raises:
+        ValueError: no part is a table of two rows or more.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[tuple[int, ...]],
+        *,
+        layer_norm: bool,
+        dropout: float,
+        generator: torch.Generator | None,
+    ) -> None:
+        super().__init__()
+        self._shapes = shapes
+        self.tables = nn.ModuleList()
+        self.size = 0
+        for shape in shapes:
+            self.size += shape[-1] if _is_table(shape) else math.prod(shape)
+            if _is_table(shape):
+                layers = HiddenLayers(
+                    [2 * shape[1], _ROW_FEATURES, _ROW_FEATURES],
+                    "relu",
+                    layer_norm=layer_norm,
+                    dropout=dropout,
+                    generator=generator,
+                )
+                self.size += 2 * layers.size
+                self.tables.append(layers)
+        if not self.tables:
+            raise ValueError(
+                "the encoder rows is for tables (numbers of two dimensions, at least two rows), the observations have"
+                f" {', '.join(map(str, shapes)) or 'images alone'}: set encoder to auto"
+            )
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        """Features float [B, size] of numbers float [B, N]."""
+        found = []
+        tables = iter(self.tables)
+        for part, shape in zip(numbers.split([*map(math.prod, self._shapes)], 1), self._shapes, strict=True):
+            if not _is_table(shape):
+                found.append(part)
+                continue
+            rows = part.unflatten(1, shape)
+            own, others = rows[:, 0], rows[:, 1:]
+            features = next(tables)(torch.cat([others, own.unsqueeze(1).expand_as(others)], 2))
+            is_there = (others != 0).any(2, keepdim=True)
+            # Features are not negative, so that zeros do not change the maximum.
+            features = features * is_there
+            mean = features.sum(1) / is_there.sum(1).clamp(min=1)
+            found += [own, features.amax(1), mean]
+        return torch.cat(found, 1)
+
+
 class Encoder(nn.Module):
     """Features of observations.
 
     Each image goes through an image network of its own and a linear layer to 512 (nature) or 256 features (impala);
     features and numbers side by side go through the hidden layers. Where there are both, numbers have a linear layer to
     128 features of their own, and the images' linear layer has layer normalisation: otherwise features of images, more
-    and larger, drown the numbers (a task that needs both took several times as many samples).
+    and larger, drown the numbers (a task that needs both took several times as many samples). With the kind "rows"
+    tables among the numbers go through `RowPooling` before all that.
 
     Args:
         decoder: of the rows; one that is flat gives no images.
-        kind: network for images; "auto": nature.
+        kind: network for images; "auto", "rows": nature.
         hidden: widths of the hidden layers; may be empty.
         activation: after each hidden layer.
         layer_norm: normalise the inputs of the activations of linear layers.
@@ -293,6 +368,9 @@ class Encoder(nn.Module):
 
     Attributes:
         size: length of the features.
+
+    Raises:
+        ValueError: "rows" where there is no table, or where numbers are whitened, which would fill empty rows.
     """
 
     def __init__(
@@ -311,12 +389,21 @@ class Encoder(nn.Module):
         places = () if decoder.flat else decoder.images
         self.images = nn.ModuleList()
         mixed = bool(size and places)
-        self.numbers = None
+        self.numbers: nn.Module | None = None
+        if kind == "rows":
+            if decoder.norm is not None:
+                raise ValueError(
+                    "the encoder rows takes observations as they are, for rows of zeros are empty ones: set"
+                    " normalize_obs to false"
+                )
+            pooling = RowPooling(decoder.shapes, layer_norm=layer_norm, dropout=dropout, generator=generator)
+            self.numbers, size = pooling, pooling.size
         if mixed:
-            self.numbers = HiddenLayers(
+            layers = HiddenLayers(
                 [size, _NUMBER_FEATURES], "relu", layer_norm=layer_norm, dropout=dropout, generator=generator
             )
-            size = self.numbers.size
+            self.numbers = layers if self.numbers is None else nn.Sequential(self.numbers, layers)
+            size = layers.size
         for place in places:
             network = (Impala if kind == "impala" else Nature)(place.shape, generator)
             head = HiddenLayers(
@@ -340,6 +427,10 @@ class Encoder(nn.Module):
             numbers = self.numbers(numbers)
         features: Tensor = self.hidden(torch.cat([numbers, *found], 1) if found else numbers)
         return features
+
+
+def _is_table(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 2 and shape[0] > 1
 
 
 def initialize(layer: nn.Module, gain: float, generator: torch.Generator | None) -> None:

@@ -260,7 +260,8 @@ class EncodedPolicy(TorchPolicy):
 
     def actor_architecture(self) -> dict[str, Any] | None:
         built = self._architecture
-        if self.decoder.images or built["layer_norm"] or self.obs_rows.size > MAX_OBS_DIM:
+        is_perceptron = not self.decoder.images and built["encoder"] != "rows"
+        if not is_perceptron or built["layer_norm"] or self.obs_rows.size > MAX_OBS_DIM:
             return None
         return {
             "kind": "discrete" if self.log_std is None else "gaussian",

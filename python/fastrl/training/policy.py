@@ -12,8 +12,9 @@ from torch import Tensor
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.distributions import mask_logits, sample_actions
+from fastrl.networks.encoded_q import EncodedQ
 from fastrl.networks.policy_network import EncodedPolicy
-from fastrl.networks.q_network import QNetwork
+from fastrl.networks.q_network import ActionValues, QNetwork
 from fastrl.networks.torch_actor import PolicyNet, policy_from_state
 from fastrl.training.checkpoint import CheckpointError, load_newest, unusable
 from fastrl.training.settings import table_of
@@ -68,12 +69,13 @@ def _is_of_vectors(policy: Mapping[str, Any]) -> bool:
     architecture, kind = policy.get("architecture", {}), policy.get("kind")
     if kind == QNetwork.kind:
         return len(architecture["obs_shape"]) == 1
-    return "obs_dim" in architecture or kind == EncodedPolicy.kind
+    return "obs_dim" in architecture or kind in (EncodedPolicy.kind, EncodedQ.kind)
 
 
-def _network_of(policy: Mapping[str, Any]) -> PolicyNet | QNetwork:
-    if policy.get("kind") == QNetwork.kind:
-        return QNetwork.from_state(policy)
+def _network_of(policy: Mapping[str, Any]) -> PolicyNet | QNetwork | EncodedQ:
+    for kind in (QNetwork, EncodedQ):
+        if policy.get("kind") == kind.kind:
+            return kind.from_state(policy)
     network = policy_from_state(policy)
     return network.blind() if isinstance(network, ActorCritic) else network
 
@@ -116,7 +118,7 @@ class Policy:
             self.obs_dim = network.obs_rows.size
             if network.obs_rows.dtype != np.float32:
                 raise ValueError("its observations have images")
-        self.state_size = 0 if isinstance(network, ActorCritic | QNetwork) else network.state_size
+        self.state_size = 0 if isinstance(network, ActorCritic | ActionValues) else network.state_size
         self._box = None if network.log_std is None else Actions.from_state(state["policy"]["action_space"])
         # Checkpoints list the actions only if the policy uses some of them.
         own = range(0 if self._box is not None else network.num_actions)
@@ -210,7 +212,7 @@ class Policy:
         if found != expected:
             hint = ", zeros at the start of an episode" if self.state_size else ""
             raise ValueError(f"states should be {expected}{hint}, got {found}")
-        if states is None or isinstance(self._network, ActorCritic | QNetwork):
+        if states is None or isinstance(self._network, ActorCritic | ActionValues):
             return self._network.outputs(rows)
         before = torch.from_numpy(states).to(self._device)
         outputs, _, after = self._network.sequences(rows, torch.tensor([len(rows)]), before)
