@@ -10,6 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from link_cases import assert_no_links, assert_traffic_is_undisturbed
 from link_model import slow_model
 from numpy.typing import NDArray
 
@@ -182,21 +183,9 @@ def test_what_is_received_at_once_is_what_is_seen(env_id: str, connected: bool) 
 
 @each_id
 def test_links_do_not_disturb_the_traffic(env_id: str) -> None:
-    seen = []
-    for comms in ("perfect", "range", "37885"):
-        env = make(env_id, 3, comms, max_agents=6, duration=15)
-        env.reset(seed=5)
-        rng = np.random.default_rng(2)
-        cars = []
-        for _ in range(30):
-            env.step(draw(env, rng))
-            cars.append([env.scene(i).cars() for i in range(3)])
-        seen.append(cars)
-    for other in seen[1:]:
-        for ours, theirs in zip(seen[0], other, strict=True):
-            for a, b in zip(ours, theirs, strict=True):
-                for name in a:
-                    np.testing.assert_array_equal(a[name], b[name])
+    assert_traffic_is_undisturbed(
+        lambda comms: make(env_id, 3, comms, max_agents=6, duration=15), draw, steps=30
+    )
 
 
 @each_id
@@ -462,10 +451,7 @@ def test_unusable_options_are_named(options: Any, kind: Any, message: str) -> No
 
 def test_perfect_worlds_have_no_links() -> None:
     env = make(comms="perfect")
-    env.reset(seed=0)
-    for call in (env.comms, env.links):
-        with pytest.raises(ValueError, match="there are no links with comms='perfect'"):
-            call()
+    assert_no_links(env)
     assert env.scene(0).links()["quality"].size == 0
     assert "comms" not in env.step(np.full((1, 15), IDLE))[-1]
     assert not set(STATISTICS) & env.episodes().keys()

@@ -9,6 +9,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from link_cases import assert_no_links, assert_traffic_is_undisturbed
 from link_model import around_a_corner, no_building, slow_model
 from numpy.typing import NDArray
 
@@ -128,20 +129,7 @@ def test_perfect_is_as_without_and_what_is_received_at_once_is_what_is_seen(name
 
 @each_world
 def test_links_do_not_disturb_the_traffic(name: str) -> None:
-    seen = []
-    for comms in ("perfect", "range", "37885"):
-        env = make(name, 3, comms)
-        env.reset(seed=5)
-        rng = np.random.default_rng(2)
-        cars = []
-        for _ in range(15):
-            env.step(draw(env, rng))
-            cars += [env.scene(i).cars() for i in range(3)]
-        seen.append(cars)
-    for other in seen[1:]:
-        for a, b in zip(seen[0], other, strict=True):
-            for key in a:
-                np.testing.assert_array_equal(a[key], b[key])
+    assert_traffic_is_undisturbed(lambda comms: make(name, 3, comms), draw, steps=15)
 
 
 def test_agents_know_what_they_have_received() -> None:
@@ -372,8 +360,4 @@ def test_unusable_options_are_named(options: Any, message: str) -> None:
 
 
 def test_perfect_worlds_have_no_links() -> None:
-    env = make(comms="perfect")
-    env.reset(seed=0)
-    for call in (env.comms, env.links):
-        with pytest.raises(ValueError, match="there are no links with comms='perfect'"):
-            call()
+    assert_no_links(make(comms="perfect"))

@@ -11,6 +11,7 @@ import pytest
 from gymnasium.spaces import Tuple
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
+from saved_states import assert_a_state_continues
 
 from fastrl.envs.registration import make_multi
 from fastrl.envs.traffic.roads import RoadVectorEnv, default_config
@@ -62,23 +63,7 @@ def test_vectors_play_as_single_environments(id: str) -> None:  # noqa: A002
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_states_continue_as_they_were(id: str, mode: AutoresetMode) -> None:  # noqa: A002
     env, twin = (RoadVectorEnv(4, id=id, autoreset_mode=mode, num_threads=1) for _ in range(2))
-    env.reset(seed=1)
-    env.action_space.seed(2)
-    actions = [env.action_space.sample() for _ in range(24)]
-
-    def play(env: RoadVectorEnv, some: list[Any]) -> list[Any]:
-        found = []
-        for action in some:
-            obs, rewards, terminations, truncations, _ = env.step(action)
-            found.append((obs, rewards, terminations, truncations))
-            ended = terminations | truncations
-            if mode is AutoresetMode.DISABLED and ended.any():
-                env.reset(options={"reset_mask": ended})
-        return found
-
-    play(env, actions[:8])
-    twin.load_state(env.save_state())
-    np.testing.assert_equal(play(twin, actions[8:]), play(env, actions[8:]))
+    assert_a_state_continues(env, twin, steps=24, before=8)
     with pytest.raises(ValueError, match="state"):
         RoadVectorEnv(4, id="roundabout-v0", autoreset_mode=mode).load_state(env.save_state())
 

@@ -15,6 +15,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from saved_states import assert_a_state_continues
 
 from fastrl.envs.adapters import parallel_env
 from fastrl.envs.registration import make_multi
@@ -203,23 +204,7 @@ def test_states_continue_as_they_were(mode: AutoresetMode, tmp_path: Path) -> No
         SumoRoadVectorEnv(3, demand=demand, config={"duration": 8}, autoreset_mode=mode, num_threads=threads)
         for threads in (1, 2)
     )
-    env.reset(seed=1)
-    env.action_space.seed(2)
-    actions = [env.action_space.sample() for _ in range(40)]
-
-    def play(env: SumoRoadVectorEnv, some: list[Any]) -> list[Any]:
-        found = []
-        for action in some:
-            obs, rewards, terminations, truncations, _ = env.step(action)
-            found.append((obs, rewards, terminations, truncations))
-            ended = terminations | truncations
-            if mode is AutoresetMode.DISABLED and ended.any():
-                env.reset(options={"reset_mask": ended})
-        return found
-
-    play(env, actions[:10])
-    twin.load_state(env.save_state())
-    np.testing.assert_equal(play(twin, actions[10:]), play(env, actions[10:]))
+    assert_a_state_continues(env, twin, steps=40, before=10)
     with pytest.raises(ValueError, match="state"):
         SumoRoadVectorEnv(3, autoreset_mode=mode).load_state(env.save_state())
 
