@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import fastrl
 from fastrl.model import Model
 from fastrl.tasks.traffic.film import TrafficFilms
 
@@ -45,10 +46,11 @@ def commands(page: Path) -> list[list[str]]:
 
 
 def with_small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes `learn` and `evaluate` of models, and films, take a fraction of what a page asks for."""
-    learn, evaluate = Model.learn, Model.evaluate
+    """Makes `learn` and `evaluate` of models, searches and films take a fraction of what a page asks for."""
+    learn, evaluate, tune = Model.learn, Model.evaluate, fastrl.tune
 
     def short(self: Model, total_timesteps: int | None = None, **options: Any) -> Model:
+        options.pop("ranks", None)  # processes of their own
         if options.get("total_episodes") is not None:
             options["total_episodes"] = min(options["total_episodes"], EPISODES)
         else:
@@ -58,6 +60,12 @@ def with_small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     def scored(self: Model, episodes: int = EPISODES, **options: Any) -> tuple[float, float]:
         return evaluate(self, min(episodes, EPISODES), **options)
 
+    def searched(env: str, **options: Any) -> Any:
+        small = {"trials": 1, "n_workers": 1, "confirm": 0, "report_episodes": 0, "method": "random"}
+        steps = {"total_timesteps": TIMESTEPS, "run__eval_episodes": EPISODES, "num_envs": 4}
+        return tune(env, **options | small | steps)
+
+    monkeypatch.setattr(fastrl, "tune", searched)
     monkeypatch.setattr(TrafficFilms, "fps", 2.0)
     monkeypatch.setattr(Model, "learn", short)
     monkeypatch.setattr(Model, "evaluate", scored)
