@@ -100,7 +100,8 @@ def test_ppo_beside_stable_baselines3(activation, record):
     ours.watch.reset()
     speeds = measure_in_turns({"fastrl": ours.round, "Stable-Baselines3": theirs.round}, ROUNDS)
     total = sum(ours.watch.seconds.values())
-    about = f"{NUM_ENVS} environments, {torch.get_num_threads()} threads, the first two million steps"
+    steps = (ROUNDS + 1) * UPDATES * config.num_steps * NUM_ENVS
+    about = f"{NUM_ENVS} environments, {torch.get_num_threads()} threads, the first {steps / 1e6:.1f} million steps."
     record(
         "Training by PPO on CAGE 2", "steps/s", [Case(f"2x64 {activation}", speeds)], ["fastrl"], about=about
     )

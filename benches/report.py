@@ -81,10 +81,10 @@ def page(found: Sequence[Section], source: str) -> str:
     if len(everywhere) == 1:
         parts.append(f"All of them: {next(iter(everywhere))}.\n")
     for section in found:
-        parts += [f"## {section.first.title}\n", _conditions(section, len(everywhere) > 1)]
-        for number, cases in enumerate(section.tables()):
+        parts += [f"## {section.first.title}\n", conditions(section, len(everywhere) > 1)]
+        for number, table in enumerate(tables(section)):
             parts += [
-                *_tables(cases, section.first),
+                table,
                 f"![{section.first.title}, {section.first.unit}]({CHARTS}/{section.chart(number)})\n",
             ]
     return "\n".join(part for part in parts if part)
@@ -99,7 +99,8 @@ def _setup(result: Benchmark) -> str:
     return f"{where}; {', '.join(' '.join(each) for each in result.versions.items())}"
 
 
-def _conditions(section: Section, with_setup: bool) -> str:
+def conditions(section: Section, with_setup: bool) -> str:
+    """Paragraphs that say what was measured, by which command and when; with the machine and versions if wanted."""
     first = section.first
     loads = [str(result.machine["load"][0]) for result in section.results]
     left_out = {name: reason for result in section.results for name, reason in result.left_out.items()}
@@ -121,10 +122,16 @@ def is_long(cases: Sequence[Case]) -> bool:
     return len(cases) > len(cases[0].rates) + 1
 
 
-def _tables(cases: Sequence[Case], result: Benchmark) -> list[str]:
+def tables(section: Section) -> list[str]:
+    """Rates and ratios of each table of a section, in Markdown."""
+    return [_tables(cases, section.first) for cases in section.tables()]
+
+
+def _tables(cases: Sequence[Case], result: Benchmark) -> str:
     if is_long(cases):
-        return [_long_table(cases, result)]
-    return [_rates_table(cases, result.unit), _ratio_table(cases, result)]
+        return _long_table(cases, result)
+    parts = _rates_table(cases, result.unit), _ratio_table(cases, result)
+    return "\n".join(part for part in parts if part)
 
 
 def _long_table(cases: Sequence[Case], result: Benchmark) -> str:

@@ -2,7 +2,8 @@
 
 A file holds one benchmark: cases (such as sizes of records), in each the rates of all contenders, one a round. Rounds
 are measured in turns, so contenders are compared round by round: a ratio is the median over the rounds of our rate
-divided by the other one's (of seconds: theirs by ours), with its quartiles. ``FORMAT`` names the version of the layout, which `to_tree` writes:
+divided by the other one's (of seconds: theirs by ours), with its quartiles. ``FORMAT`` names the version of the layout,
+which `to_tree` writes:
 
 - ``topic``, ``name``, ``title``, ``unit``, ``about``: identification and meaning of the numbers;
 - ``better``: ``higher``, as in files without it, or ``lower``, as of seconds and memory;
@@ -235,10 +236,16 @@ def read_all(folder: Path) -> list[Benchmark]:
         raise ResultError(
             f"{folder}: no results (*.json) in this folder; fastrl bench --out {folder} writes some"
         )
-    return [_read(file) for file in files]
+    return [read(file) for file in files]
 
 
-def _read(file: Path) -> Benchmark:
+def read(file: Path) -> Benchmark:
+    """The result in a file.
+
+    Raises:
+        ResultError: it is something else; names the file.
+        OSError: it cannot be read.
+    """
     try:
         return Benchmark.from_tree(json.loads(file.read_text(encoding="utf-8")))
     except (ResultError, ValueError) as error:
