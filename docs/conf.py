@@ -23,6 +23,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "fastrl_docstrings",
+    "fastrl_results",
     "fastrl_tables",
 ]
 exclude_patterns = ["_*"]

@@ -1,0 +1,125 @@
+"""Sphinx directives that show results from data files.
+
+`{results} gym-ppo`: a table of trainings with their seeds and spread, from `docs/benchmarks/results/gym-ppo.toml`.
+`{speed} envs-cage2`: tables of a measurement, from `docs/benchmarks/data/envs-cage2.json` (`fastrl bench`, pytest).
+
+A file of results has `score`, what the numbers are; `digits` of them after the point; if known, `date`, `unit` and
+`mark`, the heading of marks that groups have. Each of its `groups` has trainings that differ in the seed alone: some of
+`environment`, `command` and `contender` that say which, `steps` of training, a `mark`, a `note`, `digits` of its own,
+`cpu_seconds` (one number, or the least and the most), and `runs`: a `score` each, and if known its `seed` and its
+`cpu_seconds`.
+"""
+
+import statistics
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from fastrl.benchmarks.results import read
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benches"))
+import report
+
+DOCS = Path(__file__).resolve().parent.parent
+RESULTS, DATA = DOCS / "benchmarks" / "results", DOCS / "benchmarks" / "data"
+NAMES = ("environment", "command", "contender", "steps", "mark", "seeds", "scores", "mean", "cpu_seconds")
+HEADINGS = {"contender": "", "scores": "each seed", "mean": "mean", "cpu_seconds": "CPU seconds"}
+COUNTS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_directive("results", Results)
+    app.add_directive("speed", Speed)
+    return {"parallel_read_safe": True}
+
+
+class Results(SphinxDirective):
+    """A table of trainings with seeds and spread."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        file = RESULTS / f"{self.arguments[0]}.toml"
+        self.env.note_dependency(str(file))
+        return self.parse_text_to_nodes(results_table(tomllib.loads(file.read_text(encoding="utf-8"))))
+
+
+class Speed(SphinxDirective):
+    """Tables of a measurement, with its command, machine and date."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        file = DATA / f"{self.arguments[0]}.json"
+        self.env.note_dependency(str(file))
+        section = report.Section([read(file)])
+        text = [report.conditions(section, with_setup=True), *report.tables(section)]
+        return self.parse_text_to_nodes("\n".join(text))
+
+
+def results_table(tree: dict[str, Any]) -> str:
+    """A row a group, in Markdown, and a sentence that says what the numbers are."""
+    rows = [row(group, tree) for group in tree["groups"]]
+    used = [name for name in NAMES if any(cells.get(name) for cells in rows)]
+    headings = {**HEADINGS, "mark": tree.get("mark", "")}
+    lines = [[headings.get(name, name) for name in used], ["---"] * len(used)]
+    lines += [[cells.get(name, "") for name in used] for cells in rows]
+    score = tree["score"]
+    about = [f"{score[0].upper()}{score[1:]}; ± is the standard deviation over seeds."]
+    if "date" in tree:
+        about.append(
+            f"Measured on {tree['date']:%-d %B %Y}." if hasattr(tree["date"], "year") else f"{tree['date']}."
+        )
+    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", " ".join(about)])
+
+
+def row(group: dict[str, Any], tree: dict[str, Any]) -> dict[str, str]:
+    """The cells of a group, by name."""
+    runs, unit = group["runs"], tree.get("unit", "")
+    digits = group.get("digits", tree["digits"])
+    scores = [run["score"] for run in runs]
+    mean = f"{statistics.fmean(scores):,.{digits}f}"
+    if len(scores) > 1:
+        mean += f" ± {statistics.stdev(scores):,.{digits}f}"
+    steps = group.get("steps", "")
+    cells = {
+        "environment": group.get("environment", ""),
+        "command": f"`{group['command']}`" if "command" in group else "",
+        "contender": group.get("contender", ""),
+        "steps": f"{steps:,}" if isinstance(steps, int) else steps,
+        "mark": f"{group['mark']:,}" if isinstance(group.get("mark"), int) else str(group.get("mark", "")),
+        "seeds": seeds(runs),
+        "scores": ", ".join(f"{score:,.{digits}f}" for score in scores) + unit,
+        "mean": mean + unit,
+        "cpu_seconds": seconds(group),
+    }
+    if "note" in group:
+        first = next(name for name in NAMES if cells[name])
+        cells[first] += f" ({group['note']})"
+    return cells
+
+
+def seeds(runs: list[dict[str, Any]]) -> str:
+    """The seeds: `0 to 4`, `0, 2`, or how many there are."""
+    known = [run["seed"] for run in runs if "seed" in run]
+    if len(known) < len(runs):
+        return COUNTS[len(runs) - 1]
+    if len(known) > 3 and known == list(range(known[0], known[-1] + 1)):
+        return f"{known[0]} to {known[-1]}"
+    return ", ".join(map(str, known))
+
+
+def seconds(group: dict[str, Any]) -> str:
+    """The least and the most of a run."""
+    known = [run["cpu_seconds"] for run in group["runs"] if "cpu_seconds" in run] or group.get(
+        "cpu_seconds", []
+    )
+    if not known:
+        return ""
+    least, most = min(known), max(known)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
