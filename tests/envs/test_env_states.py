@@ -27,6 +27,16 @@ from fastrl.envs import (
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.registration import make_multi
 
+
+def few_agents() -> MultiAgentVectorEnv:
+    """A crossing whose difficulty has been changed."""
+    env = make_multi(
+        "fastrl/intersection-multi-agent-v2", 2, config={"controlled_vehicles": 3}, num_threads=1
+    )
+    env.set_difficulty(num_agents=2, density=0.3)
+    return env
+
+
 MAKERS: dict[str, Callable[[], NativeVectorEnv | MultiAgentVectorEnv]] = {
     "cage2": lambda: Cage2VectorEnv(2, red_agent="mix", num_threads=1),
     "cage2 with Python's draws": lambda: Cage2VectorEnv(2, random="python", num_threads=1),
@@ -34,6 +44,7 @@ MAKERS: dict[str, Callable[[], NativeVectorEnv | MultiAgentVectorEnv]] = {
     "highway": lambda: HighwayVectorEnv(2, config={"vehicles_count": 4}, num_threads=1),
     "ring": lambda: RingVectorEnv(2, num_threads=1, warmup_steps=1, horizon=20),
     "coop": lambda: make_multi("fastrl/coop-merge-v0", 2, max_agents=3, background=2, num_threads=1),
+    "crossing with few agents": few_agents,
 }
 
 

@@ -2,11 +2,17 @@
 
 import json
 import math
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import imageio.v3 as iio
 import pytest
+from small_runs import differences
 from traffic_runs import small
+from waiting import wait_until
 
 import fastrl
 from fastrl.cli.main import main
@@ -207,3 +213,71 @@ def test_mistakes_are_told_in_a_line(
 ) -> None:
     assert refusal(capsys, *arguments, f"--run-dir={tmp_path / 'run'}") == line
     assert not (tmp_path / "run").exists()
+
+
+# The crossing with some of everything: a curriculum, links, three vehicles.
+WHOLE = (
+    "--vehicles=3",
+    "--total-episodes=240",
+    "--env-options",
+    "comms=37885",
+    'comms_options={"selection": "agent", "slots": 2}',
+    "--curriculum.mode=auto",
+    "--curriculum.start-vehicles=1",
+    "--curriculum.levels=2",
+    "--curriculum.window=6",
+    "--curriculum.up=0.2",
+    "--curriculum.down=0.1",
+)
+CLOCKS = ("second", "share", "fps", "elapsed")
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    """The rows of a run without what clocks measure."""
+    kept = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not any(word in k for word in CLOCKS)} for row in kept]
+
+
+def test_a_curriculum_brings_more_vehicles_and_traffic(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(CROSSING, run, *WHOLE) == 0
+    seen = {
+        (row["curriculum/level"], row["curriculum/vehicles"], row["curriculum/density"]) for row in rows(run)
+    }
+    assert seen == {(0, 1, 0.5), (1, 2, 0.75), (2, 3, 1.0)}
+
+
+def test_killed_and_resumed_it_ends_with_the_same_bits(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert train(CROSSING, whole, *WHOLE, "--run.checkpoint-seconds=0") == 0
+    command = [sys.executable, "-m", "fastrl", "train", CROSSING, *few("ippo", *WHOLE)]
+    process = subprocess.Popen(
+        [*command, "--run.checkpoint-seconds=0", f"--run-dir={killed}"], stdout=subprocess.DEVNULL
+    )
+    wait_until(lambda: len(list((killed / "checkpoints").glob("*0*"))) > 0 or process.poll() is not None)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (killed / "summary.json").exists()
+    assert main(["train", "--resume", str(killed)]) == 0
+    states = [load_newest(run)[1] for run in (killed, whole)]
+    for state in states:
+        del state["seconds"], state["parts"], state["config"]
+    assert differences(*states) == []
+    assert rows(killed) == rows(whole)
+
+
+def test_it_trains_while_the_simulation_runs_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train("fastrl/roundabout-v0", run, "--vehicles=2", "--online", "--online.speed=0") == 0
+    assert rows(run)[-1]["collect/simulated"] > 0
+
+
+def test_a_run_is_filmed_with_its_links(tmp_path: Path) -> None:
+    run, film, ages = tmp_path / "run", tmp_path / "film.gif", tmp_path / "ages.png"
+    assert train(CROSSING, run, "--env-options", "comms=range") == 0
+    assert main(["render", str(run), f"--out={film}", f"--ages={ages}", "--fps=2"]) == 0
+    pictures = iio.imread(film)
+    assert pictures.shape[0] > 4
+    assert pictures.shape[1:] == (600, 600, 3)
+    assert (pictures[0] != pictures[-1]).any()
+    assert ages.stat().st_size > 1000

@@ -533,6 +533,12 @@ class RoadVec(_Vec):
     def comms(self, out: NDArray[np.float64]) -> None:
         """As `CoopVec.comms`."""
 
+    def set_difficulty(
+        self, num_agents: NDArray[np.int64] | None = None, density: NDArray[np.float64] | None = None
+    ) -> None:
+        """Sets agents and density of each environment's coming episodes, [N] each, at most those of the options, which
+        have density 1. It multiplies the numbers and the rates of the other vehicles. ValueError: out of range."""
+
     def links(self, env: int) -> dict[str, NDArray[Any]]:
         """As `CoopVec.links`."""
 

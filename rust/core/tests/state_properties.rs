@@ -26,8 +26,8 @@ use fastrl_core::traffic::raster::{View, draw};
 use fastrl_core::traffic::ring::config::{Config as RingConfig, Drive};
 use fastrl_core::traffic::ring::env::Ring;
 use fastrl_core::traffic::roads::links::Comms;
-use fastrl_core::traffic::roads::registry;
 use fastrl_core::traffic::roads::scenario::Options;
+use fastrl_core::traffic::roads::template::Template;
 use fastrl_core::traffic::roads::{Config as RoadConfig, Ends, RoadEnv};
 use fastrl_core::traffic::scene::Scenic;
 use fastrl_core::traffic::v2x::V2x;
@@ -410,7 +410,8 @@ fn linked_roads(
     comms: Option<Comms>,
 ) -> RoadEnv {
     let numbers = options.iter().map(|&(key, values)| (key.into(), values.to_vec())).collect();
-    let scenario = registry::make(scenario, &Options(numbers)).unwrap();
+    let template = Template::new(scenario, Options(numbers));
+    let scenario = template.full().unwrap();
     RoadEnv::new(Arc::new(RoadConfig {
         simulation_frequency: 5.0,
         policy_frequency: 1.0,
@@ -424,7 +425,8 @@ fn linked_roads(
         agents: scenario.controlled(),
         ends,
         connected: true,
-        scenario: Arc::from(scenario),
+        scenario,
+        template,
         comms,
     }))
 }

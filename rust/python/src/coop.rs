@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use fastrl_binding::arrays::readable;
 use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
 use fastrl_core::env::{ActionKind, Env};
@@ -13,6 +12,7 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::difficulty;
 use crate::episodes;
 use crate::links;
 use crate::scene::{self, TrafficScene};
@@ -174,22 +174,14 @@ impl CoopVec {
         num_agents: Option<&Bound<'_, PyAny>>,
         density: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let n = self.num_envs();
-        let agents = num_agents.map(|a| readable::<i64>("num_agents", a, &[n])).transpose()?;
-        let density = density.map(|a| readable::<f64>("density", a, &[n])).transpose()?;
-        // SAFETY: checked, nothing here writes to any array, and they are the caller's for the length of this call.
-        let (agents, density) = unsafe { (agents.map(|a| a.slice()), density.map(|a| a.slice())) };
-        let change = |i: usize, old: Difficulty| Difficulty {
-            // A negative number is refused as 0 is.
-            agents: agents.map_or(old.agents, |all| usize::try_from(all[i]).unwrap_or(0)),
-            density: density.map_or(old.density, |all| all[i]),
-        };
-        for i in 0..n {
-            change(i, Difficulty { agents: 1, density: 1.0 }).check(&self.config).map_err(PyValueError::new_err)?;
+        let changes = difficulty::changes(self.num_envs(), num_agents, density)?;
+        for change in &changes {
+            let tried = change.of(Difficulty { agents: 1, density: 1.0 });
+            tried.check(&self.config).map_err(PyValueError::new_err)?;
         }
         self.venv.with(py, |venv| {
-            for (i, env) in venv.envs_mut().enumerate() {
-                env.set_difficulty(change(i, env.difficulty()));
+            for (env, change) in venv.envs_mut().zip(&changes) {
+                env.set_difficulty(change.of(env.difficulty()));
             }
             Ok(())
         })

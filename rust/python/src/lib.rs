@@ -6,6 +6,7 @@ mod cage2;
 mod cage2_memory;
 mod cage2_workflow;
 mod coop;
+mod difficulty;
 mod episodes;
 mod errors;
 mod highway;

@@ -8,18 +8,20 @@ use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
 use fastrl_core::env::{ActionKind, Env};
 use fastrl_core::traffic::action::LastAction;
+use fastrl_core::traffic::difficulty::Difficulty;
 use fastrl_core::traffic::links::account::Account;
 use fastrl_core::traffic::map::RoadMap;
 use fastrl_core::traffic::observation::{Column, Feature, Observation};
 use fastrl_core::traffic::roads::links::Comms;
-use fastrl_core::traffic::roads::registry;
-use fastrl_core::traffic::roads::scenario::Options;
+use fastrl_core::traffic::roads::scenario::{Options, Scenario};
+use fastrl_core::traffic::roads::template::Template;
 use fastrl_core::traffic::roads::{Config, Ends, RoadEnv};
 use numpy::PyArray1;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::difficulty;
 use crate::episodes;
 use crate::highway::driver_from_name;
 use crate::highway_options;
@@ -87,7 +89,8 @@ impl RoadVec {
                 return Err(PyValueError::new_err(format!("{name}: expected a number above 0, got {number}")));
             }
         }
-        let scenario = registry::make(scenario, &Options(options)).map_err(PyValueError::new_err)?;
+        let template = Template::new(scenario, Options(options));
+        let scenario = template.full().map_err(PyValueError::new_err)?;
         let (action, target_speeds) = highway_options::action(action)?;
         let mut observation = highway_options::observation(observation, 1.0 / policy_frequency)?;
         let period = 1.0 / policy_frequency;
@@ -116,7 +119,8 @@ impl RoadVec {
             agents: if shared { 1 } else { scenario.controlled() },
             ends: ends_from_name(ends)?,
             connected,
-            scenario: Arc::from(scenario),
+            scenario,
+            template,
             comms,
         });
         let make = || RoadEnv::new(config.clone());
@@ -257,6 +261,35 @@ impl RoadVec {
     /// Statistics of the last message of each agent, [num_envs * num_agents, 4]; NaN of agents that do not act.
     fn comms(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
         links::statistics(py, &self.venv, self.config.agents, out, |env| env.episode().links.as_ref())
+    }
+
+    #[pyo3(signature = (num_agents=None, density=None))]
+    fn set_difficulty(
+        &self,
+        py: Python<'_>,
+        num_agents: Option<&Bound<'_, PyAny>>,
+        density: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let changes = difficulty::changes(self.num_envs(), num_agents, density)?;
+        let refused = self.venv.with(py, |venv| {
+            let wanted: Vec<_> = venv.envs().zip(&changes).map(|(env, change)| change.of(env.difficulty())).collect();
+            // Environments of the same difficulty share a scenario. All are made before anything changes.
+            let mut scenarios: Vec<(Difficulty, Arc<dyn Scenario>)> = Vec::new();
+            for &difficulty in &wanted {
+                if scenarios.iter().all(|&(other, _)| other != difficulty) {
+                    match self.config.scenario_at(difficulty) {
+                        Ok(scenario) => scenarios.push((difficulty, scenario)),
+                        Err(message) => return Ok(Some(message)),
+                    }
+                }
+            }
+            for (env, difficulty) in venv.envs_mut().zip(wanted) {
+                let (_, scenario) = scenarios.iter().find(|(other, _)| *other == difficulty).expect("it was made");
+                env.set_difficulty(difficulty, scenario.clone());
+            }
+            Ok(None)
+        })?;
+        refused.map_or(Ok(()), |message| Err(PyValueError::new_err(message)))
     }
 
     fn links<'py>(&self, py: Python<'py>, env: usize) -> PyResult<Bound<'py, PyDict>> {

@@ -9,6 +9,7 @@ mod check;
 mod collision;
 pub mod controller;
 pub mod coop;
+pub mod difficulty;
 mod dynamics;
 pub mod highway;
 mod kinematics;

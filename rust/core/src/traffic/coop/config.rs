@@ -1,8 +1,7 @@
 //! Options of a cooperative environment. They are fixed while it lives, except for the [`Difficulty`] of each episode.
 
-use serde::{Deserialize, Serialize};
-
 use crate::env::ActionKind;
+pub use crate::traffic::difficulty::Difficulty;
 use crate::traffic::links::config as links;
 
 /// Metres between two vehicles of a lane at density 1, in the mean.
@@ -258,24 +257,10 @@ impl Config {
     }
 }
 
-/// The options that may change from episode to episode.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Difficulty {
-    pub agents: usize,
-    /// Density of the background traffic: 1 is the configured number of vehicles on the same stretch.
-    pub density: f64,
-}
-
 impl Difficulty {
     /// Checks every option; the error names the first that is out of range.
     pub fn check(&self, config: &Config) -> Result<(), String> {
-        if !(1..=config.max_agents).contains(&self.agents) {
-            return Err(format!("num_agents: expected 1 to {} (max_agents), got {}", config.max_agents, self.agents));
-        }
-        if !(0.0..=MAX_DENSITY).contains(&self.density) {
-            return Err(format!("density: expected 0 to {MAX_DENSITY}, got {}", self.density));
-        }
-        Ok(())
+        self.check_within(config.max_agents, "max_agents", MAX_DENSITY)
     }
 
     /// All vehicles of an episode.

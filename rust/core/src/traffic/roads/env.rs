@@ -8,10 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::links::Comms;
 use super::scenario::{Ends, MOST_PARTS, Parts, Place, Scenario};
+use super::template::Template;
 use super::world::World;
 use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure};
 use crate::memory::arrays;
 use crate::traffic::action::{ActionType, LastAction};
+use crate::traffic::difficulty::Difficulty;
 use crate::traffic::links::LinkState;
 use crate::traffic::links::account::Account as LinkAccount;
 use crate::traffic::links::choice::Choice;
@@ -47,6 +49,8 @@ pub struct Config {
     /// `neighbour_vehicles_connected_lanes`.
     pub connected: bool,
     pub scenario: Arc<dyn Scenario>,
+    /// What `scenario` was made of, and easier ones are.
+    pub template: Template,
     /// The radio links between agents; `None`: they see each other as they are. Observations are tables then.
     pub comms: Option<Comms>,
 }
@@ -55,6 +59,12 @@ impl Config {
     /// Numbers of an agent's observation: those of [`Config::observation`], then the powers that it sensed.
     fn obs_len(&self) -> usize {
         self.observation.len() + self.comms.as_ref().map_or(0, |comms| comms.links.sensed_len())
+    }
+
+    /// The scenario of a difficulty; the error says why there is none. Episodes can be easier than configured only.
+    pub fn scenario_at(&self, difficulty: Difficulty) -> Result<Arc<dyn Scenario>, String> {
+        difficulty.check_within(self.agents, "controlled_vehicles", 1.0)?;
+        self.template.at(difficulty)
     }
 }
 
@@ -75,6 +85,9 @@ pub struct Episode {
     seen: Vec<f32>,
     /// With [`Config::comms`] only.
     pub links: Option<LinkState>,
+    /// Difficulty of this episode and of coming ones; `None`: as configured.
+    difficulty: Option<Difficulty>,
+    next_difficulty: Option<Difficulty>,
     steps: u32,
     account: Account,
     /// Episodes so far, and what became of the last.
@@ -86,6 +99,9 @@ pub struct Episode {
 
 pub struct RoadEnv {
     config: Arc<Config>,
+    /// Of this episode and of coming ones.
+    scenario: Arc<dyn Scenario>,
+    next_scenario: Arc<dyn Scenario>,
     episode: Episode,
 }
 
@@ -104,13 +120,43 @@ impl RoadEnv {
             orders: vec![Vec::new(); config.agents],
             seen: Vec::new(),
             links: config.comms.is_some().then(|| LinkState::new(0)),
+            difficulty: None,
+            next_difficulty: None,
             steps: 0,
             account: Account::new(config.agents),
             finished: 0,
             last: metrics::Episode::NONE,
             last_links: LinkAccount::default(),
         };
-        Self { config, episode }
+        let scenario = config.scenario.clone();
+        Self { config, next_scenario: scenario.clone(), scenario, episode }
+    }
+
+    /// The difficulty of coming episodes.
+    pub fn difficulty(&self) -> Difficulty {
+        self.episode.next_difficulty.unwrap_or(Difficulty { agents: self.config.agents, density: 1.0 })
+    }
+
+    /// Sets the difficulty of coming episodes. `scenario`: that of [`Config::scenario_at`] for it.
+    pub fn set_difficulty(&mut self, difficulty: Difficulty, scenario: Arc<dyn Scenario>) {
+        self.episode.next_difficulty = Some(difficulty);
+        self.next_scenario = scenario;
+    }
+
+    /// The scenarios of a state, of its episode and of the coming ones; the error says why there are none.
+    fn scenarios_of(&self, state: &Episode) -> Result<[Arc<dyn Scenario>; 2], String> {
+        let known = [(self.episode.difficulty, &self.scenario), (self.episode.next_difficulty, &self.next_scenario)];
+        let find = |wanted: Option<Difficulty>| match (wanted, known.iter().find(|(other, _)| *other == wanted)) {
+            (_, Some((_, scenario))) => Ok(Arc::clone(scenario)),
+            (None, None) => Ok(Arc::clone(&self.config.scenario)),
+            (Some(difficulty), None) => self.config.scenario_at(difficulty),
+        };
+        Ok([find(state.difficulty)?, find(state.next_difficulty)?])
+    }
+
+    /// Number of agents in the present episode.
+    fn present_agents(&self) -> usize {
+        self.episode.difficulty.map_or(self.config.agents, |difficulty| difficulty.agents)
     }
 
     pub fn config(&self) -> &Config {
@@ -134,7 +180,7 @@ impl RoadEnv {
     /// The parts of the reward of one controlled vehicle in the present state.
     fn own_parts(&self, agent: usize) -> Parts {
         let Episode { world, actions, .. } = &self.episode;
-        let scenario = &self.config.scenario;
+        let scenario = &self.scenario;
         let Some(vehicle) = world.vehicle_of(agent) else { return [0.0; MOST_PARTS] };
         if self.config.ends == Ends::Together && actions.len() > 1 && scenario.joins_actions() {
             return scenario.parts(world, vehicle, &LastAction::joined(actions));
@@ -155,12 +201,12 @@ impl RoadEnv {
 
     /// Number of the controlled vehicles that share the reward.
     fn sharing(&self) -> usize {
-        if self.config.scenario.shares_reward() { self.episode.world.agents().len() } else { 1 }
+        if self.scenario.shares_reward() { self.episode.world.agents().len() } else { 1 }
     }
 
     /// The reward of one controlled vehicle in the present state (`_agent_reward`).
     pub fn own_reward(&self, agent: usize) -> f64 {
-        self.config.scenario.reward(&self.own_parts(agent))
+        self.scenario.reward(&self.own_parts(agent))
     }
 
     /// The share of the last message of an agent in its reward.
@@ -174,13 +220,13 @@ impl RoadEnv {
     /// Returns whether the episode is over for one agent (`_agent_is_terminal`).
     pub fn is_done(&self, agent: usize) -> bool {
         let world = &self.episode.world;
-        world.vehicle_of(agent).is_none_or(|i| self.config.scenario.is_done(world, i))
+        world.vehicle_of(agent).is_none_or(|i| self.scenario.is_done(world, i))
     }
 
     /// Returns whether an agent has reached its goal.
     pub fn has_succeeded(&self, agent: usize) -> bool {
         let world = &self.episode.world;
-        world.vehicle_of(agent).is_none_or(|i| self.config.scenario.has_succeeded(world, i))
+        world.vehicle_of(agent).is_none_or(|i| self.scenario.has_succeeded(world, i))
     }
 
     /// Writes what an agent sees in the precision of `out`. False: the kind of observation is single, and nothing was
@@ -246,17 +292,18 @@ impl RoadEnv {
     }
 
     fn keeps_observations(&self) -> bool {
-        self.config.scenario.is_open() || self.config.observation.remembers()
+        self.scenario.is_open() || self.config.observation.remembers()
     }
 
     /// Lets the scenario add and remove vehicles.
     fn place(&mut self, change: impl FnOnce(&dyn Scenario, &mut Place<'_>)) {
-        let config = &self.config;
-        let Episode { world, rng, alive, .. } = &mut self.episode;
+        let Self { config, scenario, episode, .. } = self;
+        let Episode { world, rng, alive, difficulty, .. } = episode;
         let (frame, frames) = (1.0 / config.simulation_frequency, config.simulation_frequency as usize);
         let step = frame * config.frames as f64;
         let (agent, other, ends) = (config.agent, config.other, config.ends);
-        change(&*config.scenario, &mut Place { world, rng, agent, other, frame, frames, step, ends, alive });
+        let alive = &alive[..difficulty.map_or(alive.len(), |difficulty| difficulty.agents)];
+        change(&**scenario, &mut Place { world, rng, agent, other, frame, frames, step, ends, alive });
     }
 
     fn write_alive(&self, alive: &mut [u8]) {
@@ -289,7 +336,7 @@ impl RoadEnv {
     fn exchange(&mut self, choices: &[Option<Choice>]) {
         let Episode { world, alive, links, .. } = &mut self.episode;
         if let (Some(links), Some(comms)) = (links, &self.config.comms) {
-            let between = |a, b| self.config.scenario.has_building_between(a, b);
+            let between = |a, b| self.scenario.has_building_between(a, b);
             comms.exchange(links, world, alive, choices, between);
         }
     }
@@ -306,7 +353,7 @@ impl RoadEnv {
 
     /// Counts what has become of an agent that acts no more.
     fn settle(&mut self, agent: usize) {
-        let scenario = &self.config.scenario;
+        let scenario = &self.scenario;
         let Episode { world, account, .. } = &mut self.episode;
         // One whose vehicle has left the roads has arrived.
         let Some(vehicle) = world.vehicle_of(agent) else {
@@ -374,15 +421,18 @@ impl Env for RoadEnv {
     }
 
     fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]) {
+        self.episode.difficulty = self.episode.next_difficulty;
+        self.scenario = self.next_scenario.clone();
+        let agents = self.present_agents();
         self.episode.time = 0.0;
         self.episode.actions.fill(self.config.action.neutral_action());
-        self.episode.alive.fill(true);
+        self.episode.alive.iter_mut().enumerate().for_each(|(agent, alive)| *alive = agent < agents);
         self.episode.seen.clear();
         self.episode.world.clear();
         self.place(|scenario, place| scenario.populate(place));
-        (self.episode.steps, self.episode.account) = (0, Account::new(self.config.agents));
+        (self.episode.steps, self.episode.account) = (0, Account::new(agents));
         if let (Some(links), Some(comms)) = (&mut self.episode.links, &self.config.comms) {
-            links.reset(&comms.links, self.config.agents, self.config.agents);
+            links.reset(&comms.links, agents, agents);
         }
         self.exchange(&[]);
         self.draw(obs);
@@ -413,7 +463,7 @@ impl Env for RoadEnv {
             let n = self.sharing();
             let sum: f64 = (0..n).map(|agent| self.own_reward(agent)).sum();
             let world = &self.episode.world;
-            (self.config.scenario.is_over(world), sum / n as f64 + self.config.scenario.reward_of_others(world))
+            (self.scenario.is_over(world), sum / n as f64 + self.scenario.reward_of_others(world))
         } else {
             ((0..self.config.agents).all(|agent| !self.episode.alive[agent] || self.is_done(agent)), 0.0)
         };
@@ -475,8 +525,9 @@ impl Env for RoadEnv {
     fn check_state(&self, state: &Episode, phase: Phase) -> Result<(), String> {
         let config = &self.config;
         let began = phase != Phase::NeverReset;
-        let (controlled, landmarks) =
-            if began { (config.scenario.controlled(), config.scenario.landmarks()) } else { (0, 0) };
+        let [scenario, _] = self.scenarios_of(state)?;
+        let present = state.difficulty.map_or(config.agents, |difficulty| difficulty.agents);
+        let (controlled, landmarks) = if began { (scenario.controlled(), scenario.landmarks()) } else { (0, 0) };
         state.world.check(&self.episode.world, controlled, landmarks, config.agent)?;
         ensure(state.rng.is_sound(), "the random generator has an impossible state")?;
         let late = state.time >= config.duration;
@@ -491,13 +542,12 @@ impl Env for RoadEnv {
         let account = &state.account;
         let acting = state.alive.iter().filter(|&&alive| alive).count();
         let settled = account.crashed as usize + account.succeeded as usize;
-        let counted =
-            account.agents as usize == config.agents && settled <= config.agents - acting && state.finished < 1 << 62;
+        let counted = account.agents as usize == present && settled + acting <= present && state.finished < 1 << 62;
         ensure(counted, "the counters of the episode are impossible")?;
         match (&config.comms, &state.links) {
             (None, None) => {}
             (Some(comms), Some(links)) => {
-                let agents = if began { config.agents } else { 0 };
+                let agents = if began { present } else { 0 };
                 links.check(&comms.links, agents, agents)?;
             }
             _ => return Err("there are links without messages, or messages without links".into()),
@@ -509,6 +559,7 @@ impl Env for RoadEnv {
     }
 
     fn set_state(&mut self, state: Episode) {
+        [self.scenario, self.next_scenario] = self.scenarios_of(&state).expect("a checked state");
         self.episode = state;
     }
 

@@ -19,6 +19,7 @@ mod regulation;
 mod right_of_way;
 mod roundabout;
 pub mod scenario;
+pub mod template;
 mod trips;
 mod two_way;
 mod u_turn;
