@@ -23,8 +23,8 @@ from torch import nn
 from fastrl.benchmarks.results import Case
 from fastrl.envs.pixels import make_stacked_pixels
 from fastrl.tasks import find
+from fastrl.training.device import use_threads
 from fastrl.training.evaluation import Evaluation
-from fastrl.training.task import use_threads
 from fastrl.utils.output import plain_console
 from rounds import measure_in_turns
 

@@ -25,9 +25,9 @@ from fastrl.cli.main import run_command
 from fastrl.collectors.counters import Times
 from fastrl.collectors.transport import QueueTransport, Transport
 from fastrl.tasks.pixels.task import TASK
+from fastrl.training.device import use_threads
 from fastrl.training.metrics import counted
 from fastrl.training.replay_actors import ActorProcesses
-from fastrl.training.task import use_threads
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import ConfigError, build, check
 from fastrl.utils.files import to_json

@@ -21,12 +21,13 @@ from fastrl.collectors.factory import choose
 from fastrl.collectors.probe import Probe
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.resources import cores
+from fastrl.training.device import use_threads
 from fastrl.training.errors import TrainError
 from fastrl.training.factors import check_may_change, factors_of
 from fastrl.training.load_meter import kinds_for, measure_parts
 from fastrl.training.rollouts import RolloutSource
 from fastrl.training.speed_model import Kind, Load, predict_seconds
-from fastrl.training.task import Task, use_threads
+from fastrl.training.task import Task
 from fastrl.training.trainer import Trainer, Training
 from fastrl.training.trials import Trial, Turn, trial_settings
 from fastrl.training.tuning import (

@@ -8,9 +8,10 @@ from typing import Any, Self
 from rich.console import Console
 
 from fastrl.training.callbacks import Callback, Run
+from fastrl.training.device import use_threads
 from fastrl.training.errors import TrainError
 from fastrl.training.profiler import add_parts
-from fastrl.training.task import Task, use_threads
+from fastrl.training.task import Task
 from fastrl.utils.config import Values, build, check, leaves, to_tree
 
 # Seconds of a turn; an update that takes longer makes a longer turn.
