@@ -500,6 +500,29 @@ def test_car_parks_are_learned_by_sac_with_hindsight() -> None:
     assert ppo.run.algo == "ppo" and ppo.ppo.normalize_obs
 
 
+def test_roads_have_presets_of_ppo_and_dqn() -> None:
+    task = find("gym")
+    for name in ("merge-v0", "merge-generic-v1", "roundabout-v1", "racetrack-oval-v0"):
+        ppo, dqn = (
+            task.make_settings({"env.id": f"fastrl/{name}", "run.algo": algorithm})
+            for algorithm in ("ppo", "dqn")
+        )
+        assert (ppo.env.num_envs, dqn.env.num_envs) == (64, 16)
+        assert dqn.run.total_timesteps < ppo.run.total_timesteps
+        assert task.make_settings({"env.id": f"fastrl/{name}"}).run.algo == "ppo"
+    crossing = task.make_settings({"env.id": "fastrl/intersection-v2"})
+    assert (crossing.run.algo, crossing.dqn.encoder) == ("dqn", "rows")
+    assert presets_for("fastrl/intersection-multi-agent-v0") is None
+
+
+def test_dqn_steers_on_racetracks_by_angles_and_others_as_they_are() -> None:
+    task = find("gym")
+    dqn = task.make_settings({"env.id": "fastrl/racetrack-v0", "run.algo": "dqn"})
+    assert task.env_spec(dqn).make().action_space == gymnasium.spaces.Discrete(5)
+    ppo = task.make_settings({"env.id": "fastrl/racetrack-v0"})
+    assert isinstance(task.env_spec(ppo).make().action_space, gymnasium.spaces.Box)
+
+
 def test_a_preset_gives_dqn_another_budget_and_number_of_environments() -> None:
     task = find("gym")
     ppo, dqn = (

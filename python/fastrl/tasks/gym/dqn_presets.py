@@ -19,10 +19,11 @@ def _dqn(
     *,
     capacity: int,
     train_freq: int,
+    updates_per_step: float = 0.5,
     hidden: tuple[int, ...] = (64, 64),
     **values: Any,
 ) -> _Tables:
-    """A gradient step for every second environment step; by default uniform draws from the replay."""
+    """By default a gradient step for every second environment step, and uniform draws from the replay."""
     return {
         "dqn": {
             "run": {"total_timesteps": total_timesteps},
@@ -31,7 +32,7 @@ def _dqn(
                 "capacity": capacity,
                 "learning_starts": 1_000,
                 "train_freq": train_freq,
-                "updates_per_step": 0.5,
+                "updates_per_step": updates_per_step,
             },
             "dqn": {"hidden": list(hidden), "dueling": False, "prioritized": False, "huber": 1.0, **values},
         }
@@ -97,6 +98,50 @@ LUNAR_LANDER = _dqn(
     epsilon_steps=20_000,
     final_epsilon=0.05,
 )
+
+# highway-env's roads, which are fast: many steps, and a gradient step for eight of them. Returns over three steps bring
+# the price of a crash back to the decision that led to it.
+_ROADS: Mapping[str, Any] = {
+    "train_freq": 1,
+    "updates_per_step": 0.125,
+    "capacity": 100_000,
+    "dueling": True,
+    "n_step": 3,
+    "batch_size": 128,
+    "learning_rate": 1e-3,
+    "final_learning_rate": 0.0,
+    "epsilon_steps": 30_000,
+    "final_epsilon": 0.02,
+}
+
+MERGE = _dqn(60_000, 16, **{**_ROADS, "epsilon_steps": 20_000})
+
+ROUNDABOUT = _dqn(100_000, 16, gamma=0.9, **_ROADS)
+
+# A perceptron learns less than to drive on as if nobody were there.
+INTERSECTION = _dqn(
+    150_000,
+    16,
+    **{
+        **_ROADS,
+        "hidden": (128,),
+        "encoder": "rows",
+        "gamma": 0.95,
+        "epsilon_steps": 40_000,
+        "final_epsilon": 0.05,
+    },
+)
+
+# Five angles in place of any.
+_STEERING = '{"type": "DiscreteAction", "longitudinal": false, "lateral": true, "actions_per_axis": 5}'
+
+_RACETRACK = _dqn(150_000, 16, gamma=0.95, **_ROADS)["dqn"]
+RACETRACK: _Tables = {
+    "dqn": {
+        **_RACETRACK,
+        "env": {**_RACETRACK["env"], "options": [f'config={{"action": {_STEERING}}}']},
+    }
+}
 
 # With the settings of the environments themselves some seeds of CartPole-v1 ended at half of its return.
 RAINBOW: Mapping[str, Mapping[str, Any]] = {

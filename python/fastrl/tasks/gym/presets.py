@@ -89,6 +89,11 @@ def _zoo(
     )
 
 
+def _road(total_timesteps: int) -> dict[str, Any]:
+    """Tables of a run on a road with PPO."""
+    return {"run": {"total_timesteps": total_timesteps}, "env": {"num_envs": 64}}
+
+
 def _mujoco(name: str, *, total_timesteps: int = 1_000_000, num_envs: int = 1, **values: Any) -> Preset:
     own = {"num_steps": 512, **_NORMALIZED, **values}
     return _zoo(f"MuJoCo's {name}", total_timesteps, num_envs, sac_presets.CONTINUOUS, **own)
@@ -131,6 +136,16 @@ _CLASSIC_PPO = {
     "gamma": 0.99,
 }
 _SMOKE_PPO = {"num_steps": 64, "minibatch_size": 256, "hidden": [32, 32]}
+
+# highway-env's roads, whose simulators are fast: large minibatches of many environments.
+_ROADS: dict[str, Any] = {
+    "num_steps": 32,
+    "minibatch_size": 512,
+    "num_epochs": 6,
+    "learning_rate": 1e-3,
+    "activation": "relu",
+    "final_entropy_coef": 0.0,
+}
 
 _DISCRETE_PPO = {
     **_SB3,
@@ -386,6 +401,30 @@ PRESETS: dict[str, Preset] = {
         "SAC and TD3 in one environment with a large replay, as CleanRL", {}, sac_presets.CONTINUOUS
     ),
     "parking": Preset("SAC with hindsight for highway-env's car parks", {}, sac_presets.PARKING),
+    "merge": Preset(
+        "highway-env's merges, on top of discrete",
+        {**_road(300_000), **_ppo(**_ROADS, gamma=0.99, entropy_coef=0.05)},
+        dqn_presets.MERGE,
+    ),
+    "roundabout": Preset(
+        "highway-env's roundabouts, on top of discrete",
+        {**_road(600_000), **_ppo(**_ROADS, gamma=0.9, entropy_coef=0.3)},
+        dqn_presets.ROUNDABOUT,
+    ),
+    # PPO was not seen to learn more there than to drive on as if nobody were there.
+    "intersection": Preset(
+        "DQN with an encoder of vehicles for highway-env's intersections, on top of discrete",
+        {},
+        dqn_presets.INTERSECTION,
+    ),
+    "racetrack": Preset(
+        "highway-env's racetracks, on top of continuous; with DQN five angles of steering",
+        {
+            **_road(1_500_000),
+            **_ppo(**{**_ROADS, "num_steps": 64, "minibatch_size": 1024}, gamma=0.98, entropy_coef=0.0),
+        },
+        dqn_presets.RACETRACK,
+    ),
     "rlpd": Preset(
         "SAC with 10 critics, layer normalisation and 20 gradient steps for each step, as Ball et al. (2023)",
         sac_presets.RLPD,
@@ -439,10 +478,14 @@ _BY_ID: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("MiniGrid-DoorKey-5x5-*", ("minigrid-small",)),
     ("MiniGrid-*", ("minigrid",)),
     ("fastrl/parking-*", ("continuous", "parking")),
+    ("fastrl/merge-*", ("discrete", "merge")),
+    ("fastrl/roundabout-*", ("discrete", "roundabout")),
+    ("fastrl/intersection-v[02]", ("discrete", "intersection")),
+    ("fastrl/racetrack-*", ("continuous", "racetrack")),
 )
 
 # Algorithms by patterns of ids, where the usual one does not learn.
-_ALGORITHMS = (("fastrl/parking-*", "sac"),)
+_ALGORITHMS = (("fastrl/parking-*", "sac"), ("fastrl/intersection-v[02]", "dqn"))
 
 
 def presets_for(env_id: str) -> tuple[str, ...] | None:
