@@ -5,8 +5,7 @@
 Both environments get the same seeds from the same script. Hyper-parameters are those of highway-env's own script, with
 smaller layers and minibatches (``--batch-size``, ``--hidden``). Every ``--every`` steps the policy plays ``--episodes``
 episodes of ours on fixed seeds, 100 steps at most, so that scores compare; their time does not count. Prints a line of
-JSON for each score: environment, seed, steps, success rate, mean return, CPU seconds of the run and of steps and resets
-alone.
+JSON for each score: environment, seed, steps, the score, CPU seconds of the run and of steps and resets alone.
 """
 
 from __future__ import annotations
@@ -18,15 +17,13 @@ from typing import Any
 
 import gymnasium
 import highway_env
-import numpy as np
 import torch
 from stable_baselines3 import SAC, HerReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 
-import fastrl  # noqa: F401 (registers the environments)
+from parking_scores import Judge
 
 ENVS = ("fastrl/parking-v0", "parking-v0")
-FIRST_SEED = 10_000
 
 
 class Timed(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -52,41 +49,23 @@ class Score(BaseCallback):
 
     def __init__(self, env: Timed, name: str, seed: int, every: int, episodes: int) -> None:
         super().__init__()
-        self._env, self._about, self._every, self._episodes = (
-            env,
-            {"env": name, "seed": seed},
-            every,
-            episodes,
-        )
-        self._judge = gymnasium.make(ENVS[0])
+        self._env, self._about, self._every = env, {"env": name, "seed": seed}, every
+        self._judge = Judge(episodes)
         self._paused, self._start = 0.0, time.process_time()
 
     def _on_step(self) -> bool:
         if self.num_timesteps % self._every:
             return True
         start = time.process_time()
-        returns, successes = zip(*(self._play(FIRST_SEED + k) for k in range(self._episodes)), strict=True)
         row = {
             "steps": self.num_timesteps,
-            "success": float(np.mean(successes)),
-            "return": round(float(np.mean(returns)), 4),
+            **self._judge.score(lambda obs: self.model.predict(obs, deterministic=True)[0]),
             "cpu_seconds": round(start - self._start - self._paused, 1),
             "env_seconds": round(self._env.seconds, 1),
         }
         print(json.dumps(self._about | row), flush=True)
         self._paused += time.process_time() - start
         return True
-
-    def _play(self, seed: int, most_steps: int = 100) -> tuple[float, bool]:
-        obs, _ = self._judge.reset(seed=seed)
-        total = 0.0
-        for _ in range(most_steps):
-            action, _ = self.model.predict(obs, deterministic=True)
-            obs, reward, terminated, truncated, info = self._judge.step(action)
-            total += float(reward)
-            if terminated or truncated:
-                break
-        return total, bool(info["is_success"])
 
 
 def train(name: str, seed: int, args: argparse.Namespace) -> None:

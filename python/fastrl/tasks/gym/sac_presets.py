@@ -42,15 +42,20 @@ PENDULUM: _Tables = {
     "td3": {**_PENDULUM, "td3": _OF_PENDULUM},
 }
 
-# As highway-env's own script trains Stable-Baselines3's SAC with hindsight (4 of 5 goals are replaced), with smaller
-# layers and minibatches and half of the gradient steps.
+# As highway-env's own script trains Stable-Baselines3's SAC with hindsight (4 of 5 goals are replaced), with layers of 128
+# in place of 512 units, minibatches of 256 in place of 1,024, and four environments.
 PARKING: _Tables = {
     "sac": {
-        "run": {"total_timesteps": 200_000},
+        "run": {"total_timesteps": 50_000},
         "env": {"num_envs": 4},
-        "replay": {"capacity": 1_000_000, "hindsight": 0.8, "updates_per_step": 0.5},
+        "replay": {
+            "capacity": 100_000,
+            "learning_starts": 1000,
+            "updates_per_step": 1.0,
+            "hindsight": 0.8,
+        },
         "sac": {
-            "hidden": [256, 256],
+            "hidden": [128, 128],
             "batch_size": 256,
             "learning_rate": 1e-3,
             "gamma": 0.95,
