@@ -6,7 +6,7 @@ from fastrl.callbacks import VideoRecorder
 
 def main(episodes=800):
     model = fastrl.IPPO("traffic", preset="performance", env__vehicles=12, env__duration=20, seed=0)
-    # A film before the first update and one after the last; .mp4 needs pip install '.[render]'.
+    # A film after the first update and one at the end; .mp4 needs pip install '.[render]'.
     film = VideoRecorder(every=10**9, folder="films", suffix=".gif")
     model.learn(total_episodes=episodes, callbacks=[film])
     mean, std = model.evaluate(episodes=20)
