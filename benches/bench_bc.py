@@ -129,7 +129,7 @@ def loader_loop(obs_space, action_space, arrays):
     return lambda: measured(step, lambda: next(endless))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES, ids=("cartpole", "cage2", "half-cheetah"))
 def test_samples_per_second(case, record):
     arrays = random_arrays(*CASES[case])
     contenders = {"fastrl": ours(*CASES[case], arrays), "DataLoader": loader_loop(*CASES[case], arrays)}

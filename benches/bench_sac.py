@@ -99,7 +99,7 @@ def measured(process: subprocess.Popen[str]) -> float:
     return float(process.stdout.readline())
 
 
-@pytest.mark.parametrize(("name", "bars"), [("sac", (1.3, 2.0)), ("td3", (1.3, 2.0))])
+@pytest.mark.parametrize(("name", "bars"), [("sac", (1.3, 2.0)), ("td3", (1.3, 2.0))], ids=("sac", "td3"))
 def test_gradient_steps(name: str, bars: tuple[float, float], record: Callable[..., Benchmark]) -> None:
     with (
         contender(THEIRS.format(name=name.upper())) as theirs,

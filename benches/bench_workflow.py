@@ -23,7 +23,7 @@ from fastrl.utils.tables import show
 from rounds import measure_in_turns, number_table
 
 WORKFLOW = parse_workflow("enterprise,op_server,op_host,user,defender")
-EPISODES = 100_000
+EPISODES, SCORED = 100_000, 1000  # of a training, of each cell of a score
 GAMES = 1024
 
 
@@ -53,7 +53,7 @@ def as_policy(state, games):
 def test_one_order_beside_plain_ppo(record):
     """All orders together, then one of them; plain PPO for as many episodes."""
     settings = build(TASK.settings_type("ppo"), {"run.total_episodes": EPISODES, "run.device": "cpu"})
-    learner = WorkflowLearner(settings.inner, total_episodes=EPISODES)
+    learner = WorkflowLearner(settings.inner, settings.env, total_episodes=EPISODES)
     games = learner.games
     start = time.perf_counter()
     together = int(settings.inner.pretrain_share * EPISODES)
@@ -72,14 +72,14 @@ def test_one_order_beside_plain_ppo(record):
         "plain PPO": Policy(plain.policy_checkpoint()),
     }
     table = number_table(
-        f"{EPISODES:,} episodes each; return (compliance) over 100 steps, 1,000 episodes",
+        f"{EPISODES:,} episodes each; return (compliance) over 100 steps, {SCORED:,} episodes",
         "policy",
         *("seconds", "steps/s", "ruleset", "B_line", "Meander", "total of nine"),
     )
     totals = {ruleset: {} for ruleset in RULESETS}
     for name, policy in policies.items():
         for ruleset in RULESETS:
-            scored = score_by_protocol(policy, WORKFLOW, name, ruleset=ruleset, seed=1)
+            scored = score_by_protocol(policy, WORKFLOW, name, ruleset=ruleset, episodes=SCORED, seed=1)
             cells = {
                 score.red_agent: f"{score.mean:.2f} ± {score.standard_error:.2f} ({compliance.mean:.3f})"
                 for score, compliance in zip(scored.evaluation.scores, scored.compliance, strict=True)

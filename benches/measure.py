@@ -23,7 +23,7 @@ SELECTION = {
     "actor": "",
     "async_vec": "highway",
     "bc": "",
-    "cage2": "mix or memory",
+    "cage2": "not beside",
     "collect": "lognormal",
     "coop": "",
     "export": "",

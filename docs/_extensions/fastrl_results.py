@@ -1,7 +1,8 @@
 """Sphinx directives that show results from data files.
 
 `{results} gym-ppo`: a table of trainings with their seeds and spread, from `docs/benchmarks/results/gym-ppo.toml`.
-`{speed} envs-cage2`: tables of a measurement, from `docs/benchmarks/data/envs-cage2.json` (`fastrl bench`, pytest).
+`{speed} envs-cage2 ...`: tables of measurements, from `docs/benchmarks/data/envs-cage2.json` (`fastrl bench`, pytest);
+those with the same title share tables.
 
 A file of results has `score`, what the numbers are; `digits` of them after the point; if known, `date`, `unit` and
 `mark`, the heading of marks that groups have. Each of its `groups` has trainings that differ in the seed alone: some of
@@ -50,16 +51,24 @@ class Results(SphinxDirective):
 
 
 class Speed(SphinxDirective):
-    """Tables of a measurement, with its command, machine and date."""
+    """Tables of measurements, with their commands, machine and dates."""
 
     required_arguments = 1
+    final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
-        file = DATA / f"{self.arguments[0]}.json"
-        self.env.note_dependency(str(file))
-        section = report.Section([read(file)])
-        text = [report.conditions(section, with_setup=True), *report.tables(section)]
-        return self.parse_text_to_nodes("\n".join(text))
+        files = [DATA / f"{name}.json" for name in self.arguments[0].split()]
+        for file in files:
+            self.env.note_dependency(str(file))
+        return self.parse_text_to_nodes(speed_tables(files))
+
+
+def speed_tables(files: list[Path]) -> str:
+    """What was measured, by which command and when, and the tables of rates and ratios, in Markdown."""
+    parts = []
+    for section in report.sections(read(file) for file in files):
+        parts += [report.conditions(section, with_setup=True), *report.tables(section)]
+    return "\n".join(parts)
 
 
 def results_table(tree: dict[str, Any]) -> str:

@@ -26,6 +26,7 @@ import bench_profile
 import bench_ranks
 import bench_ring
 import bench_traffic_training
+import bench_workflow
 import bench_workflow_search
 import report
 from compare_transports import TRANSPORTS, Flow
@@ -47,6 +48,7 @@ CONSTANTS: dict[Any, dict[str, Any]] = {
     bench_links: {"NUM_ENVS": 2, "STEPS": 4, "REPEATS": 2},
     bench_profile: {"ROUNDS": 2},
     bench_ring: {"STEPS": 20, "STEPS_ALONE": 20, "SUMO_STEPS": 100},
+    bench_workflow: {"EPISODES": 1024, "SCORED": 2},
     bench_workflow_search: {
         "SEEDS": 2,
         "TRIALS": (2, 3),
@@ -104,6 +106,7 @@ CALLS: dict[str, Callable[[Any, Path], None]] = {
     "traffic_training": lambda record, _: (
         bench_traffic_training.test_training_beside_stable_baselines3_and_rllib(record)
     ),
+    "workflow": lambda record, _: bench_workflow.test_one_order_beside_plain_ppo(record),
     "workflow_search": lambda record, _: bench_workflow_search.test_regret_by_the_number_of_trials(record),
 }
 
