@@ -52,11 +52,13 @@ class Section:
     def first(self) -> Benchmark:
         return self.results[0]
 
-    def tables(self) -> Iterator[list[Case]]:
-        """Cases with the same contenders."""
-        cases = [case for result in self.results for case in result.cases]
-        for contenders in dict.fromkeys(tuple(case.rates) for case in cases):
-            yield [case for case in cases if tuple(case.rates) == contenders]
+    def tables(self) -> Iterator[tuple[Benchmark, list[Case]]]:
+        """Cases with the same contenders, and a result that has such a case."""
+        found: dict[tuple[str, ...], tuple[Benchmark, list[Case]]] = {}
+        for result in self.results:
+            for case in result.cases:
+                found.setdefault(tuple(case.rates), (result, []))[1].append(case)
+        yield from found.values()
 
     def chart(self, number: int) -> str:
         """File name of the chart of a table."""
@@ -124,7 +126,7 @@ def is_long(cases: Sequence[Case]) -> bool:
 
 def tables(section: Section) -> list[str]:
     """Rates and ratios of each table of a section, in Markdown."""
-    return [_tables(cases, section.first) for cases in section.tables()]
+    return [_tables(cases, result) for result, cases in section.tables()]
 
 
 def _tables(cases: Sequence[Case], result: Benchmark) -> str:
@@ -240,9 +242,9 @@ def write(source: Path, out: Path) -> list[Path]:
     # The same data give the same files.
     with mpl.rc_context({"svg.hashsalt": "fastrl", "svg.fonttype": "none"}):
         for section in found:
-            for number, cases in enumerate(section.tables()):
+            for number, (result, cases) in enumerate(section.tables()):
                 written.append(out / CHARTS / section.chart(number))
-                chart(cases, section.first).savefig(written[-1], metadata={"Date": None})
+                chart(cases, result).savefig(written[-1], metadata={"Date": None})
     for file in (out / CHARTS).glob("*.svg"):
         if file not in written:
             file.unlink()

@@ -53,8 +53,8 @@ def test_an_axis_is_logarithmic_where_bars_differ_much(data: Path) -> None:
     scales = {
         case.name: axes.get_xscale()
         for section in report.sections(read_all(data))
-        for cases in section.tables()
-        for case, axes in zip(cases, report.chart(cases, section.first).axes, strict=False)
+        for of, cases in section.tables()
+        for case, axes in zip(cases, report.chart(cases, of).axes, strict=False)
     }
     assert scales == {"64 B": "log", "512 B": "linear", "alone": "linear", "x": "linear"}
 
@@ -70,6 +70,14 @@ def test_many_cases_are_rows_with_a_chart_of_ratios(tmp_path: Path) -> None:
     (axes,) = report.chart(cases, made).axes
     assert axes.get_title() == "ratio to peer"
     assert [bar.get_width() for bar in axes.patches] == [3, 6, 9, 12]
+
+
+def test_results_of_a_section_have_contenders_of_their_own() -> None:
+    highway = result("a", Case("highway", {"fastrl": [2.0], "peer": [1.0]}))
+    ring = result("b", Case("ring", {"fastrl, 64": [3.0], "other": [1.0]}), ours=("fastrl, 64",))
+    first, second = report.tables(report.Section([highway, ring]))
+    assert "| peer | 2.00 (2.00 to 2.00) |" in first
+    assert "| other | 3.00 (3.00 to 3.00) |" in second
 
 
 def test_a_folder_without_results_is_told_in_a_line(
