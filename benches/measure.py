@@ -4,8 +4,9 @@
     python docs/draw_speed.py                               # page, charts and README's figures from it
 
 Replaces the results (``*.json``) in the folder. A bench that misses a bar of its own has written its results all the
-same; its name is printed at the end. `pip install '.[bench,export,demos]'` brings the peers, but for three: CybORG (a
-checkout on PYTHONPATH), EnvPool and VMAS (`bench_traffic` says how). What is not there is left out, with the reason.
+same; its name is printed at the end. `pip install '.[bench,export]'` brings the peers, but for three: CybORG (a
+checkout on PYTHONPATH), EnvPool and VMAS (`bench_traffic` says how). What is not there is left out, with the reason;
+the README's figures need CybORG, highway-env and Stable-Baselines3.
 """
 
 from __future__ import annotations

@@ -165,12 +165,14 @@ def paragraph(results: Sequence[Benchmark]) -> str:
 
 
 def draw(results: Sequence[Benchmark]) -> Figure:
-    """Ratios of speed on a logarithmic axis with their quartiles, the largest at the top.
-
-    Raises:
-        ResultError: one of them was not measured.
-    """
-    ratios = sorted(((each.ratio(results), each) for each in BARS), key=lambda pair: pair[0].median)
+    """Ratios of speed on a logarithmic axis with their quartiles, the largest at the top; those that were measured."""
+    found = []
+    for each in BARS:
+        try:
+            found.append((each.ratio(results), each))
+        except ResultError as error:
+            print(f"left out of the chart: {error}", file=sys.stderr)
+    ratios = sorted(found, key=lambda pair: pair[0].median)
     spreads = [spread for spread, _ in ratios]
     figure = Figure(figsize=(8.2, 0.42 * len(ratios) + 0.9), layout="constrained")
     axes = figure.subplots()
@@ -211,4 +213,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ResultError as error:
+        sys.exit(f"draw_speed.py: error: {error}")

@@ -44,10 +44,14 @@ def test_bars_have_the_ratios_and_their_quartiles() -> None:
     assert whiskers.get_segments()[-1][:, 0].tolist() == [4.5e4, 5.5e4]
 
 
-def test_what_was_not_measured_is_named() -> None:
+def test_what_was_not_measured_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     results = results_with({draw_speed.CAGE2.ours: [1.0]})
-    with pytest.raises(ResultError, match=r"the results lack envs cage2, .* beside CybORG"):
-        draw_speed.draw(results)
+    (axes,) = draw_speed.draw(results).axes
+    assert len(axes.patches) == len(draw_speed.BARS) - 1
+    named = "the results lack envs cage2, CAGE Challenge 2, B_line: fastrl, 4,096 at a time beside CybORG"
+    assert capsys.readouterr().err == f"left out of the chart: {named}\n"
+    with pytest.raises(ResultError, match=named):
+        draw_speed.paragraph(results)
 
 
 @pytest.mark.parametrize(("ratio", "text"), [(39_432, "39,000"), (114, "110"), (17.8, "18"), (5.12, "5.1")])
