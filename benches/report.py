@@ -213,7 +213,7 @@ def _bars(axes: Axes, spreads: Mapping[str, Spread], colours: Sequence[str], tit
     ]
     axes.barh(list(spreads), medians, color=colours, xerr=whiskers, ecolor="#404040", error_kw={"lw": 1})
     axes.invert_yaxis()
-    if max(medians) > LOGARITHMIC * min(medians):
+    if max(medians) > LOGARITHMIC * min(medians) > 0:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(numticks=6))
         axes.xaxis.set_minor_formatter(NullFormatter())

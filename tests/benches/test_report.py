@@ -50,13 +50,14 @@ def test_the_same_data_give_the_same_files_and_old_charts_go(data: Path, tmp_pat
 
 
 def test_an_axis_is_logarithmic_where_bars_differ_much(data: Path) -> None:
+    result("e", Case("losses", {"fastrl": [-50.0], "peer": [-60.0]})).write(data)
     scales = {
         case.name: axes.get_xscale()
         for section in report.sections(read_all(data))
         for of, cases in section.tables()
         for case, axes in zip(cases, report.chart(cases, of).axes, strict=False)
     }
-    assert scales == {"64 B": "log", "512 B": "linear", "alone": "linear", "x": "linear"}
+    assert scales == {"64 B": "log", "512 B": "linear", "alone": "linear", "x": "linear", "losses": "linear"}
 
 
 def test_many_cases_are_rows_with_a_chart_of_ratios(tmp_path: Path) -> None:
