@@ -15,7 +15,6 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
-from numpy.typing import NDArray
 
 from fastrl.collectors.action_noise import Noise, NoiseKind
 from fastrl.collectors.expert import ExpertSpec
@@ -26,18 +25,19 @@ from fastrl.collectors.synchronous import native_collector
 from fastrl.collectors.vector_backends import native_vector_env
 from fastrl.demos.actor import RecordingActor
 from fastrl.demos.find_expert import find_expert, run_env
-from fastrl.demos.plan import RecordedSpec, RecordingPlan, recorded_pair
+from fastrl.demos.fragment_writing import write_fragments
+from fastrl.demos.plan import RecordedSpec, RecordingPlan
 from fastrl.envs import contract
 from fastrl.envs.exact_rows import ExactRows, InfoKey, RecordedVectorEnv
 from fastrl.envs.spec import EnvSpec, any_spec
 from fastrl.replay.episode_writer import EpisodeWriter
-from fastrl.replay.episodes import Episode, load
+from fastrl.replay.episodes import load
 from fastrl.rollout.fragment import Fragment
 from fastrl.training.episodes import build_any, episode_steps
 from fastrl.utils.config import ConfigError
 from fastrl.utils.errors import UserError
 from fastrl.utils.interrupts import StopSignals
-from fastrl.utils.seeding import NO_ENV, env_seed, env_seeds
+from fastrl.utils.seeding import NO_ENV, env_seed
 
 # Bytes of episodes that wait to be written, at most, as far as their lengths are known.
 PENDING_BYTES = 2**28
@@ -463,7 +463,7 @@ def _write_all(
         fragments = waiting.copy()
         waiting.clear()
         nbytes = 0
-        _write(plan, writer, fragments, has_noise)
+        write_fragments(plan, writer, fragments, has_noise)
 
     try:
         with (
@@ -505,50 +505,6 @@ def _write_all(
         writer.close()
     timed(seconds | {"writing": writing + time.monotonic() - begin})
     return stop.received
-
-
-def _write(plan: RecordingPlan, writer: EpisodeWriter, fragments: list[Fragment], has_noise: bool) -> None:
-    """Writes the episodes of fragments.
-
-    Raises:
-        CollectError: an observation is not finite. The episodes before are written.
-    """
-    if not fragments:
-        return
-    exact = plan.obs_rows
-    assert isinstance(exact, ExactRows)
-    lengths = [len(fragment) for fragment in fragments]
-    rows = _joined([fragment.obs[:, 0] for fragment in fragments])
-    numbers = np.array([fragment.episodes[0, 1] for fragment in fragments])
-    seeds = env_seeds(plan.seed, np.full(len(numbers), NO_ENV), numbers).tolist()
-    # Collectors check rows of floats themselves.
-    if exact.dtype == np.uint8 and (wrong := exact.not_finite(rows)) is not None:
-        row, value = wrong
-        firsts = np.cumsum([0, *lengths[:-1]]) + np.arange(len(lengths))
-        at = int(np.searchsorted(firsts, row, side="right")) - 1
-        _write(plan, writer, fragments[:at], has_noise)
-        raise CollectError(
-            f"{plan.env.id}: the observation after step {row - firsts[at]} of episode {numbers[at]} (reset with seed"
-            f" {seeds[at]}) has {value}; observations should be finite"
-        )
-    taken, experts = recorded_pair(_joined([fragment.actions for fragment in fragments]))
-    steps = Episode(
-        observations=exact.read(rows),
-        actions=taken,
-        rewards=_joined([fragment.rewards[:, 0] for fragment in fragments]).astype(np.float64, copy=False),
-        terminated=_joined([fragment.terminations[:, 0] for fragment in fragments]),
-        truncated=_joined([fragment.truncations[:, 0] for fragment in fragments]),
-        expert_actions=experts if has_noise else None,
-        infos=exact.read_infos(rows) if exact.infos else None,
-    )
-    writer.write_many(steps, lengths, seeds)
-
-
-def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """Arrays one after the other. `numpy.concatenate` gives up the interpreter's lock at each of them, so that a thread
-    that collects meanwhile takes half as long again."""
-    data = b"".join([np.ascontiguousarray(part).data for part in parts])
-    return np.frombuffer(data, parts[0].dtype).reshape(sum(map(len, parts)), *parts[0].shape[1:])
 
 
 @contextlib.contextmanager
