@@ -1,9 +1,9 @@
-"""SAC or TD3 with hindsight in ``fastrl/parking-v0``: how the share of episodes that park grows.
+"""SAC with hindsight in ``fastrl/parking-v0``: how the share of episodes that park grows.
 
     python benches/learn_parking.py --seeds 0 1 2
 
 Every ``--every`` steps the policy without exploration plays ``--episodes`` episodes on fixed seeds. Prints a line of
-JSON for each score: algorithm, seed, steps, the score, CPU seconds of the training so far. ``--no-ends`` leaves out
+JSON for each score: seed, steps, the score, CPU seconds of the training so far. ``--no-ends`` leaves out
 ``compute_terminated``: hindsight then ends no episode where a replaced goal is reached, as with highway-env.
 """
 
@@ -53,7 +53,6 @@ class Curve(Callback):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--algo", choices=("sac", "td3"), default="sac")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--every", type=int, default=5000)
@@ -65,10 +64,8 @@ def main() -> None:
         del ParkingEnv.compute_terminated
     judge = Judge(args.episodes)
     for seed in args.seeds:
-        about = {"algo": args.algo, "ends": args.ends, "seed": seed}
-        model = fastrl.Model(
-            "fastrl/parking-v0", algo=args.algo, seed=seed, collector="sequential", device="cpu"
-        )
+        about = {"ends": args.ends, "seed": seed}
+        model = fastrl.SAC("fastrl/parking-v0", seed=seed, collector="sequential", device="cpu")
         model.learn(args.steps, callbacks=[Curve(about, args.every, judge)])
 
 
