@@ -502,16 +502,15 @@ def test_car_parks_are_learned_by_sac_with_hindsight() -> None:
 
 def test_roads_have_presets_of_ppo_and_dqn() -> None:
     task = find("gym")
-    for name in ("merge-v0", "merge-generic-v1", "roundabout-v1", "racetrack-oval-v0"):
-        ppo, dqn = (
-            task.make_settings({"env.id": f"fastrl/{name}", "run.algo": algorithm})
-            for algorithm in ("ppo", "dqn")
-        )
-        assert (ppo.env.num_envs, dqn.env.num_envs) == (64, 16)
+    for name in ("merge-v0", "merge-generic-v1", "roundabout-v1", "intersection-v2", "racetrack-oval-v0"):
+        env_id = f"fastrl/{name}"
+        ppo, dqn = (task.make_settings({"env.id": env_id, "run.algo": each}) for each in ("ppo", "dqn"))
+        is_crossing = name.startswith("intersection")
+        assert {ppo.ppo.encoder, dqn.dqn.encoder} == {"rows" if is_crossing else "auto"}
+        assert ppo.ppo.normalize_obs != is_crossing
+        assert (ppo.env.num_envs, dqn.env.num_envs) == (128 if is_crossing else 64, 16)
         assert dqn.run.total_timesteps < ppo.run.total_timesteps
-        assert task.make_settings({"env.id": f"fastrl/{name}"}).run.algo == "ppo"
-    crossing = task.make_settings({"env.id": "fastrl/intersection-v2"})
-    assert (crossing.run.algo, crossing.dqn.encoder) == ("dqn", "rows")
+        assert task.make_settings({"env.id": env_id}).run.algo == "ppo"
     assert presets_for("fastrl/intersection-multi-agent-v0") is None
 
 

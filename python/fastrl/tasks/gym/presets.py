@@ -89,9 +89,9 @@ def _zoo(
     )
 
 
-def _road(total_timesteps: int) -> dict[str, Any]:
+def _road(total_timesteps: int, num_envs: int = 64) -> dict[str, Any]:
     """Tables of a run on a road with PPO."""
-    return {"run": {"total_timesteps": total_timesteps}, "env": {"num_envs": 64}}
+    return {"run": {"total_timesteps": total_timesteps}, "env": {"num_envs": num_envs}}
 
 
 def _mujoco(name: str, *, total_timesteps: int = 1_000_000, num_envs: int = 1, **values: Any) -> Preset:
@@ -145,6 +145,30 @@ _ROADS: dict[str, Any] = {
     "learning_rate": 1e-3,
     "activation": "relu",
     "final_entropy_coef": 0.0,
+}
+
+# To wait pays only if the agent goes on to wait. With minibatches of 512, a lambda of 0.9 or more and gradients clipped
+# at 0.5 no run learned more than to drive on as if nobody were there.
+_INTERSECTION: dict[str, Any] = {
+    **_ROADS,
+    "minibatch_size": 128,
+    "num_epochs": 4,
+    "gamma": 0.95,
+    "gae_lambda": 0.7,
+    "max_grad_norm": 5.0,
+    "entropy_coef": 0.3,
+    "encoder": "rows",
+    "shared_trunk": True,
+    "hidden": [128],
+    "activation": "tanh",
+    "normalize_obs": False,
+}
+_RACETRACK: dict[str, Any] = {
+    **_ROADS,
+    "num_steps": 64,
+    "minibatch_size": 1024,
+    "gamma": 0.98,
+    "entropy_coef": 0.0,
 }
 
 _DISCRETE_PPO = {
@@ -411,18 +435,14 @@ PRESETS: dict[str, Preset] = {
         {**_road(600_000), **_ppo(**_ROADS, gamma=0.9, entropy_coef=0.3)},
         dqn_presets.ROUNDABOUT,
     ),
-    # PPO was not seen to learn more there than to drive on as if nobody were there.
     "intersection": Preset(
-        "DQN with an encoder of vehicles for highway-env's intersections, on top of discrete",
-        {},
+        "an encoder of vehicles for highway-env's intersections, on top of discrete",
+        {**_road(1_000_000, num_envs=128), **_ppo(**_INTERSECTION)},
         dqn_presets.INTERSECTION,
     ),
     "racetrack": Preset(
         "highway-env's racetracks, on top of continuous; with DQN five angles of steering",
-        {
-            **_road(1_500_000),
-            **_ppo(**{**_ROADS, "num_steps": 64, "minibatch_size": 1024}, gamma=0.98, entropy_coef=0.0),
-        },
+        {**_road(1_500_000), **_ppo(**_RACETRACK)},
         dqn_presets.RACETRACK,
     ),
     "rlpd": Preset(
@@ -485,7 +505,7 @@ _BY_ID: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 # Algorithms by patterns of ids, where the usual one does not learn.
-_ALGORITHMS = (("fastrl/parking-*", "sac"), ("fastrl/intersection-v[02]", "dqn"))
+_ALGORITHMS = (("fastrl/parking-*", "sac"),)
 
 
 def presets_for(env_id: str) -> tuple[str, ...] | None:
