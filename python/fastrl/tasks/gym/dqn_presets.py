@@ -116,7 +116,8 @@ _ROADS: Mapping[str, Any] = {
 
 MERGE = _dqn(60_000, 16, **{**_ROADS, "epsilon_steps": 20_000})
 
-ROUNDABOUT = _dqn(100_000, 16, gamma=0.9, **_ROADS)
+# A perceptron crashed in 5 to 16% of the episodes, this in 0 to 8%.
+ROUNDABOUT = _dqn(150_000, 16, hidden=(128,), encoder="rows", gamma=0.95, **_ROADS)
 
 # A perceptron learns less than to drive on as if nobody were there.
 INTERSECTION = _dqn(
