@@ -122,7 +122,9 @@ def random_case(id: str, number: int) -> Case:  # noqa: A002
     if senses.random() < 0.3:
         rays = _rays(senses)
         several = {"type": "TupleObservation", "observation_configs": [observation, rays]}
-        observation = senses.choice([rays, several])
+        # Goals and attributes are dicts, which tuples have no place for here.
+        is_dict = observation["type"] in ("KinematicsGoal", "AttributesObservation")
+        observation = senses.choice([rays, rays if is_dict else several])
     config: dict[str, Any] = {
         "observation": observation,
         "action": action,
