@@ -1,6 +1,7 @@
 """Checks of the prose of README and documentation: the length of sentences, words that are written twice.
 
-Beside it `proselint` checks the choice of words, and `codespell` spelling and the words of `.ci/words.txt`. Code, tables, links and formulas are left out.
+Beside it `proselint` checks the choice of words, and `codespell` spelling and the words of `.ci/words.txt`. Code,
+tables, links and formulas are left out.
 """
 
 import re

@@ -430,10 +430,10 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
       have of the agent, and `delivery_reward` x the share of them that its message reached;
     - `info["comms"]`, `links` and the statistics of episodes are as in `fastrl.envs.traffic.coop`.
 
-    `set_difficulty` sets the number of agents, at most `controlled_vehicles`, and the density of the other traffic, from
-    0 to 1, of coming episodes. The density multiplies `initial_vehicle_count`, `spawn_probability`, `vehicles_count`,
-    `vehicles_density` and `other_vehicles`. In `merge` and `roundabout` the number of vehicles is always the same, and
-    the traffic drives those that have no agent.
+    `set_difficulty` sets the number of agents, at most `controlled_vehicles`, and the density of the other traffic,
+    from 0 to 1, of coming episodes. The density multiplies `initial_vehicle_count`, `spawn_probability`,
+    `vehicles_count`, `vehicles_density` and `other_vehicles`. In `merge` and `roundabout` the number of vehicles is
+    always the same, and the traffic drives those that have no agent.
 
     In `surroundings="urban"` a building fills each corner of an intersection, from 7 m beside the middle of each road
     on: vehicles on different roads see each other only near the crossing. The other roads have no buildings.
