@@ -1,6 +1,6 @@
 """highway-env's environments on road networks beside highway-env and EnvPool, on one core: environment steps a second.
 
-Run: ``pytest benches/bench_roads.py -s``, a minute for every four ids. How it measures, and where EnvPool comes from,
+Run: ``pytest benches/bench_roads.py -s``, eight minutes. How it measures, and where EnvPool comes from,
 is what ``bench_traffic.py`` says. Actions are random.
 """
 
@@ -32,25 +32,37 @@ ENVPOOL_IDS = (
 )
 
 
+ROUNDS, SECONDS = 3, 0.5
+
+
 @pytest.mark.parametrize("env_id", ROAD_IDS)
-def test_roads(
-    env_id: str,
-    envpool_python: str | None,  # noqa: F811
-    record: Callable[..., Benchmark],
-) -> None:
+def test_one_environment(env_id: str, record: Callable[..., Benchmark]) -> None:
     there = sys.executable if importlib.util.find_spec("highway_env") else None
     compare(
         record,
         env_id,
         "environment steps",
-        {
-            "fastrl, gymnasium.make": f"{env_id}, here, gymnasium.make",
-            f"fastrl, gymnasium.make_vec, {NUM_ENVS}": f"{env_id}, here, make_vec",
-        },
-        {
-            "highway-env": (f"{env_id}, highway-env", there),
-            f"EnvPool, {NUM_ENVS}": (f"{env_id}, EnvPool", envpool_python if env_id in ENVPOOL_IDS else None),
-        },
-        rounds=3,
-        seconds=0.5,
+        {"fastrl": f"{env_id}, here, gymnasium.make"},
+        {"highway-env": (f"{env_id}, highway-env", there)},
+        heading="Roads on one core, gymnasium.make",
+        rounds=ROUNDS,
+        seconds=SECONDS,
+    )
+
+
+@pytest.mark.parametrize("env_id", ENVPOOL_IDS)
+def test_environments(
+    env_id: str,
+    envpool_python: str | None,  # noqa: F811
+    record: Callable[..., Benchmark],
+) -> None:
+    compare(
+        record,
+        env_id,
+        "environment steps",
+        {"fastrl": f"{env_id}, here, make_vec"},
+        {"EnvPool": (f"{env_id}, EnvPool", envpool_python)},
+        heading=f"Roads on one core, gymnasium.make_vec, {NUM_ENVS} environments",
+        rounds=ROUNDS,
+        seconds=SECONDS,
     )

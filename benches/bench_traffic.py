@@ -102,6 +102,7 @@ def compare(
     ours: dict[str, str],
     theirs: dict[str, tuple[str, str | None]],
     *,
+    heading: str = "Traffic on one core",
     rounds: int = ROUNDS,
     seconds: float = SECONDS,
 ) -> None:
@@ -111,6 +112,7 @@ def compare(
         record: the fixture.
         ours: contenders by the words of the table.
         theirs: the same, with the interpreter that has them; None leaves one out.
+        heading: of the results in the documentation.
         rounds: how often each is measured.
         seconds: for how long each time; four times as long for highway-env.
     """
@@ -135,7 +137,7 @@ def compare(
         for process in processes.values():
             process.close()
     case = Case(title, {label: process.speeds for label, process in processes.items()})
-    result = record("Traffic on one core", f"{unit}/s", [case], list(ours), left_out=missing)
+    result = record(heading, f"{unit}/s", [case], list(ours), left_out=missing)
     assert (
         max(ratio.median for _, _, ratio in result.ratios(case)) > 1 if len(case.rates) > len(ours) else True
     )

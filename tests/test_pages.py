@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -48,10 +49,15 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [page for page in pages.PAGES if pages.blocks(page, "python")],
     ids=pages.name,
 )
-def test_python_of_a_page_runs(page: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_of_a_page_runs(
+    page: Path, workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if pages.name(page) == "docs/guides/export.md":
         pytest.importorskip("onnxruntime", reason="pip install '.[export]'")
-    monkeypatch.chdir(workplace)
+    # Pages write runs of the same names.
+    own = tmp_path / "work"
+    shutil.copytree(workplace, own)
+    monkeypatch.chdir(own)
     pages.with_small_budgets(monkeypatch)
     pages.run_blocks(page, monkeypatch)
 

@@ -51,16 +51,31 @@ class Results(SphinxDirective):
 
 
 class Speed(SphinxDirective):
-    """Tables of measurements, with their commands, machine and dates."""
+    """Tables of measurements, by the names of their files, where ``*`` stands for any part of one, with their commands,
+    machine and dates."""
 
     required_arguments = 1
     final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
-        files = [DATA / f"{name}.json" for name in self.arguments[0].split()]
+        files = [file for name in self.arguments[0].split() for file in found(name)]
         for file in files:
             self.env.note_dependency(str(file))
         return self.parse_text_to_nodes(speed_tables(files))
+
+
+def found(name: str) -> list[Path]:
+    """The files of results by a name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    files = sorted(DATA.glob(f"{name}.json"))
+    if not files:
+        raise ValueError(
+            f"there are no results {name} in {DATA}: python benches/measure.py {DATA} makes them"
+        )
+    return files
 
 
 def speed_tables(files: list[Path]) -> str:

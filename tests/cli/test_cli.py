@@ -220,6 +220,13 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
             ),
         ),
         (
+            ["train", "CartPole-v1", "--algo", "bc", "--demos", "some", "--total-timesteps", "9"],
+            (
+                "fastrl train: error: run.total_timesteps counts what environments do; bc learns from a data set: set"
+                " bc.epochs"
+            ),
+        ),
+        (
             ["train", "CartPole-v1", "--total-steps", "1"],
             "fastrl train: error: unknown option --total-steps; did you mean --total-timesteps?",
         ),

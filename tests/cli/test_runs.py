@@ -39,6 +39,14 @@ def make_run(
     return path
 
 
+def test_the_goal_of_a_clone_is_no_number_of_steps(tmp_path: Path) -> None:
+    clone = make_run(tmp_path / "clone", algo="bc")
+    assert read_run(clone).total == 300
+    with (clone / "config.toml").open("a") as file:
+        file.write('[demos]\ndemos = "some"\n[bc]\nepochs = 7\n')
+    assert read_run(clone).total is None
+
+
 def test_runs_are_listed_with_their_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "a", status="complete")
     make_run(tmp_path / "seeds" / "seed-1", seed=1, algo="impala", status="interrupted", returns=(5,))

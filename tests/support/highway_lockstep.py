@@ -239,21 +239,29 @@ class Pair:
         vehicle.position = place
 
     def parts_from_itself(self, seed: int | None, generator: Any, actions: list[Any]) -> bool:
-        """Tells whether highway-env itself diverges under rounding errors: of every position in each step, or of the
+        """Tells whether highway-env itself diverges under rounding errors: of every position in each frame, or of the
         functions whose last bits differ between processors. The steering of slow drivers multiplies errors with every
-        frame, and the arc sine has no bound on its slope at the ends of its domain."""
+        frame, the arc sine has no bound on its slope at the ends of its domain, and of bodies that a collision has
+        pushed apart the last bit decides whether they touch."""
 
         def last(nudge: float) -> np.ndarray:
             if seed is None:
                 self.reference.np_random.bit_generator.state = generator
             self.reference.reset(seed=seed)
-            for action in actions:
-                for vehicle in self.reference.road.vehicles:
-                    vehicle.position = vehicle.position + nudge
-                self.reference.step(action)
-            return np.array([vehicle.position for vehicle in self.reference.road.vehicles])
+            road = self.reference.road
+            step = road.step
 
-        ways = [last(1e-13)]
+            def nudged(seconds: float) -> None:
+                for vehicle in road.vehicles:
+                    vehicle.position = vehicle.position + nudge
+                step(seconds)
+
+            road.step = nudged
+            for action in actions:
+                self.reference.step(action)
+            return np.array([vehicle.position for vehicle in road.vehicles])
+
+        ways = [last(1e-13), last(-1e-13)]
         for towards in (-np.inf, np.inf):
             with other_last_bits(towards):
                 ways.append(last(0.0))

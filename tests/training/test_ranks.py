@@ -187,9 +187,10 @@ def learned(trainer: Trainer) -> str:
 
 
 def train_all(ranks: Ranks, *options: str) -> dict[str, tuple[int, str]]:
-    """Updates and checksums of the runs, by name."""
+    """Updates and checksums of the runs, by name, but for that whose actions PyTorch chooses: its last bits depend on
+    how many environments a rank steps."""
     found = {}
-    for name in RUNS:
+    for name in [name for name in RUNS if name != "ppo with an encoder of rows"]:
         trainer = trainer_of(name, ranks, *options)
         for _ in trainer.rows():
             pass

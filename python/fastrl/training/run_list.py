@@ -70,7 +70,9 @@ def read_run(path: Path) -> RunInfo:
     rows = _newest_rows(path / "metrics.jsonl")
     steps = int(rows[-1].get(STEPS, 0)) if rows else 0
     returns = [row[RETURN] for row in rows if _is_number(row.get(RETURN))]
-    total = run.get("total_timesteps")
+    # Passes over a data set count samples, and end by epochs.
+    is_of_dataset = "demos" in tree and "collect" not in tree
+    total = None if is_of_dataset else run.get("total_timesteps")
     facts = RunFacts.read(path)
     return RunInfo(
         path=path,

@@ -179,6 +179,12 @@ class TaskSettings:
             algorithm = self.choose_algorithm(preset, tree, source, trust=trust, env_id=env_id)
             changes = {**changes, "run.algo": algorithm}
         config_type = self.settings_type(algorithm)
+        goals = changes.keys() & {"run.total_timesteps", "run.total_episodes"}
+        if goals and find(algorithm).learns_from == "dataset":
+            raise ConfigError(
+                f"{min(goals)} counts what environments do; {algorithm} learns from a data set: set"
+                f" {table_of(algorithm)}.epochs"
+            )
         for other in algorithms():
             if table_of(other) in tree and table_of(other) not in sections(config_type):
                 raise ConfigError(
