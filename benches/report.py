@@ -104,9 +104,10 @@ def _setup(result: Benchmark) -> str:
 def conditions(section: Section, with_setup: bool) -> str:
     """Paragraphs that say what was measured, by which command and when; with the machine and versions if wanted."""
     first = section.first
-    loads = [str(result.machine["load"][0]) for result in section.results]
+    loads = [result.machine["load"][0] for result in section.results]
+    load = " to ".join(str(each) for each in dict.fromkeys((min(loads), max(loads))))
     left_out = {name: reason for result in section.results for name, reason in result.left_out.items()}
-    parts = [f"`{first.command}`, {first.date[:10]}", f"load average at the end {', '.join(loads)}"]
+    parts = [f"`{first.command}`, {first.date[:10]}", f"load average at the end {load}"]
     if with_setup:
         parts.insert(1, _setup(first))
     paragraphs = [
