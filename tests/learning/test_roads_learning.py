@@ -16,7 +16,7 @@ pytestmark = pytest.mark.learning
         ("merge-v0", "ppo", 100_000, 12.5),
         ("merge-v0", "dqn", 30_000, 12.5),
         # Random actions leave the road after 2 s with 5.6; driving straight on returns 16.
-        ("racetrack-v0", "ppo", 200_000, 200),
+        ("racetrack-v0", "ppo", 500_000, 200),
     ],
 )
 def test_drives_well(road: str, algorithm: str, total_timesteps: int, least: float) -> None:
