@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
+from fastrl.utils import torch_threads
 from recording import Record, recorder
 
 
@@ -20,10 +20,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """PyTorch computes on one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with torch_threads.one_thread():
+        yield
 
 
 @pytest.fixture

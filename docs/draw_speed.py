@@ -42,7 +42,7 @@ class Comparison:
     other: str
 
     def ratio(self, results: Sequence[Benchmark]) -> Spread:
-        """How many times as fast ours is.
+        """Ratio of our speed to the other one's.
 
         Raises:
             ResultError: it was not measured.

@@ -1,4 +1,5 @@
-"""What goes with what: the page is what the code says, and each cell that goes trains and resumes to the bit."""
+"""Algorithms with spaces and collectors: the page is what the code says, and each combination trains and resumes to
+the bit."""
 
 from __future__ import annotations
 

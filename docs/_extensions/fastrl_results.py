@@ -79,7 +79,7 @@ def found(name: str) -> list[Path]:
 
 
 def speed_tables(files: list[Path]) -> str:
-    """What was measured, by which command and when, and the tables of rates and ratios, in Markdown."""
+    """Conditions of measurements (command, machine, date) and their tables of rates and ratios, in Markdown."""
     parts = []
     for section in report.sections(read(file) for file in files):
         parts += [report.conditions(section, with_setup=True), *report.tables(section)]

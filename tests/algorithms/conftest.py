@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
-import torch
+
+from fastrl.utils import torch_threads
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Networks this small gain nothing from more, and threads that wait for each other suffer on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads.one_thread():
+        yield

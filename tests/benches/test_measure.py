@@ -1,4 +1,4 @@
-"""What is measured for the documentation, and what is drawn from it: README and chart say what the results say."""
+"""Measurements for the documentation, and their page, chart and paragraph, which agree with the results."""
 
 from __future__ import annotations
 

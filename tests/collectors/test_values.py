@@ -19,15 +19,14 @@ from fastrl.collectors.factory import make_collector
 from fastrl.networks.compiled_actor import MlpActor, ValuingActor
 from fastrl.networks.policy_network import EncodedPolicy
 from fastrl.networks.torch_actor import TorchActor
+from fastrl.utils import torch_threads
 from fastrl.utils.timer import Stopwatch
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads.one_thread():
+        yield
 
 
 def learner(obs: str = "dict with image", **settings: Any) -> PPO:

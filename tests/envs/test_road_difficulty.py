@@ -21,7 +21,7 @@ def make(id: str, **options: Any) -> MultiAgentVectorEnv:  # noqa: A002
 
 
 def played(env: MultiAgentVectorEnv, steps: int = 8) -> list[tuple[Any, ...]]:
-    """What agents that change nothing see, get and end with."""
+    """Observations, rewards and ends of agents that change nothing."""
     shape = (3, env.num_agents, *(env.single_action_space.shape or ()))
     actions = np.ones(shape, np.int64) if not shape[2:] else np.zeros(shape, np.float32)
     return [env.step(actions)[:5] for _ in range(steps)]

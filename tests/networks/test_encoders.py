@@ -158,7 +158,7 @@ TABLES = Dict(
 
 
 def pooled_slowly(pooling, numbers):
-    """What `RowPooling` gives for one observation of `TABLES`, row by row."""
+    """Features that `RowPooling` gives for one observation of `TABLES`, row by row."""
     goal, lights, vehicles = numbers[:2], numbers[2:6], numbers[6:].view(5, 3)
     others = [pooling.tables[0](torch.cat([row, vehicles[0]])) for row in vehicles[1:] if row.any()]
     highest, mean = torch.zeros(64), torch.zeros(64)

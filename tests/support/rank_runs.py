@@ -8,20 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from fastrl.utils.ranks import ALONE, Ranks, connected, disconnect
+from fastrl.utils.torch_threads import one_thread
 
 
 def on_ranks(count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
     """Results of ``work(ranks, *arguments)`` on each rank, with one thread of PyTorch: bits may depend on their number.
     One rank works in this process."""
     if count == 1:
-        import torch
-
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with one_thread():
             return [work(ALONE, *arguments)]
-        finally:
-            torch.set_num_threads(threads)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, "fastrl.training.task"])
     with socket.socket() as free:

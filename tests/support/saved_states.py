@@ -25,8 +25,8 @@ def assert_a_state_continues(env: Any, twin: Any, steps: int, before: int) -> No
 
 
 def played(env: Any, actions: list[Any]) -> list[Any]:
-    """What an environment gives for some actions, but for the infos; episodes that ended are reset by hand if it does
-    not do so."""
+    """Results of steps of an environment with some actions, without infos; episodes that ended are reset by hand if it
+    does not do so."""
     found = []
     for action in actions:
         obs, rewards, terminations, truncations, _ = env.step(action)

@@ -17,6 +17,7 @@ from fastrl.tasks.workflow.folding import fold, unfold
 from fastrl.tasks.workflow.learner import WorkflowLearner, measure
 from fastrl.tasks.workflow.outcome import Outcome
 from fastrl.tasks.workflow.settings import EnvConfig, InnerConfig
+from fastrl.utils import torch_threads
 from fastrl.utils.config import build
 
 FIRST, SECOND = parse_workflow("op_server,enterprise,op_host,defender,user"), WORKFLOWS[60]
@@ -26,10 +27,8 @@ NETWORKS = ["shared", "separate"]
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Networks this small gain nothing from more, and threads that wait for each other suffer on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads.one_thread():
+        yield
 
 
 def make(

@@ -20,6 +20,7 @@ from fastrl.tasks.workflow.learner import WorkflowLearner, measure
 from fastrl.tasks.workflow.scores import WorkflowEvaluation, score_by_protocol
 from fastrl.tasks.workflow.settings import EnvConfig, InnerConfig
 from fastrl.training.policy import Policy
+from fastrl.utils import torch_threads
 from fastrl.utils.files import to_json
 
 ENTERPRISE_FIRST = parse_workflow("enterprise,op_server,op_host,user,defender")
@@ -28,10 +29,8 @@ ENTERPRISE_FIRST = parse_workflow("enterprise,op_server,op_host,user,defender")
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Networks this small gain nothing from more, and threads that wait for each other suffer on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads.one_thread():
+        yield
 
 
 def as_policy(state: dict[str, Any], actions: Any = "effective", **env: Any) -> Policy:

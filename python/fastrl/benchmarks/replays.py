@@ -9,8 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -23,6 +22,7 @@ from fastrl.benchmarks.rounds import measure_in_turns, rate
 from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 from fastrl.replay.samplers import ROTATION
 from fastrl.utils.progress import Progress, silent
+from fastrl.utils.torch_threads import one_thread
 
 BATCH = 256
 MILLION = 1_000_000
@@ -51,17 +51,6 @@ def installed(*names: str) -> dict[str, Any]:
         except ImportError:
             continue
     return found
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """PyTorch computes on one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def columns(count: int, kind: Kind, seed: int = 0) -> dict[str, NDArray[Any]]:

@@ -128,7 +128,7 @@ class Benchmark:
         return others if len(others) < len(case.rates) else []
 
     def ratio(self, case: Case, ours: str, other: str) -> Spread:
-        """How many times as good as another contender ours is, over the rounds."""
+        """Ratio of a contender of ours to another one, over the rounds: above 1 ours is better."""
         return case.ratio(other, ours) if self.lower_is_better else case.ratio(ours, other)
 
     def ratios(self, case: Case) -> Iterator[tuple[str, str, Spread]]:

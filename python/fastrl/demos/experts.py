@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,22 +23,13 @@ from fastrl.envs.exact_rows import ExactRows
 from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor, MlpActor
+from fastrl.utils.torch_threads import one_thread
 
 
-def _one_thread() -> contextlib.AbstractContextManager[None]:
-    """A context in which PyTorch computes on one thread: with several, last bits may differ."""
+def _one_thread_if_loaded() -> contextlib.AbstractContextManager[None]:
+    """`one_thread`, if PyTorch is loaded and has several."""
     torch: Any = sys.modules.get("torch")
-    return contextlib.nullcontext() if torch is None or torch.get_num_threads() == 1 else _limited(torch)
-
-
-@contextlib.contextmanager
-def _limited(torch: Any) -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    return contextlib.nullcontext() if torch is None or torch.get_num_threads() == 1 else one_thread()
 
 
 @dataclass(frozen=True)
@@ -88,7 +79,7 @@ class PolicyExpert:
         if not self._one_by_one:
             self._actor.act(obs, streams, steps, draws, log_probs, masks, states, greedy=self._greedy)
         else:
-            with _one_thread():
+            with _one_thread_if_loaded():
                 for i in range(count):
                     own = slice(i, i + 1)
                     self._actor.act(
@@ -188,7 +179,7 @@ class FunctionExpert:
         torch: Any = sys.modules.get("torch")
         if torch is None or torch.get_num_threads() == 1:
             return self._function(obs)
-        with _limited(torch):
+        with one_thread():
             return self._function(obs)
 
 
