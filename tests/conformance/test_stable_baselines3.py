@@ -12,6 +12,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor, nn
 
+import fastrl
 from fastrl.algorithms.dqn import DQN
 from fastrl.algorithms.dqn_settings import DQNConfig
 from fastrl.algorithms.ppo import PPO
@@ -380,3 +381,39 @@ def test_td3(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda self, mean, std: self.copy_(mean + std * torch.randn(self.shape, generator=generator)),
     )
     both_learn(ours, theirs, pairs, size=size, steps=steps, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "train_freq", "gradient_steps"), [(1, 4, 1), (2, 4, 3), (2, 1, -1)], ids=str
+)
+def test_gradient_steps_of_a_run(num_envs: int, train_freq: int, gradient_steps: int) -> None:
+    """Their number, up to a turn of learning: the two differ in when learning starts."""
+    steps, turn = 400, num_envs * train_freq if gradient_steps < 0 else gradient_steps
+    theirs = sb3.DQN(
+        "MlpPolicy",
+        DummyVecEnv([short_cart_pole] * num_envs),
+        learning_starts=100,
+        train_freq=train_freq,
+        gradient_steps=gradient_steps,
+        batch_size=2,
+        policy_kwargs={"net_arch": [4]},
+        device="cpu",
+    )
+    theirs.learn(steps)
+    ours = fastrl.DQN(
+        "CartPole-v1",
+        num_envs=num_envs,
+        hidden=(4,),
+        batch_size=2,
+        replay__learning_starts=100,
+        replay__train_freq=train_freq,
+        replay__updates_per_step=turn / (train_freq * num_envs),
+        collector="sequential",
+        run__row_seconds=0.0,
+        run__eval_episodes=0,
+        device="cpu",
+    )
+    ours.learn(steps)
+    taken = sum(row.get("train/gradient_steps", 0) for row in ours.metrics)
+    assert theirs._n_updates > 50
+    assert abs(taken - theirs._n_updates) <= turn

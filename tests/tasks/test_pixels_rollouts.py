@@ -68,7 +68,7 @@ def test_ppo_from_images_takes_a_thread_for_each_core(algorithm: str, env_id: st
     assert settings.run.torch_threads == threads
 
 
-def test_atari_has_the_settings_of_cleanrl() -> None:
+def test_atari_has_cleanrls_numbers() -> None:
     settings = TASK.make_settings({"env.id": "ALE/Pong-v5", "run.algo": "ppo"})
     ppo = settings.ppo
     assert (settings.env.num_envs, ppo.num_steps, ppo.num_epochs, ppo.minibatch_size) == (8, 128, 4, 256)

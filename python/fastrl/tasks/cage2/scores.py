@@ -121,7 +121,7 @@ def _published(name: str, ruleset: Ruleset, total: float | None, **scores: Seque
     return Published(name, ruleset, cells, total)
 
 
-# The challenge's final leaderboard, and known results on today's repository.
+# The challenge's final leaderboard, and the results on today's repository that we found published.
 PUBLISHED = (
     _published(
         "CardiffUni (winner)",
@@ -134,7 +134,7 @@ PUBLISHED = (
     _published("second place", "leaderboard", -56.9),
     _published("third place", "leaderboard", -57.05),
     _published("CardiffUni (winner)", "main", None, bline=(-5.05, -12.1, -36.0)),
-    _published("best known, a graph network", "main", -58.2),
+    _published("best found published, a graph network", "main", -58.2),
 )
 
 

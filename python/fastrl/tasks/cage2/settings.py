@@ -131,8 +131,8 @@ PRESETS: dict[str, Preset] = {
         for_any_algorithm=True,
     ),
     "record": Preset(
-        "the best defender known, in under 8 minutes on 2 cores: 62 inputs for 12 million steps, then all that blue can"
-        " remember",
+        "a total above the best that we found published, in under 8 minutes on 2 cores: 62 inputs for 12 million steps,"
+        " then all that blue can remember",
         {
             "run": {"total_timesteps": 30_000_000, "stages": ["12e6 env.memory=scan"]},
             "env": {"memory": "full"},

@@ -3,7 +3,7 @@
 Sources of the numbers:
 
 - RL-Zoo: rl-baselines3-zoo, ``hyperparams/ppo.yml``, commit 22e3ff2 (April 2026), tuned for Stable-Baselines3.
-- CleanRL: ``ppo_continuous_action.py`` and ``ppo_atari.py``.
+- CleanRL: ``ppo_continuous_action.py`` and ``ppo_atari.py``; docs/guides/from-cleanrl.md has what differs.
 
 Theirs become ours as follows. Our value loss is half a mean square, as CleanRL's: ``value_coef`` is twice RL-Zoo's
 ``vf_coef``. Our deviations are in units of half the range of an action: ``initial_log_std`` is RL-Zoo's less the
@@ -209,7 +209,7 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "continuous": Preset(
-        "the default of environments with continuous actions that have no other, as CleanRL",
+        "the default of environments with continuous actions that have no other, after CleanRL, no value clipping",
         {
             "env": {"num_envs": 4},
             **_ppo(**_CONTINUOUS_PPO),
@@ -218,7 +218,7 @@ PRESETS: dict[str, Preset] = {
         sac_presets.CONTINUOUS,
     ),
     "images": Preset(
-        "the default of environments with images that have no other, as CleanRL",
+        "the default of environments with images that have no other, after CleanRL, no value clipping",
         {
             "env": {"num_envs": 8},
             **_ppo(**_IMAGES_PPO),
@@ -260,7 +260,7 @@ PRESETS: dict[str, Preset] = {
         gae_lambda=0.94,
     ),
     "mountain-car": _zoo(
-        "MountainCar",
+        "MountainCar, but for an entropy bonus",
         1_000_000,
         16,
         dqn_presets.MOUNTAIN_CAR,
@@ -424,7 +424,7 @@ PRESETS: dict[str, Preset] = {
     "minigrid": _grid("MiniGrid, whose images are small enough for an MLP", 1_000_000, **_MINIGRID),
     "minigrid-small": _grid("MiniGrid's Empty and DoorKey-5x5", 150_000, **_MINIGRID),
     "sac": Preset(
-        "SAC and TD3 in one environment with a large replay, as CleanRL", {}, sac_presets.CONTINUOUS
+        "SAC and TD3 in one environment with a replay of a million transitions", {}, sac_presets.CONTINUOUS
     ),
     "parking": Preset("SAC with hindsight for highway-env's car parks", {}, sac_presets.PARKING),
     "merge": Preset(

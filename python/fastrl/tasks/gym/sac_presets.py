@@ -10,7 +10,7 @@ _LARGE: Mapping[str, Mapping[str, Any]] = {
     "replay": {"capacity": 1_000_000, "learning_starts": 5_000},
 }
 
-# By table; as CleanRL's, of continuous control.
+# By table; sizes as of CleanRL's SAC for continuous control.
 CONTINUOUS: _Tables = {"sac": _LARGE, "td3": _LARGE}
 
 # Classic control. Returns of one step, because the random actions of older steps are not what the policy does now; a

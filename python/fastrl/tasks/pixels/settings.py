@@ -48,7 +48,8 @@ class EnvConfig:
     ] = 8
 
 
-# Those of CleanRL and RL Baselines3 Zoo for Atari; PPO and asynchronous PPO have the same hyper-parameters.
+# After CleanRL and RL Baselines3 Zoo for Atari, see docs/guides/from-cleanrl.md. PPO and asynchronous PPO have the same
+# hyper-parameters.
 _ATARI_PPO = {
     "num_steps": 128,
     "num_epochs": 4,
@@ -86,7 +87,8 @@ _TOY_PPO = {
 
 PRESETS: dict[str, Preset] = {
     "atari": Preset(
-        "DQN: Rainbow's settings where they apply; PPO: CleanRL's; the default of most environments",
+        "DQN: Rainbow's settings where they apply; PPO: after CleanRL's, without value clipping; the default of most"
+        " environments",
         {"dqn": {**dqn_settings.PRESETS["atari"], "batch_size": 32}, **_ATARI_ROLLOUTS},
         PPO_ON_ALL_CORES,
     ),
