@@ -36,10 +36,11 @@ BOXES = {
     "collector": Box(20, 29, 32, 9, PYTHON, "collector", "who steps the environments\ncollectors/"),
     "algorithm": Box(64, 29, 32, 9, TORCH, "algorithm", "losses and update\nalgorithms/, networks/"),
     "weights": Box(42, 29, 8.4, 4, COMPILED, "weights"),
-    "actor": Box(7.8, 14, 12.5, 9, COMPILED, "actor", "policy without\nPyTorch"),
-    "env": Box(28, 14, 16.5, 9, COMPILED, "environments", "native, or your Python\nenvs/, rust/core/"),
-    "queue": Box(51.5, 14, 15, 9, COMPILED, "queue", "shared memory\nrust/core/queue/"),
-    "storage": Box(71, 14, 18, 9, COMPILED, "rollouts, replay", "returns in place\nrollout/, replay/, cython/"),
+    "actor": Box(7.8, 14, 12.5, 9, COMPILED, "actor", "compiled, or\nby PyTorch"),
+    "env": Box(26.5, 14, 16.5, 9, COMPILED, "environments", "native, or your Python\nenvs/, rust/core/"),
+    "fragments": Box(49, 18, 20, 6, PYTHON, "fragments", "arrays of T steps, collectors/"),
+    "queue": Box(49, 10, 20, 6, COMPILED, "queue", "replay of frames, online runs"),
+    "storage": Box(73, 14, 18, 9, COMPILED, "rollouts, replay", "returns in place\nrollout/, replay/, cython/"),
 }  # fmt: skip
 ARROWS = (
     ("call", "trainer", "config"),
@@ -52,7 +53,9 @@ ARROWS = (
     ("collector", "actor", ""),
     ("collector", "env", ""),
     ("actor", "env", "acts"),
-    ("env", "queue", "fragments"),
+    ("env", "fragments", ""),
+    ("env", "queue", ""),
+    ("fragments", "storage", ""),
     ("queue", "storage", ""),
     ("storage", "algorithm", "minibatches"),
 )
