@@ -49,7 +49,7 @@ class CollectConfig:
     collector: Annotated[CollectorName, Setting(resumable=True, option="--collector")] = "auto"
     n_workers: Annotated[
         Annotated[int, Field(ge=1)] | Literal["auto"],
-        Field(description="worker processes or Ray actors; auto: by cores and memory"),
+        Field(description="worker processes, Ray actors, or threads of native; auto: by cores and memory"),
         Setting(resumable=True, option="--n-workers"),
     ] = "auto"
     episodes_per_update: Annotated[
