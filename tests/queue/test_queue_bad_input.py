@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -424,16 +425,17 @@ def test_names_that_are_not_text(name):
 
 @needs_linux
 def test_a_foreign_file():
-    path = Path("/dev/shm/fastrl-test-foreign")
+    name = f"test-foreign-{os.getpid()}"
+    path = Path(f"/dev/shm/fastrl-{name}")
     try:
         for content in (b"", b"short", b"not ours" * 1000, bytes(100_000)):
             path.write_bytes(content)
             with pytest.raises(QueueError, match="it is no segment of fastrl"):
-                Queue.attach("test-foreign")
+                Queue.attach(name)
         path.unlink()
         path.mkdir()
         with pytest.raises(OSError):
-            Queue.attach("test-foreign")
+            Queue.attach(name)
         path.rmdir()
     finally:
         path.unlink(missing_ok=True)
@@ -461,18 +463,19 @@ def test_memory_of_another_kind():
     ],
 )
 def test_a_damaged_header(place, value, words):
-    path = Path("/dev/shm/fastrl-test-damaged")
+    name = f"test-damaged-{os.getpid()}"
+    path = Path(f"/dev/shm/fastrl-{name}")
     with Queue(RECORD, 8, shared=True) as q:
         content = bytearray(Path(f"/dev/shm/fastrl-{q.name}").read_bytes())
     content[place : place + len(value)] = value
     path.write_bytes(content)
     try:
         if words is None:
-            Queue.attach("test-damaged").close()
+            Queue.attach(name).close()
         else:
             with pytest.raises(QueueError, match=words) as caught:
-                Queue.attach("test-damaged")
-            assert "\n" not in str(caught.value) and "test-damaged" in str(caught.value)
+                Queue.attach(name)
+            assert "\n" not in str(caught.value) and name in str(caught.value)
     finally:
         path.unlink()
 
@@ -484,7 +487,7 @@ def test_a_damaged_header(place, value, words):
 def test_a_schema_that_is_not_a_dtype(schema):
     from fastrl._native import _rust
 
-    name = "test-schema"
+    name = f"test-schema-{os.getpid()}"
     memory = _rust.QueueMemory.create(
         8, schema, 4, max_producers=1, policy="block", order="per_producer", shared=True, name=name
     )

@@ -1,5 +1,6 @@
 """Tables in shared memory are those that gloo would send."""
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ def _table(rank: int, turn: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(numbers).to(dtype)
 
 
-def _exchanges(ranks: Ranks, dtype: torch.dtype) -> int:
+def _exchanges(ranks: Ranks, dtype: torch.dtype, prefix: str) -> int:
     """The number of tables that were wrong."""
+    shared_tables.SHARED_MEMORY = prefix
     tables = ranks.exchange.tables
     assert tables is not None
     wrong = 0
@@ -51,9 +53,9 @@ def _without_room(ranks: Ranks, folder: str) -> tuple[bool, Any]:
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_tables_are_those_of_all_ranks(count: int, dtype: torch.dtype) -> None:
-    before = set(Path("/dev/shm").glob("fastrl-ranks-*"))
-    assert on_ranks(count, _exchanges, dtype) == [0] * count
-    assert set(Path("/dev/shm").glob("fastrl-ranks-*")) <= before
+    prefix = f"{shared_tables.SHARED_MEMORY}test-{os.getpid()}-"
+    assert on_ranks(count, _exchanges, dtype, prefix) == [0] * count
+    assert not list(Path(prefix).parent.glob(f"{Path(prefix).name}*"))
 
 
 def test_ranks_without_room_in_memory_send_their_tables(tmp_path: Path) -> None:
