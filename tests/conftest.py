@@ -1,6 +1,7 @@
 """Fixtures and settings of all tests."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,10 @@ from hypothesis import HealthCheck, settings
 # Threads of PyTorch in several processes would compete for the cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# In the background of a script, as of ``nohup pytest &``, SIGINT is ignored, here and in all processes that tests start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Examples are the same in each run, so that what passed fails only after a change. Others are sought with
 # `pytest --hypothesis-profile=search`. Neither minds a machine that is busy.

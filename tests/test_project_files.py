@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -45,6 +46,20 @@ def test_the_citation_names_the_version_and_the_date_of_the_changelog() -> None:
     assert f"\nversion: {VERSION}\n" in text
     (date,) = re.findall(r'^date-released: "(.*)"$', text, re.MULTILINE)
     assert f"## [{VERSION}] - {date}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_tests_that_interrupt_run_in_the_background_too() -> None:
+    """Where SIGINT is ignored, as of ``nohup pytest &``."""
+    test = "tests/training/test_run.py::test_asked_to_stop_it_is_noted"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "-q", test],
+        cwd=ROOT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
 
 
 def test_python_versions_agree(build_wheels: ModuleType) -> None:

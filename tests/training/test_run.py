@@ -33,15 +33,22 @@ def test_a_terminal_that_closes_may_say_so_twice() -> None:
         assert stop.received is signal.SIGHUP
 
 
-def test_under_nohup_a_terminal_that_closes_is_ignored() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("finishes", [False, True])
+def test_what_is_ignored_under_nohup_or_in_the_background_stays_ignored(
+    number: signal.Signals, finishes: bool
+) -> None:
+    before = signal.signal(number, signal.SIG_IGN)
     try:
-        with StopSignals() as stop:
-            os.kill(os.getpid(), signal.SIGHUP)
+        with StopSignals(finishes=finishes) as stop:
+            os.kill(os.getpid(), number)
             assert stop.received is None
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.received is signal.SIGTERM
+            os.kill(os.getpid(), number)
+        assert signal.getsignal(number) is signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(number, before)
 
 
 def test_a_run_resumed_with_another_collector_drops_what_that_lacks() -> None:

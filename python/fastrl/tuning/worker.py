@@ -6,6 +6,7 @@ into a log beside the run directory. It ends with the process that started it.
 
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Mapping
@@ -24,6 +25,8 @@ from fastrl.utils.output import plain_console
 
 def main() -> None:
     """Does jobs until its input ends."""
+    # SIGINT comes from the pool alone, and stops a trial. It may be ignored where the search runs, in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # What a job prints must not get between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -42,7 +42,8 @@ class StopSignals:
     """Notes a signal that asks the process to stop: Ctrl-C, SIGTERM, or SIGHUP of a terminal that closes. A second
     Ctrl-C or SIGTERM stops it at once. (A terminal that closes sends SIGHUP twice, through its shell and by itself.)
 
-    If SIGHUP is ignored, as under nohup, it stays ignored.
+    What is ignored stays ignored: SIGHUP under nohup, and SIGINT in a script's background, which a Ctrl-C for the
+    script must not stop.
 
     Args:
         finishes: the second one ends waits that are `interruptible` and is noted elsewhere; a third one stops the
@@ -56,10 +57,9 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            numbers = [signal.SIGINT, signal.SIGTERM]
-            if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-                numbers.append(signal.SIGHUP)
-            self._before = {number: signal.signal(number, self._note) for number in numbers}
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def _note(self, number: int, frame: types.FrameType | None) -> None:
@@ -67,7 +67,7 @@ class StopSignals:
         self.received = self.received or signal.Signals(number)
         if self._finishes and (not is_second or number == signal.SIGHUP):
             return
-        for asked in (signal.SIGINT, signal.SIGTERM):
+        for asked in self._before.keys() - {signal.SIGHUP}:
             signal.signal(asked, self._before[asked])
         if self._finishes:
             _waits.is_interrupted = True
