@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# In the background of a script, as of ``nohup pytest &``, SIGINT is ignored, here and in all processes that tests start.
+# In the background of a script, as of ``nohup pytest &``, SIGINT is ignored here and in what tests start.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

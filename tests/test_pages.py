@@ -59,7 +59,7 @@ def test_python_of_a_page_runs(
     shutil.copytree(workplace, own)
     monkeypatch.chdir(own)
     pages.with_small_budgets(monkeypatch)
-    pages.run_blocks(page, monkeypatch)
+    assert pages.run_blocks(page, monkeypatch) > 0
 
 
 def of(*names: str) -> list[tuple[Path, list[str]]]:

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import dataclasses
 import math
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,14 +112,26 @@ CALLS: dict[str, Callable[[Any, Path], None]] = {
 }
 
 
+@contextlib.contextmanager
+def missed_bars() -> Iterator[None]:
+    """A context in which a bench may miss its bar, as with small budgets; what else is asserted must hold."""
+    try:
+        yield
+    except AssertionError as error:
+        if Path(traceback.extract_tb(error.__traceback__)[-1].filename).parent != BENCHES:
+            raise
+
+
 @pytest.mark.usefixtures("budgets")
 @pytest.mark.parametrize("topic", CALLS)
 def test_a_bench_writes_results_that_make_a_page(topic: str, tmp_path: Path) -> None:
     record = recorder(f"bench_{topic}", "test_it", tmp_path / "results", "small budgets")
-    # Some bars are missed with such budgets; they are checked after the results were written.
-    with contextlib.suppress(AssertionError):
+    # Bars are checked after the results were written.
+    with missed_bars():
         CALLS[topic](record, tmp_path)
-    for result in read_all(tmp_path / "results"):
+    results = read_all(tmp_path / "results")
+    assert results
+    for result in results:
         assert result.topic == topic and result.note == "small budgets"
         for case in result.cases:
             assert case.rates and all(rates for rates in case.rates.values())
@@ -140,7 +153,7 @@ def test_results_of_exported_policies_are_recorded(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(bench_export, "ROUNDS", 2)
     monkeypatch.setattr(bench_export, "CALLS", 5)
     record = recorder("bench_export", "test_one_action", tmp_path / "results")
-    with contextlib.suppress(AssertionError):
+    with missed_bars():
         bench_export.test_one_action("PPO", "PPO", "CartPole-v1", {"num_steps": 16}, tmp_path, record)
     (result,) = read_all(tmp_path / "results")
     assert result.lower_is_better

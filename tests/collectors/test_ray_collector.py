@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -232,6 +233,12 @@ def test_an_address_that_does_not_answer_is_given_up_in_time() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_cluster_that_answers_is_found(address: str) -> None:
+def test_a_cluster_that_answers_is_found(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as a process that is connected already can check it."""
+    tried: list[subprocess.CompletedProcess[str]] = []
+    run = subprocess.run
+    monkeypatch.setattr(
+        subprocess, "run", lambda *args, **options: tried.append(run(*args, **options)) or tried[0]
+    )
     try_out(address, TIMEOUT)
+    assert [(each.args[3], each.returncode) for each in tried] == [(address, 0)]

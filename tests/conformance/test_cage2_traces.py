@@ -144,7 +144,8 @@ def test_a_damaged_file_is_refused_or_unchanged(at: int, noise: bytes) -> None:
     good[at : at + len(noise)] = noise[: len(good) - at]
     # Any other error than a TraceError fails the test.
     with contextlib.suppress(TraceError):
-        replay(load_trace(io.BytesIO(bytes(good))), "decisions")
+        _, mismatches, first = replay(load_trace(io.BytesIO(bytes(good))), "decisions")
+        assert mismatches == 0 and first is None
 
 
 @pytest.mark.skipif(

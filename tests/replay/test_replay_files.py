@@ -39,7 +39,8 @@ def use(folder):
     for read in (Replay.load, Replay.open):
         try:
             replay = read(folder)
-        except ReplayError:
+        except ReplayError as error:
+            assert "\n" not in str(error)
             continue
         with contextlib.suppress(
             ValueError, TypeError

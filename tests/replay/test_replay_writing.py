@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from replay_model import EXTRA, all_of
+from replay_model import EXTRA, all_of, contents
 
 from fastrl.replay import Replay
 
@@ -46,10 +46,10 @@ def good(replay, count=2):
 def test_bad_rows_of_add_many_change_nothing(name, value, error):
     replay = Replay(10, (3,), num_envs=2)
     replay.add_many(**good(replay))
-    before = {key: array.copy() for key, array in replay._arrays.items()}
+    before = contents(replay)
     with pytest.raises(error):
         replay.add_many(**{**good(replay), name: value})
-    assert all(np.array_equal(array, replay._arrays[key]) for key, array in before.items())
+    assert contents(replay) == before
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,10 @@ def test_a_bad_step_of_add_changes_nothing(name, value, error):
         "truncated": False,
     }
     replay.add(**step)
-    before = {key: array.copy() for key, array in replay._arrays.items()}
+    before = contents(replay)
     with pytest.raises(error):
         replay.add(**{**step, name: value})
-    assert all(np.array_equal(array, replay._arrays[key]) for key, array in before.items())
+    assert contents(replay) == before
 
 
 def test_actions_that_do_not_fit_are_refused():
@@ -114,14 +114,14 @@ def test_bad_records_change_nothing():
         (np.zeros(4, replay.dtype)[::2], ValueError),
         (outside, IndexError),
     ]
-    before = {key: array.copy() for key, array in replay._arrays.items()}
+    before = contents(replay)
     for records, error in cases:
         with pytest.raises(error):
             replay.append(records)
     for env in (2, -1):
         with pytest.raises(IndexError):
             replay.cut(env)
-    assert all(np.array_equal(array, replay._arrays[key]) for key, array in before.items())
+    assert contents(replay) == before
 
 
 def test_read_only_input_is_welcome():

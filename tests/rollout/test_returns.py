@@ -133,6 +133,7 @@ ARRAYS = [
 def call(**changes):
     arguments = rollout(4, 3) | outputs(4, 3) | {"gamma": 0.99, "gae_lambda": 0.95} | changes
     _returns.gae(**arguments)
+    return arguments["advantages"]
 
 
 @pytest.mark.parametrize("name", ARRAYS)
@@ -183,9 +184,10 @@ def test_refuses_one_array_for_both_outputs():
 
 def test_read_only_inputs_are_welcome():
     arrays = rollout(4, 3)
+    expected = call(**arrays)
     for array in arrays.values():
         array.flags.writeable = False
-    call(**arrays)
+    np.testing.assert_array_equal(call(**arrays), expected)
 
 
 @pytest.mark.parametrize("name", ["gamma", "gae_lambda"])

@@ -71,9 +71,15 @@ def with_small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Model, "evaluate", scored)
 
 
-def run_blocks(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs the Python of a page from top to bottom, as in a Python shell: classes belong to this process alone."""
+def run_blocks(page: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Runs the Python of a page from top to bottom, as in a Python shell: classes belong to this process alone.
+
+    Returns:
+        The number of blocks.
+    """
+    number = 0
     module = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     for number, code in enumerate(blocks(page, "python"), 1):
         exec(compile(code, f"{name(page)}, block {number}", "exec"), module.__dict__)
+    return number

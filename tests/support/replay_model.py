@@ -1,7 +1,9 @@
 """A slow and simple model of a replay: a list of episodes for each environment."""
 
+import tempfile
 from dataclasses import dataclass, field
 from itertools import cycle
+from pathlib import Path
 
 import numpy as np
 
@@ -9,6 +11,13 @@ from fastrl.replay import UniformSampler
 
 OBS_SHAPE = (3,)
 EXTRA = {"extra": (np.float64, ())}
+
+
+def contents(replay):
+    """All bytes of a replay, by the names of the files in which it is saved."""
+    with tempfile.TemporaryDirectory() as folder:
+        replay.save(Path(folder, "saved"))
+        return {path.name: path.read_bytes() for path in Path(folder, "saved").iterdir()}
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """A run from pixels as its user sees it, on a game that takes no time."""
 
 import json
+import operator
 import os
 import re
 import signal
@@ -255,7 +256,9 @@ def test_help_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_fit_the_settings(name: str) -> None:
-    build(CONFIG_TYPE, TASK.preset_values(CONFIG_TYPE, name))
+    values = TASK.preset_values(CONFIG_TYPE, name)
+    settings = build(CONFIG_TYPE, values)
+    assert values and values == {key: operator.attrgetter(key)(settings) for key in values}
 
 
 @pytest.mark.parametrize("algorithm", ["dqn", "ppo"])

@@ -66,7 +66,7 @@ def test_presets_are_what_their_names_stand_for(name: str, vehicles: int, episod
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("name", PRESETS)
 def test_all_presets_are_settings(name: str, algorithm: str) -> None:
-    TASK.resolve_defaults(preset(name, algorithm))
+    assert TASK.resolve_defaults(preset(name, algorithm)).run.algo == algorithm
 
 
 def test_algorithms_of_a_family_share_the_values_of_presets() -> None:

@@ -189,7 +189,7 @@ def test_the_search_itself_and_its_workers_are_killed_while_they_train(tmp_path:
         process = subprocess.Popen([*command, *arguments], stdout=log, stderr=log)
         if wait_for(directory / "journal.jsonl", process):
             time.sleep(wait)
-            wait_until(lambda: children(process.pid))
+            wait_until(lambda pid=process.pid: children(pid))
             # First a worker, then the search.
             for pid in children(process.pid)[:1]:
                 os.kill(pid, signal.SIGKILL)
