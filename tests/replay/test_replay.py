@@ -404,8 +404,7 @@ def test_states_that_contradict_themselves_are_refused_or_safe(tmp_path_factory,
     (folder / "replay.json").write_text(json.dumps({**description, "checksums": None}))
     try:
         again = Replay.load(folder)
-    except ReplayError as error:
-        assert "\n" not in str(error)
+    except ReplayError:
         return
     rows = np.fromfile(folder / "rows.bin", again.dtype)
     if len(again):
