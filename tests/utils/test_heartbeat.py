@@ -2,84 +2,109 @@
 
 import contextlib
 import os
-import queue
-import signal
-import time
+import socket
+from collections import Counter
+from collections.abc import Collection, Iterator
 
 import pytest
-from rank_runs import on_ranks
+from waiting import wait_until
 
-from fastrl.utils.heartbeat import EXIT_LOST, Heartbeat, end_without
-from fastrl.utils.ranks import Ranks
+from fastrl.utils.heartbeat import EXIT_LOST, Contact, Heartbeat, end_without
 
 TIMEOUT = 1.0
 
 
-def beating(stack: contextlib.ExitStack, count: int, lost: "queue.Queue[tuple[int, int]]") -> list[Heartbeat]:
-    """Heartbeats of so many ranks in this process; what each loses goes into a queue, with its number."""
-    own = [
-        Heartbeat(rank, TIMEOUT, lambda other, rank=rank: lost.put((rank, other)))  # type: ignore[misc]
-        for rank in range(count)
-    ]
-    contacts = [each.contact for each in own]
-    return [stack.enter_context(each.begin(contacts)) for each in own]
+class Ranks:
+    """Heartbeats of ranks in this process, each with a clock of its own, which stands still.
+
+    Attributes:
+        beats: of each rank, what it says and what it loses, as a rank more sees it, which is never heard itself.
+        lost: pairs of a rank and the one that it has lost, which ends its beats.
+    """
+
+    def __init__(self, count: int, stack: contextlib.ExitStack) -> None:
+        self.clocks = [0.0] * count
+        self.lost: dict[int, int] = {}
+        self.beats: list[Heartbeat] = []
+        for rank in range(count):
+            beat = Heartbeat(
+                rank,
+                TIMEOUT,
+                lambda other, rank=rank: self.lost.__setitem__(rank, other),  # type: ignore[misc]
+                clock=lambda rank=rank: self.clocks[rank],  # type: ignore[misc]
+            )
+            self.beats.append(stack.enter_context(beat))
+        self._witness = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        self._witness.bind(("127.0.0.1", 0))
+        self._witness.settimeout(0.01)
+        self._seen: Counter[int] = Counter()
+        own = [beat.contact for beat in self.beats]
+        # It comes last, so that what it sees the others have been sent.
+        contacts = [*own, Contact("127.0.0.1", self._witness.getsockname()[1], b"")]
+        self._ranks = {contact.port: rank for rank, contact in enumerate(own)}
+        for beat in self.beats:
+            beat.begin(contacts)
+        wait_until(lambda: len(self._look()) == count)
+
+    def _look(self) -> Counter[int]:
+        """The number of datagrams of each rank."""
+        with contextlib.suppress(TimeoutError):
+            self._seen[self._ranks[self._witness.recvfrom(100)[1][1]]] += 1
+        return self._seen
+
+    def pass_time(self, seconds: float, ranks: Collection[int]) -> None:
+        """Lets time pass for some ranks, each of which then beats once more, unless it has lost another one."""
+        before = Counter(self._seen)
+        for rank in ranks:
+            self.clocks[rank] += seconds
+        wait_until(
+            lambda: (
+                self._look() and all(self._seen[rank] > before[rank] or rank in self.lost for rank in ranks)
+            )
+        )
 
 
-def test_a_silent_rank_is_lost_to_all_others() -> None:
-    lost: queue.Queue[tuple[int, int]] = queue.Queue()
+@pytest.fixture
+def three() -> Iterator[Ranks]:
     with contextlib.ExitStack() as stack:
-        ranks = beating(stack, 3, lost)
-        time.sleep(1.5 * TIMEOUT)
-        assert lost.empty()
-        # It neither beats nor says that it leaves.
-        ranks[1]._ended.set()
-        assert {lost.get(timeout=60), lost.get(timeout=60)} == {(0, 1), (2, 1)}
+        yield Ranks(3, stack)
 
 
-def test_a_rank_that_leaves_is_not_lost() -> None:
-    lost: queue.Queue[tuple[int, int]] = queue.Queue()
-    with contextlib.ExitStack() as stack:
-        ranks = beating(stack, 3, lost)
-        time.sleep(0.5 * TIMEOUT)
-        ranks[2].__exit__()
-        time.sleep(2 * TIMEOUT)
-        assert lost.empty()
+def test_a_silent_rank_is_lost_to_all_others(three: Ranks) -> None:
+    for _ in range(10):
+        three.pass_time(0.4 * TIMEOUT, (0, 1, 2))
+    assert not three.lost
+    # It neither beats nor says that it leaves.
+    for _ in range(2):
+        three.pass_time(0.4 * TIMEOUT, (0, 2))
+    assert not three.lost
+    while len(three.lost) < 2:
+        three.pass_time(0.4 * TIMEOUT, {0, 2} - three.lost.keys())
+    assert three.lost == {0: 1, 2: 1} and three.clocks[0] <= 8 * TIMEOUT
 
 
-def test_datagrams_of_others_are_ignored() -> None:
-    lost: queue.Queue[tuple[int, int]] = queue.Queue()
-    with contextlib.ExitStack() as stack:
-        first, second = beating(stack, 2, lost)
-        stranger = Heartbeat(1, TIMEOUT, lambda rank: None)
-        stack.enter_context(stranger.begin([stranger.contact, stranger.contact]))
-        stranger._addresses = {0: ("127.0.0.1", first.contact.port)}
-        time.sleep(0.5 * TIMEOUT)
-        second._ended.set()
-        assert lost.get(timeout=60) == (0, 1)
+def test_a_rank_that_leaves_is_not_lost(three: Ranks) -> None:
+    three.beats[2].__exit__()
+    for _ in range(10):
+        three.pass_time(0.4 * TIMEOUT, (0, 1))
+    assert not three.lost
 
 
-def stop_and_go_on(ranks: Ranks) -> bool:
-    """Stops all ranks for longer than they wait for each other."""
-    with ranks.watched(TIMEOUT):
-        time.sleep(0.5 * TIMEOUT)
-        if ranks.is_first:
-            pids = ranks.gather(os.getpid())
-            if os.fork() == 0:
-                for pid in pids:
-                    os.kill(pid, signal.SIGSTOP)
-                time.sleep(3 * TIMEOUT)
-                for pid in pids:
-                    os.kill(pid, signal.SIGCONT)
-                os._exit(0)
-            os.wait()
-        else:
-            ranks.gather(os.getpid())
-        time.sleep(0.5 * TIMEOUT)
-        return ranks.lead(True) == [True]
+def test_datagrams_of_others_are_ignored(three: Ranks) -> None:
+    first = three.beats[0].contact
+    with Heartbeat(1, TIMEOUT / 100, lambda rank: None) as stranger:
+        contact = stranger.contact
+        stranger.begin([Contact(first.host, first.port, contact.token), contact])
+        while 0 not in three.lost:
+            three.pass_time(0.4 * TIMEOUT, {0, 2} - three.lost.keys())
+    assert three.lost[0] == 1
 
 
-def test_ranks_that_were_all_stopped_go_on() -> None:
-    assert on_ranks(2, stop_and_go_on) == [True, True]
+def test_ranks_that_were_all_stopped_go_on(three: Ranks) -> None:
+    for _ in range(3):
+        three.pass_time(3 * TIMEOUT, (0, 1, 2))
+        three.pass_time(0.1 * TIMEOUT, (0, 1, 2))
+    assert not three.lost
 
 
 @pytest.mark.parametrize(

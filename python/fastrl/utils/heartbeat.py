@@ -28,6 +28,8 @@ _BEAT, _LEAVE = 0, 1
 _MESSAGE = struct.Struct("!16sIB")
 # Parts of the time limit between two beats, and the longest of them, in seconds.
 _BEATS, _LONGEST = 20, 5.0
+# Datagrams that are read, of those that have come, before a rank is lost.
+_MOST_READ = 10_000
 
 
 class Contact(NamedTuple):
@@ -55,12 +57,18 @@ class Heartbeat:
         timeout: seconds of silence after which a rank is lost.
         on_lost: called with its number, on a thread of the heartbeat, at most once.
         toward: a host that other ranks can reach, whose network this one is to be reached by.
+        clock: the time, in seconds.
     """
 
     def __init__(
-        self, rank: int, timeout: float, on_lost: Callable[[int], None], toward: str = "127.0.0.1"
+        self,
+        rank: int,
+        timeout: float,
+        on_lost: Callable[[int], None],
+        toward: str = "127.0.0.1",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._rank, self._timeout, self._on_lost = rank, timeout, on_lost
+        self._rank, self._timeout, self._on_lost, self._clock = rank, timeout, on_lost, clock
         self._interval = min(timeout / _BEATS, _LONGEST)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind(("", 0))
@@ -97,9 +105,9 @@ class Heartbeat:
         self._socket.close()
 
     def _run(self) -> None:
-        awake = time.monotonic()
+        awake = self._clock()
         while not self._ended.is_set():
-            now = time.monotonic()
+            now = self._clock()
             if now - awake > self._timeout / 2:
                 # This process was stopped, perhaps with all others.
                 self._heard = dict.fromkeys(self._heard, now)
@@ -119,26 +127,36 @@ class Heartbeat:
                 self._socket.sendto(message, address)
 
     def _listen(self, until: float) -> None:
-        """Notes who is heard."""
-        while (left := until - time.monotonic()) > 0 and not self._ended.is_set():
-            self._socket.settimeout(min(left, 0.2))
-            try:
-                message, sender = self._socket.recvfrom(_MESSAGE.size + 1)
-            except OSError:
-                # Nothing came, or a machine has said that nobody listens there.
-                continue
-            if len(message) != _MESSAGE.size:
-                continue
-            token, rank, kind = _MESSAGE.unpack(message)
-            if token != self._token or rank not in self._addresses:
-                continue
-            if kind == _LEAVE:
-                del self._addresses[rank]
-                self._heard.pop(rank, None)
-            else:
-                # A host may know itself by an address that others cannot use.
-                self._addresses[rank] = sender
-                self._heard[rank] = time.monotonic()
+        """Notes who is heard, and who has been heard while this thread could not run."""
+        while (left := until - self._clock()) > 0 and not self._ended.is_set():
+            self._receive(min(left, 0.2))
+        for _ in range(_MOST_READ):
+            if not self._receive(0.0):
+                break
+
+    def _receive(self, seconds: float) -> bool:
+        """Waits for a datagram; False if there is none."""
+        self._socket.settimeout(seconds)
+        try:
+            message, sender = self._socket.recvfrom(_MESSAGE.size + 1)
+        except (BlockingIOError, TimeoutError):
+            return False
+        except OSError:
+            # A machine has said that nobody listens there.
+            return True
+        if len(message) != _MESSAGE.size:
+            return True
+        token, rank, kind = _MESSAGE.unpack(message)
+        if token != self._token or rank not in self._addresses:
+            return True
+        if kind == _LEAVE:
+            del self._addresses[rank]
+            self._heard.pop(rank, None)
+        else:
+            # A host may know itself by an address that others cannot use.
+            self._addresses[rank] = sender
+            self._heard[rank] = self._clock()
+        return True
 
 
 def end_without(lost: int, count: int, local_rank: int, rank: int, timeout: float) -> None:
