@@ -44,7 +44,7 @@ def _no_litter(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 @pytest.fixture(scope="module")
 def local_ray() -> Iterator[None]:
     """Ray with two workers on this machine, for the tests of a module."""
-    ray = pytest.importorskip("ray")
+    ray = pytest.importorskip("ray", reason="pip install '.[test-all]'")
     from fastrl.collectors.ray_cluster import start
 
     start(2, 100 * 2**20)

@@ -22,6 +22,9 @@ from fastrl.envs import AsyncNativeVectorEnv
 from fastrl.testing import check_vector_env
 from fastrl.utils.seeding import env_seed
 
+pytest.importorskip("maturin", reason="pip install '.[test-all]'")
+pytestmark = pytest.mark.slow
+
 CRATE = Path(__file__).resolve().parent.parent / "examples" / "compiled-env"
 ENV = "ferry:ferry/Ferry-v0"
 

@@ -70,20 +70,60 @@ def test_the_package_imports_what_is_declared(path: Path) -> None:
     assert undeclared(path.read_text(encoding="utf-8"), always, extras, {"fastrl"}) == set()
 
 
-def test_tests_import_what_their_extra_names() -> None:
-    folders = (ROOT / "tests", ROOT / "benches", ROOT / "docs")
-    files = [path for folder in folders for path in folder.rglob("*.py")]
-    # The module of the compiled example is ferry.
-    ours = {"fastrl", "fastrl_backend", "ferry"}
-    ours |= {path.parent.name if path.stem == "__init__" else path.stem for path in files}
-    declared = [*PROJECT["dependencies"], *EXTRAS["test"]]
-    everything = [line for lines in EXTRAS.values() for line in lines]
-    missing = {
-        path.name: names
-        for path in (ROOT / "tests").rglob("*.py")
-        if (names := undeclared(path.read_text(encoding="utf-8"), declared, everything, ours))
+def provided(extra: str) -> set[str]:
+    """Distributions of an extra, with those of the extras of ours that it includes."""
+    lines = EXTRAS[extra]
+    included = [name for line in lines for name in re.findall(r"^fastrl\[(.*)\]", line)]
+    return distributions(lines).union(*(provided(each) for names in included for each in names.split(",")))
+
+
+def distribution_of(module: str) -> str:
+    """The distribution of a module; one that is not installed here is taken for a distribution of its own name."""
+    name = module.partition(".")[0]
+    return normalised(PROVIDERS.get(name, [name])[0])
+
+
+def asked_for(source: str) -> dict[str, str]:
+    """Modules without which tests are skipped, each with the reason that is printed."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return {
+        ast.literal_eval(call.args[0]): "".join(ast.unparse(word.value) for word in call.keywords)
+        for call in calls
+        if ast.unparse(call.func) == "pytest.importorskip" and isinstance(call.args[0], ast.Constant)
     }
-    assert missing == {}
+
+
+# What the tests' folders and the compiled example are to a test that imports them.
+TEST_FILES = [path for folder in ("tests", "benches", "docs") for path in (ROOT / folder).rglob("*.py")]
+OURS = {"fastrl", "fastrl_backend", "ferry"}
+OURS |= {path.parent.name if path.stem == "__init__" else path.stem for path in TEST_FILES}
+
+
+def test_tests_import_what_their_extra_names() -> None:
+    """Beyond it, tests are skipped, and say which extra they need."""
+    declared = [*PROJECT["dependencies"], *EXTRAS["test"]]
+    usual = distributions(PROJECT["dependencies"]) | provided("test")
+    wrong = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        skips = asked_for(source) if "importorskip" in source else {}
+        others = [*skips, *re.findall(r"find_spec\([\"'](\w+)", source)]
+        if path.parent.name == "support":  # where a test of the slow ones looks for it
+            others += ["libsumo"]
+        wrong += [
+            f"{path.name} imports {name}" for name in undeclared(source, [*declared, *usual], others, OURS)
+        ]
+        for module, reason in skips.items():
+            needed = distribution_of(module)
+            extras = [name for name in EXTRAS if needed in provided(name)]
+            named = [name for name in extras if f"[{name}]" in reason]
+            if (
+                module not in OURS
+                and needed not in usual
+                and not (named if extras else "pip install" in reason)
+            ):
+                wrong.append(f"{path.name} skips without {module} and does not say how to get it: {reason}")
+    assert wrong == []
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A new algorithm, logger and task: each is one file, and the package is not touched."""
 
-import importlib.util
 import json
 import sys
 import tomllib
@@ -32,10 +31,13 @@ def train(run: Path, *options: object, steps: int = 192) -> None:
     assert main(["train", *GYM, TOY, *small, f"--run-dir={run}", *map(str, options)]) == 0
 
 
-@pytest.mark.parametrize("collector", COLLECTORS)
+@pytest.mark.parametrize(
+    "collector",
+    [pytest.param(name, marks=pytest.mark.slow if name == "ray" else ()) for name in COLLECTORS],
+)
 def test_an_algorithm_of_ones_own_trains_with_each_collector(collector: str, tmp_path: Path) -> None:
-    if collector == "ray" and importlib.util.find_spec("ray") is None:
-        pytest.skip("Ray is not installed")
+    if collector == "ray":
+        pytest.importorskip("ray", reason="pip install '.[test-all]'")
     train(tmp_path / "run", *COLLECTORS[collector], f"--collector={collector}", "--run.eval-episodes=2")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["algorithm"], summary["collector"]) == ("toy", collector)

@@ -205,6 +205,7 @@ def test_worker_processes_with_pytorch(tmp_path: Path) -> None:
     check("async-ppo", spec_of("image", "Box"), tmp_path, *halves)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("algorithm", draw_matrix.SINGLE)
 def test_ray(algorithm: str, unit: str, local_ray: None, tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("ipykernel")
+pytest.importorskip("ipykernel", reason="pip install '.[test-all]'")
+pytest.importorskip("jupyter_client", reason="pip install '.[test-all]'")
+pytestmark = pytest.mark.slow
 # Seconds in which a cell should have ended.
 PATIENCE = 240.0
 
@@ -62,7 +64,6 @@ def run() -> Iterator[Run]:
         manager.shutdown_kernel(now=True)
 
 
-@pytest.mark.slow
 def test_a_notebook_shows_progress_is_interrupted_and_goes_on(run: Run) -> None:
     run("""
 import gymnasium, fastrl
@@ -87,7 +88,6 @@ model = fastrl.PPO("CartPole-v1", collector="sequential", **small)
     assert "(" in run("print(model.evaluate(2))")
 
 
-@pytest.mark.slow
 def test_workers_of_a_notebook(run: Run) -> None:
     run("""
 import gymnasium, fastrl
@@ -120,7 +120,6 @@ small = dict(num_envs=2, num_steps=16, minibatch_size=16, n_workers=2, network=N
     assert "Net is defined in a notebook or a shell" in shown and "collect with 'sequential'" in shown
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_an_example_notebook_runs(notebook: Path, run: Run, tmp_path: Path) -> None:
     run(f"""

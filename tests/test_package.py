@@ -18,6 +18,9 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.slow
+pytest.importorskip("build", reason="pip install '.[test-all]'")
+pytest.importorskip("maturin", reason="pip install '.[test-all]'")
+pytest.importorskip("Cython", reason="pip install '.[test-all]'")
 
 ROOT = Path(__file__).resolve().parent.parent
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")

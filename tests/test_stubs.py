@@ -6,6 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytest.importorskip("mypy", reason="pip install '.[test-all]'")
+pytestmark = pytest.mark.slow
+
 # Names that Cython and PyO3 add to every module; stubs leave them out.
 ALLOWED = r"fastrl\._native\.\w+\.__(all|test|reduce_cython|setstate_cython)__"
 STUBS = (Path(__file__).resolve().parent.parent / "python" / "fastrl" / "_native").glob("*.pyi")

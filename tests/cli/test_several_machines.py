@@ -168,7 +168,7 @@ cluster.shutdown()
 @pytest.mark.parametrize("head", [2, 1])
 def test_the_loss_of_a_node_of_ray(tmp_path: Path, head: int) -> None:
     """Its worker moves to a free processor of another node; where there is none the run ends with a line."""
-    pytest.importorskip("ray")
+    pytest.importorskip("ray", reason="pip install '.[test-all]'")
     run = tmp_path / "run"
     cluster = subprocess.Popen(
         [sys.executable, "-c", CLUSTER, str(head)],
@@ -225,7 +225,7 @@ def test_the_loss_of_a_node_of_ray(tmp_path: Path, head: int) -> None:
 @pytest.mark.slow
 def test_a_population_outlives_a_node_of_ray(tmp_path: Path) -> None:
     """Its member goes on from its checkpoint on the other node, which then trains all alone."""
-    pytest.importorskip("ray")
+    pytest.importorskip("ray", reason="pip install '.[test-all]'")
     directory = tmp_path / "search"
     cluster = subprocess.Popen(
         [sys.executable, "-c", CLUSTER, "1"],

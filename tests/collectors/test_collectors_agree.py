@@ -18,12 +18,18 @@ from fastrl.envs.spec import as_spec
 from fastrl.networks.compiled_actor import MlpActor
 from fastrl.utils.seeding import NO_ENV, env_seed
 
-pytestmark = pytest.mark.usefixtures("local_ray")
 PYTHON = ("sync", "executor")
 COMPILED = (*PYTHON, "native", "native, asynchronous")
 # Ray takes as long as all others; `test_matrix` trains with it.
-RAY = ("ray",)
+RAY = pytest.param("ray", marks=pytest.mark.slow)
 UPDATES = 3
+
+
+@pytest.fixture(autouse=True)
+def ray_for_ray(request: pytest.FixtureRequest) -> None:
+    """Ray, for the tests that collect on it."""
+    if "ray" in request.node.callspec.params.get("name", ""):
+        request.getfixturevalue("local_ray")
 
 
 def plan(
@@ -78,20 +84,30 @@ def updates(name: str, same: Plan) -> list[dict[int, Any]]:
     return [*found, state["numbers"]]
 
 
+def expect_equal(same: Plan, names: tuple[str, ...]) -> None:
+    """Collectors bring what one process collects."""
+    expected = updates("sequential", same)
+    # Something happened, and not the same thing again and again.
+    assert len({str(update) for update in expected[:UPDATES]}) == UPDATES
+    assert all(len(update) == (same.episodes or same.num_envs) for update in expected[:UPDATES])
+    for name in names:
+        found = updates(name, same)
+        for update in range(UPDATES):
+            assert found[update].keys() == expected[update].keys(), (name, update)
+            differing = [key for key, mine in found[update].items() if mine != expected[update][key]]
+            assert differing == [], (name, update)
+        assert found[UPDATES] == expected[UPDATES], name
+
+
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
 @pytest.mark.parametrize(
     ("env", "num_steps", "options", "names"),
     [
         ("CartPole-v1", 40, {}, PYTHON),
-        ("CartPole-v1", 40, {"memory": "lstm"}, PYTHON + RAY),
+        ("CartPole-v1", 40, {"memory": "lstm"}, PYTHON),
         ("Pendulum-v1", 30, {"max_episode_steps": 20}, PYTHON),
         ("fastrl/Cage2-v0", 40, {"episode_length": 30, "red_agent": "mix"}, COMPILED),
-        (
-            "fastrl/Cage2-v0",
-            40,
-            {"masks": True, "episode_length": 30, "red_agent": "mix"},
-            COMPILED + RAY,
-        ),
+        ("fastrl/Cage2-v0", 40, {"masks": True, "episode_length": 30, "red_agent": "mix"}, COMPILED),
         ("fastrl/Cage2-v0", 40, {"memory": "gru", "episode_length": 30, "red_agent": "mix"}, COMPILED),
         ("fastrl/highway-fast-v0", 12, {}, COMPILED),
         ("fastrl/highway-fast-v0", 12, {"masks": True}, COMPILED),
@@ -107,17 +123,20 @@ def test_all_bring_the_same_episodes(
     env: str, num_steps: int, options: dict[str, Any], names: tuple[str, ...], unit: Any
 ) -> None:
     same = plan(unit, env, num_steps, **options)
-    expected = updates("sequential", same)
-    # Something happened, and not the same thing again and again.
-    assert len({str(update) for update in expected[:UPDATES]}) == UPDATES
-    assert all(len(update) == (11 if unit == "episodes" else 5) for update in expected[:UPDATES])
-    for name in names:
-        found = updates(name, same)
-        for update in range(UPDATES):
-            assert found[update].keys() == expected[update].keys(), (name, update)
-            differing = [key for key, mine in found[update].items() if mine != expected[update][key]]
-            assert differing == [], (name, update)
-        assert found[UPDATES] == expected[UPDATES], name
+    expect_equal(same, names)
+
+
+@pytest.mark.parametrize("unit", ["steps", "episodes"])
+@pytest.mark.parametrize("name", [RAY])
+@pytest.mark.parametrize(
+    ("env", "options"),
+    [
+        ("CartPole-v1", {"memory": "lstm"}),
+        ("fastrl/Cage2-v0", {"masks": True, "episode_length": 30, "red_agent": "mix"}),
+    ],
+)
+def test_ray_brings_the_same_episodes(env: str, options: dict[str, Any], name: str, unit: Any) -> None:
+    expect_equal(plan(unit, env, 40, **options), (name,))
 
 
 def taken(collector: Collector) -> list[int]:
@@ -128,7 +147,7 @@ def taken(collector: Collector) -> list[int]:
     return sorted(numbers)
 
 
-@pytest.mark.parametrize("name", ["sequential", *PYTHON, "native", *RAY])
+@pytest.mark.parametrize("name", ["sequential", *PYTHON, "native", RAY])
 def test_no_episode_beyond_the_limit_is_taken(name: str) -> None:
     same = plan("episodes", "fastrl/Cage2-v0", 40, episode_length=10)
     options: dict[str, Any] = {} if name == "sequential" else {"n_workers": 2}
@@ -142,7 +161,7 @@ def test_no_episode_beyond_the_limit_is_taken(name: str) -> None:
         assert collector.report().episodes == 33
 
 
-@pytest.mark.parametrize("name", ["sequential", *PYTHON, "native", *RAY])
+@pytest.mark.parametrize("name", ["sequential", *PYTHON, "native", RAY])
 def test_many_are_taken_at_once(name: str) -> None:
     same = plan("episodes", "fastrl/Cage2-v0", 40, episode_length=10)
     options: dict[str, Any] = {} if name == "sequential" else {"n_workers": 2}

@@ -23,7 +23,8 @@ from fastrl.collectors.ray_collector import RayCollector
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.utils.seeding import NO_ENV
 
-ray = pytest.importorskip("ray")
+ray = pytest.importorskip("ray", reason="pip install '.[test-all]'")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", autouse=True)

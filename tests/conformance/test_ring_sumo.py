@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from fastrl._native._rust import IdmPlatoon
 from fastrl.envs import RingVectorEnv
 
-pytestmark = pytest.mark.skipif(sumo_reference.NOT_INSTALLED, reason=sumo_reference.WHY)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sumo_reference.NOT_INSTALLED, reason=sumo_reference.WHY),
+]
 
 TOLERANCE = 1e-9
 VEHICLES = 22

@@ -49,7 +49,8 @@ def record(out: Path, collector: str = "sequential", n_workers: int = 2, **optio
 @pytest.mark.parametrize(
     ("options", "collectors"),
     [
-        ({"noise": 0.2}, (*PROCESSES, "ray")),
+        ({"noise": 0.2}, PROCESSES),
+        pytest.param({"noise": 0.2}, ("ray",), marks=pytest.mark.slow),
         ({"env": "Pendulum-v1", "expert": "demo_experts:swing", "noise": 0.3, "episodes": 4}, PROCESSES),
         ({"env": "space_cases:AnySpaces", "expert": "random", "env_options": {"obs": "dict"}}, PROCESSES),
         (
@@ -80,7 +81,7 @@ def record(out: Path, collector: str = "sequential", n_workers: int = 2, **optio
                 "noise": 0.1,
                 "episodes": 40,
             },
-            (*PROCESSES, "native", "ray"),
+            (*PROCESSES, "native"),
         ),
         (
             {

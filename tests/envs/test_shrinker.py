@@ -88,7 +88,7 @@ def test_uniform_frames_stay_uniform(value, shape):
 
 @pytest.mark.parametrize("shape", [(210, 160), (240, 256), (250, 160), (84, 168), (1000, 3000)])
 def test_agrees_with_opencv(shape):
-    cv2 = pytest.importorskip("cv2", reason="OpenCV is not installed")
+    cv2 = pytest.importorskip("cv2", reason="pip install opencv-python-headless")
     rng = np.random.default_rng(1)
     frame = rng.integers(256, size=(*shape, 3), dtype=np.uint8)
     theirs = cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY)

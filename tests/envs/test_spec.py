@@ -71,7 +71,7 @@ def test_unknown_names_are_refused(name: str, message: str) -> None:
 def test_mujoco_is_silent_about_gymnasiums_own_models(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mujoco = pytest.importorskip("mujoco")
+    mujoco = pytest.importorskip("mujoco", reason="pip install mujoco")
     monkeypatch.chdir(tmp_path)
     before = mujoco.get_mju_user_warning()
     try:

@@ -243,7 +243,7 @@ def test_numbers_of_the_other_byte_order_are_refused(tmp_path: Path) -> None:
 
 def test_writing_does_not_import_pandas(tmp_path: Path) -> None:
     """That takes a second, and pyarrow does it for each of its own conversions of arrays."""
-    pytest.importorskip("pandas")
+    pytest.importorskip("pandas", reason="pip install pandas")
     code = f"""
 import pathlib, sys
 import numpy as np

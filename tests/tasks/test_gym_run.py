@@ -551,12 +551,15 @@ def test_an_environment_without_presets_gets_those_of_its_kind(env_id: str, pres
     assert task.make_settings({"env.id": env_id}).ppo.num_steps == values["ppo.num_steps"]
 
 
-@pytest.mark.parametrize(("collector", "number"), [("executor", signal.SIGHUP), ("ray", signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("collector", "number"),
+    [("executor", signal.SIGHUP), pytest.param("ray", signal.SIGTERM, marks=pytest.mark.slow)],
+)
 def test_asked_to_stop_it_saves_ends_its_workers_and_says_how_to_go_on(
     tmp_path: Path, collector: str, number: signal.Signals
 ) -> None:
     if collector == "ray":
-        pytest.importorskip("ray")
+        pytest.importorskip("ray", reason="pip install '.[test-all]'")
     run = tmp_path / "run"
     arguments = ["CartPole-v1", *options_of(f"--collector={collector}", "--n-workers=2", "--algo=async-ppo")]
     process = subprocess.Popen(

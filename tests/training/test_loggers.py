@@ -134,7 +134,7 @@ def test_tensorboard_shows_the_settings_as_hyper_parameters(tmp_path: Path) -> N
 def test_trackers_write_files_without_a_server(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip(name)
+    pytest.importorskip(name, reason=f"pip install '.[{name}]'")
     for variable in ("WANDB_MODE", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(variable, raising=False)
     with RunDirectory(tmp_path / "run") as directory:

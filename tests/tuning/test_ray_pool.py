@@ -24,7 +24,8 @@ from fastrl.tuning.study import Study
 from fastrl.tuning.trial import TuneError
 from fastrl.tuning.tune import run_search
 
-ray = pytest.importorskip("ray")
+ray = pytest.importorskip("ray", reason="pip install '.[test-all]'")
+pytestmark = pytest.mark.slow
 
 STUB = Path(__file__).parent.parent / "support" / "tuning_stub_worker.py"
 RATES = SPACE.partition("[ppo.hidden]")[0]
