@@ -335,8 +335,8 @@ def check_encoded_size(network: Callable[..., nn.Module], state: Mapping[str, An
 def _check_claimed(architecture: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
     """Refuses an architecture with many more layers, or numbers in its observations, than there are weights."""
     there = sum(tensor.numel() for tensor in weights.values())
-    numbers, leaves = claimed_numbers(architecture["obs"])
-    layers = len(architecture["hidden"]) + leaves
+    # Each leaf of the observations has a number, but those of numbers have no layer of their own.
+    numbers, layers = claimed_numbers(architecture["obs"]), len(architecture["hidden"])
     if numbers > _NUMBERS_PER_WEIGHT * there or layers > len(weights):
         raise ValueError(
             f"a network of {layers} layers for observations of {numbers:,} numbers is claimed, the weights are"
@@ -344,18 +344,17 @@ def _check_claimed(architecture: Mapping[str, Any], weights: Mapping[str, Tensor
         )
 
 
-def claimed_numbers(space: Mapping[str, Any]) -> tuple[int, int]:
-    """Counts the numbers and leaves of a saved observation space (see `ObsRows.state`), without making it.
+def claimed_numbers(space: Mapping[str, Any]) -> int:
+    """Counts the numbers of a saved observation space (see `ObsRows.state`), without making it.
 
     Raises:
         ValueError: a size is negative.
     """
     if "spaces" in space:
-        found = [claimed_numbers(child) for child in space["spaces"]]
-        return sum(numbers for numbers, _ in found), sum(leaves for _, leaves in found)
+        return sum(map(claimed_numbers, space["spaces"]))
     numbers = 1
     for side in space.get("shape", ()):
         if side < 0:
             raise ValueError(f"a shape of {space['shape']} is claimed")
         numbers *= side
-    return numbers, 1
+    return numbers
