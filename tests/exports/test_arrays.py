@@ -3,10 +3,11 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from test_export import OBS, model_of
+from test_export import ACTIONS, OBS, model_of
 
 import fastrl
 from fastrl.cli.main import main
@@ -91,3 +92,11 @@ def test_other_policies_are_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"int8 is for files \.onnx"):
         fastrl.export(tmp_path, tmp_path / "policy.npz", quantize="int8")
     assert not any(tmp_path.iterdir())
+
+
+def test_actions_stay_within_bounds_that_float32_does_not_have(tmp_path: Path) -> None:
+    found = fastrl.export(model_of("PPO", "box", "tenth"), tmp_path / "policy.npz")
+    names: dict[str, Any] = {}
+    exec(found.code, names)
+    taken = names["act"](np.float32([[300, 300, 300], [-300, -300, -300]]))
+    assert all(ACTIONS["tenth"].contains(action) for action in taken)

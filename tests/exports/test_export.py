@@ -16,7 +16,7 @@ import torch
 from demo_sets import cartpole_expert, played
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from parallel_toys import Leavers
-from small_runs import train_small
+from small_runs import stir, train_small
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -75,6 +75,8 @@ ACTIONS: dict[str, Any] = {
     "box": Box(np.array([-1, -3], np.float32), np.array([2, 1], np.float32)),
     "matrix": Box(-2, 5, (2, 2), np.float64),
     "whole": Box(-3, 7, (2,), np.int32),
+    # 0.1 as float32 lies outside.
+    "tenth": Box(np.array([-1, 0.1]), np.array([1, 0.1]), dtype=np.float64),
 }
 
 
@@ -97,20 +99,7 @@ def model_of(algo: str, obs: str, actions: str, **settings: Any) -> Any:
     model = getattr(fastrl, algo)(
         steered, env__options=(f"obs={obs}", f"actions={actions}"), **common, **settings
     )
-    # Statistics and weights as after learning, without the minutes.
-    generator = torch.Generator().manual_seed(3)
-    algorithm = model._trainer.algorithm
-    network = getattr(algorithm, "policy", None) or algorithm.explorer.network
-    with torch.no_grad():
-        for name, tensor in network.state_dict().items():
-            if name.endswith("norm.mean"):
-                tensor.copy_(torch.randn(tensor.shape, generator=generator))
-            elif name.endswith("norm.var"):
-                tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.1)
-            elif tensor.is_floating_point() and not name.endswith("count"):
-                fan_in = max(tensor[0].numel(), 1) if tensor.dim() > 1 else 100
-                tensor.add_(torch.randn(tensor.shape, generator=generator) / fan_in**0.5)
-    return model
+    return stir(model)
 
 
 CASES: dict[str, tuple[Any, ...]] = {
@@ -120,6 +109,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     "ppo mixed": ("PPO", "dict", "dials", {}),
     "ppo whole numbers": ("PPO", "box", "whole", {}),
     "ppo bits": ("PPO", "box", "bits", {}),
+    "ppo of one value": ("PPO", "box", "tenth", {}),
+    "sac of one value": ("SAC", "box", "tenth", {}),
     "ppo gru": ("PPO", "box", "discrete", {"memory": "gru", "normalize_obs": True}),
     "ppo lstm": ("PPO", "image", "matrix", {"memory": "lstm"}),
     "ppo rows": ("PPO", "table", "discrete", {"encoder": "rows", "normalize_obs": False}),

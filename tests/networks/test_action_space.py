@@ -24,6 +24,14 @@ class TestActions:
         assert actions.to_env(np.array([[70.0]], np.float32)).tolist() == [[70]]
 
     @pytest.mark.parametrize("squash", [False, True])
+    def test_a_number_whose_bounds_are_equal_is_drawn_as_zero(self, squash):
+        space = gymnasium.spaces.Box(np.float32([-1, 0.1]), np.float32([1, 0.1]))
+        actions = Actions(space, squash)
+        found = actions.to_env(np.float32([[0, 5], [0, -5]]))
+        assert found.tolist() == [[0, space.low[1]]] * 2
+        assert actions.from_env(found).tolist() == [[0, 0]] * 2
+
+    @pytest.mark.parametrize("squash", [False, True])
     @pytest.mark.parametrize(
         "space",
         [

@@ -83,3 +83,20 @@ def differences(a: Any, b: Any, name: str = "") -> list[str]:
 def same(a: Any, b: Any) -> bool:
     """Equal to the bit."""
     return differences(a, b) == []
+
+
+def stir(model: Any) -> Any:
+    """The model with statistics and weights as after learning, without the minutes."""
+    generator = torch.Generator().manual_seed(3)
+    algorithm = model._trainer.algorithm
+    network = getattr(algorithm, "policy", None) or algorithm.explorer.network
+    with torch.no_grad():
+        for name, tensor in network.state_dict().items():
+            if name.endswith("norm.mean"):
+                tensor.copy_(torch.randn(tensor.shape, generator=generator))
+            elif name.endswith("norm.var"):
+                tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.1)
+            elif tensor.is_floating_point() and not name.endswith("count"):
+                fan_in = max(tensor[0].numel(), 1) if tensor.dim() > 1 else 100
+                tensor.add_(torch.randn(tensor.shape, generator=generator) / fan_in**0.5)
+    return model

@@ -197,8 +197,9 @@ def _head(network: Any, state: dict[str, Any], space: Any, arrays: Arrays) -> li
         return [f"return x.argmax(1) + {int(space.start)}" if space.start else "return x.argmax(1)"]
     rows = ActionRows(space)
     actions = Actions(rows.flat_space, is_squashed(state))
-    for name in ("scale", "middle", "low", "high"):
-        arrays[f"action_{name}"] = np.array(getattr(actions, f"_{name}"))
+    arrays |= {"action_scale": np.array(actions._scale), "action_middle": np.array(actions._middle)}
+    # Those of the space itself: as float32 they may lie outside.
+    arrays |= {"action_low": space.low.ravel(), "action_high": space.high.ravel()}
     lines = []
     if isinstance(network, OffPolicyActor):
         lines.append(f"x = np.tanh(x[:, :{actions.size}])")
@@ -206,10 +207,10 @@ def _head(network: Any, state: dict[str, Any], space: Any, arrays: Arrays) -> li
         arrays["bounded"] = np.array(actions._bounded)
         lines.append('x = np.where(p["bounded"], np.tanh(x), x)')
     lines.append('x = x * p["action_scale"] + p["action_middle"]')
-    lines.append('x = np.clip(x, p["action_low"], p["action_high"])')
     assert space.dtype is not None
     if space.dtype.kind in "iu":
         lines.append("x = np.round(x)")
+    lines.append('x = np.clip(x, p["action_low"], p["action_high"])')
     return [*lines, f'return x.reshape(-1, *{tuple(space.shape)}).astype("{space.dtype}")']
 
 

@@ -19,7 +19,8 @@ class Actions:
 
     Discrete and multi-discrete actions are drawn as they are. Of a ``Box`` a Gaussian is drawn, whose -1 and 1 are the
     bounds: a draw u becomes ``low + (u + 1) / 2 * (high - low)``, clipped to the bounds; with ``squash``, ``tanh(u)``
-    takes the place of u. (Where a bound is infinite, the draw itself, clipped to the other.)
+    takes the place of u. (Where a bound is infinite, the draw itself, clipped to the other; where both are equal, they
+    are the action, whose draw is 0.)
     Densities are those of the draw before clipping or squashing, so that ratios of probabilities are exact: the rest
     belongs to the environment.
 
@@ -98,7 +99,8 @@ class Actions:
         """Draws that become these actions."""
         if not self.is_box:
             return np.asarray(actions, np.int64)
-        draws = ((np.asarray(actions, np.float32) - self._middle) / self._scale).astype(np.float32)
+        offsets = np.asarray(actions, np.float32) - self._middle
+        draws = (offsets / np.where(self._scale > 0, self._scale, 1)).astype(np.float32)
         if not self.squash:
             return draws
         inner = np.arctanh(np.clip(draws, -_ALMOST_ONE, _ALMOST_ONE))
