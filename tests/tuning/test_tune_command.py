@@ -1,6 +1,7 @@
 """``fastrl tune`` and `fastrl.tune`, with trials that train."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from fastrl.training.run_directory import is_run
 from fastrl.training.run_facts import RunFacts
 from fastrl.training.run_list import find_runs
 from fastrl.tuning.figures import draw, importances
+from fastrl.tuning.journal import dump
 from fastrl.tuning.study import Study
-from fastrl.tuning.trial import best_first, count_parameters
+from fastrl.tuning.trial import Trial, best_first, count_parameters
+from fastrl.tuning.worker import do
 from fastrl.utils.config import load_toml
 
 SMALL = ["--ppo.activation=relu", "--run.eval-episodes=2", "--total-timesteps=6000", "--num-envs=4"]
@@ -112,3 +115,65 @@ def test_figures_are_drawn_and_name_what_matters(tmp_path: Path) -> None:
         assert [file.name for file in files] == ["history.png", "parallel.png", "importances.png"]
         assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
         assert importances(study.space, study.of_search()[:5]) == []
+
+
+HOSTILE = "from pathlib import Path\nPath(__file__).with_suffix('.ran').touch()\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "problem"),
+    [
+        (
+            "settings.toml",
+            'id = "CartPole-v1"',
+            'id = "hostile:make"',
+            "env.id would import the module 'hostile'",
+        ),
+        ("settings.toml", 'algo = "ppo"', 'algo = "hostile:Own"', "run.algo would import the module"),
+        ("settings.toml", 'kind = "gym"', 'kind = "hostile:TASK"', "kind would import the module"),
+        (
+            "tune.toml",
+            'ray_address = "none"',
+            'ray_address = "host:1"',
+            "would connect to the Ray cluster at 'host:1'",
+        ),
+        (
+            "journal.jsonl",
+            "",
+            '{"event": "started", "trial": "../../x", "number": 0, "seed": 1, "point": {}}',
+            "'../../x'",
+        ),
+    ],
+)
+def test_a_search_that_is_resumed_runs_nothing_that_only_its_files_name(
+    file: str, old: str, new: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    new_study(tmp_path / "s", trials=1, confirm=0, report_episodes=0).close()
+    (tmp_path / "hostile.py").write_text(HOSTILE)
+    path = tmp_path / "s" / file
+    text = path.read_text()
+    path.write_bytes(dump(json.loads(new)) if file == "journal.jsonl" else text.replace(old, new).encode())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert main(["tune", "--resume=s"]) == 2
+    err = capsys.readouterr().err.replace("loading PyTorch ...\n", "")
+    assert problem in err and err.count("\n") == 1 and str(tmp_path) not in sys.path
+    assert not (tmp_path / "hostile.ran").exists() and not list((tmp_path / "s" / "trials").glob("*"))
+    if file == "settings.toml":
+        assert "give --trust (in Python" in err
+    if "env.id" in problem:
+        Study(tmp_path / "s", trust=True).close()
+
+
+def test_a_worker_trusts_what_the_search_trusts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hostile.py").write_text(HOSTILE)
+    monkeypatch.syspath_prepend(tmp_path)
+    with new_study(tmp_path / "s", trials=1) as study:
+        assert study.trust
+        trial = Trial("trial-0000", 0, study.space.at([0.5] * len(study.space.parameters)), 1)
+        job = {**study.job(trial, study.trial_settings(trial)), "trust": False}
+    config = Path(job["config"])
+    config.write_text(config.read_text().replace('id = "CartPole-v1"', 'id = "hostile:make"'))
+    with Path(job["log"]).open("a") as log:
+        assert "would import the module 'hostile'" in do(job, log)["error"]
+    assert not (tmp_path / "hostile.ran").exists()

@@ -84,6 +84,20 @@ def test_a_worker_keeps_to_one_thread_and_is_not_interrupted(
     assert processes.exit_cause(process.exitcode) == "killed by SIGKILL"
 
 
+def test_no_signal_without_a_process_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process 0 is the whole process group, and the number of one that has ended may be another's."""
+    sent: list[int] = []
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=end, args=(0,))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "kill", lambda pid, number: sent.append(pid))
+        assert not processes.send_signal(process, signal.SIGUSR1)
+        process.start()
+        process.join()
+        assert not processes.send_signal(process, signal.SIGUSR1)
+    assert sent == []
+
+
 def test_exit_causes() -> None:
     assert processes.exit_cause(3) == "exit code 3"
     assert processes.exit_cause(-signal.SIGSEGV) == "killed by SIGSEGV"

@@ -125,17 +125,24 @@ def _start(command: Command) -> "Study":
 
 
 def _resume(prog: str, directory: Path, arguments: list[str]) -> "Study":
-    parser = ArgumentParser(prog=prog, usage=f"{prog} --resume DIR", description="Resumes a search.")
+    parser = ArgumentParser(
+        prog=prog, usage=f"{prog} --resume DIR [--trust]", description="Resumes a search."
+    )
     parser.add_argument("--resume", type=path, metavar="DIR", help="directory of the search")
     parser.add_argument(
         "--ray-address", metavar="HOST:PORT", help="address of the Ray cluster, if it has another one now"
     )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="allow the search to import code, connect to a Ray cluster and write files, as its settings say",
+    )
     options = parser.parse_args(arguments)
     load_torch(arguments)
-    import_from_here(None, trust=True)
+    import_from_here(None, trust=options.trust)
     from fastrl.tuning.study import Study
 
-    return Study(directory, options.ray_address)
+    return Study(directory, options.ray_address, trust=options.trust)
 
 
 def _run(prog: str, study: "Study", env: str) -> int:
@@ -143,7 +150,7 @@ def _run(prog: str, study: "Study", env: str) -> int:
     from fastrl.tuning.tune import finish, run_search
 
     console, where = plain_console(), shlex.quote(str(study.directory))
-    config = study.config
+    config, trust = study.config, trust_option(study.settings)
     print_lines(
         console,
         f"searching {len(study.space.parameters)} parameters by {config.method}, in {study.directory}",
@@ -151,12 +158,11 @@ def _run(prog: str, study: "Study", env: str) -> int:
     try:
         findings = run_search(study, console)
     except SearchInterrupted as interrupted:
-        print_lines(console, "", f"Interrupted; to resume: {prog} --resume {where}")
+        print_lines(console, "", f"Interrupted; to resume: {prog} --resume {where}{trust}")
         return 128 + interrupted.signal
     finish(findings, console)
     if findings.chosen is None:
         return 1
-    trust = trust_option(study.settings)
     best = shlex.quote(str(study.directory / "best.toml"))
     print_lines(
         console,

@@ -155,7 +155,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
     @property
     def pids(self) -> list[int]:
         """Of the workers' processes."""
-        return [worker.process.pid or 0 for worker in self._workers]
+        return [pid for worker in self._workers if (pid := worker.process.pid) is not None]
 
     # Scheduling
 

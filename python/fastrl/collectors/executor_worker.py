@@ -112,10 +112,9 @@ class Worker(TaskWorker):
     def kill(self, why: str) -> None:
         """Kills a process that hangs, after it has dumped its traceback, if it can."""
         self.hung = why
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.process.pid or 0, executor_task.DUMP_SIGNAL)
+        if processes.send_signal(self.process, executor_task.DUMP_SIGNAL):
             self._listen(_DUMP_GRACE_S)
-        self.process.kill()
+            self.process.kill()
 
     def _listen(self, seconds: float) -> None:
         """Reads the traceback that the process dumps, in pieces, until it has ended or the time is over."""

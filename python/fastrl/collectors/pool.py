@@ -117,7 +117,7 @@ class Pool(Generic[J]):
     @property
     def pids(self) -> list[int]:
         """Process ids, in the order of the jobs."""
-        return [worker.process.pid or 0 for worker in self._workers]
+        return [pid for worker in self._workers if (pid := worker.process.pid) is not None]
 
     def _start(self, job: J) -> _Worker[J]:
         receiver, report = CONTEXT.Pipe(duplex=False)

@@ -100,7 +100,7 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
-        return [process.pid or 0 for process in self._processes]
+        return [pid for process in self._processes if (pid := process.pid) is not None]
 
     def start(self) -> list[EnvsBuilt]:
         """Starts the workers and waits until they have built their environments.

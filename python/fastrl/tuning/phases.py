@@ -170,6 +170,7 @@ class ReportPhase(Phase):
             "log": str(run.with_name(f"{run.name}.log")),
             "episodes": self.study.config.report_episodes,
             "seed": trial.seed,
+            "trust": self.study.trust,
         }
 
     def result(self, trial: Trial, answer: Answer) -> Result:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fastrl.utils.config import Setting, section
+from fastrl.utils.trust import Reach, connects_to_ray
 
 
 @section
@@ -42,6 +43,7 @@ class TuneConfig:
             " directory of the search; none: processes of this machine"
         ),
         Setting(option="--ray-address"),
+        Reach(connects_to_ray),
     ] = None
     objective: Annotated[
         Literal["score", "score-per-second"],

@@ -1,7 +1,6 @@
 """The directory of a search: what is searched, the journal, and the run directories of its trials."""
 
 import contextlib
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -14,8 +13,9 @@ from fastrl.tuning.journal import Journal
 from fastrl.tuning.settings import TuneConfig, TuneSettings
 from fastrl.tuning.space import Space, read_space
 from fastrl.tuning.trial import Result, Trial, TuneError
-from fastrl.utils.config import Values, build, check, load_toml, read_toml, to_toml, to_tree
+from fastrl.utils.config import Values, build, check, load_toml, to_toml, to_tree
 from fastrl.utils.files import write_atomically
+from fastrl.utils.trust import from_file, refuse_reach, trusted_import
 
 # Files of a search. The last one that is written, `_TUNE`, makes a directory a search's.
 _TUNE, _SETTINGS, _SPACE = "tune.toml", "settings.toml", "space.toml"
@@ -27,9 +27,11 @@ class Study:
     Args:
         directory: of a search that is there, see `create`.
         ray_address: in place of its own.
+        trust: its files may import code and connect to a Ray cluster, as they say.
 
     Attributes:
         config: of the search.
+        trust: as given.
         task, settings: of the run that is tuned; of the settings some are varied.
         space: these.
         trials: all that were started, also those of the confirmation, by name.
@@ -37,22 +39,25 @@ class Study:
 
     Raises:
         TuneError: there is no search.
+        TrustError: its files would do something that is not trusted.
         JournalError: another process has it.
     """
 
-    def __init__(self, directory: Path, ray_address: str | None = None) -> None:
+    def __init__(self, directory: Path, ray_address: str | None = None, *, trust: bool = False) -> None:
         if not is_study(directory):
             raise TuneError(
                 f"{directory} has no search in it: start one with fastrl tune ENV --dir {directory}"
             )
-        self.directory = directory
-        tune: TuneSettings = build(TuneSettings, read_toml(TuneSettings, directory / _TUNE))
-        self.config = dataclasses.replace(tune.tune, ray_address=ray_address or tune.tune.ray_address)
+        self.directory, self.trust = directory, trust
+        named = {} if ray_address is None else {"tune.ray_address": ray_address}
+        tune = load_toml(directory / _TUNE)
+        self.config: TuneConfig = build(
+            TuneSettings,
+            from_file(TuneSettings, tune, str(directory / _TUNE), trust=trust, named=named),
+            named,
+        ).tune
         self.cpus = max(cores() // self.config.n_workers, 1)
-        tree = load_toml(directory / _SETTINGS)
-        self.task: Task = find(tree["kind"])
-        # The one who started the search has trusted these settings.
-        self.settings = self.task.make_settings(tree=tree, source=str(directory / _SETTINGS), trust=True)
+        self.task, self.settings = _task_and_settings(directory / _SETTINGS, trust=trust)
         self.space = read_space(self.settings, directory / _SPACE)
         config_type = type(self.settings)
         # All settings, by dotted key.
@@ -85,10 +90,15 @@ class Study:
         write_atomically(directory / _SETTINGS, f'kind = "{task.name}"\n\n{to_toml(settings)}'.encode())
         write_atomically(directory / _SPACE, space.to_toml().encode())
         write_atomically(directory / _TUNE, to_toml(TuneSettings(tune=config)).encode())
-        return cls(directory)
+        # The caller has named or trusted all of it.
+        return cls(directory, trust=True)
 
     def _replay(self, record: Mapping[str, Any]) -> None:
         name = str(record["trial"])
+        if Path(name).name != name:
+            raise TuneError(
+                f"{self.journal.path} names a trial {name!r}, which is no name of a run directory"
+            )
         if name not in self.trials:
             point = self._point_from(record["point"])
             self.trials[name] = Trial(name, int(record["number"]), point, int(record["seed"]))
@@ -192,6 +202,7 @@ class Study:
             "config": str(config),
             "run": str(run),
             "log": str(run.with_name(f"{run.name}.log")),
+            "trust": self.trust,
         }
 
     def close(self) -> None:
@@ -207,6 +218,19 @@ class Study:
 
 
 _OWN = {name.partition(".toml")[0] for name in (_TUNE, _SETTINGS, _SPACE)}
+
+
+def _task_and_settings(file: Path, *, trust: bool) -> tuple[Task, Any]:
+    """The task that a file names, and the settings in it.
+
+    Raises:
+        TrustError: it would import code, connect to a Ray cluster or write elsewhere.
+    """
+    tree, source = load_toml(file), str(file)
+    task = find(trusted_import("kind", str(tree.pop("kind", None)), file, trust=trust))
+    config_type = task.settings_type(trusted_import("run.algo", task.algorithm_in(tree), file, trust=trust))
+    refuse_reach(config_type, check(config_type, tree, source), source, trust=trust, named=None)
+    return task, task.make_settings(tree=tree, source=source, trust=True)
 
 
 def is_study(directory: Path) -> bool:

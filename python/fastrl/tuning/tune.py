@@ -154,9 +154,9 @@ def tune(
         env: id of an environment, import path ``"my_module:make_env"``, or name of a task.
         algo: name of an algorithm; None: the task's own.
         directory: of the search, new or empty.
-        resume: the directory of a search to resume, in place of all else but ``ray_address``.
+        resume: the directory of a search to resume, in place of all else but ``ray_address`` and ``trust``.
         space: a TOML file that says what is searched; None: what ``fastrl tune --print-space`` prints.
-        config, preset, trust: of the run that is tuned, as of `fastrl.Model`.
+        config, preset, trust: of the run that is tuned, as of `fastrl.Model`; ``trust`` also of the search to resume.
         progress: show how far it is; None: on a terminal.
         settings: of the search (``trials``, ``method``, ``n_workers``, ``confirm``, ...), or of the run
             (``total_timesteps``, ``learning_rate``), which are not searched then.
@@ -169,7 +169,7 @@ def tune(
     if not (console.is_terminal if progress is None else progress):
         console = Console(quiet=True)
     if resume is not None:
-        study = Study(Path(resume), settings.get("ray_address"))
+        study = Study(Path(resume), settings.get("ray_address"), trust=trust)
     else:
         if env is None or directory is None:
             raise ConfigError("tune: name an environment and a directory for the search, or resume=DIRECTORY")

@@ -53,7 +53,7 @@ def do(job: Mapping[str, Any], log: TextIO) -> dict[str, Any]:
                 Path(job["run"]),
                 episodes=job["episodes"],
                 seed=job["seed"],
-                trust=True,
+                trust=job["trust"],
             )
             return {"status": "complete", "score": scores.mean_return}
         return {"status": train(job, log)}
@@ -78,8 +78,8 @@ def train(job: Mapping[str, Any], log: TextIO) -> str:
             Path(job["config"]).read_text(),
         )
     if is_run(path) and not never_saved(path):
-        return resume_run(task, path, {}, None, console, trust=True).status
-    settings = task.make_settings(tree=tree, source=job["config"], trust=True)
+        return resume_run(task, path, {}, None, console, trust=job["trust"]).status
+    settings = task.make_settings(tree=tree, source=job["config"], trust=job["trust"])
     return start_run(task, settings, path, console).status
 
 

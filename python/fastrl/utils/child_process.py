@@ -76,7 +76,7 @@ def run(arguments: Sequence[str], output: IO[Any] | None = None) -> Ended:
                 if pid:
                     break
                 if stop.received is not None and not passed_on:
-                    process.send_signal(stop.received)
+                    os.kill(process.pid, stop.received)  # `send_signal` could take its exit status
                     passed_on = True
                 time.sleep(_INTERVAL)
         except BaseException:

@@ -101,6 +101,16 @@ def share_exit_code(process: BaseProcess) -> None:
     popen.poll = poll_alone
 
 
+def send_signal(process: BaseProcess, number: signal.Signals) -> bool:
+    """Sends a signal to a process that runs; False if there is none, or no more."""
+    # Without a pid it would go to the whole process group, and to that of an ended one perhaps to another process.
+    if process.pid is None or not process.is_alive():
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, number)
+    return True
+
+
 def exit_cause(exitcode: int | None) -> str:
     """One line on why a process ended that reported no error: ``"killed by SIGKILL"``, ``"exit code 3"``."""
     code = exitcode or 0

@@ -151,15 +151,22 @@ def from_file(
     return values
 
 
-def refuse_reach(config_type: type, values: Values, source: str, *, trust: bool, named: Values) -> None:
-    """Refuses settings from a file that have effects beyond their run; arguments and errors as of `from_file`."""
+def refuse_reach(
+    config_type: type, values: Values, source: str, *, trust: bool, named: Values | None
+) -> None:
+    """Refuses settings from a file that have effects beyond their run; arguments and errors as of `from_file`, but that
+    ``named`` is None where the reader has no way to name any."""
     if trust:
         return
     known = leaves(config_type)
     for key, effect in reaches(config_type, values).items():
-        if key not in named:
+        if key not in (named or {}):
             value, option = values[key], known[key].option
-            own = "" if isinstance(value, tuple) else f" or {option} {_shown(shlex.quote(str(value)))}"
+            own = (
+                ""
+                if named is None or isinstance(value, tuple)
+                else f" or {option} {_shown(shlex.quote(str(value)))}"
+            )
             raise TrustError(
                 f"{source}: {key} would {effect}; only if you trust this file, give --trust{own}"
                 " (in Python, trust=True)"
