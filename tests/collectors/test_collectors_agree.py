@@ -6,9 +6,10 @@ import functools
 import math
 from typing import Any
 
+import collect_cases
 import numpy as np
 import pytest
-from collect_cases import rows
+from collect_cases import Forking, Noise, rows
 from gymnasium.spaces import Discrete
 
 import fastrl  # noqa: F401 - registers the ids
@@ -197,3 +198,19 @@ def test_a_plan_may_have_rewards_of_float64(name: str) -> None:
             env.reset(seed=env_seed(own.seed, NO_ENV, int(fragment.episodes[0, 1])))
             expected = [env.step(own.actions.to_env(draw)[0])[1] for draw in fragment.actions]
             assert fragment.rewards[:, 0].tolist() == expected
+
+
+@pytest.mark.parametrize("name", ["sequential", "sync", "executor"])
+@pytest.mark.parametrize("where", ["build", "reset", "step", "close"])
+def test_copies_of_a_process_collect_nothing(name: str, where: str) -> None:
+    """An environment may fork, and its copy leave by an exception: it would be the environment's, and collect too."""
+    options = {} if name == "sequential" else {"n_workers": 1}
+    hows = ["exit", "raise", "return"] if name == "sequential" else ["exit"]
+    same = collect_cases.plan(env=Noise, num_envs=2, num_steps=4)
+    with make_collector("sequential", same) as collector:
+        expected = collect_cases.updates(collector, 2)
+    for how in hows:
+        forking = collect_cases.plan(env=Forking, num_envs=2, num_steps=4, where=where, how=how)
+        with make_collector(name, forking, **options) as collector:
+            assert collect_cases.updates(collector, 2) == expected
+            assert collector.report().failures == ()

@@ -124,6 +124,37 @@ class Broken(Noise):
         return super().step(action)
 
 
+class Forking(Noise):
+    """Forks where ``where`` says ("build", "reset", "step" or "close"), and its copies leave by ``how`` ("exit", "raise"
+    or "return"); the original waits for them, and raises if one has not ended so."""
+
+    def __init__(self, where: str, how: str) -> None:
+        super().__init__()
+        self.where, self.how = where, how
+        self.fork("build")
+
+    def fork(self, where: str) -> None:
+        if where != self.where:
+            return
+        pid = os.fork()
+        if pid:
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            assert code == {"exit": 3, "raise": 1, "return": 0}[self.how]
+        elif self.how != "return":
+            raise SystemExit(3) if self.how == "exit" else RuntimeError("a copy has failed")
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.fork("reset")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        self.fork("step")
+        return super().step(action)
+
+    def close(self) -> None:
+        self.fork("close")
+
+
 class Wrong(Noise):
     """Gives something wrong at the third step of each episode that has as many; ``what`` says what of `WRONG`."""
 

@@ -17,6 +17,7 @@ from fastrl.envs import contract
 from fastrl.envs.contract import ContractError, describe
 from fastrl.envs.rows import ActionRows, ObsRows, RowError
 from fastrl.envs.vector import as_autoreset_mode
+from fastrl.utils.forks import ending_copies
 
 # Environments that a backend steps. One that Python was given exists once: a second backend would reset it in between.
 _in_use: weakref.WeakSet[VectorEnv[Any, Any, Any]] = weakref.WeakSet()
@@ -73,7 +74,8 @@ class VectorEnvBackend(VectorBackend):
             CollectError: it raised; in one line, with its own traceback.
         """
         try:
-            return work()
+            with ending_copies():
+                return work()
         except ContractError as error:
             raise CollectError(str(error)) from None
         except (Exception, SystemExit) as error:  # an environment that calls sys.exit() has failed, too

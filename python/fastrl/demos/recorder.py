@@ -36,6 +36,7 @@ from fastrl.rollout.fragment import Fragment
 from fastrl.training.episodes import build_any, episode_steps
 from fastrl.utils.config import ConfigError
 from fastrl.utils.errors import UserError
+from fastrl.utils.forks import ending_copies
 from fastrl.utils.interrupts import StopSignals
 from fastrl.utils.seeding import NO_ENV, env_seed
 
@@ -144,13 +145,15 @@ def find_infos(
                     f"{name}: info[{key!r}] is {contract.describe(info[key])}, which is no number"
                 )
 
-    _, info = env.reset(seed=env_seed(seed, NO_ENV, 0))
+    with ending_copies():
+        _, info = env.reset(seed=env_seed(seed, NO_ENV, 0))
     look(info)
     env.action_space.seed(seed % 2**31)
     for step in range(_MOST_INFO_STEPS):
         if step >= _INFO_STEPS and (every or len(found) == len(keys)):
             break
-        _, _, terminated, truncated, info = env.step(env.action_space.sample())
+        with ending_copies():
+            _, _, terminated, truncated, info = env.step(env.action_space.sample())
         look(info)
         if terminated or truncated:
             look(env.reset()[1])

@@ -17,6 +17,7 @@ from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
 from fastrl.training.episodes import build_any
 from fastrl.utils.config import ConfigError
+from fastrl.utils.forks import ending_copies
 from fastrl.utils.trust import TrustError, imports_environment
 
 # Differences that a report shows.
@@ -131,13 +132,15 @@ def _replayed(env: gymnasium.Env[Any, Any], name: str, space: Any, episode: Any,
     steps = len(episode.rewards)
     step = 0
     try:
-        obs, _ = env.reset(seed=int(episode.seed))
+        with ending_copies():
+            obs, _ = env.reset(seed=int(episode.seed))
         if difference := _difference(space, _at(episode.observations, 0), obs):
             return f"the first observation differs: {difference}"
         for step in range(1, steps + 1):
             action = episode.actions[step - 1]
             given = action.item() if np.ndim(action) == 0 else np.array(action)
-            obs, reward, terminated, truncated, _ = env.step(given)
+            with ending_copies():
+                obs, reward, terminated, truncated, _ = env.step(given)
             if difference := _difference(space, _at(episode.observations, step), obs):
                 return f"from step {step} of {steps} on another observation: {difference}"
             stored = np.float64(episode.rewards[step - 1])

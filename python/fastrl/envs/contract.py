@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
+
+from fastrl.utils.forks import end_copy, ending_copies
 
 # Types that are used as they are. Other numbers, such as a tensor without dimensions, are converted to float.
 _NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})
@@ -77,7 +80,8 @@ def reset(
     """
     name = form.name
     try:
-        result = env.reset(seed=seed) if options is None else env.reset(seed=seed, options=options)
+        with ending_copies():
+            result = env.reset(seed=seed) if options is None else env.reset(seed=seed, options=options)
     except Exception as error:
         if (wrong := explain_error(name, error)) is not None:
             raise wrong from None
@@ -90,7 +94,7 @@ def reset(
 
 def close(env: gymnasium.Env[Any, Any]) -> None:
     """Closes an environment and ignores its errors: after an error it may be unable to close."""
-    with contextlib.suppress(Exception, SystemExit):
+    with contextlib.suppress(Exception, SystemExit), ending_copies():
         env.close()
 
 
@@ -103,12 +107,17 @@ def step(
         Observation as of `reset`, reward, terminated, truncated, and the environment's info.
     """
     name, shape, kinds, integer_dtype = form
+    # As `ending_copies`, which would cost a microsecond.
+    owner = os.getpid()
     try:
         result = env.step(action)
-    except Exception as error:
-        if (wrong := explain_error(name, error)) is not None:
+    except BaseException as error:
+        end_copy(owner, error)
+        if isinstance(error, Exception) and (wrong := explain_error(name, error)) is not None:
             raise wrong from None
         raise
+    if os.getpid() != owner:
+        end_copy(owner)
     # Not the types that the environment declares: these checks find out.
     obs: Any
     reward: Any

@@ -20,6 +20,7 @@ from gymnasium.vector import VectorEnv
 from fastrl.envs.contract import env_name
 from fastrl.envs.registration import MULTI_AGENT_IDS
 from fastrl.envs.rows import in_rows
+from fastrl.utils.forks import ending_copies
 from fastrl.utils.main_module import import_main
 from fastrl.utils.names import did_you_mean
 
@@ -134,7 +135,7 @@ class EnvSpec:
 
     def close_vector(self, env: VectorEnv[Any, Any, Any]) -> None:
         """Closes what `make_vector` has made."""
-        with contextlib.suppress(Exception, SystemExit):
+        with contextlib.suppress(Exception, SystemExit), ending_copies():
             env.close()
 
     def build(self, num_envs: int | None = None) -> gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]:
@@ -143,7 +144,8 @@ class EnvSpec:
         Args:
             num_envs: of a vector environment; None: any number.
         """
-        env = self._build(num_envs)
+        with ending_copies():
+            env = self._build(num_envs)
         if not isinstance(env, VectorEnv):
             return in_rows(env, self.id) if self.rows else env
         if num_envs is not None and env.num_envs != num_envs:
@@ -167,7 +169,8 @@ class EnvSpec:
             raise ValueError(
                 f"env: expected the import path of a function, my_module:make_env, got {self.id!r}"
             )
-        return factory(**self.options)
+        with ending_copies():
+            return factory(**self.options)
 
     def _build(self, num_envs: int | None) -> Any:
         factory = self._factory()

@@ -23,6 +23,7 @@ from fastrl.training.episodes import VectorEpisodes, build_any, episode_steps
 from fastrl.training.errors import TrainError
 from fastrl.training.predict import Predictor
 from fastrl.utils.errors import UserError
+from fastrl.utils.forks import ending_copies
 from fastrl.utils.video import check_video, text_picture, text_shape, write_video
 
 # Pictures per second of environments that name no number.
@@ -155,12 +156,14 @@ class EnvFilms(Films):
     def _episode(self, predictor: Predictor, seed: int) -> Iterator[tuple[Picture, float]]:
         env = self._env
         with playing(self._id, seed):
-            obs, info = env.reset(seed=seed)
+            with ending_copies():
+                obs, info = env.reset(seed=seed)
             state = None
             yield self._pictures.of(env.render()), 0.0
             for _ in range(self._num_steps):
                 action, state = predictor.predict(obs, state, True, self._mask(info))
-                obs, reward, terminated, truncated, info = env.step(action)
+                with ending_copies():
+                    obs, reward, terminated, truncated, info = env.step(action)
                 yield self._pictures.of(env.render()), float(reward)
                 if terminated or truncated:
                     return

@@ -15,6 +15,7 @@ from fastrl.envs import contract
 from fastrl.envs.contract import ContractError, describe
 from fastrl.envs.rows import ActionRows, ObsRows, RowError
 from fastrl.envs.spec import is_parallel
+from fastrl.utils.forks import ending_copies
 from fastrl.utils.seeding import env_seed
 
 _SHOULD_STEP = (
@@ -225,7 +226,8 @@ class ParallelCopy(gymnasium.Env[NDArray[np.uint8], NDArray[Any]]):
 
     def _start(self) -> None:
         record = self._record
-        result = self.env.reset(seed=env_seed(int(record["seed"]), 0, int(record["number"])))
+        with ending_copies():
+            result = self.env.reset(seed=env_seed(int(record["seed"]), 0, int(record["number"])))
         name = self.form.name
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Mapping)):
             raise ContractError(
@@ -287,7 +289,8 @@ class ParallelCopy(gymnasium.Env[NDArray[np.uint8], NDArray[Any]]):
         form, acted = self.form, self.alive.copy()
         chosen = {form.agents[a]: form.to_env(a, actions[a]) for a in np.flatnonzero(acted)}
         self._record["steps"] += 1
-        result = self.env.step(chosen)
+        with ending_copies():
+            result = self.env.step(chosen)
         if not (
             isinstance(result, tuple)
             and len(result) == 5
