@@ -1,6 +1,7 @@
 """Runs on environments that raise: their error comes with the traceback of their own code, then in a line."""
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -159,3 +160,51 @@ def test_a_run_on_it_that_cannot_go_on_does_not_blame_its_checkpoint(
     fail_with(monkeypatch, "exit")
     assert main(["train", "--resume", str(run), "--trust", "--total-timesteps=64"]) == 1
     assert said(capsys)[1].endswith("failed 3 times at a fragment of rows 0 to 0: SystemExit: 0")
+
+
+class Wandering(Faulty):
+    """Changes the current directory in each step."""
+
+    def step(self, action: Any) -> Any:
+        os.chdir(Path(__file__).parent)
+        return super().step(action)
+
+
+def test_one_that_changes_the_current_directory_does_not_split_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = set(Path(__file__).parent.iterdir())
+    options = [*OPTIONS, "--run.eval-episodes=1", "--num-envs=1", "--loggers=csv"]
+    for command in (
+        ["train", "test_gym_faults:Wandering", *options, "--run-dir=a/run"],
+        ["train", "--resume=a/run", "--total-timesteps=64", "--trust"],
+        ["train", "test_gym_faults:Wandering", *options],
+        ["demos", "record", "test_gym_faults:Wandering", "--expert=random", "--episodes=2", "--out=demos"]
+        + ["--collector=sequential"],
+    ):
+        monkeypatch.chdir(tmp_path)
+        assert main(command) == 0
+    (unnamed,) = (tmp_path / "runs").iterdir()
+    for run in (tmp_path / "a" / "run", unnamed):
+        for name in (
+            "config.toml",
+            "metrics.jsonl",
+            "metrics.csv",
+            "summary.json",
+            "checkpoints",
+            "run.json",
+        ):
+            assert (run / name).exists(), name
+    assert len(fastrl.demos.load(tmp_path / "demos")) == 2
+    assert set(Path(__file__).parent.iterdir()) == foreign
+
+
+def test_priorities_that_are_not_finite_end_in_the_line_about_the_network(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--learning-starts=64", "--dqn.batch-size=16", "--total-timesteps=2000", "--dqn.hidden=8"]
+    command = ["train", "CartPole-v1", "--algo=dqn", *options, "--dqn.learning-rate=1e30"]
+    assert main([*command, "--dqn.prioritized", f"--run-dir={tmp_path / 'run'}"]) == 1
+    trace, line = said(capsys)
+    assert "not finite (NaN or infinity) after" in line and "lower the learning rate" in line
+    assert not any("Traceback" in each for each in trace)

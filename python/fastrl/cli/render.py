@@ -148,6 +148,8 @@ def _film(options: argparse.Namespace, kind: str) -> int:
     if options.out is None:
         raise ConfigError("expected --out FILE, such as --out episode.mp4")
     check_video(options.out)
+    # Before there is an environment, which may change the current directory.
+    out = options.out.absolute()
     import_from_here(None, trust=options.trust)
     task = find(trusted_import("kind", kind, options.run, trust=options.trust))
     best = options.run / "checkpoints" / BEST
@@ -160,7 +162,7 @@ def _film(options: argparse.Namespace, kind: str) -> int:
     ):
         count, returns = films.film(
             state,
-            options.out,
+            out,
             episodes=options.episodes,
             seed=options.seed,
             fps=options.fps,

@@ -152,6 +152,8 @@ def run_pipeline(settings: Settings, console: Console, progress: Callable[[int],
         UserError: settings that do not go together; also the errors of `fastrl.demos.record`.
         KeyboardInterrupt: recording was interrupted; whole episodes are kept.
     """
+    # An environment may change the current directory.
+    settings = dataclasses.replace(settings, out=settings.out.absolute())
     settings.out.mkdir(parents=True, exist_ok=True)
     saved = _saved_reports(settings.out)
     reports: list[StageReport] = []

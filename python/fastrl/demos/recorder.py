@@ -377,6 +377,8 @@ def record(
         raise ConfigError(f"episodes: expected a number from 1 on, got {episodes!r}")
     if not 0 <= seed < 2**63:
         raise ConfigError(f"seed: expected a number from 0 to 2**63 - 1, got {seed}")
+    # Before there is an environment, which may change the current directory.
+    path = Path(out).absolute()
     spec = find_env(env, env_options or {}, expert, trust=trust)
     built = build_any(spec, None)
     if isinstance(built, VectorEnv):
@@ -402,7 +404,6 @@ def record(
     finally:
         contract.close(built)
     facts = _facts(plan, found, own)
-    path = Path(out)
     with _disk_errors(path):
         writer = EpisodeWriter(path, facts, plan.obs_space, plan.action_space, resume=resume)
     if writer.next_index < episodes:

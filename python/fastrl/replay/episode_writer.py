@@ -85,7 +85,7 @@ class EpisodeWriter:
         resume: bool = False,
         shard_bytes: int = SHARD_BYTES,
     ) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()
         self.facts = json.loads(to_json(dict(facts)))
         self._shard_bytes = shard_bytes
         self._spaces = {"obs_space": space_state(obs_space), "action_space": space_state(action_space)}

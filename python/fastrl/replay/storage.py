@@ -97,7 +97,7 @@ class Replay(Storage):
         shape = (int(num_envs), rows)
         if shape[0] * shape[1] * dtype.itemsize > np.iinfo(np.intp).max // 2:
             raise ValueError(f"{capacity:,} rows of {dtype.itemsize} bytes exceed the address space")
-        folder = None if path is None else Path(path)
+        folder = None if path is None else Path(path).absolute()
         if folder is None:
             arrays = {name: _zeros(sizes, kind) for name, (sizes, kind) in _layout(shape, dtype).items()}
         else:

@@ -1,10 +1,11 @@
 """The replay of a run, and the minibatches that an algorithm learns from: common to all sources of transitions."""
 
+import contextlib
 import dataclasses
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -131,6 +132,7 @@ class Minibatches:
         self._pretrainer: UniformSampler | None = None
         self._prefetcher: Prefetcher[Any] | None = None
         self._batch: Any = None
+        self._td_errors: Any = None
         # Time of the last row of metrics, and minibatches since then.
         self._row_at, self._since_row = time.perf_counter(), 0
 
@@ -246,17 +248,37 @@ class Minibatches:
         with watch("sampling"):
             if self._spec.prioritized is not None:
                 batches.beta = self._spec.prioritized.beta(steps)
-            self._batch = batches.sample()
+            with self._blaming_the_network():
+                self._batch = batches.sample()
             if self._pretrainer is not None:
                 self._batch = dataclasses.replace(self._batch, num_second=self._spec.batch_size)
         return self._batch
+
+    @contextlib.contextmanager
+    def _blaming_the_network(self) -> Iterator[None]:
+        """A context in which the last TD errors become priorities, perhaps by a thread, whose error comes later.
+
+        Raises:
+            FloatingPointError: they are NaN or infinite.
+        """
+        try:
+            yield
+        except ValueError:
+            if self._td_errors is None or self._td_errors.isfinite().all():
+                raise
+            raise FloatingPointError(
+                f"the TD errors are not finite (NaN or infinity) after {self.count} minibatches; go back to a"
+                " checkpoint, and lower the learning rate or check rewards and observations"
+            ) from None
 
     def feedback(self, td_errors: Any) -> None:
         """Takes the TD errors of the last minibatch."""
         is_ahead = self._prefetcher is not None
         if self._spec.prioritized is not None:
             batches: Any = self._prefetcher or self._pretrainer or self.sampler
-            batches.update_priorities(self._batch.indices, td_errors if is_ahead else td_errors.cpu())
+            self._td_errors = td_errors if is_ahead else td_errors.cpu()
+            with self._blaming_the_network():
+                batches.update_priorities(self._batch.indices, self._td_errors)
         elif not is_ahead and self._device.type == "cuda":
             # The GPU reads the minibatch asynchronously, and the sampler soon reuses its memory.
             torch.cuda.current_stream().synchronize()

@@ -57,12 +57,14 @@ def start_run(
         CollectError: environments or workers fail again and again.
     """
     settings = task.ranks.settle(settings)
+    # Before there is an environment, which may change the current directory.
+    path, root = None if path is None else path.absolute(), Path("runs").absolute()
     trainer = task.make_trainer(settings, console)
     if settings.run.init_from is not None:
         load_weights(trainer, settings, task, console)
     if not task.ranks.is_first:
         return train(task, trainer, settings, None, console)
-    with new_directory(path, name_of(trainer)) as directory:
+    with new_directory(path, name_of(trainer), root) as directory:
         return train(task, trainer, settings, directory, console, comments=comments)
 
 
@@ -81,9 +83,9 @@ def resume_run(
         CheckpointError, TrainError, TrustError, RunDirectoryError, ConfigError: it cannot resume; nothing has changed.
         CollectError: environments or workers fail again and again.
     """
+    # Before there is an environment, which may change the current directory.
+    path, new_path = path.absolute(), None if new_path is None else new_path.absolute()
     own_directory = find_checkpoint(path).parent
-    if not own_directory.name:
-        own_directory = own_directory.absolute()
     if new_path is None and own_directory.name != "checkpoints":
         raise TrainError(f"{path} lies in no run directory: name a new one with --run-dir")
     with ExitStack() as stack:

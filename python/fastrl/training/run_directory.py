@@ -18,6 +18,8 @@ from fastrl.utils.files import write_atomically
 _MARK = b"# The settings of this run of fastrl.\n"
 # First bytes of the metrics of every run.
 _ROW = f'{{"{STEPS}": '.encode()
+# Where run directories are made that have no name.
+_ROOT = Path("runs")
 
 
 class RunDirectoryError(UserError, RuntimeError):
@@ -39,6 +41,8 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path) -> None:
+        # An environment may change the current directory.
+        path = path.absolute()
         try:
             self.is_made = _make(path)
             # The lock is on the directory itself, so a crash leaves no lock file.
@@ -171,14 +175,14 @@ def _is_empty(path: Path) -> bool:
     return path.is_file() and path.stat().st_size == 0
 
 
-def new_directory(path: Path | None, name: str) -> RunDirectory:
-    """An unused directory for a new run: the given one, or one under ``runs``, named by `run_name` and the time.
+def new_directory(path: Path | None, name: str, root: Path = _ROOT) -> RunDirectory:
+    """An unused directory for a new run: the given one, or one under ``root``, named by `run_name` and the time.
 
     Raises:
         RunDirectoryError: the given one has a run or something else in it.
     """
     if path is None:
-        return _named(name)
+        return _named(name, root)
     directory = RunDirectory(path)
     try:
         directory.check_unused()
@@ -210,11 +214,11 @@ def is_running(path: Path) -> bool:
     return False
 
 
-def _named(name: str) -> RunDirectory:
-    """A directory under ``runs`` that no other process has made."""
+def _named(name: str, root: Path) -> RunDirectory:
+    """A directory under ``root`` that no other process has made."""
     stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     for i in itertools.count(1):
-        path = Path("runs", stem if i == 1 else f"{stem}-{i}")
+        path = root / (stem if i == 1 else f"{stem}-{i}")
         if not path.exists():
             try:
                 directory = RunDirectory(path)

@@ -44,6 +44,7 @@ class Study:
     """
 
     def __init__(self, directory: Path, ray_address: str | None = None, *, trust: bool = False) -> None:
+        directory = directory.absolute()
         if not is_study(directory):
             raise TuneError(
                 f"{directory} has no search in it: start one with fastrl tune ENV --dir {directory}"
