@@ -630,9 +630,11 @@ class TestConfig:
     def test_values_only_allowed_actions(self):
         values = torch.tensor([[1.0, 3.0, 2.0]] * 3)
         masks = torch.tensor([[True, True, True], [True, False, True], [False, False, False]])
-        # With none allowed nothing is known, and all are.
-        assert bootstrap(values, None, masks).tolist() == [3, 2, 3]
-        assert bootstrap(values, -values, masks).tolist() == [1, 1, 1]
+        # Where none is allowed, nothing follows.
+        assert bootstrap(values, None, masks).tolist() == [3, 2, 0]
+        assert bootstrap(values, -values, masks).tolist() == [1, 1, 0]
+        quantiles = torch.stack([values - 1, values + 1], -1)
+        assert bootstrap(quantiles, None, masks).tolist() == [[2, 4], [1, 3], [0, 0]]
         dqn, wide = learner(action_masks=True), batch_of()
         all_allowed = torch.ones(8, 3)
         masked = {name: torch.cat([getattr(wide, name), all_allowed], 1) for name in ("obs", "next_obs")}

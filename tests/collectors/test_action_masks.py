@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -27,25 +28,27 @@ class Masked(Noise):
     """Allows one or two of its three actions, other ones at each step, and asserts that they are kept to.
 
     Args:
-        how: masks are given by a "method" or by the "info"; or, wrongly, "nowhere", as "short" ones, or "none" allowed.
+        how: masks are given by a "method" or by the "info"; or, wrongly, "nowhere", as "short" ones, or "none" allowed;
+            "info first" and "method first": the last observation of an episode has none, or one that allows nothing.
     """
 
     def __init__(self, how: str = "method") -> None:
         super().__init__()
         self.how = how
-        if how in ("method", "short", "none"):
+        if how in ("method", "short", "none", "method first"):
             self.action_masks = self._allowed
 
     def _allowed(self) -> Any:
         if self.how == "short":
             return [True]
         mask = np.zeros(3, np.bool_)
-        if self.how != "none":
+        if self.how != "none" and (self.left or self.how != "method first"):
             mask[[self.left % 3, self.offset]] = True
         return mask
 
     def _info(self) -> dict[str, Any]:
-        return {"action_mask": self._allowed().astype(np.int8)} if self.how == "info" else {}
+        gives = self.how == "info" or (self.how == "info first" and self.left)
+        return {"action_mask": self._allowed().astype(np.int8)} if gives else {}
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         obs, _ = super().reset(seed=seed)
@@ -82,6 +85,7 @@ def plan(unit: Any, env: Any = Masked, info: tuple[str, ...] = (), **options: An
         episodes=9 if unit == "episodes" else 0,
         seed=3,
         action_masks=True,
+        final_masks=True,
         episode_info=info,
     )
 
@@ -107,6 +111,37 @@ def test_masks_by_a_method_a_wrapper_and_infos_are_the_same(name: str, unit: Any
             assert fragment.masks.shape == (*fragment.actions.shape, 3)
             assert np.take_along_axis(fragment.masks, fragment.actions[..., None], -1).all()
             assert not fragment.masks.all(-1).any()
+
+
+@pytest.mark.parametrize("unit", ["steps", "episodes"])
+@pytest.mark.parametrize("name", COLLECTORS)
+def test_truncated_episodes_have_the_masks_of_their_last_observations(name: str, unit: Any) -> None:
+    ends = 0
+    what = plan(unit, info=("offset",), how="info")
+    for fragment in (fragment for each in collect(name, what) for fragment in each):
+        assert fragment.final_masks.shape == fragment.masks.shape
+        places = np.argwhere(fragment.terminations | fragment.truncations)
+        for (t, row), offset in zip(places, fragment.episode_info["offset"], strict=True):
+            if fragment.truncations[t, row]:
+                assert set(np.flatnonzero(fragment.final_masks[t, row])) == {0, int(offset)}
+                ends += 1
+    assert ends > 3
+
+
+@pytest.mark.parametrize("name", COLLECTORS)
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("info first", r"neither a method action_masks\(\) nor info\['action_mask'\]"),
+        ("method first", "the last observation of a truncated episode allows no action"),
+    ],
+)
+def test_only_learners_that_ask_for_last_masks_need_them(name: str, how: str, message: str) -> None:
+    what = plan("steps", how=how)
+    for each in collect(name, dataclasses.replace(what, final_masks=False)):
+        assert all(fragment.final_masks is None for fragment in each)
+    with pytest.raises(CollectError, match=message):
+        collect(name, what)
 
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])

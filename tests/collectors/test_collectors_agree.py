@@ -61,6 +61,7 @@ def plan(
         episodes=11 if unit == "episodes" else 0,
         seed=7,
         action_masks=masks,
+        final_masks=masks,
         episode_info=("red_agent",) if "red_agent" in options else (),
     )
 

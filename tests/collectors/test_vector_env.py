@@ -28,6 +28,13 @@ MODES = ["next_step", "same_step", "disabled"]
 ROWS = 4
 
 
+def allowed(episode: int, count: int) -> Any:
+    """The action mask of a `Count`."""
+    mask = np.zeros(5, np.bool_)
+    mask[[(episode + count) % 3, 3 + count % 2]] = True
+    return mask
+
+
 class Count(gymnasium.Env[Any, Any]):
     """Counts its steps: observes episode, step and what it was given last. Episodes take as many steps as their number
     says, from 2 on, and every second one is truncated.
@@ -46,9 +53,7 @@ class Count(gymnasium.Env[Any, Any]):
         self.seeds: list[int | None] = []
 
     def _allowed(self) -> Any:
-        mask = np.zeros(5, np.bool_)
-        mask[[(self.episode + self.count) % 3, 3 + self.count % 2]] = True
-        return mask
+        return allowed(self.episode, self.count)
 
     def _result(self, action: Any) -> Any:
         obs = {"where": np.array([self.episode, self.count], np.float64), "action": action}
@@ -94,6 +99,7 @@ def plan_of(env: Any = make_vec, num_steps: int = 12, masks: bool = False, **opt
         num_steps=num_steps,
         seed=3,
         action_masks=masks,
+        final_masks=masks,
         episode_info=("start", "count"),
     )
 
@@ -139,6 +145,8 @@ def check_steps(
                     assert fragment.rewards[t, column] == 10 * episode + count
                     assert fragment.terminations[t, column] == (over and even)
                     assert fragment.truncations[t, column] == (over and not even)
+                    if over and not even and fragment.final_masks is not None:
+                        assert (fragment.final_masks[t, column] == allowed(episode, count)).all()
                     if over:
                         last = fragment.final_obs[t, column]
                         ends[row].append(
@@ -171,7 +179,8 @@ def test_fragments_hold_the_agents_steps_and_no_others(mode: str, masks: bool) -
     check_steps(fragments)
     lengths = {each.num_steps for update in fragments for each in update}
     assert lengths == {12} if mode != "next_step" else len(lengths) > 1 and max(lengths) < 12
-    assert all(each.masks is not None for update in fragments for each in update) == masks
+    for each in (each for update in fragments for each in update):
+        assert (each.masks is not None) == (each.final_masks is not None) == masks
     numbers = dict.fromkeys(range(ROWS), 0)
     for update in fragments:
         for each in update:
@@ -252,14 +261,20 @@ def test_a_compiled_vector_environment_is_one_too(mode: str) -> None:
         num_envs=ROWS,
         num_steps=20,
         action_masks=True,
+        final_masks=mode != "same_step",
     )
     fragments, _ = collect(what, 2)
     for update in fragments:
         for each in update:
             assert set(each.lengths.tolist()) == {7}
+            assert each.final_masks is None or each.final_masks[each.truncations].any(-1).all()
             assert np.take_along_axis(each.masks, each.actions[..., None], -1).all()
             ended = each.terminations | each.truncations
             assert each.final_obs[ended].any()
+    if mode == "same_step":
+        # Its masks are those of the next episode then.
+        with pytest.raises(CollectError, match="infos\\['final_info'\\] has no 'action_mask'"):
+            collect(dataclasses.replace(what, final_masks=True), 1)
     env.close()
 
 

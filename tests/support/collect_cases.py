@@ -314,6 +314,7 @@ def rows(fragments: list[Fragment]) -> dict[int, Any]:
     found: dict[int, Any] = {}
     for fragment in fragments:
         ended = fragment.terminations | fragment.truncations
+        cut = fragment.truncations & ~fragment.terminations
         for row, env_index in enumerate(fragment.env_indices.tolist()):
             key = env_index if env_index < 2**32 else int(fragment.episodes[0, 1])
             assert key not in found
@@ -327,6 +328,7 @@ def rows(fragments: list[Fragment]) -> dict[int, Any]:
                 fragment.lengths[mine].tobytes(),
                 fragment.episodes[mine].tobytes(),
                 None if fragment.masks is None else fragment.masks[:, row].tobytes(),
+                None if fragment.final_masks is None else fragment.final_masks[cut[:, row], row].tobytes(),
                 None if fragment.states is None else fragment.states[row].tobytes(),
                 None if fragment.next_states is None else fragment.next_states[row].tobytes(),
                 {key: values[mine].tobytes() for key, values in fragment.episode_info.items()},

@@ -6,9 +6,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 from rich.console import Console
 from small_runs import differences, trainer_of, untimed_state
 from space_cases import OBS_SPACES
@@ -189,6 +191,7 @@ def fragment_of(rewards: Any, ends: str, masks: bool = False, env_indices: Any =
         lengths=np.zeros(0, np.int64),
         episodes=np.zeros((0, 2), np.int64),
         masks=np.ones((steps, 2, 4), np.bool_) if masks else None,
+        final_masks=np.tile([True, False, True, False], (steps, 2, 1)) if masks else None,
     )
 
 
@@ -227,13 +230,73 @@ def test_episodes_that_are_cut_off_are_bootstrapped_and_those_that_terminate_are
 
 def test_rows_have_masks_behind_observations() -> None:
     replay = Replay(100, (6,), np.float32, num_envs=4, extra={"version": (np.uint32, ())})
-    records = records_of(fragment_of([[1, 0]] * 2, "-t", masks=True), np.array([3, 1]), replay.dtype)
-    assert records["env"].tolist() == [3, 3, 3, 1, 1]
-    assert records["end"].tolist() == [False, False, True, False, False]
-    assert records["obs"][1].tolist() == [1, 0, 1, 1, 1, 1]
-    # A last observation has no mask.
-    assert records["obs"][2].tolist() == [99, 99, 0, 0, 0, 0]
-    assert records["version"].tolist() == [3] * 5
+    records = records_of(fragment_of([[1, 0]] * 3, "c-t", masks=True), np.array([3, 1]), replay.dtype)
+    assert records["env"].tolist() == [3, 3, 3, 3, 3, 1, 1, 1]
+    assert records["end"].tolist() == [False, True, False, False, True, False, False, False]
+    assert records["obs"][3].tolist() == [2, 0, 1, 1, 1, 1]
+    # The last observation of an episode that was cut off has a mask, that of one that terminated allows nothing.
+    assert records["obs"][1].tolist() == [99, 99, 1, 0, 1, 0]
+    assert records["obs"][4].tolist() == [99, 99, 0, 0, 0, 0]
+    assert records["version"].tolist() == [3] * 8
+
+
+class FewAllowed(gymnasium.Env[Any, Any]):
+    """Goes through three states in a circle, each of which allows two of 50 actions; gives no reward, and is cut off
+    after four steps."""
+
+    observation_space = Box(0, 1, (3,), np.float32)
+    action_space = Discrete(50)
+
+    def action_masks(self) -> Any:
+        mask = np.zeros(50, np.bool_)
+        mask[[self.count % 3, 10 + self.count % 3]] = True
+        return mask
+
+    def _obs(self) -> Any:
+        return np.eye(3, dtype=np.float32)[self.count % 3]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.count = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        return self._obs(), 0.0, False, self.count == 4, {}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["dqn"],
+        ["dqn", "--dqn.double", "--dqn.dueling", "--dqn.n-step=2"],
+        ["dqn", "--dqn.quantiles=5", "--dqn.prioritized"],
+        ["sac", "--sac.temperature=0", "--no-sac.learn-temperature"],
+    ],
+    ids=" ".join,
+)
+def test_values_are_those_of_allowed_actions_where_episodes_are_cut_off(options: list[str]) -> None:
+    algo, *options = options
+    shared = [f"--{algo}.action-masks", f"--{algo}.gamma=0.8", f"--{algo}.hidden=32", f"--{algo}.batch-size=32"]
+    if algo == "dqn":
+        shared += ["--dqn.target-every=20", "--dqn.learning-rate=3e-3"]
+    else:
+        shared += ["--sac.tau=0.05", "--sac.learning-rate=3e-3"]
+    trainer = trainer_of(
+        "gym",
+        f"--algo={algo}",
+        "--env=test_transitions:FewAllowed",
+        "--collector=sequential",
+        "--num-envs=4",
+        "--replay.learning-starts=100",
+        "--replay.updates-per-step=0.5",
+        "--total-timesteps=1500",
+        "--run.eval-episodes=0",
+        "--device=cpu",
+        *shared,
+        *options,
+    )
+    rows = [row.record() for row in trainer.rows()]
+    assert abs(rows[-1]["train/q"]) < 0.01
 
 
 def test_an_environment_that_was_replaced_starts_a_new_sequence() -> None:

@@ -166,13 +166,14 @@ class AsyncVec:
         terminations: NDArray[np.bool_],
         truncations: NDArray[np.bool_],
         final_obs: NDArray[np.float32],
+        final_masks: NDArray[np.bool_],
         episode_info: NDArray[np.float64],
         timeout: float | None = None,
     ) -> bool:
         """Waits until M environments are ready and writes the first of them: their ids [M] and the results of their
-        steps, `obs` and `final_obs` [M, D], `episode_info` [M, K], the others [M]; `final_obs` and `episode_info` where
-        an episode ended, other rows stay as they are. After `reset` the reward is 0. False after `timeout` seconds:
-        nothing has changed. ValueError: fewer than M are in flight."""
+        steps, `obs` and `final_obs` [M, D], `final_masks` [M, num_masked], `episode_info` [M, K], the others [M];
+        `final_obs`, `final_masks` and `episode_info` where an episode ended, other rows stay as they are. After `reset`
+        the reward is 0. False after `timeout` seconds: nothing has changed. ValueError: fewer than M are in flight."""
 
     def close(self) -> None:
         """Ends threads and environments. May be called again."""

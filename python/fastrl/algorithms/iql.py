@@ -142,6 +142,10 @@ class IQL(OffPolicyActorCritic):
         return self.config.action_masks
 
     @property
+    def final_masks(self) -> bool:
+        return False  # The value function says what an observation is worth.
+
+    @property
     def _noise_size(self) -> int:
         return 0
 

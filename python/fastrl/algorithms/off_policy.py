@@ -195,6 +195,9 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         def targets_of(rows: slice) -> Tensor:
             masks = None if next_masks is None else next_masks[rows]
             values = self._next_values(next_obs[rows], masks, draws.of(rows))
+            if masks is not None and self.final_masks:
+                # Where no action is allowed, nothing follows.
+                values = values * masks.any(1)
             return torch.addcmul(rewards[rows], discounts[rows], values)
 
         td_errors = self._learn_critics(obs, actions, targets_of)
@@ -338,12 +341,10 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             features.backward(of_features)
 
     def _without_masks(self, obs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Splits observations of a replay with action masks (see `OffPolicyAlgorithm`) into rows and masks. The last
-        observation of an episode has none: all actions are allowed."""
+        """Splits observations of a replay with action masks (see `OffPolicyAlgorithm`) into rows and masks."""
         if self._obs_size is None:
             return obs.flatten(1), None
-        masks = obs[:, self._obs_size :] != 0
-        return obs[:, : self._obs_size], masks | ~masks.any(1, keepdim=True)
+        return obs[:, : self._obs_size], obs[:, self._obs_size :] != 0
 
     def metrics(self) -> dict[str, float]:
         """Means since the last call, NaN without any. Waits for the GPU.

@@ -135,6 +135,11 @@ class Algorithm(ABC, Generic[E]):
         return False
 
     @property
+    def final_masks(self) -> bool:
+        """True if it should carry those of the last observations of truncated episodes, too."""
+        return False
+
+    @property
     def squash_actions(self) -> bool:
         """True if actions of a Box are squashed, see `fastrl.networks.action_space.Actions`."""
         return False
@@ -288,8 +293,9 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
     Environment steps are counted where the replay is filled: ``steps`` is for the source of the minibatches to set.
 
     Transitions of any collector (`fastrl.training.transitions`) have observations as rows; with `action_masks` each is
-    followed by its mask, M numbers of the same dtype, 0 or 1. Actors are those of `actor_spec`. Frames, each of which
-    is stored once (`fastrl.training.replay_source`), come as stacks [B, stack, H, W]; there an `explorer` acts.
+    followed by its mask, M numbers of the same dtype, 0 or 1; zeros alone where nothing follows, after a termination.
+    Actors are those of `actor_spec`. Frames, each of which is stored once (`fastrl.training.replay_source`), come as
+    stacks [B, stack, H, W]; there an `explorer` acts.
 
     Class attributes:
         replay_defaults: settings of the table ``[replay]`` that are others than the task's.
@@ -305,6 +311,11 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
     device: torch.device
     updates: int
     explorer: Explorer
+
+    @property
+    def final_masks(self) -> bool:
+        """True if it learns what the best allowed action is worth after each transition."""
+        return self.action_masks
 
     @abstractmethod
     def actor_spec(self) -> ActorSpec: ...

@@ -108,6 +108,8 @@ class AsyncEnvRunner:
             if ended.any():
                 over = rows[ended]
                 out["final_obs"][at[over], over] = batch.final_obs[ended]
+                if "final_masks" in out:
+                    out["final_masks"][at[over], over] = batch.final_masks[ended]
                 for row, info in zip(over.tolist(), batch.episode_info[ended].tolist(), strict=True):
                     episode = int(self.env_indices[row]), int(self.numbers[row])
                     length = int(self._steps[row])
@@ -188,6 +190,8 @@ class AsyncEnvRunner:
             ended = self._store(batch, steps, kept)
             kept["obs"][self._steps[rows], rows] = batch.obs
             free = rows[ended]
+            if "final_masks" in kept:
+                kept["final_masks"][self._steps[free] - 1, free] = self.backend.env.action_masks(free)
             for row, info in zip(free.tolist(), batch.episode_info[ended].tolist(), strict=True):
                 length = int(self._steps[row])
                 [arrays] = episode_arrays(kept, np.array([row]), length)

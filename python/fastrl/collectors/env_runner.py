@@ -76,6 +76,7 @@ def allocate_steps(plan: Plan, num_steps: int, rows: int) -> Arrays:
         obs_dtype=plan.obs_rows.dtype,
         reward_dtype=plan.reward_dtype,
         num_masked=plan.num_masked,
+        final_masks=plan.final_masks,
         state_size=plan.state_size,
         values=plan.has_values,
     )
@@ -138,7 +139,8 @@ def check_finite(
 
 
 def check_masks(plan: Plan, arrays: Arrays, num_steps: int) -> None:
-    """Refuses states in which no action was allowed: the actor took one that its mask forbids.
+    """Refuses states in which no action was allowed: the actor took one that its mask forbids, or is to learn what the
+    best one is worth.
 
     Raises:
         CollectError
@@ -158,6 +160,13 @@ def check_masks(plan: Plan, arrays: Arrays, num_steps: int) -> None:
             f" action {actions[t, row].flat[number]} was taken, which is not one of them; every state needs an allowed"
             " action"
         )
+    if plan.final_masks:
+        cut = arrays["truncations"][:num_steps] & ~arrays["terminations"][:num_steps]
+        if not np.logical_or.reduceat(arrays["final_masks"][:num_steps][cut], firsts, axis=-1).all():
+            raise CollectError(
+                f"{plan.env.id}: the action mask of the last observation of a truncated episode allows no action; where"
+                " none is possible the episode should be terminated"
+            )
 
 
 class EnvRunner:
@@ -315,10 +324,11 @@ class EnvRunner:
             self._states[row] = 0
         self.seconds["environment"] += perf_counter() - start
 
-    def _read_mask(self, row: int, info: Mapping[str, Any]) -> None:
+    def _read_mask(self, row: int, info: Mapping[str, Any], out: NDArray[np.bool_] | None = None) -> None:
         """Reads what the row's environment allows now, if the plan asks for it."""
         if self.plan.action_masks:
-            self._masks[row] = contract.action_mask(
+            masks = self._masks if out is None else out
+            masks[row] = contract.action_mask(
                 self.plan.env.id, self._mask_methods[row], info, self.plan.num_masked
             )
 
@@ -370,6 +380,7 @@ class EnvRunner:
         obs, actions, log_probs, rewards = out["obs"], out["actions"], out["log_probs"], out["rewards"]
         terminations, truncations, final_obs = out["terminations"], out["truncations"], out.get("final_obs")
         masks, values, keys = out.get("masks"), out.get("values"), plan.episode_info
+        final_masks = out.get("final_masks")
         current, streams, steps, states = self._obs, self._streams, self._steps, self._states
         returns, lengths = self._returns, self._lengths
         numbers_before, lengths_before = self.numbers.copy(), lengths.copy()
@@ -377,8 +388,9 @@ class EnvRunner:
         environment = inference = buffer = 0.0
         clock = perf_counter()
         terminations[...] = truncations[...] = False
-        if final_obs is not None:
-            final_obs[...] = 0
+        for last in (final_obs, final_masks):
+            if last is not None:
+                last[...] = 0
         obs[0] = current
         if states is not None and not whole:
             out["states"][...] = states
@@ -414,6 +426,8 @@ class EnvRunner:
                     ended.info.append(
                         contract.info_values(plan.env.id, keys, info, self._reset_info[row]) if keys else ()
                     )
+                    if final_masks is not None and not terminated:
+                        self._read_mask(row, info, final_masks[t])
                     if not whole:
                         assert final_obs is not None
                         final_obs[t, row] = current[row]

@@ -52,6 +52,7 @@ class Plan:
         action_masks: whether actors choose only among the actions that the environment allows: by its method
             ``action_masks()``, or by ``info["action_mask"]``: bool [n] for discrete actions; for multi-discrete ones
             the choices of all numbers side by side, bool [sum of nvec].
+        final_masks: with ``action_masks``, the masks of the last observations of truncated episodes are needed, too.
         episode_info: keys of infos whose numbers at the end of each episode go to ``Fragment.episode_info``.
         actor_device: where actors of the learner's own process compute, if PyTorch computes them; workers' on the CPU.
         obs_rows: storage of observations.
@@ -74,6 +75,7 @@ class Plan:
     seed: int = 0
     squash: bool = False
     action_masks: bool = False
+    final_masks: bool = False
     episode_info: tuple[str, ...] = ()
     actor_device: str = "cpu"
     first_env: int = 0

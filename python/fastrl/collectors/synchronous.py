@@ -153,8 +153,9 @@ class LockstepCollector:
         """Collects the next steps into some arrays: one fragment, unless the backend has steps that are no steps of the
         agent."""
         version = self._load()
-        for name in ("terminations", "truncations", "final_obs"):
-            arrays[name][...] = 0
+        for name in ("terminations", "truncations", "final_obs", "final_masks"):
+            if name in arrays:
+                arrays[name][...] = 0
         # By step, then environment.
         ends = sorted(self._runner.run_steps(arrays))
         meta = FragmentMeta(

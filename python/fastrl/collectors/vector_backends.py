@@ -57,9 +57,11 @@ class VectorBackend(ABC):
         truncations: NDArray[np.bool_],
         final_obs: NDArray[Any],
         mask: NDArray[np.bool_] | None,
+        final_masks: NDArray[np.bool_] | None = None,
     ) -> None:
         """Steps the rows of a mask, or all. Where an episode ends, its last observation goes to ``final_obs`` and the
-        first one of the next to ``obs``, unless the row's seed is `NO_RESET`.
+        first one of the next to ``obs``, unless the row's seed is `NO_RESET`. Where it is truncated and not terminated,
+        its last mask goes to ``final_masks``, for plans with them.
 
         Raises:
             WorkerError: workers have died; the other rows have stepped.
@@ -110,6 +112,7 @@ class ProcessBackend(VectorBackend):
             start_method=start_method,
             step_timeout=task_timeout,
             action_masks=plan.action_masks,
+            final_masks=plan.final_masks,
             episode_info=plan.episode_info,
         )
         self.num_workers = n_workers
@@ -133,8 +136,11 @@ class ProcessBackend(VectorBackend):
         truncations: NDArray[np.bool_],
         final_obs: NDArray[Any],
         mask: NDArray[np.bool_] | None,
+        final_masks: NDArray[np.bool_] | None = None,
     ) -> None:
-        self._env.step_into(actions, obs, rewards, terminations, truncations, final_obs, mask=mask)
+        self._env.step_into(
+            actions, obs, rewards, terminations, truncations, final_obs, mask=mask, final_masks=final_masks
+        )
 
     def action_masks(self, out: NDArray[np.bool_]) -> None:
         self._env.action_masks(out)
@@ -210,6 +216,7 @@ class NativeBackend(VectorBackend):
         truncations: NDArray[np.bool_],
         final_obs: NDArray[Any],
         mask: NDArray[np.bool_] | None,
+        final_masks: NDArray[np.bool_] | None = None,
     ) -> None:
         if self._due.any():
             # Compiled environments step all rows: those without an episode are stepped, too, and ignored.
@@ -221,6 +228,10 @@ class NativeBackend(VectorBackend):
         ended = terminations | truncations
         if ended.any():
             final_obs[ended] = obs[ended]
+            if final_masks is not None and (cut := truncations & ~terminations).any():
+                masks = np.empty_like(final_masks)
+                self._env.action_masks(masks)
+                final_masks[cut] = masks[cut]
             for i, key in enumerate(self._keys):
                 self.ended_info[ended, i] = self._env.episode_info(key)[ended]
             self._due |= ended

@@ -118,9 +118,12 @@ class VectorEnvBackend(VectorBackend):
         truncations: NDArray[np.bool_],
         final_obs: NDArray[Any],
         mask: NDArray[np.bool_] | None,
+        final_masks: NDArray[np.bool_] | None = None,
     ) -> None:
         assert mask is None, "all environments step together"
-        self._run(lambda: self._step(actions, obs, rewards, terminations, truncations, final_obs))
+        self._run(
+            lambda: self._step(actions, obs, rewards, terminations, truncations, final_obs, final_masks)
+        )
 
     def _step(
         self,
@@ -130,6 +133,7 @@ class VectorEnvBackend(VectorBackend):
         terminations: NDArray[np.bool_],
         truncations: NDArray[np.bool_],
         final_obs: NDArray[Any],
+        final_masks: NDArray[np.bool_] | None,
     ) -> None:
         result: Any = self.env.step(self._action_rows.to_env(actions))
         if not (isinstance(result, tuple) and len(result) == 5):
@@ -158,6 +162,8 @@ class VectorEnvBackend(VectorBackend):
             rewards[self.ignored] = 0.0
             terminations[self.ignored] = truncations[self.ignored] = False
         ended = terminations | truncations
+        if final_masks is not None and (cut := truncations & ~terminations).any():
+            self._read_final_masks(infos, cut, final_masks)
         if ended.any():
             self._end(ended, infos, obs, final_obs)
         self._ended = ended
@@ -222,9 +228,34 @@ class VectorEnvBackend(VectorBackend):
         for column, key in enumerate(self._plan.episode_info):
             values, _ = self._column(infos, key)
             self._reset_info[reset, column] = values[reset]
-        if not (self._plan.action_masks and acting.any()):
+        if self._plan.action_masks and acting.any():
+            self._read_masks(infos, acting, getattr(self.env, "action_masks", None), self._masks)
+
+    def _read_final_masks(
+        self, infos: Mapping[str, Any], cut: NDArray[np.bool_], out: NDArray[np.bool_]
+    ) -> None:
+        """Reads the last action masks of episodes that were cut off."""
+        if self._mode is not AutoresetMode.SAME_STEP:
+            self._read_masks(infos, cut, getattr(self.env, "action_masks", None), out)
             return
-        method: Any = getattr(self.env, "action_masks", None)
+        # The environment stands in the next episode already.
+        last = infos.get("final_info")
+        if not isinstance(last, Mapping) or "action_mask" not in last:
+            raise ContractError(
+                f"{self._name}: an episode was truncated, and infos['final_info'] has no 'action_mask' of its last"
+                " observation, from which is to be learned what the allowed actions are worth: add it, or choose"
+                " another autoreset mode"
+            )
+        self._read_masks(last, cut, None, out)
+
+    def _read_masks(
+        self,
+        infos: Mapping[str, Any],
+        acting: NDArray[np.bool_],
+        method: Callable[[], Any] | None,
+        out: NDArray[np.bool_],
+    ) -> None:
+        """Reads the action masks of some rows, by a method or else from infos."""
         given = infos.get("action_mask") if method is None else method()
         present = np.asarray(infos.get("_action_mask", acting)) if method is None else acting
         if given is None or not present[acting].all():
@@ -233,7 +264,7 @@ class VectorEnvBackend(VectorBackend):
                 " infos['action_mask'] for each environment"
             )
         rows = np.flatnonzero(acting)
-        shape = (len(self._masks), self._masks.shape[1])
+        shape = out.shape
         array = np.asarray(given)
         if array.dtype == object:
             # Masks of rows that have none are None.
@@ -242,7 +273,7 @@ class VectorEnvBackend(VectorBackend):
             raise ContractError(
                 f"{self._name}: action masks should be an array of bool of shape {shape}, got {describe(given)}"
             )
-        self._masks[acting] = array[acting].astype(np.bool_)
+        out[acting] = array[acting].astype(np.bool_)
 
     def _column(self, infos: Any, key: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """The numbers float64 [R] under a key of infos, NaN where there are none, and which rows have one."""

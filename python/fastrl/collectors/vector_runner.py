@@ -266,6 +266,7 @@ class VectorEnvRunner:
                 out["truncations"][t],
                 out["final_obs"][t],
                 mask,
+                out["final_masks"][t] if "final_masks" in out else None,
             )
         finally:
             self.seconds["environment"] += perf_counter() - start
@@ -281,6 +282,8 @@ class VectorEnvRunner:
                 cut = mask & ~(out["terminations"][t - 1] | out["truncations"][t - 1])
                 out["truncations"][t - 1][cut] = True
                 out["final_obs"][t - 1][cut] = obs[cut]
+                if "final_masks" in out:
+                    out["final_masks"][t - 1][cut] = out["masks"][t][cut]
             elif out is not None:
                 self.restarted += np.flatnonzero(mask).tolist()
                 if self._states is not None:

@@ -119,7 +119,8 @@ def find_infos(
     """The forms of the values that an environment's infos have under some keys, from some steps of random actions.
 
     Args:
-        keys: of infos; ("all",): every key whose value is a number or an array of numbers.
+        keys: of infos; ("all",): every key whose value is a number or an array of numbers. "action_mask" that is no key
+            is what the method ``action_masks()`` gives.
 
     Raises:
         ConfigError: a key was not found, or its values are no numbers.
@@ -128,10 +129,13 @@ def find_infos(
     found: dict[str, InfoKey] = {}
     looks: dict[str, int] = {}
     infos = 0
+    method = contract.mask_method(env) if contract.ACTION_MASK in keys else None
 
     def look(info: Mapping[str, Any]) -> None:
         nonlocal infos
         infos += 1
+        if method is not None:
+            info = {contract.ACTION_MASK: method(), **info}
         for key in info if every else keys:
             if key not in info:
                 continue

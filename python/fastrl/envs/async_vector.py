@@ -36,6 +36,7 @@ class Batch(NamedTuple):
         rewards: float32 [M]; 0 after a reset.
         terminations, truncations: bool [M].
         final_obs: float32 [M, D], true last observations; only defined where an episode ended.
+        final_masks: bool [M, num_masked], true last action masks; only defined where an episode ended.
         episode_info: float64 [M, K], the numbers of the K keys of `AsyncNativeVectorEnv`; only defined where an episode
             ended.
     """
@@ -46,6 +47,7 @@ class Batch(NamedTuple):
     terminations: NDArray[np.bool_]
     truncations: NDArray[np.bool_]
     final_obs: NDArray[np.float32]
+    final_masks: NDArray[np.bool_]
     episode_info: NDArray[np.float64]
 
 
@@ -183,6 +185,7 @@ class AsyncNativeVectorEnv:
             np.empty(count, np.bool_),
             np.empty(count, np.bool_),
             np.zeros((count, self.obs_dim), np.float32),
+            np.zeros((count, self.num_masked), np.bool_),
             np.zeros((count, self._num_infos)),
         )
         if not self.recv_into(batch, timeout):

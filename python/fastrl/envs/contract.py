@@ -24,6 +24,8 @@ _NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int
 _FLAGS = frozenset({bool, np.bool_})
 # Key of an info: 1 at the end of an episode that the next one continues, as the lives of a game do.
 CONTINUES = "continues"
+# Key of an info: the choices that are allowed now, where there is no method ``action_masks()``.
+ACTION_MASK = "action_mask"
 
 _OLD = "change it, or wrap the environment in shimmy.GymV21CompatibilityV0"
 _STEP = "step() should return (obs, reward, terminated, truncated, info)"
@@ -207,7 +209,7 @@ def action_mask(
     Raises:
         ContractError: there is neither, or the mask has another form.
     """
-    given = info.get("action_mask") if method is None else method()
+    given = info.get(ACTION_MASK) if method is None else method()
     if given is None:
         raise ContractError(
             f"{name}: action masks were asked for, but it has neither a method action_masks() nor info['action_mask']"

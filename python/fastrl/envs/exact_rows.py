@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
 from numpy.typing import NDArray
 
-from fastrl.envs.contract import ContractError, describe
+from fastrl.envs.contract import ACTION_MASK, ContractError, describe, mask_method
 from fastrl.envs.rows import ObsRows, RowError
 
 # Bytes of a text, at most: UTF-8, after four bytes with its length.
@@ -253,6 +253,8 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             )
         self.observation_space = rows.row_space
         self.rows, self.name = rows, name
+        masks = any(each.key == ACTION_MASK for each in rows.infos)
+        self._mask_method = mask_method(env) if masks else None
 
     def _row(self, method: str, obs: Any, info: Any) -> NDArray[Any]:
         rows = self.rows
@@ -260,6 +262,8 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         try:
             rows.write(obs, row)
             if rows.infos:
+                if self._mask_method is not None:
+                    info = {ACTION_MASK: self._mask_method(), **info}
                 rows.write_info(info, row)
         except RowError as error:
             raise ContractError(

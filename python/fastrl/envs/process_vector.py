@@ -47,6 +47,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             SAME_STEP mode.
         action_masks: read the environments' action masks, from a method ``action_masks()`` or from
             ``info["action_mask"]``; see the method here.
+        final_masks: read them at the end of truncated episodes, too; see `step_into`.
         episode_info: keys of infos whose numbers at the end of episodes are kept in ``ended_info``.
         options: keyword arguments for the environment.
 
@@ -76,6 +77,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         start_timeout: float = 300.0,
         info: bool = False,
         action_masks: bool = False,
+        final_masks: bool = False,
         episode_info: Sequence[str] = (),
         **options: Any,
     ) -> None:
@@ -108,6 +110,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
                 max_episode_steps,
                 info,
                 action_masks,
+                final_masks,
                 tuple(episode_info),
             )
             for w in range(self.num_workers)
@@ -287,6 +290,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         final_obs: NDArray[np.float32] | None = None,
         *,
         mask: NDArray[np.bool_] | None = None,
+        final_masks: NDArray[np.bool_] | None = None,
     ) -> None:
         """Does as `step`, into the caller's arrays: obs float32 [N, obs_dim] or [N, *S], rewards [N], terminations and
         truncations bool [N]. ``final_obs``, like obs, belongs to SAME_STEP mode: where an episode ended it gets the
@@ -294,6 +298,8 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
 
         Args:
             mask: bool [N], only these environments step; the entries of the others are left as they are.
+            final_masks: bool [N, num_actions], gets the last action masks of episodes that were truncated and not
+                terminated; for an environment that was made with ``final_masks=True``.
 
         Raises:
             ValueError: an integer action is outside of the action space; nothing has stepped. (The bounds of a Box of
@@ -336,6 +342,9 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             ended = (memory.terminations | memory.truncations) & active
             if ended.any():
                 finals[ended] = self._flat_final_obs[ended]
+        if final_masks is not None:
+            cut = memory.truncations & ~memory.terminations & active
+            final_masks[cut] = memory.final_masks[cut]
         if error is not None:
             raise error
 

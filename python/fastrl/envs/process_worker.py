@@ -74,6 +74,7 @@ class Layout:
             "terminations": ((n,), np.bool_),
             "truncations": ((n,), np.bool_),
             "masks": ((n, self.num_masked), np.bool_),
+            "final_masks": ((n, self.num_masked), np.bool_),
             "info": ((n, self.num_info), np.float64),
             "replies": ((w,), np.uint8),
             "times": ((w, 2), np.float64),
@@ -99,6 +100,7 @@ class Memory:
         actions, obs, final_obs: [N, ...], in the spaces' shapes and dtypes.
         rewards: float64 [N]; terminations, truncations: bool [N].
         masks: bool [N, num_actions], which actions are allowed now; [N, 0] unless they are asked for.
+        final_masks: as ``masks``, at the end of episodes that were truncated and not terminated.
         info: float64 [N, K], of the episodes that the last step ended, the values of the K infos that are asked for.
         replies: uint8 [W], `Reply`.
         times: float64 [W, 2], total seconds that each worker has worked and waited.
@@ -114,6 +116,7 @@ class Memory:
     terminations: NDArray[np.bool_]
     truncations: NDArray[np.bool_]
     masks: NDArray[np.bool_]
+    final_masks: NDArray[np.bool_]
     info: NDArray[np.float64]
     replies: NDArray[np.uint8]
     times: NDArray[np.float64]
@@ -138,6 +141,7 @@ class WorkerTask:
         max_episode_steps: time limit of episodes, beside the environment's own.
         info: send infos to the parent.
         action_masks: read action masks.
+        final_masks: also where an episode was truncated.
         episode_info: keys of infos whose values at the end of an episode are kept.
     """
 
@@ -148,6 +152,7 @@ class WorkerTask:
     max_episode_steps: int | None
     info: bool
     action_masks: bool
+    final_masks: bool
     episode_info: tuple[str, ...]
 
 
@@ -178,7 +183,7 @@ class _Worker:
             memory.rewards[own],
         )
         self.terminations, self.truncations = memory.terminations[own], memory.truncations[own]
-        self.masks, self.info = memory.masks[own], memory.info[own]
+        self.masks, self.final_masks, self.info = memory.masks[own], memory.final_masks[own], memory.info[own]
         self.mask_methods = [contract.mask_method(env) if task.action_masks else None for env in envs]
         self.reset_info: list[tuple[float, ...]] = [()] * len(envs)
         self.form = contract.obs_form(task.spec.id, memory.obs.shape[1:], memory.obs.dtype)
@@ -194,16 +199,14 @@ class _Worker:
             self.envs[k], self.form, None if seed == NO_SEED else seed, options
         )
         self.lengths[k], self.ended[k] = 0, False
-        self.read_mask(k, info)
+        self.read_mask(self.masks, k, info)
         if self.task.episode_info:
             self.reset_info[k] = contract.info_values(self.form.name, self.task.episode_info, info)
         return info
 
-    def read_mask(self, k: int, info: dict[str, Any]) -> None:
+    def read_mask(self, masks: NDArray[np.bool_], k: int, info: dict[str, Any]) -> None:
         if self.task.action_masks:
-            self.masks[k] = contract.action_mask(
-                self.form.name, self.mask_methods[k], info, self.masks.shape[1]
-            )
+            masks[k] = contract.action_mask(self.form.name, self.mask_methods[k], info, masks.shape[1])
 
     def reset(self, options: dict[str, Any] | None) -> None:
         for k in np.flatnonzero(self.mask).tolist():
@@ -237,9 +240,11 @@ class _Worker:
             rewards[k], terminations[k], truncations[k] = reward, terminated, truncated
             if not (terminated or truncated):
                 self.obs[k] = obs
-                self.read_mask(k, info)
+                self.read_mask(self.masks, k, info)
                 self.add_info(k, info)
                 continue
+            if self.task.final_masks and not terminated:
+                self.read_mask(self.final_masks, k, info)
             if self.task.episode_info:
                 self.info[k] = contract.info_values(
                     self.form.name, self.task.episode_info, info, self.reset_info[k]

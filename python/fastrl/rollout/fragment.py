@@ -31,6 +31,8 @@ class Fragment:
         episodes: int64 [E, 2], their environment indices and numbers.
         masks: bool [T, R, M], which of M choices (see ``Plan.action_masks``) the environment allowed at ``obs``; None
             unless the plan asks for masks.
+        final_masks: bool [T, R, M], the same at ``final_obs``; meaningful only where an episode was truncated and not
+            terminated. None unless the plan asks for them.
         values: float32 [T, R], of ``obs`` under the policy that acted; None unless its network gives them beside the
             actions.
         states: float32 [R, state_size], the actor's memory of the running episodes before the first step, zeros where
@@ -56,6 +58,7 @@ class Fragment:
     lengths: NDArray[np.int64]
     episodes: NDArray[np.int64]
     masks: NDArray[np.bool_] | None = None
+    final_masks: NDArray[np.bool_] | None = None
     values: NDArray[np.float32] | None = None
     states: NDArray[np.float32] | None = None
     next_states: NDArray[np.float32] | None = None
@@ -103,22 +106,25 @@ def allocate(
     obs_dtype: Any = np.float32,
     reward_dtype: Any = np.float32,
     num_masked: int = 0,
+    final_masks: bool = False,
     state_size: int = 0,
     values: bool = False,
 ) -> dict[str, NDArray[Any]]:
-    """Arrays for ``obs`` and `STEP_ARRAYS` of a fragment, and for ``masks``, ``values``, ``states`` and
-    ``next_states`` if there are any; zeros.
+    """Arrays for ``obs`` and `STEP_ARRAYS` of a fragment, and for ``masks``, ``final_masks``, ``values``, ``states``
+    and ``next_states`` if there are any; zeros.
 
     Args:
         action_shape, action_dtype: of one draw, see `fastrl.networks.action_space.Actions`.
         num_masked: width of the action masks; 0: no masks.
+        final_masks: whether last observations have masks, too.
         state_size: of the actor's memory; 0: none.
         values: whether the actor gives values.
     """
     steps = (num_steps, num_rows)
     optional: dict[str, NDArray[Any]] = {}
     if num_masked:
-        optional["masks"] = np.zeros((*steps, num_masked), np.bool_)
+        for name in ("masks", "final_masks") if final_masks else ("masks",):
+            optional[name] = np.zeros((*steps, num_masked), np.bool_)
     if values:
         optional["values"] = np.zeros(steps, np.float32)
     states = {name: np.zeros((num_rows, state_size), np.float32) for name in STATE_ARRAYS if state_size}
@@ -167,6 +173,7 @@ def without_steps(fragment: Fragment, skipped: NDArray[np.bool_]) -> list[Fragme
                 **{name: getattr(fragment, name)[kept] for name in STEP_ARRAYS},
                 obs=np.concatenate([fragment.obs[:-1][kept], fragment.obs[-1:, rows]]),
                 masks=None if fragment.masks is None else fragment.masks[kept],
+                final_masks=None if fragment.final_masks is None else fragment.final_masks[kept],
                 values=None if fragment.values is None else fragment.values[kept],
                 states=None if fragment.states is None else fragment.states[rows],
                 next_states=None if fragment.next_states is None else fragment.next_states[rows],

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fastrl._native._epochs import RowParts
+from fastrl.envs.contract import ACTION_MASK
 from fastrl.envs.rows import ActionRows, ObsRows, RowError
 from fastrl.networks.action_space import Actions
 from fastrl.training.errors import TrainError
@@ -62,6 +63,8 @@ class DemoEpisode(Protocol):
     def terminated(self) -> NDArray[np.bool_]: ...  # [T]
     @property
     def truncated(self) -> NDArray[np.bool_]: ...  # [T]
+    @property
+    def infos(self) -> Mapping[str, Any] | None: ...  # arrays [T + 1, ...] or [T, ...]; None: not recorded
 
 
 class Demos(Protocol):
@@ -96,6 +99,7 @@ class DemoArrays:
         firsts: int64 [E], the first row of each episode.
         lengths: int64 [E], steps.
         returns: float64 [E], undiscounted.
+        masks: bool [R, M], the actions that were allowed at the observations; None: not recorded, or not asked for.
         is_mapped: observations are read from files.
     """
 
@@ -107,6 +111,7 @@ class DemoArrays:
     firsts: NDArray[np.int64]
     lengths: NDArray[np.int64]
     returns: NDArray[np.float64]
+    masks: NDArray[np.bool_] | None = None
     is_mapped: bool = False
 
     @functools.cached_property
@@ -139,6 +144,7 @@ class DemoArrays:
         actions: Actions,
         *,
         own_actions: bool = False,
+        num_masked: int = 0,
         name: str = "the data set",
     ) -> "DemoArrays":
         """The arrays of a data set.
@@ -147,10 +153,12 @@ class DemoArrays:
             demos: the data set.
             actions: of the policy that learns from it.
             own_actions: take the expert's actions before noise where there are any.
+            num_masked: width of the action masks, if they are asked for: the infos ``action_mask``.
             name: of the data set, for errors.
 
         Raises:
-            TrainError: an episode has NaN or infinity, or values that its spaces do not have; or there is no episode.
+            TrainError: an episode has NaN or infinity, values that its spaces do not have, or actions that its masks
+                forbid; or there is no episode.
         """
         if not len(demos):
             raise TrainError(f"{name} has no episodes: record some, or choose another one")
@@ -166,6 +174,7 @@ class DemoArrays:
         drawn = np.zeros((total, *actions.shape), actions.dtype)
         rewards = np.zeros(total, np.float32)
         terminated, truncated = np.zeros((2, total), np.bool_)
+        masks = np.zeros((total, num_masked), np.bool_) if num_masked else None
         for index, (first, length) in enumerate(zip(firsts.tolist(), lengths.tolist(), strict=True)):
             episode: DemoEpisode = demos[index]
             rows = slice(first, first + length)
@@ -182,6 +191,12 @@ class DemoArrays:
                 rewards[rows] = episode.rewards
                 terminated[rows], truncated[rows] = episode.terminated, episode.truncated
                 _check(seen, drawn[rows], rewards[rows], actions)
+                given = None if masks is None else (episode.infos or {}).get(ACTION_MASK)
+                if masks is None or given is None:
+                    masks = None
+                    continue
+                own = masks[first : first + length + 1]
+                own[:] = _masks(given, own.shape, drawn[rows], bool(terminated[rows].any()))
             except (RowError, ValueError, TypeError) as error:
                 line = " ".join(str(error).split())
                 file_of = getattr(demos, "file_of", None)
@@ -198,6 +213,7 @@ class DemoArrays:
             firsts,
             lengths,
             np.asarray(demos.returns, np.float64),
+            masks,
             is_mapped=mapped is not None,
         )
 
@@ -250,6 +266,29 @@ def _check(obs: NDArray[Any], actions: NDArray[Any], rewards: NDArray[Any], kind
             raise ValueError(f"expected finite {what}, got NaN or infinity at step {step}")
     if not kind.is_box and ((actions < 0) | (actions >= kind.nvec)).any():
         raise ValueError(f"expected actions of {kind.space}, got others")
+
+
+def _masks(
+    given: Any, shape: tuple[int, ...], actions: NDArray[np.int64], terminated: bool
+) -> NDArray[np.bool_]:
+    """The action masks of an episode's observations.
+
+    Raises:
+        ValueError: another shape, or they forbid what was done, or everything where the episode goes on.
+    """
+    # NaN stands for a missing value.
+    masks: NDArray[np.bool_] = np.nan_to_num(given) != 0
+    if masks.shape != shape:
+        raise ValueError(
+            f"expected action masks of shape {shape}, one for each observation, got shape {masks.shape}"
+        )
+    allowed = np.take_along_axis(masks[:-1], actions[:, None], 1)
+    if not allowed.all():
+        step = int(allowed.argmin())
+        raise ValueError(f"action {actions[step]} was taken at step {step}, and its mask forbids it")
+    if not terminated and not masks[-1].any():
+        raise ValueError("the last action mask allows nothing, though the episode did not terminate")
+    return masks
 
 
 def check_env(demos: Demos, env: str, obs_space: Space[Any], action_space: Space[Any], name: str) -> None:

@@ -9,6 +9,7 @@ from pydantic import Field
 from fastrl.networks.action_space import Actions
 from fastrl.replay import Replay
 from fastrl.training.demo_arrays import DemoArrays, Demos, DemosConfig, best_episodes
+from fastrl.training.errors import TrainError
 from fastrl.utils.config import Setting, section
 
 
@@ -49,8 +50,9 @@ class DemoReplay:
         config: what is used of it.
         actions: of the policy that learns from it.
         name: of the data set, for errors.
-        row: arguments of `fastrl.replay.Replay` that describe its rows. Columns of action masks are zeros, by which all
-            actions are allowed.
+        row: arguments of `fastrl.replay.Replay` that describe its rows.
+        num_masked: width of the action masks behind the observations; 0: there are none.
+        needs_masks: False: where the data set has no action masks, everything is allowed.
 
     Attributes:
         replay: the replay.
@@ -62,9 +64,22 @@ class DemoReplay:
     """
 
     def __init__(
-        self, demos: Demos, config: OfflineConfig, actions: Actions, name: str, row: dict[str, Any]
+        self,
+        demos: Demos,
+        config: OfflineConfig,
+        actions: Actions,
+        name: str,
+        row: dict[str, Any],
+        *,
+        num_masked: int = 0,
+        needs_masks: bool = True,
     ) -> None:
-        arrays = DemoArrays.of(demos, actions, name=name)
+        arrays = DemoArrays.of(demos, actions, num_masked=num_masked, name=name)
+        if num_masked and arrays.masks is None and needs_masks:
+            raise TrainError(
+                f"{name} has no action masks of its observations, and with action_masks only allowed actions count:"
+                " record it with --infos action_mask, or set action_masks to false"
+            )
         episodes = best_episodes(arrays.returns, config.top)
         self.config = config
         capacity = int((arrays.lengths[episodes] + 1).sum())
@@ -78,6 +93,8 @@ class DemoReplay:
             rows = np.arange(first, first + length + 1)
             obs = arrays.obs_at(rows)
             records["obs"][:, : obs.shape[1]] = obs
+            if num_masked:
+                records["obs"][:, obs.shape[1] :] = True if arrays.masks is None else arrays.masks[rows]
             for field, values in (
                 ("action", arrays.actions),
                 ("reward", arrays.rewards),

@@ -186,6 +186,7 @@ class RolloutSource(Source):
                 squash=algorithm.squash_actions,
                 actor_device=self._device,
                 action_masks=algorithm.action_masks,
+                final_masks=algorithm.final_masks,
                 episode_info=self._episode_info,
             )
         except ValueError as error:
@@ -417,16 +418,21 @@ class RolloutSource(Source):
 
 
 def _compact(fragment: Fragment) -> Fragment:
-    """A fragment whose last observations are those of ended episodes alone."""
+    """A fragment whose last observations, and their masks, are those of ended episodes alone."""
     ended = fragment.terminations | fragment.truncations
-    return dataclasses.replace(fragment, final_obs=fragment.final_obs[ended])
+    masks = None if fragment.final_masks is None else fragment.final_masks[ended]
+    return dataclasses.replace(fragment, final_obs=fragment.final_obs[ended], final_masks=masks)
 
 
 def _expanded(fragment: Fragment) -> Fragment:
     """The inverse of `_compact`."""
-    final_obs = np.zeros_like(fragment.obs[:-1])
-    final_obs[fragment.terminations | fragment.truncations] = fragment.final_obs
-    return dataclasses.replace(fragment, final_obs=final_obs)
+    ended = fragment.terminations | fragment.truncations
+    final_obs, final_masks = np.zeros_like(fragment.obs[:-1]), None
+    final_obs[ended] = fragment.final_obs
+    if fragment.final_masks is not None:
+        final_masks = np.zeros_like(fragment.masks)
+        final_masks[ended] = fragment.final_masks
+    return dataclasses.replace(fragment, final_obs=final_obs, final_masks=final_masks)
 
 
 def open_collector(config: CollectConfig, plan: Plan, console: Console, max_staleness: int = 0) -> Collector:

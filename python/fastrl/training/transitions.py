@@ -156,7 +156,15 @@ class TransitionSource(MinibatchSource, RolloutSource):
         }
         demos = None
         if self._demos is not None and self._offline is not None:
-            demos = DemoReplay(self._demos, self._offline, plan.actions, self._demos_name, row)
+            demos = DemoReplay(
+                self._demos,
+                self._offline,
+                plan.actions,
+                self._demos_name,
+                row,
+                num_masked=plan.num_masked,
+                needs_masks=plan.final_masks,
+            )
         self.minibatches = Minibatches(
             self._replay_config,
             self.num_envs,
@@ -295,7 +303,11 @@ def records_of(fragment: Fragment, envs: NDArray[np.int64], dtype: np.dtype[Any]
     ends = places[ended] + 1
     records[ends] = records[ends - 1]
     records["end"][ends] = True
-    # An episode's last observation has no mask of allowed actions; zeros stand in its place.
+    # Where an episode has terminated, no action follows, and the mask of its last observation is zeros.
     records["obs"][ends] = 0
     records["obs"][ends, :size] = fragment.final_obs.swapaxes(0, 1).reshape(len(places), size)[ended]
+    if fragment.final_masks is not None:
+        cut = fragment.truncations & ~fragment.terminations
+        masks = (fragment.final_masks & cut[..., None]).swapaxes(0, 1)
+        records["obs"][ends, size:] = masks.reshape(len(places), -1)[ended]
     return records

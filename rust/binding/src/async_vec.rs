@@ -112,7 +112,7 @@ impl AsyncVec {
         self.inner.with(py, |envs| envs.send(ids, actions).map_err(|e| from_async_vec(py, e)))
     }
 
-    #[pyo3(signature = (env_ids, obs, rewards, terminations, truncations, final_obs, episode_info, timeout=None))]
+    #[pyo3(signature = (env_ids, obs, rewards, terminations, truncations, final_obs, final_masks, episode_info, timeout=None))]
     #[expect(clippy::too_many_arguments, reason = "the arrays of a step")]
     fn recv(
         &self,
@@ -123,6 +123,7 @@ impl AsyncVec {
         terminations: &Bound<'_, PyAny>,
         truncations: &Bound<'_, PyAny>,
         final_obs: &Bound<'_, PyAny>,
+        final_masks: &Bound<'_, PyAny>,
         episode_info: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<bool> {
@@ -133,6 +134,7 @@ impl AsyncVec {
         let terminations = writeable::<Flag>("terminations", terminations, &[count])?;
         let truncations = writeable::<Flag>("truncations", truncations, &[count])?;
         let final_obs = writeable::<f32>("final_obs", final_obs, &[count, self.obs_len])?;
+        let final_masks = writeable::<Flag>("final_masks", final_masks, &[count, self.mask_len])?;
         let episode_info = writeable::<f64>("episode_info", episode_info, &[count, self.num_infos])?;
         disjoint(&[
             ids.place(),
@@ -141,6 +143,7 @@ impl AsyncVec {
             terminations.place(),
             truncations.place(),
             final_obs.place(),
+            final_masks.place(),
             episode_info.place(),
         ])?;
         // SAFETY: checked, disjoint, and the caller's for the length of this call.
@@ -152,6 +155,7 @@ impl AsyncVec {
                 terminated: terminations.bytes_mut(),
                 truncated: truncations.bytes_mut(),
                 final_obs: final_obs.slice_mut(),
+                final_masks: final_masks.bytes_mut(),
                 episode_info: episode_info.slice_mut(),
             }
         };

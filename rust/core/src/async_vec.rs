@@ -105,6 +105,8 @@ pub struct Received<'a> {
     pub truncated: &'a mut [u8],
     /// The true last observation of an episode that ended; other rows stay as they are.
     pub final_obs: &'a mut [f32],
+    /// The last action mask of an episode that ended; other rows stay as they are.
+    pub final_masks: &'a mut [u8],
     /// The values of the infos of an episode that ended; other rows stay as they are.
     pub episode_info: &'a mut [f64],
 }
@@ -123,6 +125,7 @@ struct Slot<W> {
     numbers: Vec<f32>,
     obs: Vec<f32>,
     final_obs: Vec<f32>,
+    final_mask: Vec<u8>,
     episode_info: Vec<f64>,
     reward: f32,
     terminated: u8,
@@ -230,8 +233,8 @@ impl<W: Env + 'static> AsyncVec<W> {
         let (action_kind, obs_len, mask_len) = (first.action_kind(), first.obs_len(), first.mask_len());
         let numbers = if let ActionKind::Box(len) = action_kind { len } else { 0 };
         let count = envs.len();
-        let of_arrays = (2 * obs_len + numbers) * size_of::<f32>() + info_keys.len() * size_of::<f64>();
-        let each = 2 * size_of::<Mutex<Slot<W>>>() + arrays(4, of_arrays);
+        let of_arrays = (2 * obs_len + numbers) * size_of::<f32>() + mask_len + info_keys.len() * size_of::<f64>();
+        let each = 2 * size_of::<Mutex<Slot<W>>>() + arrays(5, of_arrays);
         ask_for(each.saturating_mul(count)).map_err(|_| {
             Error::Memory(format!("there is not enough memory to step {count} environments asynchronously"))
         })?;
@@ -247,6 +250,7 @@ impl<W: Env + 'static> AsyncVec<W> {
             numbers: vec![0.0; numbers],
             obs: vec![0.0; obs_len],
             final_obs: vec![0.0; obs_len],
+            final_mask: vec![0; mask_len],
             episode_info: vec![f64::NAN; info_keys.len()],
             reward: 0.0,
             terminated: 0,
@@ -417,6 +421,7 @@ impl<W: Env + 'static> AsyncEnvs for AsyncVec<W> {
             let ended = slot.terminated | slot.truncated != 0;
             if ended {
                 rows.final_obs[own].copy_from_slice(&slot.final_obs);
+                rows.final_masks[i * self.mask_len..(i + 1) * self.mask_len].copy_from_slice(&slot.final_mask);
                 let count = slot.episode_info.len();
                 rows.episode_info[i * count..(i + 1) * count].copy_from_slice(&slot.episode_info);
             }
@@ -512,6 +517,7 @@ impl<W: Env> Shared<W> {
                 };
                 if slot.env.step(actions, rows) {
                     slot.final_obs.copy_from_slice(&slot.obs);
+                    slot.env.action_mask(&mut slot.final_mask);
                     for (value, key) in slot.episode_info.iter_mut().zip(&self.info_keys) {
                         *value = slot.env.episode_info(key);
                     }

@@ -135,7 +135,7 @@ struct Row {
 fn recv(envs: &mut impl AsyncEnvs, count: usize, timeout: Duration) -> Result<Option<Vec<(i64, Row)>>, Error> {
     let (mut ids, mut obs, mut rewards) = (vec![-1; count], vec![f32::NAN; 3 * count], vec![f32::NAN; count]);
     let (mut terminated, mut truncated, mut final_obs) = (vec![7; count], vec![7; count], vec![f32::NAN; 3 * count]);
-    let mut infos = vec![-1.0; 2 * count];
+    let (mut final_masks, mut infos) = (vec![7; 2 * count], vec![-1.0; 2 * count]);
     let mut rows = Received {
         ids: &mut ids,
         obs: &mut obs,
@@ -143,6 +143,7 @@ fn recv(envs: &mut impl AsyncEnvs, count: usize, timeout: Duration) -> Result<Op
         terminated: &mut terminated,
         truncated: &mut truncated,
         final_obs: &mut final_obs,
+        final_masks: &mut final_masks,
         episode_info: &mut infos,
     };
     if !envs.recv(&mut rows, timeout)? {
@@ -155,6 +156,9 @@ fn recv(envs: &mut impl AsyncEnvs, count: usize, timeout: Duration) -> Result<Op
     let row = |i: usize| {
         let last = three(&final_obs, i);
         let final_obs = (!last[0].is_nan()).then_some(last);
+        // Its mask is that of the same moment.
+        let expected = final_obs.map_or([7, 7], |last| [last[1] as u8, last[2] as u8]);
+        assert_eq!(final_masks[2 * i..2 * i + 2], expected);
         let (terminated, truncated) = (terminated[i] == 1, truncated[i] == 1);
         let sum = final_obs.map(|_| infos[2 * i + 1]);
         assert_eq!(infos[2 * i].is_nan(), sum.is_some(), "only of episodes that ended");
