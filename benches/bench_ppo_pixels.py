@@ -37,6 +37,7 @@ CLEANRL = {
     "ppo.minibatch_size": MINIBATCH,
     "ppo.num_epochs": EPOCHS,
     "ppo.learning_rate": 2.5e-4,
+    "ppo.final_learning_rate": 0.0,
     "ppo.gamma": 0.99,
     "ppo.gae_lambda": 0.95,
     "ppo.clip_range": 0.1,

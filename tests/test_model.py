@@ -533,6 +533,28 @@ def test_settings_come_from_files_dicts_and_presets(tmp_path: Path) -> None:
     assert model.settings["env"]["options"] == ['map_name="8x8"', "is_slippery=false"]
 
 
+def test_a_schedule_whose_start_is_given_is_constant(tmp_path: Path) -> None:
+    def of_updates(model: fastrl.Model, name: str) -> set[float]:
+        return {row[f"train/{name}"] for row in model.learn().metrics}
+
+    few = {"num_envs": 2, "num_steps": 32, "total_timesteps": 256, "run__row_seconds": 0, "eval_episodes": 0}
+    model = fastrl.PPO("Acrobot-v1", learning_rate=1e-5, collector="sequential", **few)
+    assert of_updates(model, "learning_rate") == {1e-5}
+    model = fastrl.IMPALA("CartPole-v1", entropy_coef=0.0, collector="sequential", **few)
+    assert of_updates(model, "entropy_coef") == {0.0}
+    # The other schedule is the preset's.
+    assert len({row["train/learning_rate"] for row in model.metrics}) == len(model.metrics) > 2
+    model = fastrl.PPO("CartPole-v1", learning_rate=1e-3, final_learning_rate=5e-4, num_envs=2)
+    assert model.settings["ppo"]["final_learning_rate"] == 5e-4
+    file = tmp_path / "settings.toml"
+    file.write_text("[ppo]\nlearning_rate = 0.5\nentropy_coef = 0.1\nfinal_entropy_coef = 0.2\n")
+    ppo = fastrl.PPO("CartPole-v1", config=file, num_envs=2, entropy_coef=0.3).settings["ppo"]
+    assert (ppo["final_learning_rate"], ppo["final_entropy_coef"]) == ("none", "none")
+    # Epsilon falls in any case.
+    dqn = [fastrl.DQN("CartPole-v1", epsilon=epsilon).settings["dqn"] for epsilon in (0.5, 0.0)]
+    assert [each["final_epsilon"] for each in dqn] == [0.04, 0.0]
+
+
 def test_a_replay_goes_on_from_one_training_to_the_next() -> None:
     model = fastrl.DQN(
         "CartPole-v1",

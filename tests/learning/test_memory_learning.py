@@ -37,6 +37,7 @@ def test_cartpole_without_velocities_needs_a_memory(memory: str, solved: bool) -
         "--ppo.minibatch-size=512",
         "--ppo.num-epochs=8",
         "--ppo.learning-rate=2e-3",
+        "--ppo.final-learning-rate=0",
     )
     print(f"CartPole without velocities, {memory}, seed {SEED}: {mean_return}")
     assert (mean_return >= 475) == solved

@@ -9,7 +9,7 @@ from small_runs import settings_of
 
 from fastrl.tasks import find
 from fastrl.training.run import resumed_settings
-from fastrl.utils.config import to_tree
+from fastrl.utils.config import ConfigError, to_tree
 from fastrl.utils.interrupts import StopSignals
 
 
@@ -64,3 +64,12 @@ def test_a_run_resumed_with_another_collector_drops_what_that_lacks() -> None:
     assert collect(collector="sequential") == ("sequential", "auto", 300)
     # One that is asked for is kept, and refused by the collector.
     assert collect(collector="sequential", n_workers=3) == ("sequential", 3, 300)
+
+
+def test_a_resumed_run_keeps_the_end_of_a_schedule_whose_start_is_named_again() -> None:
+    own = to_tree(settings_of("gym", "--algo=ppo"))
+    given = {"ppo.learning_rate": own["ppo"]["learning_rate"]}
+    found = resumed_settings(find("gym"), Path("checkpoint"), own, given, trust=True).ppo
+    assert own["ppo"]["final_learning_rate"] == found.final_learning_rate == 0.0
+    with pytest.raises(ConfigError, match=r"ppo\.learning_rate cannot change"):
+        resumed_settings(find("gym"), Path("checkpoint"), own, {"ppo.learning_rate": 0.5}, trust=True)

@@ -19,7 +19,10 @@ from fastrl.training.stages import saved_stage, stages_of
 from fastrl.training.trainer import Trainer
 
 # An update has 80 environment steps.
-STAGES = ("160 env.memory=none", "320 env.memory=scan ppo.critic_warmup=100 ppo.learning_rate=5e-3")
+STAGES = (
+    "160 env.memory=none",
+    "320 env.memory=scan ppo.critic_warmup=100 ppo.learning_rate=5e-3 ppo.final_learning_rate=0",
+)
 RUN = ["--total-timesteps=480", "--run.row-seconds=0", "--env.memory=decoys", "--stages", *STAGES]
 STAGED = [*OPTIONS, *RUN]
 
@@ -60,6 +63,15 @@ def test_stages_have_their_settings_one_after_the_other() -> None:
             assert not tensor[..., before.shape[-1] :].any()
     assert trainer.steps == 480
     assert trainer.iteration == 6
+
+
+def test_a_learning_rate_that_a_stage_names_alone_is_constant_in_it() -> None:
+    settings = settings_of(
+        "cage2", *OPTIONS, "--total-timesteps=480", "--stages", "160 ppo.learning_rate=5e-3"
+    )
+    first, last = (stage.settings.ppo for stage in stages_of(settings))
+    assert (first.learning_rate, first.final_learning_rate) == (5e-3, None)
+    assert (last.learning_rate, last.final_learning_rate) == (1e-3, 0.0)
 
 
 def test_adam_goes_on_from_stage_to_stage() -> None:

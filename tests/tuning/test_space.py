@@ -8,8 +8,10 @@ from tuning_fakes import SPACE, space_from
 
 from fastrl.algorithms import algorithms
 from fastrl.tasks import find, tasks
+from fastrl.tuning.population import population_space
 from fastrl.tuning.space import Parameter, mark_of, read_space, space_of
-from fastrl.utils.config import ConfigError, build, leaves
+from fastrl.tuning.tune import space_for
+from fastrl.utils.config import ConfigError, build, check, leaves, to_tree
 from fastrl.utils.tunable import Range
 
 
@@ -49,6 +51,24 @@ def test_a_part_of_the_space_is_off_or_only_for_images() -> None:
 def test_given_settings_are_not_searched() -> None:
     space = space_of(settings_of(), has_images=False, fixed=["ppo.gamma"])
     assert "ppo.gamma" not in space.marks
+
+
+def test_a_start_that_is_searched_has_the_end_that_was_given_else_none(tmp_path: Path) -> None:
+    settings = find("gym").make_settings(
+        {"env.id": "CartPole-v1", "run.algo": "ppo", "ppo.final_learning_rate": 1e-6}
+    )
+    space = space_for(find("gym"), settings, None, ["ppo.final_learning_rate"], "random")
+    assert {each.name for each in space.parameters} >= {"ppo.learning_rate", "ppo.entropy_coef"}
+    file = tmp_path / "space.toml"
+    file.write_text(space.to_toml())
+    for each in (space, read_space(settings, file), population_space(space)):
+        values = each.values(each.at([0.5] * len(each.parameters)))
+        ppo = build(type(settings), check(type(settings), to_tree(settings), "settings"), values).ppo
+        assert (ppo.final_learning_rate, ppo.final_entropy_coef) == (1e-6, None)
+        assert (ppo.learning_rate, ppo.entropy_coef) == (
+            values["ppo.learning_rate"],
+            values["ppo.entropy_coef"],
+        )
 
 
 def test_what_is_printed_is_read_back(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import (
     ConfigError,
+    EndOf,
     Setting,
     build,
     by_keyword,
@@ -99,6 +100,35 @@ def test_later_layers_go_on_top() -> None:
     assert config == Config(
         run=RunPart(seed=3, name="preset"), learn=LearnPart(learning_rate=0.1, hidden=(8,))
     )
+
+
+@section
+class SchedulePart:
+    rate: float = 3.0
+    final_rate: Annotated[float | None, EndOf("rate")] = 1.0
+    share: float = 1.0
+    final_share: Annotated[float, EndOf("share", falls=True)] = 0.1
+
+
+@section
+class Schedules:
+    learn: SchedulePart = SchedulePart()
+
+
+def test_a_start_that_is_given_alone_has_the_end_of_no_lower_layer() -> None:
+    def ends(*layers: dict[str, float | None]) -> tuple[float | None, float]:
+        learn = build(Schedules, *({f"learn.{key}": layer[key] for key in layer} for layer in layers)).learn
+        return learn.final_rate, learn.final_share
+
+    assert ends() == ends({}) == (1.0, 0.1)
+    # Constant, unless the same layer or a later one says where it ends.
+    assert ends({"rate": 2.0})[0] is None
+    assert ends({"rate": 2.0, "final_rate": 0.5})[0] == ends({"rate": 2.0}, {"final_rate": 0.5})[0] == 0.5
+    assert ends({"rate": 2.0, "final_rate": 0.5}, {"rate": 1.0})[0] is None
+    assert ends({"final_rate": 0.5})[0] == 0.5
+    # One that falls keeps its end, but does not rise to it.
+    assert [ends({"share": share})[1] for share in (0.5, 0.1, 0.05, 0.0)] == [0.1, 0.1, 0.05, 0.0]
+    assert ends({"share": 0.05, "final_share": 0.2})[1] == 0.2
 
 
 @pytest.mark.parametrize(

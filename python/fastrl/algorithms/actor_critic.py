@@ -177,7 +177,7 @@ class ActorCriticLearner(PolicyLearner[Sequence[Fragment]]):
         """Steps at the start of fragments that bring a network's memory up to date, and are not learned from."""
         return 0
 
-    def _scheduled(self, start: float, end: float) -> float:
+    def _scheduled(self, start: float, end: float | None) -> float:
         """Linear from the first rollout to ``total_timesteps``."""
         return LinearSchedule(start, end, self.total_timesteps - self._first_timestep)(self._steps_before)
 

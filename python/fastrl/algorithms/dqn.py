@@ -128,8 +128,9 @@ class DQN(OffPolicyAlgorithm):
         self._learning_rate = LinearSchedule(
             config.learning_rate, config.final_learning_rate, problem.total_timesteps
         )
-        final_margin = config.margin_coef if config.final_margin_coef is None else config.final_margin_coef
-        self._margin_coef = LinearSchedule(config.margin_coef, final_margin, problem.total_timesteps)
+        self._margin_coef = LinearSchedule(
+            config.margin_coef, config.final_margin_coef, problem.total_timesteps
+        )
         self.updates = 0
         self._batches = 0
         # Sums of loss, q and td_error over batches, and of grad_norm over gradient steps.

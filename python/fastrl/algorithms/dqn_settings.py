@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from fastrl.algorithms import hyper_parameters as hp
 from fastrl.networks.q_network import NATURE, parse_conv
-from fastrl.utils.config import section
+from fastrl.utils.config import EndOf, section
 from fastrl.utils.trust import Reach, imports_network
 from fastrl.utils.tunable import Choices, Layers, Range
 
@@ -41,6 +41,7 @@ class DQNConfig:
     final_epsilon: Annotated[
         float,
         Field(ge=0, le=1, description="share of random actions from epsilon_steps on"),
+        EndOf("epsilon", falls=True),
         Range(0.005, 0.1, log=True),
     ] = 0.01
     epsilon_steps: Annotated[
@@ -95,9 +96,10 @@ class DQNConfig:
             description="the same at the end of the run, linear in between; none: as at the start. With 0, bad"
             " demonstrations are overcome",
         ),
+        EndOf("margin_coef"),
     ] = None
     learning_rate: hp.LearningRate = 5e-4
-    final_learning_rate: hp.OptionalFinalLearningRate = None
+    final_learning_rate: hp.FinalLearningRate = None
     adam_eps: Annotated[float, Field(gt=0, description="Adam's epsilon")] = 1e-5
     max_grad_norm: Annotated[
         float | None, Field(gt=0, description="gradients are scaled down to this norm; none: never")

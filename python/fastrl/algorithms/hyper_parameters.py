@@ -6,7 +6,7 @@ from pydantic import Field
 
 from fastrl.networks.distributions import LOG_STD_RANGE
 from fastrl.networks.encoders import EncoderKind
-from fastrl.utils.config import Setting
+from fastrl.utils.config import EndOf, Setting
 from fastrl.utils.env_options import KeyValues
 from fastrl.utils.trust import Reach, passes_import_paths_on
 from fastrl.utils.tunable import Choices, Layers, Range
@@ -31,18 +31,25 @@ ClipRange = Annotated[
 ]
 LearningRateRange = Range(1e-5, 1e-2, log=True)
 LearningRate = Annotated[
-    float, Field(ge=0, description="Adam's learning rate at the start"), LearningRateRange
+    float,
+    Field(ge=0, description="Adam's learning rate at the start; given without an end, it is constant"),
+    LearningRateRange,
 ]
-FinalLearningRate = Annotated[float, Field(ge=0, description="Adam's learning rate at the end")]
-OptionalFinalLearningRate = Annotated[
-    float | None, Field(ge=0, description="Adam's learning rate at the end; none: as at the start")
+FinalLearningRate = Annotated[
+    float | None,
+    Field(ge=0, description="Adam's learning rate at the end; none: as at the start"),
+    EndOf("learning_rate"),
 ]
 EntropyCoef = Annotated[
     float,
-    Field(ge=0, description="weight of the entropy bonus at the start"),
+    Field(ge=0, description="weight of the entropy bonus at the start; given without an end, it is constant"),
     Range(1e-4, 0.1, log=True),
 ]
-FinalEntropyCoef = Annotated[float, Field(ge=0, description="weight of the entropy bonus at the end")]
+FinalEntropyCoef = Annotated[
+    float | None,
+    Field(ge=0, description="weight of the entropy bonus at the end; none: as at the start"),
+    EndOf("entropy_coef"),
+]
 TargetKl = Annotated[
     float | None, Field(gt=0, description="a policy's update stops once it has moved this far; none: never")
 ]

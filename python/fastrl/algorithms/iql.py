@@ -33,7 +33,7 @@ class IQLConfig:
     gamma: hp.Gamma = 0.99
     n_step: shared.NStep = 1
     learning_rate: hp.LearningRate = 3e-4
-    final_learning_rate: hp.OptionalFinalLearningRate = None
+    final_learning_rate: hp.FinalLearningRate = None
     batch_size: shared.BatchSize = 256
     tau: shared.Tau = 0.005
     expectile: Annotated[

@@ -180,9 +180,8 @@ class MultiAgentLearner(MultiAgentAlgorithm):
                 else config.critic_learning_rate,
             }.items()
         }
-        self._entropy = Schedule(
-            "linear", config.entropy_coef, end=config.final_entropy_coef, total=total_updates
-        )
+        start, end = config.entropy_coef, config.final_entropy_coef
+        self._entropy = Schedule("linear", start, end=start if end is None else end, total=total_updates)
         rows = num_envs * num_agents
         self._return_scale = ReturnScale(rows, config.gamma) if config.normalize_rewards else None
         self._reward_scale = 1.0

@@ -92,7 +92,7 @@ class SACConfig:
         Field(ge=0, description="Adam's learning rate of policy, critics and temperature, at the start"),
         hp.LearningRateRange,
     ] = 3e-4
-    final_learning_rate: hp.OptionalFinalLearningRate = None
+    final_learning_rate: hp.FinalLearningRate = None
     batch_size: BatchSize = 256
     tau: Tau = 0.005
     critics: NumCritics = 2
@@ -154,7 +154,7 @@ class TD3Config:
     gamma: hp.Gamma = 0.99
     n_step: NStep = 1
     learning_rate: hp.LearningRate = 3e-4
-    final_learning_rate: hp.OptionalFinalLearningRate = None
+    final_learning_rate: hp.FinalLearningRate = None
     batch_size: BatchSize = 256
     tau: Tau = 0.005
     critics: NumCritics = 2

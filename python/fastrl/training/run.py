@@ -150,11 +150,14 @@ def resumed_settings(
     own = check(config_type, config, str(file))
     if "collect.collector" in changes:
         changes = {**options_of_others(changes["collect.collector"]), **changes}
-    old, new = build(config_type, own), build(config_type, own, with_one_goal(changes))
+    old = build(config_type, own)
+    # The start of a schedule that is given as it is leaves the end as it is.
+    changed = {key: value for key, value in with_one_goal(changes).items() if attrgetter(key)(old) != value}
+    new = build(config_type, own, changed)
     goals = () if task.can_train_longer else ("run.total_timesteps", "run.total_episodes")
     resumable = [key for key in resumable_keys(config_type) if key not in goals]
-    for key in changes:
-        if key not in resumable and attrgetter(key)(old) != attrgetter(key)(new):
+    for key in changed:
+        if key not in resumable:
             raise ConfigError(
                 f"{key} cannot change when a run is resumed, it would be another run: --init {file} starts one"
                 f" with its weights; {', '.join(resumable)} can"

@@ -23,8 +23,6 @@ from fastrl.utils.config import Values, to_plain
 # Share of the members that copy, and of those that are copied; what numbers are multiplied or divided by; how often a
 # setting is drawn anew instead.
 _SHARE, _STEP, _ANEW = 0.25, 1.2, 0.25
-# Settings that fall to another value until the end of a run. In a population the search itself changes them.
-_SCHEDULES = ("learning_rate", "entropy_coef")
 
 
 def population_space(space: Space) -> Space:
@@ -134,9 +132,8 @@ def perturbed(space: Space, point: Point, draws: np.random.Generator) -> Point:
 
 
 def part_values(study: Study, trial: Trial) -> Values:
-    """The settings of a member's part beside its point: how long it trains, and no schedules."""
+    """The settings of a member's part beside its point: how long it trains."""
     return {
-        **constant(study, trial.point),
         **goal(study, generation_of(trial) + 1),
         **({"replay.save": True} if hasattr(study.settings, "replay") else {}),
         "run.eval_points": 0,
@@ -149,17 +146,6 @@ def goal(study: Study, generations: int) -> Values:
     key = "run.total_timesteps" if run.total_timesteps is not None else "run.total_episodes"
     total = run.total_timesteps or run.total_episodes
     return {key: max(total * generations // study.config.generations, 1)}
-
-
-def constant(study: Study, point: Point) -> Values:
-    """Schedules whose start is searched stay at it, by dotted key."""
-    values: Values = {}
-    for key in study.space.values(point):
-        table, _, name = key.rpartition(".")
-        final = f"final_{name}"
-        if name in _SCHEDULES and hasattr(getattr(study.settings, table), final):
-            values[f"{table}.{final}"] = point[key]
-    return values
 
 
 def lineage(study: Study, member: int) -> list[Point]:
@@ -176,14 +162,13 @@ def lineage_values(study: Study, member: int) -> Values:
     """The settings of a run that follows a member's lineage: stages, where the algorithm has them, else those of the
     last part."""
     points = lineage(study, member)
-    last = {**study.space.values(points[-1]), **constant(study, points[-1])}
+    last = study.space.values(points[-1])
     if not has_stages(study):
         return last
     stages, (key, _) = [], next(iter(goal(study, 1).items()))
     for generation, (point, following) in enumerate(itertools.pairwise(points), 1):
         if point != following:
-            own = {**study.space.values(point), **constant(study, point)}
-            pairs = [f"{name}={to_plain(value)!r}" for name, value in own.items()]
+            pairs = [f"{name}={to_plain(value)!r}" for name, value in study.space.values(point).items()]
             stages.append(" ".join([str(goal(study, generation)[key]), *pairs]))
     return {**last, "run.stages": tuple(stages)}
 

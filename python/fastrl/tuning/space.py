@@ -4,22 +4,24 @@ import dataclasses
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fastrl.utils.config import ConfigError, Leaf, Values, leaves, load_toml, to_plain
+from fastrl.utils.config import ConfigError, EndOf, Leaf, Values, leaves, load_toml, to_plain
 from fastrl.utils.names import suggestion
-from fastrl.utils.tunable import Choices, Layers, Mark, Range
+from fastrl.utils.tunable import Choices, Fixed, Layers, Mark, Range
 
 # A point of a space: values by the name of a parameter.
 Point = dict[str, Any]
 # Fields of a mark, by which a file tells the kinds apart.
-_KINDS: dict[frozenset[str], type[Range | Choices | Layers]] = {
+_KINDS: dict[frozenset[str], type[Mark]] = {
     frozenset({"low", "high"}): Range,
     frozenset({"values"}): Choices,
     frozenset({"widths", "depths"}): Layers,
+    frozenset({"value"}): Fixed,
 }
 
 
@@ -125,13 +127,31 @@ class Space:
                 continue
             if isinstance(mark, Layers):
                 values[key] = (point[f"{key}.width"],) * point[f"{key}.depth"]
+            elif isinstance(mark, Fixed):
+                values[key] = self._leaves[key].convert(to_plain(mark.value), key)
             else:
                 values[key] = point[key]
         return values
 
     def only(self, keys: Collection[str]) -> "Space":
         """The part of it that varies these settings alone."""
-        return Space(self._leaves, {key: mark for key, mark in self.marks.items() if key in keys})
+        kept = {key: mark for key, mark in self.marks.items() if key in keys or isinstance(mark, Fixed)}
+        return Space(self._leaves, kept)
+
+    def with_ends(self, settings: Any, given: Collection[str]) -> "Space":
+        """The same space, in which schedules whose starts are searched have the ends that were given, see `EndOf`.
+
+        Args:
+            settings: of the run.
+            given: dotted keys of settings.
+        """
+        ends = {
+            key: Fixed(attrgetter(key)(settings))
+            for key in given
+            for mark in self._leaves[key].marks
+            if isinstance(mark, EndOf) and f"{key.rpartition('.')[0]}.{mark.start}" in self.marks
+        }
+        return Space(self._leaves, {**ends, **self.marks})
 
     def to_toml(self) -> str:
         """The space as a file, from which `read_space` reads it."""
@@ -212,7 +232,7 @@ def _read_mark(fields: Mapping[str, Any], where: str) -> Mark:
     if kind is None or not fields.keys() <= set(names):
         raise ConfigError(
             f"{where} should have low and high, perhaps log and from_one; or values, perhaps ordered; or widths and"
-            f" depths; got {', '.join(fields)}"
+            f" depths; or value; got {', '.join(fields)}"
         )
     values: dict[str, Any] = {
         name: tuple(tuple(each) if isinstance(each, list) else each for each in value)
@@ -247,6 +267,6 @@ def _parameters(leaf: Leaf, mark: Mark) -> Iterator[Parameter]:
         yield Parameter(f"{leaf.key}.depth", choices=mark.depths, ordered=True)
     elif isinstance(mark, Choices):
         yield Parameter(leaf.key, choices=choices_of(leaf, mark), ordered=mark.ordered)
-    else:
+    elif isinstance(mark, Range):
         integer = int in leaf.members and float not in leaf.members
         yield Parameter(leaf.key, mark.low, mark.high, mark.log, mark.from_one, integer)

@@ -69,11 +69,12 @@ def space_for(task: Task, settings: Any, path: Path | None, fixed: list[str], me
         ConfigError, TuneError: a file that describes none, or none for this method.
     """
     if path is not None:
-        space = read_space(settings, path)
+        space = read_space(settings, path).with_ends(settings, fixed)
         if method == "pbt":
             check_population(space, population_space(space))
         return space
     space = space_of(settings, has_images=_has_images(task, settings), fixed=fixed)
+    space = space.with_ends(settings, fixed)
     return population_space(space) if method == "pbt" else space
 
 

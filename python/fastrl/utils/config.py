@@ -71,6 +71,23 @@ class Setting:
     words: str = ""
 
 
+@dataclasses.dataclass(frozen=True)
+class EndOf:
+    """Marks the end of a schedule, whose start is another setting of the same section::
+
+        final_lr: Annotated[float | None, Field(description="none: as at the start"), EndOf("lr")] = 0.0
+
+    A layer of values that gives the start alone makes the schedule constant; see `build`.
+
+    Attributes:
+        start: the name of the start.
+        falls: the schedule stays one that falls: its end, no optional number then, is lowered to a lower start.
+    """
+
+    start: str
+    falls: bool = False
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
 def section(cls: type[T]) -> type[T]:
     """Make a class a configuration section: a frozen, keyword-only pydantic dataclass.
@@ -364,29 +381,39 @@ def load_toml(path: str | Path) -> dict[str, Any]:
 def build(config_type: type[T], *layers: Values) -> T:
     """Builds a configuration from its defaults and layers of values, of which later ones replace earlier ones.
 
+    A layer that gives the start of a schedule and not its end (see `EndOf`) replaces the end, too.
+
     Raises:
         ConfigError: values that do not go together.
     """
-    tree: dict[str, Any] = {}
+    known = leaves(config_type)
     # The defaults of a section are those of the instance that the configuration has for it, not those of its class.
-    defaults = {
-        key: leaf.default
-        for key, leaf in leaves(config_type).items()
-        if leaf.default is not dataclasses.MISSING
-    }
-    for layer in (defaults, *layers):
-        for key, value in layer.items():
-            *parents, name = key.split(".")
-            table = tree
-            for parent in parents:
-                table = table.setdefault(parent, {})
-            table[name] = value
+    values = {key: leaf.default for key, leaf in known.items() if leaf.default is not dataclasses.MISSING}
+    for layer in layers:
+        values |= {**_implied_ends(known, values, layer), **layer}
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *parents, name = key.split(".")
+        table = tree
+        for parent in parents:
+            table = table.setdefault(parent, {})
+        table[name] = value
     try:
         return config_type(**tree)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in problem["loc"])
         raise ConfigError(f"{where + ': ' if where else ''}{_message(problem)}") from None
+
+
+def _implied_ends(known: Mapping[str, Leaf], values: Values, layer: Values) -> Values:
+    """The ends of schedules of which a layer, on top of other values, gives the start alone."""
+    ends: Values = {}
+    for key, leaf in known.items():
+        for mark in leaf.marks:
+            if isinstance(mark, EndOf) and (start := f"{key.rpartition('.')[0]}.{mark.start}") in layer:
+                ends[key] = min(values[key], layer[start]) if mark.falls else None
+    return ends
 
 
 def to_tree(config: Any) -> dict[str, Any]:

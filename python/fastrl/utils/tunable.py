@@ -8,7 +8,7 @@ Of two marks the last one counts, so that an algorithm may narrow the range of a
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,4 +60,16 @@ class Layers:
     search: bool = True
 
 
-Mark = Range | Choices | Layers
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+    """The same value in all trials, such as the end of a schedule whose start is searched.
+
+    Attributes:
+        value: of the setting.
+    """
+
+    value: Any
+    search: ClassVar[bool] = True
+
+
+Mark = Range | Choices | Layers | Fixed

@@ -34,9 +34,9 @@ def _constant(learning_rate: float, entropy_coef: float = 0.0) -> dict[str, Any]
     """A learning rate and a weight of entropy that do not change."""
     return {
         "learning_rate": learning_rate,
-        "final_learning_rate": learning_rate,
+        "final_learning_rate": None,
         "entropy_coef": entropy_coef,
-        "final_entropy_coef": entropy_coef,
+        "final_entropy_coef": None,
     }
 
 
@@ -133,6 +133,7 @@ _CLASSIC_PPO = {
     "minibatch_size": 256,
     "num_epochs": 8,
     "learning_rate": 2e-3,
+    "final_learning_rate": 0.0,
     "gamma": 0.99,
 }
 _SMOKE_PPO = {"num_steps": 64, "minibatch_size": 256, "hidden": [32, 32]}
@@ -143,6 +144,7 @@ _ROADS: dict[str, Any] = {
     "minibatch_size": 512,
     "num_epochs": 6,
     "learning_rate": 1e-3,
+    "final_learning_rate": 0.0,
     "activation": "relu",
     "final_entropy_coef": 0.0,
 }
@@ -179,6 +181,7 @@ _DISCRETE_PPO = {
     "num_steps": 256,
     "final_learning_rate": 0.0,
     "entropy_coef": 0.01,
+    "final_entropy_coef": 0.0,
 }
 _CONTINUOUS_PPO = {
     **_SB3,
@@ -222,7 +225,7 @@ PRESETS: dict[str, Preset] = {
         {
             "env": {"num_envs": 8},
             **_ppo(**_IMAGES_PPO),
-            "impala": {"num_steps": 32, "hidden": [256], "learning_rate": 6e-4},
+            "impala": {"num_steps": 32, "hidden": [256], "learning_rate": 6e-4, "final_learning_rate": 0.0},
         },
         PPO_ON_ALL_CORES,
     ),
@@ -238,11 +241,12 @@ PRESETS: dict[str, Preset] = {
     "pendulum": Preset(
         "a short horizon and no entropy bonus; the default of Pendulum, on top of classic",
         {
-            **_ppo(gamma=0.9, learning_rate=1e-3, **_NO_ENTROPY),
+            **_ppo(gamma=0.9, learning_rate=1e-3, final_learning_rate=0.0, **_NO_ENTROPY),
             "impala": {
                 "num_steps": 16,
                 "gamma": 0.9,
                 "learning_rate": 5e-4,
+                "final_learning_rate": 0.0,
                 **_NO_ENTROPY,
                 "initial_log_std": -0.5,
             },

@@ -38,7 +38,7 @@ _PENDULUM: Mapping[str, Mapping[str, Any]] = {
 }
 _OF_PENDULUM = {"hidden": [256, 256], "batch_size": 256, "learning_rate": 1e-3, "tau": 0.005, "n_step": 1}
 PENDULUM: _Tables = {
-    "sac": {**_PENDULUM, "sac": _OF_PENDULUM},
+    "sac": {**_PENDULUM, "sac": {**_OF_PENDULUM, "final_learning_rate": 0.0}},
     "td3": {**_PENDULUM, "td3": _OF_PENDULUM},
 }
 

@@ -55,6 +55,7 @@ _ATARI_PPO = {
     "num_epochs": 4,
     "minibatch_size": 256,
     "learning_rate": 2.5e-4,
+    "final_learning_rate": 0.0,
     "gamma": 0.99,
     "gae_lambda": 0.95,
     "clip_range": 0.1,
@@ -68,6 +69,7 @@ _ATARI_ROLLOUTS = {
     "async_ppo": _ATARI_PPO,
     "impala": {
         "learning_rate": 6e-4,
+        "final_learning_rate": 0.0,
         "entropy_coef": 0.01,
         "final_entropy_coef": 0.01,
         "normalize_returns": False,
@@ -79,6 +81,7 @@ _TOY_PPO = {
     "num_epochs": 3,
     "minibatch_size": 256,
     "learning_rate": 1e-3,
+    "final_learning_rate": 0.0,
     "gamma": 0.9,
     "gae_lambda": 0.9,
     "final_entropy_coef": 0.0,
