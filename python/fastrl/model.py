@@ -384,7 +384,8 @@ class Model:
                 Tuple spaces a dict or tuple of such arrays. Of a parallel environment of PettingZoo a dict by agent, as
                 the action is then; of other environments of many agents the rows of all agents.
             state: of a policy with memory, what the call before returned; None where an episode starts.
-            deterministic: the likeliest action; otherwise one is drawn.
+            deterministic: the likeliest action; otherwise one is drawn, of values of actions (DQN) any allowed one
+                with the run's last epsilon, else the best.
             action_masks: bool [N, num_actions], or [num_actions] for one observation: which may be chosen; None: all.
 
         Returns:

@@ -219,6 +219,25 @@ def test_a_run_is_an_expert(network: str | None, tmp_path: Path) -> None:
     assert drawn[0].actions.tolist() != demos[0].actions.tolist()
 
 
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_draws_of_values_of_actions_explore_as_the_run_did_last(batch_norm: bool, tmp_path: Path) -> None:
+    model = fastrl.DQN(
+        "CartPole-v1", num_envs=2, seed=0, epsilon=0.5, final_epsilon=0.5, batch_norm=batch_norm
+    )
+    model.learn(32, run_dir=tmp_path / "run")
+    options = {"env": None, "expert": tmp_path / "run", "episodes": 20, "max_episode_steps": 30}
+    likeliest = record(tmp_path / "likeliest", **options)
+    drawn = record(tmp_path / "drawn", **options, deterministic=False)
+    record(tmp_path / "executor", "executor", **options, deterministic=False)
+    assert files(tmp_path / "executor") == files(tmp_path / "drawn")
+    shares = []
+    for demos in (likeliest, drawn):
+        episodes = [(demos[i].actions, model.predict(demos[i].observations[:-1])[0]) for i in range(20)]
+        shares.append(float(np.mean(np.concatenate([taken != best for taken, best in episodes]))))
+    # One of two random actions is the best.
+    assert shares[0] == 0 and abs(shares[1] - 0.25) < 0.1
+
+
 def test_a_model_of_stable_baselines3_is_an_expert(tmp_path: Path) -> None:
     sb3 = pytest.importorskip("stable_baselines3")
     for algorithm, env in (("PPO", "CartPole-v1"), ("SAC", "Pendulum-v1"), ("DQN", "CartPole-v1")):
@@ -472,7 +491,7 @@ def test_a_full_disk_keeps_whole_episodes(tmp_path: Path, monkeypatch: pytest.Mo
     assert str(out) in line and "--resume" in line and "File too large" in line
     record(out, episodes=40, resume=True)
     demos = fastrl.demos.load(out)
-    assert [demos[i].seed for i in range(40)] == [whole[i].seed for i in range(40)]
+    assert [demos[i].seed for i in range(20)] == [whole[i].seed for i in range(40)]
     assert np.array_equal(demos[39].observations, whole[39].observations)
 
 

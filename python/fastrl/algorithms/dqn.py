@@ -41,8 +41,8 @@ from fastrl.algorithms.protocol import (
 )
 from fastrl.algorithms.schedules import LinearSchedule
 from fastrl.envs.rows import ActionRows, ObsRows
-from fastrl.networks.compiled_actor import Actor, ActorSpec, with_weights
-from fastrl.networks.encoded_q import OwnQ, greedy_spec, q_type
+from fastrl.networks.compiled_actor import Actor, ActorSpec
+from fastrl.networks.encoded_q import OwnQ, greedy_spec, loaded_q_actor, q_type
 from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
 from fastrl.networks.own_network import check_own_network
 from fastrl.networks.parameters import check_layers, check_shards, load_weights
@@ -359,11 +359,12 @@ class DQN(OffPolicyAlgorithm):
             raise ValueError(
                 f"the policy takes other observations than the environment's {obs_space}, with as many numbers"
             )
-        return with_weights(greedy_spec(network), np.concatenate(network.actor_weights()))
+        return loaded_q_actor(network, policy.get("epsilon", 0.0))
 
     def policy_state(self) -> dict[str, Any]:
-        """Weights, architecture and kind, see `fastrl.networks.encoded_q.q_type`. Not a copy."""
-        return self.explorer.network.state()
+        """Weights, architecture and kind, see `fastrl.networks.encoded_q.q_type`, and the last ``epsilon``. Not a
+        copy."""
+        return {**self.explorer.network.state(), "epsilon": self.exploration()(self.steps)}
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -22,7 +22,7 @@ from fastrl.demos.plan import exact_action
 from fastrl.envs.exact_rows import ExactRows
 from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.networks.action_space import Actions
-from fastrl.networks.compiled_actor import Actor, MlpActor
+from fastrl.networks.compiled_actor import Actor
 from fastrl.utils.torch_threads import one_thread
 
 
@@ -58,7 +58,7 @@ class PolicyExpert:
         self._obs_rows = ObsRows(rows.space)
         self._actions = Actions(self._action_rows.flat_space, made.squash)
         # What PyTorch gives for a row depends on the rows beside it in the last bits.
-        self._one_by_one = not isinstance(made.actor, MlpActor)
+        self._one_by_one = not getattr(made.actor, "is_compiled", False)
 
     def act(
         self,

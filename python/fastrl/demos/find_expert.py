@@ -14,7 +14,6 @@ import gymnasium
 from fastrl.collectors.expert import ExpertSpec, RandomExpert
 from fastrl.demos.experts import MakeFunction, MakePolicy, MakeSB3, function_at
 from fastrl.envs.spec import EnvSpec
-from fastrl.networks.compiled_actor import MlpActor
 from fastrl.tasks import with_experts
 from fastrl.utils.config import ConfigError
 from fastrl.utils.trust import TrustError
@@ -85,14 +84,11 @@ def _of_callable(expert: Any) -> ExpertSpec:
 
 
 def _run(path: Path, env: gymnasium.Env[Any, Any], *, deterministic: bool, trust: bool) -> ExpertSpec:
-    from fastrl.networks.encoded_q import KINDS
     from fastrl.training.checkpoint import find_checkpoint
     from fastrl.training.task import is_squashed
 
     task, settings, state = _loaded(path, trust=trust)
     actor = task.make_actor(state, settings, (env.observation_space, env.action_space))
-    # Values of actions have no probabilities to draw by.
-    greedy = deterministic or state["policy"].get("kind") in KINDS
     facts = {
         "kind": "run",
         "algorithm": state["algorithm"],
@@ -103,10 +99,10 @@ def _run(path: Path, env: gymnasium.Env[Any, Any], *, deterministic: bool, trust
     }
     return ExpertSpec(
         str(path),
-        MakePolicy(actor, is_squashed(state), greedy),
+        MakePolicy(actor, is_squashed(state), deterministic),
         facts,
         action_masks=task.has_action_masks(settings),
-        batched=isinstance(actor, MlpActor),
+        batched=getattr(actor, "is_compiled", False),
     )
 
 

@@ -105,7 +105,11 @@ class AgentGraph(PolicyGraph):
         for name, value in self.defaults.items():
             self.inputs[name] = torch.from_numpy(np.repeat(value, 3, 0))
         self.outputs = ["action", "outputs", *(f"next_{each['name']}" for each in states)]
-        noise = None if self._head.noise is None else {"kind": self._head.noise, "shape": [self._head.size]}
+        noise: dict[str, Any] | None = None
+        if self._head.noise is not None:
+            noise = {"kind": self._head.noise, "shape": [self._head.size]}
+            if policy.get("kind") in KINDS:
+                noise["epsilon"] = policy.get("epsilon", 0.0)
         self.description = {
             "obs": leaves,
             "states": states,

@@ -137,9 +137,14 @@ class MlpActor:
             them.
         num_threads: how many threads share out large batches; 1 in workers, of which there is one a core.
 
+    Attributes:
+        is_compiled: an action does not depend on the rows beside it, as where PyTorch computes it may.
+
     Raises:
         TypeError, ValueError: the architecture has an unknown key, lacks one, or has a value out of range.
     """
+
+    is_compiled = True
 
     def __init__(self, architecture: Mapping[str, Any], num_threads: int = 1) -> None:
         self._architecture = architecture

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.compiled_actor import ActorSpec, MlpActor
 from fastrl.networks.encoders import Decoder, Encoder, EncoderKind, HiddenLayers, initialize
+from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
 from fastrl.networks.own_network import OwnModule
 from fastrl.networks.perceptron import Linear
 from fastrl.networks.policy_network import check_encoded_size
@@ -198,3 +199,13 @@ def greedy_spec(network: ActionValues) -> ActorSpec:
         return functools.partial(MlpActor, architecture)
     state = network.state()
     return functools.partial(TorchGreedyActor, state["kind"], state["architecture"])
+
+
+def loaded_q_actor(network: ActionValues, epsilon: float) -> EpsilonGreedyActor:
+    """An actor of a network with its weights as they are now.
+
+    Raises:
+        ValueError: epsilon is no share.
+    """
+    weights = np.concatenate(network.actor_weights())
+    return EpsilonGreedyActor.with_weights(greedy_spec(network), network.num_actions, weights, epsilon)

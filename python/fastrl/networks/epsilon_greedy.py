@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
-from fastrl.networks.compiled_actor import Actor, MlpActor, moved, nth_allowed
+from fastrl.networks.compiled_actor import Actor, ActorSpec, MlpActor, moved, nth_allowed, with_weights
 from fastrl.utils.seeding import uniforms_of_parts
 
 
@@ -26,11 +25,34 @@ class EpsilonGreedyActor:
 
     state_size = 0
 
-    def __init__(self, make_greedy: Callable[[], Actor], num_actions: int) -> None:
+    def __init__(self, make_greedy: ActorSpec, num_actions: int) -> None:
         self._make_greedy, self._num_actions = make_greedy, num_actions
-        self._greedy = make_greedy()
+        self._greedy: Actor = make_greedy()
         self._epsilon = np.float32(0)
         self.weights_nbytes = 4 + self._greedy.weights_nbytes
+
+    @classmethod
+    def with_weights(
+        cls, make_greedy: ActorSpec, num_actions: int, weights: NDArray[np.float32], epsilon: float
+    ) -> EpsilonGreedyActor:
+        """Makes an actor with weights and an epsilon that stay; it pickles with them.
+
+        Args:
+            weights: of the greedy actor.
+
+        Raises:
+            ValueError: as of `load`, or epsilon is no share.
+        """
+        if not 0 <= epsilon <= 1:
+            raise ValueError(f"epsilon: expected a share from 0 to 1, got {epsilon}")
+        made = cls(make_greedy, num_actions)
+        made._greedy, made._epsilon = with_weights(make_greedy, weights), np.float32(epsilon)
+        return made
+
+    @property
+    def is_compiled(self) -> bool:
+        """See `MlpActor`."""
+        return isinstance(self._greedy, MlpActor)
 
     def with_threads(self, num_threads: int) -> EpsilonGreedyActor:
         """Makes an actor whose network has another number of threads, without weights."""

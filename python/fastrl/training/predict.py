@@ -7,12 +7,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastrl.algorithms.schedules import LinearSchedule
 from fastrl.envs.adapters.parallel_copy import ParallelForm
 from fastrl.envs.contract import describe
 from fastrl.envs.rows import ActionRows, ObsRows, RowError
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
+from fastrl.networks.encoded_q import KINDS
 from fastrl.networks.multi_agent import MultiAgentPolicy
+from fastrl.training.settings import table_of
 from fastrl.utils.errors import UserError
 
 
@@ -28,51 +31,87 @@ class Predictor(Protocol):
     ) -> tuple[Any, Any]: ...
 
 
-class ActorPredictor:
-    """Chooses actions of one agent with an actor.
+def saved_policy(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The policy in the state of a checkpoint. Of values of actions those of older versions lack the ``epsilon``, which
+    follows from the settings."""
+    policy: Mapping[str, Any] = state["policy"]
+    if policy.get("kind") not in KINDS or "epsilon" in policy:
+        return policy
+    table = state["config"].get(table_of(state["algorithm"]), {})
+    names = ("epsilon", "final_epsilon", "epsilon_steps")
+    schedule = LinearSchedule(*(table.get(name, 0) for name in names))
+    return {**policy, "epsilon": 0.0 if table.get("noisy") else schedule(state["steps"])}
+
+
+class RowPredictor:
+    """Chooses actions of one agent for rows of observations with an actor.
 
     Args:
         actor: with the policy's weights.
-        obs_rows, action_rows: of the environment.
+        action_rows: of the environment.
         squash: see `Actions`.
         seed: of draws.
+    """
+
+    def __init__(self, actor: Actor, action_rows: ActionRows, *, squash: bool, seed: int) -> None:
+        self._actor, self._action_rows = actor, action_rows
+        self._actions = Actions(action_rows.flat_space, squash)
+        self._generator = np.random.default_rng([seed, 1])
+
+    def act(
+        self,
+        rows: NDArray[Any],
+        deterministic: bool,
+        masks: NDArray[np.bool_] | None = None,
+        states: NDArray[np.float32] | None = None,
+    ) -> Any:
+        """Actions of the environment, [K, ...].
+
+        Args:
+            rows: [K, D].
+            deterministic: the likeliest actions; otherwise they are drawn, of values of actions any allowed one with
+                probability epsilon.
+            masks: bool [K, size], choices that are allowed; None: all.
+            states: float32 [K, state_size] of an actor with memory; replaced by those after the step.
+        """
+        count = len(rows)
+        draws = np.zeros((count, *self._actions.shape), self._actions.dtype)
+        streams = self._generator.integers(2**64, size=count, dtype=np.uint64)
+        # Actors without memory need not take states.
+        own = () if states is None else (states,)
+        steps, log_probs = np.zeros(count, np.int64), np.zeros(count, np.float32)
+        self._actor.act(rows, streams, steps, draws, log_probs, masks, *own, greedy=deterministic)
+        return self._action_rows.to_env(self._actions.to_env(draws))
+
+
+class ActorPredictor(RowPredictor):
+    """As `RowPredictor`, for observations in the environment's own form.
+
+    Args:
+        obs_rows: of the environment.
+        others: as of `RowPredictor`.
     """
 
     def __init__(
         self, actor: Actor, obs_rows: ObsRows, action_rows: ActionRows, *, squash: bool, seed: int
     ) -> None:
-        self._actor, self._obs_rows, self._action_rows = actor, obs_rows, action_rows
-        self._actions = Actions(action_rows.flat_space, squash)
-        self._generator = np.random.default_rng([seed, 1])
+        super().__init__(actor, action_rows, squash=squash, seed=seed)
+        self._obs_rows = obs_rows
 
     def predict(
         self, obs: Any, state: Any, deterministic: bool, action_masks: NDArray[np.bool_] | None
     ) -> tuple[Any, Any]:
         rows, is_single = self._rows(obs)
-        count = len(rows)
-        draws = np.zeros((count, *self._actions.shape), self._actions.dtype)
-        streams = self._generator.integers(2**64, size=count, dtype=np.uint64)
-        options: dict[str, Any] = {}
+        states = None
         if size := getattr(self._actor, "state_size", 0):
-            options["states"] = _states(state, count, size)
+            states = _states(state, len(rows), size)
         elif state is not None:
             raise PredictError(f"state: this policy has no memory, expected None, got {type(state).__name__}")
-        masks = None if action_masks is None else self._masks(action_masks, count)
-        self._actor.act(
-            rows,
-            streams,
-            np.zeros(count, np.int64),
-            draws,
-            np.zeros(count, np.float32),
-            masks,
-            greedy=deterministic,
-            **options,
-        )
-        actions = self._action_rows.to_env(self._actions.to_env(draws))
-        new = options.get("states")
+        masks = None if action_masks is None else self._masks(action_masks, len(rows))
+        actions = self.act(rows, deterministic, masks, states)
         if is_single:
-            return actions[0], None if new is None else new[0]
-        return actions, new
+            return actions[0], None if states is None else states[0]
+        return actions, states
 
     def _rows(self, obs: Any) -> tuple[NDArray[Any], bool]:
         """The rows of one observation or of a batch, and which of the two it was."""
