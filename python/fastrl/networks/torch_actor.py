@@ -101,7 +101,7 @@ class TorchActor(NetworkActor[TorchPolicy]):
                 self._outputs(
                     obs[part : part + chunk], None if states is None else states[part : part + chunk]
                 )
-                for part in range(0, len(obs), chunk)
+                for part in range(0, max(len(obs), 1), chunk)
             ]
         )
         if masks is not None:

@@ -1,22 +1,28 @@
 """Trained policies, loaded from one checkpoint file, for use outside a run."""
 
+import math
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.spaces import Discrete, Space
 from numpy.typing import NDArray
-from torch import Tensor
 
+from fastrl.envs.rows import ActionRows, space_of
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import ActorCritic
-from fastrl.networks.distributions import mask_logits, sample_actions
-from fastrl.networks.encoded_q import EncodedQ
+from fastrl.networks.compiled_actor import Actor, moved
+from fastrl.networks.encoded_q import EncodedQ, loaded_q_actor
+from fastrl.networks.off_policy import OffPolicyActor, policy_for
+from fastrl.networks.own_network import own_path
 from fastrl.networks.policy_network import EncodedPolicy
 from fastrl.networks.q_network import ActionValues, QNetwork
-from fastrl.networks.torch_actor import PolicyNet, policy_from_state
+from fastrl.networks.torch_actor import PolicyNet, loaded_actor, policy_from_state
 from fastrl.training.checkpoint import CheckpointError, load_newest, unusable
+from fastrl.training.predict import RowPredictor, saved_policy
 from fastrl.training.settings import table_of
 from fastrl.utils.config import ConfigError
 
@@ -40,7 +46,7 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
 
     Args:
         path: a run directory or a checkpoint file; nothing else of the run is read.
-        device: of the network, "cpu" or "cuda".
+        device: "cpu" or "cuda", where PyTorch acts; a compiled actor acts on the CPU.
         seed: of the draws of ``act(..., deterministic=False)``.
 
     Raises:
@@ -58,10 +64,17 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
             f"{file}: policies of {state.get('algorithm')} cannot be loaded; fastrl eval scores the run"
         )
     try:
-        return Policy(state, device=device, seed=seed)
+        made = Policy(state, device=device, seed=seed)
     except Exception as error:
         # The contents of the file are to blame for any error here.
         raise unusable(file, "holds no policy that this fastrl can use", error) from None
+    if "action_space" not in state and "actions" not in state:
+        warnings.warn(
+            f"{file} is of an older version, which did not save the action space: actions are of one dimension, from 0"
+            " on or float32; where the environment's are others, use fastrl.load(...).predict",
+            stacklevel=2,
+        )
+    return made
 
 
 def _is_of_vectors(policy: Mapping[str, Any]) -> bool:
@@ -69,15 +82,41 @@ def _is_of_vectors(policy: Mapping[str, Any]) -> bool:
     architecture, kind = policy.get("architecture", {}), policy.get("kind")
     if kind == QNetwork.kind:
         return len(architecture["obs_shape"]) == 1
-    return "obs_dim" in architecture or kind in (EncodedPolicy.kind, EncodedQ.kind)
+    if own_path(policy) is not None:
+        return False
+    return "obs_dim" in architecture or kind in (EncodedPolicy.kind, EncodedQ.kind, OffPolicyActor.kind)
 
 
-def _network_of(policy: Mapping[str, Any]) -> PolicyNet | QNetwork | EncodedQ:
+def _network_of(policy: Mapping[str, Any]) -> PolicyNet | ActionValues | OffPolicyActor:
     for kind in (QNetwork, EncodedQ):
         if policy.get("kind") == kind.kind:
             return kind.from_state(policy)
+    if policy.get("kind") == OffPolicyActor.kind:
+        return policy_for(policy)
     network = policy_from_state(policy)
     return network.blind() if isinstance(network, ActorCritic) else network
+
+
+def _action_space(state: Mapping[str, Any], num_actions: int) -> Space[Any]:
+    """The environment's action space; the flat one where a checkpoint has no other.
+
+    Args:
+        num_actions: outputs of the network.
+    """
+    if "action_space" not in state:
+        own = state["policy"].get("action_space")
+        return Discrete(num_actions) if own is None else Actions.from_state(own).space
+    if math.prod(state["action_space"].get("shape", ())) > num_actions:
+        raise ValueError(f"actions {state['action_space']} for a network of {num_actions}")
+    return space_of(state["action_space"])
+
+
+def _actor_of(network: PolicyNet | ActionValues | OffPolicyActor, actions: Actions, epsilon: float) -> Actor:
+    if isinstance(network, ActionValues):
+        return loaded_q_actor(network, epsilon)
+    if isinstance(network, OffPolicyActor):
+        return network.loaded_actor()
+    return loaded_actor(network, actions)
 
 
 class Policy:
@@ -85,15 +124,17 @@ class Policy:
 
     Args:
         state: of a checkpoint.
-        device: "cpu" or "cuda".
-        seed: of random draws.
+        device, seed: as of `load_policy`.
 
     Attributes:
         obs_dim: length of an observation.
-        continuous: actions are numbers, not indices.
-        num_actions: number of the environment's actions: 145 in CAGE 2, also if the policy uses some of them
-            only. Of numbers in an action, if they are continuous.
-        actions: int64 [A], those that it uses; none if they are continuous.
+        action_space: of the environment, which `act` gives actions of; in CAGE 2 the space of the actions that the
+            policy uses.
+        continuous: actions are of a Box, not indices.
+        num_actions: length of an action mask. Of Discrete actions the number of the environment's: 145 in CAGE 2, also
+            if the policy uses some of them only; of MultiDiscrete and MultiBinary ones the choices of all numbers. Of a
+            Box the numbers in an action.
+        actions: int64 [A], places in a mask that it uses; none if they are continuous.
         state_size: length of its memory of an episode; 0: it has none.
         memory: values of blue's memory in its observations of CAGE 2, see ``fastrl.envs.cage2.memory``: pass the 52
             plain ones through a ``BlueMemory``; "none": it needs no more.
@@ -109,7 +150,8 @@ class Policy:
     """
 
     def __init__(self, state: dict[str, Any], *, device: str = "cpu", seed: int = 0) -> None:
-        network = _network_of(state["policy"])
+        policy = saved_policy(state)
+        network = _network_of(policy)
         self.environment: dict[str, Any] = state["config"]["env"]
         self.steps: int = state["steps"]
         if isinstance(network, ActorCritic | QNetwork):
@@ -118,11 +160,17 @@ class Policy:
             self.obs_dim = network.obs_rows.size
             if network.obs_rows.dtype != np.float32:
                 raise ValueError("its observations have images")
-        self.state_size = 0 if isinstance(network, ActorCritic | ActionValues) else network.state_size
-        self._box = None if network.log_std is None else Actions.from_state(state["policy"]["action_space"])
+        self.action_space = _action_space(state, network.num_actions)
+        rows, own = ActionRows(self.action_space), policy.get("action_space")
+        squash = own is not None and bool(own.get("squash"))
+        self._flat = Actions(rows.flat_space, squash)
+        self.continuous = self._flat.is_box
+        if self._flat.size != network.num_actions or own not in (None, self._flat.state()):
+            raise ValueError(f"actions {self._flat.state()} for a network of {network.num_actions}, {own}")
         # Checkpoints list the actions only if the policy uses some of them.
-        own = range(0 if self._box is not None else network.num_actions)
-        self.actions: NDArray[np.int64] = np.array(state.get("actions", own), np.int64)
+        self._is_part = "actions" in state and not self.continuous
+        all_actions = range(0 if self.continuous else network.num_actions)
+        self.actions: NDArray[np.int64] = np.array(state.get("actions", all_actions), np.int64)
         self.num_actions: int = state.get("num_actions", network.num_actions)
         self.memory: str = self.environment.get("memory", "none")
         table = state["config"].get(table_of(state["algorithm"]), {})
@@ -130,19 +178,13 @@ class Policy:
         self.observe: str = "blue" if table.get("actor_inputs") else self.environment.get("observe", "blue")
         self.needs_action_mask: bool = state.get("action_masks", table.get("action_masks", False))
         self.workflow: str | None = state.get("workflow")
-        self.continuous = self._box is not None
-        if self._box is not None:
-            if self._box.size != network.num_actions:
-                raise ValueError(
-                    f"actions of {self._box.size} numbers for a network of {network.num_actions}"
-                )
-        elif self.actions.shape != (network.num_actions,):
+        if not self.continuous and self.actions.shape != (network.num_actions,):
             raise ValueError(f"{len(self.actions)} actions for a network of {network.num_actions}")
-        elif not ((self.actions >= 0) & (self.actions < self.num_actions)).all():
+        if not ((self.actions >= 0) & (self.actions < self.num_actions)).all():
             raise ValueError(f"actions beyond the environment's {self.num_actions}")
-        self._network = network.to(device).eval()
-        self._device = torch.device(device)
-        self._generator = torch.Generator().manual_seed(seed)
+        actor = moved(_actor_of(network, self._flat, policy.get("epsilon", 0.0)), device)
+        self.state_size = actor.state_size
+        self._predictor = RowPredictor(actor, rows, squash=squash, seed=seed)
 
     def act(
         self,
@@ -151,20 +193,22 @@ class Policy:
         action_mask: NDArray[np.bool_] | None = None,
         states: NDArray[np.float32] | None = None,
     ) -> Any:
-        """The actions for observations, as indices into all of the environment's actions, or as numbers.
+        """The actions for observations.
 
         Args:
             obs: float32 [N, obs_dim], or [obs_dim] for one observation. float64 is converted.
-            deterministic: the most probable action, of values the best one; otherwise one is drawn, of values with
-                probabilities that are their softmax.
-            action_mask: bool [N, num_actions], or [num_actions] for one observation, True = allowed; for discrete
-                actions.
+            deterministic: the most probable action, of values the best one; otherwise one is drawn, of values (DQN)
+                any allowed one with the run's last epsilon, else the best.
+            action_mask: bool [N, num_actions], or [num_actions] for one observation, True = allowed; for all but
+                continuous actions. The choices of each number of a MultiDiscrete or MultiBinary action stand side by
+                side.
             states: float32 [N, state_size], or [state_size] for one observation, of a policy with a memory: zeros at
                 the start of an episode; replaced by the memory after this step.
 
         Returns:
-            int64 [N], or float32 [N, num_actions] within the bounds of the environment's. For one observation one
-            action: an int64, or float32 [num_actions].
+            Actions of `action_space` with a first axis N: int64 [N] if it is Discrete, else [N, ...] of its shape and
+            dtype. In CAGE 2 they are indices into all 145 actions. For one observation one action: an int64, or an
+            array of the space's shape.
 
         Raises:
             TypeError: wrong dtype.
@@ -182,49 +226,26 @@ class Policy:
 
     def _act(
         self,
-        obs: NDArray[np.float32],
+        rows: NDArray[np.float32],
         deterministic: bool,
         action_mask: NDArray[np.bool_] | None,
         states: NDArray[np.float32] | None,
     ) -> NDArray[Any]:
-        if self._box is not None and action_mask is not None:
+        if self.continuous and action_mask is not None:
             raise ValueError(
                 "action_mask is for discrete actions, this policy's are continuous: leave it out"
             )
-        with torch.inference_mode():
-            outputs = self._outputs(obs, states).float().cpu()
-            if self._box is not None:
-                return self._box.to_env(self._drawn(outputs, deterministic).numpy())
-            logits = outputs
-            if action_mask is not None:
-                logits = mask_logits(logits, torch.from_numpy(self._own_mask(action_mask, len(obs))))
-            if deterministic:
-                chosen = logits.argmax(-1)
-            else:
-                chosen, _ = sample_actions(logits, torch.rand(len(obs), 1, generator=self._generator))
-        return self.actions[chosen.numpy()]
-
-    def _outputs(self, obs: NDArray[np.float32], states: NDArray[np.float32] | None) -> Tensor:
-        """The network's outputs; replaces the states."""
-        rows = torch.from_numpy(obs).to(self._device)
-        expected = f"float32 {[len(obs), self.state_size]}" if self.state_size else "None"
+        expected = f"float32 {[len(rows), self.state_size]}" if self.state_size else "None"
         found = "None" if states is None else f"{states.dtype} {list(states.shape)}"
         if found != expected:
             hint = ", zeros at the start of an episode" if self.state_size else ""
             raise ValueError(f"states should be {expected}{hint}, got {found}")
-        if states is None or isinstance(self._network, ActorCritic | ActionValues):
-            return self._network.outputs(rows)
-        before = torch.from_numpy(states).to(self._device)
-        outputs, _, after = self._network.sequences(rows, torch.tensor([len(rows)]), before)
-        states[...] = after.cpu().numpy()
-        return outputs
-
-    def _drawn(self, means: Tensor, deterministic: bool) -> Tensor:
-        """Draws of continuous actions, float32 [N, num_actions]."""
-        log_std = self._network.log_std
-        if deterministic or log_std is None:
-            return means
-        return means + log_std.exp().cpu() * torch.randn(means.shape, generator=self._generator)
+        masks = None if action_mask is None else self._own_mask(action_mask, len(rows))
+        after = None if states is None else np.array(states, order="C")
+        chosen: NDArray[Any] = self._predictor.act(rows, deterministic, masks, after)
+        if states is not None:
+            states[...] = after
+        return self.actions[chosen] if self._is_part else chosen
 
     def _checked(self, obs: NDArray[np.floating]) -> NDArray[np.float32]:
         """A checked float32 copy [N, obs_dim]: PyTorch takes no read-only arrays."""
@@ -249,7 +270,7 @@ class Policy:
         return checked
 
     def _own_mask(self, mask: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
-        """The columns of a mask over all actions that stand for the policy's actions."""
+        """The columns of a mask over all choices that stand for the policy's."""
         if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
             raise TypeError(
                 f"action_mask should be a bool array, got {getattr(mask, 'dtype', type(mask).__name__)}"
@@ -258,8 +279,10 @@ class Policy:
             raise ValueError(
                 f"action_mask should have shape [{rows}, {self.num_actions}], got {list(mask.shape)}"
             )
-        own = mask[:, self.actions]
-        if not own.any(axis=1).all():
-            row = int(np.argmin(own.any(axis=1)))
+        own = np.ascontiguousarray(mask[:, self.actions])
+        firsts = np.cumsum(self._flat.nvec) - self._flat.nvec
+        allows = np.logical_or.reduceat(own, firsts, axis=1).all(axis=1)
+        if not allows.all():
+            row = int(np.argmin(allows))
             raise ValueError(f"action_mask should allow some action that the policy uses, row {row} does not")
         return own

@@ -13,9 +13,9 @@ from rich.console import Console
 
 from fastrl._native._rust import __version__
 from fastrl.algorithms import check_takes, find
-from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm
+from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, Problem
 from fastrl.envs import contract
-from fastrl.envs.rows import ActionRows, ObsRows
+from fastrl.envs.rows import ActionRows, ObsRows, space_state
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.compiled_actor import Actor, moved
 from fastrl.training.callbacks import Callback, EarlyStopping
@@ -29,7 +29,7 @@ from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Evaluation, Returns, Scores
 from fastrl.training.experience import Source
 from fastrl.training.film import EnvFilms, Films, VectorEnvFilms, drawing_env
-from fastrl.training.predict import ActorPredictor, Predictor
+from fastrl.training.predict import ActorPredictor, Predictor, saved_policy
 from fastrl.training.profiler import GpuMeter, Profile
 from fastrl.training.rollouts import RolloutSource, check_num_envs
 from fastrl.training.settings import RunConfig, Settings
@@ -154,7 +154,7 @@ class Task(TaskSettings, ABC):
             CheckpointError: the policy is for other spaces.
         """
         try:
-            actor = find(settings.run.algo).make_actor(state["policy"], *spaces)
+            actor = find(settings.run.algo).make_actor(saved_policy(state), *spaces)
         except ValueError as error:
             raise CheckpointError(f"{self.play_spec(settings).id}: {error}") from None
         return moved(actor, device)
@@ -295,6 +295,9 @@ class Task(TaskSettings, ABC):
         if ranks.is_first and (evaluation := self.evaluation(settings)) is not None:
             callbacks.append(evaluation)
         header = self.header(settings, source.env_id)
+        if isinstance(problem, Problem):
+            own = problem.action_space if source.env_actions is None else source.env_actions
+            header["action_space"] = space_state(own)
         next_stage: Callable[[], Trainer] | None = None
         if whole.run.stages:
             header["stages"] = {"index": stage.index, "config": to_tree(self.resolve_defaults(whole))}
