@@ -128,3 +128,8 @@ def test_a_process_ends_with_its_run(tmp_path: Path) -> None:
     run.process.wait()
     assert run.look() and run.state == "failed" and not run.look()
     assert run.last_words() == "gone"
+    # Something else has run in place of fastrl.
+    other = SeedRun(1, tmp_path / "seed-1", [sys.executable, "-c", ""])
+    other.start()
+    assert other.process is not None and other.process.wait() == 0
+    assert other.look() and other.state == "failed"

@@ -125,8 +125,8 @@ class Broken(Noise):
 
 
 class Forking(Noise):
-    """Forks where ``where`` says ("build", "reset", "step" or "close"), and its copies leave by ``how`` ("exit", "raise"
-    or "return"); the original waits for them, and raises if one has not ended so."""
+    """Forks where ``where`` says ("build", "reset", "step", "close"), and its copies leave by ``how`` ("exit", "raise",
+    "return"); the original waits for them, and raises if one has not ended so."""
 
     def __init__(self, where: str, how: str) -> None:
         super().__init__()

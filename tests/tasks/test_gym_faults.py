@@ -175,12 +175,12 @@ def test_one_that_changes_the_current_directory_does_not_split_its_run(
 ) -> None:
     foreign = set(Path(__file__).parent.iterdir())
     options = [*OPTIONS, "--run.eval-episodes=1", "--num-envs=1", "--loggers=csv"]
+    record = ["demos", "record", "test_gym_faults:Wandering", "--expert=random"]
     for command in (
         ["train", "test_gym_faults:Wandering", *options, "--run-dir=a/run"],
         ["train", "--resume=a/run", "--total-timesteps=64", "--trust"],
         ["train", "test_gym_faults:Wandering", *options],
-        ["demos", "record", "test_gym_faults:Wandering", "--expert=random", "--episodes=2", "--out=demos"]
-        + ["--collector=sequential"],
+        [*record, "--episodes=2", "--out=demos", "--collector=sequential"],
     ):
         monkeypatch.chdir(tmp_path)
         assert main(command) == 0

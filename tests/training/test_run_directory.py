@@ -196,7 +196,7 @@ def test_a_place_that_cannot_be_a_directory(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     Path("runs").symlink_to("nowhere")
     for path in (None, Path("runs")):
-        with pytest.raises(RunDirectoryError, match="cannot make the run directory .*runs"):
+        with pytest.raises(RunDirectoryError, match=r"cannot make the run directory .*runs"):
             new_directory(path, "x")
 
 

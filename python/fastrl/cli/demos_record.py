@@ -115,7 +115,8 @@ def record(prog: str, arguments: list[str]) -> int:
         help="let the expert's file run code, as a model of Stable-Baselines3 does",
     )
     options = parser.parse_args(arguments)
-    import_from_here(options.env, trust=True)
+    import_from_here(options.env, trust=options.trust)
+    import_from_here(options.expert)
     load_torch(arguments)
     from fastrl.demos.recorder import record as record_episodes
 

@@ -85,7 +85,8 @@ def pipeline(prog: str, arguments: list[str]) -> int:
     parser.add_argument("--no-compare", action="store_true", help="do not measure slices with one worker")
     parser.add_argument("--trust", action="store_true", help="let the expert's file run code")
     options = parser.parse_args(arguments)
-    import_from_here(options.env, trust=True)
+    import_from_here(options.env, trust=options.trust)
+    import_from_here(options.expert)
     load_torch(arguments)
     from fastrl.demos.pipeline import Settings, print_report, run_pipeline
 

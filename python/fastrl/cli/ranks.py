@@ -15,6 +15,7 @@ from fastrl.cli.arguments import print_error
 from fastrl.cli.seeds import without
 from fastrl.utils.child_process import start
 from fastrl.utils.heartbeat import EXIT_LOST, LAUNCHED
+from fastrl.utils.import_path import module_command
 from fastrl.utils.interrupts import StopSignals
 
 # Seconds that ranks have to end by themselves once one has ended, and between two looks at them.
@@ -30,7 +31,7 @@ def launch(prog: str, arguments: Sequence[str], count: int) -> int:
     Returns:
         The exit code: that of rank 0, or 1 where another one failed first.
     """
-    command = [sys.executable, "-m", "fastrl", "train", *without(arguments, "--ranks")]
+    command = module_command("fastrl", "train", *without(arguments, "--ranks"))
     with contextlib.ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
         # What ranks but the first one print matters only if they fail.

@@ -1,13 +1,13 @@
 """``fastrl train ... --seeds 0,1,2``: a run for each seed."""
 
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from fastrl.cli.arguments import path_of, seed, value_of
 from fastrl.utils.config import ConfigError
+from fastrl.utils.import_path import module_command
 from fastrl.utils.output import ignoring_write_errors, plain_console
 from fastrl.utils.tables import print_lines
 
@@ -65,7 +65,7 @@ def train_all(prog: str, arguments: Sequence[str], name: str, workers: int) -> i
     runs = []
     for number in seeds:
         own = parent / f"seed-{number}"
-        command = [sys.executable, "-m", "fastrl", "train"]
+        command = module_command("fastrl", "train")
         if not is_run(own):
             command += [*rest, f"--seed={number}", f"--run-dir={own}"]
         elif read_run(own).state == "complete":

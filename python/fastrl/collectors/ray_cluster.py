@@ -14,11 +14,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fastrl.collectors.protocol import CollectError
+from fastrl.utils.import_path import python_command
 
 # The most seconds that importing Ray takes on a busy machine.
 IMPORT_SECONDS = 60.0
@@ -47,13 +48,23 @@ def _own_sigterm() -> Iterator[None]:
             signal.signal(signal.SIGTERM, before)
 
 
+class _OwnFolders(list[str]):
+    """Folders that Ray's workers import from first, of those that Ray adds: only what this process imports from, and
+    not always the current one."""
+
+    def extend(self, folders: Iterable[str]) -> None:
+        super().extend(folder for folder in folders if folder in sys.path)
+
+
 def _init(**options: Any) -> None:
     """Calls ``ray.init``, quietly."""
     ray = import_ray()
+    config = ray.job_config.JobConfig()
+    config._py_driver_sys_path = _OwnFolders()
     while True:
         try:
             with _own_sigterm():
-                ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+                ray.init(job_config=config, log_to_driver=False, logging_level=logging.ERROR, **options)
             return
         except SystemExit as ended:
             if ended.code != signal.SIGTERM:
@@ -122,7 +133,7 @@ def try_out(address: str, timeout: float) -> None:
     """
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _TRY, address, str(timeout)],
+            python_command(_TRY, address, str(timeout)),
             capture_output=True,
             text=True,
             timeout=timeout + IMPORT_SECONDS,

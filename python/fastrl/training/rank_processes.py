@@ -19,6 +19,7 @@ from fastrl.training.task import Task
 from fastrl.training.trainer import Training
 from fastrl.utils.config import build, check, to_tree
 from fastrl.utils.heartbeat import EXIT_LOST, LAUNCHED
+from fastrl.utils.import_path import importing_as_here
 from fastrl.utils.main_module import main_on_demand
 from fastrl.utils.processes import exit_cause, init_worker, require_main_guard
 from fastrl.utils.ranks import ALONE, LostRankError, Ranks, connected_here, disconnect
@@ -63,7 +64,7 @@ def started(
     running: list[BaseProcess] = []
     try:
         try:
-            with main_on_demand():
+            with main_on_demand(), importing_as_here():
                 for process, (_, sender) in zip(processes, pipes, strict=True):
                     process.start()
                     running.append(process)

@@ -62,6 +62,9 @@ class SeedRun:
             return False
         stopped = code - 128 in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) or code < 0
         self.state = "complete" if code == 0 else "interrupted" if stopped else "failed"
+        if code == 0 and ((info := self.info()) is None or info.state != "complete"):
+            # Something else may have run in place of fastrl.
+            self.state = "failed"
         return True
 
     def info(self) -> RunInfo | None:

@@ -7,7 +7,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,13 +14,14 @@ from typing import Any, Protocol, Self
 
 from fastrl.tuning.trial import Trial, TuneError
 from fastrl.utils import child_process
+from fastrl.utils.import_path import module_command
 
 # Seconds that a trial has to stop after it was asked to, before its process is killed.
 GRACE_S = 20.0
 # Workers that may die in a row before their first answer.
 MAX_START_FAILURES = 3
-# The command of a worker.
-WORKER = (sys.executable, "-m", "fastrl.tuning.worker")
+# The module that a worker runs.
+WORKER = "fastrl.tuning.worker"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +93,7 @@ class ProcessPool:
         size: of the pool.
         directory: where their log goes.
         trial_seconds: after which a trial is killed; None: never.
-        command: of a worker.
+        command: of a worker; None: that of `WORKER`.
     """
 
     def __init__(
@@ -101,9 +101,10 @@ class ProcessPool:
         size: int,
         directory: Path,
         trial_seconds: float | None = None,
-        command: Sequence[str] = WORKER,
+        command: Sequence[str] | None = None,
     ) -> None:
-        self.size, self._limit, self._command = size, trial_seconds, command
+        self.size, self._limit = size, trial_seconds
+        self._command = module_command(WORKER) if command is None else command
         self._log = (directory / "workers.log").open("ab")
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []

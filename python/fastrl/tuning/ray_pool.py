@@ -19,6 +19,7 @@ from fastrl.collectors.ray_collector import START_TIMEOUT_S
 from fastrl.tuning.pool import GRACE_S, MAX_START_FAILURES, WORKER, Answer, ProcessPool
 from fastrl.tuning.study import is_study
 from fastrl.tuning.trial import Trial, TuneError
+from fastrl.utils.import_path import module_command
 
 # Seconds in which the cluster should answer, and between two looks of an actor at its worker process.
 _CONNECT_TIMEOUT_S, _INTERVAL_S = 10.0, 0.3
@@ -35,7 +36,7 @@ class TrialActor:
 
     Args:
         directory: of the search.
-        folder: the current one of the search, where the worker looks for modules of the user's own.
+        folder: the current one of the search.
         trial_seconds, command: as of `ProcessPool`.
     """
 
@@ -122,7 +123,7 @@ class RayPool:
         directory: Path,
         address: str,
         trial_seconds: float | None = None,
-        command: Sequence[str] = WORKER,
+        command: Sequence[str] | None = None,
     ) -> None:
         self._ray = import_ray()
         self._ends_ray = not self._ray.is_initialized()
@@ -138,7 +139,12 @@ class RayPool:
         except BaseException:
             self.close()
             raise
-        self._arguments = (directory.absolute(), Path.cwd(), trial_seconds, tuple(command))
+        self._arguments = (
+            directory.absolute(),
+            Path.cwd(),
+            trial_seconds,
+            module_command(WORKER) if command is None else command,
+        )
 
     def running(self) -> list[Trial]:
         jobs = [slot.job for slot in self._slots if slot.job is not None]

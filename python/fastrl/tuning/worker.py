@@ -1,4 +1,4 @@
-"""The process that trains trials, one after the other: ``python -m fastrl.tuning.worker``.
+"""The process that trains trials, one after the other; `fastrl.tuning.pool` starts it.
 
 It reads a job a line from its standard input, and answers with a line on its standard output. What training prints goes
 into a log beside the run directory. It ends with the process that started it.
@@ -30,8 +30,6 @@ def main() -> None:
     # What a job prints must not get between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    # Modules of the user's own are found as by fastrl train.
-    sys.path.append(str(Path.cwd()))
     for line in sys.stdin:
         job = json.loads(line)
         with Path(job["log"]).open("a", encoding="utf-8") as log:

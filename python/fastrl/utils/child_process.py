@@ -4,12 +4,12 @@ import ctypes
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+from fastrl.utils.import_path import module_command
 from fastrl.utils.interrupts import StopSignals
 
 # Option of prctl: the signal that a process gets when its parent dies.
@@ -69,7 +69,7 @@ def run(arguments: Sequence[str], output: IO[Any] | None = None) -> Ended:
     """
     begin, passed_on = time.monotonic(), False
     with StopSignals() as stop:
-        process = start([sys.executable, "-m", "fastrl", *arguments], output)
+        process = start(module_command("fastrl", *arguments), output)
         try:
             while True:
                 pid, status, usage = os.wait4(process.pid, os.WNOHANG)

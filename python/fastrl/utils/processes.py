@@ -18,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from fastrl.utils.import_path import importing_as_here
 from fastrl.utils.main_module import main_on_demand
 from fastrl.utils.output import ignore_write_errors
 
@@ -53,10 +54,10 @@ def require_main_guard() -> None:
 @contextlib.contextmanager
 def starting_workers() -> Iterator[None]:
     """A context in which to start worker processes: from the first instruction on they use one thread, and neither
-    Ctrl-C nor a terminal that closes reaches them, and they import the program that starts them only if they need
-    something of it. Each worker must call `init_worker`."""
+    Ctrl-C nor a terminal that closes reaches them, they import from the same folders as this process, and the program
+    that starts them only if they need something of it. Each worker must call `init_worker`."""
     require_main_guard()
-    with _environment(ONE_THREAD), _without_terminal_signals(), main_on_demand():
+    with _environment(ONE_THREAD), _without_terminal_signals(), main_on_demand(), importing_as_here():
         yield
 
 
@@ -193,7 +194,8 @@ def start_tracker() -> None:
     terminal's signals. Call it before semaphores are made; only the first call has an effect."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _TERMINAL_SIGNALS)
     try:
-        resource_tracker.ensure_running()
+        with importing_as_here():
+            resource_tracker.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
