@@ -1,16 +1,20 @@
 """Data sets of Minari: what is exported is opened by Minari, and comes back with the same bytes."""
 
 import dataclasses
+import json
 import os
+import random
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from mutations import mutated, refuses
 from recorded_episodes import SPACES, assert_same, episode_of
 
 import fastrl
@@ -238,3 +242,20 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
     assert done.returncode == 2 and "minari: pip install 'fastrl[demos]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_damaged_metadata_are_refused_in_one_line(tmp_path: Path, datasets: Path) -> None:
+    """Each of 400 changes to what Minari keeps of our own, and to its own entries, is refused or does no harm."""
+    space = Dict({"a": Box(-1, 1, (2,), np.float32), "b": MultiDiscrete([2, 3])})
+    write(tmp_path / "set", [episode_of(space, Discrete(2), 3, 0)], (space, Discrete(2)))
+    fastrl.demos.export_minari(load(tmp_path / "set"), ID)
+    file = datasets / ID / "data" / "metadata.json"
+    good = json.loads(file.read_text())
+    chance = random.Random(0)
+    refused = 0
+    for i in range(400):
+        changed, what = mutated(good["fastrl"] if i % 4 else good, chance)
+        file.write_text(json.dumps({**good, "fastrl": changed} if i % 4 else changed))
+        out = tmp_path / str(i)
+        refused += refuses(partial(fastrl.demos.import_minari, ID, out), what, DemosError)
+    assert refused > 100

@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -433,11 +434,22 @@ def test_a_file_that_python_cannot_read_is_refused(text: str, why: str, tmp_path
         read_toml(Config, file)
 
 
-def test_a_file_that_never_ends_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="/dev/zero is not a file of settings: it has more than 1,048,576 bytes"
-    ):
+def test_a_file_that_never_ends_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="/dev/zero is not a file of settings: it is no regular file"):
         read_toml(Config, "/dev/zero")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="pipe is not a file of settings: it is no regular file"):
+        read_toml(Config, tmp_path / "pipe")
+    os.truncate(os.open(tmp_path / "long", os.O_CREAT | os.O_WRONLY), 1 << 30)
+    with pytest.raises(ConfigError, match="long is not a file of settings: it has more than 1,048,576 bytes"):
+        read_toml(Config, tmp_path / "long")
+
+
+def test_tables_that_dots_nest_too_deeply_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text(".".join("a" * 5000) + " = 1")
+    with pytest.raises(ConfigError, match="its values are nested too deeply"):
+        read_toml(Config, file)
 
 
 def test_the_defaults_of_a_section_are_those_of_the_instance_in_the_configuration() -> None:

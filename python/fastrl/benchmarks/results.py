@@ -16,7 +16,6 @@ which `to_tree` writes:
 from __future__ import annotations
 
 import datetime
-import json
 import math
 import os
 import platform
@@ -32,7 +31,7 @@ import psutil
 
 from fastrl.collectors.resources import cores
 from fastrl.utils.errors import UserError
-from fastrl.utils.files import to_json, write_atomically
+from fastrl.utils.files import read_json, to_json, write_atomically
 
 FORMAT = 1
 
@@ -247,7 +246,7 @@ def read(file: Path) -> Benchmark:
         OSError: it cannot be read.
     """
     try:
-        return Benchmark.from_tree(json.loads(file.read_text(encoding="utf-8")))
+        return Benchmark.from_tree(read_json(file))
     except (ResultError, ValueError) as error:
         raise ResultError(f"{file}: {error}") from None
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fastrl.utils.config import ConfigError, brief
+from fastrl.utils.output import printable
 
 
 def import_from_here(name: str | None, *, trust: bool = False) -> None:
@@ -90,4 +91,9 @@ def positive(text: str) -> float:
 
 def print_error(prog: str, message: object) -> None:
     """Prints the one line in which a command fails."""
-    print(f"{prog}: error: {message}", file=sys.stderr)
+    print_note(prog, f"error: {message}")
+
+
+def print_note(prog: str, message: str) -> None:
+    """Prints a line of a command on stderr."""
+    print(printable(f"{prog}: {message}"), file=sys.stderr)

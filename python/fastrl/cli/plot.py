@@ -1,9 +1,8 @@
 """The command ``fastrl plot``: learning curves of runs."""
 
-import sys
 from pathlib import Path
 
-from fastrl.cli.arguments import path
+from fastrl.cli.arguments import path, print_note
 from fastrl.training.curves import SUFFIXES, Curve, draw_curves
 from fastrl.training.run_list import RETURN, find_runs, read_curve, read_run
 from fastrl.utils.command_line import ArgumentParser
@@ -59,9 +58,9 @@ def plot(prog: str, arguments: list[str]) -> int:
             there = "is no run directory, and has none in it" if folder.exists() else "no such run directory"
             raise ConfigError(f"{folder}: {there}")
         for run in found:
-            info = read_run(run)
-            label = options.label[i] if options.label else info.algo
             try:
+                info = read_run(run)
+                label = options.label[i] if options.label else info.algo
                 curve = read_curve(run, options.metric)
             except ConfigError as error:
                 missing.append(error)
@@ -70,7 +69,7 @@ def plot(prog: str, arguments: list[str]) -> int:
     if not curves:
         raise missing[0]
     for reason in missing:
-        print(f"{prog}: left out: {reason}", file=sys.stderr)
+        print_note(prog, f"left out: {reason}")
     draw_curves(curves, options.metric, options.out)
     print(f"{options.out}: {len(curves)} runs" if len(curves) > 1 else f"{options.out}: 1 run")
     return 0

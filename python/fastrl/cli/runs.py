@@ -5,16 +5,16 @@ from pathlib import Path
 
 from rich.table import Table
 
-from fastrl.cli.arguments import path
+from fastrl.cli.arguments import path, print_note
 from fastrl.training.metrics import brief
-from fastrl.training.run_list import RunInfo, find_runs, read_run
+from fastrl.training.run_list import RunInfo, list_runs
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import ConfigError
 from fastrl.utils.files import to_json
 from fastrl.utils.output import plain_console
 from fastrl.utils.tables import show
 
-_STYLES = {"running": "green", "complete": None, "interrupted": "yellow", "failed": "red"}
+_STYLES = {"running": "green", "complete": None, "interrupted": "yellow", "failed": "red", "damaged": "red"}
 
 
 def runs(prog: str, arguments: list[str]) -> int:
@@ -31,13 +31,16 @@ def runs(prog: str, arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if not options.folder.is_dir():
         raise ConfigError(f"{options.folder}: there is no such directory; {prog} DIR names another")
-    found = [read_run(each) for each in find_runs(options.folder)]
+    found = list_runs(options.folder)
     if options.json:
         print(to_json([info.to_tree() for info in found], indent=2))
     elif found:
         show(plain_console(), _table(found, options.folder))
     else:
         print(f"no runs in {options.folder}")
+    for info in found:
+        if info.error:
+            print_note(prog, info.error)
     return 0
 
 

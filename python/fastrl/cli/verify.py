@@ -9,7 +9,7 @@ from rich.table import Table
 
 from fastrl.cli.arguments import path_text, print_error
 from fastrl.utils.command_line import ArgumentParser
-from fastrl.utils.output import plain_console
+from fastrl.utils.output import plain_console, printable
 from fastrl.utils.progress import Progress
 from fastrl.utils.tables import show
 
@@ -39,7 +39,7 @@ def verify(prog: str, arguments: list[str]) -> int:
         show(plain_console(), _table(good))
     for report in good:
         if report.first_difference is not None:
-            print(f"{report.file}: {report.first_difference}")
+            print(printable(f"{report.file}: {report.first_difference}"))
     for report in reports:
         if report.error is not None:
             print_error(prog, f"{report.file}: {report.error}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import zipfile
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +15,7 @@ from fastrl.demos.experts import MakeFunction, MakePolicy, MakeSB3, function_at
 from fastrl.envs.spec import EnvSpec
 from fastrl.tasks import with_experts
 from fastrl.utils.config import ConfigError
+from fastrl.utils.files import parse_json
 from fastrl.utils.trust import TrustError
 
 
@@ -132,7 +132,7 @@ def _sb3(path: Path, *, trust: bool) -> ExpertSpec:
         ) from None
     try:
         with zipfile.ZipFile(path) as file:
-            data = json.loads(file.read("data"))
+            data = parse_json(file.read("data"))
         policy = str(data["policy_class"]["__module__"])
     except (KeyError, ValueError, TypeError, zipfile.BadZipFile):
         raise ConfigError(f"--expert {path} is no model that Stable-Baselines3 has saved") from None

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.replay.episode_columns import DemosError
+from fastrl.utils.files import new_file
 
 try:
     from h5py import h5t
@@ -188,7 +189,7 @@ class EpisodeFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("xb", buffering=2**20)
+        self._file = new_file(path)
         self._file.write(bytes(96))
         self._end = 96
         self._headers: dict[Any, _Header] = {}

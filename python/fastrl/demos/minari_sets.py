@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import os
+import secrets
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +21,8 @@ from fastrl.demos.minari_files import EpisodeFile
 from fastrl.envs.rows import space_of
 from fastrl.replay.episode_columns import Column, DemosError, info_columns
 from fastrl.replay.episode_writer import EpisodeWriter, facts_of
-from fastrl.replay.episodes import NO_SEED, Episode, EpisodeDataset, Shard, load
-from fastrl.utils.files import write_atomically
+from fastrl.replay.episodes import NO_SEED, Episode, EpisodeDataset, Shard, check_meta, load
+from fastrl.utils.files import check_depth, parse_json, write_atomically
 
 try:
     import minari
@@ -86,7 +86,7 @@ def export_minari(
             f"{target} exists already: choose another name or version, or `minari delete {dataset_id}`"
         )
     # Names with a dot are hidden from Minari.
-    temporary = get_dataset_path() / f".fastrl-{os.getpid()}"
+    temporary = get_dataset_path() / f".fastrl-{secrets.token_hex(4)}"
     data = temporary / "data"
     try:
         data.mkdir(parents=True)
@@ -212,9 +212,14 @@ def import_minari(
         raise DemosError(f"{path}: Minari cannot read it: {_line(error)}") from None
     if not count:
         raise DemosError(f"{path}: there are no episodes in it")
-    facts = dict(metadata.get(FACTS) or {})
-    if facts:
-        spaces = space_of(facts.pop("obs_space")), space_of(facts.pop("action_space"))
+    if facts := metadata.get(FACTS):
+        try:
+            check_depth(facts)
+            check_meta(facts)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise DemosError(f"{path}: its metadata are damaged: {_line(error)}") from None
+        spaces = space_of(facts["obs_space"]), space_of(facts["action_space"])
+        facts = facts_of(facts)
     else:
         spaces = storage.observation_space, storage.action_space
         facts = _facts(metadata)
@@ -259,10 +264,11 @@ def _facts(metadata: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in metadata.items() if name not in _OWN}
     env: dict[str, Any] | None = None
     with contextlib.suppress(ValueError, TypeError, KeyError):
-        spec = json.loads(metadata["env_spec"])
+        spec = parse_json(metadata["env_spec"])
+        options = spec.get("kwargs") or {}
         env = {
-            "id": spec["id"],
-            "options": spec.get("kwargs") or {},
+            "id": str(spec["id"]),
+            "options": options if isinstance(options, dict) else {},
             "max_episode_steps": spec.get("max_episode_steps"),
         }
     name = str(metadata.get("dataset_id", ""))

@@ -6,7 +6,6 @@ their own, so that memory is measured by stage.
 """
 
 import dataclasses
-import json
 import math
 import resource
 import statistics
@@ -16,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
@@ -27,7 +27,7 @@ from fastrl.training.run_directory import is_run
 from fastrl.training.run_list import read_run
 from fastrl.utils import child_process
 from fastrl.utils.errors import UserError
-from fastrl.utils.files import to_json, write_atomically
+from fastrl.utils.files import new_file, read_json, save_figure, to_json, write_atomically
 from fastrl.utils.progress import Progress
 from fastrl.utils.tables import print_lines, show
 
@@ -246,10 +246,15 @@ def _train(settings: Settings, report: StageReport, console: Console) -> int:
         report.memory_mib = max(ended.memory_mib, report.memory_mib)
         if ended.code:
             return ended.code
-    summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-    report.steps, report.steps_per_second = int(summary["steps"]), float(summary["steps_per_second"])
-    report.shares = shares_of({name: part["seconds"] for name, part in summary["parts"].items()})
-    report.mean_return, report.deviation = score_of(summary.get("evaluation"))
+    summary = read_json(path / "summary.json")
+    try:
+        report.steps, report.steps_per_second = int(summary["steps"]), float(summary["steps_per_second"])
+        report.shares = shares_of({name: part["seconds"] for name, part in summary["parts"].items()})
+        report.mean_return, report.deviation = score_of(summary.get("evaluation"))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PipelineError(
+            f"{path / 'summary.json'} is damaged ({error!r}): remove {path} to train again"
+        ) from None
     if own and report.name == "agent" and settings.compare and report.one_worker is None:
         if summary["collector"] == "sequential":
             report.one_worker = report.steps_per_second
@@ -288,11 +293,11 @@ def _slice_speed(settings: Settings, arguments: Sequence[str], workers: Sequence
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "slice"
         further = [f"--total-timesteps={steps}", *workers, "--run.eval-episodes=0", f"--run-dir={path}"]
-        with (Path(folder) / "log").open("wb") as log:
+        with new_file(Path(folder) / "log") as log:
             ended = child_process.run([*slim, *further], log)
         if ended.code:
             return None
-        return float(json.loads((path / "summary.json").read_text(encoding="utf-8"))["steps_per_second"])
+        return float(read_json(path / "summary.json")["steps_per_second"])
 
 
 class _Clock:
@@ -332,18 +337,15 @@ def _peak_memory() -> float:
 def _saved_reports(out: Path) -> dict[str, StageReport]:
     """Reports of earlier sessions by stage."""
     try:
-        stages = json.loads((out / REPORT).read_text(encoding="utf-8"))["stages"]
-    except (OSError, ValueError, KeyError):
+        # JSON has no NaN, which is a default.
+        trees = [
+            {name: value for name, value in each.items() if value is not None}
+            for each in read_json(out / REPORT)["stages"]
+        ]
+        reports = TypeAdapter(list[StageReport]).validate_python(trees)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
-    known = {field.name for field in dataclasses.fields(StageReport)}
-    reports = {}
-    for each in stages:
-        # JSON has no NaN.
-        values = {name: math.nan if value is None else value for name, value in each.items() if name in known}
-        reports[each["name"]] = StageReport(
-            **values | {name: each.get(name) for name in ("one_worker", "same_slice")}
-        )
-    return reports
+    return {each.name: each for each in reports if each.name in STAGES}
 
 
 def shares_of(parts: Mapping[str, float], kinds: Mapping[str, Sequence[str]] = _KINDS) -> dict[str, float]:
@@ -440,4 +442,4 @@ def draw(reports: Sequence[StageReport], path: Path) -> None:
     for axes in (times, shares, returns):
         axes.grid(axis="y", alpha=0.3)
         axes.set_axisbelow(True)
-    figure.savefig(path, dpi=150)
+    save_figure(path, figure, dpi=150)

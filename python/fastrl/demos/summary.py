@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.replay.episodes import EpisodeDataset
+from fastrl.utils.files import save_figure
+from fastrl.utils.output import figure_text
 
 # Bins of a histogram, and characters of a space that are shown.
 _BINS, _SPACE = 40, 160
@@ -60,8 +62,9 @@ def draw(demos: EpisodeDataset, path: Path) -> None:
     axes[1, 0].set_xlabel("episode")
     axes[1, 1].set_xlabel("episodes")
     env = (demos.meta.get("env") or {}).get("id", "")
-    figure.suptitle(f"{env}: {len(demos):,} episodes, {demos.num_steps:,} steps".removeprefix(": "))
-    figure.savefig(path, dpi=150)
+    title = f"{env}: {len(demos):,} episodes, {demos.num_steps:,} steps".removeprefix(": ")
+    figure.suptitle(figure_text(title))
+    save_figure(path, figure, dpi=150)
 
 
 def _ends(demos: EpisodeDataset) -> tuple[int, int]:

@@ -26,6 +26,8 @@ ObsKind = Literal["vector", "image", "mixed"]
 
 # Numbers of a text: each of its words sets one of them to 1.
 TEXT_SIZE = 64
+# Numbers of the largest space that a file may ask for.
+_MOST_NUMBERS = 1 << 26
 
 
 class RowError(ValueError):
@@ -490,33 +492,66 @@ def _bounds_state(bounds: NDArray[Any]) -> list[str]:
 
 def _bounds_of(texts: Sequence[str], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     values = [float(text) if dtype.kind == "f" else int(text) for text in texts]
-    return np.broadcast_to(np.array(values, dtype).reshape(shape if len(values) > 1 else ()), shape)
+    with np.errstate(over="raise"):
+        return np.broadcast_to(np.array(values, dtype).reshape(shape if len(values) > 1 else ()), shape)
 
 
 def space_of(state: Mapping[str, Any]) -> Space[Any]:
-    """The space of a state that `space_state` gave.
+    """The space of a state that `space_state` gave, perhaps one of others.
 
     Raises:
-        ValueError, KeyError, TypeError: it is none.
+        ValueError: it is none; one line.
     """
+    try:
+        return _space_of(state)
+    except KeyError as error:
+        raise ValueError(f"a space has no {error}") from None
+    except (TypeError, AttributeError, IndexError, ArithmeticError, AssertionError, MemoryError) as error:
+        raise ValueError(f"no space: {' '.join(str(error).split())[:200] or type(error).__name__}") from None
+
+
+def _space_of(state: Mapping[str, Any]) -> Space[Any]:
     match state["kind"]:
         case "dict":
             # Pairs keep their order, where a dict would be sorted.
-            return Dict(list(zip(state["keys"], map(space_of, state["spaces"]), strict=True)))
+            names = state["keys"]
+            if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+                raise ValueError(f"keys should be different texts, got {names}")
+            return Dict(list(zip(names, map(_space_of, state["spaces"]), strict=True)))
         case "tuple":
-            return Tuple([space_of(child) for child in state["spaces"]])
+            return Tuple([_space_of(child) for child in state["spaces"]])
         case "discrete":
             return Discrete(state["n"], start=state["start"])
         case "multi_discrete":
-            dtype = np.dtype(state.get("dtype", "int64"))
-            return MultiDiscrete(np.array(state["nvec"]), dtype.type, start=np.array(state["start"]))
+            dtype = _number_type(state.get("dtype", "int64"), "iu")
+            sizes, start = (np.array(state[name]) for name in ("nvec", "start"))
+            if sizes.dtype.kind != "i" or start.dtype.kind != "i":
+                raise ValueError("nvec and start should be whole numbers")
+            return MultiDiscrete(sizes, dtype.type, start=start)
         case "multi_binary":
-            shape = state["shape"]
+            shape = _shape_of(state["shape"])
             return MultiBinary(shape[0] if len(shape) == 1 else shape)
         case "text":
             return Text(1_000_000)
         case "box":
-            shape, dtype = tuple(state["shape"]), np.dtype(state["dtype"])
+            shape, dtype = _shape_of(state["shape"]), _number_type(state["dtype"], "iufb")
             low, high = (_bounds_of(state[name], shape, dtype) for name in ("low", "high"))
+            if not (low <= high).all():
+                raise ValueError("low should not exceed high")
             return Box(low, high, shape, dtype.type)
     raise ValueError(f"{state['kind']!r} is no kind of space")
+
+
+def _shape_of(sizes: Any) -> tuple[int, ...]:
+    if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
+        raise ValueError(f"a shape should be a list of sizes, got {str(sizes)[:100]}")
+    if math.prod(sizes) > _MOST_NUMBERS:
+        raise ValueError(f"a space of more than {_MOST_NUMBERS:,} numbers: {sizes}")
+    return tuple(sizes)
+
+
+def _number_type(name: Any, kinds: str) -> np.dtype[Any]:
+    dtype = np.dtype(name) if isinstance(name, str) else None
+    if dtype is None or dtype.kind not in kinds:
+        raise ValueError(f"a dtype should be that of numbers, got {str(name)[:100]}")
+    return dtype

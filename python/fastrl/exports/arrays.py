@@ -19,6 +19,7 @@ from fastrl.networks.normalization import RunningNorm
 from fastrl.networks.off_policy import OffPolicyActor
 from fastrl.networks.q_network import QNetwork
 from fastrl.training.task import is_squashed
+from fastrl.utils.files import atomic_file
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -46,12 +47,8 @@ class ArrayPolicy:
     def save(self, path: Path) -> None:
         """Writes the arrays in one piece."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        trial = path.with_name(f".{path.stem}.trial.npz")
-        try:
-            np.savez(trial, **self.arrays)  # type: ignore[arg-type] # for the arrays have other names than its settings
-            trial.replace(path)
-        finally:
-            trial.unlink(missing_ok=True)
+        with atomic_file(path) as file:
+            np.savez(file, **self.arrays)  # type: ignore[arg-type] # for the arrays have other names than its settings
 
     def player(self, path: Path, graph: AgentGraph) -> "ArrayPlayer":
         """The result of the code with the arrays of a file, as a policy."""

@@ -2,8 +2,6 @@
 
 import io
 import json
-import os
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import torch
 
 from fastrl import runtime
 from fastrl.exports.graph import ExportError, PolicyGraph
+from fastrl.utils.files import write_atomically
 
 # Of the operators in the file; onnxruntime knows it since version 1.12.
 OPSET = 17
@@ -58,14 +57,7 @@ def write_onnx(graph: PolicyGraph, metadata: dict[str, Any], path: Path) -> None
 def write_model(model: Any, path: Path) -> None:
     """Writes a model in one piece: a reader finds the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".onnx", delete=False) as file:
-        file.write(model.SerializeToString())
-    try:
-        os.chmod(file.name, 0o644)  # noqa: PTH101 - the file has a name, not a path
-        Path(file.name).replace(path)
-    except OSError:
-        Path(file.name).unlink(missing_ok=True)
-        raise
+    write_atomically(path, model.SerializeToString())
 
 
 def _converted(graph: PolicyGraph) -> bytes:

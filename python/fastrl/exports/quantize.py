@@ -19,6 +19,7 @@ from fastrl.exports.graph import ExportError
 from fastrl.exports.onnx_file import require_onnx, write_model
 from fastrl.training.episodes import build_any
 from fastrl.training.task import Task
+from fastrl.utils.files import atomic_path
 
 # Observations that ranges of activations are taken from, spread over all steps of the episodes.
 _CALIBRATION = 256
@@ -138,10 +139,10 @@ def _write(plain: Path, out: Path, calibration: list[Feed], metadata: dict[str, 
             return next(self._left, None)
 
     try:
-        with _quiet():
+        with _quiet(), atomic_path(out) as file:
             quantize_static(
                 str(plain),
-                str(out),
+                str(file),
                 Reader(),
                 quant_format=QuantFormat.QDQ,
                 op_types_to_quantize=["Conv", "Gemm", "MatMul", "Relu"],

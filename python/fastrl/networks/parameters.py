@@ -72,15 +72,18 @@ def check_layers(state: Mapping[str, Any], **layers: Sequence[Any]) -> None:
 
 
 def check_moments(state: Mapping[str, Tensor], parameters: Tensor) -> None:
-    """Refuses the saved state of an optimiser of other parameters.
+    """Refuses the saved state of an optimiser of other parameters, or a damaged one.
 
     Raises:
         ValueError
     """
+    shapes = {"step": [], "exp_avg": list(parameters.shape), "exp_avg_sq": list(parameters.shape)}
+    if state and state.keys() != shapes.keys():
+        raise ValueError(f"the optimizer should have {', '.join(shapes)}, got {', '.join(map(str, state))}")
     for name, tensor in state.items():
-        if tensor.ndim and tensor.shape != parameters.shape:
+        if list(tensor.shape) != shapes[name] or tensor.dtype != torch.float32:
             raise ValueError(
-                f"the optimizer's {name} should have shape {list(parameters.shape)}, got {list(tensor.shape)}"
+                f"the optimizer's {name} should have shape {shapes[name]}, got {tensor.dtype} {list(tensor.shape)}"
             )
 
 

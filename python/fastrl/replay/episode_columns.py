@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fastrl.envs.rows import leaves_of
 from fastrl.utils.errors import UserError
+from fastrl.utils.files import parse_json
 
 try:
     import pyarrow as pa
@@ -85,7 +86,7 @@ class Column:
         Raises:
             ValueError, KeyError, TypeError: it describes none.
         """
-        facts = json.loads((field.metadata or {})[b"fastrl"])
+        facts = parse_json((field.metadata or {})[b"fastrl"])
         dtype = np.dtype(facts["dtype"])
         return cls(facts["group"], tuple(facts["path"]), dtype, tuple(facts["shape"]), facts["has_last"])
 

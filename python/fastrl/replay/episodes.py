@@ -14,7 +14,6 @@ seeds. So a directory is a readable set of whole episodes at any moment. Other l
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 
 from fastrl.envs.rows import space_of, space_state
 from fastrl.replay.episode_columns import Column, DemosError, nest, nest_dict
+from fastrl.utils.files import open_file, read_json
 
 META = "meta.json"
 SHARD = "shard-{:05d}.arrow"
@@ -90,6 +90,8 @@ class Shard:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            # Mapping a pipe would block for ever.
+            open_file(path).close()
             # An empty file cannot be mapped.
             self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
             schema = self._reader.schema
@@ -445,14 +447,34 @@ def read_meta(path: Path) -> dict[str, Any]:
     """
     file = path / META
     try:
-        meta = json.loads(file.read_text(encoding="utf-8"))
-        space_of(meta["obs_space"]), space_of(meta["action_space"])
+        meta = read_json(file)
+        check_meta(meta)
     except FileNotFoundError:
         raise DemosError(f"{path}: no recorded episodes, it has no {META}") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise DemosError(f"{file}: damaged ({_line(error)}): restore it") from None
-    found: dict[str, Any] = meta
-    return found
+    return meta
+
+
+def check_meta(meta: Mapping[str, Any]) -> None:
+    """Refuses entries of ``meta.json`` of other kinds than the recorder writes.
+
+    Raises:
+        ValueError
+    """
+    for name in ("obs_space", "action_space"):
+        if name not in meta:
+            raise ValueError(f"it has no {name}")
+        space_of(meta[name])
+    env = meta.get("env")
+    tables = {name: meta.get(name) for name in ("env", "expert", "noise", "source", "minari")}
+    if isinstance(env, dict):
+        tables["env.options"] = env.get("options")
+        if not isinstance(env.get("id"), str | None):
+            raise ValueError("env.id should be a text")
+    for name, value in tables.items():
+        if not isinstance(value, dict | None):
+            raise ValueError(f"{name} should be an object or null")
 
 
 def shard_files(path: Path) -> list[Path]:

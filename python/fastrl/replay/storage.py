@@ -6,7 +6,6 @@ import math
 import mmap
 import os
 import shutil
-import stat
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from fastrl._native._replay import FIELDS, Storage
 from fastrl.utils.arguments import as_integer
 from fastrl.utils.dtypes import describe_dtype, dtype_of
+from fastrl.utils.files import new_file, parse_json, read_file, write_atomically
 
 # Errors that Python and NumPy raise when they decode arbitrary text.
 _DAMAGED = (
@@ -162,7 +162,7 @@ class Replay(Storage):
             try:
                 checksums = {name: _checksum(array) for name, array in self._arrays.items()}
                 for name, array in self._arrays.items():
-                    with (new / f"{name}.bin").open("wb") as file:
+                    with new_file(new / f"{name}.bin") as file:
                         array.tofile(file)
                         file.flush()
                         os.fsync(file.fileno())
@@ -203,15 +203,7 @@ class Replay(Storage):
     def _read(cls, folder: Path, *, is_mapped: bool) -> Self:
         written = folder / "replay.json"
         try:
-            about = written.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            raise FileNotFoundError(f"{folder} holds no saved replay") from None
-        if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_DESCRIPTION:
-            raise ReplayError(
-                f"{folder}: replay.json is damaged (not a file of up to {_MAX_DESCRIPTION:,} bytes)"
-            )
-        try:
-            description = json.loads(written.read_text(encoding="utf-8"))
+            description = parse_json(read_file(written, _MAX_DESCRIPTION))
             version = description["version"]
             if version != _VERSION:
                 raise ReplayError(
@@ -227,6 +219,8 @@ class Replay(Storage):
             if pad not in ("zero", "repeat"):
                 raise ValueError(f"pad must be 'zero' or 'repeat', got {pad!r}")
             checksums = dict(description["checksums"] or {})
+        except (FileNotFoundError, NotADirectoryError):
+            raise FileNotFoundError(f"{folder} holds no saved replay") from None
         except _DAMAGED as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ReplayError(f"{folder}: replay.json is damaged ({reason})") from error
@@ -237,6 +231,9 @@ class Replay(Storage):
             if not file.is_file() or file.stat().st_size != count * kind.itemsize:
                 raise ReplayError(f"{file} is missing, or has not the length that replay.json states")
             if is_mapped:
+                if file.is_symlink():
+                    # Additions would be written to a file elsewhere.
+                    raise ReplayError(f"{file} is a link: load the replay, or move the file here")
                 arrays[name] = np.memmap(file, kind, "r+", shape=sizes)
             else:
                 arrays[name] = _zeros(sizes, kind)
@@ -329,7 +326,7 @@ def _new_files(folder: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> di
     try:
         for name, (sizes, kind) in _layout(shape, dtype).items():
             file = folder / f"{name}.bin"
-            with file.open("wb") as opened:
+            with new_file(file) as opened:
                 # A full disk is an error here rather than a crash at some later write.
                 os.posix_fallocate(opened.fileno(), 0, int(np.prod(sizes)) * kind.itemsize)
             arrays[name] = np.memmap(file, kind, "r+", shape=sizes)
@@ -350,4 +347,4 @@ def _write_description(
         "pad": pad,
         "checksums": checksums,
     }
-    (folder / "replay.json").write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
+    write_atomically(folder / "replay.json", f"{json.dumps(description, indent=1)}\n".encode())

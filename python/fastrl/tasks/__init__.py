@@ -60,18 +60,21 @@ def find(name: str) -> "Task":
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{name}: {error}") from None
     if not isinstance(own, Task):
-        raise ConfigError(f"the task should be one of {', '.join(tasks())}, or module:TASK; got {name!r}")
+        raise ConfigError(
+            f"the task should be one of {', '.join(tasks())}, or module:TASK; got {name!r} (an environment needs a name"
+            " with a small letter)"
+        )
     if not type(own).__module__.startswith(f"{__name__}."):
         own.name = name  # by which checkpoints call it, and a resumed run finds it
     return own
 
 
 def is_task(name: str) -> bool:
-    """True for the name of a task, and for an import path in capitals such as ``my_module:MY_TASK``."""
+    """True for the name of a task, and for an import path in capitals such as ``my_module:MY_TASK``. One with digits,
+    such as ``my_module:D1``, is an environment's, unless TASK is in it."""
     module, _, attribute = name.partition(":")
-    return name in tasks() or (
-        attribute.isidentifier() and attribute.isupper() and not module.startswith("-")
-    )
+    is_constant = attribute.isidentifier() and attribute.isupper() and not module.startswith("-")
+    return name in tasks() or (is_constant and ("TASK" in attribute or not re.search(r"\d", attribute)))
 
 
 def load_saved(run: Path) -> tuple[str, Any]:

@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fastrl.utils.files import save_figure
+from fastrl.utils.output import figure_text
+
 SUFFIXES = (".png", ".svg")
 # Points of the line of a group.
 POINTS = 200
@@ -64,12 +67,14 @@ def draw_curves(curves: Sequence[Curve], metric: str, path: Path) -> None:
                 continue
             steps, mean, spread = mean_and_spread(group)
             name = f"{label} ({len(group)} runs)" if len(group) > 1 else label
-            axes.plot(steps, mean, color=f"C{number}", label=name, marker="" if len(steps) > 1 else "o")
+            axes.plot(
+                steps, mean, color=f"C{number}", label=figure_text(name), marker="" if len(steps) > 1 else "o"
+            )
             axes.fill_between(steps, mean - spread, mean + spread, color=f"C{number}", alpha=0.2, linewidth=0)
-        axes.set_title(env)
+        axes.set_title(figure_text(env))
         axes.set_xlabel("environment steps")
-        axes.set_ylabel(metric)
+        axes.set_ylabel(figure_text(metric))
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)
-    figure.savefig(path, dpi=150)
+    save_figure(path, figure, dpi=150)

@@ -2,8 +2,8 @@
 
 import contextlib
 import importlib
+import io
 import itertools
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ from fastrl.training.logger import Flushing, LoggedRun, Logger, LoggerError, is_
 from fastrl.training.row import STEPS, Row
 from fastrl.training.tracking import MLflowLogger, WandbLogger  # noqa: F401 - found by their names
 from fastrl.utils.errors import UserError
-from fastrl.utils.files import to_json, write_atomically
+from fastrl.utils.files import append_file, parse_json, read_lines, to_json, write_atomically
 
 
 def start_loggers(names: Sequence[str], run: LoggedRun) -> list[Logger]:
@@ -113,7 +113,7 @@ class _LinesLogger(Logger):
 
     def __init__(self, path: Path, kept: Iterator[str]) -> None:
         write_atomically(path, "".join(kept).encode())
-        self._file = path.open("a", encoding="utf-8")
+        self._file = io.TextIOWrapper(append_file(path), encoding="utf-8")
 
     def flush(self) -> None:
         self._file.flush()
@@ -128,7 +128,7 @@ class JsonlLogger(_LinesLogger):
 
     def __init__(self, run: LoggedRun) -> None:
         path = run.files.metrics
-        super().__init__(path, _lines_until(path, run.after, lambda line: json.loads(line)[STEPS]))
+        super().__init__(path, _lines_until(path, run.after, lambda line: parse_json(line)[STEPS]))
 
     def log(self, row: Row) -> None:
         self._file.write(to_json(row.record()) + "\n")
@@ -180,14 +180,13 @@ class CsvLogger(_LinesLogger):
         """Rewrites the file with further columns."""
         self._file.close()
         self._columns = [*self._columns, *new]
-        lines = self._path.read_text(encoding="utf-8").splitlines()[1:]
-        filled = [f"{line}{',' * len(new)}\n" for line in lines]
+        lines = itertools.islice(read_lines(self._path), 1, None)
+        filled = [f"{line.rstrip()}{',' * len(new)}\n" for line in lines]
         super().__init__(self._path, iter([",".join(self._columns) + "\n", *filled]))
 
 
 def _first_line(path: Path) -> str:
-    with path.open(encoding="utf-8") as file:
-        return file.readline()
+    return next(read_lines(path), "")
 
 
 def _lines_until(
@@ -196,16 +195,13 @@ def _lines_until(
     """The lines of a file up to those of later steps, or to a damaged one."""
     if not path.exists() or steps == 0:
         return
-    with path.open(encoding="utf-8", errors="replace") as file:
-        if header:
-            file.readline()
-        for line in file:
-            try:
-                if not line.endswith("\n") or steps_of(line) > steps:
-                    return
-            except (ValueError, KeyError, TypeError):
+    for line in itertools.islice(read_lines(path), int(header), None):
+        try:
+            if not line.endswith("\n") or steps_of(line) > steps:
                 return
-            yield line
+        except (ValueError, KeyError, TypeError):
+            return
+        yield line
 
 
 class TensorBoardLogger(Logger):

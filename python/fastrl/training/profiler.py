@@ -15,7 +15,6 @@ the slowest one), this estimate of ``both`` is too small, never too large.
 
 import contextlib
 import ctypes
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,7 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fastrl.collectors.protocol import Report
-from fastrl.utils.files import to_json, write_atomically
+from fastrl.utils.files import read_json, save_figure, to_json, write_atomically
 from fastrl.utils.tables import print_lines
 from fastrl.utils.tables import show as show_parts
 
@@ -340,7 +339,7 @@ class Profile:
 
 def load(path: Path) -> Breakdown:
     """Reads what `Profile.save` wrote."""
-    return Breakdown.from_tree(json.loads(path.read_text(encoding="utf-8")))
+    return Breakdown.from_tree(read_json(path))
 
 
 def show(directory: Path, console: Console) -> bool:
@@ -436,7 +435,7 @@ def draw(breakdown: Breakdown, path: Path) -> None:
         f"{breakdown.seconds:,.1f} s, {breakdown.steps:,} steps, {breakdown.episodes:,} episodes{gpu}",
         fontsize=11,
     )
-    figure.savefig(path, dpi=110)
+    save_figure(path, figure, dpi=110)
 
 
 def _named(parts: Mapping[str, float]) -> dict[str, float]:

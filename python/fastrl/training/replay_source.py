@@ -302,7 +302,7 @@ class ReplaySource(MinibatchSource):
             return actors
         try:
             difference = self._resume_lockstep(actors, self._saved)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
             raise TrainError(f"the checkpoint's environments are not those of this run: {error!r}") from None
         if difference:
             self._print_inexact(replay, difference)

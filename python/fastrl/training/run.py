@@ -12,7 +12,14 @@ from rich.console import Console
 
 from fastrl.collectors.protocol import CollectError
 from fastrl.networks.own_network import check_own_network, own_path
-from fastrl.training.checkpoint import CheckpointError, Checkpoints, find_checkpoint, load_newest, unusable
+from fastrl.training.checkpoint import (
+    CheckpointError,
+    Checkpoints,
+    check_kinds,
+    find_checkpoint,
+    load_newest,
+    unusable,
+)
 from fastrl.training.console_logger import ConsoleLogger
 from fastrl.training.curves import Curve, draw_curves
 from fastrl.training.errors import HookError, TrainError
@@ -125,6 +132,8 @@ def restored(task: Task, settings: Any, file: Path, state: Mapping[str, Any], co
         _check_counts(state)
         task.check_state(state, settings)
         trainer = task.make_trainer(settings, console, stage=saved_stage(state))
+        if trainer.ranks.count == 1:
+            check_kinds(state, trainer.state_dict())
         trainer.load_files(file.parent.parent)
         trainer.load_state_dict(state)
     return trainer

@@ -12,7 +12,7 @@ from typing import Self
 
 from fastrl.training.row import STEPS
 from fastrl.utils.errors import UserError
-from fastrl.utils.files import write_atomically
+from fastrl.utils.files import DamagedFileError, open_file, write_atomically
 
 # First line of the settings of every run, by which its directory is recognised.
 _MARK = b"# The settings of this run of fastrl.\n"
@@ -165,9 +165,9 @@ def _has_checkpoint(path: Path) -> bool:
 
 def _begins_with(path: Path, *marks: bytes) -> bool:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return file.read(max(map(len, marks))).startswith(marks)
-    except OSError:
+    except (OSError, DamagedFileError):
         return False
 
 

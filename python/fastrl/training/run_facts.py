@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import datetime
-import json
 import platform
 import subprocess
 import sys
@@ -12,9 +11,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
+from pydantic import TypeAdapter
+
 from fastrl._native._rust import __version__
 from fastrl.training.run_directory import is_running
-from fastrl.utils.files import to_json, write_atomically
+from fastrl.utils.files import read_json, to_json, write_atomically
 
 if TYPE_CHECKING:
     from fastrl.training.trainer import Training
@@ -77,10 +78,8 @@ class RunFacts:
     def read(cls, path: Path) -> Self | None:
         """The facts of a run directory; None if it has none that can be read."""
         try:
-            tree = json.loads((path / FILE).read_text(encoding="utf-8"))
-            sessions = [Session(**{**each, "command": tuple(each["command"])}) for each in tree["sessions"]]
-            facts = cls(**{**tree, "sessions": tuple(sessions)})
-        except (OSError, ValueError, KeyError, TypeError):
+            facts = TypeAdapter(cls).validate_python(read_json(path / FILE))
+        except (OSError, ValueError):
             return None
         if facts.state == "running" and not is_running(path):
             return dataclasses.replace(facts, state="interrupted", stopped_by="killed")

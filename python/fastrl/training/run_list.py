@@ -1,20 +1,21 @@
 """Run directories seen from outside: their settings, progress and metrics, without PyTorch."""
 
-import json
+import contextlib
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.training.row import STEPS
 from fastrl.training.run_directory import is_run
+from fastrl.training.run_facts import FILE as FACTS
 from fastrl.training.run_facts import RunFacts, State
 from fastrl.utils.config import ConfigError, load_toml
+from fastrl.utils.files import DamagedFileError, parse_json, read_lines
 
 # The mean return of the episodes that ended since the row before.
 RETURN = "rollout/ep_rew_mean"
@@ -31,7 +32,8 @@ class RunInfo:
         env, algo, seed: of the run.
         steps, total: environment steps of the newest row of metrics, and the goal; None: the goal is in episodes.
         last_return: mean return of the newest row in which episodes ended; NaN without one.
-        state: see `fastrl.training.run_facts.RunFacts`.
+        state: see `fastrl.training.run_facts.RunFacts`; "damaged": its files cannot be read.
+        error: why not, one line.
     """
 
     path: Path
@@ -41,7 +43,8 @@ class RunInfo:
     steps: int
     total: int | None
     last_return: float
-    state: State
+    state: State | Literal["damaged"]
+    error: str = ""
 
     def to_tree(self) -> dict[str, Any]:
         """All of it, for JSON."""
@@ -49,14 +52,16 @@ class RunInfo:
 
 
 def find_runs(folder: Path) -> Iterator[Path]:
-    """The run directories below a folder, or the folder itself if it is one, in the order of their names."""
+    """The run directories below a folder, or the folder itself if it is one, in the order of their names. Folders that
+    cannot be read are left out."""
     if is_run(folder):
         yield folder
     elif folder.is_dir():
         for path in sorted(folder.iterdir()):
             # A run of several seeds is a folder of runs.
-            if path.is_dir() and not path.name.startswith("."):
-                yield from find_runs(path) if is_run(path) else filter(is_run, sorted(path.iterdir()))
+            with contextlib.suppress(PermissionError):
+                if path.is_dir() and not path.name.startswith("."):
+                    yield from [path] if is_run(path) else filter(is_run, sorted(path.iterdir()))
 
 
 def read_run(path: Path) -> RunInfo:
@@ -67,23 +72,38 @@ def read_run(path: Path) -> RunInfo:
     """
     tree = load_toml(path / "config.toml")
     run, env, kind = tree.get("run", {}), tree.get("env", {}), tree.get("kind", "")
+    if not isinstance(run, dict) or not isinstance(env, dict) or not isinstance(run.get("seed", 0), int):
+        raise ConfigError(f"{path / 'config.toml'}: it is damaged, run and env are no tables of settings")
     rows = _newest_rows(path / "metrics.jsonl")
-    steps = int(rows[-1].get(STEPS, 0)) if rows else 0
+    steps = rows[-1].get(STEPS) if rows else 0
     returns = [row[RETURN] for row in rows if _is_number(row.get(RETURN))]
     # Passes over a data set count samples, and end by epochs.
     is_of_dataset = "demos" in tree and "collect" not in tree
     total = None if is_of_dataset else run.get("total_timesteps")
     facts = RunFacts.read(path)
+    error = f"{path / FACTS}: it is damaged" if facts is None and (path / FACTS).exists() else ""
     return RunInfo(
         path=path,
         env=str(env.get("id", kind)),
         algo=str(run.get("algo", "")),
         seed=int(run.get("seed", 0)),
-        steps=steps,
+        steps=int(steps) if _is_number(steps) else 0,
         total=total if isinstance(total, int) else None,
         last_return=float(returns[-1]) if returns else math.nan,
-        state="interrupted" if facts is None else facts.state,
+        state="damaged" if error else "interrupted" if facts is None else facts.state,
+        error=error,
     )
+
+
+def list_runs(folder: Path) -> list[RunInfo]:
+    """The runs that `find_runs` finds; damaged ones with as much as is known."""
+    found = []
+    for path in find_runs(folder):
+        try:
+            found.append(read_run(path))
+        except (ConfigError, OSError) as error:
+            found.append(RunInfo(path, "?", "?", 0, 0, None, math.nan, "damaged", str(error)))
+    return found
 
 
 def read_curve(path: Path, metric: str = RETURN) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -94,11 +114,10 @@ def read_curve(path: Path, metric: str = RETURN) -> tuple[NDArray[np.float64], N
     """
     points: list[tuple[float, float]] = []
     names: set[str] = set()
-    with (path / "metrics.jsonl").open() as file:
-        for row in map(_parsed, file):
-            names |= row.keys()
-            if _is_number(row.get(metric)) and _is_number(row.get(STEPS)):
-                points.append((row[STEPS], row[metric]))
+    for row in map(_parsed, read_lines(path / "metrics.jsonl")):
+        names |= row.keys()
+        if _is_number(row.get(metric)) and _is_number(row.get(STEPS)):
+            points.append((row[STEPS], row[metric]))
     if not points:
         from fastrl.utils.names import suggestion
 
@@ -110,23 +129,19 @@ def read_curve(path: Path, metric: str = RETURN) -> tuple[NDArray[np.float64], N
 
 def _newest_rows(file: Path) -> list[dict[str, Any]]:
     try:
-        with file.open("rb") as data:
-            size = data.seek(0, os.SEEK_END)
-            data.seek(max(size - _TAIL, 0))
-            lines = data.read().decode(errors="replace").splitlines()
-    except OSError:
+        # The first line may be cut, and the last one half written.
+        return [row for row in map(_parsed, read_lines(file, start=-_TAIL)) if row]
+    except (OSError, DamagedFileError):
         return []
-    # The first line may be cut, and the last one half written.
-    return [row for row in map(_parsed, lines) if row]
 
 
 def _parsed(line: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
-    except ValueError:
+        return parse_json(line)
+    except DamagedFileError:
         return {}
-    return row if isinstance(row, dict) else {}
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    # Comparing takes whole numbers of any length.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e308

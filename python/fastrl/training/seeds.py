@@ -1,7 +1,6 @@
 """Runs that differ in their seed alone, side by side in processes of their own."""
 
 import contextlib
-import json
 import math
 import signal
 import subprocess
@@ -19,7 +18,15 @@ from fastrl.training.metrics import brief, moments
 from fastrl.training.run_list import RunInfo, read_run
 from fastrl.utils import child_process
 from fastrl.utils.errors import UserError
-from fastrl.utils.files import to_json, write_atomically
+from fastrl.utils.files import (
+    MAX_LINE_BYTES,
+    DamagedFileError,
+    append_file,
+    read_json,
+    read_lines,
+    to_json,
+    write_atomically,
+)
 from fastrl.utils.tables import print_lines, show
 
 # Seconds between two looks at the runs, and that a run has to save its checkpoint when all are stopped at once.
@@ -50,7 +57,7 @@ class SeedRun:
 
     def start(self) -> None:
         """Starts the process, which ends with this one."""
-        with self.log.open("ab") as log:
+        with append_file(self.log) as log:
             # Ctrl-C reaches this process alone, which passes it on.
             self.process = child_process.start(self.command, log)
         self.state = "running"
@@ -76,15 +83,15 @@ class SeedRun:
     def score(self) -> float:
         """Score of the evaluation at the end; NaN without one."""
         try:
-            found: Any = json.loads((self.path / "summary.json").read_text())["evaluation"] or {}
-        except (OSError, ValueError, KeyError):
+            found: Any = read_json(self.path / "summary.json").get("evaluation")
+        except (OSError, DamagedFileError):
             return math.nan
         value = found.get("mean", found.get("total", math.nan)) if isinstance(found, dict) else math.nan
         return float(value) if isinstance(value, int | float) else math.nan
 
     def last_words(self) -> str:
         """The last line that the process printed."""
-        lines = self.log.read_text(errors="replace").strip().splitlines()
+        lines = [line for line in map(str.strip, read_lines(self.log, start=-MAX_LINE_BYTES)) if line]
         return lines[-1] if lines else "it printed nothing"
 
 

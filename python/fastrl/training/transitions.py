@@ -194,7 +194,10 @@ class TransitionSource(MinibatchSource, RolloutSource):
         replay = self.minibatches.open()
         if self._to_resume is not None:
             state, self._to_resume = self._to_resume, None
-            difference = self.minibatches.load_state_dict(state)
+            try:
+                difference = self.minibatches.load_state_dict(state)
+            except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+                raise TrainError(f"the checkpoint's minibatches are not those of this run: {error!r}") from None
             if difference:
                 self._print_inexact(
                     replay,

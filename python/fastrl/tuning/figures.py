@@ -15,6 +15,7 @@ from fastrl.tuning.phases import Candidate
 from fastrl.tuning.progress import brief_value, short_name
 from fastrl.tuning.space import Parameter, Space
 from fastrl.tuning.trial import Trial, best_first
+from fastrl.utils.files import save_figure
 
 # Trials from which importances can be told, and trees, repetitions of the permutations and seed of the model.
 _LEAST, _TREES, _REPEATS, _SEED = 10, 200, 20, 0
@@ -69,7 +70,7 @@ def draw_history(trials: Sequence[Trial], candidates: Sequence[Candidate], path:
     axes.set_ylabel("score")
     axes.grid(alpha=0.3)
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    figure.savefig(path, dpi=150)
+    save_figure(path, figure, dpi=150)
 
 
 def draw_parallel(space: Space, trials: Sequence[Trial], path: Path) -> None:
@@ -109,7 +110,7 @@ def draw_parallel(space: Space, trials: Sequence[Trial], path: Path) -> None:
     bar = figure.colorbar(mappable, ax=axes, fraction=0.03, ticks=[0, 0.5, 1])
     bar.ax.set_yticklabels([brief_value(float(np.quantile(scores, share))) for share in (0, 0.5, 1)])
     bar.set_label("score, by rank")
-    figure.savefig(path, dpi=150)
+    save_figure(path, figure, dpi=150)
 
 
 def _ticks(parameter: Parameter) -> list[tuple[float, str]]:
@@ -186,7 +187,7 @@ def draw_importances(found: Sequence[Importance], path: Path) -> None:
     axes.axvline(0, color="0.3", linewidth=0.8)
     axes.set_xlabel("share of the variance of ranks that is lost when it is shuffled")
     axes.grid(axis="x", alpha=0.3)
-    figure.savefig(path, dpi=150)
+    save_figure(path, figure, dpi=150)
 
 
 def draw(

@@ -8,6 +8,7 @@ from typing import Any
 from fastrl.training.checkpoint import load_newest, save_checkpoint
 from fastrl.training.minibatches import REPLAY
 from fastrl.training.run_directory import RunDirectory
+from fastrl.utils.files import new_file, open_file
 
 # Files of a run that a fork continues.
 _HISTORY = ("metrics.jsonl", "episodes.csv")
@@ -32,6 +33,8 @@ def fork(source: Path, target: Path, config: Mapping[str, Any], toml: str) -> No
     if "collector" in state.get("source", {}):
         state["source"]["collector"] = None
     part = target.with_name(f".{target.name}.part")
+    if part.is_symlink():
+        part.unlink()
     shutil.rmtree(part, ignore_errors=True)
     with RunDirectory(part) as directory:
         directory.write_settings(toml)
@@ -39,7 +42,8 @@ def fork(source: Path, target: Path, config: Mapping[str, Any], toml: str) -> No
         save_checkpoint(directory.checkpoints / file.name, state)
         for name in _HISTORY:
             if (source / name).exists():
-                shutil.copyfile(source / name, part / name)
+                with open_file(source / name) as own, new_file(part / name) as copy:
+                    shutil.copyfileobj(own, copy)
         if (source / REPLAY).exists():
             shutil.copytree(source / REPLAY, part / REPLAY)
     part.rename(target)

@@ -5,8 +5,8 @@ left out: what it said about a run is in the run's own directory.
 """
 
 import fcntl
-import json
 import os
+import stat
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,11 +14,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from fastrl.utils.errors import UserError
-from fastrl.utils.files import to_json
+from fastrl.utils.files import open_file, parse_json, to_json
 
 NAME = "journal.jsonl"
 # What stands before a line's checksum, of the text before it.
 _SUM = ', "crc": "'
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 Record = dict[str, Any]
 
@@ -50,11 +51,14 @@ class Journal:
             os.close(self._lock)
             raise JournalError(f"{directory} is in use: another process is searching there") from None
         try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            self._file = os.open(self.path, _FLAGS, 0o666)
         except OSError as error:
             os.close(self._lock)
             raise JournalError(f"cannot open {self.path}: {error.strerror}") from None
         self.records, self.damaged = list[Record](), list[int]()
+        if not stat.S_ISREG(os.fstat(self._file).st_mode):
+            self.close()
+            raise JournalError(f"{self.path} is no regular file")
         data = self.path.read_bytes()
         for number, line in enumerate(data.splitlines(keepends=True), 1):
             record = parse(line)
@@ -110,14 +114,14 @@ def parse(line: bytes) -> Record | None:
         text, found, rest = line.decode().rpartition(_SUM)
         if not found or rest != f'{zlib.crc32(text.encode()):08x}"}}\n':
             return None
-        record = json.loads(text + "}")
+        return parse_json(text + "}")
     except ValueError:
         return None
-    return record if isinstance(record, dict) else None
 
 
 def read(directory: Path) -> Iterator[Record]:
     """The records of a search that another process may be writing."""
-    for line in (directory / NAME).read_bytes().splitlines(keepends=True):
-        if (record := parse(line)) is not None:
-            yield record
+    with open_file(directory / NAME) as file:
+        for line in file:
+            if (record := parse(line)) is not None:
+                yield record

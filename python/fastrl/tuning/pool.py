@@ -14,6 +14,7 @@ from typing import Any, Protocol, Self
 
 from fastrl.tuning.trial import Trial, TuneError
 from fastrl.utils import child_process
+from fastrl.utils.files import append_file
 from fastrl.utils.import_path import module_command
 
 # Seconds that a trial has to stop after it was asked to, before its process is killed.
@@ -105,7 +106,7 @@ class ProcessPool:
     ) -> None:
         self.size, self._limit = size, trial_seconds
         self._command = module_command(WORKER) if command is None else command
-        self._log = (directory / "workers.log").open("ab")
+        self._log = append_file(directory / "workers.log")
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
         self._start_failures = 0

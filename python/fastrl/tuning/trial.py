@@ -1,7 +1,7 @@
 """Trials: a training each, what is known of it, and how its result is read from its run directory."""
 
+import contextlib
 import dataclasses
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ from fastrl.training.row import STEPS
 from fastrl.training.run_facts import RunFacts
 from fastrl.tuning.space import Point
 from fastrl.utils.errors import UserError
+from fastrl.utils.files import MAX_JSON_BYTES, DamagedFileError, open_file, parse_json, read_json, read_lines
 from fastrl.utils.seeding import stream
 
 # Metrics of evaluations: the score, and the point of the run, see ``run.eval_points``.
@@ -130,14 +131,15 @@ def _on_the_way(trial: Trial) -> float:
 def read_result(run: Path) -> Result | None:
     """The result of a complete run, from its directory; None if it is not complete."""
     try:
-        summary = json.loads((run / "summary.json").read_text())
+        summary = read_json(run / "summary.json")
     except (OSError, ValueError):
         return None
     facts = RunFacts.read(run)
     # The summary is written before the last evaluation, too.
     if facts is None or facts.state != "complete":
         return None
-    evaluation = summary.get("evaluation") or {}
+    evaluation = summary.get("evaluation")
+    evaluation = evaluation if isinstance(evaluation, dict) else {}
     evaluations = read_evaluations(run / "metrics.jsonl")
     score = _number(evaluation.get("mean", evaluation.get("total")))
     if math.isnan(score) and evaluations:
@@ -147,7 +149,7 @@ def read_result(run: Path) -> Result | None:
         score,
         tuple(evaluations),
         _number(summary.get("seconds")),
-        int(summary.get("steps", 0)),
+        steps if isinstance(steps := summary.get("steps"), int) else 0,
         count_parameters(run),
         "its evaluation has no score" if math.isnan(score) else "",
     )
@@ -157,29 +159,31 @@ def read_evaluations(metrics: Path) -> list[Evaluated]:
     """The evaluations of a run so far."""
     found: list[Evaluated] = []
     try:
-        lines = metrics.read_bytes().splitlines(keepends=True)
-    except OSError:
-        return found
-    for line in lines:
-        # Most rows have none; the last line may be half written.
-        if _SCORE.encode() in line and line.endswith(b"\n"):
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            found.append(Evaluated(int(row.get(_POINT, 0)), int(row[STEPS]), _number(row[_SCORE])))
+        for line in read_lines(metrics):
+            # Most rows have none; the last line may be half written.
+            if _SCORE in line and line.endswith("\n"):
+                with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
+                    row = parse_json(line)
+                    found.append(Evaluated(int(row.get(_POINT, 0)), int(row[STEPS]), _number(row[_SCORE])))
+    except (OSError, DamagedFileError):
+        pass
     return found
 
 
 def count_parameters(run: Path) -> int:
-    """The numbers that the network of a run's newest checkpoint learns; 0 without a checkpoint."""
+    """The numbers that the network of a run's newest checkpoint learns; 0 without a checkpoint that can be read."""
     files = sorted((run / "checkpoints").glob("step-*.safetensors"))
     if not files:
         return 0
-    with files[-1].open("rb") as file:
-        # The first 8 bytes are the length of the header, which is JSON.
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    tensors = {name: math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+    try:
+        with open_file(files[-1]) as file:
+            # The first 8 bytes are the length of the header, which is JSON.
+            header = parse_json(file.read(min(int.from_bytes(file.read(8), "little"), MAX_JSON_BYTES)))
+        tensors = {
+            name: math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__"
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
     # Adam has one first moment for each.
     moments = [size for name, size in tensors.items() if re.search(r"exp_avg(/|$)", name)]
     return sum(moments) or sum(size for name, size in tensors.items() if name.startswith("policy/"))

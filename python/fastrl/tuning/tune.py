@@ -33,6 +33,7 @@ from fastrl.tuning.space import Space, read_space, space_of
 from fastrl.tuning.study import Study
 from fastrl.tuning.trial import Trial, TuneError
 from fastrl.utils.config import ConfigError, Values, build, by_keyword, leaves, load_toml
+from fastrl.utils.files import save_figure
 from fastrl.utils.interrupts import StopSignals
 from fastrl.utils.output import plain_console
 from fastrl.utils.tables import print_lines
@@ -240,7 +241,7 @@ def finish(findings: Findings, console: Console) -> Tuned:
         files = draw(study.space, study.of_search(), findings.candidates, study.directory)
         if study.config.method == "pbt":
             files.append(study.directory / "population.png")
-            population_figure(study).savefig(files[-1], dpi=150)
+            save_figure(files[-1], population_figure(study), dpi=150)
         if files:
             print_lines(console, "", f"Figures: {', '.join(map(str, files))}")
     except Exception as error:  # A picture that cannot be drawn spoils no search.

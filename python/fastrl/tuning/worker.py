@@ -4,6 +4,7 @@ It reads a job a line from its standard input, and answers with a line on its st
 into a log beside the run directory. It ends with the process that started it.
 """
 
+import io
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from fastrl.training.run_directory import is_run, never_saved
 from fastrl.tuning.fork import fork
 from fastrl.utils.config import load_toml
 from fastrl.utils.errors import UserError
+from fastrl.utils.files import append_file, read_file
 from fastrl.utils.output import plain_console
 
 
@@ -32,7 +34,7 @@ def main() -> None:
     os.dup2(2, 1)
     for line in sys.stdin:
         job = json.loads(line)
-        with Path(job["log"]).open("a", encoding="utf-8") as log:
+        with io.TextIOWrapper(append_file(Path(job["log"])), encoding="utf-8") as log:
             answer = do(job, log)
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
@@ -73,7 +75,7 @@ def train(job: Mapping[str, Any], log: TextIO) -> str:
             Path(job["fork"]),
             path,
             {key: tree[key] for key in tree if key != "kind"},
-            Path(job["config"]).read_text(),
+            read_file(Path(job["config"])).decode(),
         )
     if is_run(path) and not never_saved(path):
         return resume_run(task, path, {}, None, console, trust=job["trust"]).status

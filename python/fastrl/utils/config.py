@@ -34,6 +34,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pydantic.fields import FieldInfo
 
 from fastrl.utils.errors import UserError
+from fastrl.utils.files import DamagedFileError, check_depth, read_file
 from fastrl.utils.names import likely, nearest, suggestion
 
 T = TypeVar("T")
@@ -359,23 +360,25 @@ def load_toml(path: str | Path) -> dict[str, Any]:
         ConfigError: the file cannot be read, or is not TOML.
     """
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(MAX_TOML_BYTES + 1)
-        if len(data) > MAX_TOML_BYTES:
-            raise ConfigError(f"{path} is not a file of settings: it has more than {MAX_TOML_BYTES:,} bytes")
-        return tomllib.loads(data.decode("utf-8"))
-    except ConfigError:
-        raise
+        data = read_file(Path(path), MAX_TOML_BYTES)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except DamagedFileError as error:
+        raise ConfigError(
+            f"{path} is not a file of settings: it{str(error).removeprefix(str(path))}"
+        ) from None
+    try:
+        tree = tomllib.loads(data.decode("utf-8"))
+        check_depth(tree)
+        return tree
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not a TOML file: it is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from None
-    except ValueError as error:  # a number of thousands of digits
-        raise ConfigError(f"{path}: {str(error).partition(';')[0]}") from None
     except RecursionError:
         raise ConfigError(f"{path}: its values are nested too deeply") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise ConfigError(f"{path}: {str(error).partition(';')[0]}") from None
 
 
 def build(config_type: type[T], *layers: Values) -> T:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 _STREAMS = {"stdin": 0, "stdout": 1, "stderr": 2}
 
@@ -33,10 +34,40 @@ def repair_streams() -> None:
 
 
 def plain_console(**options: Any) -> "Console":
-    """A rich console that shows text as it is, without markup or emoji: a path may be ``exp[/1]:fire:``."""
+    """A rich console that shows text as it is, without markup or emoji: a path may be ``exp[/1]:fire:``. Control
+    characters are escaped, see `printable`."""
     from rich.console import Console
 
-    return Console(markup=False, emoji=False, highlight=False, **options)
+    class PlainConsole(Console):
+        """Renders all texts, those of tables too, as they are."""
+
+        def render_str(self, text: str, **options: Any) -> "Text":
+            return super().render_str(printable(text), **options)
+
+    return PlainConsole(markup=False, emoji=False, highlight=False, **options)
+
+
+# Control characters without ends of lines and tabs, and those that reverse the direction of text.
+_CONTROLS = {
+    code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    for code in (
+        *range(9),
+        *range(11, 32),
+        *range(0x7F, 0xA0),
+        *range(0x202A, 0x202F),
+        *range(0x2066, 0x206A),
+    )
+}
+
+
+def printable(text: str) -> str:
+    """A text that may be of others, for a terminal: control characters, which it would obey, are escaped."""
+    return text.translate(_CONTROLS)
+
+
+def figure_text(text: str) -> str:
+    """A text that may be of others, for a figure of matplotlib: dollars begin no formula."""
+    return printable(text).replace("$", r"\$")
 
 
 def shows_bars(console: "Console") -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.utils.errors import UserError
+from fastrl.utils.files import atomic_path
 
 SUFFIXES = (".mp4", ".gif")
 # The largest error of a colour, 0 to 255, before a GIF gets a new palette of 256 colours.
@@ -77,13 +78,9 @@ def write_video(path: Path, pictures: Iterable[NDArray[np.uint8]], *, fps: float
             next(counted)
             yield picture
 
-    temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
-    try:
-        write = _write_gif if path.suffix.lower() == ".gif" else _write_mp4
+    write = _write_gif if path.suffix.lower() == ".gif" else _write_mp4
+    with atomic_path(path) as temporary:
         write(temporary, counted_pictures(), fps)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
     return next(counted)
 
 

@@ -20,6 +20,7 @@ from fastrl.envs.episode_log import EPISODE_FIELDS
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.process_pool import WorkerError
 from fastrl.envs.process_vector import ProcessVectorEnv
+from fastrl.utils.files import parse_json
 
 
 class ParallelVectorEnv(MultiAgentVectorEnv):
@@ -297,7 +298,7 @@ class _Envs:
         size = int.from_bytes(state[:8], "little")
         step = int(np.prod(self._action_shape[1:])) * self._action_dtype.itemsize
         try:
-            facts = json.loads(state[8 : 8 + size])
+            facts = parse_json(state[8 : 8 + size], list)
             sizes = [step * each["steps"] for each in facts]
             if len(sizes) != self.num_envs or len(state) != 8 + size + sum(sizes):
                 raise ValueError("another size")

@@ -7,7 +7,6 @@ recorded observation, reward, red action, success, access, sessions and process 
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
+from fastrl.utils.files import open_file, parse_json
 
 # Types of the columns, which have one row for each step or episode.
 _COLUMNS: dict[str, type] = {
@@ -89,8 +89,11 @@ class ReplayReport:
 def load_trace(path: str | Path | BinaryIO) -> Trace:
     """Reads a trace file. Raises TraceError if it is missing, truncated, damaged or another kind of file."""
     try:
-        if isinstance(path, str | Path) and not Path(path).exists():
-            raise TraceError("no such file")
+        if isinstance(path, str | Path):
+            if not Path(path).exists():
+                raise TraceError("no such file")
+            # Reading a pipe would block for ever.
+            open_file(Path(path)).close()
         if not zipfile.is_zipfile(path):
             raise TraceError("not a trace, or a truncated one: expected an .npz archive")
         file = np.load(path, allow_pickle=False)
@@ -98,7 +101,7 @@ def load_trace(path: str | Path | BinaryIO) -> Trace:
             missing = [name for name in ("meta", *_COLUMNS) if name not in file.files]
             if missing:
                 raise TraceError(f"not a CAGE 2 trace: it lacks {', '.join(missing)}")
-            meta = json.loads(str(file["meta"]))
+            meta = parse_json(str(file["meta"]))
             arrays = {name: np.ascontiguousarray(file[name]) for name in _COLUMNS}
     except TraceError:
         raise

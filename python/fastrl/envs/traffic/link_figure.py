@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.envs.traffic.trajectories import TrajectoryError
-from fastrl.utils.files import write_atomically
+from fastrl.utils.files import save_figure
 
 if TYPE_CHECKING:
     from fastrl._native._rust import TrafficScene
@@ -81,6 +80,4 @@ def draw_ages(scenes: Sequence[TrafficScene], path: Path, *, title: str = "") ->
         raise TrajectoryError(
             f"{path}: expected a name that ends in {', '.join('.' + name for name in known)}"
         )
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=form)
-    write_atomically(path, buffer.getvalue())
+    save_figure(path, figure)

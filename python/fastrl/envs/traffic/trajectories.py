@@ -5,7 +5,6 @@ A time-space diagram shows each car as a line, coloured by its speed: waves of s
 
 from __future__ import annotations
 
-import io
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -16,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.utils.errors import UserError
-from fastrl.utils.files import write_atomically
+from fastrl.utils.files import atomic_file, open_file, save_figure
+from fastrl.utils.output import figure_text
 
 if TYPE_CHECKING:
     from fastrl._native._rust import TrafficScene
@@ -76,10 +76,9 @@ class Trajectories:
 
     def save(self, path: Path) -> None:
         """Writes a compressed .npz: an array by the name of each attribute, and `version`. `numpy.load` reads it."""
-        buffer = io.BytesIO()
         arrays: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        np.savez_compressed(buffer, version=VERSION, **arrays)
-        write_atomically(path, buffer.getvalue())
+        with atomic_file(path) as file:
+            np.savez_compressed(file, version=VERSION, **arrays)
 
     @classmethod
     def load(cls, path: Path) -> Trajectories:
@@ -89,7 +88,7 @@ class Trajectories:
             TrajectoryError: the file is none of `save`.
         """
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with open_file(path) as opened, np.load(opened, allow_pickle=False) as file:
                 arrays: dict[str, Any] = {name: file[name] for name in file.files}
         except (ValueError, KeyError, EOFError, zipfile.BadZipFile, AttributeError) as error:
             raise TrajectoryError(f"{path} is no trajectory log: {error}") from None
@@ -234,18 +233,16 @@ def draw_time_space(trajectories: Trajectories, path: Path, *, episode: int = 0,
         panel.spines[["top", "right"]].set_visible(False)
     panels[-1].set_xlabel("time (s)")
     edges = " (black edge: agents' vehicles)" if (trajectories.agent >= 0).any() else ""
-    figure.suptitle(f"{title or trajectories.env}{edges}", fontsize=11)
+    figure.suptitle(figure_text(f"{title or trajectories.env}{edges}"), fontsize=11)
     assert lines is not None
     figure.colorbar(lines, ax=list(panels), label="speed (m/s)", pad=0.01, aspect=30)
-    buffer = io.BytesIO()
     form = path.suffix.lower().removeprefix(".") or "png"
     known = canvas.get_supported_filetypes()
     if form not in known:
         raise TrajectoryError(
             f"{path}: expected a name that ends in {', '.join('.' + name for name in known)}"
         )
-    figure.savefig(buffer, format=form)
-    write_atomically(path, buffer.getvalue())
+    save_figure(path, figure)
 
 
 def lanes_with_traffic(trajectories: Trajectories, episode: int) -> Sequence[int]:

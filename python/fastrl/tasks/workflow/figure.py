@@ -1,6 +1,5 @@
 """Picture of a search for the best workflow: returns, regret and compliance against episodes."""
 
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,14 +13,12 @@ from matplotlib.figure import Figure
 from fastrl.envs.cage2.workflow import workflow_name
 from fastrl.tasks.workflow.outcome import Outcome
 from fastrl.tasks.workflow.report import Report
-from fastrl.utils.files import write_atomically
+from fastrl.utils.files import save_figure
 
 
 def save_picture(report: Report, path: Path, plain: Outcome | None = None) -> None:
     """Writes the picture of `draw` as a PNG file."""
-    buffer = io.BytesIO()
-    draw(report, plain).savefig(buffer, format="png")
-    write_atomically(path, buffer.getvalue())
+    save_figure(path, draw(report, plain))
 
 
 def draw(report: Report, plain: Outcome | None = None) -> Figure:
