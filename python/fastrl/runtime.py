@@ -27,6 +27,8 @@ KEY = "fastrl"
 """Key of the metadata in the file, JSON."""
 
 _TEXT_SIZE = 64
+# Numbers of the largest array that a file may ask for.
+_MOST_NUMBERS = 1 << 26
 
 # Noise beside which values do not count.
 _BEST = 1e30
@@ -63,12 +65,53 @@ def load(path: str | Path, *, seed: int = 0, threads: int = 1) -> Policy:
     except Exception as error:
         raise RuntimePolicyError(f"{path} cannot be used: {str(error).splitlines()[0][:300]}") from None
     text = session.get_modelmeta().custom_metadata_map.get(KEY)
-    metadata = {} if text is None else json.loads(text)
-    if metadata.get("format") != FORMAT:
+    try:
+        metadata = {} if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        raise RuntimePolicyError(f"{path} is damaged: its metadata are not JSON") from None
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         raise RuntimePolicyError(
             f"{path} is no policy of `fastrl export` in format {FORMAT}: export it with this version of fastrl"
         )
+    if not _is_sound(metadata, session):
+        raise RuntimePolicyError(f"{path} is damaged: its metadata do not describe its graph")
     return Policy(session, metadata, seed)
+
+
+def _is_sound(metadata: dict[str, Any], session: Any) -> bool:
+    """True for metadata as exports have, of the inputs and outputs of the graph."""
+
+    def is_shape(sizes: Any) -> bool:
+        is_list = isinstance(sizes, list) and all(type(size) is int and size >= 0 for size in sizes)
+        return is_list and math.prod(sizes) <= _MOST_NUMBERS
+
+    def are(kind: Any, values: Any) -> bool:
+        return isinstance(values, list) and all(isinstance(value, kind) for value in values)
+
+    def are_arrays(values: Any) -> bool:
+        return are(dict, values) and all(
+            isinstance(each.get("name"), str)
+            and is_shape(each.get("shape"))
+            and isinstance(each.get("dtype"), str)
+            and re.fullmatch("bool|u?int(8|16|32|64)|float(16|32|64)", each["dtype"])
+            for each in values
+        )
+
+    names = ("obs", "states", "agents", "actions", "noise", "action_masks")
+    obs, states, agents, actions, noise, masks = (metadata.get(name) for name in names)
+    if not (are_arrays(obs) and obs and are_arrays(states) and are(str, actions) and type(masks) is int):
+        return False
+    if not all(isinstance(each.get("kind"), str) and are(str | int, each.get("path")) for each in obs):
+        return False
+    if not actions or not (agents is None or (are(str | int, agents) and len(agents) == len(actions))):
+        return False
+    if noise is not None and not (
+        isinstance(noise, dict) and is_shape(noise.get("shape")) and "kind" in noise
+    ):
+        return False
+    inputs, outputs = ({each.name for each in ends} for ends in (session.get_inputs(), session.get_outputs()))
+    afterwards = {f"next_{each['name']}" for each in states}
+    return inputs >= {each["name"] for each in obs + states} and outputs >= {*actions, "outputs", *afterwards}
 
 
 class Policy:
@@ -85,7 +128,7 @@ class Policy:
 
     def __init__(self, session: Any, metadata: dict[str, Any], seed: int = 0) -> None:
         self.metadata = metadata
-        self._session, self._run = session, session.run
+        self._session = session
         self._generator = np.random.default_rng(seed)
         self._epsilon = _epsilon_of(metadata)
         self._leaves: list[dict[str, Any]] = metadata["obs"]
@@ -149,6 +192,11 @@ class Policy:
         """
         feed, is_single = self._feed(obs, state, deterministic, action_masks)
         found = self._run(self._chosen_outputs, feed)
+        count = len(next(iter(feed.values())))
+        if any(np.shape(array)[:1] != (count,) for array in found):
+            raise RuntimePolicyError(
+                "the file is damaged: its graph does not give a result for each observation"
+            )
         if is_single and self._is_simple and self._one is None:
             self._one = _OneObservation(self._session, next(iter(feed.values())), found[0])
         return self._result(obs, found[: len(self._actions)], is_single), tuple(
@@ -175,7 +223,14 @@ class Policy:
 
     def run(self, feed: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """The actions of the graph for its inputs, and the state for the next call."""
-        found: list[NDArray[Any]] = self._run(self._chosen_outputs, feed)
+        return self._run(self._chosen_outputs, feed)
+
+    def _run(self, names: list[str], feed: dict[str, Any]) -> list[NDArray[Any]]:
+        try:
+            found: list[NDArray[Any]] = self._session.run(names, feed)
+        except Exception as error:
+            line = " ".join(str(error).split())[:300]
+            raise RuntimePolicyError(f"the file is damaged, its graph cannot compute: {line}") from None
         return found
 
     def _feed(

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import random
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import torch
 from demo_sets import cartpole_expert, played
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from mutations import damaged, mutated, refuses
 from parallel_toys import Leavers
 from small_runs import stir, train_small
 
@@ -374,3 +376,36 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ExportError, match=r"pip install 'fastrl\[export\]'"):
         fastrl.export(tmp_path, tmp_path / "policy.onnx")
+
+
+def test_damaged_exports_are_refused_or_act(tmp_path: Path) -> None:
+    """Neither changes to the metadata nor to bytes of the file end in another error than its own."""
+    import onnx
+
+    model = fastrl.PPO("CartPole-v1", **SMALL)
+    file, changed = tmp_path / "good.onnx", tmp_path / "changed.onnx"
+    fastrl.export(model, file)
+    data, graph = file.read_bytes(), onnx.load(file)
+    metadata = json.loads(graph.metadata_props[0].value)
+    described = ("obs", "states", "agents", "actions", "noise", "action_masks")
+    chance = random.Random(0)
+
+    def act() -> None:
+        policy = fastrl.runtime.load(changed)
+        for obs in (np.zeros(4, np.float32), np.zeros((2, 4), np.float32)):
+            policy.act(obs)
+            policy.act(obs, deterministic=False)
+
+    texts = ["", "{", "[" * 100_000, "null", "[]"]
+    refused = 0
+    for i in range(200):
+        if i % 2:
+            own, what = mutated({name: metadata[name] for name in described}, chance)
+            text = texts[i // 2] if i // 2 < len(texts) else json.dumps({"format": 1, **own})
+            graph.metadata_props[0].value = text.encode("utf-8", "replace").decode()
+            changed.write_bytes(graph.SerializeToString())
+        else:
+            spoilt, what = damaged(data, chance)
+            changed.write_bytes(spoilt)
+        refused += refuses(act, what, RuntimePolicyError)
+    assert 80 < refused < 190

@@ -87,6 +87,8 @@ class FlatAdam(Generic[Network]):
             ValueError: it is of another network, or not finite.
         """
         load_weights(self.network, state["weights"])
+        if not state["mean"].shape == state["square"].shape == self._mean.shape:
+            raise ValueError(f"the moments should have shape {list(self._mean.shape)}")
         self._mean.copy_(state["mean"])
         self._square.copy_(state["square"])
         self.steps = state["steps"]

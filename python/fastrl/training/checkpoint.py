@@ -170,6 +170,9 @@ def check_kinds(state: Any, own: Any, name: str = "") -> None:
             expected = f"{own.ndim} axes of {own.dtype}"
         case list() | tuple():
             fits, expected = isinstance(state, list), "a list"
+            if fits and len(state) == len(own):
+                for i, each in enumerate(own):
+                    check_kinds(state[i], each, f"{name}/{i}")
         case _:
             fits, expected = isinstance(state, type(own)), f"a {type(own).__name__}"
     if not fits:

@@ -196,8 +196,10 @@ class TransitionSource(MinibatchSource, RolloutSource):
             state, self._to_resume = self._to_resume, None
             try:
                 difference = self.minibatches.load_state_dict(state)
-            except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-                raise TrainError(f"the checkpoint's minibatches are not those of this run: {error!r}") from None
+            except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+                raise TrainError(
+                    f"the checkpoint's minibatches are not those of this run: {error!r}"
+                ) from None
             if difference:
                 self._print_inexact(
                     replay,
@@ -269,6 +271,8 @@ class TransitionSource(MinibatchSource, RolloutSource):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
+        if not all(isinstance(each, int | None) for each in state["next_obs"]):
+            raise ValueError("next_obs should be checksums")
         if len(state["next_obs"]) != self.num_envs:
             raise ValueError(f"the state has {len(state['next_obs'])} environments, the run {self.num_envs}")
         self._taken, self._next_obs = int(state["taken"]), list(state["next_obs"])
