@@ -78,6 +78,7 @@ class StableBaselines3:
             gamma=config.gamma,
             gae_lambda=config.gae_lambda,
             ent_coef=config.entropy_coef,
+            vf_coef=config.value_coef / 2,
             policy_kwargs={"net_arch": list(config.hidden), "activation_fn": activation},
             seed=0,
             device="cpu",

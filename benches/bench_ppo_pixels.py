@@ -233,6 +233,7 @@ def rate_of_sb3():
         clip_range=0.1,
         clip_range_vf=0.1,
         ent_coef=0.01,
+        vf_coef=0.25,
         device="cpu",
     )
     rollouts = Rollouts()

@@ -58,13 +58,21 @@ def trained(name: str, options: argparse.Namespace, seed: int) -> Any:
             **own,
         ).learn(options.steps)
     import gymnasium
+    import numpy as np
     import stable_baselines3
     import torch
+    from stable_baselines3.common.noise import NormalActionNoise
 
     torch.set_num_threads(1)
+    env = gymnasium.make(options.env)
+    noise = {}
+    if options.algo == "td3":
+        # fastrl's default; theirs is none.
+        size = env.action_space.shape
+        noise["action_noise"] = NormalActionNoise(np.zeros(size), np.full(size, 0.1))
     return getattr(stable_baselines3, options.algo.upper())(
         "MlpPolicy",
-        gymnasium.make(options.env),
+        env,
         seed=seed,
         policy_kwargs={"net_arch": [HIDDEN, HIDDEN]},
         batch_size=BATCH_SIZE,
@@ -76,6 +84,7 @@ def trained(name: str, options: argparse.Namespace, seed: int) -> Any:
         train_freq=1,
         gradient_steps=1,
         device="cpu",
+        **noise,
     ).learn(options.steps)
 
 

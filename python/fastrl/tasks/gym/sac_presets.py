@@ -42,8 +42,9 @@ PENDULUM: _Tables = {
     "td3": {**_PENDULUM, "td3": _OF_PENDULUM},
 }
 
-# As highway-env's own script trains Stable-Baselines3's SAC with hindsight (4 of 5 goals are replaced), with layers of
-# 128 in place of 512 units, minibatches of 256 in place of 1,024, and four environments.
+# As highway-env's own script trains Stable-Baselines3's SAC with hindsight (4 of 5 goals are replaced), with two layers
+# of 128 in place of three of 512 units, minibatches of 256 in place of 1,024, a replay of 100,000 transitions in place
+# of a million, and four environments.
 PARKING: _Tables = {
     "sac": {
         "run": {"total_timesteps": 50_000},
