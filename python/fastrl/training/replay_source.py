@@ -201,6 +201,10 @@ class ReplaySource(MinibatchSource):
         )
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
+        if algorithm.action_masks:
+            raise TrainError(
+                f"--{algorithm.name}.action-masks: a replay of frames keeps no action masks; set action_masks to false"
+            )
         self.minibatches.attach(algorithm)
         assert isinstance(algorithm, OffPolicyAlgorithm)
         if not hasattr(algorithm, "explorer"):
