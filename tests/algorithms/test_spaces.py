@@ -9,6 +9,7 @@ import torch
 from fastrl.algorithms.async_ppo import AsyncPPO, AsyncPPOConfig
 from fastrl.algorithms.impala import IMPALA, ImpalaConfig
 from fastrl.algorithms.ppo import PPO
+from fastrl.algorithms.ppo_loss import log_probs_of
 from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.collectors.protocol import Plan
@@ -136,6 +137,59 @@ def test_resumes_exactly(kind, env, settings):
         each.algorithm.update(fragments, Stopwatch())
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(parameters(run), parameters(again))
+
+
+def noisy_run(kind, env, **settings):
+    """One whose dropout moves probabilities far, while its parameters stay."""
+    run = Run(kind, env, learning_rate=0.0, final_learning_rate=0.0, **QUICK, **settings)
+    with torch.no_grad():
+        for parameter in run.algorithm.policy.parameters():
+            parameter.mul_(4)
+        if run.algorithm.policy.log_std is not None:
+            run.algorithm.policy.log_std.fill_(-1.0)
+    return run
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize(
+    ("env", "settings"),
+    [
+        ("CartPole-v1", {"dropout": 0.5}),
+        ("Pendulum-v1", {"dropout": 0.5}),
+        (CARDS, {"encoder": "impala", "shared_trunk": False, "dropout": 0.5}),
+        (DIALS, {"dropout": 0.5, "action_masks": True}),
+        ("CartPole-v1", {"dropout": 0.5, "memory": "gru"}),
+        ("CartPole-v1", {"dropout": 0.5, "memory": "lstm"}),
+        ("CartPole-v1", {"network": "own_networks:Net", "network_options": ("width=64", "dropout=0.5")}),
+    ],
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else value,
+)
+def test_dropout_moves_no_ratio(kind, env, settings):
+    """Policies are compared as one function of the observations: only parameters move probabilities."""
+    if kind != "impala":
+        settings = {**settings, "num_epochs": 2, "minibatch_size": 64, "value_clip": 0.1}
+    metrics = noisy_run(kind, env, **settings).update(2).algorithm.metrics()
+    assert metrics["clip_fraction"] == 0
+    if kind == "impala":
+        assert metrics["mean_ratio"] == pytest.approx(1, abs=1e-5)
+    else:
+        assert abs(metrics["approx_kl"]) < 1e-6
+
+
+def test_dropout_hides_no_staleness():
+    """Where ratios compare with the policies that acted, they are those of the whole networks."""
+    run = noisy_run("async-ppo", "CartPole-v1", correct_off_policy=False, dropout=0.3).update()
+    fragments, ppo = run.collector.collect(), run.algorithm
+    with torch.no_grad():
+        for parameter in ppo.policy.parameters():
+            parameter.mul_(2)
+    ppo.update(fragments, Stopwatch())
+    with torch.no_grad():
+        outputs = ppo.policy.outputs(ppo.rollout.flat("obs"))
+        log_probs = log_probs_of(outputs, None, ppo.rollout.flat("actions"))
+        ratios = (log_probs - ppo.rollout.flat("log_probs")).exp()
+    expected = ((ratios - 1).abs() > ppo.config.clip_range).float().mean().item()
+    assert ppo.metrics()["clip_fraction"] == pytest.approx(expected, abs=1e-6) != 0
 
 
 @pytest.mark.parametrize(

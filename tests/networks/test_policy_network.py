@@ -62,7 +62,8 @@ class TestEncodedPolicy:
         found = network(rows)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other)
-        torch.rand(5)  # what is computed again draws as at first
+        torch.rand(5)  # what is computed again draws as at first, in the mode that learners have left by then
+        network.eval()
         for outputs, values in (found, expected):
             (outputs * weights[:, :3]).sum().add((values * weights[:, 3]).sum()).backward()
         for one, other in zip(network.parameters(), once.parameters(), strict=True):

@@ -1,9 +1,9 @@
 """An asynchronous actor-critic with V-trace (Espeholt et al., "IMPALA: Scalable Distributed Deep-RL with Importance
 Weighted Actor-Learner Architectures", 2018, arXiv:1802.01561)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ from fastrl.utils.tunable import Range
 
 # Without lag every ratio is 1 but for the rounding of float32, and the default of ``rho_clip`` is 1.
 _ROUNDING = 1e-4
+# Outputs and values of observations, or along sequences.
+Network = Callable[[Any], tuple[Tensor, Tensor]]
 
 
 @section
@@ -112,6 +114,7 @@ class Pass(NamedTuple):
         log_probs: float32 [B], of the actions.
         entropy: as of `impala_losses`.
         values: float32 [B].
+        whole: float32 [B], log-probabilities without dropout, as of the policies that acted; without gradients.
         places: which samples they are; with shards an array.
         valued: int64, places of the observations that were valued, as of `fastrl.rollout.sequences.Sequences`.
     """
@@ -119,6 +122,7 @@ class Pass(NamedTuple):
     log_probs: Tensor
     entropy: Tensor
     values: Tensor
+    whole: Tensor
     places: slice | NDArray[np.int64]
     valued: NDArray[np.int64]
 
@@ -160,7 +164,7 @@ class IMPALA(ActorCriticLearner):
         learning_rate = self._scheduled(config.learning_rate, config.final_learning_rate)
         entropy_coef = self._scheduled(config.entropy_coef, config.final_entropy_coef)
         with watch("update"):
-            # One pass serves the corrections and the gradient.
+            # One pass serves the corrections and the gradient, unless there is dropout.
             passes = self._passes_of_shards()
             log_probs, places = self._exchanged(passes)
         with watch("returns"):
@@ -233,27 +237,36 @@ class IMPALA(ActorCriticLearner):
         return passes
 
     def _pass(self, rows: slice) -> Pass:
-        """The pass of some rows of the rollout, or, with a memory, of its fragments."""
+        """The pass of some rows of the rollout, or, with a memory, of its fragments. Dropout is for gradients alone:
+        corrections and the rollout's values are those of the whole network."""
+        own = self._pass_by(self._train_pass, rows)
+        if not self._has_drawn:
+            return own
+        with torch.no_grad():
+            return own._replace(whole=self._pass_by(self._outputs_and_values, rows).whole)
+
+    def _pass_by(self, network: Network, rows: slice) -> Pass:
+        """The pass of some rows by either of the two."""
         rollout = self.rollout
         if self._sequences is None:
-            outputs, values, places, valued = self._pass_of_steps(rows)
+            outputs, values, places, valued = self._pass_of_steps(network, rows)
         else:
-            outputs, values, places, valued = self._pass_of_sequences(self._sequences, rows)
+            outputs, values, places, valued = self._pass_of_sequences(network, self._sequences, rows)
         if rollout.masks is not None:
             outputs = mask_logits(outputs, self._samples("masks", places))
         log_probs, entropy = log_probs_and_entropy(
             outputs, self.policy.log_std, self._samples("actions", places), self._choices
         )
-        return Pass(log_probs, entropy, values, places, valued)
+        return Pass(log_probs, entropy, values, log_probs.detach(), places, valued)
 
     def _pass_of_steps(
-        self, rows: slice
+        self, network: Network, rows: slice
     ) -> tuple[Tensor, Tensor, slice | NDArray[np.int64], NDArray[np.int64]]:
         """Outputs and values at the samples of some rows, which these are, and what was valued; fills the rollout's
         values."""
         rollout = self.rollout
         # The row after the last has a value only.
-        outputs, values = self._train_pass(rollout.tensors["obs"][:, rows].flatten(0, 1).to(self.device))
+        outputs, values = network(rollout.tensors["obs"][:, rows].flatten(0, 1).to(self.device))
         found = values.detach().cpu().numpy().reshape(rollout.num_steps + 1, -1)
         rollout.values[:, rows] = found
         size = rollout.num_steps * found.shape[1]
@@ -263,11 +276,11 @@ class IMPALA(ActorCriticLearner):
         return outputs[:size], values[:size], places, valued
 
     def _pass_of_sequences(
-        self, passes: SequencePasses, rows: slice
+        self, network: Network, passes: SequencePasses, rows: slice
     ) -> tuple[Tensor, Tensor, NDArray[np.int64], NDArray[np.int64]]:
         """The same along sequences of steps, for those that are learned from."""
         batch = passes.learned(self.rollout, rows)
-        outputs, values = self._train_pass(batch)
+        outputs, values = network(batch)
         passes.write_values(batch, values)
         steps = torch.from_numpy(batch.packed.is_step).to(self.device)
         places = batch.packed.places
@@ -277,10 +290,10 @@ class IMPALA(ActorCriticLearner):
         """Log-probabilities of the samples of all shards, and which these are; fills the rollout's values of shards of
         other ranks."""
         if not self.ranks.shards:
-            return passes[0].log_probs.detach().cpu().numpy(), passes[0].places
+            return passes[0].whole.cpu().numpy(), passes[0].places
         values = np.concatenate([self.rollout.values.reshape(-1), self.rollout.final_values.reshape(-1)])
         own = [
-            (each.log_probs.detach().cpu().numpy(), each.places, each.valued, values[each.valued])
+            (each.whole.cpu().numpy(), each.places, each.valued, values[each.valued])
             for each in passes.values()
         ]
         found = [shard for shards in self.ranks.gather(own) for shard in shards]

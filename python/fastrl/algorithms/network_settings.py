@@ -56,7 +56,9 @@ class NetworkConfig:
     dropout: Annotated[
         float,
         Field(
-            ge=0, lt=1, description="share of the hidden layers' outputs that are set to zero while learning"
+            ge=0,
+            lt=1,
+            description="share of the hidden layers' outputs that are set to zero in gradient steps, never when acting",
         ),
     ] = 0.0
     orthogonal_init: Annotated[

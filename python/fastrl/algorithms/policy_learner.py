@@ -81,8 +81,9 @@ class PolicyLearner(Algorithm[E], Generic[E]):
         self._optimizer = self._new_optimizer()
         # Images that are equal are so rare that to look for them does not pay.
         self._has_images = self.obs_rows.dtype == np.uint8
-        # Passes in train() mode since the count of steps changed.
+        # Passes in train() mode since the count of steps changed; and whether the last one drew random numbers.
         self._passes = 0
+        self._has_drawn = False
         self._forward = (
             torch.compile(self.policy, dynamic=True)
             if compiled and self.device.type == "cuda"
@@ -112,20 +113,50 @@ class PolicyLearner(Algorithm[E], Generic[E]):
     def write_weights(self, out: Any) -> None:
         self.policy.actor_weights(np.frombuffer(out, np.float32))
 
+    @property
+    def _may_draw(self) -> bool:
+        """True if passes for gradients may draw random numbers, as dropout does."""
+        return not isinstance(self.policy, ActorCritic) and self.policy.has_noise
+
     def _train_pass(self, obs: Any) -> tuple[Tensor, Tensor]:
         """Outputs and values float [B, ...] at observations [B, obs_dim] or along sequences, for gradients. Dropout is
         on; what it draws follows from the seed and the steps done, so that a resumed run draws the same."""
-        if isinstance(self.policy, ActorCritic) or not self.policy.has_noise:
+        if not self._may_draw:
             return self._outputs_and_values(obs)
         self._passes += 1
+        return self._noisy_pass(obs)
+
+    def _noisy_pass(self, obs: Any) -> tuple[Tensor, Tensor]:
+        """A pass in train() mode, with the dropout of the present count of passes."""
+        is_cuda = self.device.type == "cuda"
         # Within it PyTorch's global generator is ours.
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+        with torch.random.fork_rng([self.device] if is_cuda else []):
             torch.manual_seed(int(stream(self._seed, self.steps, self._passes)) >> 1)
+            state = torch.cuda.get_rng_state if is_cuda else torch.random.get_rng_state
+            before = state()
             self.policy.train()
             try:
                 return self._outputs_and_values(obs)
             finally:
                 self.policy.eval()
+                self._has_drawn = not torch.equal(state(), before)
+
+    @torch.no_grad()
+    def _pass_with(self, parameters: Tensor, obs: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The last `_train_pass`, with the same dropout, of a policy with other parameters (as one vector): outputs and
+        values, float32, and the logarithms of a Gaussian's deviations."""
+        own, buffers = self._parameters.data.clone(), [each.clone() for each in self.policy.buffers()]
+        self._parameters.data.copy_(parameters)
+        try:
+            with self._optimizer.autocast():
+                outputs, values = self._noisy_pass(obs)
+            log_std = None if self.policy.log_std is None else self.policy.log_std.clone()
+            return outputs.float(), values.float(), log_std
+        finally:
+            self._parameters.data.copy_(own)
+            # Statistics of batches.
+            for buffer, kept in zip(self.policy.buffers(), buffers, strict=True):
+                buffer.copy_(kept)
 
     def _outputs_and_values(self, obs: Any) -> tuple[Tensor, Tensor]:
         if isinstance(obs, Tensor):

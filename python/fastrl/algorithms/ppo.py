@@ -75,6 +75,7 @@ class Minibatch(NamedTuple):
     returns: Tensor  # float32 [B]
     values: Tensor  # float32 [B], when the actions were chosen
     masks: Tensor | None = None  # bool [B, num_actions], True = allowed
+    lags: Tensor | None = None  # float32 [B], `log_probs` less those of the policy before the update; None: 0
 
 
 class Drawn(NamedTuple):
@@ -224,6 +225,10 @@ class PPO(ActorCriticLearner):
         # float32 [T, N], log-probabilities of the policy less those of the policies that acted; None if they are the
         # same.
         self._log_ratios: NDArray[np.float32] | None = None
+        # Where the update is clipped around the policies that acted, the log-probabilities of these less those of the
+        # policy before the update, float32 [T * N]; and its parameters.
+        self._lags: Tensor | None = None
+        self._before = self._parameters.data
 
     @property
     def actor_inputs(self) -> int:
@@ -247,11 +252,13 @@ class PPO(ActorCriticLearner):
         with watch("inference"):
             # Older policies gave other values.
             self._evaluate(are_known=self.rollout.has_values and not self.max_staleness)
-            self._log_ratios = None
+            self._log_ratios = self._lags = None
             if correct_off_policy:
                 log_probs = self._log_probs()
                 self._log_ratios = log_probs - self.rollout.log_probs
                 self.rollout.log_probs[:] = log_probs
+            elif self.max_staleness and self._may_draw:
+                self._lags = self.rollout.flat("log_probs") - torch.from_numpy(self._log_probs()).flatten()
 
     def learn(self, watch: Stopwatch) -> PPOMetrics:
         config = self.config
@@ -333,6 +340,8 @@ class PPO(ActorCriticLearner):
     def _gradient_steps(self, entropy_coef: float, learning_rate: float) -> StepMeans:
         """Takes all gradient steps of an update by PyTorch."""
         rows = []
+        if self._may_draw:
+            self._before = self._parameters.data.clone()
         for drawn in self._minibatches():
             losses, grad_norm = self._gradient_step(drawn, entropy_coef, learning_rate)
             rows.append(torch.stack([*losses, grad_norm]))
@@ -384,6 +393,8 @@ class PPO(ActorCriticLearner):
         samples = {name: self.rollout.flat(name).to(self.device) for name in names}
         if rollout.masks is not None:
             samples["masks"] = rollout.flat("masks").to(self.device)
+        if self._lags is not None:
+            samples["lags"] = self._lags.to(self.device)
         if self._sequences is not None:
             yield from self._minibatches_of_sequences(self._sequences, samples)
             return
@@ -483,6 +494,8 @@ class PPO(ActorCriticLearner):
         with self._optimizer.autocast():
             outputs, values = self._train_pass(batch.obs)
         outputs, values = outputs.float(), values.float()
+        if self._has_drawn:
+            batch = self._under_same_dropout(batch)
         with torch.no_grad():
             gradients = ppo_gradients(
                 outputs,
@@ -506,6 +519,18 @@ class PPO(ActorCriticLearner):
             output_gradients = [gradient * weight for gradient in output_gradients]
         self._backpropagate(outputs_learned, output_gradients, self._warmup)
         return torch.stack([*gradients.losses, kl])
+
+    @torch.no_grad()
+    def _under_same_dropout(self, batch: Minibatch) -> Minibatch:
+        """The minibatch with log-probabilities and values of the policy before the update, under the dropout of the
+        last pass: what moves the ratio is that the parameters have moved, not the noise (compare Hausknecht and
+        Wagener, "Consistent Dropout for Policy Gradient Reinforcement Learning", 2022)."""
+        outputs, values, log_std = self._pass_with(self._before, batch.obs)
+        of_samples = mask_logits(outputs.index_select(0, batch.rows), batch.masks)
+        log_probs = log_probs_of(of_samples, log_std, batch.actions, self._choices)
+        if batch.lags is not None:
+            log_probs += batch.lags
+        return batch._replace(log_probs=log_probs, values=values.take(batch.rows))
 
     @torch.no_grad()
     def _with_kl(self, gradients: Gradients, outputs: Tensor, batch: Minibatch) -> tuple[Gradients, Tensor]:

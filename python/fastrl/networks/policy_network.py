@@ -1,5 +1,6 @@
 """Actors and critics for observations of any space."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -241,14 +242,24 @@ class EncodedPolicy(TorchPolicy):
         parts = rows.split(most // 2)
         if torch.is_grad_enabled():
             keeps_noise = self.training and self.has_noise
+            encode = functools.partial(self._encode_in, self.training)
             found = [
-                checkpoint(self._encode, part, use_reentrant=False, preserve_rng_state=keeps_noise)
+                checkpoint(encode, part, use_reentrant=False, preserve_rng_state=keeps_noise)
                 for part in parts
             ]
         else:
             found = [self._encode(part) for part in parts]
         features, of_value = (torch.cat(each) for each in zip(*found, strict=True))
         return features, features if self.critic_trunk is None else of_value
+
+    def _encode_in(self, training: bool, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """`_encode` in the mode of the pass, also where it is computed again after the network has left that mode."""
+        now = self.training
+        self.train(training)
+        try:
+            return self._encode(rows)
+        finally:
+            self.train(now)
 
     def _encode(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         decoded = self.decoder(rows)
