@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+from waiting import TIMEOUT
 
 import fastrl
 from fastrl.callbacks import Callback
@@ -53,7 +54,7 @@ def run(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=TIMEOUT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import TIMEOUT
 
 pytest.importorskip("ipykernel", reason="pip install '.[test-all]'")
 pytest.importorskip("jupyter_client", reason="pip install '.[test-all]'")
 pytestmark = pytest.mark.slow
 # Seconds in which a cell should have ended.
-PATIENCE = 240.0
+PATIENCE = TIMEOUT
 
 Run = Callable[..., str]
 ROOT = Path(__file__).resolve().parent.parent

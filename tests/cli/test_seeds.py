@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from small_runs import OPTIONS
+from waiting import TIMEOUT
 
 from fastrl.cli import train
 from fastrl.cli.main import main
@@ -73,11 +74,11 @@ def test_one_signal_stops_all_and_the_same_command_resumes_them(tmp_path: Path) 
     command = [sys.executable, "-m", "fastrl", "train", *SMALL, "--seeds=0,1", f"--run-dir={parent}"]
     process = subprocess.Popen([*command, "--total-timesteps=1e8"], stdout=subprocess.PIPE, text=True)
     metrics = parent / "seed-0" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + TIMEOUT
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.2)
     os.kill(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 128 + signal.SIGINT
     assert "Interrupted; to resume: fastrl train cage2" in out and f"--run-dir={parent}" in out
     info = read_run(parent / "seed-0")

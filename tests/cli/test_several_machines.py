@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from waiting import TIMEOUT
 
 OPTIONS = [
     "CartPole-v1",
@@ -88,7 +89,7 @@ def newest(run: Path) -> dict[str, torch.Tensor]:
 
 
 def wait_for_checkpoint(run: Path, *processes: "subprocess.Popen[str]") -> None:
-    until = time.monotonic() + 180
+    until = time.monotonic() + TIMEOUT
     while not list(run.glob("checkpoints/step-*")):
         assert all(each.poll() is None for each in processes) and time.monotonic() < until
         time.sleep(0.1)
@@ -99,7 +100,7 @@ def test_two_agents_of_torchrun_learn_what_one_process_learns(tmp_path: Path) ->
     both = agents(free_port(), tmp_path / "two", "--total-timesteps=256")
     try:
         for each in both:
-            _, errors = each.communicate(timeout=240)
+            _, errors = each.communicate(timeout=TIMEOUT)
             assert each.returncode == 0, errors
     finally:
         kill(*both)
@@ -125,7 +126,7 @@ def test_the_loss_of_an_agents_rank_ends_both(tmp_path: Path) -> None:
         [hung] = children(both[1].pid)
         os.kill(hung, signal.SIGSTOP)
         # Its own agent sees the other one fail.
-        _, errors = both[0].communicate(timeout=60)
+        _, errors = both[0].communicate(timeout=TIMEOUT)
         assert both[0].returncode == 1
         assert (
             "fastrl train: error: rank 1 of 2 has not answered for 5 s (run.rank_timeout), so all end"
@@ -195,7 +196,7 @@ def test_the_loss_of_a_node_of_ray(tmp_path: Path, head: int) -> None:
         cluster.stdin.write("\n")
         cluster.stdin.flush()
         assert cluster.stdout.readline() == "removed\n"
-        until = time.monotonic() + 240
+        until = time.monotonic() + TIMEOUT
         while training.poll() is None and time.monotonic() < until:
             restarts, steps = newest_row(run)
             if restarts and head == 2:
@@ -206,7 +207,7 @@ def test_the_loss_of_a_node_of_ray(tmp_path: Path, head: int) -> None:
                 assert training.poll() is None
                 time.sleep(0.2)
             training.send_signal(signal.SIGINT)
-        out, _ = training.communicate(timeout=60)
+        out, _ = training.communicate(timeout=TIMEOUT)
         if head == 2:
             assert training.returncode == 130 and newest_row(run)[1] >= steps + 640
         else:
@@ -219,7 +220,7 @@ def test_the_loss_of_a_node_of_ray(tmp_path: Path, head: int) -> None:
     finally:
         if training is not None:
             kill(training)
-        cluster.communicate("\n\n", timeout=60)
+        cluster.communicate("\n\n", timeout=TIMEOUT)
 
 
 @pytest.mark.slow
@@ -254,19 +255,19 @@ def test_a_population_outlives_a_node_of_ray(tmp_path: Path) -> None:
             text=True,
             env=ENVIRONMENT,
         )
-        until = time.monotonic() + 180
+        until = time.monotonic() + TIMEOUT
         while len(list(directory.glob("trials/member-*/metrics.jsonl"))) < 2:
             assert search.poll() is None and time.monotonic() < until
             time.sleep(0.1)
         cluster.stdin.write("\n")
         cluster.stdin.flush()
         assert cluster.stdout.readline() == "removed\n"
-        out, _ = search.communicate(timeout=400)
+        out, _ = search.communicate(timeout=TIMEOUT)
         assert search.returncode == 0, out
     finally:
         if search is not None:
             kill(search)
-        cluster.communicate("\n\n", timeout=60)
+        cluster.communicate("\n\n", timeout=TIMEOUT)
     events = [json.loads(line) for line in (directory / "journal.jsonl").read_text().splitlines()]
     counts = Counter((each["event"], each["trial"]) for each in events)
     names = {name for _, name in counts}

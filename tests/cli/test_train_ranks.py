@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import TIMEOUT
 
 from fastrl.cli.main import main
 from fastrl.training.checkpoint import load_newest
@@ -55,14 +56,14 @@ def after_a_signal(run: Path, rank: int, number: signal.Signals, *options: str) 
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     try:
-        until = time.monotonic() + 120
+        until = time.monotonic() + TIMEOUT
         while not list(run.glob("checkpoints/step-*")):
             assert process.poll() is None and time.monotonic() < until
             time.sleep(0.1)
         ranks = children(process.pid)
         assert ranks.keys() == {0, 1}
         os.kill(ranks[rank], number)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=TIMEOUT)
     finally:
         process.kill()
     assert process.returncode == 1

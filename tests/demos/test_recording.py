@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 import pytest
 from demo_experts import balance, swing
-from waiting import wait_until
+from waiting import TIMEOUT, wait_until
 
 import fastrl
 from fastrl.collectors.protocol import CollectError
@@ -301,12 +301,12 @@ def test_ctrl_c_keeps_whole_episodes_and_resume_ends_with_the_same_bytes(
     wait_until(out.exists)
     time.sleep(2.0)
     os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=120)
+    _, error = process.communicate(timeout=TIMEOUT)
     assert process.returncode in (0, 130), error
     kept = count(out)
     assert process.returncode == 0 or f"{kept} of 12 episodes are in {out}; --resume continues" in error
     resumed = run_recording(out, *options, "--env-options", "seconds=0.01", "--resume", episodes=12)
-    assert resumed.wait(timeout=240) == 0, resumed.communicate()
+    assert resumed.wait(timeout=TIMEOUT) == 0, resumed.communicate()
     assert count(out) == 12
     whole, demos = fastrl.demos.load(tmp_path / "whole"), fastrl.demos.load(out)
     for i in range(12):

@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from waiting import TIMEOUT
 
 from fastrl.envs import (
     Cage2VectorEnv,
@@ -141,7 +142,7 @@ print("alive", len(env.save_state()) > 1 << 20)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and limits the address space")
 def test_too_many_environments_are_a_memory_error() -> None:
-    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=TIMEOUT)
     lines = done.stdout.splitlines()
     assert done.returncode == 0, done.stderr
     assert lines[0].startswith("16777216 environments need about ")

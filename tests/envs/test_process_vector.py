@@ -318,6 +318,7 @@ def test_an_interrupted_step_is_finished_before_the_next_call(tmp_path: Path) ->
                 step_until_interrupted()
         finally:
             signal.signal(signal.SIGALRM, before)
+            steps.with_suffix(".end").touch()
         obs, *_ = env.step(np.array([0]))
         assert obs.tolist() == [[1, 2]]
 
@@ -327,7 +328,7 @@ def interrupt(*_: Any) -> None:
 
 
 class Sleepy(Walk):
-    """A walk whose steps with another action than 0 create a file and sleep."""
+    """A walk whose steps with another action than 0 create a file, and last until there is another file."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -336,7 +337,7 @@ class Sleepy(Walk):
     def step(self, action: Any) -> Any:
         if action:
             self.path.touch()
-            time.sleep(0.5)
+            wait_until(self.path.with_suffix(".end").exists)
         return super().step(action)
 
 

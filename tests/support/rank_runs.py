@@ -7,6 +7,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from waiting import TIMEOUT
+
 from fastrl.utils.ranks import ALONE, Ranks, connected, disconnect
 from fastrl.utils.torch_threads import one_thread
 
@@ -30,7 +32,7 @@ def on_ranks(count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]
     try:
         for process in processes:
             process.start()
-        found = [receiver.recv() if receiver.poll(300) else "no answer" for receiver, _ in pipes]
+        found = [receiver.recv() if receiver.poll(TIMEOUT) else "no answer" for receiver, _ in pipes]
     finally:
         for process in processes:
             process.join(10)

@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from small_runs import same, untimed_state
+from waiting import TIMEOUT
 
 import fastrl
 from fastrl.algorithms.ppo import PPO
@@ -28,13 +28,29 @@ SMALL: dict[str, Any] = {
     "eval_episodes": 0,
 }
 
-# An environment that stops after 40 steps, and an algorithm whose updates take two seconds, if they are asked to.
+# An environment that stops after 40 steps, and an algorithm whose second update ends after two signals, or never, if
+# they are asked to.
 SLOW = """
 import os
+import signal
 import time
-import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
 from fastrl.algorithms.ppo import PPO
+
+handled = 0
+
+def notice_signals():
+    handler = signal.getsignal(signal.SIGINT)
+
+    def handle(number, frame):
+        global handled
+        try:
+            handler(number, frame)
+        finally:
+            handled += 1
+            print("handled", flush=True)
+
+    signal.signal(signal.SIGINT, handle)
 
 class Env(CartPoleEnv):
     steps = 0
@@ -42,8 +58,10 @@ class Env(CartPoleEnv):
     def step(self, action):
         Env.steps += 1
         if os.environ.get("SLOW") == "env" and Env.steps > 40:
+            notice_signals()
             print("waiting", flush=True)
-            time.sleep(100)
+            while True:
+                time.sleep(1)
         return super().step(action)
 
 class Slow(PPO):
@@ -52,9 +70,11 @@ class Slow(PPO):
 
     def update(self, experience, watch):
         self.updates += 1
-        if os.environ.get("SLOW") == "update" and self.updates == 2:
+        if "update" in os.environ.get("SLOW", "") and self.updates == 2:
+            notice_signals()
             print("updating", flush=True)
-            time.sleep(3)
+            while os.environ["SLOW"] == "endless update" or handled < 2:
+                time.sleep(0.01)
         return super().update(experience, watch)
 """
 
@@ -88,16 +108,19 @@ class Run:
 
     def interrupt_at(self, word: str, times: int) -> tuple[str, str]:
         """Sends so many signals once it prints a word; returns what it prints after that."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.strip() == word:
-                break
-        for _ in range(times):
+        self._wait_for(word)
+        for left in reversed(range(times)):
             self.process.send_signal(signal.SIGINT)
-            time.sleep(0.3)
-        out, err = self.process.communicate(timeout=60)
+            if left:
+                self._wait_for("handled")
+        out, err = self.process.communicate(timeout=TIMEOUT)
         assert self.process.returncode == 128 + signal.SIGINT, err
         return out, err
+
+    def _wait_for(self, word: str) -> None:
+        assert self.process.stdout is not None
+        while (line := self.process.stdout.readline()).strip() != word:
+            assert line, f"it has ended, and not printed {word}"
 
 
 def test_a_second_one_ends_the_collection_with_the_state_after_the_last_update(
@@ -125,7 +148,7 @@ def test_a_second_one_in_an_update_lets_it_end(tmp_path: Path) -> None:
 
 
 def test_a_third_one_ends_at_once_and_leaves_the_checkpoint_before(tmp_path: Path) -> None:
-    run = Run(tmp_path, "update", "--total-timesteps=80")
+    run = Run(tmp_path, "endless update", "--total-timesteps=80")
     _, err = run.interrupt_at("updating", 3)
     assert err == "fastrl train: error: interrupted\n"
     assert load_newest(run.run)[1]["iteration"] == 1
