@@ -264,7 +264,8 @@ class Policy:
         if not deterministic and (noise := self.metadata["noise"]) is not None:
             shape = (count, *noise["shape"])
             if self._epsilon is not None:
-                draws = self._random_actions(np.broadcast_to(feed.get("action_masks", np.True_), shape))
+                allowed = np.broadcast_to(feed.get("action_masks", np.True_), shape)
+                draws = self._random_actions(allowed, self._epsilon)
             elif noise["kind"] == "gumbel":
                 draws = self._generator.gumbel(size=shape)
             else:
@@ -272,9 +273,9 @@ class Policy:
             feed["noise"] = draws.astype(np.float32)
         return feed, is_single
 
-    def _random_actions(self, allowed: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Noise on values that makes an allowed action the best, in a share epsilon of the rows."""
-        explores = np.flatnonzero(self._generator.random(len(allowed)) < self._epsilon)
+    def _random_actions(self, allowed: NDArray[np.bool_], epsilon: float) -> NDArray[np.float64]:
+        """Noise on values that makes any allowed action the best, in a share epsilon of the rows."""
+        explores = np.flatnonzero(self._generator.random(len(allowed)) < epsilon)
         drawn = np.where(allowed, self._generator.random(allowed.shape), -1).argmax(1)
         noise = np.zeros(allowed.shape)
         noise[explores, drawn[explores]] = _BEST
@@ -317,8 +318,10 @@ class Policy:
 def _epsilon_of(metadata: Mapping[str, Any]) -> float | None:
     """The share of random actions of a policy that gives values of actions; None: it gives something else."""
     noise = metadata["noise"] or {}
-    if "epsilon" in noise or metadata.get("algorithm") != "dqn":
-        return noise.get("epsilon")
+    if "epsilon" in noise:
+        return float(noise["epsilon"])
+    if metadata.get("algorithm") != "dqn":
+        return None
     # Files of older versions have the settings alone.
     own = metadata["settings"]["dqn"]
     progress = min(metadata["steps"] / own["epsilon_steps"], 1.0) if own["epsilon_steps"] else 1.0
