@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -255,6 +256,45 @@ def test_options_reach_a_class_and_are_refused_for_an_environment_that_exists(tm
     assert loaded._task.env_spec(loaded._stage_settings).make().noise == 7
     with pytest.raises(UserError, match=r"this Noisy is made already, noise=7 comes too late"):
         fastrl.PPO(Noisy(), **options | SMALL | {"num_envs": 1})
+
+
+def test_a_partial_is_saved_as_its_function_and_options(tmp_path: Path) -> None:
+    model = fastrl.PPO(functools.partial(Noisy, noise=7), **SMALL, total_timesteps=256)
+    env = model.settings["env"]
+    assert (env["id"], env["options"]) == ("test_model:Noisy", ["noise=7"])
+    model.learn(run_dir=tmp_path / "run")
+    loaded = fastrl.load(tmp_path / "run", trust=True)
+    assert loaded.env_spec.make().noise == 7
+    assert loaded.evaluate(2) == model.evaluate(2)
+    assert fastrl.load(tmp_path / "run", env=functools.partial(Noisy, noise=7)).steps == model.steps
+    with pytest.raises(UserError, match=r"has the options \{'noise': 7\}, not noise=8"):
+        fastrl.load(tmp_path / "run", env=functools.partial(Noisy, noise=8))
+    resumed = ["train", "--resume", str(tmp_path / "run"), "--trust", "--total-timesteps=384"]
+    assert main(resumed) == 0
+    assert fastrl.load(tmp_path / "run", trust=True).steps >= 384
+
+
+def test_options_come_on_top_of_those_of_a_partial() -> None:
+    env = functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=7)
+    more = "env__options", ("disable_env_checker=true",)
+    file = {"env": {"options": ["max_episode_steps=9"]}}
+    for given, expected in (({}, 7), ({"config": file}, 9), (dict([more]), 7)):
+        options = fastrl.PPO(env, **SMALL, **given).env_spec.options
+        assert options["max_episode_steps"] == expected
+        assert options.get("disable_env_checker", False) == (given == dict([more]))
+
+
+def test_a_function_that_nothing_saved_can_name_is_reported_at_once(tmp_path: Path) -> None:
+    def make() -> gymnasium.Env[Any, Any]:
+        return Noisy()
+
+    for env in (make, lambda: Noisy(), functools.partial(make), functools.partial(Noisy, noise=np.int64(3))):
+        with pytest.warns(UserWarning, match=r"at the top of no module.*fastrl\.load\(path, env=") as caught:
+            model = fastrl.PPO(env, **SMALL, total_timesteps=128)
+        assert caught[0].filename == __file__
+        assert "functools" not in model.settings["env"]["id"]
+    model.learn().save(tmp_path / "model.safetensors")
+    assert fastrl.load(tmp_path / "model.safetensors", env=env).steps >= 128
 
 
 def test_an_environment_without_a_spec_is_the_only_one() -> None:

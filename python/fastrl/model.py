@@ -23,6 +23,7 @@ from fastrl.envs.spec import EnvSpec, any_spec
 from fastrl.model_arguments import (
     check_hooks,
     check_options,
+    check_same_options,
     env_settings,
     import_path,
     is_callback,
@@ -72,11 +73,11 @@ class Model:
     the user's own.
 
     Args:
-        env: the environment. An id of Gymnasium or of fastrl; the import path ``"my_module:make_env"`` of a function
-            or class that makes environments; that function or class itself; a ``gymnasium.Env``, which this process
-            steps (if it has a spec, further ones are built from it); a ``gymnasium.vector.VectorEnv``; or the name of a
-            task, such as "cage2". Of an algorithm that learns from recorded demonstrations also a data set, which names
-            its environment.
+        env: the environment. An id of Gymnasium or of fastrl; the import path ``"my_module:make_env"`` of a function or
+            class that makes environments; that function or class itself, also with arguments in a
+            ``functools.partial``; a ``gymnasium.Env``, which this process steps (if it has a spec, further ones are
+            built from it); a ``gymnasium.vector.VectorEnv``; or the name of a task, such as "cage2". Of an algorithm
+            that learns from recorded demonstrations also a data set, which names its environment.
         algo: name of an algorithm, an import path ``"my_module:MyAlgorithm"``, or a class; None: the task's own.
         config: settings of a TOML file (its path), or nested dicts like ``{"ppo": {"gamma": 0.98}}``.
         preset: name of a preset; "auto": what the command line takes for the environment without ``--preset``.
@@ -150,7 +151,7 @@ class Model:
                 f" {num_envs}; give a function that makes environments"
             )
         config_type, table = task.settings_type(name), task.algorithm_table(name)
-        changes = env_settings(task, env, config_type) | by_keyword(config_type, table, keywords)
+        changes = env_settings(task, env, config_type, by_keyword(config_type, table, keywords), tree)
         changes["run.algo"] = name
         settings_of_run = task.make_settings(changes, preset=chosen, tree=tree, source=source, trust=trust)
         check_options(env, settings_of_run)
@@ -472,6 +473,8 @@ def load(
         named[f"{table}.network"] = import_path("network", network)
     settings, state = load_run(task, path, trust=trust, named=named)
     file = find_checkpoint(path)
+    if env is not None:
+        check_same_options(env, settings, file)
     if "stages" in state:
         config_type = type(settings)
         whole = from_file(config_type, saved_settings(state), str(file), trust=trust, named=named)

@@ -3,7 +3,9 @@
 import inspect
 import json
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -15,7 +17,8 @@ from fastrl.tasks import find as find_task
 from fastrl.tasks import is_task, task_for, tasks
 from fastrl.training.callbacks import Callback
 from fastrl.training.task import Task
-from fastrl.utils.config import ConfigError, Values, leaves
+from fastrl.utils.config import ConfigError, Values, check, leaves
+from fastrl.utils.env_options import parse_options
 
 
 def task_on(env: Any, algorithm: str | None) -> Task:
@@ -30,6 +33,13 @@ def task_on(env: Any, algorithm: str | None) -> Task:
         spec = any_spec(env)
     except TypeError as error:
         raise ConfigError(str(error)) from None
+    if spec.is_nameless:
+        warnings.warn(
+            f"env: {spec.id} is at the top of no module, so what is saved cannot name it: fastrl.load(path, env=...)"
+            " needs it again, and fastrl eval, render and --resume cannot build it; put the function into a module,"
+            " with arguments as functools.partial(make_env, size=3)",
+            stacklevel=3,
+        )
     # An environment that only this process can build has no id by which a task could recognise it.
     env_id = "module:factory" if spec.is_local or spec.is_vector else spec.id
     name = task_for(env_id, algorithm) or (task_for("module:factory", algorithm) if spec.is_local else None)
@@ -53,17 +63,43 @@ def on_spec(task: Task, spec: EnvSpec) -> Task:
     return task.on(spec) if type(spec) is not EnvSpec else task
 
 
-def env_settings(task: Task, env: Any, config_type: type) -> Values:
-    """Settings that follow from the environment."""
+def env_settings(task: Task, env: Any, config_type: type, changes: Values, tree: Mapping[str, Any]) -> Values:
+    """Settings that follow from the environment, and those that were given.
+
+    Args:
+        changes: values that were given, by dotted key.
+        tree: nested values of a file; options of both come on top of those of a ``functools.partial``.
+    """
     known = leaves(config_type)
     values: Values = {}
     if "env.id" in known and not (isinstance(env, str) and is_task(env)):
-        values["env.id"] = any_spec(env).id
+        spec = any_spec(env)
+        values["env.id"] = spec.id
+        if spec.options and "env.options" in known:
+            table = tree.get("env")
+            own = check(config_type, {"env": table} if isinstance(table, Mapping) else {}, "config")
+            words = {**own, **changes}.get("env.options", ())
+            changes = {**changes, "env.options": option_words({**spec.options, **parse_options(words)})}
     if isinstance(env, VectorEnv):
         values["env.num_envs"] = env.num_envs
     elif is_only_one(env):
         values["env.num_envs"] = 1
-    return values
+    return values | changes
+
+
+def check_same_options(env: Any, settings: Any, file: Path) -> None:
+    """Refuses a ``functools.partial`` with other arguments than those that a run has.
+
+    Raises:
+        ConfigError
+    """
+    options = any_spec(env).options
+    own = parse_options(getattr(settings.env, "options", ())) if options else {}
+    for key, value in options.items():
+        if key not in own or own[key] != value:
+            raise ConfigError(
+                f"{file} is of a run whose environment has the options {own}, not {key}={value!r}"
+            )
 
 
 def recorded_env(demos: Any, settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -77,8 +113,13 @@ def recorded_env(demos: Any, settings: dict[str, Any]) -> tuple[str, dict[str, A
         raise ConfigError(
             'env: the data set does not name the environment that it was recorded in: give both, ("ENV", demos=...)'
         )
-    options = tuple(f"{key}={json.dumps(value)}" for key, value in (facts.get("options") or {}).items())
+    options = option_words(facts.get("options") or {})
     return facts["id"], ({"env__options": options} if options else {}) | settings
+
+
+def option_words(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Keyword arguments of an environment as settings have them."""
+    return tuple(f"{key}={json.dumps(value)}" for key, value in options.items())
 
 
 def check_options(env: Any, settings: Any) -> None:

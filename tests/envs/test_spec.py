@@ -8,7 +8,7 @@ import gymnasium
 import pytest
 
 import fastrl  # noqa: F401 - registers the ids
-from fastrl.envs.spec import EnvSpec, as_spec
+from fastrl.envs.spec import EnvSpec, any_spec, as_spec
 
 
 def make_cart(length: float = 1.0) -> gymnasium.Env:
@@ -34,6 +34,29 @@ def test_specs_pickle(env: object) -> None:
     with spec.make() as made:
         assert isinstance(made, gymnasium.Env)
         made.reset(seed=0)
+
+
+class Cart(gymnasium.Wrapper):
+    def __init__(self, length: float = 1.0, *, mass: float = 1.0) -> None:
+        super().__init__(make_cart(length))
+
+
+def test_a_partial_is_its_function_and_options() -> None:
+    name = f"{__name__}:make_cart"
+    assert any_spec(functools.partial(make_cart, length=2.0)) == EnvSpec(name, {"length": 2.0})
+    assert any_spec(functools.partial(make_cart, 2.0)) == EnvSpec(name, {"length": 2.0})
+    twice = functools.partial(functools.partial(Cart, 2.0), mass=3)
+    assert any_spec(twice) == EnvSpec(f"{__name__}:Cart", {"length": 2.0, "mass": 3})
+    cart = functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=7)
+    spec = any_spec(cart)
+    assert spec == EnvSpec("gymnasium.envs.registration:make", {"id": "CartPole-v1", "max_episode_steps": 7})
+    assert spec.make().spec.max_episode_steps == 7
+    # What files cannot hold as it is stays with the function, which has its name all the same.
+    for length in (float("nan"), (1, 2), Path("x"), {1: 2}):
+        spec = any_spec(functools.partial(make_cart, length))
+        assert (spec.id, spec.options, spec.is_nameless) == (name, {}, True)
+    assert as_spec(functools.partial(make_cart, 2.0)).id == name
+    assert any_spec(lambda: None).is_nameless and not any_spec(make_cart).is_nameless
 
 
 def test_options_reach_the_environment() -> None:

@@ -141,17 +141,18 @@ class PolicyLearner(Algorithm[E], Generic[E]):
                 self.policy.eval()
                 self._has_drawn = not torch.equal(state(), before)
 
-    @torch.no_grad()
     def _pass_with(self, parameters: Tensor, obs: Any) -> tuple[Tensor, Tensor, Tensor | None]:
         """The last `_train_pass`, with the same dropout, of a policy with other parameters (as one vector): outputs and
         values, float32, and the logarithms of a Gaussian's deviations."""
         own, buffers = self._parameters.data.clone(), [each.clone() for each in self.policy.buffers()]
         self._parameters.data.copy_(parameters)
         try:
-            with self._optimizer.autocast():
+            # A compiled network draws the same for certain if it is compiled in the same way, for gradients.
+            is_compiled = self._forward is not self.policy
+            with torch.set_grad_enabled(is_compiled), self._optimizer.autocast():
                 outputs, values = self._noisy_pass(obs)
-            log_std = None if self.policy.log_std is None else self.policy.log_std.clone()
-            return outputs.float(), values.float(), log_std
+            log_std = None if self.policy.log_std is None else self.policy.log_std.detach().clone()
+            return outputs.detach().float(), values.detach().float(), log_std
         finally:
             self._parameters.data.copy_(own)
             # Statistics of batches.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import inspect
+import json
 import pickle
 import sys
 import warnings
@@ -90,6 +92,11 @@ class EnvSpec:
     @property
     def is_local(self) -> bool:
         """True if no other process can build its environments."""
+        return False
+
+    @property
+    def is_nameless(self) -> bool:
+        """True of a function that is at the top of no module, so that nothing that is saved can name it."""
         return False
 
     def make(self) -> gymnasium.Env[Any, Any]:
@@ -294,6 +301,10 @@ class _FactorySpec(EnvSpec):
             return True
         return False
 
+    @property
+    def is_nameless(self) -> bool:
+        return _named(self.id) is not self.factory
+
     def _factory(self) -> Factory | None:
         return self.factory
 
@@ -375,10 +386,41 @@ def any_spec(env: Any) -> EnvSpec:
             "env: expected an id, an import path, a function that makes environments, or an environment; got"
             f" {type(env).__name__}: {env!r}"
         )
-    module, name = getattr(env, "__module__", "?"), getattr(env, "__qualname__", type(env).__name__)
-    if module != "__main__" and getattr(sys.modules.get(module), name, None) is env:
-        return EnvSpec(f"{module}:{name}")
-    return _FactorySpec(f"{module}:{name}", factory=env)
+    factory, options = _parted(env)
+    name = _name_of(factory)
+    if _named(name) is factory and not name.startswith("__main__:"):
+        return EnvSpec(name, options)
+    return _FactorySpec(name, factory=env)
+
+
+def _name_of(factory: Any) -> str:
+    """The import path of a function or class, if it is at the top of its module."""
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    module = getattr(factory, "__module__", "?")
+    return f"{module}:{getattr(factory, '__qualname__', type(factory).__name__)}"
+
+
+def _named(path: str) -> Any:
+    """The object of an import path, of a module that has been imported; None: there is none."""
+    module, _, name = path.partition(":")
+    return getattr(sys.modules.get(module), name, None)
+
+
+def _parted(factory: Any) -> tuple[Any, dict[str, Any]]:
+    """The function of a ``functools.partial`` and its arguments by name, if files can hold them as they are; anything
+    else, and no arguments."""
+    if not isinstance(factory, functools.partial):
+        return factory, {}
+    try:
+        parameters = inspect.signature(factory.func).parameters.values()
+        names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+        options = dict(zip(names, factory.args, strict=False)) | factory.keywords
+        if json.loads(json.dumps(options)) == options and len(names) >= len(factory.args):
+            return factory.func, options
+    except (TypeError, ValueError):
+        pass
+    return factory, {}
 
 
 def _has_parameter(factory: Factory, name: str) -> bool:
@@ -408,8 +450,7 @@ def as_spec(env: str | EnvSpec | Factory | VectorEnv[Any, Any, Any], **options: 
             " its id ('CartPole-v1') or the import path of its factory ('my_module:make_env')"
         )
     elif callable(env):
-        name = f"{getattr(env, '__module__', '?')}:{getattr(env, '__qualname__', type(env).__name__)}"
-        spec = _FactorySpec(name, options, factory=env)
+        spec = _FactorySpec(_name_of(env), options, factory=env)
     else:
         raise TypeError(
             f"env: expected an id, an import path or a function, got {type(env).__name__}: {env!r}"
