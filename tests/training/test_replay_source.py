@@ -221,7 +221,9 @@ def test_settings_that_do_not_go_together_are_refused() -> None:
     with pytest.raises(TrainError, match="observations should be a Box"):
         ReplaySource(EnvSpec("FrozenLake-v1"), 2, ReplayConfig(), ActorConfig())
     # Before anything is collected.
-    with pytest.raises(TrainError, match="--dqn.action-masks: a replay of frames keeps no action masks; set"):
+    with pytest.raises(
+        TrainError, match=r"--dqn.action-masks: a replay of frames keeps no action masks; set"
+    ):
         Parts(DQNConfig(action_masks=True))
 
 

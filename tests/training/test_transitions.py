@@ -276,7 +276,12 @@ class FewAllowed(gymnasium.Env[Any, Any]):
 )
 def test_values_are_those_of_allowed_actions_where_episodes_are_cut_off(options: list[str]) -> None:
     algo, *options = options
-    shared = [f"--{algo}.action-masks", f"--{algo}.gamma=0.8", f"--{algo}.hidden=32", f"--{algo}.batch-size=32"]
+    shared = [
+        f"--{algo}.action-masks",
+        f"--{algo}.gamma=0.8",
+        f"--{algo}.hidden=32",
+        f"--{algo}.batch-size=32",
+    ]
     if algo == "dqn":
         shared += ["--dqn.target-every=20", "--dqn.learning-rate=3e-3"]
     else:
