@@ -223,10 +223,10 @@ def measure(setting: Setting, case: Case) -> Speed:
             raise TimeoutError(f"no episode came within {_FIRST_EPISODE_S:.0f} s")
         cold_start = time.perf_counter() - start
         # Until the slowest has started, too: some were already at work on the first episode.
-        _drain(collector, plan, weights, cold_start)
+        drain(collector, plan, weights, cold_start)
         cpu, parts = _cpu_seconds(), dict(collector.report().seconds)
         start = time.perf_counter()
-        episodes, steps = _drain(collector, plan, weights, setting.seconds)
+        episodes, steps = drain(collector, plan, weights, setting.seconds)
         passed = time.perf_counter() - start
         after = _cpu_seconds()
         report = collector.report()
@@ -244,7 +244,7 @@ def measure(setting: Setting, case: Case) -> Speed:
         )
 
 
-def _drain(collector: Collector, plan: Plan, weights: NDArray[np.float32], seconds: float) -> tuple[int, int]:
+def drain(collector: Collector, plan: Plan, weights: NDArray[np.float32], seconds: float) -> tuple[int, int]:
     """Takes fragments for ``seconds``, then the rest of a burst: environments that are stepped together end episodes
     together, and half a burst would bias the rate. Returns the numbers of episodes and steps."""
     end = time.perf_counter() + seconds

@@ -110,7 +110,7 @@ def make_cart() -> gymnasium.Env[Any, Any]:
 
 
 def parameters(model: fastrl.Model) -> Any:
-    return untimed_state(model._trainer.state_dict())["learner"]
+    return untimed_state(model.trainer.state_dict())["learner"]
 
 
 def test_importing_fastrl_loads_no_torch_and_takes_no_time() -> None:
@@ -250,10 +250,10 @@ def test_an_environment_of_any_kind_is_trained_on(kind: str, tmp_path: Path) -> 
 def test_options_reach_a_class_and_are_refused_for_an_environment_that_exists(tmp_path: Path) -> None:
     options: dict[str, Any] = {"env__options": ("noise=7",)}
     model = fastrl.PPO(Noisy, **options, **SMALL)
-    assert model._task.env_spec(model._stage_settings).make().noise == 7
+    assert model.task.env_spec(model.stage_settings).make().noise == 7
     model.save(tmp_path / "model.safetensors")
     loaded = fastrl.load(tmp_path / "model.safetensors", env=Noisy)
-    assert loaded._task.env_spec(loaded._stage_settings).make().noise == 7
+    assert loaded.task.env_spec(loaded.stage_settings).make().noise == 7
     with pytest.raises(UserError, match=r"this Noisy is made already, noise=7 comes too late"):
         fastrl.PPO(Noisy(), **options | SMALL | {"num_envs": 1})
 
@@ -606,10 +606,10 @@ def test_a_replay_goes_on_from_one_training_to_the_next() -> None:
         seed=0,
     )
     model.learn(300)
-    kept = model._trainer.source.minibatches.replay  # type: ignore[attr-defined]
+    kept = model.trainer.source.minibatches.replay  # type: ignore[attr-defined]
     before = len(kept)
     assert model.learn(200).steps >= 500
-    assert model._trainer.source.minibatches.replay is kept and len(kept) > before  # type: ignore[attr-defined]
+    assert model.trainer.source.minibatches.replay is kept and len(kept) > before  # type: ignore[attr-defined]
     assert model.predict(np.zeros(4, np.float32))[0] in (0, 1)
     assert model.evaluate(2)[0] > 0
 
@@ -627,11 +627,11 @@ def test_agents_of_traffic_learn_and_act_together(tmp_path: Path) -> None:
     model.learn(total_episodes=8)
     mean, std = model.evaluate(4)
     assert np.isfinite([mean, std]).all()
-    size = model._trainer.source.problem(1, 0, "cpu").obs_dim  # type: ignore[attr-defined]
+    size = model.trainer.source.problem(1, 0, "cpu").obs_dim  # type: ignore[attr-defined]
     actions, state = model.predict(np.zeros((3, size), np.float32))
     assert actions.shape == (3,) and state is None
     assert model.predict(np.zeros((5, 3, size), np.float32))[0].shape == (5, 3)
     model.save(tmp_path / "team.safetensors")
     assert type(fastrl.load(tmp_path / "team.safetensors")) is fastrl.IPPO
-    episodes = model._trainer.episodes
-    assert model.learn(total_episodes=4)._trainer.episodes >= episodes + 4
+    episodes = model.trainer.episodes
+    assert model.learn(total_episodes=4).trainer.episodes >= episodes + 4

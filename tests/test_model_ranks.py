@@ -42,7 +42,7 @@ def main():
         )
         # The second call continues; the third one in this process alone.
         model.learn(64, ranks=ranks).learn(64, ranks=ranks).learn(64)
-        print(model.steps, checksum(model._trainer.algorithm.state_dict()), model.evaluate(2), len(model.metrics))
+        print(model.steps, checksum(model.trainer.algorithm.state_dict()), model.evaluate(2), len(model.metrics))
 
 """
 
@@ -101,12 +101,12 @@ class Ending(Callback):
 def test_a_rank_that_is_lost_ends_the_call_and_leaves_the_model(number: signal.Signals, line: str) -> None:
     model = fastrl.PPO("CartPole-v1", **SMALL, run__shards=2, run__rank_timeout=4)
     model.learn(64)
-    before = checksum(model._trainer.algorithm.state_dict())
+    before = checksum(model.trainer.algorithm.state_dict())
     with pytest.raises(LostRankError, match=line) as caught:
         model.learn(10_000_000, ranks=2, callbacks=[Ending(number)])
     assert "\n" not in str(caught.value)
     assert model.steps == 64
-    assert checksum(model._trainer.algorithm.state_dict()) == before
+    assert checksum(model.trainer.algorithm.state_dict()) == before
     assert not [each for each in multiprocessing.active_children() if each.name.startswith("fastrl-rank")]
     assert model.learn(64).steps == 128
 

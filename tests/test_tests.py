@@ -1,6 +1,7 @@
-"""The tests themselves: each asserts something."""
+"""The tests themselves: each asserts something, by what is public."""
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -8,16 +9,25 @@ FOLDER = Path(__file__).resolve().parent
 # Functions of others that raise if something is wrong begin like this, and pytest's own are named like this.
 ASSERTING = ("check_", "assert_", "parallel_api_test")
 OF_PYTEST = {"raises", "fail", "warns"}
+# Names with an underscore that are public all the same, in `os` and of named tuples.
+PUBLIC = {"_exit", "_replace", "_asdict", "_fields"}
+# Private names that tests need: the server of Python's multiprocessing cannot be stopped otherwise.
+NEEDED = {"demos/test_recording.py": ["_forkserver", "_stop"]}
 
 
 def functions_of(tree: ast.AST) -> list[ast.FunctionDef]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 
 
+def name_of(called: ast.expr) -> str:
+    """The last part of a dotted name."""
+    return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+
+
 def calls_of(function: ast.FunctionDef) -> Iterator[tuple[str, ast.Call]]:
     for node in ast.walk(function):
         if isinstance(node, ast.Call):
-            yield ast.unparse(node.func).rpartition(".")[2], node
+            yield name_of(node.func), node
 
 
 def asserts(function: ast.FunctionDef, helpers: set[str]) -> bool:
@@ -25,7 +35,7 @@ def asserts(function: ast.FunctionDef, helpers: set[str]) -> bool:
     return any(isinstance(node, ast.Assert) for node in ast.walk(function)) or any(
         name.startswith(ASSERTING)
         or name in OF_PYTEST | helpers
-        or any(ast.unparse(keyword) == "check=True" for keyword in call.keywords)
+        or any(keyword.arg == "check" and ast.unparse(keyword.value) == "True" for keyword in call.keywords)
         for name, call in calls_of(function)
     )
 
@@ -79,3 +89,42 @@ def test_c(): idle()
 """
     assert asserting_nothing(ast.parse(source), {"helpers": {"expect"}}) == ["test_c"]
     assert asserting_nothing(ast.parse(source), {}) == ["test_b", "test_c"]
+
+
+def private_names(tree: ast.AST) -> list[str]:
+    """Private names of others: attributes of something else than ``self``, imports, and what is replaced by name."""
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            owner = node.value.func if isinstance(node.value, ast.Call) else node.value
+            if not (isinstance(owner, ast.Name) and owner.id in ("self", "cls", "super")):
+                found.append(node.attr)
+        elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("fastrl._native"):
+            found += [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+        elif isinstance(node, ast.Call) and name_of(node.func).endswith(("attr", "setitem")):
+            texts = [each.value for each in node.args[:2] if isinstance(each, ast.Constant)]
+            found += [text.rpartition(".")[2] for text in texts if isinstance(text, str)]
+    return sorted(
+        {name for name in found if re.fullmatch(r"_(?!_).+", name) is not None and name not in PUBLIC}
+    )
+
+
+def test_tests_read_nothing_private() -> None:
+    found = {
+        str(file.relative_to(FOLDER)): names
+        for file in FOLDER.rglob("*.py")
+        if (names := private_names(ast.parse(file.read_text(encoding="utf-8"))))
+    }
+    assert found == NEEDED
+
+
+def test_private_names_are_found() -> None:
+    source = """
+from fastrl.a import _b
+from fastrl.c._d import e
+from fastrl._native import _rust
+self._own, super()._own, self.other._f, g()._h, os._exit, __file__.__len__
+monkeypatch.setattr(x, "_i", 1)
+monkeypatch.setattr("fastrl.a._j", 1)
+"""
+    assert private_names(ast.parse(source)) == ["_b", "_d", "_f", "_h", "_i", "_j"]

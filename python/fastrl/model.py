@@ -162,12 +162,12 @@ class Model:
         self._start(task, settings_of_run, trainer)
 
     def _start(self, task: Task, settings: Any, trainer: Training) -> None:
-        self._task, self._settings = task, settings
+        self.task, self._settings = task, settings
         # The run directory that the newest checkpoint of the model lies in; None: it lies in none.
         self._directory: Path | None = None
         self._rows: list[dict[str, float]] = []
         self._summary: Summary | None = None
-        self._trainer = trainer
+        self.trainer = trainer
         self._predictor: Predictor | None = None
 
     @property
@@ -176,9 +176,9 @@ class Model:
         return to_tree(self._settings)
 
     @property
-    def _stage_settings(self) -> Any:
+    def stage_settings(self) -> Any:
         """The settings of the stage of the run that the policy is of."""
-        return stage_of(self._settings, self._trainer.stage).settings
+        return stage_of(self._settings, self.trainer.stage).settings
 
     @property
     def metrics(self) -> list[dict[str, float]]:
@@ -188,14 +188,14 @@ class Model:
     @property
     def steps(self) -> int:
         """Environment steps that it has learned from."""
-        return self._trainer.steps
+        return self.trainer.steps
 
     @property
     def env_spec(self) -> EnvSpec:
         """Specification of one environment as `predict` knows it: ``model.env_spec.make()`` gives observations that
         `predict` takes, and takes its actions. Games that show images stack their newest frames, uint8 [h, w, stack],
         the newest last."""
-        return self._task.play_spec(self._stage_settings)
+        return self.task.play_spec(self.stage_settings)
 
     @property
     def summary(self) -> Summary | None:
@@ -248,7 +248,7 @@ class Model:
         console = _console(progress)
         with contextlib.ExitStack() as stack:
             directory = None if run_dir is None else stack.enter_context(self._open(Path(run_dir)))
-            task, before = self._task, self._trainer
+            task, before = self.task, self.trainer
             if ranks > 1:
                 state = before.state_dict() if before.steps else None
                 task = task.with_ranks(
@@ -282,14 +282,14 @@ class Model:
         config_type = type(self._settings)
         given = {"total_timesteps": total_timesteps, "total_episodes": total_episodes}
         goals = by_keyword(config_type, "run", {key: goal for key, goal in given.items() if goal is not None})
-        if not goals and self._trainer.is_done():
-            goal, unit = self._trainer.goal
+        if not goals and self.trainer.is_done():
+            goal, unit = self.trainer.goal
             raise ConfigError(
                 f"learn: the goal of the settings, {goal:,} {unit}, is reached; say how many more: learn(100_000)"
             )
-        done = {"run.total_timesteps": self._trainer.steps, "run.total_episodes": self._trainer.episodes}
+        done = {"run.total_timesteps": self.trainer.steps, "run.total_episodes": self.trainer.episodes}
         # A run that has started has decided the settings that were left open.
-        own = saved_settings(self._trainer.header) if self._trainer.steps else to_tree(self._settings)
+        own = saved_settings(self.trainer.header) if self.trainer.steps else to_tree(self._settings)
         more = {key: goal + done[key] for key, goal in goals.items()}
         return build(config_type, check(config_type, own, "settings"), with_one_goal(more))
 
@@ -300,10 +300,10 @@ class Model:
             RunDirectoryError: another process trains there, or there is something else in it.
         """
         if path.resolve() != self._directory:
-            return new_directory(path, name_of(self._trainer))
+            return new_directory(path, name_of(self.trainer))
         directory = RunDirectory(path)
         directory.check_own()
-        Checkpoints(directory.checkpoints).drop_after(self._trainer.steps)
+        Checkpoints(directory.checkpoints).drop_after(self.trainer.steps)
         return directory
 
     def _for_ranks(self, ranks: int, settings: Any) -> Any:
@@ -314,15 +314,15 @@ class Model:
         """
         if not isinstance(ranks, int) or ranks < 1:
             raise ConfigError(f"learn: ranks should be a whole number from 1 on, got {ranks!r}")
-        source = getattr(self._trainer, "source", None)
+        source = getattr(self.trainer, "source", None)
         if isinstance(source, MinibatchSource) and source.minibatches.replay is not None:
             raise ConfigError(
                 f"learn: ranks={ranks} cannot continue with the replay in this process: leave it out"
             )
         settings = Ranks(0, ranks).settle(settings)
         # Mistakes show here, before any process starts.
-        self._task.with_ranks(Ranks(0, ranks)).make_trainer(
-            settings, Console(quiet=True), stage=self._trainer.stage
+        self.task.with_ranks(Ranks(0, ranks)).make_trainer(
+            settings, Console(quiet=True), stage=self.trainer.stage
         )
         return settings
 
@@ -330,7 +330,7 @@ class Model:
         self, task: Task, settings: Any, callbacks: Sequence[Callback], console: Console
     ) -> Training:
         """A trainer that continues from the state of this model."""
-        before = self._trainer
+        before = self.trainer
         trainer = task.make_trainer(settings, console, stage=before.stage)
         trainer.callbacks.extend(callbacks)
         if before.steps:
@@ -341,7 +341,7 @@ class Model:
         return trainer
 
     def _keep(self, trainer: Training, directory: RunDirectory | None) -> None:
-        self._trainer, self._predictor = trainer, None
+        self.trainer, self._predictor = trainer, None
         self._directory = None if directory is None else directory.path.resolve()
 
     def evaluate(self, episodes: int = 20, *, seed: int = 0, **options: Any) -> tuple[float, float]:
@@ -360,9 +360,9 @@ class Model:
         """
         if episodes < 1:
             raise ConfigError(f"evaluate: episodes should be at least 1, got {episodes}")
-        scores = self._task.evaluate(
-            self._trainer.policy_checkpoint(),
-            self._task.resolve_defaults(self._stage_settings),
+        scores = self.task.evaluate(
+            self.trainer.policy_checkpoint(),
+            self.task.resolve_defaults(self.stage_settings),
             episodes=episodes,
             seed=seed,
             advance=lambda done: None,
@@ -401,7 +401,7 @@ class Model:
         return self._predictor.predict(obs, state, deterministic, action_masks)
 
     def _make_predictor(self) -> Predictor:
-        trainer, seed = self._trainer, self._settings.run.seed
+        trainer, seed = self.trainer, self._settings.run.seed
         state = trainer.policy_checkpoint()
         spaces = None
         if isinstance(trainer, Trainer):
@@ -413,9 +413,9 @@ class Model:
                 return TeamPredictor(team, source.problem(1, 0, "cpu").obs_dim, seed)
             if isinstance(source, RolloutSource):
                 spaces = source.obs_space, source.action_rows.space
-        own = self._stage_settings
-        spaces = spaces or self._task.play_spaces(own)
-        return self._task.make_predictor(state, own, spaces, seed=seed)
+        own = self.stage_settings
+        spaces = spaces or self.task.play_spaces(own)
+        return self.task.make_predictor(state, own, spaces, seed=seed)
 
     def save(self, path: str | Path) -> None:
         """Writes a checkpoint, from which `load` and ``fastrl train --resume`` continue.
@@ -424,10 +424,10 @@ class Model:
             path: of the file; its folders are made.
         """
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        save_checkpoint(path, self._trainer.state_dict())
+        save_checkpoint(path, self.trainer.state_dict())
 
     def __repr__(self) -> str:
-        return f"<{self._trainer.algorithm_name} on {self._trainer.env_id}, {self.steps:,} steps>"
+        return f"<{self.trainer.algorithm_name} on {self.trainer.env_id}, {self.steps:,} steps>"
 
 
 def load(

@@ -58,7 +58,7 @@ def fill(ppo, seed=0, distinct=None):
         taken = rollout.actions.reshape(*rollout.actions.shape[:2], -1)
         np.put_along_axis(rollout.masks[:-1], taken + starts, True, -1)
     rollout.find_groups()
-    rollout.log_probs[:] = ppo._log_probs() + 0.2 * rng.normal(size=rollout.log_probs.shape)
+    rollout.log_probs[:] = ppo.log_probs() + 0.2 * rng.normal(size=rollout.log_probs.shape)
     ppo.steps += len(rollout)
 
 
@@ -172,7 +172,7 @@ class TestAgainstPyTorch:
 
     def test_async_ppo_has_it(self):
         problem = Problem(Box(-1, 1, (2,), np.float32), Discrete(2), 2, 100)
-        assert AsyncPPO(AsyncPPOConfig(), problem)._compiled_update is not None
+        assert AsyncPPO(AsyncPPOConfig(), problem).compiled_update is not None
 
 
 @pytest.mark.parametrize("kind", ["discrete", "box"])
@@ -207,18 +207,18 @@ class TestChoice:
             ValueError, match=r"update_backend compiled is for separate perceptrons.*set update_backend"
         ):
             learner("compiled", **config)
-        assert learner("auto", **config)._compiled_update is None
+        assert learner("auto", **config).compiled_update is None
 
     def test_of_half_precision(self):
         with pytest.raises(
             ValueError, match="update_backend compiled is for precision fp32: set update_backend"
         ):
             learner("compiled", precision="bf16")
-        assert learner("auto", precision="bf16")._compiled_update is None
+        assert learner("auto", precision="bf16").compiled_update is None
 
     def test_auto_and_torch(self):
-        assert learner("auto")._compiled_update is not None
-        assert learner("torch")._compiled_update is None
+        assert learner("auto").compiled_update is not None
+        assert learner("torch").compiled_update is None
 
 
 def arrays(samples=4, obs_dim=2, width=3):
@@ -381,8 +381,8 @@ def test_critic_alone_learns_during_its_warmup(backend, kind, normalize_advantag
     # Then all is as in a run that starts with these weights: the optimiser has no steps of the warm-up.
     plain.policy.load_state_dict(ppo.policy.state_dict())
     plain.steps, ppo.total_timesteps = ppo.steps, plain.total_timesteps
-    plain._shuffling.set_state(ppo._shuffling.get_state())
-    plain._return_scale.load_state_dict(ppo._return_scale.state_dict())
+    own, others = plain.state_dict(), ppo.state_dict()
+    plain.load_state_dict(own | {key: others[key] for key in ("generators", "return_scale")})
     fill(ppo)
     fill(plain)
     assert vars(ppo.learn(Stopwatch())) == vars(plain.learn(Stopwatch()))

@@ -329,10 +329,10 @@ class TestPrecision:
     def test_a_gradient_that_overflows_is_left_out(self):
         dqn = learner(precision="fp16", huber=None, max_grad_norm=None)
         before = dqn.explorer.parameters.detach().clone()
-        scale = dqn._optimizer._scaler.get_scale()
+        scale = dqn.state_dict()["optimizer"]["scaler"]["scale"]
         dqn.update(batch_of(rewards=torch.full((8,), 3e4)), WATCH)
         assert torch.equal(dqn.explorer.parameters.detach(), before)
-        assert dqn._optimizer._scaler.get_scale() < scale
+        assert dqn.state_dict()["optimizer"]["scaler"]["scale"] < scale
         assert dqn.metrics()["grad_norm"] == 0
 
     def test_cpus_use_float32_unless_told(self):

@@ -42,7 +42,7 @@ def test_the_gradients_of_a_step_are_those_of_autograd(actions: Any) -> None:
     parameters = [*iql.value.parameters(), *iql.policy.parameters()]
     expected = torch.autograd.grad(value_loss + loss, parameters)
     with torch.no_grad():
-        found = iql._learn_policy(batch.obs, batch.actions, None, None, 1.0)
+        found = iql.learn_policy(batch.obs, batch.actions, None, None, 1.0)
     torch.testing.assert_close(
         found, tuple(each.detach() for each in (loss, value_loss, values.mean(), weights.mean()))
     )
@@ -52,9 +52,9 @@ def test_the_gradients_of_a_step_are_those_of_autograd(actions: Any) -> None:
 
 def test_targets_are_the_value_of_the_next_observation() -> None:
     iql, batch = learner(), batch_of()
-    draws = iql._draw_for_targets(6)
+    draws = iql.draw_for_targets(6)
     with torch.no_grad():
-        found = iql._next_values(batch.next_obs, None, draws)
+        found = iql.next_values(batch.next_obs, None, draws)
         torch.testing.assert_close(found, iql.value.values(batch.next_obs)[0, :, 0])
 
 

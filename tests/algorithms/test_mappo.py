@@ -239,7 +239,7 @@ class TestEnds:
             normalize_advantages="none",
             num_steps=9,
         )
-        for trained in run.learner._critics.optimizers.values():
+        for trained in run.learner.critics.optimizers.values():
             last = trained.network.body[-1]
             last.weight.data.zero_()
             last.bias.data.fill_(1)
@@ -258,7 +258,7 @@ class TestEnds:
         run.collect()
         run.learner.load_rollout(run.learner.rollout, Stopwatch())
         rollout = run.learner.rollout
-        network = next(iter(run.learner._critics.optimizers.values())).network
+        network = next(iter(run.learner.critics.optimizers.values())).network
         cut_off = rollout.cut_off()
         assert cut_off.any() and np.isclose(rollout.final_obs[cut_off][:, 1], 1).all()
         for t, row in np.argwhere(cut_off):
@@ -290,7 +290,7 @@ class TestRatio:
     def test_chunks_add_up_to_their_minibatch(self, monkeypatch):
         vectors = []
         for chunk in (7, 100_000):
-            monkeypatch.setattr("fastrl.networks.multi_agent._CHUNK", chunk)
+            monkeypatch.setattr("fastrl.networks.multi_agent.CHUNK", chunk)
             env = TeamEnv(8, 3)
             run = mappo_for(env, minibatch_size=100)
             run.train(1)
@@ -430,7 +430,7 @@ class TestNotFinite:
     def test_parameters(self, kind):
         env = TeamEnv(4, 3)
         run = mappo_for(env)
-        group = run.learner._actors if kind == "policy" else run.learner._critics.optimizers
+        group = run.learner.actors if kind == "policy" else run.learner.critics.optimizers
         next(iter(group.values())).vector.data[0] = torch.nan
         with pytest.raises(FloatingPointError, match=f"the {kind} '.*' is not finite .* after 0 steps"):
             run.train(1)

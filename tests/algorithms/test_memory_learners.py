@@ -248,7 +248,7 @@ def test_minibatches_are_whole_sequences(unit: str) -> None:
     learner = learner_of(PPO, "gru", minibatch_size=30, num_epochs=2)
     fragments = Play(learner, unit).next()
     learner.load_rollout(fragments, Stopwatch())
-    batches = [drawn.take(Shard(0, slice(None))) for drawn in learner._minibatches()]
+    batches = [drawn.take(Shard(0, slice(None))) for drawn in learner.minibatches()]
     total = sum(len(each) for each in fragments)
     sizes = [len(batch.actions) for batch in batches]
     assert sum(sizes) == 2 * total and max(sizes) <= 30

@@ -43,7 +43,7 @@ def plain_loss(logits, values, batch, clip_range, value_clip, value_coef, entrop
 
 def whole_minibatches(ppo):
     """The minibatches of an update without shards."""
-    for drawn in ppo._minibatches():
+    for drawn in ppo.minibatches():
         batch = drawn.take(Shard(0, slice(0, drawn.size)))
         assert len(batch.actions) == drawn.size
         yield batch

@@ -38,10 +38,10 @@ def test_learns_to_the_known_optimum(critic, box):
 @pytest.mark.parametrize("box", [False, True])
 def test_its_step_is_along_the_policy_gradient(box, monkeypatch):
     """Of the mean over living agents of log pi(a) (return - baseline), in chunks."""
-    monkeypatch.setattr("fastrl.networks.multi_agent._CHUNK", 37)
+    monkeypatch.setattr("fastrl.networks.multi_agent.CHUNK", 37)
     env = TeamEnv(8, 3, box=box)
     run = reinforce_for(env, entropy_coef=0.0, normalize_advantages="none", max_grad_norm=1e9)
-    trained = run.learner._actors["shared"]
+    trained = run.learner.actors["shared"]
     seen = []
     step = trained.step
     monkeypatch.setattr(trained, "step", lambda *args: seen.append(trained.gradient.clone()) or step(*args))
@@ -67,7 +67,7 @@ def test_returns_are_whole():
     run = reinforce_for(
         env, gamma=1.0, num_steps=4, normalize_rewards=False, normalize_advantages="none", critic="own"
     )
-    for trained in run.learner._critics.optimizers.values():
+    for trained in run.learner.critics.optimizers.values():
         trained.vector.data.zero_()
     run.collect()
     run.update()
@@ -95,15 +95,15 @@ def test_resumes_to_the_bit():
     other_env.load_state(env_state)
     other.load_state_dict(torch.load(buffer, weights_only=True))
     assert other.train(2)[1] == expected
-    for name, vector in ((n, t.vector) for n, t in whole.learner._actors.items()):
-        assert torch.equal(other.learner._actors[name].vector, vector)
+    for name, vector in ((n, t.vector) for n, t in whole.learner.actors.items()):
+        assert torch.equal(other.learner.actors[name].vector, vector)
 
 
 def test_a_policy_that_never_acts_takes_no_step():
     env = TeamEnv(4, 2)
     env.set_difficulty(num_agents=1)
     run = reinforce_for(env, share=False, critic="own")
-    before = run.learner._actors["agent1"].vector.detach().clone()
+    before = run.learner.actors["agent1"].vector.detach().clone()
     _, rows = run.train(2)
     assert rows[-1]["gradient_steps"] == 1
-    assert torch.equal(run.learner._actors["agent1"].vector, before)
+    assert torch.equal(run.learner.actors["agent1"].vector, before)

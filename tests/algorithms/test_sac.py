@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from torch.nn.utils import parameters_to_vector
 
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.sac import SAC, squashed, squashed_gradient
@@ -100,7 +101,7 @@ def test_the_policys_gradient_is_that_of_autograd() -> None:
 def test_the_gradients_of_a_step_are_those_of_autograd(actions: Any, value: str) -> None:
     sac, batch = learner(actions=actions, policy_value=value, temperature=0.7), batch_of(actions=actions)
     outputs, noise = sac.policy(batch.obs), torch.randn(6, 2)
-    log_temperature = sac._log_temperature
+    log_temperature = sac.log_temperature
     if isinstance(actions, Discrete):
         values = sac.critics.values(batch.obs)
         log_probs = torch.log_softmax(outputs, -1)
@@ -115,7 +116,7 @@ def test_the_gradients_of_a_step_are_those_of_autograd(actions: Any, value: str)
     parameters = list(sac.policy.parameters())
     expected = torch.autograd.grad(loss, parameters)
     with torch.no_grad():
-        found, found_entropy, _ = sac._learn_policy(
+        found, found_entropy, _ = sac.learn_policy(
             batch.obs, batch.actions, None, None if isinstance(actions, Discrete) else noise, 1.0
         )
     torch.testing.assert_close((found, found_entropy), (loss.detach(), entropy.detach()))
@@ -222,7 +223,7 @@ def test_the_gradient_of_td3s_policy_is_that_of_autograd() -> None:
     parameters = list(algorithm.policy.parameters())
     expected = torch.autograd.grad(-values[0].mean(), parameters)
     with torch.no_grad():
-        (loss,) = algorithm._learn_policy(batch.obs, batch.actions, None, None, 1.0)
+        (loss,) = algorithm.learn_policy(batch.obs, batch.actions, None, None, 1.0)
     torch.testing.assert_close(loss, -values[0].detach().mean())
     for parameter, gradient in zip(parameters, expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
@@ -307,13 +308,17 @@ def assert_same(a: Any, b: Any) -> None:
 @pytest.mark.parametrize("make", [learner, td3])
 def test_the_learning_rate_moves_to_its_end(make: Any) -> None:
     algorithm = make(final_learning_rate=0.0, learning_rate=1e-2, policy_every=1)
+
+    def bits() -> list[torch.Tensor]:
+        networks = (algorithm.critics, algorithm.policy)
+        return [parameters_to_vector(each.parameters()).detach() for each in networks]
+
     sizes = []
     for steps in (0, 50, 100):
-        before = algorithm._critic_vector.detach().clone(), algorithm._policy_vector.detach().clone()
+        before = bits()
         algorithm.steps = steps
         algorithm.update(batch_of(), WATCH)
-        after = algorithm._critic_vector.detach(), algorithm._policy_vector.detach()
-        sizes.append([float((b - a).abs().max()) for a, b in zip(before, after, strict=True)])
+        sizes.append([float((b - a).abs().max()) for a, b in zip(before, bits(), strict=True)])
     # Adam's steps are about as large as the learning rate.
     np.testing.assert_allclose(sizes, [[1e-2] * 2, [5e-3] * 2, [0] * 2], rtol=0.3)
 
@@ -382,7 +387,7 @@ def test_gradient_steps_are_counted_per_environment_step(num_envs: int) -> None:
         device="cpu",
     )
     model.learn(36)
-    learned: Any = model._trainer
+    learned: Any = model.trainer
     assert (learned.steps, learned.algorithm.updates) == (36, 15)
 
 

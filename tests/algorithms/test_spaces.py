@@ -127,8 +127,7 @@ def test_resumes_exactly(kind, env, settings):
     """The state of a learner makes another one learn the same from the same experience."""
     run = Run(kind, env, **QUICK, **settings).update(2)
     state = copy.deepcopy(run.algorithm.state_dict())
-    again = Run(kind, env, seed=1, **QUICK, **settings)
-    again.algorithm._seed = run.algorithm._seed
+    again = Run(kind, env, **QUICK, **settings).update(1)
     again.algorithm.check_state(again.algorithm.config, state)
     again.algorithm.load_state_dict(state)
     fragments = run.collector.collect()
@@ -243,7 +242,7 @@ def test_rollouts_of_images_stay_bytes():
     run = Run("ppo", CARDS, **QUICK).update()
     assert run.algorithm.rollout.obs.dtype == np.uint8
     assert run.algorithm.rollout.distinct_obs().base is not None
-    drawn = next(run.algorithm._minibatches())
+    drawn = next(run.algorithm.minibatches())
     batch = drawn.take(Shard(0, slice(0, drawn.size)))
     assert batch.obs.dtype == torch.uint8
 
@@ -260,7 +259,7 @@ def test_impala_has_few_images_as_floats_at_a_time(settings, monkeypatch):
         return decode(decoder, rows)
 
     monkeypatch.setattr(Decoder, "forward", counted)
-    monkeypatch.setitem(policy_network._PASS_ROWS, "cpu", 40)
+    monkeypatch.setitem(policy_network.PASS_ROWS, "cpu", 40)
     parted = Run("impala", CARDS, **QUICK, **settings).update(3)
     assert max(seen) == 20
     assert parted.algorithm.metrics() == pytest.approx(whole.algorithm.metrics(), rel=1e-3, abs=1e-5)

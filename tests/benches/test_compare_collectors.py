@@ -164,11 +164,11 @@ def test_bursts_are_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, collector = plan_for(Setting(QUICK), 4), Bursts(clock)
     weights = np.zeros(0, np.float32)
     for _ in range(5):
-        episodes, steps = compare_collectors._drain(collector, plan, weights, 0.13)  # type: ignore[arg-type]
+        episodes, steps = compare_collectors.drain(collector, plan, weights, 0.13)  # type: ignore[arg-type]
         assert episodes > 0 and episodes % 4 == 0 and steps == 10 * episodes
         assert collector.waiting == []
     collector = Bursts(clock)
-    compare_collectors._drain(collector, plan, weights, 1.25)  # type: ignore[arg-type]
+    compare_collectors.drain(collector, plan, weights, 1.25)  # type: ignore[arg-type]
     assert collector.published >= 1, "after each update's worth, 40 episodes"
 
 

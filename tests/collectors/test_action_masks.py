@@ -36,9 +36,9 @@ class Masked(Noise):
         super().__init__()
         self.how = how
         if how in ("method", "short", "none", "method first"):
-            self.action_masks = self._allowed
+            self.action_masks = self.allowed
 
-    def _allowed(self) -> Any:
+    def allowed(self) -> Any:
         if self.how == "short":
             return [True]
         mask = np.zeros(3, np.bool_)
@@ -48,7 +48,7 @@ class Masked(Noise):
 
     def _info(self) -> dict[str, Any]:
         gives = self.how == "info" or (self.how == "info first" and self.left)
-        return {"action_mask": self._allowed().astype(np.int8)} if gives else {}
+        return {"action_mask": self.allowed().astype(np.int8)} if gives else {}
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         obs, _ = super().reset(seed=seed)
@@ -56,7 +56,7 @@ class Masked(Noise):
         return obs, {"offset": self.offset, "both": -1.0, **self._info()}
 
     def step(self, action: Any) -> Any:
-        assert self.how == "none" or self._allowed()[action]
+        assert self.how == "none" or self.allowed()[action]
         obs, reward, terminated, truncated, _ = super().step(action)
         info = {"left": self.left, "both": reward} if terminated or truncated else {"both": 5.0}
         return obs, reward, terminated, truncated, info | self._info()
@@ -70,7 +70,7 @@ class Wrapped(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def action_masks(self) -> Any:
         env: Any = self.unwrapped
-        return env._allowed()
+        return env.allowed()
 
 
 def plan(unit: Any, env: Any = Masked, info: tuple[str, ...] = (), **options: Any) -> Plan:

@@ -122,11 +122,11 @@ def test_who_has_answered_in_time_is_not_ended_though_the_learner_was_busy(
         plan("episodes", sleep=0.005), n_workers=1, task_timeout=TIMEOUT, max_pending=2
     ) as collector:
         collector.publish(chooser(0.0))
-        (worker,) = collector._workers
+        (worker,) = collector.workers
         assert collector.take(TIMEOUT) is not None
         while not worker.tasks:  # both of its tasks were done before the learner looked
             assert collector.take(TIMEOUT) is not None
-        wait_until(lambda: collector._done.qsize() == len(worker.tasks))
+        wait_until(lambda: collector.replies.qsize() == len(worker.tasks))
         passed = 2 * TIMEOUT
         for _ in range(6):
             assert collector.take(TIMEOUT) is not None
@@ -138,7 +138,7 @@ def test_who_has_answered_in_time_is_not_ended_though_the_learner_was_busy(
 def test_what_goes_wrong_costs_its_task_only(
     unit: Any, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor_worker, "_DUMP_GRACE_S", TIMEOUT)
+    monkeypatch.setattr(executor_worker, "DUMP_GRACE_S", TIMEOUT)
     # Only a test of hanging has a short timeout: on a slow machine it would be mistaken for a hang.
     timeout = 1.0 if what == "hang" else TIMEOUT
     share = 0.03 if unit == "steps" else 0.06
@@ -194,7 +194,7 @@ def test_what_goes_wrong_costs_its_task_only(
 def test_repeated_failure_stops_the_run(
     unit: Any, what: str, cause: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor_worker, "_DUMP_GRACE_S", TIMEOUT)
+    monkeypatch.setattr(executor_worker, "DUMP_GRACE_S", TIMEOUT)
     broken = plan(unit, Broken, share=0.1, what=what)
     timeout = 2.0 if what == "hang" else TIMEOUT
     with ExecutorCollector(broken, n_workers=2, task_timeout=timeout) as collector:

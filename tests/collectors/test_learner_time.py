@@ -52,12 +52,12 @@ def test_it_ends_with_a_visit_that_fails() -> None:
 
 
 def test_old_visits_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learner_time, "_WAITS", 4)
+    monkeypatch.setattr(learner_time, "WAITS", 4)
     drawn = random.Random(0)
     moments = list(itertools.accumulate(drawn.random() for _ in range(200)))
     visits = list(zip(moments[::2], moments[1::2], strict=True))
     made = after_waits(*visits)
-    assert len(made._at) <= 16
+    assert len(made.moments) <= 16
     gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(visits[-4:])]
     assert made.between(visits[-4][0], visits[-1][1]) == pytest.approx(sum(gaps))
     assert made.between(0.0, visits[-1][1]) >= sum(gaps)

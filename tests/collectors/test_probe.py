@@ -38,7 +38,7 @@ class Timed(Noise):
 
 def test_times_are_those_of_steps_and_resets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "perf_counter", lambda: Timed.now)
-    found = module._measure(plan(env=Timed))
+    found = module.measure(plan(env=Timed))
     # Episodes have 1 to 9 steps.
     assert 0.004 + 0.002 / 9 < found.step_seconds < 0.004 + 0.002
     assert found.unevenness == pytest.approx(1)

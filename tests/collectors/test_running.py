@@ -232,7 +232,7 @@ def test_of_long_episodes_no_actions_are_kept(monkeypatch: pytest.MonkeyPatch) -
             collector.collect()
             found.append([len(each.actions) for each in collector.state_dict()["running"].values()])
             # Memory is bounded, too.
-            assert collector._running._steps <= 20 + same.num_steps
+            assert collector.running_episodes.steps <= 20 + same.num_steps
     assert found == [[7] * 5, [14] * 5, [], [], [5] * 5]
 
 

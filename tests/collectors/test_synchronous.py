@@ -149,7 +149,7 @@ def test_episodes_are_those_of_the_sequential_collector(
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
 def test_an_end_costs_no_round_of_its_own(unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
     with sync(plan_of(Walk, unit, num_envs=2)) as collector:
-        backend = collector._runner.backend
+        backend = collector.runner.backend
         resets, reset = [], backend.reset
         monkeypatch.setattr(
             backend, "reset", lambda obs, mask: (resets.append(mask.copy()), reset(obs, mask))
@@ -190,9 +190,9 @@ def test_taken_fragments_are_the_callers_and_bounded(make: Any, unit: Unit) -> N
     plan = plan_of("fastrl/Cage2-v0", unit, episode_length=9)
     with SequentialCollector(plan) as reference, make(plan, max_pending=3) as collector:
         kept = [collector.take() for _ in range(9)]
-        wait_until(lambda: len(collector._background._ready) >= 3)
+        wait_until(lambda: len(collector.background.ready) >= 3)
         time.sleep(0.1)
-        assert len(collector._background._ready) == 3
+        assert len(collector.background.ready) == 3
         if unit == "episodes":
             kept.sort(key=lambda fragment: int(fragment.episodes[0, 1]))
             expect_same(reference.collect()[:9], kept)

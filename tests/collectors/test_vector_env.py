@@ -52,12 +52,12 @@ class Count(gymnasium.Env[Any, Any]):
         self.episode, self.masks = first - 1, masks
         self.seeds: list[int | None] = []
 
-    def _allowed(self) -> Any:
+    def allowed(self) -> Any:
         return allowed(self.episode, self.count)
 
     def _result(self, action: Any) -> Any:
         obs = {"where": np.array([self.episode, self.count], np.float64), "action": action}
-        info: dict[str, Any] = {"action_mask": self._allowed()} if self.masks else {}
+        info: dict[str, Any] = {"action_mask": self.allowed()} if self.masks else {}
         return obs, info | {"count": self.count}
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -71,7 +71,7 @@ class Count(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         assert self.action_space.contains(action)
         if self.masks:
-            assert self._allowed()[np.array([0, 3]) + action - [1, 0]].all()
+            assert self.allowed()[np.array([0, 3]) + action - [1, 0]].all()
         self.count += 1
         over = self.count >= 2 + self.episode % 5
         even = self.episode % 2 == 0

@@ -230,8 +230,6 @@ def test_invalid_options_are_refused():
     many = CoopVectorEnv(2)
     with pytest.raises(TypeError, match="env: expected a NativeVectorEnv, got CoopVectorEnv"):
         AsyncNativeVectorEnv(many)
-    with pytest.raises(ValueError, match="one agent each"):
-        many._native.asynchronous(0, same_step=True)
     many.reset()
     taken = Cage2VectorEnv(2)
     AsyncNativeVectorEnv(taken).close()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -180,13 +181,13 @@ def test_it_has_the_methods_of_cyborgs_agents(
     assert all(type(action) is int for action in first)
     # Its base is CybORG's class of agents where there is one.
     base = type("BaseAgent", (), {})
-    monkeypatch.setattr(adapter, "_quietly", lambda name: type("module", (), {"BaseAgent": base}))
-    assert adapter._base_agent() is base
+    monkeypatch.setattr(adapter.importlib, "import_module", lambda name: SimpleNamespace(BaseAgent=base))
+    assert adapter.base_agent() is base
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "CybORG", None)
     for name in [name for name in sys.modules if name.startswith("CybORG.")]:
         monkeypatch.delitem(sys.modules, name)
-    assert adapter._base_agent() is object
+    assert adapter.base_agent() is object
 
 
 def test_it_refuses_other_policies_and_wrappers(run_of: Callable[[str], Path]) -> None:

@@ -142,13 +142,13 @@ def test_an_action_outside_the_space_is_refused_before_the_step(walks: ProcessVe
     ],
 )
 def test_bounds_of_actions(space: Any, inside: list[Any], outside: list[Any]) -> None:
-    low, high = process_vector._bounds(space) or (0, 0)
+    low, high = process_vector.bounds(space) or (0, 0)
     for action in inside:
         assert space.contains(np.array(action, space.dtype))
         assert np.all((low <= np.array(action)) & (np.array(action) <= high))
     for action in outside:
         assert not np.all((low <= np.array(action)) & (np.array(action) <= high))
-    assert process_vector._bounds(Box(-1, 1, (2,), np.float32)) is None
+    assert process_vector.bounds(Box(-1, 1, (2,), np.float32)) is None
 
 
 def test_infos_agree_with_gymnasium(walks: ProcessVectorEnv) -> None:
@@ -285,7 +285,7 @@ def one_dies(fault: str, cause: str, traceback: str) -> bool:
         assert obs.tolist() == [[3, 2], [4, 2], [4, 1], [5, 1]]
         with pytest.raises(RuntimeError, match=cause):
             env.step_into(actions, obs, rewards, terminations, truncations)
-        env._step_timeout = None
+        env.step_timeout = None
         env.restart()
         with pytest.raises(ResetNeeded, match="environment 2 has to be reset"):
             env.step(actions)

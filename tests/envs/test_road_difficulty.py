@@ -28,7 +28,7 @@ def played(env: MultiAgentVectorEnv, steps: int = 8) -> list[tuple[Any, ...]]:
 
 
 def vehicles(env: MultiAgentVectorEnv, index: int) -> int:
-    return len(env._native.vehicles(index)["x"])
+    return len(env.vehicles(index)["x"])
 
 
 @pytest.mark.parametrize("id", IDS)

@@ -88,7 +88,7 @@ def test_several_agents_have_tuples() -> None:
     available = env.unwrapped.get_available_actions()  # type: ignore[attr-defined]
     assert (1, 1, 1) in available and all(len(action) == 3 for action in available)
     with pytest.raises(TypeError, match="a tuple of 3"):
-        env.unwrapped._vector.step(np.array([[1, 1, 1]]))  # type: ignore[attr-defined]
+        env.unwrapped.vector.step(np.array([[1, 1, 1]]))  # type: ignore[attr-defined]
     own = gymnasium.make(CROSSING.replace("v0", "v1"))
     own.reset(seed=1)
     _, rewards, ends, truncated, _ = own.step((1, 1))
@@ -122,7 +122,7 @@ def test_several_agents_drive_where_highway_env_has_one(name: str, agents: int) 
     _, alive = env.reset(seed=0)
     assert alive.shape == (16, agents) and alive.all()
     for k in range(16):
-        vehicles = env._native.vehicles(k)
+        vehicles = env.vehicles(k)
         assert sorted(vehicles["agent"][vehicles["agent"] >= 0]) == list(range(agents))
         assert not vehicles["crashed"].any()
     rng = np.random.default_rng(0)
@@ -146,7 +146,7 @@ def test_agents_take_the_places_of_traffic(name: str) -> None:
     alone.reset(seed=5)
     together.reset(seed=5)
     for k in range(8):
-        one, all_of_them = alone._native.vehicles(k), together._native.vehicles(k)
+        one, all_of_them = alone.vehicles(k), together.vehicles(k)
         if name == "merge-v0":
             np.testing.assert_array_equal(one["x"], all_of_them["x"])
             np.testing.assert_array_equal(one["y"], all_of_them["y"])
@@ -167,7 +167,7 @@ def test_agents_of_a_racetrack_start_on_it_and_end_one_by_one(name: str) -> None
     obs, alive = env.reset(seed=0)
     assert obs.shape == (32, 4, 2 * 12 * 12) and alive.all()
     for k in range(32):
-        vehicles = env._native.vehicles(k)
+        vehicles = env.vehicles(k)
         places = np.stack([vehicles["x"], vehicles["y"]], axis=1)
         apart = np.linalg.norm(places[:, None] - places[None], axis=2) + 100 * np.eye(4)
         assert apart.min() >= 20 and vehicles["agent"].tolist() == [0, 1, 2, 3]

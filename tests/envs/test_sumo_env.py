@@ -88,7 +88,7 @@ def test_vehicles_stay_on_the_roads(path: Path, count: int) -> None:
             last[k] = None if terminated[k] else now
             crashed += int(now["crashed"].sum())
             for i in np.flatnonzero(~now["crashed"]):
-                lateral = abs(env._roads.lanes_at(now["x"][i], now["y"][i])[now["lane"][i]][5][1])
+                lateral = abs(env.roads.lanes_at(now["x"][i], now["y"][i])[now["lane"][i]][5][1])
                 assert lateral < 5, f"{env.lane_indices()[now['lane'][i]]}: {lateral:.1f} m beside it"
             if before is None:
                 continue
@@ -112,8 +112,7 @@ def test_vehicles_do_not_overlap_where_they_begin(seed: int, path: Path, agents:
     config = {"vehicles_count": count, "controlled_vehicles": agents}
     env = make_multi("fastrl/road-v0", 1, net=path, config=config)
     env.reset(seed=seed)
-    native: Any = env._native
-    vehicles = native.vehicles(0)
+    vehicles = env.vehicles(0)
     assert (vehicles["agent"] >= 0).sum() == agents
     cos, sin = np.cos(vehicles["heading"]), np.sin(vehicles["heading"])
     dx = vehicles["x"][:, None] - vehicles["x"]
@@ -223,7 +222,6 @@ def test_every_environment_has_its_own_stream() -> None:
 def test_agents_arrive_one_by_one_and_leave_the_roads() -> None:
     config = {"controlled_vehicles": 4, "vehicles_count": 0, "duration": 300}
     env = make_multi("fastrl/road-v0", 16, config=config, autoreset_mode="disabled")
-    native: Any = env._native
     _, alive = env.reset(seed=0)
     assert alive.shape == (16, 4) and alive.all()
     left = arrived = 0
@@ -234,7 +232,7 @@ def test_agents_arrive_one_by_one_and_leave_the_roads() -> None:
         np.testing.assert_array_equal(alive, before & ~terminations & ~truncations)
         arrived += int((terminations & (rewards > 0.9)).sum())
         for k in np.flatnonzero(alive.any(axis=1)):
-            vehicles = native.vehicles(int(k))
+            vehicles = env.vehicles(int(k))
             assert sorted(vehicles["agent"].tolist()) == np.flatnonzero(alive[k]).tolist()
             left += int((~alive[k]).any())
         if not alive.any(axis=1).all():

@@ -90,7 +90,7 @@ def test_the_compiled_lanes_have_the_shapes_of_the_file(path: Path) -> None:
     """All points of a shape lie on the lane at their distance from its start; y is turned over."""
     network = from_sumo(path)
     env = SumoRoadVectorEnv(1, net=network, config={"vehicles_count": 0})
-    native = env._roads
+    native = env.roads
     assert env.lane_indices() == network.lane_indices
     across = {}
     for one in network.connections:

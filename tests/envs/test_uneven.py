@@ -57,7 +57,7 @@ def test_the_reward_is_for_the_sign():
 def test_durations_follow_the_distribution(distribution, largest):
     """The mean, and the duration of the slowest of eight, for which a barrier waits."""
     env = UnevenEnv(distribution=distribution)
-    drawn = env._draw(np.random.default_rng(1), 400_000)
+    drawn = env.draw(np.random.default_rng(1), 400_000)
     assert drawn.mean() == pytest.approx(1, rel=0.03)
     assert drawn.reshape(-1, 8).max(1).mean() == pytest.approx(largest, rel=0.05)
 

@@ -175,7 +175,7 @@ def test_greedy_actions_are_equal_on_100_000_observations(tmp_path: Path) -> Non
     assert (found.actions, found.different) == (100_000, 0)
     rows = np.random.default_rng(0).uniform(-2, 2, (10_000, 3)).astype(np.float32)
     with torch.no_grad():
-        expected = policy_from_state(model._trainer.policy_checkpoint()["policy"]).outputs(
+        expected = policy_from_state(model.trainer.policy_checkpoint()["policy"]).outputs(
             torch.from_numpy(rows)
         )
     assert np.abs(policy.outputs(rows) - expected.numpy()).max() < 1e-5
@@ -226,13 +226,13 @@ def test_episodes_of_a_team_are_those_of_its_policy_and_show_another_one(tmp_pat
         assert own.mean_return != other.mean_return
     # The mean return is that of an evaluation in the same episodes.
     seeds = [int(number) >> 1 for number in np.random.SeedSequence([0, 1]).generate_state(3)]
-    team = MultiAgentPolicy.from_state(models[0]._trainer.policy_checkpoint()["policy"])
+    team = MultiAgentPolicy.from_state(models[0].trainer.policy_checkpoint()["policy"])
     returns = [run_episodes(task.team_env(settings), team.act, [seed])["return_mean"][0] for seed in seeds]
     assert own.mean_return == pytest.approx(np.mean(returns))
 
 
 def _play(model: Any) -> tuple[Any, Any]:
-    return model._task, model._stage_settings
+    return model.task, model.stage_settings
 
 
 def test_frames_and_masks_are_played_from_the_command_line(

@@ -45,23 +45,23 @@ def test_int8_of_convolutions(
     accepted = "int8 was written" in printed
     assert accepted == (small.metadata.get("quantization") == "int8")
     # Outputs in other episodes than those of the calibration are near; of all images they need not be.
-    task, settings = (model := fastrl.load(run))._task, model._stage_settings
+    task, settings = (model := fastrl.load(run)).task, model.stage_settings
     found = quantize.quantize(plain, tmp_path / "other.onnx", task, settings, episodes=2)
     assert found.bytes < 0.4 * found.plain_bytes
     other = fastrl.runtime.load(tmp_path / "other.onnx")
     feeds: list[quantize.Feed] = []
-    quantize._returns(policy, task, settings, 3, [7], feeds)
-    both = [[each._run(["outputs"], feed)[0] for feed in feeds] for each in (other, policy)]
+    quantize.play_returns(policy, task, settings, 3, [7], feeds)
+    both = [[each.outputs(feed["obs"]) for feed in feeds] for each in (other, policy)]
     ours, theirs = map(np.array, both)
     assert np.abs(ours - theirs).max() > 0 and np.abs(ours - theirs).mean() < 0.1 * np.abs(theirs).mean()
     # A worse score: the plain file is written.
-    plays = quantize._returns
+    plays = quantize.play_returns
 
     def worse(policy: fastrl.runtime.Policy, *arguments: object) -> np.ndarray:
         returns = plays(policy, *arguments)  # type: ignore[arg-type]
         return returns - 100 if policy.metadata.get("quantization") else returns
 
-    monkeypatch.setattr(quantize, "_returns", worse)
+    monkeypatch.setattr(quantize, "play_returns", worse)
     refused = fastrl.export(run, out, quantize="int8", episodes=2)
     assert "int8 was refused" in str(refused.quantization)
     assert "quantization" not in fastrl.runtime.load(out).metadata
@@ -135,7 +135,7 @@ def test_int8_of_a_trained_network_is_written_or_refused(tmp_path: Path) -> None
     assert fastrl.runtime.load(out).metadata["quantization"] == "int8"
     # The channel that says least is 10,000 times as large, which the next layer takes back: the same policy, but one
     # range for all channels leaves nothing of the others in 8 bits.
-    net, env = model._trainer.algorithm.policy.own.module, Halves()
+    net, env = model.trainer.algorithm.policy.own.module, Halves()
     pictures = torch.from_numpy(np.stack([env.reset(seed=seed)[0] for seed in range(100)])).float()
     with torch.no_grad():
         largest = net.conv(pictures.permute(0, 3, 1, 2) / 64).amax((0, 2, 3))
@@ -163,7 +163,7 @@ def test_int8_that_is_neither_smaller_nor_faster_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Times of a busy machine differ; sizes do not.
-    monkeypatch.setattr(quantize, "_seconds", lambda policies, feed: [1e-6, 1e-6])
+    monkeypatch.setattr(quantize, "call_seconds", lambda policies, feed: [1e-6, 1e-6])
     found = fastrl.export(
         trained(channels=1), tmp_path / "policy.onnx", quantize="int8", episodes=6
     ).quantization

@@ -57,7 +57,7 @@ class TestEncodedPolicy:
         parts = rows.split(3) if network.decoder.images else [rows]
         torch.manual_seed(0)
         expected = [torch.cat(found) for found in zip(*map(once, parts), strict=True)]
-        monkeypatch.setitem(policy_network._PASS_ROWS, "cpu", 6)
+        monkeypatch.setitem(policy_network.PASS_ROWS, "cpu", 6)
         torch.manual_seed(0)
         found = network(rows)
         for one, other in zip(found, expected, strict=True):

@@ -166,15 +166,15 @@ def test_actors_of_the_learners_process_are_on_its_device():
     """No memory is needed for the device "meta", which computes nothing."""
     policy, actions = policy_of(Discrete(4), layer_norm=True)
     local = plan_of(policy, actions, actor_device="meta").make_local_actor()
-    assert {each.device.type for each in local._network.parameters()} == {"meta"}
+    assert {each.device.type for each in local.network.parameters()} == {"meta"}
     plan = plan_of(policy, actions)
     for made in (plan.make_local_actor(), plan_of(policy, actions, actor_device="meta").make_actor()):
-        assert {each.device.type for each in made._network.parameters()} == {"cpu"}
+        assert {each.device.type for each in made.network.parameters()} == {"cpu"}
     with SequentialCollector(plan_of(policy, actions, actor_device="meta")) as collector:
-        assert {each.device.type for each in collector._runner.actor._network.parameters()} == {"meta"}
+        assert {each.device.type for each in collector.runner.actor.network.parameters()} == {"meta"}
     greedy = functools.partial(TorchGreedyActor, "encoded_q", {"obs": OBS.state(), "num_actions": 4})
     exploring = moved(EpsilonGreedyActor(greedy, 4), "meta")
-    assert {each.device.type for each in exploring._greedy._network.parameters()} == {"meta"}
+    assert {each.device.type for each in exploring.greedy.network.parameters()} == {"meta"}
     compiled = MlpActor(policy_of(Discrete(4))[0].actor_architecture())
     assert moved(compiled, "meta") is compiled
 

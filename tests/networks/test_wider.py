@@ -118,7 +118,7 @@ def test_agents_with_further_inputs_act_and_value_as_before(
 ) -> None:
     settings = kind.config_type(hidden=(8,), normalize_obs=normalize_obs, agent_ids=agent_ids)
     old, new = (kind(settings, problem(size, Discrete(5), size, num_agents=3)) for size in (OLD, NEW))
-    critics = [[each.network for each in one._critics.optimizers.values()] for one in (old, new)]
+    critics = [[each.network for each in one.critics.optimizers.values()] for one in (old, new)]
     move(*(each for each in old.policy.policies.values()), *critics[0])
     assert len(new.load_policy(old.state_dict())) == 1
     obs, alive = observations(12), np.ones(12, bool)

@@ -45,7 +45,7 @@ class Counting:
 
 def wait_for_batch(ahead):
     """Waits until the batch ahead has been drawn."""
-    ahead._ahead.exception()
+    ahead.ahead.exception()
 
 
 def test_batches_are_those_of_the_sampler_in_order():

@@ -156,7 +156,7 @@ class Pair:
             self.whole_reference.unwrapped.configure(config)
         self.whole_ours: Any = gymnasium.make(f"fastrl/{id}", config=config, disable_env_checker=True)
         self.reference, self.ours = self.whole_reference.unwrapped, self.whole_ours.unwrapped
-        self.lanes = self.ours._vector.lane_indices()
+        self.lanes = self.ours.vector.lane_indices()
 
     def close(self) -> None:
         self.reference.close()

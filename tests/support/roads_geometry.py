@@ -23,7 +23,7 @@ def differences(id: str, config: dict[str, object], points: int = 150) -> list[s
     reference = gymnasium.make(id, disable_env_checker=True, **options).unwrapped
     ours = gymnasium.make(f"fastrl/{id}", config=config, disable_env_checker=True).unwrapped
     ours.reset(seed=0)
-    native = ours._vector._roads
+    native = ours.vector.roads
     network, indices = reference.road.network, native.lane_indices()
     if list(network.lanes_dict()) != indices:
         return [f"lanes {list(network.lanes_dict())}, here {indices}"]

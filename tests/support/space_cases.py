@@ -52,7 +52,7 @@ class AnySpaces(gymnasium.Env[Any, Any]):
         self.observation_space = OBS_SPACES[obs] if isinstance(obs, str) else obs
         self.action_space = ACTION_SPACES[actions] if isinstance(actions, str) else actions
         if masks:
-            self.action_masks = self._allowed
+            self.action_masks = self.allowed
         self.left = 0
 
     def _obs(self) -> Any:
@@ -66,7 +66,7 @@ class AnySpaces(gymnasium.Env[Any, Any]):
             return np.full(space.shape, 2).ravel()
         return np.array([space.n]) if isinstance(space, Discrete) else space.nvec.ravel()
 
-    def _allowed(self) -> Any:
+    def allowed(self) -> Any:
         masks = []
         for n in self._nvec().tolist():
             mask = np.zeros(n, np.bool_)
@@ -86,7 +86,7 @@ class AnySpaces(gymnasium.Env[Any, Any]):
             space: Any = self.action_space
             chosen = np.ravel(action - getattr(space, "start", 0))
             first = np.cumsum(self._nvec()) - self._nvec()
-            assert self._allowed()[first + chosen].all()
+            assert self.allowed()[first + chosen].all()
         self.left -= 1
         over = self.left == 0
         reward = float(np.sum(action)) + self.np_random.normal()

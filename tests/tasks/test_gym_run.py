@@ -281,7 +281,7 @@ def test_staleness_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert rows[-1]["collect/max_staleness"] == rows[-1]["collect/dropped"] == 0
     training = training_of(f"--total-timesteps={8 * UPDATE}", "--algo=async-ppo", "--max-staleness=5")
     assert list(training.rows())[-1].record()["collect/max_staleness"] == 2
-    assert training.algorithm._log_ratios is not None  # type: ignore[attr-defined]
+    assert training.algorithm.log_ratios is not None  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def start() -> Iterator[Start]:
             }
             # Only the simulation's process makes the environment that is asked for.
             source = OnlineSource(lines, "lines", 8, **arguments | options)
-            source._make_env = make_env
+            source.make_env = make_env
             learner = make_learner()
             source.attach(learner)
             running.enter_context(source)
@@ -244,14 +244,14 @@ def test_a_killed_simulation_is_restarted(start: Start) -> None:
     text = io.StringIO()
     _, source = start(console=Console(file=text), timeout=0.2)
     wait_until(lambda: source.next(Stopwatch()) is not None)
-    assert source._pool is not None
-    (pid,) = source._pool.pids
+    assert source.pool is not None
+    (pid,) = source.pool.pids
     os.kill(pid, signal.SIGKILL)
     while source.restarts == 0:
         source.next(Stopwatch())
     wait_until(lambda: source.next(Stopwatch()) is not None)
     assert "the simulation died (killed by SIGKILL): restarted" in text.getvalue()
-    assert source._pool.pids != [pid]
+    assert source.pool.pids != [pid]
     assert source.numbers()["collect/restarts"] == 1
 
 

@@ -100,7 +100,7 @@ def test_a_process_that_dies_ends_the_run_in_one_line() -> None:
     next(rows)  # type: ignore[call-overload]
     actors = trainer.source.actors  # type: ignore[attr-defined]
     assert isinstance(actors, LockstepActors)
-    os.kill(actors._envs.pids[0], signal.SIGKILL)
+    os.kill(actors.envs.pids[0], signal.SIGKILL)
     with pytest.raises(CollectError, match=r"actor 0 died \(killed by SIGKILL\): a deterministic run ends"):
         list(rows)
 

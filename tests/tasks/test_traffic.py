@@ -149,12 +149,12 @@ def test_the_best_checkpoint_outlives_newer_ones(tmp_path: Path, monkeypatch: py
     evaluation = evaluation_of(trainer)
     evaluation.best_file = tmp_path / "checkpoints" / BEST
     returns = iter([1.0, 3.0, 2.0])
-    real: Any = evaluation._evaluate
+    real: Any = evaluation.evaluate
 
     def evaluate(*arguments: Any) -> Any:
         return dataclasses.replace(real(*arguments), mean_return=next(returns, 0.0))
 
-    monkeypatch.setattr(evaluation, "_evaluate", evaluate)
+    monkeypatch.setattr(evaluation, "evaluate", evaluate)
     seen = [trainer.episodes for row in islice(trainer.rows(), 40) if "eval/mean_reward" in row.numbers]
     assert len(seen) > 3
     assert evaluation.best is not None
@@ -254,7 +254,7 @@ def test_auto_mode_lowers_the_level_when_too_few_succeed() -> None:
     trainer = small_trainer("--total-episodes=60", "--density=1", *options)
     callback = curriculum_of(trainer)
     callback.curriculum.level = 2
-    callback._set_difficulty()
+    callback.set_difficulty()
     last = [row.record() for row in trainer.rows()][-1]
     assert last["curriculum/level"] < 2
     assert last["curriculum/falls"] >= 1

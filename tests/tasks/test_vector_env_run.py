@@ -148,9 +148,9 @@ def test_the_first_environment_is_filmed(mode: str, tmp_path: Path) -> None:
     model = fastrl.PPO(env, num_envs=3, env__options={"mode": mode}, **SMALL)
     model.learn(48, run_dir=tmp_path / "run", callbacks=[VideoRecorder(suffix=".gif")])
     assert len(list((tmp_path / "run" / "videos").glob("*.gif"))) == 2
-    films = model._task.films(model._settings)
+    films = model.task.films(model.stage_settings)
     assert films.fps == 5
-    played = list(films.play(model._trainer.policy_checkpoint(), 2, 3))
+    played = list(films.play(model.trainer.policy_checkpoint(), 2, 3))
     films.close()
     assert [number for number, _, _ in played] == [0] * 4 + [1] * 4
     # In other modes the next episode has started already; the last picture is repeated.
@@ -187,8 +187,8 @@ def test_an_environment_of_which_there_is_one_is_not_reset_by_evaluations_during
     env = drawn(render_mode="rgb_array")
     model = fastrl.PPO(env, **SMALL).learn(48)
     assert model.evaluate(4)[0] > 0
-    films = model._task.films(model._settings)
-    assert len(list(films.play(model._trainer.policy_checkpoint(), 1, 0))) == 4
+    films = model.task.films(model.stage_settings)
+    assert len(list(films.play(model.trainer.policy_checkpoint(), 1, 0))) == 4
     model.learn(24)
     own = SMALL | {"eval_freq": 1, "eval_episodes": 2}
     with pytest.raises(CollectError, match="is in use, and there is one of it"):

@@ -22,8 +22,8 @@ from fastrl.tasks.workflow.task import TASK
 from fastrl.tasks.workflow.trainer import SearchTrainer
 from fastrl.training.checkpoint import load_checkpoint, load_newest, save_checkpoint
 from fastrl.training.evaluation import Evaluation
+from fastrl.training.rollouts import RolloutSource
 from fastrl.training.row import Row
-from fastrl.training.trainer import Trainer
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import build
 from fastrl.utils.interrupts import Interrupted
@@ -183,8 +183,8 @@ def test_resumes_exactly(tmp_path: Path, network: str, search: str) -> None:
 
 
 def interrupted_after(update: int, signals: int) -> Callable[..., None]:
-    """`WorkflowLearner._update` that gets so many Ctrl-C during its n-th call."""
-    make_update, calls = WorkflowLearner._update, 0
+    """`WorkflowLearner.update` that gets so many Ctrl-C during its n-th call."""
+    make_update, calls = WorkflowLearner.update, 0
 
     def interrupted(self: WorkflowLearner, *args: Any) -> None:
         nonlocal calls
@@ -213,7 +213,7 @@ def test_interrupted_and_resumed_it_ends_the_same(
     options = f"--inner.networks={networks}", "--search.trial-episodes=30"
     assert run_small(tmp_path / "whole", *options) == 0
     with monkeypatch.context() as patch:
-        patch.setattr(WorkflowLearner, "_update", interrupted_after(update, signals))
+        patch.setattr(WorkflowLearner, "update", interrupted_after(update, signals))
         assert run_small(tmp_path / "stopped", *options) == 130
     assert "to resume: fastrl train --resume" in capsys.readouterr().out
     summary = json.loads((tmp_path / "stopped" / "summary.json").read_text())
@@ -230,11 +230,11 @@ def test_interrupted_before_the_first_update_of_the_plain_policy_it_keeps_the_se
 ) -> None:
     options = "--plain-ppo", "--total-episodes=60", "--run.eval-episodes=0"
 
-    def interrupt(self: Trainer, *_: object) -> None:
+    def interrupt(self: RolloutSource, *_: object) -> None:
         raise Interrupted
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_learn", interrupt)
+        patch.setattr(RolloutSource, "next", interrupt)
         trainer = small_trainer(*options)
         list(trainer.rows())
     assert trainer.episodes == 60 and trainer.plain is None

@@ -16,7 +16,7 @@ from fastrl.collectors.protocol import CollectError
 from fastrl.envs.toys import uneven
 from fastrl.tasks import find
 from fastrl.training import load_meter
-from fastrl.training.autotune import _Tuner, autotune, worker_counts
+from fastrl.training.autotune import Tuner, autotune, worker_counts
 from fastrl.training.errors import TrainError
 from fastrl.training.factors import factors_of
 from fastrl.training.load_meter import kinds_for, measure_steps
@@ -177,13 +177,15 @@ def test_settings_that_are_fixed_stay() -> None:
 
 
 def test_short_rollouts_stand_for_long_ones() -> None:
-    tuner = _Tuner(find("gym"), gym_settings("CartPole-v1"), (), (), 1.0, lambda what, share: None)
+    tuner = Tuner(find("gym"), gym_settings("CartPole-v1"), (), (), 1.0, lambda what, share: None)
     slow = replace(LOAD, num_steps=1000)
     # A minibatch of 256 needs 32 steps of 8 environments, which take four workers 0.64 s.
-    assert tuner._short(slow, Candidate("executor", 4, 1)) == 32
+    assert tuner.short_steps(slow, Candidate("executor", 4, 1)) == 32
     cheap = replace(slow, durations=np.full(9, 1e-4))
-    assert tuner._short(cheap, Candidate("sequential", 1, 1)) == pytest.approx(1000 * 0.4 / 0.82, rel=0.02)
-    assert tuner._short(replace(LOAD, durations=np.full(9, 1e-5)), Candidate("sequential", 1, 1)) is None
+    assert tuner.short_steps(cheap, Candidate("sequential", 1, 1)) == pytest.approx(
+        1000 * 0.4 / 0.82, rel=0.02
+    )
+    assert tuner.short_steps(replace(LOAD, durations=np.full(9, 1e-5)), Candidate("sequential", 1, 1)) is None
 
 
 def test_runs_without_collectors_choose_their_threads() -> None:
@@ -246,7 +248,7 @@ def test_settings_are_tried_one_after_the_other(monkeypatch: pytest.MonkeyPatch)
         "ppo.compile false": 150,
         "ppo.compile true": 151,
     }
-    tuner = _Tuner(find("gym"), gym_settings("CartPole-v1"), (), ("num-envs",), 0.1, lambda what, share: None)
+    tuner = Tuner(find("gym"), gym_settings("CartPole-v1"), (), ("num-envs",), 0.1, lambda what, share: None)
 
     def turn(way: Way) -> Turn:
         if way.label == "env.num_envs 64":
@@ -254,16 +256,16 @@ def test_settings_are_tried_one_after_the_other(monkeypatch: pytest.MonkeyPatch)
         steps = speeds[way.label] if way.label in speeds else int(way.label.rpartition(" ")[2])
         return Turn(steps, 1.0)
 
-    monkeypatch.setattr(tuner, "_turn", turn)
-    assert tuner._vary(Candidate("executor", 2, 1), has_collectors=True)
-    chosen = [each.way.label for each in tuner._varied if each.is_chosen]
+    monkeypatch.setattr(tuner, "turn", turn)
+    assert tuner.vary(Candidate("executor", 2, 1), has_collectors=True)
+    chosen = [each.way.label for each in tuner.varied if each.is_chosen]
     # Of two that are as fast the run's own value stays.
     assert chosen == ["run.device cpu", "ppo.compile false", "env.num_envs 32"]
-    assert (tuner._settings.run.device, tuner._settings.env.num_envs) == ("cpu", 32)
-    assert [each.note for each in tuner._varied if each.note] == ["default"] * 3 + [
+    assert (tuner.settings.run.device, tuner.settings.env.num_envs) == ("cpu", 32)
+    assert [each.note for each in tuner.varied if each.note] == ["default"] * 3 + [
         "cannot run: not enough memory"
     ]
-    assert tuner._reasons["run.device"] == "150 steps/s; run.device auto: 100"
+    assert tuner.reasons["run.device"] == "150 steps/s; run.device auto: 100"
 
 
 def test_more_environments_are_chosen_if_they_may_be(monkeypatch: pytest.MonkeyPatch) -> None:

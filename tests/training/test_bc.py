@@ -96,7 +96,7 @@ def test_each_epoch_has_each_sample_once(network: list[str]) -> None:
     trainer.algorithm.update = watching  # type: ignore[method-assign]
     for _ in trainer.rows():
         pass
-    arrays = source._arrays
+    arrays = source.arrays
     assert arrays is not None
     expected = np.sort(arrays.obs_at(arrays.steps_of(source.learned)), axis=0)
     found = np.concatenate(seen).reshape(3, -1, 4)
@@ -200,7 +200,7 @@ def test_statistics_of_observations_are_those_of_the_training_split() -> None:
     trainer = trainer_of(cartpole_demos(8, steps=30), "--bc.normalize-obs", "--bc.validation=0.25")
     source = source_of(trainer)
     next(trainer.rows())
-    arrays = source._arrays
+    arrays = source.arrays
     assert arrays is not None and isinstance(trainer.algorithm, BC)
     rows = arrays.obs_at(arrays.steps_of(source.learned)).astype(np.float64)
     norm = trainer.algorithm.policy.obs_norm
@@ -225,7 +225,7 @@ def test_patience_stops_a_run_and_keeps_the_best_policy() -> None:
     assert trainer.stopped_by == "validation_loss"
     assert trainer.rounds[0] < 200
     losses = [row["dataset/validation_loss"] for row in rows if "dataset/validation_loss" in row]
-    batches = source._batches.in_order(source.validated)
+    batches = source.batches.in_order(source.validated)
     assert isinstance(trainer.algorithm, BC)
     assert trainer.algorithm.validate(batches)["loss"] == pytest.approx(min(losses))
 
@@ -240,7 +240,7 @@ def test_the_best_share_of_the_episodes_is_learned_from() -> None:
     source = source_of(trainer)
     used = np.concatenate([source.learned, source.validated])
     rest = np.setdiff1d(np.arange(12), used)
-    returns = source._demos.returns
+    returns = source.demos.returns
     assert len(used) == 6 and returns[used].min() >= returns[rest].max()
 
 
@@ -380,7 +380,7 @@ def test_ppo_starts_with_the_weights_of_a_clone(tmp_path: Path, options: dict[st
     )
     ppo.learn(32)
     observation = np.array([[0.1, -0.3, 0.05, 0.2]], np.float32)
-    mine, theirs = (model._trainer.algorithm.policy for model in (ppo, clone))  # type: ignore[attr-defined]
+    mine, theirs = (model.trainer.algorithm.policy for model in (ppo, clone))  # type: ignore[attr-defined]
     with torch.no_grad():
         # The critic alone has learned.
         torch.testing.assert_close(
@@ -403,7 +403,7 @@ def test_data_sets_on_disk_and_in_memory_are_learned_from_alike(
             pass
         states.append(trainer.state_dict())
     assert differences(*(untimed_state(state) for state in states)) == []
-    arrays = source_of(trainer)._arrays
+    arrays = source_of(trainer).arrays
     assert arrays is not None and arrays.is_mapped == is_mapped
 
 

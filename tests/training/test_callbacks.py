@@ -1,5 +1,6 @@
 """Callbacks: what they see, how they stop a run, and what is left of a run that one of them breaks."""
 
+import contextlib
 import io
 import json
 from pathlib import Path
@@ -16,6 +17,7 @@ import fastrl
 from fastrl.callbacks import BestCheckpoint, Callback, EarlyStopping, ProgressBar, Run, VideoRecorder
 from fastrl.cli.main import main
 from fastrl.tasks import find
+from fastrl.training import callbacks
 from fastrl.training.checkpoint import load_checkpoint
 from fastrl.training.errors import HookError, TrainError
 from fastrl.training.run import train
@@ -219,13 +221,24 @@ def test_the_best_evaluation_is_kept(tmp_path: Path) -> None:
         list(trainer_of(FakeSource(), BestCheckpoint()).rows())
 
 
-def test_a_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = ProgressBar()
-    trainer = trainer_of(FakeSource(), bar)
+def test_a_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[bool] = []
+    advances: list[float] = []
+
+    class Noting(contextlib.AbstractContextManager[None]):
+        def __init__(self, text: str, total: float) -> None:
+            self.advance = advances.append
+
+        def __exit__(self, *error: object) -> None:
+            ends.append(True)
+
+    monkeypatch.setattr(callbacks, "Progress", Noting)
+    trainer = trainer_of(FakeSource(), ProgressBar())
     list(trainer.rows())
-    assert bar._progress is not None and bar._progress._done == trainer.steps
-    trainer.notify(lambda callback: callback.on_end(trainer.view))
-    assert bar._progress is None
+    assert sum(advances) == trainer.steps and not ends
+    for _ in range(2):
+        trainer.notify(lambda callback: callback.on_end(trainer.view))
+    assert ends == [True]
 
 
 @pytest.mark.parametrize("options", [(), ("--ppo.memory=gru",)], ids=["plain", "memory"])

@@ -82,8 +82,8 @@ def test_goals_and_rewards_are_replaced_in_an_exact_share_of_each_minibatch() ->
     trainer = trainer_of("gym", *SMALL, *DQN, *BITS)
     list(trainer.rows())
     source = source_of(trainer)
-    assert source._goals is not None
-    source._goals.open()
+    assert source.goals is not None
+    source.goals.open()
     sampler, env = source.minibatches.sampler, BitFlipEnv(5)
     assert sampler is not None
     achieved, desired = slice(0, 5), slice(5, 10)
@@ -163,8 +163,8 @@ def test_functions_that_fail_are_named_in_one_line() -> None:
     goals = Goals(EnvSpec("fastrl/BitFlip-v0", {"bits": 3}))
     arguments = goals.arguments(ObsRows(BitFlipEnv(3).observation_space))
     goals.open()
-    assert goals._env is not None
-    inner: Any = goals._env.unwrapped
+    assert goals.env is not None
+    inner: Any = goals.env.unwrapped
     inner.compute_reward = lambda achieved, desired, info: np.nan
     with pytest.raises(TrainError, match=r"fastrl/BitFlip-v0: compute_reward.*expected finite numbers"):
         arguments["reward_fn"](torch.zeros(2, 3), torch.zeros(2, 3))

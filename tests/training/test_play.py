@@ -134,7 +134,7 @@ def test_dqn_predicts_from_stacked_frames(tmp_path: Path) -> None:
     batch = rng.integers(0, 256, (50, 10, 10, 2)).astype(np.uint8)
     actions, state = model.predict(batch)
     assert state is None and len(set(actions.tolist())) > 1
-    network = QNetwork.from_state(model._trainer.policy_checkpoint()["policy"])
+    network = QNetwork.from_state(model.trainer.policy_checkpoint()["policy"])
 
     first = torch.from_numpy(np.moveaxis(batch, -1, 1).copy())
     assert actions.tolist() == network(first).argmax(1).tolist()

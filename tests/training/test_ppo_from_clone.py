@@ -9,6 +9,7 @@ import pytest
 import torch
 from demo_sets import cartpole_expert, played
 from small_runs import differences, settings_of, trainer_of, untimed_state
+from torch.nn.utils import parameters_to_vector
 
 import fastrl
 from fastrl.algorithms.ppo import PPO
@@ -70,7 +71,7 @@ def test_the_weight_decays_after_the_warm_up_of_the_critic(clone: dict[str, Any]
     trainer, ppo = ppo_of(clone, *options)
     coefs = []
     for _ in trainer.rows():
-        coefs.append(ppo._kl_coef)
+        coefs.append(ppo.kl_coef)
     assert coefs == pytest.approx([0, 0, 0.5, 0.375, 0.25, 0.125, 0, 0])
 
 
@@ -81,7 +82,7 @@ def test_the_compiled_update_takes_over_where_there_is_no_divergence_to_add(clon
         trainer, ppo = ppo_of(clone, *options)
         for _ in islice(trainer.rows(), 4):
             pass
-        weights.append(ppo._parameters.detach().clone())
+        weights.append(parameters_to_vector(ppo.policy.parameters()).detach())
     torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-4)
 
 

@@ -263,14 +263,14 @@ def test_an_update_stops_by_the_divergence_of_all_shards(monkeypatch: pytest.Mon
     target = 0.00055
     trainer = trainer_of("ppo of minibatch advantages and a KL stop", ALONE, "--run.shards=4")
     of_shards: list[float] = []
-    differentiate = PPO._differentiate
+    differentiate = PPO.differentiate
 
     def noting(ppo: PPO, *arguments: Any) -> torch.Tensor:
         numbers = differentiate(ppo, *arguments)
         of_shards.append(numbers[3].item())
         return numbers
 
-    monkeypatch.setattr(PPO, "_differentiate", noting)
+    monkeypatch.setattr(PPO, "differentiate", noting)
     for _ in trainer.rows():
         break
     steps = [of_shards[i : i + 4] for i in range(0, len(of_shards), 4)]

@@ -147,7 +147,7 @@ def test_python_trains_the_same(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert main(["train", "cage2", *STAGED, f"--run-dir={run}"]) == 0
     model = fastrl.PPO("cage2", config=run / "config.toml").learn()
-    ours, theirs = model._trainer.policy_checkpoint()["policy"], load_newest(run)[1]["policy"]
+    ours, theirs = model.trainer.policy_checkpoint()["policy"], load_newest(run)[1]["policy"]
     assert same(ours, theirs)
     assert len(model.metrics) == 6
 

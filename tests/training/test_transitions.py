@@ -312,9 +312,9 @@ def test_an_environment_that_was_replaced_starts_a_new_sequence() -> None:
         assert replay is not None
         first = fragment_of([[1, 1]] * 2, "--")
         wide = {name: np.repeat(getattr(first, name), 2, -1)[..., :3] for name in ("obs", "final_obs")}
-        source._store(replace(first, **wide))
+        source.store(replace(first, **wide))
         # Observation 0 does not follow observation 2.
-        source._store(replace(first, **wide))
+        source.store(replace(first, **wide))
         assert replay.lost == 2
 
 

@@ -46,7 +46,7 @@ def _without_room(ranks: Ranks, folder: str) -> tuple[bool, Any]:
     table = _table(ranks.rank, 1, torch.float32)
     assert ranks.exchange.tables is not None
     shared = ranks.exchange.tables.exchange(table)
-    sent = ranks.with_shards(ranks.count)._all_gather(table)
+    sent = ranks.with_shards(ranks.count).all_gather(table)
     return shared is None, [each.numpy() for each in sent]
 
 

@@ -149,10 +149,10 @@ class IQL(OffPolicyActorCritic):
     def _noise_size(self) -> int:
         return 0
 
-    def _next_values(self, next_obs: Tensor, masks: Tensor | None, draws: Draws) -> Tensor:
+    def next_values(self, next_obs: Tensor, masks: Tensor | None, draws: Draws) -> Tensor:
         return self.value.values(self.value.features(next_obs))[0, :, 0]
 
-    def _learn_policy(
+    def learn_policy(
         self, obs: Tensor, actions: Tensor, masks: Tensor | None, noise: Tensor | None, weight: float
     ) -> tuple[Tensor, ...]:
         """By the loss mean(w * imitation error), w = exp(beta * advantage), and that of the value function, the mean of
@@ -179,7 +179,7 @@ class IQL(OffPolicyActorCritic):
 
         Args:
             weights: of the actions, float32 [B].
-            weight: as of `_learn_policy`.
+            weight: as of `learn_policy`.
         """
         features, trace = self._features(self.policy, obs), EnsembleTrace()
         outputs = self.policy.body(features.detach(), trace)[0]

@@ -145,20 +145,20 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             if isinstance(policy, PolicyNetwork):
                 policy.to(self.device).requires_grad_(False)
         self.policy = MultiAgentPolicy(names_of_agents, policies, actions, self.device)
-        self._actors = {name: FlatAdam(actor) for name, actor in actors.items()}
+        self.actors = {name: FlatAdam(actor) for name, actor in actors.items()}
         members = {name: self.policy.members(name) for name in learning}
         learns = np.any(list(members.values()), axis=0)
-        self._critics: OwnCritics | CentralCritics
+        self.critics: OwnCritics | CentralCritics
         if self.central_critic:
             central = FlatAdam(CentralCritic(obs_dim, num_agents, **shape).to(self.device))
-            self._critics = CentralCritics(
+            self.critics = CentralCritics(
                 config, central, learns, self._generators["critics"], self.device, self.ranks
             )
         else:
             own = {
                 name: FlatAdam(Critic(obs_dim, num_ids=num_ids, **shape).to(self.device)) for name in learning
             }
-            self._critics = OwnCritics(
+            self.critics = OwnCritics(
                 config, own, members, self._generators["critics"], self.device, self.ranks
             )
         # Mask of the rows that learn, bool [N].
@@ -260,7 +260,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             rollout.compute_advantages(config.gamma, config.gae_lambda, self._reward_scale)
             acted = rollout.alive[:-1] & self._learning
             explained = explained_variance(rollout.returns[acted], rollout.values[:-1][acted])
-            rows = {name: self._rows(name) for name in self._actors}
+            rows = {name: self._rows(name) for name in self.actors}
             if config.normalize_advantages == "rollout":
                 flat = rollout.advantages.reshape(-1)
                 for chosen in rows.values():
@@ -268,13 +268,13 @@ class MultiAgentLearner(MultiAgentAlgorithm):
                     if len(advantages):
                         flat[chosen] = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
         with watch("update"):
-            critics = self._pool.submit(self._critics.update, rollout, rows, critic_rate)
+            critics = self._pool.submit(self.critics.update, rollout, rows, critic_rate)
             if self.ranks.count > 1:
                 # Ranks exchange gradients in one order.
                 wait([critics])
             sums = [
                 self._update_policy(name, optimizer, torch.from_numpy(rows[name]), actor_rate, entropy_coef)
-                for name, optimizer in self._actors.items()
+                for name, optimizer in self.actors.items()
             ]
             value_sums = critics.result()
             self._observe(rows)
@@ -401,8 +401,8 @@ class MultiAgentLearner(MultiAgentAlgorithm):
     def _observe(self, rows: Rows) -> None:
         """Takes the rollout's observations into the running statistics; its log-probabilities were of the old ones."""
         if self.config.normalize_obs:
-            self._critics.observe(self.rollout, rows)
-            for name, optimizer in self._actors.items():
+            self.critics.observe(self.rollout, rows)
+            for name, optimizer in self.actors.items():
                 if len(rows[name]):
                     obs = self.rollout.flat("obs")[torch.from_numpy(rows[name])]
                     optimizer.network.observe(obs.to(self.device))
@@ -413,7 +413,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
     def _evaluate(self) -> None:
         """Values of all observations of the rollout, and of the last ones of agents that were cut off."""
         rollout = self.rollout
-        self._critics.evaluate(rollout)
+        self.critics.evaluate(rollout)
         acted = rollout.alive[:-1] & self._learning
         finite = (
             np.isfinite(rollout.values[rollout.alive & self._learning]).all()
@@ -427,7 +427,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             )
 
     def _check_parameters(self) -> None:
-        for kind, group in (("policy", self._actors), ("critic", self._critics.optimizers)):
+        for kind, group in (("policy", self.actors), ("critic", self.critics.optimizers)):
             for name, optimizer in group.items():
                 if not optimizer.vector.isfinite().all():
                     raise FloatingPointError(
@@ -444,8 +444,8 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             "steps": self.steps,
             "updates": self.updates,
             "policy": self.policy.state(),
-            "actors": {name: optimizer.state_dict() for name, optimizer in self._actors.items()},
-            "critics": {name: optimizer.state_dict() for name, optimizer in self._critics.optimizers.items()},
+            "actors": {name: optimizer.state_dict() for name, optimizer in self.actors.items()},
+            "critics": {name: optimizer.state_dict() for name, optimizer in self.critics.optimizers.items()},
             "generators": {name: generator.get_state() for name, generator in self._generators.items()},
             "return_scale": None if self._return_scale is None else self._return_scale.state_dict(),
         }
@@ -474,7 +474,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             remarks |= dict.fromkeys(wider.remark())
         self.policy.load_state({**policy, "actors": actors})
         own: dict[str, Critic | CentralCritic] = {
-            name: optimizer.network for name, optimizer in self._critics.optimizers.items()
+            name: optimizer.network for name, optimizer in self.critics.optimizers.items()
         }
         fresh = [*remarks, "critics differ and start with new weights"]
         if own.keys() != critics.keys():
@@ -496,16 +496,16 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         own = _shape_of(self.policy.state())
         if _shape_of(state["policy"]) != own:
             raise ValueError(f"the saved policies are {_shape_of(state['policy'])}, this run's are {own}")
-        if state["critics"].keys() != self._critics.optimizers.keys():
+        if state["critics"].keys() != self.critics.optimizers.keys():
             raise ValueError(
-                f"the saved critics are {sorted(state['critics'])}, this run's are {sorted(self._critics.optimizers)}"
+                f"the saved critics are {sorted(state['critics'])}, this run's are {sorted(self.critics.optimizers)}"
             )
         if (state["return_scale"] is None) != (self._return_scale is None):
             raise ValueError("normalize_rewards of the saved run and of this one differ")
         self.policy.load_state(state["policy"])
         for optimizers, saved in (
-            (self._actors, state["actors"]),
-            (self._critics.optimizers, state["critics"]),
+            (self.actors, state["actors"]),
+            (self.critics.optimizers, state["critics"]),
         ):
             for name, optimizer in optimizers.items():
                 optimizer.load_state_dict(saved[name])

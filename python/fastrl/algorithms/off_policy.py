@@ -73,7 +73,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         extra: what is learned beside the policy, by the same optimiser.
 
     Class attributes:
-        policy_metrics: names of what `_learn_policy` returns.
+        policy_metrics: names of what `learn_policy` returns.
         policy_explores: the policy's loss is that of drawn actions.
 
     Attributes:
@@ -190,11 +190,11 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         )
         next_obs, next_masks = self._without_masks(batch.next_obs.to(self.device, non_blocking=True))
         obs, masks = self._without_masks(batch.obs.to(self.device, non_blocking=True))
-        draws = self._draw_for_targets(len(rewards))
+        draws = self.draw_for_targets(len(rewards))
 
         def targets_of(rows: slice) -> Tensor:
             masks = None if next_masks is None else next_masks[rows]
-            values = self._next_values(next_obs[rows], masks, draws.of(rows))
+            values = self.next_values(next_obs[rows], masks, draws.of(rows))
             if masks is not None and self.final_masks:
                 # Where no action is allowed, nothing follows.
                 values = values * masks.any(1)
@@ -218,11 +218,11 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         """Normal numbers that a draw of an action takes; 0: none."""
 
     @abstractmethod
-    def _next_values(self, next_obs: Tensor, masks: Tensor | None, draws: Draws) -> Tensor:
+    def next_values(self, next_obs: Tensor, masks: Tensor | None, draws: Draws) -> Tensor:
         """Values float32 [B] of the observations after the transitions, by the target critics."""
 
     @abstractmethod
-    def _learn_policy(
+    def learn_policy(
         self, obs: Tensor, actions: Tensor, masks: Tensor | None, noise: Tensor | None, weight: float
     ) -> tuple[Tensor, ...]:
         """Adds gradients to those of the policy. Returns `policy_metrics`, float32 [].
@@ -244,7 +244,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             if rows.start == rows.stop:
                 return None
             weight = (rows.stop - rows.start) / len(obs)
-            found = self._learn_policy(
+            found = self.learn_policy(
                 obs[rows],
                 actions[rows],
                 None if masks is None else masks[rows],
@@ -309,7 +309,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         """Moves the target networks after a gradient step of the critics, and perhaps of the policy."""
         self._target_vector.lerp_(self._critic_vector, self.config.tau)
 
-    def _draw_for_targets(self, size: int) -> Draws:
+    def draw_for_targets(self, size: int) -> Draws:
         """Draws the random numbers of a batch's targets, of all shards at once."""
         noise = self._normal(size) if self._noise_size else None
         count = self.config.target_critics

@@ -200,7 +200,7 @@ class PPO(ActorCriticLearner):
         super().__init__(config, problem, precision=config.precision, compiled=config.compile)
         # Permutations are drawn on the CPU: they are small, and a run may be resumed on another device.
         self._shuffling = generator_of(np.random.SeedSequence(problem.seed).spawn(3)[2])
-        self._compiled_update = compiled_update(
+        self.compiled_update = compiled_update(
             config.update_backend,
             self.policy,
             self.actions,
@@ -221,10 +221,10 @@ class PPO(ActorCriticLearner):
         # The policy at the start of the run or stage, while the policy is held near it; and the weight of that in the
         # present update, its divergence in gradient steps, and their number.
         self._reference: PolicyNet | None = None
-        self._kl_coef, self._kl_sum, self._kl_count = 0.0, 0.0, 0
+        self.kl_coef, self._kl_sum, self._kl_count = 0.0, 0.0, 0
         # float32 [T, N], log-probabilities of the policy less those of the policies that acted; None if they are the
         # same.
-        self._log_ratios: NDArray[np.float32] | None = None
+        self.log_ratios: NDArray[np.float32] | None = None
         # Where the update is clipped around the policies that acted, the log-probabilities of these less those of the
         # policy before the update, float32 [T * N]; and its parameters.
         self._lags: Tensor | None = None
@@ -252,13 +252,13 @@ class PPO(ActorCriticLearner):
         with watch("inference"):
             # Older policies gave other values.
             self._evaluate(are_known=self.rollout.has_values and not self.max_staleness)
-            self._log_ratios = self._lags = None
+            self.log_ratios = self._lags = None
             if correct_off_policy:
-                log_probs = self._log_probs()
-                self._log_ratios = log_probs - self.rollout.log_probs
+                log_probs = self.log_probs()
+                self.log_ratios = log_probs - self.rollout.log_probs
                 self.rollout.log_probs[:] = log_probs
             elif self.max_staleness and self._may_draw:
-                self._lags = self.rollout.flat("log_probs") - torch.from_numpy(self._log_probs()).flatten()
+                self._lags = self.rollout.flat("log_probs") - torch.from_numpy(self.log_probs()).flatten()
 
     def learn(self, watch: Stopwatch) -> PPOMetrics:
         config = self.config
@@ -266,7 +266,7 @@ class PPO(ActorCriticLearner):
         entropy_coef = self._scheduled(config.entropy_coef, config.final_entropy_coef)
         is_warmup = self._steps_before < config.critic_warmup
         self._kl_sum, self._kl_count = 0.0, 0
-        self._kl_coef = 0.0 if is_warmup else self._scheduled_kl_coef()
+        self.kl_coef = 0.0 if is_warmup else self._scheduled_kl_coef()
         if config.init_kl_coef and self._reference is None:
             self._reference = self._copied()
         if is_warmup and self._warmup is None:
@@ -274,13 +274,13 @@ class PPO(ActorCriticLearner):
         elif not is_warmup:
             self._warmup = None
         with watch("returns"):
-            if self._log_ratios is None:
+            if self.log_ratios is None:
                 self.rollout.compute_advantages(
                     config.gamma, config.gae_lambda, self.reward_scale, config.reward_clip
                 )
             else:
                 self.rollout.compute_vtrace(
-                    self._log_ratios,
+                    self.log_ratios,
                     config.gamma,
                     trace_lambda=config.gae_lambda,
                     reward_scale=self.reward_scale,
@@ -296,10 +296,10 @@ class PPO(ActorCriticLearner):
                 self.rollout.advantages[:] = 0
                 entropy_coef = 0.0
         with watch("update"):
-            if self._compiled_update is None or self._kl_coef:
+            if self.compiled_update is None or self.kl_coef:
                 means = self._gradient_steps(entropy_coef, learning_rate)
             else:
-                means = self._compiled_update(
+                means = self.compiled_update(
                     self.rollout,
                     config,
                     self._warmup or self._optimizer,
@@ -342,7 +342,7 @@ class PPO(ActorCriticLearner):
         rows = []
         if self._may_draw:
             self._before = self._parameters.data.clone()
-        for drawn in self._minibatches():
+        for drawn in self.minibatches():
             losses, grad_norm = self._gradient_step(drawn, entropy_coef, learning_rate)
             rows.append(torch.stack([*losses, grad_norm]))
             # Ranks have the same sums, and so stop together.
@@ -371,7 +371,7 @@ class PPO(ActorCriticLearner):
         rollout.final_values[cut_off] = self.predict_values(rollout.final_obs[cut_off])
         self._check_outputs()
 
-    def _log_probs(self) -> NDArray[np.float32]:
+    def log_probs(self) -> NDArray[np.float32]:
         """Log-probabilities of the rollout's actions under the policy as it is, float32 [T, N]; after `_evaluate`."""
         rollout = self.rollout
         with torch.inference_mode():
@@ -386,7 +386,7 @@ class PPO(ActorCriticLearner):
         chosen: NDArray[np.float32] = log_probs.reshape(rollout.log_probs.shape)
         return chosen
 
-    def _minibatches(self) -> Iterator[Drawn]:
+    def minibatches(self) -> Iterator[Drawn]:
         """Each epoch's samples in a new order, in equal parts; with a memory rows of fragments in a new order."""
         rollout = self.rollout
         names = ("actions", "log_probs", "advantages", "returns", "values")
@@ -472,16 +472,16 @@ class PPO(ActorCriticLearner):
             batch = drawn.take(shard)
             if batch is None:
                 return None
-            numbers = self._differentiate(batch, len(batch.actions) / drawn.size, entropy_coef)
+            numbers = self.differentiate(batch, len(batch.actions) / drawn.size, entropy_coef)
             return numbers * (len(batch.actions) / drawn.size) if self.ranks.shards else numbers
 
         numbers = self._reduce(drawn.size, len(Losses._fields) + 1, learn)
-        if self._kl_coef:
+        if self.kl_coef:
             self._kl_sum += float(numbers[-1])
             self._kl_count += 1
         return Losses(*numbers[:-1]), self.descend(learning_rate, self._warmup)
 
-    def _differentiate(self, batch: Minibatch, weight: float, entropy_coef: float) -> Tensor:
+    def differentiate(self, batch: Minibatch, weight: float, entropy_coef: float) -> Tensor:
         """Adds the gradient of the loss of a minibatch, or of a part of one, to those of the parameters.
 
         Args:
@@ -509,7 +509,7 @@ class PPO(ActorCriticLearner):
                 entropy_coef=entropy_coef,
             )
         kl = torch.zeros((), device=self.device)
-        if self._kl_coef:
+        if self.kl_coef:
             gradients, kl = self._with_kl(gradients, outputs, batch)
         outputs_learned, output_gradients = [outputs, values], [gradients.outputs, gradients.values]
         if log_std is not None and gradients.log_std is not None:
@@ -555,8 +555,8 @@ class PPO(ActorCriticLearner):
         )
         log_std = gradients.log_std
         if log_std is not None and found.log_std is not None:
-            log_std = log_std + self._kl_coef * found.log_std
-        outputs = gradients.outputs + self._kl_coef * found.outputs
+            log_std = log_std + self.kl_coef * found.log_std
+        outputs = gradients.outputs + self.kl_coef * found.outputs
         return gradients._replace(outputs=outputs, log_std=log_std), found.kl
 
     def state_dict(self) -> dict[str, Any]:

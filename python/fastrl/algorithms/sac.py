@@ -43,11 +43,9 @@ class SAC(OffPolicyActorCritic):
         self.config = config
         # Of a temperature of 0, which is not learned, the logarithm is not used.
         start = math.log(config.temperature) if config.temperature else 0.0
-        self._log_temperature = nn.Parameter(torch.full((), start, device=problem.device))
+        self.log_temperature = nn.Parameter(torch.full((), start, device=problem.device))
         is_box = isinstance(problem.action_space, Box)
-        super().__init__(
-            config, problem, "gaussian" if is_box else "categorical", extra=self._log_temperature
-        )
+        super().__init__(config, problem, "gaussian" if is_box else "categorical", extra=self.log_temperature)
         size = self.actions.size
         share = -float(size) if is_box else config.entropy_share * math.log(size)
         self.target_entropy = share if config.target_entropy is None else config.target_entropy
@@ -60,14 +58,14 @@ class SAC(OffPolicyActorCritic):
     def temperature(self) -> Tensor:
         """Weight of the entropy, float32 []."""
         if self.config.temperature == 0:
-            return torch.zeros_like(self._log_temperature)
-        return self._log_temperature.detach().exp()
+            return torch.zeros_like(self.log_temperature)
+        return self.log_temperature.detach().exp()
 
     @property
     def _noise_size(self) -> int:
         return self.actions.size if self.actions.is_box else 0
 
-    def _next_values(self, next_obs: Tensor, masks: Tensor | None, draws: Draws) -> Tensor:
+    def next_values(self, next_obs: Tensor, masks: Tensor | None, draws: Draws) -> Tensor:
         outputs = self.policy(next_obs)
         features = self.targets.features(next_obs)
         if self.actions.is_box:
@@ -81,7 +79,7 @@ class SAC(OffPolicyActorCritic):
             values = values - self.temperature * log_probs
         return (log_probs.exp() * values).sum(-1)
 
-    def _learn_policy(
+    def learn_policy(
         self, obs: Tensor, actions: Tensor, masks: Tensor | None, noise: Tensor | None, weight: float
     ) -> tuple[Tensor, ...]:
         features, trace = self._features(self.policy, obs), EnsembleTrace()
@@ -96,8 +94,8 @@ class SAC(OffPolicyActorCritic):
         temperature = self.temperature
         if self.config.learn_temperature:
             # Of the loss log(temperature) * (entropy - target entropy).
-            assert self._log_temperature.grad is not None
-            self._log_temperature.grad.add_((entropy - self.target_entropy) * weight)
+            assert self.log_temperature.grad is not None
+            self.log_temperature.grad.add_((entropy - self.target_entropy) * weight)
         return loss, entropy, temperature
 
     def _continuous_gradient(
@@ -137,11 +135,11 @@ class SAC(OffPolicyActorCritic):
         return gradient, mean.mean(), -(probs * log_probs).sum(-1).mean()
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "log_temperature": self._log_temperature.detach()}
+        return {**super().state_dict(), "log_temperature": self.log_temperature.detach()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self._log_temperature.data.copy_(state["log_temperature"])
+        self.log_temperature.data.copy_(state["log_temperature"])
 
 
 def squashed(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -44,7 +44,7 @@ class TD3(OffPolicyActorCritic):
     def _noise_size(self) -> int:
         return self.actions.size
 
-    def _next_values(self, next_obs: Tensor, masks: Tensor | None, draws: Draws) -> Tensor:
+    def next_values(self, next_obs: Tensor, masks: Tensor | None, draws: Draws) -> Tensor:
         assert draws.noise is not None
         actions = self.target_policy(next_obs).tanh()
         config = self.config
@@ -53,7 +53,7 @@ class TD3(OffPolicyActorCritic):
         actions = (actions + noise).clamp_(-1, 1)
         return self._least_target(self.targets.features(next_obs), actions, draws.critics).squeeze(-1)
 
-    def _learn_policy(
+    def learn_policy(
         self, obs: Tensor, actions: Tensor, masks: Tensor | None, noise: Tensor | None, weight: float
     ) -> tuple[Tensor, ...]:
         """By the loss minus the mean value of the policy's actions, by the first critic."""

@@ -53,7 +53,7 @@ class TuneCommand(Command):
         )
         add_tuning_options(parser)
 
-    def _description(self) -> str:
+    def description(self) -> str:
         return (
             f"{self.purpose}\nWhat the run learns does not change: only who steps environments, and with how many"
             " workers and threads, unless --may-change says otherwise. Settings that options give stay as they are."

@@ -322,7 +322,7 @@ class Command:
             common=common,
             prog=prog,
             usage=self.usage(prog, self.named or "ENV"),
-            description=self._description(),
+            description=self.description(),
             epilog=self._epilog(values, full="--help-all" in words),
         )
         self.add_own_options(parser, "below")
@@ -340,7 +340,7 @@ class Command:
         """Adds the options that are no settings; presets are listed ``where``."""
         _add_run_options(parser, where)
 
-    def _description(self) -> str:
+    def description(self) -> str:
         return self.task.description(self.prog)
 
     def _shown_values(self) -> Values:

@@ -76,7 +76,7 @@ class SearchCommand(Command):
         )
         add_options(parser, TuneSettings, "tune")
 
-    def _description(self) -> str:
+    def description(self) -> str:
         return (
             f"{self.purpose}\nSettings that options give stay as they are; of the others those are searched that"
             " --print-space prints. --n-workers are trials that run side by side, on the nodes of"

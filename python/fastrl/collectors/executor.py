@@ -112,7 +112,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
         self._payload = _pickled(plan)
         self._rebuild = rebuild
         self._sent: tuple[int, bytes] | None = None
-        self._done: SimpleQueue[tuple[Worker, int, Future[Outcome]]] = SimpleQueue()
+        self.replies: SimpleQueue[tuple[Worker, int, Future[Outcome]]] = SimpleQueue()
         self._asked_memory: tuple[float, list[int], tuple[float, ...]] = (-math.inf, [], ())
 
         context = multiprocessing.get_context(start_method)
@@ -128,7 +128,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
         try:
             for index, env_indices in enumerate(partition_envs(plan, n_workers)):
                 slots = Slots(context, plan, len(env_indices) or 1, count)
-                self._workers.append(Worker(index, env_indices, slots, context, self._arguments, self._done))
+                self.workers.append(Worker(index, env_indices, slots, context, self._arguments, self.replies))
         except BaseException:
             self.close()
             raise
@@ -155,7 +155,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
     @property
     def pids(self) -> list[int]:
         """Of the workers' processes."""
-        return [pid for worker in self._workers if (pid := worker.process.pid) is not None]
+        return [pid for worker in self.workers if (pid := worker.process.pid) is not None]
 
     # Scheduling
 
@@ -184,9 +184,9 @@ class ExecutorCollector(TaskScheduler[Worker]):
 
     def _wait(self, timeout: float) -> None:
         with contextlib.suppress(Empty):
-            self._receive_reply(*self._done.get(timeout=timeout))
-        while not self._done.empty():
-            self._receive_reply(*self._done.get())
+            self._receive_reply(*self.replies.get(timeout=timeout))
+        while not self.replies.empty():
+            self._receive_reply(*self.replies.get())
 
     def _receive_reply(self, worker: Worker, generation: int, future: Future[Outcome]) -> None:
         """A task is done."""
@@ -236,17 +236,17 @@ class ExecutorCollector(TaskScheduler[Worker]):
 
     def close(self) -> None:
         self._stop[0] = 1
-        for worker in self._workers:
+        for worker in self.workers:
             worker.release()
-        killed = processes.join_or_kill([worker.process for worker in self._workers], _SHUTDOWN_GRACE_S)
-        indices = ", ".join(str(worker.index) for worker in self._workers if worker.process in killed)
+        killed = processes.join_or_kill([worker.process for worker in self.workers], _SHUTDOWN_GRACE_S)
+        indices = ", ".join(str(worker.index) for worker in self.workers if worker.process in killed)
         if indices:
             _log.warning(
                 "killed at the end of collecting, after %g s in a step or in an environment's close(): worker %s",
                 _SHUTDOWN_GRACE_S,
                 indices,
             )
-        self._workers = []
+        self.workers = []
         if self._weights is not None:
             self._weights.close()
         _open.discard(self)

@@ -18,7 +18,7 @@ from fastrl.collectors.scheduler import TaskWorker
 from fastrl.utils import processes
 
 # Seconds that a hanging process has to dump its traceback.
-_DUMP_GRACE_S = 2.0
+DUMP_GRACE_S = 2.0
 
 
 class Worker(TaskWorker):
@@ -113,7 +113,7 @@ class Worker(TaskWorker):
         """Kills a process that hangs, after it has dumped its traceback, if it can."""
         self.hung = why
         if processes.send_signal(self.process, executor_task.DUMP_SIGNAL):
-            self._listen(_DUMP_GRACE_S)
+            self._listen(DUMP_GRACE_S)
             self.process.kill()
 
     def _listen(self, seconds: float) -> None:

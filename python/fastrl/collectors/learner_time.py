@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 # Waits that are remembered: at least so many, at most twice as many. Earlier ones count as if they had never ended.
-_WAITS = 4096
+WAITS = 4096
 
 
 class LearnerTime:
@@ -27,7 +27,7 @@ class LearnerTime:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         # Starts and ends of waits in turns, and the learner's own time up to each.
-        self._at: list[float] = []
+        self.moments: list[float] = []
         self._total: list[float] = []
 
     @contextmanager
@@ -47,15 +47,15 @@ class LearnerTime:
 
     def _until(self, moment: float) -> float:
         """Seconds of the learner's own time up to a moment."""
-        index = bisect_right(self._at, moment)
+        index = bisect_right(self.moments, moment)
         if not index:
             return self._total[0] if self._total else 0.0
         # After the end of a wait, which is every second entry.
-        passed = moment - self._at[index - 1] if index % 2 == 0 else 0.0
+        passed = moment - self.moments[index - 1] if index % 2 == 0 else 0.0
         return self._total[index - 1] + passed
 
     def _note(self, moment: float, total: float) -> None:
-        self._at.append(moment)
+        self.moments.append(moment)
         self._total.append(total)
-        if len(self._at) % 2 == 0 and len(self._at) > 4 * _WAITS:
-            del self._at[: 2 * _WAITS], self._total[: 2 * _WAITS]
+        if len(self.moments) % 2 == 0 and len(self.moments) > 4 * WAITS:
+            del self.moments[: 2 * WAITS], self._total[: 2 * WAITS]

@@ -106,7 +106,7 @@ def _work(payload: bytes, sender: Connection) -> None:
     """Target of the probing process."""
     processes.init_worker()
     try:
-        result: Any = _measure(unpickle(payload))
+        result: Any = measure(unpickle(payload))
     except (CollectError, contract.ContractError) as error:
         result = (str(error), "")
     except ElsewhereError as error:
@@ -118,7 +118,7 @@ def _work(payload: bytes, sender: Connection) -> None:
     sender.close()
 
 
-def _measure(plan: Plan) -> Probe:
+def measure(plan: Plan) -> Probe:
     # Checks the spaces, and makes the actor.
     runner = EnvRunner(plan, [0])
     runner.build()

@@ -160,7 +160,7 @@ class RayCollector(TaskScheduler[_Worker]):
             )
             for index, env_indices in enumerate(partition_envs(plan, self._n_workers)):
                 worker = _Worker(index, env_indices, remote.remote(plan, env_indices))
-                self._workers.append(worker)
+                self.workers.append(worker)
                 self._begin(worker)
         except BaseException:
             self.close()
@@ -169,7 +169,7 @@ class RayCollector(TaskScheduler[_Worker]):
     @property
     def pids(self) -> list[int | None]:
         """Process ids of the workers, on their machines; None for one that has not built its environment yet."""
-        return [worker.pid if worker.ready else None for worker in self._workers]
+        return [worker.pid if worker.ready else None for worker in self.workers]
 
     def _store(self) -> int:
         """Bytes for Ray's objects: pending fragments and weights, as far as there is memory."""
@@ -201,7 +201,7 @@ class RayCollector(TaskScheduler[_Worker]):
         if self._nbytes:
             self._weights = self._ray.put(np.frombuffer(self._bytes_of(weights), np.uint8))
         if self._mode == "take":
-            for worker in self._workers:
+            for worker in self.workers:
                 worker.actor.offer.options(concurrency_group=_ASIDE).remote(version, self._weights)
 
     def _room(self, worker: _Worker, depth: int) -> int:
@@ -227,7 +227,7 @@ class RayCollector(TaskScheduler[_Worker]):
 
     def _wait(self, timeout: float) -> None:
         # A worker's replies are taken in the order of its calls, so that an error belongs to the oldest one.
-        waiting = {worker.calls[0].ref: worker for worker in self._workers if worker.calls}
+        waiting = {worker.calls[0].ref: worker for worker in self.workers if worker.calls}
         if waiting:
             ready, _ = self._ray.wait(list(waiting), num_returns=1, timeout=timeout)
             if ready:
@@ -309,21 +309,21 @@ class RayCollector(TaskScheduler[_Worker]):
     # Reports
 
     def _memory(self) -> tuple[float, ...]:
-        return tuple(worker.memory_mib for worker in self._workers if worker.memory_mib)
+        return tuple(worker.memory_mib for worker in self.workers if worker.memory_mib)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         if not self._whole:
             # They have started with other numbers.
-            for worker in self._workers:
+            for worker in self.workers:
                 worker.life += 1
                 self._begin(worker)
 
     def close(self) -> None:
         if self._ray.is_initialized():
-            for worker in self._workers:
+            for worker in self.workers:
                 self._ray.kill(worker.actor)
             if self._ends_ray:
                 shutdown()
-        self._workers = []
+        self.workers = []
         self._weights = None

@@ -104,7 +104,7 @@ class RunningEpisodes:
         self._states = np.zeros((rows, plan.state_size), np.float32)
         # Actions of all rows, [T, R, ...] each, the newest last; as far back as the longest episode needs.
         self._blocks: deque[NDArray[Any]] = deque()
-        self._steps = 0
+        self.steps = 0
         self._lock = threading.Lock()
 
     def add(self, fragment: Fragment, restarted: Sequence[int] = ()) -> None:
@@ -130,10 +130,10 @@ class RunningEpisodes:
             for env_index, number in fragment.episodes.tolist():
                 self._numbers[self._rows[env_index]] = number + 1
             self._blocks.append(fragment.actions.astype(action_dtype(self._plan)))
-            self._steps += len(ended)
+            self.steps += len(ended)
             longest = self._lengths[self._lengths <= LONGEST].max(initial=0)
-            while self._blocks and self._steps - len(self._blocks[0]) >= longest:
-                self._steps -= len(self._blocks.popleft())
+            while self._blocks and self.steps - len(self._blocks[0]) >= longest:
+                self.steps -= len(self._blocks.popleft())
 
     def _find_games(self, fragment: Fragment, ended: NDArray[np.bool_]) -> None:
         """Finds, in rows with ended episodes, where the running game was reset."""
@@ -157,7 +157,7 @@ class RunningEpisodes:
             self._lives[:] = 0
             self._started[:] = False
             self._blocks.clear()
-            self._steps = 0
+            self.steps = 0
 
     def state(self) -> tuple[dict[int, int], dict[int, RunningEpisode]]:
         """Returns the numbers of the episodes by environment, and the running episodes that are not too long."""
@@ -205,5 +205,5 @@ class RunningEpisodes:
                 if episodes[row].obs:
                     self._obs[row] = np.frombuffer(episodes[row].obs, self._obs.dtype)
                 self._states[row] = state_of(self._plan, episodes[row])
-            self._blocks, self._steps = deque([block]), len(block)
+            self._blocks, self.steps = deque([block]), len(block)
         return episodes

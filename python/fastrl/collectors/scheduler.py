@@ -122,7 +122,7 @@ class TaskScheduler(ABC, Generic[W]):
         self._timeout = math.inf if task_timeout is None else task_timeout
         self._task_seconds = task_seconds
         self._asked_pending = max_pending
-        self._workers: list[W] = []
+        self.workers: list[W] = []
         # The running episodes of each worker's rows, by its index.
         self._runs: dict[int, RunningEpisodes] = {}
         self._nbytes = plan.make_actor().weights_nbytes
@@ -217,9 +217,9 @@ class TaskScheduler(ABC, Generic[W]):
         self._use("collect")
         # After an interrupt, the collection in progress continues.
         if not self._wanted:
-            self._wanted = self.plan.episodes if self._whole else len(self._workers)
+            self._wanted = self.plan.episodes if self._whole else len(self.workers)
             self._end += self.plan.episodes
-            for worker in self._workers:
+            for worker in self.workers:
                 worker.due = 1
         with self._learner_time.waiting():
             while len(self._ready) < self._wanted:
@@ -260,7 +260,7 @@ class TaskScheduler(ABC, Generic[W]):
         return len(self._again) + self._stop_at - self._next
 
     def _use(self, mode: Literal["collect", "take"]) -> None:
-        if not self._workers:
+        if not self.workers:
             raise CollectError("the collector is closed")
         if self._nbytes and not self._published:
             raise CollectError(UNPUBLISHED)
@@ -287,7 +287,7 @@ class TaskScheduler(ABC, Generic[W]):
         again."""
         numbers: dict[int, int] = {NO_ENV: self._next} if self._whole else {}
         running: dict[int, RunningEpisode] = {}
-        for worker in self._workers:
+        for worker in self.workers:
             own, episodes = self._running_of(worker).state()
             numbers |= own
             running |= episodes
@@ -302,7 +302,7 @@ class TaskScheduler(ABC, Generic[W]):
         else:
             first = self.plan.first_env
             numbers = resumed(state, self.plan.env_indices)
-            for worker in self._workers:
+            for worker in self.workers:
                 worker.numbers = numbers[worker.env_indices[0] - first : worker.env_indices[-1] + 1 - first]
                 self._running_of(worker).load(worker.numbers, state["running"])
         self.version = state["version"]
@@ -327,7 +327,7 @@ class TaskScheduler(ABC, Generic[W]):
 
     def _schedule(self) -> None:
         """Gives tasks to workers: to each one, before any has two, and the one that waited longest comes first."""
-        workers = sorted(self._workers, key=lambda worker: worker.turn)
+        workers = sorted(self.workers, key=lambda worker: worker.turn)
         for depth in range(1, self._depth + 1):
             if self._left() < 1:
                 break
@@ -346,7 +346,7 @@ class TaskScheduler(ABC, Generic[W]):
             return int(min(self._max_pending - pending, self._remaining()))
         if self._whole:
             return len(self._again) + self._end - self._next
-        return sum(worker.due for worker in self._workers)
+        return sum(worker.due for worker in self.workers)
 
     def _task_for(self, worker: W, most: int, depth: int) -> tuple[int, ...] | None:
         """Chooses what a worker is given as its ``depth``-th task, if there is something for it: ``most`` fragments."""
@@ -362,7 +362,7 @@ class TaskScheduler(ABC, Generic[W]):
 
     def _numbers(self, most: int, depth: int) -> tuple[int, ...] | None:
         """Episodes for a task: one that failed by itself, of others as many as fit into the time of a task."""
-        left, workers = self._left(), len(self._workers)
+        left, workers = self._left(), len(self.workers)
         # The last ones are left to the workers that are free first.
         last = left if self._mode == "collect" else self._remaining()
         if depth > 1 and last <= workers:
@@ -380,7 +380,7 @@ class TaskScheduler(ABC, Generic[W]):
         """Takes in what workers have done, or waits for it: the scheduler then knows which replies are missing."""
         self._wait(timeout)
         now = time.monotonic()
-        for worker in self._workers:
+        for worker in self.workers:
             if now - worker.since > self._limit(worker):
                 self._end_hanging(worker)
 

@@ -30,8 +30,8 @@ class SequentialCollector:
         self.plan = plan
         self.version = 0
         local = dataclasses.replace(plan, make_actor=plan.make_local_actor)
-        self._runner = EnvRunner(local, plan.env_indices if plan.unit == "steps" else ())
-        self._running = RunningEpisodes(plan, self._runner.env_indices.tolist())
+        self.runner = EnvRunner(local, plan.env_indices if plan.unit == "steps" else ())
+        self.running_episodes = RunningEpisodes(plan, self.runner.env_indices.tolist())
         self._published = False
         self._next = self._diverged = 0
         self._end = math.inf
@@ -40,7 +40,7 @@ class SequentialCollector:
         self._cold_start = 0.0
 
     def publish(self, weights: Any) -> int:
-        self._runner.load(weights)
+        self.runner.load(weights)
         self._published = True
         self.version += 1
         return self.version
@@ -59,7 +59,7 @@ class SequentialCollector:
         self._end = end
 
     def _collect(self) -> Fragment:
-        runner = self._runner
+        runner = self.runner
         whole = self.plan.unit == "episodes"
         if runner.actor.weights_nbytes and not self._published:
             raise CollectError(UNPUBLISHED)
@@ -78,7 +78,7 @@ class SequentialCollector:
                 raise
             except (Exception, SystemExit) as error:  # an environment that calls sys.exit() has failed, too
                 trace = traceback.format_exc()
-                self._running.forget()
+                self.running_episodes.forget()
                 episodes = (
                     [(NO_ENV, self._next)]
                     if whole
@@ -94,7 +94,7 @@ class SequentialCollector:
                 except CollectError as end:
                     raise end from error
         if not whole:
-            self._running.add(fragment, runner.restarted)
+            self.running_episodes.add(fragment, runner.restarted)
             self._diverged += len(runner.restarted)
         self._next += whole
         self._steps += len(fragment)
@@ -109,26 +109,26 @@ class SequentialCollector:
             failures=tuple(self._failures.all),
             diverged=self._diverged,
             cold_start=self._cold_start,
-            seconds=dict(self._runner.seconds),
+            seconds=dict(self.runner.seconds),
         )
 
     def state_dict(self) -> dict[str, Any]:
         if self.plan.unit == "episodes":
             return {"numbers": {NO_ENV: self._next}, "running": {}, "version": self.version}
-        numbers, running = self._running.state()
+        numbers, running = self.running_episodes.state()
         return {"numbers": numbers, "running": running, "version": self.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        numbers = resumed(state, self._runner.env_indices.tolist())
+        numbers = resumed(state, self.runner.env_indices.tolist())
         if self.plan.unit == "episodes":
             [self._next] = numbers
         else:
-            self._runner.numbers = numbers
-            self._runner.running = self._running.load(numbers, state["running"])
+            self.runner.numbers = numbers
+            self.runner.running = self.running_episodes.load(numbers, state["running"])
         self.version = state["version"]
 
     def close(self) -> None:
-        self._runner.close()
+        self.runner.close()
 
     def __enter__(self) -> Self:
         return self

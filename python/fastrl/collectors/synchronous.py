@@ -75,7 +75,7 @@ class LockstepCollector:
         # The newest version and its weights, and the version that the actor has.
         self._newest: tuple[int, bytes] | None = None
         self._loaded = 0
-        self._running = RunningEpisodes(plan, () if self._whole else plan.env_indices)
+        self.running_episodes = RunningEpisodes(plan, () if self._whole else plan.env_indices)
         self._replays, self._numbers = replays, [0] * plan.num_envs
         self._next = 0
         # No episode from this number on is started by `take`; notified where it changes.
@@ -83,8 +83,8 @@ class LockstepCollector:
         self._steps = self._episodes = 0
         self._seconds = dict.fromkeys(PARTS, 0.0)
         self._arrays: list[Arrays] = []
-        self._background: _Background | None = None
-        self._runner = make_runner(self._failures)
+        self.background: _Background | None = None
+        self.runner = make_runner(self._failures)
         self._cold_start = self._failures.elapsed()
 
     def publish(self, weights: Any) -> int:
@@ -96,17 +96,17 @@ class LockstepCollector:
         """Loads the newest weights into the actor; returns their version."""
         newest = self._newest
         if newest is None:
-            if self._runner.actor.weights_nbytes:
+            if self.runner.actor.weights_nbytes:
                 raise CollectError(UNPUBLISHED)
         elif newest[0] != self._loaded:
             start = time.perf_counter()
-            self._runner.actor.load(newest[1])
+            self.runner.actor.load(newest[1])
             self._loaded = newest[0]
             self._seconds["weights"] += time.perf_counter() - start
         return self._loaded
 
     def collect(self) -> list[Fragment]:
-        if self._background is not None:
+        if self.background is not None:
             raise RuntimeError(
                 "this collector collects in the background since take(): take fragments, or make another one"
             )
@@ -120,21 +120,21 @@ class LockstepCollector:
 
     def refresh_observations(self) -> None:
         """Reads the observations again, after the owner of a compiled environment has changed it."""
-        if isinstance(self._runner, VectorEnvRunner):
-            self._runner.refresh_observations()
+        if isinstance(self.runner, VectorEnvRunner):
+            self.runner.refresh_observations()
 
     def take(self, timeout: float | None = None) -> Fragment | None:
         return next(iter(self.take_many(1, timeout)), None)
 
     def take_many(self, most: int, timeout: float | None = None) -> list[Fragment]:
-        if self._background is None:
-            self._background = _Background(self._collect_ahead, self._max_pending, self._is_allowed)
-        return self._background.take(most, timeout)
+        if self.background is None:
+            self.background = _Background(self._collect_ahead, self._max_pending, self._is_allowed)
+        return self.background.take(most, timeout)
 
     def limit(self, end: int) -> None:
         self._stop_at = end
-        if self._background is not None:
-            self._background.limit_changed()
+        if self.background is not None:
+            self.background.limit_changed()
 
     def _is_allowed(self) -> bool:
         """True unless `limit` ends what `take` collects."""
@@ -157,7 +157,7 @@ class LockstepCollector:
             if name in arrays:
                 arrays[name][...] = 0
         # By step, then environment.
-        ends = sorted(self._runner.run_steps(arrays))
+        ends = sorted(self.runner.run_steps(arrays))
         meta = FragmentMeta(
             self.plan.num_steps,
             [end[3] for end in ends],
@@ -165,14 +165,14 @@ class LockstepCollector:
             [(end[1], end[2]) for end in ends],
             [end[6] for end in ends],
         )
-        fragment = fragment_of(self.plan, arrays, meta, version, self._runner.env_indices.copy())
+        fragment = fragment_of(self.plan, arrays, meta, version, self.runner.env_indices.copy())
         fragments = [fragment]
-        if self._runner.skipped is not None and self._runner.skipped.any():
-            fragments = without_steps(fragment, self._runner.skipped)
+        if self.runner.skipped is not None and self.runner.skipped.any():
+            fragments = without_steps(fragment, self.runner.skipped)
         if self._replays:
-            self._running.add(fragment, self._runner.restarted)
+            self.running_episodes.add(fragment, self.runner.restarted)
         else:
-            self._numbers = self._runner.numbers.tolist()
+            self._numbers = self.runner.numbers.tolist()
         for each in fragments:
             self._count(each)
         return fragments
@@ -192,7 +192,7 @@ class LockstepCollector:
             give(fragments)
 
         first, self._next = self._next, self._next + count
-        self._runner.run_episodes(range(first, first + count), on_end)
+        self.runner.run_episodes(range(first, first + count), on_end)
 
     def _count(self, fragment: Fragment) -> None:
         self._steps += len(fragment)
@@ -200,14 +200,14 @@ class LockstepCollector:
         self._failures.over(map(tuple, fragment.episodes.tolist()))
 
     def report(self) -> Report:
-        runner = self._runner
+        runner = self.runner
         seconds = {part: value + runner.seconds[part] for part, value in self._seconds.items()}
         workers = runner.backend.num_workers
         if workers:
             # Workers measure their own time, without that of their messages.
             seconds["environment"], waited = runner.backend.seconds()
             seconds["waiting"] += waited
-        elif self._background is not None:
+        elif self.background is not None:
             workers = 1
         return Report(
             steps=self._steps,
@@ -222,7 +222,7 @@ class LockstepCollector:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        numbers, running = ({NO_ENV: self._next}, {}) if self._whole else self._running.state()
+        numbers, running = ({NO_ENV: self._next}, {}) if self._whole else self.running_episodes.state()
         if not self._replays:
             numbers, running = dict(zip(self.plan.env_indices, self._numbers, strict=True)), {}
         return {"numbers": numbers, "running": running, "version": self.version}
@@ -233,15 +233,15 @@ class LockstepCollector:
         else:
             numbers = resumed(state, self.plan.env_indices)
             if self._replays:
-                self._runner.running = self._running.load(numbers, state["running"])
-            self._runner.numbers[:] = self._numbers = numbers
+                self.runner.running = self.running_episodes.load(numbers, state["running"])
+            self.runner.numbers[:] = self._numbers = numbers
         self.version = self._loaded = state["version"]
 
     def close(self) -> None:
-        if self._background is not None:
-            self._runner.stopped = True
-            self._background.end()
-        self._runner.backend.close()
+        if self.background is not None:
+            self.runner.stopped = True
+            self.background.end()
+        self.runner.backend.close()
 
     def __enter__(self) -> Self:
         return self
@@ -264,7 +264,7 @@ class _Background:
         self._max_pending, self._is_allowed = max_pending, is_allowed
         # The thread waits, as nothing more is allowed to be collected.
         self._is_over = False
-        self._ready: deque[Fragment] = deque()
+        self.ready: deque[Fragment] = deque()
         self._changed = threading.Condition()
         self._problem: BaseException | None = None
         self._ends = False
@@ -288,7 +288,7 @@ class _Background:
             self._changed.notify_all()
             self._changed.wait_for(
                 lambda: (
-                    self._ends or (self._is_allowed() and len(self._ready) + fragments <= self._max_pending)
+                    self._ends or (self._is_allowed() and len(self.ready) + fragments <= self._max_pending)
                 )
             )
             self._is_over = False
@@ -300,20 +300,18 @@ class _Background:
 
     def give(self, fragments: list[Fragment]) -> None:
         with self._changed:
-            self._ready += fragments
+            self.ready += fragments
             self._changed.notify_all()
 
     def take(self, most: int, timeout: float | None) -> list[Fragment]:
         with self._changed:
             self._changed.wait_for(
-                lambda: (
-                    self._ready or self._problem is not None or (self._is_over and not self._is_allowed())
-                ),
+                lambda: self.ready or self._problem is not None or (self._is_over and not self._is_allowed()),
                 timeout,
             )
-            if self._ready:
+            if self.ready:
                 self._changed.notify_all()
-                return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
+                return [self.ready.popleft() for _ in range(min(most, len(self.ready)))]
             if self._problem is not None:
                 raise self._problem
             return []

@@ -87,7 +87,7 @@ class WorkerPool:
     ) -> None:
         self.tasks = tasks
         self.deaths: list[Death] = []
-        self._step_timeout, self._start_timeout = step_timeout, start_timeout
+        self.step_timeout, self._start_timeout = step_timeout, start_timeout
         self._context: Any = multiprocessing.get_context(start_method)
         if start_method == "forkserver":
             # The server loads the modules once, and its processes share that memory.
@@ -219,16 +219,16 @@ class WorkerPool:
     def _await_round(self) -> None:
         """Waits until the round is complete, without workers that are dead or have exceeded the time limit."""
         barrier = self._open_barrier()
-        interval = POLL_INTERVAL_S if self._step_timeout is None else min(POLL_INTERVAL_S, self._step_timeout)
+        interval = POLL_INTERVAL_S if self.step_timeout is None else min(POLL_INTERVAL_S, self.step_timeout)
         if not barrier.wait(interval):
-            until = time.monotonic() + (self._step_timeout or float("inf")) - interval
+            until = time.monotonic() + (self.step_timeout or float("inf")) - interval
             while not barrier.wait(interval):
                 for w in barrier.missing():
                     process = self._processes[w]
                     if process.is_alive() and time.monotonic() >= until:
                         process.kill()
                         process.join()
-                        cause = f"no answer for {self._step_timeout:g} s"
+                        cause = f"no answer for {self.step_timeout:g} s"
                         self._handle_death(Death(w, self.tasks[w].envs, cause, ""))
                     elif not process.is_alive():
                         self._handle_death(self._death(w, ""))

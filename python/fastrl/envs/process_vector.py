@@ -166,7 +166,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         self.next_seeds, self.ended_info = memory.seeds, memory.info
         self._flat_obs = memory.obs.reshape(self.num_envs, -1)
         self._flat_final_obs = memory.final_obs.reshape(self.num_envs, -1)
-        self._bounds = _bounds(action_space)
+        self.bounds = bounds(action_space)
         # Environments that have to be reset before they step: no episode has started, or it has ended in DISABLED mode.
         self._to_reset = np.ones(self.num_envs, np.bool_)
         self._all = np.ones(self.num_envs, np.bool_)
@@ -361,7 +361,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         if not np.can_cast(actions.dtype, memory.actions.dtype, "same_kind"):
             raise TypeError(f"actions: expected {memory.actions.dtype}, got {actions.dtype}")
         # Before the conversion, which could turn an invalid action into a valid one.
-        if self._bounds is not None:
+        if self.bounds is not None:
             self._check_bounds(actions, mask)
         self._pool.finish_round()
         memory.actions[...] = actions
@@ -373,7 +373,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         return infos
 
     def _check_bounds(self, actions: NDArray[Any], mask: NDArray[np.bool_]) -> None:
-        low, high = self._bounds or (0, 0)
+        low, high = self.bounds or (0, 0)
         # The fast path for Discrete: as unsigned integers, negative numbers are too large.
         if (
             isinstance(low, int)
@@ -479,7 +479,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
         self._close_pool()
 
 
-def _bounds(space: Space[Any]) -> tuple[Any, Any] | None:
+def bounds(space: Space[Any]) -> tuple[Any, Any] | None:
     """The lowest and the highest action of a space of integers, or of each of its elements; None for other spaces."""
     match space:
         case Discrete():

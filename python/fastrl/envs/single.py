@@ -25,7 +25,7 @@ class SingleEnv(gymnasium.Env[NDArray[Any], Any]):
     """
 
     vector_class: ClassVar[type[NativeVectorEnv]]
-    _vector: NativeVectorEnv
+    vector: NativeVectorEnv
 
     def __init__(self, *, render_mode: str | None = None, **options: Any) -> None:
         for name in ("num_envs", "autoreset_mode", "num_threads"):
@@ -40,21 +40,21 @@ class SingleEnv(gymnasium.Env[NDArray[Any], Any]):
     def _build(self, options: Mapping[str, Any]) -> None:
         fixed = {"num_threads": 1, "autoreset_mode": AutoresetMode.DISABLED, "render_mode": self.render_mode}
         build: Any = self.vector_class
-        self._vector = build(1, **fixed, **options)
-        self.observation_space = self._vector.single_observation_space
-        self.action_space = self._vector.single_action_space
-        if "render_fps" in self._vector.metadata:
-            self.metadata = type(self).metadata | {"render_fps": self._vector.metadata["render_fps"]}
+        self.vector = build(1, **fixed, **options)
+        self.observation_space = self.vector.single_observation_space
+        self.action_space = self.vector.single_action_space
+        if "render_fps" in self.vector.metadata:
+            self.metadata = type(self).metadata | {"render_fps": self.vector.metadata["render_fps"]}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[Any], dict[str, Any]]:
         super().reset(seed=seed)
-        obs, info = self._vector.reset(seed=seed, options=options)
+        obs, info = self.vector.reset(seed=seed, options=options)
         return _first(obs), self._info(info)
 
     def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
-        obs, rewards, terminations, truncations, info = self._vector.step(self._batch_of_one(action))
+        obs, rewards, terminations, truncations, info = self.vector.step(self._batch_of_one(action))
         return _first(obs), float(rewards[0]), bool(terminations[0]), bool(truncations[0]), self._info(info)
 
     def _batch_of_one(self, action: Any) -> Any:
@@ -71,19 +71,19 @@ class SingleEnv(gymnasium.Env[NDArray[Any], Any]):
 
     def render(self) -> Any:
         """The vector environment's text or picture (uint8 [H, W, 3]); None with "human" or without a render mode."""
-        frames = self._vector.render()
+        frames = self.vector.render()
         return None if frames is None else frames[0]
 
     def save_state(self) -> bytes:
         """See `NativeVectorEnv.save_state`."""
-        return self._vector.save_state()
+        return self.vector.save_state()
 
     def load_state(self, state: bytes) -> None:
         """See `NativeVectorEnv.load_state`."""
-        self._vector.load_state(state)
+        self.vector.load_state(state)
 
     def close(self) -> None:
-        self._vector.close()
+        self.vector.close()
 
 
 def _first(obs: Any) -> Any:

@@ -83,11 +83,11 @@ def export(
         found = on_samples(model, policy, space, _SAMPLES, seed=seed)
         if check and not found.different:
             compare = in_team_episodes if isinstance(graph, TeamGraph) else in_episodes
-            found = compare(model, model._task, model._stage_settings, policy, episodes, seed=seed)
+            found = compare(model, model.task, model.stage_settings, policy, episodes, seed=seed)
         if found.different:
             raise ExportError(f"{path} was not written, for the export acts in another way: {found}")
         if quantize:
-            task, settings = model._task, model._stage_settings
+            task, settings = model.task, model.stage_settings
             found.quantization = quantization.quantize(
                 trial, small, task, settings, episodes=episodes, seed=seed
             )
@@ -102,13 +102,13 @@ def export(
 def _export_arrays(
     model: Model, graph: PolicyGraph, space: Any, path: Path, episodes: int, seed: int
 ) -> Comparison:
-    task, settings = model._task, model._stage_settings
+    task, settings = model.task, model.stage_settings
     if not isinstance(graph, AgentGraph):
         raise ExportError("plain numpy is for policies of one agent: export to .onnx")
     if task.has_action_masks(settings):
         raise ExportError("plain numpy knows no action masks: export to .onnx")
     action_space = task.play_spaces(settings)[1]
-    policy = array_policy(graph, model._trainer.policy_checkpoint(), space, action_space)
+    policy = array_policy(graph, model.trainer.policy_checkpoint(), space, action_space)
     trial = path.with_name(f".{path.stem}.new.npz")
     try:
         policy.save(trial)
@@ -127,7 +127,7 @@ def _export_arrays(
 
 def graph_of(model: Model) -> tuple[PolicyGraph, Any, dict[str, Any]]:
     """The graph of a model's policy, the space of observations to compare it on, and the metadata about spaces."""
-    trainer, task, settings = model._trainer, model._task, model._stage_settings
+    trainer, task, settings = model.trainer, model.task, model.stage_settings
     state = trainer.policy_checkpoint()
     if "policy" not in state or not isinstance(state["policy"], dict):
         raise ExportError(f"policies of {trainer.algorithm_name} cannot be exported")
@@ -165,7 +165,7 @@ def graph_of(model: Model) -> tuple[PolicyGraph, Any, dict[str, Any]]:
 
 def _facts(model: Model) -> dict[str, Any]:
     """Metadata about the run."""
-    trainer, settings = model._trainer, model.settings
+    trainer, settings = model.trainer, model.settings
     table = table_of(trainer.algorithm_name)
     return {
         "algorithm": trainer.algorithm_name,

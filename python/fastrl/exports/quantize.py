@@ -109,15 +109,15 @@ def quantize(
         raise ExportError("int8 is for networks with convolutions, of which this policy has none")
     policy = runtime.load(plain, seed=seed)
     feeds: list[Feed] = []
-    _returns(policy, task, settings, episodes, [seed, 2], feeds)
+    play_returns(policy, task, settings, episodes, [seed, 2], feeds)
     chosen = np.unique(np.linspace(0, len(feeds) - 1, min(_CALIBRATION, len(feeds))).astype(int))
     calibration = [feeds[i] for i in chosen]
     _write(plain, out, calibration, dict(policy.metadata))
     quantized = runtime.load(out, seed=seed)
-    seconds = _seconds([policy, quantized], calibration[0])
+    seconds = call_seconds([policy, quantized], calibration[0])
     return Quantization(
-        _returns(policy, task, settings, episodes, [seed, 1]),
-        _returns(quantized, task, settings, episodes, [seed, 1]),
+        play_returns(policy, task, settings, episodes, [seed, 1]),
+        play_returns(quantized, task, settings, episodes, [seed, 1]),
         plain.stat().st_size,
         out.stat().st_size,
         *seconds,
@@ -176,7 +176,7 @@ def _quiet() -> Iterator[None]:
         onnxruntime.set_default_logger_severity(2)
 
 
-def _returns(
+def play_returns(
     policy: runtime.Policy,
     task: Task,
     settings: Any,
@@ -206,7 +206,7 @@ def _returns(
     return np.array(found)
 
 
-def _seconds(policies: list[runtime.Policy], feed: Feed) -> list[float]:
+def call_seconds(policies: list[runtime.Policy], feed: Feed) -> list[float]:
     """Medians of one call of each, called in turns."""
     times = np.zeros((len(policies), _CALLS))
     for call in range(_CALLS):

@@ -27,9 +27,9 @@ class EpsilonGreedyActor:
 
     def __init__(self, make_greedy: ActorSpec, num_actions: int) -> None:
         self._make_greedy, self._num_actions = make_greedy, num_actions
-        self._greedy: Actor = make_greedy()
+        self.greedy: Actor = make_greedy()
         self._epsilon = np.float32(0)
-        self.weights_nbytes = 4 + self._greedy.weights_nbytes
+        self.weights_nbytes = 4 + self.greedy.weights_nbytes
 
     @classmethod
     def with_weights(
@@ -46,31 +46,31 @@ class EpsilonGreedyActor:
         if not 0 <= epsilon <= 1:
             raise ValueError(f"epsilon: expected a share from 0 to 1, got {epsilon}")
         made = cls(make_greedy, num_actions)
-        made._greedy, made._epsilon = with_weights(make_greedy, weights), np.float32(epsilon)
+        made.greedy, made._epsilon = with_weights(make_greedy, weights), np.float32(epsilon)
         return made
 
     @property
     def is_compiled(self) -> bool:
         """See `MlpActor`."""
-        return isinstance(self._greedy, MlpActor)
+        return isinstance(self.greedy, MlpActor)
 
     def with_threads(self, num_threads: int) -> EpsilonGreedyActor:
         """Makes an actor whose network has another number of threads, without weights."""
         made = EpsilonGreedyActor(self._make_greedy, self._num_actions)
-        if isinstance(made._greedy, MlpActor):
-            made._greedy = made._greedy.with_threads(num_threads)
+        if isinstance(made.greedy, MlpActor):
+            made.greedy = made.greedy.with_threads(num_threads)
         return made
 
     def to(self, device: str) -> None:
         """Computes on a device if PyTorch does."""
-        moved(self._greedy, device)
+        moved(self.greedy, device)
 
     def load(self, weights: Buffer) -> None:
         """See `Actor.load`."""
         view = memoryview(weights).cast("B")
         if len(view) != self.weights_nbytes:
             raise ValueError(f"weights: expected {self.weights_nbytes} bytes, got {len(view)}")
-        self._greedy.load(view[4:])
+        self.greedy.load(view[4:])
         self._epsilon = np.frombuffer(view[:4], np.float32)[0]
 
     def act(
@@ -86,7 +86,7 @@ class EpsilonGreedyActor:
         greedy: bool = False,
     ) -> None:
         """See `Actor.act`."""
-        self._greedy.act(obs, streams, steps, actions, log_probs, masks, greedy=True)
+        self.greedy.act(obs, streams, steps, actions, log_probs, masks, greedy=True)
         log_probs[...] = 0
         epsilon = self._epsilon
         if greedy or epsilon == 0:

@@ -37,7 +37,7 @@ Scripted = Callable[[NDArray[Any], NDArray[np.int64]], NDArray[Any]]
 
 # Rows of one pass through a network; the gradients of a minibatch add up over its chunks. Large enough to be cheap a
 # row, small enough that what lies between the layers stays in caches and out of the process's memory.
-_CHUNK, _IMAGE_CHUNK = 2048, 256
+CHUNK, _IMAGE_CHUNK = 2048, 256
 
 
 class NetworkOptions(TypedDict):
@@ -84,7 +84,7 @@ class _Network(SavedNetwork):
         self.decoder: Decoder | None = None
         self.encoder: Encoder | None = None
         self.obs_norm: RunningNorm | None = None
-        self.chunk, features, generator = _CHUNK, obs_dim, options["generator"]
+        self.chunk, features, generator = CHUNK, obs_dim, options["generator"]
         if (obs := options.get("obs")) is not None:
             kind = options.get("encoder", "auto")
             rows = ObsRows.from_state(obs)

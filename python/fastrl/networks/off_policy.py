@@ -253,7 +253,7 @@ class _TorchOutputs(NetworkActor[OffPolicyActor]):
         """Outputs float32 [K, outputs] at rows [K, D]."""
         rows = torch.from_numpy(obs if obs.flags.writeable else obs.copy()).split(self._chunk)
         found: NDArray[np.float32] = torch.cat(
-            [self._network(chunk.to(self._device)).cpu() for chunk in rows]
+            [self.network(chunk.to(self._device)).cpu() for chunk in rows]
         ).numpy()
         return found
 

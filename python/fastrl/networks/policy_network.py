@@ -32,7 +32,7 @@ _NUMBERS_PER_WEIGHT = 4
 
 # Images that one pass through the encoders has as floats: of more, passes are parted. Those for gradients then compute
 # the parts again, a third more work, and keep nothing but the rows and the features meanwhile.
-_PASS_ROWS = {"cpu": 512, "cuda": 8192}
+PASS_ROWS = {"cpu": 512, "cuda": 8192}
 
 
 class TorchPolicy(SavedNetwork):
@@ -235,7 +235,7 @@ class EncodedPolicy(TorchPolicy):
 
     def _encoded(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Features of the policy and of the value at observations [B, size], the same tensor where they are shared."""
-        most = _PASS_ROWS.get(rows.device.type, len(rows))
+        most = PASS_ROWS.get(rows.device.type, len(rows))
         if not self.decoder.images or len(rows) <= most:
             return self._encode(rows)
         # Halves, so that a few rows too many do not become a pass of their own.

@@ -42,17 +42,17 @@ class NetworkActor(Generic[Network]):
 
     def __init__(self, network: Network) -> None:
         network.eval().requires_grad_(False)
-        self._network, self._device = network, torch.device("cpu")
+        self.network, self._device = network, torch.device("cpu")
         self.weights_nbytes = 4 * flat_size(network)
 
     def to(self, device: str) -> None:
         """Computes on a device from here on; random numbers and draws stay on the CPU."""
         self._device = torch.device(device)
-        self._network.to(self._device)
+        self.network.to(self._device)
 
     def load(self, weights: Buffer) -> None:
         """See `fastrl.networks.compiled_actor.Actor.load`."""
-        read_flat(self._network, np.frombuffer(memoryview(weights).cast("B"), np.float32))
+        read_flat(self.network, np.frombuffer(memoryview(weights).cast("B"), np.float32))
 
     @property
     def _chunk(self) -> int:
@@ -79,7 +79,7 @@ class TorchActor(NetworkActor[TorchPolicy]):
         super().__init__(_TORCH_POLICIES[kind].without_weights(architecture))
         self._actions = Actions.from_state(actions)
         self._choices = choices_of(self._actions)
-        self.state_size = self._network.state_size
+        self.state_size = self.network.state_size
 
     @torch.inference_mode()
     def act(
@@ -114,9 +114,9 @@ class TorchActor(NetworkActor[TorchPolicy]):
         """Outputs of some rows on the CPU; replaces the rows' states."""
         rows = torch.from_numpy(obs).to(self._device)
         if states is None:
-            return self._network.outputs(rows).float().cpu()
+            return self.network.outputs(rows).float().cpu()
         before = torch.from_numpy(states)
-        outputs, _, after = self._network.sequences(rows, torch.tensor([len(rows)]), before.to(self._device))
+        outputs, _, after = self.network.sequences(rows, torch.tensor([len(rows)]), before.to(self._device))
         before.copy_(after)
         return outputs.float().cpu()
 
@@ -124,8 +124,8 @@ class TorchActor(NetworkActor[TorchPolicy]):
         self, outputs: Tensor, streams: NDArray[np.uint64], steps: NDArray[np.int64], greedy: bool
     ) -> tuple[Tensor, Tensor]:
         """Draws and their log-probabilities."""
-        if self._network.log_std is not None:
-            log_std = self._network.log_std.cpu()
+        if self.network.log_std is not None:
+            log_std = self.network.log_std.cpu()
             draws = outputs
             if not greedy:
                 noise = torch.from_numpy(normals(streams, steps, self._actions.size))
@@ -158,7 +158,7 @@ class ValuingTorchActor(TorchActor):
         self.values = torch.cat(self._found).numpy()
 
     def _outputs(self, obs: NDArray[Any], states: NDArray[np.float32] | None) -> Tensor:
-        outputs, values = self._network(torch.from_numpy(obs).to(self._device))
+        outputs, values = self.network(torch.from_numpy(obs).to(self._device))
         self._found.append(values.float().cpu())
         return cast("Tensor", outputs).float().cpu()
 

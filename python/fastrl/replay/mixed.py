@@ -35,7 +35,7 @@ class MixedSampler(UniformSampler):
             raise ValueError(
                 f"both replays must have the same rows, got {first.replay.dtype} and {second.replay.dtype}"
             )
-        self._parts = (first, second)
+        self.parts = (first, second)
         self._set_up(first.replay, first.batch_size + second.batch_size, True)
         self._build(None, pin_memory)
         count = second.batch_size
@@ -44,7 +44,7 @@ class MixedSampler(UniformSampler):
         self._slices = [[_part(arrays, batch, place) for place in places] for arrays, batch in self._sets]
 
     def sample(self) -> Batch:
-        for part, (arrays, batch) in zip(self._parts, self._slices[self._next], strict=True):
+        for part, (arrays, batch) in zip(self.parts, self._slices[self._next], strict=True):
             part.fill(arrays, batch)
         _, batch = self._sets[self._next]
         self._next = (self._next + 1) % len(self._sets)
@@ -53,16 +53,16 @@ class MixedSampler(UniformSampler):
     @property
     def second(self) -> UniformSampler:
         """The sampler of the last transitions of a batch."""
-        return self._parts[1]
+        return self.parts[1]
 
     @property
     def beta(self) -> float:
         """Of the parts that are prioritized."""
-        return next(part.beta for part in self._parts if isinstance(part, PrioritizedSampler))
+        return next(part.beta for part in self.parts if isinstance(part, PrioritizedSampler))
 
     @beta.setter
     def beta(self, beta: float) -> None:
-        for part in self._parts:
+        for part in self.parts:
             if isinstance(part, PrioritizedSampler):
                 part.beta = beta
 
@@ -75,7 +75,7 @@ class MixedSampler(UniformSampler):
         if len(indices) != self.batch_size:
             raise ValueError(f"expected the priorities of a batch of {self.batch_size}, got {len(indices)}")
         start = 0
-        for part in self._parts:
+        for part in self.parts:
             end = start + part.batch_size
             if isinstance(part, PrioritizedSampler):
                 part.update_priorities(indices[start:end], priorities[start:end])
@@ -83,11 +83,11 @@ class MixedSampler(UniformSampler):
 
     def state_dict(self) -> dict[str, Any]:
         """The states of both samplers; the replays are saved separately."""
-        first, second = self._parts
+        first, second = self.parts
         return {"first": first.state_dict(), "second": second.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for part, name in zip(self._parts, ("first", "second"), strict=True):
+        for part, name in zip(self.parts, ("first", "second"), strict=True):
             part.load_state_dict(state[name])
 
 

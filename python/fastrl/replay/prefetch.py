@@ -59,7 +59,7 @@ class Prefetcher(Generic[BatchT]):
     def __init__(self, sampler: Sampler[BatchT], device: str | torch.device = "cpu") -> None:
         self._sampler = sampler
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="fastrl-prefetch")
-        self._ahead: Future[BatchT] | None = None
+        self.ahead: Future[BatchT] | None = None
         self._priorities: list[Priorities] = []
         self._copies = _Copies(torch.device(device)) if torch.device(device).type == "cuda" else None
         self.beta: float | None = None
@@ -73,9 +73,9 @@ class Prefetcher(Generic[BatchT]):
             Exception: an error of the sampler. The next call draws again.
         """
         self._check_open()
-        ready, self._ahead = self._ahead or self._submit(), None
+        ready, self.ahead = self.ahead or self._submit(), None
         batch = ready.result()
-        self._ahead = self._submit()
+        self.ahead = self._submit()
         return batch
 
     def update_priorities(self, indices: Tensor, priorities: Tensor) -> None:
@@ -102,7 +102,7 @@ class Prefetcher(Generic[BatchT]):
         self._closed = True
         # A queued draw is not cancelled: it has priorities to pass on.
         self._pool.shutdown()
-        self._ahead = None
+        self.ahead = None
         self._pass_priorities(self._priorities)
 
     def __enter__(self) -> Self:

@@ -97,10 +97,10 @@ def autotune(
         CollectError: its environment cannot be built or stepped.
     """
     check_may_change(may_change)
-    return _Tuner(task, settings, frozenset(fixed), frozenset(may_change), seconds, advance).tune()
+    return Tuner(task, settings, frozenset(fixed), frozenset(may_change), seconds, advance).tune()
 
 
-class _Tuner:
+class Tuner:
     """See `autotune`."""
 
     def __init__(
@@ -112,7 +112,7 @@ class _Tuner:
         seconds: float,
         advance: Advance,
     ) -> None:
-        self._task, self._settings, self._fixed = task, settings, fixed
+        self._task, self.settings, self._fixed = task, settings, fixed
         self._may_change = may_change
         self._started, self._seconds, self._advance = time.perf_counter(), seconds, advance
         self._cores = cores()
@@ -121,8 +121,8 @@ class _Tuner:
         # Steps of a rollout in trials; None: the run's own.
         self._num_steps: int | None = None
         # Of the settings that are tried one after the other.
-        self._varied: list[Result] = []
-        self._reasons: dict[str, str] = {}
+        self.varied: list[Result] = []
+        self.reasons: dict[str, str] = {}
         # How experience is collected while they are tried.
         self._common: Values = {}
 
@@ -135,7 +135,7 @@ class _Tuner:
     def tune(self) -> Tuning:
         self._report("measuring the environment")
         with ExitStack() as stack:
-            stack.callback(use_threads, self._settings.run.torch_threads)
+            stack.callback(use_threads, self.settings.run.torch_threads)
             stack.callback(self._close)
             trainer = self._trainer()
             if not (isinstance(trainer, Trainer) and isinstance(trainer.source, RolloutSource)):
@@ -143,12 +143,12 @@ class _Tuner:
             plan, load = self._parts(trainer)
             # The learner takes the same time with any collector: the one that is likely to be the fastest measures it.
             first = self._likely(plan, load)
-            self._num_steps = self._short(load, first)
-            if self._vary(first, has_collectors=True):
+            self._num_steps = self.short_steps(load, first)
+            if self.vary(first, has_collectors=True):
                 plan, load = self._parts(self._trainer())
                 first = self._likely(plan, load)
             load = self._measure_learner(load, first)
-            shorter, now = self._short(load, first), self._num_steps or load.num_steps
+            shorter, now = self.short_steps(load, first), self._num_steps or load.num_steps
             if shorter is not None and shorter < _MUCH_SHORTER * now:
                 # Now it is known how long the learner takes.
                 self._num_steps = shorter
@@ -166,13 +166,13 @@ class _Tuner:
 
     def _trainer(self) -> Training:
         """A trainer with the present settings, which does not run."""
-        own = trial_settings(self._task, self._settings, {})
+        own = trial_settings(self._task, self.settings, {})
         return self._task.make_trainer(own, Console(quiet=True))
 
     def _parts(self, trainer: Training) -> tuple[Plan, Load]:
         """The plan of a trainer's collector, and the costs of its parts without the learner's."""
         assert isinstance(trainer, Trainer) and isinstance(trainer.source, RolloutSource)
-        replay = getattr(self._settings, "replay", None)
+        replay = getattr(self.settings, "replay", None)
         overlaps = trainer.algorithm.max_staleness > 0 or bool(getattr(replay, "overlap", False))
         plan = trainer.source.plan
         return plan, measure_parts(plan, trainer.algorithm, self._cores, overlaps=overlaps)
@@ -184,12 +184,12 @@ class _Tuner:
 
     def _with(self, values: Values) -> Any:
         """The present settings with other values."""
-        config_type = type(self._settings)
-        return build(config_type, check(config_type, to_tree(self._settings), "settings"), values)
+        config_type = type(self.settings)
+        return build(config_type, check(config_type, to_tree(self.settings), "settings"), values)
 
     # Settings without a model
 
-    def _vary(self, first: Candidate | None, *, has_collectors: bool) -> bool:
+    def vary(self, first: Candidate | None, *, has_collectors: bool) -> bool:
         """Tries settings one after the other, each with the best values of those before; returns whether one has
         changed.
 
@@ -198,11 +198,11 @@ class _Tuner:
         """
         factors = factors_of(
             self._task,
-            self._settings,
+            self.settings,
             may_change=self._may_change,
             fixed=self._fixed,
             num_cores=self._cores,
-            has_gpu=torch.cuda.is_available() and self._settings.run.device != "cpu",
+            has_gpu=torch.cuda.is_available() and self.settings.run.device != "cpu",
             has_collectors=has_collectors,
         )
         changed = False
@@ -211,29 +211,29 @@ class _Tuner:
             results = [Result(each, None, note="default" if each.own else "") for each in factor]
             self._race(results)
             self._close()
-            self._varied += results
+            self.varied += results
             running = [each for each in results if each.rates]
             # With other threads PyTorch adds in another order.
             threads = factor[0].key == "run.torch_threads"
             best = best_of(running, 1 - _WORTH_THREADS if threads else 1 - _WORTH_CHANGING)
             best.is_chosen = True
             assert isinstance(best.way, Variant)
-            self._reasons[best.way.key] = beside(best, running)
+            self.reasons[best.way.key] = beside(best, running)
             if not best.way.own:
-                self._settings, changed = self._with(best.way.values), True
+                self.settings, changed = self._with(best.way.values), True
         return changed
 
     def _tune_without_collectors(self) -> Tuning:
         """Tries numbers of threads and processes of runs that have no collectors."""
-        key = f"{self._task.algorithm_table(self._settings.run.algo)}.num_steps"
-        if key in leaves(type(self._settings)):
-            self._num_steps = max(self._task.algorithm_settings(self._settings).num_steps // _SHORTER, 1)
-        self._vary(None, has_collectors=False)
-        if not self._varied:
+        key = f"{self._task.algorithm_table(self.settings.run.algo)}.num_steps"
+        if key in leaves(type(self.settings)):
+            self._num_steps = max(self._task.algorithm_settings(self.settings).num_steps // _SHORTER, 1)
+        self.vary(None, has_collectors=False)
+        if not self.varied:
             raise TrainError(
-                f"{self._task.name} with --algo {self._settings.run.algo} has nothing that could be chosen here"
+                f"{self._task.name} with --algo {self.settings.run.algo} has nothing that could be chosen here"
             )
-        return Tuning(self._settings, self._reasons, self._varied, [], self._passed())
+        return Tuning(self.settings, self.reasons, self.varied, [], self._passed())
 
     # Candidates
 
@@ -246,7 +246,7 @@ class _Tuner:
         if key not in self._fixed:
             return None
         table, _, name = key.partition(".")
-        return getattr(getattr(self._settings, table), name)
+        return getattr(getattr(self.settings, table), name)
 
     def _candidates(self, plan: Plan, load: Load) -> list[Candidate]:
         """All ways to run that suit the plan, with the fixed settings as they are."""
@@ -274,7 +274,7 @@ class _Tuner:
     def _finalists(self, plan: Plan, load: Load, results: list[Result]) -> list[Result]:
         """The candidates that are checked: the best predictions, the run's default, the formula."""
         finalists = results[:_CHECKED]
-        threads = self._settings.run.torch_threads or self._cores
+        threads = self.settings.run.torch_threads or self._cores
         best = results[0].predicted or 0.0
         alone = Candidate("sequential", 1, threads)
         formula = Candidate("executor", max(1, min(self._cores - 1, load.num_envs)), threads)
@@ -293,7 +293,7 @@ class _Tuner:
 
     def _default(self, plan: Plan, load: Load, threads: int) -> Candidate:
         """The way that the run would take by itself."""
-        collect = self._settings.collect
+        collect = self.settings.collect
         kind, workers = collect.collector, collect.n_workers
         if kind == "auto":
             kind = choose(
@@ -304,13 +304,13 @@ class _Tuner:
 
     # Measurements
 
-    def _short(self, load: Load, first: Candidate) -> int | None:
+    def short_steps(self, load: Load, first: Candidate) -> int | None:
         """Steps of a rollout with which an update does not take long; None: the run's own."""
-        key = f"{self._task.algorithm_table(self._settings.run.algo)}.num_steps"
-        if load.whole or key not in leaves(type(self._settings)):
+        key = f"{self._task.algorithm_table(self.settings.run.algo)}.num_steps"
+        if load.whole or key not in leaves(type(self.settings)):
             return None
         seconds = predict_seconds(load, first.kind, first.workers, first.threads)
-        minibatch = int(getattr(self._task.algorithm_settings(self._settings), "minibatch_size", 1))
+        minibatch = int(getattr(self._task.algorithm_settings(self.settings), "minibatch_size", 1))
         minibatch *= 4 if "batch-size" in self._may_change else 1
         least = max(8, math.ceil(minibatch / load.num_envs))
         short = max(least, min(int(load.num_steps * _UPDATE_S / seconds), _UPDATE_STEPS // load.num_envs))
@@ -322,7 +322,7 @@ class _Tuner:
         key = (way.kind, way.workers) if isinstance(way, Candidate) else way.label
         if key not in self._trials:
             values = way.values if is_candidate else {**self._common, **way.values}
-            self._trials[key] = Trial(self._task, self._settings, values, self._num_steps)
+            self._trials[key] = Trial(self._task, self.settings, values, self._num_steps)
         return self._trials[key]
 
     def _measure_learner(self, load: Load, first: Candidate) -> Load:
@@ -366,7 +366,7 @@ class _Tuner:
         for result in results:
             self._report(f"starting {result.way.label}")
             try:
-                a_round += self._turn(result.way).passed
+                a_round += self.turn(result.way).passed
             except (UserError, CollectError) as error:
                 result.note = f"cannot run: {str(error).splitlines()[0]}"
             else:
@@ -378,9 +378,9 @@ class _Tuner:
                 break
             for result in running if i % 2 == 0 else running[::-1]:
                 self._report(f"checking {result.way.label}")
-                result.rates.append(self._turn(result.way).rate * factor(result.way))
+                result.rates.append(self.turn(result.way).rate * factor(result.way))
 
-    def _turn(self, way: Way) -> Turn:
+    def turn(self, way: Way) -> Turn:
         threads = way.threads if isinstance(way, Candidate) else None
         return self._trial(way).turn(threads)
 
@@ -391,10 +391,10 @@ class _Tuner:
         assert isinstance(chosen.way, Candidate)
         values = {key: value for key, value in chosen.way.values.items() if key not in self._fixed}
         reasons = reasons_for(chosen.way, chosen, checked, results, load)
-        shown = [*self._varied, *sorted(checked, key=lambda each: -(each.measured or 0.0)), *results]
+        shown = [*self.varied, *sorted(checked, key=lambda each: -(each.measured or 0.0)), *results]
         return Tuning(
             settings=self._with(values),
-            reasons=self._reasons | {key: text for key, text in reasons.items() if key in values},
+            reasons=self.reasons | {key: text for key, text in reasons.items() if key in values},
             results=list({id(each): each for each in shown}.values()),
             facts=facts_about(load),
             seconds=self._passed(),

@@ -61,7 +61,7 @@ class Batches:
     """
 
     def __init__(self, arrays: DemoArrays, episodes: NDArray[np.int64], spec: DatasetSpec, seed: int) -> None:
-        self._arrays, self._episodes, self._spec = arrays, episodes, spec
+        self.arrays, self._episodes, self._spec = arrays, episodes, spec
         items = episodes if spec.whole_episodes else arrays.steps_of(episodes)
         self._sampler = EpochSampler(items, seed=seed)
         self.num_samples = int(arrays.lengths[episodes].sum())
@@ -71,8 +71,8 @@ class Batches:
 
     def _slot(self, size: int) -> tuple[NDArray[Any], NDArray[Any], DatasetBatch]:
         """Arrays for a minibatch of so many steps, and the minibatch that they are."""
-        obs = np.empty((size, *self._arrays.obs.shape), self._arrays.obs.dtype)
-        actions = np.empty((size, *self._arrays.actions.shape[1:]), self._arrays.actions.dtype)
+        obs = np.empty((size, *self.arrays.obs.shape), self.arrays.obs.dtype)
+        actions = np.empty((size, *self.arrays.actions.shape[1:]), self.arrays.actions.dtype)
         return obs, actions, DatasetBatch(torch.from_numpy(obs), torch.from_numpy(actions))
 
     def seek(self, epoch: int, position: int) -> None:
@@ -85,7 +85,7 @@ class Batches:
         return batch, (self._sampler.epoch, self._sampler.position)
 
     def _step_batch(self) -> DatasetBatch:
-        count, arrays = self._sampler.draw(self._drawn), self._arrays
+        count, arrays = self._sampler.draw(self._drawn), self.arrays
         obs, actions, batch = self._slots[self._turn]
         self._turn = 1 - self._turn
         if count == len(obs):
@@ -102,12 +102,12 @@ class Batches:
         while total < self._spec.batch_size and self._sampler.epoch == epoch:
             self._sampler.draw(self._drawn)
             chosen.append(int(self._drawn[0]))
-            total += int(self._arrays.lengths[chosen[-1]])
+            total += int(self.arrays.lengths[chosen[-1]])
         return self.packed(np.array(chosen))
 
     def packed(self, episodes: NDArray[np.int64]) -> DatasetBatch:
         """A minibatch of whole episodes."""
-        arrays = self._arrays
+        arrays = self.arrays
         rows, sizes = packed_rows(arrays.firsts[episodes], arrays.lengths[episodes])
         obs, actions, batch = self._slot(len(rows))
         arrays.obs.take_into(rows, obs)
@@ -116,7 +116,7 @@ class Batches:
 
     def in_order(self, episodes: NDArray[np.int64]) -> Iterator[DatasetBatch]:
         """Minibatches of all steps of some episodes, in order."""
-        arrays = self._arrays
+        arrays = self.arrays
         if self._spec.whole_episodes:
             for part in batches_of(arrays.lengths[episodes], _CHUNK):
                 yield self.packed(episodes[part])
@@ -189,7 +189,7 @@ class DatasetSource(Source):
         else:
             contract.close(env)
         # None: it was not opened.
-        self._demos: Demos | None = None
+        self.demos: Demos | None = None
         self.name = str(config.path or "")
         self.learned = self.validated = np.zeros(0, np.int64)
         # Samples in an epoch, and a checksum of the episodes that are learned from.
@@ -203,7 +203,7 @@ class DatasetSource(Source):
         self._validation: dict[str, float] = {}
         self._best, self._stale = math.inf, 0
         self._algorithm: DatasetAlgorithm | None = None
-        self._arrays: DemoArrays | None = None
+        self.arrays: DemoArrays | None = None
         self._prefetcher: Prefetcher[tuple[DatasetBatch, tuple[int, int]]] | None = None
         self._row_at, self._row_steps = time.perf_counter(), 0
 
@@ -215,7 +215,7 @@ class DatasetSource(Source):
             raise TrainError(f"{name} has no episodes: record some, or choose another one")
         returns = np.ascontiguousarray(demos.returns, np.float64)
         best = best_episodes(returns, self._config.top)
-        self._demos, self.name = demos, name
+        self.demos, self.name = demos, name
         self.learned, self.validated = split_episodes(best, self._dataset.validation, self._seed)
         lengths = np.ascontiguousarray(demos.lengths, np.int64)[self.learned]
         self.num_samples = int(lengths.sum())
@@ -259,24 +259,24 @@ class DatasetSource(Source):
     def __enter__(self) -> Self:
         algorithm = self._algorithm
         assert algorithm is not None, "attach() comes first"
-        assert self._demos is not None, "it learns, so it needs its data set"
-        if self._arrays is None:
+        assert self.demos is not None, "it learns, so it needs its data set"
+        if self.arrays is None:
             own_actions = self._config.actions == "expert"
-            self._arrays = DemoArrays.of(self._demos, self._actions, own_actions=own_actions, name=self.name)
-        arrays = self._arrays
-        self._batches = Batches(arrays, self.learned, self._dataset, self._seed)
+            self.arrays = DemoArrays.of(self.demos, self._actions, own_actions=own_actions, name=self.name)
+        arrays = self.arrays
+        self.batches = Batches(arrays, self.learned, self._dataset, self._seed)
         if not algorithm.steps:
             print_lines(
                 self._console,
-                f"learning from {len(self.learned):,} of {len(self._demos):,} episodes of {self.name},"
+                f"learning from {len(self.learned):,} of {len(self.demos):,} episodes of {self.name},"
                 f" {self.num_samples:,} samples, mean return {brief(float(arrays.returns[self.learned].mean()))};"
                 f" {len(self.validated):,} episodes are for validation",
             )
-            algorithm.prepare(batch.obs for batch in self._batches.in_order(self.learned))
-        self._batches.seek(*self._place)
+            algorithm.prepare(batch.obs for batch in self.batches.in_order(self.learned))
+        self.batches.seek(*self._place)
         nbytes = self._dataset.batch_size * arrays.obs.shape[0] * arrays.obs.dtype.itemsize
         if algorithm.device.type == "cuda" or nbytes >= _PREFETCHED or arrays.is_mapped:
-            self._prefetcher = Prefetcher(self._batches)
+            self._prefetcher = Prefetcher(self.batches)
         self._row_at, self._row_steps = time.perf_counter(), self.steps
         return self
 
@@ -290,7 +290,7 @@ class DatasetSource(Source):
     def next(self, watch: Stopwatch) -> DatasetBatch:
         assert self._algorithm is not None, "it runs as a context"
         with watch("sampling"):
-            batch, self._next_place = (self._prefetcher or self._batches).sample()
+            batch, self._next_place = (self._prefetcher or self.batches).sample()
             return self._on_device(batch)
 
     def _on_device(self, batch: DatasetBatch) -> DatasetBatch:
@@ -307,7 +307,7 @@ class DatasetSource(Source):
             return
         algorithm, patience = self._algorithm, self._dataset.patience
         if len(self.validated):
-            batches = map(self._on_device, self._batches.in_order(self.validated))
+            batches = map(self._on_device, self.batches.in_order(self.validated))
             self._validation = algorithm.validate(batches)
             is_better = self._validation["loss"] < self._best
             self._best = min(self._validation["loss"], self._best)
@@ -366,7 +366,7 @@ class DatasetSource(Source):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if self._demos is None:
+        if self.demos is None:
             self._checksum, self.num_samples = int(state["checksum"]), int(state["num_samples"])
         elif state["checksum"] != self._checksum:
             raise TrainError(

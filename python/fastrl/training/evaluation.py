@@ -136,7 +136,7 @@ class Evaluation(Callback):
         eval_freq: int,
         points: int = 0,
     ) -> None:
-        self._evaluate, self._from_tree, self._work, self._freq = evaluate, from_tree, work, eval_freq
+        self.evaluate, self._from_tree, self._work, self._freq = evaluate, from_tree, work, eval_freq
         # Points in all, and those that the run has passed.
         self._points, self._passed = points, 0
         self.scores: Scores | None = None
@@ -162,7 +162,7 @@ class Evaluation(Callback):
             return
         with trainer.watch("evaluation"):
             with interruptible():
-                scores = self._evaluate(trainer.policy_checkpoint(), lambda _: None)
+                scores = self.evaluate(trainer.policy_checkpoint(), lambda _: None)
             self._evaluated_at = count
             self.scores = self._new = scores
             if self.best is None or self.scores.mean_return > self.best.mean_return:
@@ -178,7 +178,7 @@ class Evaluation(Callback):
             return
         console.print("evaluating ...", highlight=False)
         with Progress("evaluating", self._work, console) as progress:
-            self.scores = self._evaluate(trainer.policy_checkpoint(), progress.advance)
+            self.scores = self.evaluate(trainer.policy_checkpoint(), progress.advance)
         trainer.evaluated(self.scores)
 
     def numbers(self, ended: Episodes) -> Mapping[str, Number]:

@@ -33,7 +33,7 @@ class Goals:
 
     def __init__(self, spec: EnvSpec) -> None:
         self._spec = spec
-        self._env: gymnasium.Env[Any, Any] | None = None
+        self.env: gymnasium.Env[Any, Any] | None = None
         self._has_terminated = False
 
     def arguments(self, obs_rows: ObsRows) -> dict[str, Any]:
@@ -65,8 +65,8 @@ class Goals:
                 f" got {space}; leave hindsight out"
             )
         self.open()
-        assert self._env is not None
-        inner = self._env.unwrapped
+        assert self.env is not None
+        inner = self.env.unwrapped
         self.close()
         if not callable(getattr(inner, "compute_reward", None)):
             raise TrainError(
@@ -84,14 +84,14 @@ class Goals:
 
     def open(self) -> None:
         """Builds the environment, unless it is there."""
-        if self._env is None:
-            self._env = build_env(self._spec.as_rows())
+        if self.env is None:
+            self.env = build_env(self._spec.as_rows())
 
     def close(self) -> None:
         """Closes the environment."""
-        if self._env is not None:
-            contract.close(self._env)
-            self._env = None
+        if self.env is not None:
+            contract.close(self.env)
+            self.env = None
 
     def rewards(self, achieved: Tensor, desired: Tensor) -> Tensor:
         """Rewards float32 [G] of rows of goals [G, g]."""
@@ -102,8 +102,8 @@ class Goals:
         return torch.from_numpy(self._ask("compute_terminated", achieved, desired).astype(np.bool_))
 
     def _ask(self, method: str, achieved: Tensor, desired: Tensor) -> NDArray[Any]:
-        assert self._env is not None, "open() comes first"
-        ask: Callable[..., Any] = getattr(self._env.unwrapped, method)
+        assert self.env is not None, "open() comes first"
+        ask: Callable[..., Any] = getattr(self.env.unwrapped, method)
         first, second = (
             goals.numpy().reshape(len(goals), *part.shape).astype(part.space.dtype)
             for goals, part in zip((achieved, desired), self._parts, strict=True)

@@ -274,13 +274,13 @@ class OnlineSource(MultiAgentSource):
     ) -> None:
         super().__init__(make_env(), env_id, episode_steps)
         self.restarts = 0
-        self._make_env, self._period, self._queue_size, self._seed = make_env, period, queue, seed
+        self.make_env, self._period, self._queue_size, self._seed = make_env, period, queue, seed
         self._timeout = timeout
         self._console = console
         self._level = 0
         self._difficulty: Difficulty | None = None
         # None while the source does not run.
-        self._pool: Pool[SimulationJob] | None = None
+        self.pool: Pool[SimulationJob] | None = None
         # Closes the resources of `__enter__`, in reverse order.
         self._resources = contextlib.ExitStack()
         # Age of the policy that chose the actions of the newest rollout, in versions and in seconds.
@@ -296,14 +296,14 @@ class OnlineSource(MultiAgentSource):
         # The environment of this process is never stepped; it raises the errors that the simulation's would raise.
         super().set_difficulty(level, difficulty)
         self._level, self._difficulty = level, difficulty
-        if self._pool is not None:
+        if self.pool is not None:
             self._publish()
 
     def __enter__(self) -> Self:
         job = SimulationJob(
             index=0,
             envs=range(self.env.num_envs),
-            make_env=self._make_env,
+            make_env=self.make_env,
             make_policy=self._algorithm.actor_spec(),
             num_steps=self._algorithm.rollout.num_steps,
             period=self._period,
@@ -321,10 +321,10 @@ class OnlineSource(MultiAgentSource):
             self._counters = SharedCounters(CONTEXT, 1)
             self._publish()
             names = [name for name in (self._queue.name, self._weights.name) if name is not None]
-            self._pool = Pool(
+            self.pool = Pool(
                 [job], [QueueSender(self._queue)], self._counters, self._weights, names, simulate
             )
-            made.callback(self._pool.close)
+            made.callback(self.pool.close)
             made.callback(self._queue.shutdown, immediate=True)
             self._resources = made.pop_all()
         return self
@@ -332,7 +332,7 @@ class OnlineSource(MultiAgentSource):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool = None
+        self.pool = None
         self._resources.close()
 
     def _publish(self) -> None:
@@ -375,10 +375,10 @@ class OnlineSource(MultiAgentSource):
             return False
 
     def _replace_dead(self) -> None:
-        assert self._pool is not None, "it runs as a context"
-        for death in self._pool.dead():
+        assert self.pool is not None, "it runs as a context"
+        for death in self.pool.dead():
             try:
-                self._pool.restart(death)
+                self.pool.restart(death)
             except CollectorError as error:
                 raise CollectError(f"the simulation keeps dying: {error}", error.traceback) from None
             self.restarts += 1

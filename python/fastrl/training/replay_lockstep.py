@@ -83,7 +83,7 @@ class LockstepActors:
         self._shape = replay.dtype["obs"].shape
         self._stacks = Stacks(num_envs, stack, self._shape, replay.dtype["obs"].base)
         try:
-            self._envs = ProcessVectorEnv(
+            self.envs = ProcessVectorEnv(
                 spec, num_envs, num_workers, autoreset_mode="same_step", start_method="forkserver", info=True
             )
         except WorkerError as error:
@@ -91,7 +91,7 @@ class LockstepActors:
 
     def start(self) -> None:
         """Starts the episodes of `_numbers`."""
-        obs, _ = self._envs.reset(seed=self._seeds(self._numbers).tolist())
+        obs, _ = self.envs.reset(seed=self._seeds(self._numbers).tolist())
         for i, frame in enumerate(self._frames(obs)):
             self._stacks.begin(i, frame)
             self._actions[i] = []
@@ -103,7 +103,7 @@ class LockstepActors:
 
     def _seed_next(self) -> None:
         """Environments that reset themselves start the next episode."""
-        self._envs.next_seeds[:] = self._seeds(self._numbers + 1)
+        self.envs.next_seeds[:] = self._seeds(self._numbers + 1)
 
     def _frames(self, obs: NDArray[Any]) -> NDArray[Any]:
         """Observations in the shape in which the replay has them."""
@@ -124,7 +124,7 @@ class LockstepActors:
             )
         try:
             with watch("waiting"):
-                obs, rewards, terminations, truncations, infos = self._envs.step(actions)
+                obs, rewards, terminations, truncations, infos = self.envs.step(actions)
         except WorkerError as error:
             raise _worker_died(error) from error
         with watch("buffer"):
@@ -194,8 +194,8 @@ class LockstepActors:
         return Episodes(np.array(returns), np.array(lengths, np.int64))
 
     def report(self) -> Report:
-        spent, waited = self._envs.worker_seconds.sum(axis=0).tolist()
-        return Report(workers=self._envs.num_workers, seconds={"environment": spent, "waiting": waited})
+        spent, waited = self.envs.worker_seconds.sum(axis=0).tolist()
+        return Report(workers=self.envs.num_workers, seconds={"environment": spent, "waiting": waited})
 
     def numbers(self) -> dict[str, Number]:
         return {"collect/staleness": 0.0, "collect/queue_depth": 0}
@@ -246,7 +246,7 @@ class LockstepActors:
             rows = np.flatnonzero(mask)
             for i in rows.tolist():
                 actions[i] = recorded[i][t]
-            self._envs.step_into(
+            self.envs.step_into(
                 actions, obs.reshape(len(obs), -1), rewards, terminations, truncations, mask=mask
             )
             ended = terminations | truncations
@@ -258,7 +258,7 @@ class LockstepActors:
         return zlib.crc32(self._stacks.obs.data) == checksum
 
     def close(self) -> None:
-        self._envs.close()
+        self.envs.close()
 
 
 def _worker_died(error: WorkerError) -> CollectError:

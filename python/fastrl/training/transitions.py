@@ -111,7 +111,7 @@ class TransitionSource(MinibatchSource, RolloutSource):
     ) -> None:
         super().__init__(spec, num_envs, collect, seed=seed, console=console, episode_info=episode_info)
         self._replay_config = replay
-        self._goals = Goals(self.spec) if replay.hindsight else None
+        self.goals = Goals(self.spec) if replay.hindsight else None
         self._offline = offline
         self._demos: Demos | None = None
         if offline is not None and (demos is not None or offline.path is not None):
@@ -178,19 +178,19 @@ class TransitionSource(MinibatchSource, RolloutSource):
 
     def _hindsight(self) -> Mapping[str, Any] | None:
         """The arguments of a `HindsightSampler`; None without hindsight."""
-        if self._goals is None:
+        if self.goals is None:
             return None
         config = self._replay_config
         return {
-            **self._goals.arguments(self.plan.obs_rows),
+            **self.goals.arguments(self.plan.obs_rows),
             "her_ratio": config.hindsight,
             "strategy": config.hindsight_goals,
         }
 
     def __enter__(self) -> Self:
         super().__enter__()
-        if self._goals is not None:
-            self._goals.open()
+        if self.goals is not None:
+            self.goals.open()
         replay = self.minibatches.open()
         if self._to_resume is not None:
             state, self._to_resume = self._to_resume, None
@@ -212,8 +212,8 @@ class TransitionSource(MinibatchSource, RolloutSource):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._goals is not None:
-            self._goals.close()
+        if self.goals is not None:
+            self.goals.close()
         super().__exit__(kind, error, trace)
 
     def _has_due_minibatch(self) -> bool:
@@ -236,14 +236,14 @@ class TransitionSource(MinibatchSource, RolloutSource):
             fragments = self._collect(watch)
             with watch("buffer"):
                 for fragment in fragments:
-                    self._store(fragment)
+                    self.store(fragment)
             self._is_due = self._has_due_minibatch()
             if not self._is_due:
                 return None
         self._algorithm.steps = self._taken
         return self.minibatches.sample(self._taken, watch)
 
-    def _store(self, fragment: Fragment) -> None:
+    def store(self, fragment: Fragment) -> None:
         replay = self.minibatches.replay
         assert replay is not None
         envs = fragment.env_indices

@@ -175,13 +175,13 @@ class Ranks:
 
     def _sum(self, table: Tensor) -> Tensor:
         """The sum of the rows [K] of all ranks' tables, in their order."""
-        rows = [table] if self.count == 1 else self._all_gather(table)
+        rows = [table] if self.count == 1 else self.all_gather(table)
         total = rows[0][0].clone()
         for row in [row for part in rows for row in part][1:]:
             total += row
         return total
 
-    def _all_gather(self, table: Tensor) -> list[Tensor]:
+    def all_gather(self, table: Tensor) -> list[Tensor]:
         def gather() -> list[Tensor]:
             self.exchange.nbytes += table.nbytes * (self.count - 1)
             if self.exchange.tables is not None and not table.is_cuda:

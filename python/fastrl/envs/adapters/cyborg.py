@@ -144,7 +144,7 @@ def _quietly(module: str) -> Any:
         return importlib.import_module(module)
 
 
-def _base_agent() -> type[Any]:
+def base_agent() -> type[Any]:
     """CybORG's base class of agents; without CybORG a class without methods."""
     try:
         return _quietly("CybORG.Agents.SimpleAgents.BaseAgent").BaseAgent  # type: ignore[no-any-return]
@@ -164,7 +164,7 @@ class Acting(Protocol):
     def act(self, obs: Any, deterministic: bool, action_mask: Any, states: Any, /) -> Any: ...
 
 
-class Cage2Agent(_base_agent()):  # type: ignore[misc] # the base depends on what is installed
+class Cage2Agent(base_agent()):  # type: ignore[misc] # the base depends on what is installed
     """A trained policy as blue agent of CybORG, seen through the ``ChallengeWrapper``, such as in the challenge's
     ``evaluation.py``.
 

@@ -234,18 +234,18 @@ class Cage2Env(SingleEnv):
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
     vector_class = Cage2VectorEnv
-    _vector: Cage2VectorEnv
+    vector: Cage2VectorEnv
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         obs, info = super().reset(seed=seed, options=options)
-        return obs, info | {"red_agent": int(self._vector.red_agents()[0])}
+        return obs, info | {"red_agent": int(self.vector.red_agents()[0])}
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Bool [num_actions], see `Cage2VectorEnv.action_masks`."""
-        return self._vector.action_masks()[0]
+        return self.vector.action_masks()[0]
 
     def alerts(self) -> NDArray[np.bool_]:
         """Bool [13], see `Cage2VectorEnv.alerts`."""
-        return self._vector.alerts()[0]
+        return self.vector.alerts()[0]

@@ -80,13 +80,13 @@ class UnevenEnv(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         random = self.np_random
         steps = int(random.integers(1, 2 * self.length)) if self.drawn else self.length
-        self.durations = self.step_seconds * self._draw(random, steps)
+        self.durations = self.step_seconds * self.draw(random, steps)
         self._obs = random.random((steps + 1, *self.observation_space.shape), np.float32) * 2 - 1
         self._step = 0
         self._take(self.reset_seconds)
         return self._obs[0].copy(), {"seconds": self.reset_seconds}
 
-    def _draw(self, random: np.random.Generator, steps: int) -> NDArray[np.float64]:
+    def draw(self, random: np.random.Generator, steps: int) -> NDArray[np.float64]:
         """Durations of the steps, of mean 1."""
         if self.distribution == "exponential":
             return random.exponential(1.0, steps)

@@ -71,7 +71,7 @@ class ConfiguredEnv(SingleEnv):
     """
 
     metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 2}  # noqa: RUF012
-    _vector: Any
+    vector: Any
 
     def _fixed(self) -> dict[str, Any]:
         """Options of the constructor beside the config."""
@@ -83,7 +83,7 @@ class ConfiguredEnv(SingleEnv):
 
     def _build(self, options: Mapping[str, Any]) -> None:
         super()._build({**options, **self._fixed(), "info": False})
-        self.config = self._checked(self._vector.config, self._vector.config)
+        self.config = self._checked(self.vector.config, self.vector.config)
 
     def configure(self, config: Mapping[str, Any]) -> None:
         """Changes the config from the next reset on."""
@@ -98,10 +98,10 @@ class ConfiguredEnv(SingleEnv):
         if options:
             raise ValueError(f"options: expected 'config' or nothing, got {', '.join(map(repr, options))}")
         self.configure(changes)
-        if not data_equivalence(self.config, self._vector.config):
-            old = self._vector
+        if not data_equivalence(self.config, self.vector.config):
+            old = self.vector
             self._build({"config": self.config})
-            self._vector.copy_generators(old)
+            self.vector.copy_generators(old)
             old.close()
         return super().reset(seed=seed)
 
@@ -111,17 +111,17 @@ class ConfiguredEnv(SingleEnv):
 
     def _info(self, info: dict[str, Any]) -> dict[str, Any]:
         """highway-env's info in plain Python."""
-        return {key: plain(value) for key, value in self._vector.read_info().items()}
+        return {key: plain(value) for key, value in self.vector.read_info().items()}
 
     @property
     def vehicle(self) -> VehicleState:
         """The controlled vehicle. `vehicles()` has all of them."""
-        if not self._vector.was_reset:
+        if not self.vector.was_reset:
             raise gymnasium.error.ResetNeeded("there is no vehicle yet: call reset() first")
-        vehicles = self._vector.vehicles()
+        vehicles = self.vector.vehicles()
         own = int(np.flatnonzero(vehicles["agent"] == 0)[0]) if "agent" in vehicles else 0
         first = {key: value[own].item() for key, value in vehicles.items()}
-        indices = self._vector.lane_indices()
+        indices = self.vector.lane_indices()
         return VehicleState(
             np.array([first["x"], first["y"]]),
             first["heading"],
@@ -135,7 +135,7 @@ class ConfiguredEnv(SingleEnv):
     @property
     def action_type(self) -> ActionType:
         """Names of the actions: `env.unwrapped.action_type.actions_indexes["IDLE"]`."""
-        names = dict(enumerate(action_names(self._vector.config)))
+        names = dict(enumerate(action_names(self.vector.config)))
         return ActionType(names, {name: i for i, name in names.items()}, self.get_available_actions)
 
     def set_record_video_wrapper(self, wrapper: Any) -> None:
@@ -146,27 +146,27 @@ class ConfiguredEnv(SingleEnv):
     def __deepcopy__(self, memo: dict[int, Any]) -> ConfiguredEnv:
         """A copy in the same state, for planners that simulate ahead."""
         build: Any = type(self)
-        twin: ConfiguredEnv = build(config=self._vector.config, render_mode=self.render_mode, **self._fixed())
+        twin: ConfiguredEnv = build(config=self.vector.config, render_mode=self.render_mode, **self._fixed())
         memo[id(self)] = twin
         twin.config = deepcopy(self.config, memo)
         twin.spec = deepcopy(self.spec, memo)
         twin._np_random, twin._np_random_seed = deepcopy(self._np_random, memo), self._np_random_seed
-        if self._vector.was_reset:
+        if self.vector.was_reset:
             twin.load_state(self.save_state())
         return twin
 
     def get_available_actions(self) -> list[int]:
         """The actions that can have an effect now, see `action_masks` of the vector environment."""
-        return [int(action) for action in np.flatnonzero(self._vector.action_masks()[0])]
+        return [int(action) for action in np.flatnonzero(self.vector.action_masks()[0])]
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Bool [num_actions], see `action_masks` of the vector environment."""
-        masks: NDArray[np.bool_] = self._vector.action_masks()[0]
+        masks: NDArray[np.bool_] = self.vector.action_masks()[0]
         return masks
 
     def vehicles(self) -> dict[str, NDArray[Any]]:
         """See `vehicles` of the vector environment."""
-        vehicles: dict[str, NDArray[Any]] = self._vector.vehicles()
+        vehicles: dict[str, NDArray[Any]] = self.vector.vehicles()
         return vehicles
 
 

@@ -50,7 +50,7 @@ class ParkingEnv(RoadEnv):
         self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any, p: float = 0.5
     ) -> Any:
         """See `goal_rewards`; `info` does not matter. Crashes are not part of it, as in highway-env."""
-        return goal_rewards(self._vector.config, achieved_goal, desired_goal, p)
+        return goal_rewards(self.vector.config, achieved_goal, desired_goal, p)
 
     def compute_terminated(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any) -> Any:
         """True where a goal is reached, bool [...] of goals [..., 6]; `info` does not matter.
@@ -63,5 +63,5 @@ class ParkingEnv(RoadEnv):
         """
         return (
             self.compute_reward(achieved_goal, desired_goal, info)
-            > -self._vector.config["success_goal_reward"]
+            > -self.vector.config["success_goal_reward"]
         )

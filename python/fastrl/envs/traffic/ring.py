@@ -220,15 +220,15 @@ class RingEnv(SingleEnv):
 
     metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 10}  # noqa: RUF012
     vector_class = RingVectorEnv
-    _vector: RingVectorEnv
+    vector: RingVectorEnv
 
     @property
     def options(self) -> RingOptions:
-        return self._vector.options
+        return self.vector.options
 
     def vehicles(self) -> RingState:
         """Positions and speeds of the vehicles, without the leading axis."""
-        return RingState(*(array[0] for array in self._vector.vehicles()))
+        return RingState(*(array[0] for array in self.vector.vehicles()))
 
 
 class RingMultiAgentVectorEnv(_Rings, MultiAgentVectorEnv):

@@ -293,8 +293,8 @@ class RoadVectorEnv(NativeVectorEnv):
             self._row_dtype, self._places = np.float64, _places(self._agent_obs)
 
         def build(mode: str) -> Any:
-            self._roads = native(mode)
-            wrapped: Any = _Double(self._roads) if isinstance(self._agent_obs, Dict) else self._roads
+            self.roads = native(mode)
+            wrapped: Any = _Double(self.roads) if isinstance(self._agent_obs, Dict) else self.roads
             return _Team(wrapped) if self._agents else wrapped
 
         super().__init__(
@@ -336,22 +336,22 @@ class RoadVectorEnv(NativeVectorEnv):
 
     def read_info(self) -> dict[str, Any]:
         """The `info` without Gymnasium's masks."""
-        return _read_info(self._roads, self.config, kind_of(self.id).scenario, self._agent_space)
+        return _read_info(self.roads, self.config, kind_of(self.id).scenario, self._agent_space)
 
     def copy_generators(self, other: RoadVectorEnv) -> None:
         """Continues the random streams of another environment, if it was ever reset."""
         if other.was_reset:
-            self._roads.copy_generators(other._roads)
+            self.roads.copy_generators(other.roads)
             self.was_reset = True
 
     def lane_indices(self) -> list[tuple[str, str, int]]:
         """highway-env's index of each lane, by the numbers that `vehicles` has."""
-        return self._roads.lane_indices()
+        return self.roads.lane_indices()
 
     def vehicles(self, index: int = 0) -> dict[str, NDArray[Any]]:
         """All vehicles of one environment in highway-env's order: x, y, heading, speed float64 [V] (m, rad, m/s), lane,
         target_lane, agent (-1: none) int64 [V], crashed bool [V]. The arrays are copies."""
-        return self._roads.vehicles(as_integer("index", index, 0, self.num_envs - 1))
+        return self.roads.vehicles(as_integer("index", index, 0, self.num_envs - 1))
 
 
 class RoadEnv(ConfiguredEnv):
@@ -383,7 +383,7 @@ class RoadEnv(ConfiguredEnv):
         """The actions that can have an effect now; with several agents all tuples of such."""
         if not isinstance(self.action_space, Tuple):
             return super().get_available_actions()
-        masks = self._vector.action_masks()[0].reshape(len(self.action_space), -1)
+        masks = self.vector.action_masks()[0].reshape(len(self.action_space), -1)
         return list(itertools.product(*(np.flatnonzero(mask).tolist() for mask in masks)))
 
     def step(self, action: Any) -> tuple[Any, Any, Any, bool, dict[str, Any]]:
@@ -500,3 +500,10 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
             view=View.of_config(settings),
             fps=float(settings["policy_frequency"]),
         )
+
+    def vehicles(self, index: int = 0) -> dict[str, NDArray[Any]]:
+        """As of `RoadVectorEnv`."""
+        vehicles: dict[str, NDArray[Any]] = self._native.vehicles(
+            as_integer("index", index, 0, self.num_envs - 1)
+        )
+        return vehicles

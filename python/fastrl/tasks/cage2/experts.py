@@ -43,7 +43,7 @@ def find_expert(expert: str, env: gymnasium.Env[Any, Any]) -> ExpertSpec:
     if name == "random":
         return ExpertSpec(expert, RandomExpert, facts, batched=True)
     sense = Alerts() if name.startswith("react") else None
-    make = MakeDefender(name, tuple(game._vector.actions))
+    make = MakeDefender(name, tuple(game.vector.actions))
     return ExpertSpec(expert, make, facts, sense=sense, batched=True)
 
 

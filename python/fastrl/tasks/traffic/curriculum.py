@@ -162,9 +162,9 @@ class CurriculumCallback(Callback):
 
     def __init__(self, curriculum: Curriculum, source: MultiAgentSource, console: Console) -> None:
         self.curriculum, self._source, self._console = curriculum, source, console
-        self._set_difficulty()
+        self.set_difficulty()
 
-    def _set_difficulty(self) -> None:
+    def set_difficulty(self) -> None:
         mode = self.curriculum.config.mode
         difficulty = None if mode == "off" else self.curriculum.difficulty()
         try:
@@ -178,7 +178,7 @@ class CurriculumCallback(Callback):
         rate = curriculum.success_rate
         if not curriculum.take(run.episodes, successes.tolist()):
             return
-        self._set_difficulty()
+        self.set_difficulty()
         difficulty = curriculum.difficulty()
         reason = "" if math.isnan(rate) else f" (success rate was {rate:.0%})"
         print_lines(
@@ -205,4 +205,4 @@ class CurriculumCallback(Callback):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.curriculum.load_state_dict(state)
-        self._set_difficulty()
+        self.set_difficulty()

@@ -158,7 +158,7 @@ class WorkflowLearner:
         for _ in range(episodes // num_envs):
             turns = (self._turn + np.arange(num_envs)) % len(orders)
             self._turn = (self._turn + num_envs) % len(orders)
-            self._update(orders[turns])
+            self.update(orders[turns])
             counts += np.bincount(turns, minlength=len(orders))
             facts.append(self._env.episodes())
             if self.should_stop():
@@ -169,7 +169,7 @@ class WorkflowLearner:
             for order, count in zip(orders, counts, strict=True)
         ]
 
-    def _update(self, orders: NDArray[np.int8]) -> None:
+    def update(self, orders: NDArray[np.int8]) -> None:
         """Collects an episode of every environment, and learns from them."""
         self._env.set_workflows(orders)
         self._collector.refresh_observations()
