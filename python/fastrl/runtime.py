@@ -98,7 +98,8 @@ def _is_sound(metadata: dict[str, Any], session: Any) -> bool:
         )
 
     names = ("obs", "states", "agents", "actions", "noise", "action_masks")
-    obs, states, agents, actions, noise, masks = (metadata.get(name) for name in names)
+    values: list[Any] = [metadata.get(name) for name in names]
+    obs, states, agents, actions, noise, masks = values
     if not (are_arrays(obs) and obs and are_arrays(states) and are(str, actions) and type(masks) is int):
         return False
     if not all(isinstance(each.get("kind"), str) and are(str | int, each.get("path")) for each in obs):

@@ -87,7 +87,7 @@ def _is_of_vectors(policy: Mapping[str, Any]) -> bool:
     return "obs_dim" in architecture or kind in (EncodedPolicy.kind, EncodedQ.kind, OffPolicyActor.kind)
 
 
-def _network_of(policy: Mapping[str, Any]) -> PolicyNet | ActionValues | OffPolicyActor:
+def _network_of(policy: Mapping[str, Any]) -> PolicyNet | QNetwork | EncodedQ | OffPolicyActor:
     for kind in (QNetwork, EncodedQ):
         if policy.get("kind") == kind.kind:
             return kind.from_state(policy)

@@ -87,7 +87,7 @@ def read_run(path: Path) -> RunInfo:
         env=str(env.get("id", kind)),
         algo=str(run.get("algo", "")),
         seed=int(run.get("seed", 0)),
-        steps=int(steps) if _is_number(steps) else 0,
+        steps=int(steps) if steps is not None and _is_number(steps) else 0,
         total=total if isinstance(total, int) else None,
         last_return=float(returns[-1]) if returns else math.nan,
         state="damaged" if error else "interrupted" if facts is None else facts.state,
