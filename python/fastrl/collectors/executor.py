@@ -12,7 +12,6 @@ import contextlib
 import ctypes
 import logging
 import math
-import multiprocessing
 import pickle
 import threading
 import time
@@ -26,6 +25,7 @@ from typing import Any, Literal
 
 from fastrl.collectors import executor_task
 from fastrl.collectors.env_runner import arrays_for
+from fastrl.collectors.executor_context import executor_context
 from fastrl.collectors.executor_task import Outcome, Slots, Task, nbytes_of
 from fastrl.collectors.executor_worker import Worker
 from fastrl.collectors.protocol import Plan, partition_envs
@@ -115,7 +115,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
         self.replies: SimpleQueue[tuple[Worker, int, Future[Outcome]]] = SimpleQueue()
         self._asked_memory: tuple[float, list[int], tuple[float, ...]] = (-math.inf, [], ())
 
-        context = multiprocessing.get_context(start_method)
+        context = executor_context(start_method)
         if start_method == "forkserver":
             # Its processes then have loaded what they need before they start, and share the memory of it.
             context.set_forkserver_preload([executor_task.__name__])
