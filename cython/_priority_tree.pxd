@@ -2,14 +2,21 @@
 """Trees of the sums and of the minima of float64 priorities (Schaul et al., "Prioritized Experience Replay", 2016,
 appendix B.2.1). Each node has eight children, which fill a cache line.
 
-A parent is always computed from all of its children, so sums do not drift. An empty leaf has priority 0, and infinity
-in the tree of minima.
+A parent is always computed from all of its children, so sums do not drift. An empty leaf has the value 0, a stored
+priority of 0 the value SMALLEST. Both are infinity in the tree of minima.
 """
 
 from libc.math cimport INFINITY
 from libc.stdint cimport int64_t
 
 from _replay_rings cimport prefetch
+
+
+cdef extern from * nogil:
+    """
+    #define FASTRL_SMALLEST 1e-300
+    """
+    const double SMALLEST "FASTRL_SMALLEST"
 
 
 cdef enum:
@@ -60,7 +67,7 @@ cdef inline double minimum_of(const Tree* tree) noexcept nogil:
 cdef inline void set_leaf(Tree* tree, int64_t leaf, double value) noexcept nogil:
     """Sets a leaf without its parents: call `refresh` for them."""
     tree.sums[leaf] = value
-    tree.minima[leaf] = value if value > 0 else INFINITY
+    tree.minima[leaf] = value if value > SMALLEST else INFINITY
 
 
 cdef inline void refresh(Tree* tree, const int64_t* leaves, int64_t count) noexcept nogil:

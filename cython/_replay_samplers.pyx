@@ -177,7 +177,7 @@ cdef class Prioritized(Uniform):
     cdef void _draw_by_priority(self, int64_t there, float* weight) noexcept nogil:
         cdef Rings* rings = self.rings
         cdef double* rest = <double*>cnp.PyArray_DATA(self.rests)
-        cdef double total = total_of(&self.tree), least = INFINITY, share
+        cdef double total = total_of(&self.tree), least = INFINITY, share, smallest
         cdef int64_t i, size = self.batch_size
         for i in range(size):
             # Stratified: one number from each of batch_size equal parts of the sum.
@@ -189,10 +189,12 @@ cdef class Prioritized(Uniform):
             rest[i] = share
             least = share if share < least else least
         if self.by_buffer:
-            least = minimum_of(&self.tree)
+            # Where all priorities are 0 there is none above, and all are alike.
+            smallest = minimum_of(&self.tree)
+            least = smallest if smallest < INFINITY else least
         # (N P(i))^-beta divided by its maximum, that of the least priority: N and the sum cancel.
         for i in range(size):
-            weight[i] = <float>pow(rest[i] / least, -self.beta)
+            weight[i] = <float>min(pow(rest[i] / least, -self.beta), 1.0)
 
     cdef void _follow(self) noexcept nogil:
         """Updates the tree: removes transitions that were overwritten since the last call, and adds new ones."""
@@ -480,7 +482,6 @@ cdef class Hindsight(Uniform):
         memcpy(batch.next_obs + i * rings.obs.size + self.desired, goal, self.goal)
 
 
-cdef double SMALLEST = 1e-300
 cdef double LARGEST = 1e290
 
 

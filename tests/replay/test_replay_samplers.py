@@ -139,9 +139,10 @@ def test_prioritized_is_a_dict_of_priorities(rounds, capacity, num_envs, normali
         drawn = np.array([model[action] for action in batch.actions.tolist()])
         probabilities = drawn / sum(model.values())
         weights = (len(model) * probabilities) ** -beta
-        least = min(model.values()) if normalize == "buffer" else drawn.min()
+        above = [value for value in model.values() if value > 1e-300] or [1e-300]
+        least = min(above) if normalize == "buffer" else drawn.min()
         most = (len(model) * least / sum(model.values())) ** -beta
-        assert batch.weights.numpy() == pytest.approx(weights / most, rel=1e-5)
+        assert batch.weights.numpy() == pytest.approx(np.minimum(weights / most, 1), rel=1e-5)
         assert batch.weights.max() <= 1
 
 
@@ -158,6 +159,17 @@ def test_priority_zero_is_allowed_and_not_lost():
     sampler.update_priorities(everything, np.ones(10))
     assert sorted(sampler.sample().actions.tolist()) == list(range(10))
     assert sampler.stale == 0
+
+
+@pytest.mark.parametrize("normalize", ["batch", "buffer"])
+def test_one_priority_of_zero_leaves_the_weights_of_the_others(normalize):
+    replay = filled(10)
+    sampler = PrioritizedSampler(replay, 200, alpha=1.0, beta=0.5, normalize=normalize)
+    everything = np.array(list(handles(replay).values()))
+    sampler.update_priorities(everything, np.array([0.0] + [1.0] * 5 + [4.0] * 4))
+    assert set(sampler.sample().weights.tolist()) == {1.0, 0.5}
+    sampler.update_priorities(everything, np.zeros(10))
+    assert set(sampler.sample().weights.tolist()) == {1.0}
 
 
 def test_priorities_without_bounds_leave_a_finite_sum():
@@ -200,7 +212,8 @@ def test_draws_and_weights_over_all_magnitudes(data, capacity, batch_size):
         total, parts = ends[-1], np.arange(batch_size + 1) / batch_size * ends[-1]
         assert (parts[:-1] <= ends[found] + 1e-12 * total).all()
         assert (parts[1:] >= ends[found] - leaves[found] - 1e-12 * total).all()
-        expected = leaves[leaves > 0].min() / leaves[found]
+        above = leaves[leaves > 1e-300]
+        expected = np.minimum((above.min() if len(above) else 1e-300) / leaves[found], 1)
         assert batch.weights.numpy() == pytest.approx(expected, rel=1e-5, abs=1e-38)
 
 
