@@ -42,6 +42,12 @@ PIXELS = [
         "--device=cpu",
     ),
 ]
+PENDULUM = [
+    *("Pendulum-v1", "--collector=sequential", "--num-envs=2", "--total-timesteps=40", "--device=cpu"),
+    *("--replay.learning-starts=20", "--run.eval-episodes=0"),
+]
+SAC = ["--algo=sac", "--sac.hidden=8", "--sac.batch-size=8"]
+TD3 = ["--algo=td3", "--td3.hidden=8", "--td3.batch-size=8"]
 TRAFFIC = [
     *(
         "traffic",
@@ -64,6 +70,10 @@ def actor_weights(state: dict[str, Any]) -> dict[str, torch.Tensor]:
     return state["policy"]["actors"]["shared"]["weights"] | next(iter(critics))["weights"]
 
 
+def sac_weights(state: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return {**ppo_weights(state), "log_temperature": state["learner"]["log_temperature"]}
+
+
 Weights = Callable[[dict[str, Any]], dict[str, torch.Tensor]]
 
 
@@ -74,8 +84,20 @@ Weights = Callable[[dict[str, Any]], dict[str, torch.Tensor]]
         (GYM, PPO, [*IMPALA, "--impala.learning-rate=0", "--seed=5"], ppo_weights),
         (PIXELS, [], ["--dqn.learning-rate=0", "--seed=5"], ppo_weights),
         (TRAFFIC, [], ["--ippo.learning-rate=0", "--seed=5"], actor_weights),
+        (
+            [*PENDULUM, *SAC],
+            ["--sac.learning-rate=0.1"],
+            ["--sac.learning-rate=0", "--sac.temperature=0.7", "--seed=5"],
+            sac_weights,
+        ),
+        (
+            [*PENDULUM, *TD3],
+            [],
+            ["--td3.learning-rate=0", "--td3.exploration-noise=0.3", "--seed=5"],
+            ppo_weights,
+        ),
     ],
-    ids=["cage2", "gym", "pixels", "traffic"],
+    ids=["cage2", "gym", "pixels", "traffic", "sac", "td3"],
 )
 def test_weights_are_loaded_and_all_else_is_new(
     both: list[str],

@@ -94,7 +94,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         noise: float = 0.0,
         extra: nn.Parameter | nn.Module | None = None,
     ) -> None:
-        self.config, self.ranks = config, problem.ranks
+        self.config, self.ranks, self._noise = config, problem.ranks, noise
         self.steps = self.updates = 0
         self.device = torch.device(problem.device)
         self.actions = actions = Actions(problem.action_space)
@@ -396,8 +396,9 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         """The critics and their targets are loaded, too. Actions follow a policy that has learned from the first step
-        on."""
-        check_architecture(state["policy"]["architecture"], self.policy.state()["architecture"])
+        on, with the noise of the settings."""
+        saved = state["policy"]["architecture"]
+        check_architecture({**saved, "noise": self._noise}, self.policy.state()["architecture"])
         load_weights(self.policy, state["policy"]["weights"])
         load_weights(self.critics, state["critics"])
         load_weights(self.targets, state["targets"])

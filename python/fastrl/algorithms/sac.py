@@ -134,6 +134,13 @@ class SAC(OffPolicyActorCritic):
         gradient = probs * (costs - mean) / len(obs)
         return gradient, mean.mean(), -(probs * log_probs).sum(-1).mean()
 
+    def load_policy(self, state: Mapping[str, Any]) -> list[str]:
+        """The temperature, too, unless the settings fix it: it is in the values of the critics."""
+        remarks = super().load_policy(state)
+        if self.config.learn_temperature:
+            self._log_temperature.data.copy_(state["log_temperature"])
+        return remarks
+
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "log_temperature": self.log_temperature.detach()}
 
