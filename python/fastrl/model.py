@@ -92,6 +92,9 @@ class Model:
         settings: any other setting by its name (``learning_rate=1e-3``), its table and name (``run__eval_freq=100``),
             or a table of them (``collect={"n_workers": 4}``). A name that several tables have means the algorithm's.
 
+    Attributes:
+        task, trainer: what trains it; their interfaces may change.
+
     Raises:
         UserError: one line about what was expected, what came and what to do: an unknown environment, algorithm or
             setting, spaces that the algorithm does not take, a network that does not fit.

@@ -75,6 +75,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
 
     Attributes:
         updates: done so far; total_updates: of the whole run, over which schedules run.
+        actors, critics: the networks that learn, with their optimisers.
 
     Raises:
         ValueError: spaces that it does not take, or policies and partners that do not fit.

@@ -20,6 +20,9 @@ class SingleEnv(gymnasium.Env[NDArray[Any], Any]):
     A subclass names its `vector_class` and adds what its simulator has besides. Options are those of the vector
     environment; observations and infos have no leading axis.
 
+    Attributes:
+        vector: the vector environment of one that it wraps.
+
     Raises:
         TypeError: an option that only a batch of environments has.
     """

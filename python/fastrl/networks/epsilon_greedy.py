@@ -21,6 +21,9 @@ class EpsilonGreedyActor:
     Args:
         make_greedy: makes the actor that chooses the best action.
         num_actions: A.
+
+    Attributes:
+        greedy: the actor that chooses the best action.
     """
 
     state_size = 0

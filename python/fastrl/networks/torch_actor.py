@@ -37,7 +37,7 @@ class NetworkActor(Generic[Network]):
     """Base of actors that PyTorch computes, for all rows of a call at once.
 
     Args:
-        network: whose weights are to be loaded; it is set to ``eval()`` mode.
+        network: whose weights are to be loaded; it is set to ``eval()`` mode. An attribute, too.
     """
 
     def __init__(self, network: Network) -> None:

@@ -24,6 +24,9 @@ class MixedSampler(UniformSampler):
         first, second: samplers of single transitions with the same fields.
         pin_memory: as of `UniformSampler`.
 
+    Attributes:
+        parts: both samplers.
+
     Raises:
         ValueError: their replays have other rows.
     """

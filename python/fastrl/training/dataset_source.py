@@ -155,6 +155,9 @@ class DatasetSource(Source):
         seed: of the split and the orders.
         console: for people.
 
+    Attributes:
+        demos: the data set; arrays: its episodes in main memory or mapped; batches: what draws from them.
+
     Raises:
         TrainError, CollectError: the environment cannot be built, or the data set is not of it, damaged or empty.
     """

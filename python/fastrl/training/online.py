@@ -256,6 +256,7 @@ class OnlineSource(MultiAgentSource):
 
     Attributes:
         restarts: of the simulation, in this session.
+        pool: the simulation's process, while it is a context.
     """
 
     collector = "online"

@@ -93,6 +93,7 @@ class TransitionSource(MinibatchSource, RolloutSource):
 
     Attributes:
         minibatches: the replay, once an algorithm is attached.
+        goals: of hindsight; None: without.
     """
 
     def __init__(

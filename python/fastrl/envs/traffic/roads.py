@@ -251,6 +251,9 @@ class RoadVectorEnv(NativeVectorEnv):
             agents_terminated bool [N, A]. Without it `info` is empty and steps are a little faster.
         own_ends: with several agents an episode lasts until it has ended for each of them.
 
+    Attributes:
+        roads: the compiled networks, with the geometry of their lanes.
+
     `step` and `step_into` also take continuous actions in float64, and then compute in that precision. With several
     agents observations are a tuple of arrays [N, *S], one an agent, actions too; those of `step_into` are [N, A*D] and
     [N, A, ...].
