@@ -88,7 +88,7 @@ def same(a: Any, b: Any) -> bool:
 def stir(model: Any) -> Any:
     """The model with statistics and weights as after learning, without the minutes."""
     generator = torch.Generator().manual_seed(3)
-    algorithm = model._trainer.algorithm
+    algorithm = model.trainer.algorithm
     network = getattr(algorithm, "policy", None) or algorithm.explorer.network
     with torch.no_grad():
         for name, tensor in network.state_dict().items():
