@@ -12,7 +12,7 @@ OF_PYTEST = {"raises", "fail", "warns"}
 # Names with an underscore that are public all the same, in `os` and of named tuples.
 PUBLIC = {"_exit", "_replace", "_asdict", "_fields"}
 # Private names that tests need. Of PyTorch and Stable-Baselines3: the random numbers, the number of gradient steps, and
-# what runs after each step, which the comparison has to know. Of multiprocessing: its server cannot be stopped otherwise.
+# what runs after each step, which a comparison must know. Of multiprocessing: its server cannot be stopped otherwise.
 NEEDED = {
     "conformance/test_stable_baselines3.py": ["_n_updates", "_on_step", "_standard_normal"],
     "demos/test_recording.py": ["_forkserver", "_stop"],
