@@ -24,6 +24,7 @@ class Episode:
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     expert_actions: NDArray[Any] | None = None
+    infos: Mapping[str, Any] | None = None
 
 
 class DemoSet(list[Episode]):

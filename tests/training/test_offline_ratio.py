@@ -98,6 +98,62 @@ def test_the_preset_rlpd_learns_from_a_folder_of_demonstrations(tmp_path: Path) 
     assert sum(row["train/gradient_steps"] for row in rows_of(tmp_path / "run")) == 20
 
 
+MASKED = [
+    *("--env=few_allowed:FewAllowed", "--demos.offline-ratio=0.5", "--replay.updates-per-step=0.5"),
+    *(
+        "--total-timesteps=900",
+        "--num-envs=4",
+        "--run.row-seconds=0",
+        "--run.eval-episodes=0",
+        "--device=cpu",
+    ),
+    *("--collector=sequential", "--replay.learning-starts=16"),
+]
+MASKED_DQN = [
+    *("--algo=dqn", "--dqn.action-masks", "--dqn.hidden=32", "--dqn.batch-size=32"),
+    *("--dqn.gamma=0.8", "--dqn.learning-rate=3e-3", "--dqn.target-every=20"),
+]
+MASKED_IQL = ["--algo=iql", "--iql.action-masks", "--iql.hidden=8", "--iql.batch-size=8"]
+
+
+def masked_demos(path: Path, expert: str = "expert", infos: tuple[str, ...] = ("action_mask",)) -> Any:
+    return fastrl.demos.record(
+        "few_allowed:FewAllowed", f"few_allowed:{expert}", 8, path, infos=infos, collector="sequential"
+    )
+
+
+def test_masked_demonstrations_are_worth_what_their_masks_allow(tmp_path: Path) -> None:
+    demos = masked_demos(tmp_path / "demos")
+    for each in demos:
+        assert each.infos["action_mask"].shape == (5, 50) and (each.infos["action_mask"].sum(1) == 2).all()
+    trainer = find("gym").with_demos(demos).make_trainer(settings_of("gym", *MASKED, *MASKED_DQN))
+    rows = [row.record() for row in trainer.rows()]
+    assert abs(rows[-1]["train/q"]) < 0.01
+    batch = sampler_of(trainer).sample()
+    for part in (batch.obs, batch.next_obs):
+        states, masks = part[:, :3].argmax(1), part[:, 3:]
+        assert (masks.gather(1, states[:, None]) == 1).all() and (masks.sum(1) == 2).all()
+
+
+def test_demonstrations_without_masks_are_refused_where_masks_count(tmp_path: Path) -> None:
+    demos, ignorant = masked_demos(tmp_path / "bare", infos=()), masked_demos(tmp_path / "other", "ignorant")
+
+    def make(demos: Any, *options: str) -> Any:
+        return find("gym").with_demos(demos).make_trainer(settings_of("gym", *MASKED, *options))
+
+    with pytest.raises(
+        TrainError, match=r"has no action masks .* record it with --infos action_mask, or set"
+    ):
+        make(demos, *MASKED_DQN)
+    with pytest.raises(TrainError, match="episode 0: action 0 was taken at step 1, and its mask forbids it"):
+        make(ignorant, *MASKED_DQN)
+    # Its value function is not asked for actions.
+    trainer = make(demos, *MASKED_IQL, "--total-timesteps=40")
+    list(trainer.rows())
+    demonstrated = sampler_of(trainer).sample().obs[-4:, 3:]
+    assert (demonstrated == 1).all()
+
+
 def test_demonstrations_are_transitions_as_they_were_played() -> None:
     demos = cartpole()
     trainer = trainer_of(demos, *DQN, "--dqn.n-step=1")

@@ -222,7 +222,7 @@ def test_settings_that_do_not_go_together_are_refused() -> None:
         ReplaySource(EnvSpec("FrozenLake-v1"), 2, ReplayConfig(), ActorConfig())
     # Before anything is collected.
     with pytest.raises(
-        TrainError, match=r"--dqn.action-masks: a replay of frames keeps no action masks; set"
+        TrainError, match=r"--dqn\.action-masks: a replay of frames keeps no action masks; set"
     ):
         Parts(DQNConfig(action_masks=True))
 

@@ -6,11 +6,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
 from rich.console import Console
 from small_runs import differences, trainer_of, untimed_state
 from space_cases import OBS_SPACES
@@ -240,30 +238,6 @@ def test_rows_have_masks_behind_observations() -> None:
     assert records["version"].tolist() == [3] * 8
 
 
-class FewAllowed(gymnasium.Env[Any, Any]):
-    """Goes through three states in a circle, each of which allows two of 50 actions; gives no reward, and is cut off
-    after four steps."""
-
-    observation_space = Box(0, 1, (3,), np.float32)
-    action_space = Discrete(50)
-
-    def action_masks(self) -> Any:
-        mask = np.zeros(50, np.bool_)
-        mask[[self.count % 3, 10 + self.count % 3]] = True
-        return mask
-
-    def _obs(self) -> Any:
-        return np.eye(3, dtype=np.float32)[self.count % 3]
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.count = 0
-        return self._obs(), {}
-
-    def step(self, action: Any) -> Any:
-        self.count += 1
-        return self._obs(), 0.0, False, self.count == 4, {}
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -289,12 +263,13 @@ def test_values_are_those_of_allowed_actions_where_episodes_are_cut_off(options:
     trainer = trainer_of(
         "gym",
         f"--algo={algo}",
-        "--env=test_transitions:FewAllowed",
+        "--env=few_allowed:FewAllowed",
         "--collector=sequential",
         "--num-envs=4",
         "--replay.learning-starts=100",
         "--replay.updates-per-step=0.5",
         "--total-timesteps=1500",
+        "--run.row-seconds=0",
         "--run.eval-episodes=0",
         "--device=cpu",
         *shared,

@@ -194,7 +194,7 @@ class PrioritizedSampler(UniformSampler):
     Args:
         alpha: 0 is uniform.
         beta: 1 corrects the bias in full; the attribute may be set while training.
-        normalize: by the maximum of the ``"batch"``, or of all in the ``"buffer"`` with a priority above 0.
+        normalize: by which maximum: of the ``"batch"``, or of all that is stored (``"buffer"``), priorities of 0 apart.
         bonus: added to all priorities that are set, so that those of small errors are drawn, too.
         others: as `UniformSampler`.
     """

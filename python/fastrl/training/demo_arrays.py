@@ -63,8 +63,6 @@ class DemoEpisode(Protocol):
     def terminated(self) -> NDArray[np.bool_]: ...  # [T]
     @property
     def truncated(self) -> NDArray[np.bool_]: ...  # [T]
-    @property
-    def infos(self) -> Mapping[str, Any] | None: ...  # arrays [T + 1, ...] or [T, ...]; None: not recorded
 
 
 class Demos(Protocol):
@@ -153,7 +151,7 @@ class DemoArrays:
             demos: the data set.
             actions: of the policy that learns from it.
             own_actions: take the expert's actions before noise where there are any.
-            num_masked: width of the action masks, if they are asked for: the infos ``action_mask``.
+            num_masked: width of the action masks, if they are asked for: ``infos["action_mask"]``, [T + 1, M].
             name: of the data set, for errors.
 
         Raises:
@@ -191,7 +189,7 @@ class DemoArrays:
                 rewards[rows] = episode.rewards
                 terminated[rows], truncated[rows] = episode.terminated, episode.truncated
                 _check(seen, drawn[rows], rewards[rows], actions)
-                given = None if masks is None else (episode.infos or {}).get(ACTION_MASK)
+                given = None if masks is None else (getattr(episode, "infos", None) or {}).get(ACTION_MASK)
                 if masks is None or given is None:
                     masks = None
                     continue
