@@ -57,7 +57,7 @@ def test_a_file_holds_everything_and_is_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "Expecting property name"),
+        ("{", "it is not JSON: Expecting property name"),
         ("[]", "no result of a benchmark"),
         ("{}", "no result of a benchmark: KeyError('format')"),
         ('{"format": 99}', "format 99 is not 1"),

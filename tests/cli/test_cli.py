@@ -376,6 +376,7 @@ def test_options_may_stand_anywhere_and_be_spelled_with_hyphens(capsys: pytest.C
         (["Acrobot-v1"], "gym", "ppo"),
         (["--env", "Acrobot-v1"], "gym", "ppo"),
         (["no_such_module:make_env", "--algo=impala"], "gym", "impala"),
+        (["--env", "no_such_environment:D1"], "gym", "ppo"),
         (["fastrl/Catch-v0"], "pixels", "dqn"),
         (["fastrl/Catch-v0", "--algo", "dqn"], "pixels", "dqn"),
         (["fastrl/coop-merge-v0", "--algo", "mappo"], "traffic", "mappo"),

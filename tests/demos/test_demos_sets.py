@@ -59,7 +59,11 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 def test_a_set_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     demos = make_set(tmp_path / "set", [2, 5, 3])
     assert demos[0].seed == 2**64 - 2
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "set" / "episodes.png").symlink_to(victim)
     code, out, err = run(capsys, "show", tmp_path / "set")
+    assert victim.read_text() == "mine"
     assert (code, err) == (0, "")
     rows = {
         cells[1].strip(): cells[2].strip() for line in out.splitlines() if len(cells := line.split("│")) == 4

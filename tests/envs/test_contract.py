@@ -25,6 +25,7 @@ OBS_OF = (
 WRAP = "change it, or wrap the environment in shimmy.GymV21CompatibilityV0"
 MESSAGES = {
     "nan reward": "step() gave the reward nan at step 3 of the episode that reset(seed=",
+    "large reward": "step() gave the reward inf, or a number beyond 3.4e+38 that float32 cannot hold, at step 3 of the",
     "infinite obs": "step() gave an observation with -inf at step 3 of the episode that reset(seed=",
     "4 values": f"{STEP}4 values, as in the old Gym: {WRAP}",
     "no values": f"{STEP}None: {WRAP}",
@@ -58,7 +59,7 @@ def message_of(collector: str, unit: str, what: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning", "ignore:overflow:RuntimeWarning")
 @pytest.mark.parametrize("what", WRONG)
 def test_a_broken_step_or_reset_ends_the_run_with_a_message(what: str) -> None:
     message = message_of("sequential", "steps", what)

@@ -170,6 +170,7 @@ BOMB = '<!DOCTYPE net [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><net>&b;</net>'
         (small(lane='shape="0,0 50,0" width="-1"'), "a width and a speed above 0"),
         (small(lane='shape="1,1 1,1"'), "the same point twice"),
         (small(lane='shape="0,0 nan,0"'), "at least two points"),
+        (small(lane='shape="0,0 1e300,0"'), "line 2, <lane id='in_0'>: shape: expected coordinates within"),
         (small('shape="0,0 -500,0"'), "<connection from='in'>: the lanes 'in_0' and 'out_0' do not connect"),
         (
             small(connection='<connection from="in" to="ou" fromLane="0" toLane="0"/>'),

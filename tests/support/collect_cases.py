@@ -176,6 +176,7 @@ class Wrong(Noise):
 # Wrong results of an environment, by name: functions of the result of ``step``, or of ``reset``.
 WRONG: dict[str, Callable[..., Any]] = {
     "nan reward": lambda obs, reward, *rest: (obs, np.nan, *rest),
+    "large reward": lambda obs, reward, *rest: (obs, 1e300, *rest),
     "infinite obs": lambda obs, *rest: (np.where(obs > 9, obs, -np.inf), *rest),
     "4 values": lambda obs, reward, terminated, truncated, info: (obs, reward, terminated or truncated, info),
     "no values": lambda *result: None,

@@ -111,7 +111,12 @@ def test_figures_are_drawn_and_name_what_matters(tmp_path: Path) -> None:
         found = importances(study.space, study.of_search())
         assert found[0].name == "ppo.learning_rate" and found[0].mean > 0.3
         assert all(each.mean < 0.1 for each in found[1:])
+        victim = tmp_path / "victim"
+        victim.write_text("mine")
+        for name in ("history.png", "parallel.png", "importances.png"):
+            (study.directory / name).symlink_to(victim)
         files = draw(study.space, study.of_search(), [], study.directory)
+        assert victim.read_text() == "mine"
         assert [file.name for file in files] == ["history.png", "parallel.png", "importances.png"]
         assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
         assert importances(study.space, study.of_search()[:5]) == []

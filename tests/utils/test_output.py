@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
+from rich.table import Table
 from small_runs import ITERATION, OPTIONS, learnt
 
 from fastrl.cli.main import main
-from fastrl.utils.output import ignoring_write_errors, repair_streams
+from fastrl.utils.output import ignoring_write_errors, plain_console, printable, repair_streams
 
 
 def full() -> TextIO:
@@ -113,3 +114,24 @@ def test_a_width_of_0_columns_is_ignored(
     monkeypatch.setenv("COLUMNS", columns)
     repair_streams()
     assert os.environ.get("COLUMNS") == kept
+
+
+def test_control_characters_of_texts_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "\x1b]0;title\x07 \x9b1m \u202eabc\tä\n"
+    assert printable(text) == r"\x1b]0;title\x07 \x9b1m \u202eabc" + "\tä\n"
+    table = Table(text, title=text)
+    table.add_row(text)
+    console = plain_console(width=200)
+    console.print(text, table)
+    out = capsys.readouterr().out
+    assert out.count(r"\x1b]0;title\x07 \x9b1m \u202eabc") == 4 and "\x1b" not in out and "\x9b" not in out
+
+
+def test_too_little_memory_for_a_library_is_one_line(tmp_path: Path) -> None:
+    command = (
+        f"ulimit -v 1000000; exec {sys.executable} -m fastrl train CartPole-v1 --run-dir={tmp_path / 'run'}"
+    )
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    *_, line = ended.stderr.splitlines()
+    assert ended.returncode == 1 and "Traceback" not in ended.stderr
+    assert line.startswith("fastrl train: error: not enough memory")

@@ -31,7 +31,7 @@ import psutil
 
 from fastrl.collectors.resources import cores
 from fastrl.utils.errors import UserError
-from fastrl.utils.files import read_json, to_json, write_atomically
+from fastrl.utils.files import parse_json, read_file, to_json, write_atomically
 
 FORMAT = 1
 
@@ -246,7 +246,7 @@ def read(file: Path) -> Benchmark:
         OSError: it cannot be read.
     """
     try:
-        return Benchmark.from_tree(read_json(file))
+        return Benchmark.from_tree(parse_json(read_file(file), object))
     except (ResultError, ValueError) as error:
         raise ResultError(f"{file}: {error}") from None
 

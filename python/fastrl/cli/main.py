@@ -5,6 +5,7 @@ Each command imports what it needs when it runs: PyTorch takes seconds, ``fastrl
 """
 
 import errno
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -91,6 +92,11 @@ def _code_of(command: Callable[[str, list[str]], int], prog: str, arguments: lis
         return _fail(
             prog, f"not enough memory: {error}; a smaller --num-envs or --replay.capacity needs less", 1
         )
+    except ImportError as error:
+        # A library that does not fit into `ulimit -v`.
+        if not re.search("failed to map|allocate memory", str(error)):
+            raise
+        return _fail(prog, f"not enough memory to load a library: {error}", 1)
     except FloatingPointError as error:
         return _fail(prog, error, 1)
     except RuntimeError as error:

@@ -9,6 +9,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from fastrl.envs.contract import as_given
 from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.utils.timer import Stopwatch
 
@@ -140,7 +141,7 @@ class MultiAgentCollector:
         if wrong.any():
             t, row = np.argwhere(wrong)[0]
             raise FloatingPointError(
-                f"the environment gave the reward {rollout.rewards[t, row]} to row {row}"
+                f"the environment gave the reward {as_given(rollout.rewards[t, row])} to row {row}"
                 f" (agent {row % self.env.num_agents} of environment {row // self.env.num_agents}); rewards must be"
                 " finite"
             )

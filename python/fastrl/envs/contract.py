@@ -251,8 +251,15 @@ def expect_finite(name: str, rewards: NDArray[Any], obs: NDArray[Any]) -> None:
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             first = values[~np.isfinite(values)].flat[0]
             raise ContractError(
-                f"{name}: {noun}s should be finite {values.dtype} numbers, step() or reset() gave {first}"
+                f"{name}: {noun}s should be finite {values.dtype} numbers, step() or reset() gave {as_given(first)}"
             )
+
+
+def as_given(value: np.floating[Any]) -> str:
+    """A stored number that is not finite, as the environment may have given it, for messages."""
+    if np.isnan(value) or value.dtype == np.float64:
+        return str(value)
+    return f"{value}, or a number beyond {np.finfo(value.dtype).max:.1e} that {value.dtype} cannot hold,"
 
 
 def _number(name: str, reward: Any) -> float:

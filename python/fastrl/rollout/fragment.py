@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastrl.envs.contract import as_given
 from fastrl.utils.seeding import NO_ENV
 
 
@@ -220,7 +221,7 @@ def first_not_finite(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> tupl
         for row in range(rewards.shape[1]):
             ended = arrays["terminations"][t, row] or arrays["truncations"][t, row]
             if not np.isfinite(rewards[t, row]):
-                return t, row, f"step() gave the reward {rewards[t, row]}"
+                return t, row, f"step() gave the reward {as_given(rewards[t, row])}"
             last = final_obs[t, row] if ended and final_obs is not None else obs[t + 1, row]
             if values := not_finite(last):
                 return t, row, f"step() gave an observation with {values}"

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from fastrl.utils.names import did_you_mean
 
 MOST_BYTES = 1 << 28
+# The largest coordinates, m (those of UTM have 1e7), and other numbers: squares of them are finite.
+MOST_METRES, MOST = 1e8, 1e12
 """Larger files, unpacked, are refused."""
 
 
@@ -56,7 +58,7 @@ class Element:
         return self.attributes[key]
 
     def number(self, key: str, default: float | None = None, least: float = -math.inf) -> float:
-        """A finite number; the default where there is none."""
+        """A number of at most `MOST`; the default where there is none."""
         if default is not None and key not in self.attributes:
             return default
         given = self.text(key)
@@ -64,7 +66,7 @@ class Element:
             value = float(given)
         except ValueError:
             value = math.nan
-        if not math.isfinite(value) or value < least:
+        if not abs(value) <= MOST or value < least:
             bound = f" of at least {least:g}" if least > -math.inf else ""
             raise self.error(f"{key}: expected a number{bound}, got {given!r}")
         return value
@@ -83,9 +85,11 @@ class Element:
             points = np.array([[float(number) for number in point.split(",")][:2] for point in given.split()])
         except ValueError:
             points = np.empty(0)
+        shown = given if len(given) < 40 else given[:37] + "..."
         if points.ndim != 2 or points.shape[0] < 2 or points.shape[1] != 2 or not np.isfinite(points).all():
-            shown = given if len(given) < 40 else given[:37] + "..."
             raise self.error(f"{key}: expected at least two points 'x,y x,y', got {shown!r}")
+        if (np.abs(points) > MOST_METRES).any():
+            raise self.error(f"{key}: expected coordinates within {MOST_METRES:g} m, got {shown!r}")
         return points
 
 
