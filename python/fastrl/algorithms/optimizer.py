@@ -1,6 +1,7 @@
 """Gradient steps after automatic differentiation: Adam, clipping, mixed precision on GPUs."""
 
 import contextlib
+import functools
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, cast
 
@@ -42,8 +43,17 @@ class Optimizer:
         if precision == "auto":
             precision = "bf16" if self._device == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
         self.half = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
-        self._adam = torch.optim.Adam([parameters], lr=learning_rate, eps=eps, fused=True)
+        self._eps, self._learning_rate = eps, learning_rate
+        self._state: dict[str, Tensor] = {}
         self._scaler = torch.amp.GradScaler(self._device, enabled=self.half == torch.float16)
+
+    @functools.cached_property
+    def _adam(self) -> torch.optim.Adam:
+        """Made for the first step: the class loads PyTorch's compiler, which takes 2 s of a processor and 120 MB, and
+        compiled updates need the moments alone."""
+        adam = torch.optim.Adam([self._parameters], lr=self._learning_rate, eps=self._eps, fused=True)
+        adam.state[self._parameters] = self._state
+        return adam
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         """Arithmetic of networks within it has the chosen precision."""
@@ -76,17 +86,15 @@ class Optimizer:
     def moments(self) -> dict[str, Tensor]:
         """Adam's state, to be changed in place: ``exp_avg`` and ``exp_avg_sq``, float32 of the parameters' shape, and
         ``step``, float32 []."""
-        state = self._adam.state[self._parameters]
-        if not state:
-            zeros = {name: torch.zeros_like(self._parameters.data) for name in ("exp_avg", "exp_avg_sq")}
-            state.update(
-                {"step": torch.zeros((), dtype=torch.float32, device=self._parameters.device)} | zeros
-            )
-        return cast("dict[str, Tensor]", state)
+        if not self._state:
+            self._state["step"] = torch.zeros((), dtype=torch.float32, device=self._parameters.device)
+            for name in ("exp_avg", "exp_avg_sq"):
+                self._state[name] = torch.zeros_like(self._parameters.data)
+        return self._state
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and the scaler's state; tensors are not copies."""
-        return {"adam": dict(self._adam.state[self._parameters]), "scaler": self._scaler.state_dict()}
+        return {"adam": dict(self._state), "scaler": self._scaler.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes from the state of an optimiser of as many parameters.
@@ -95,8 +103,9 @@ class Optimizer:
             ValueError: it has others.
         """
         check_moments(state["adam"], self._parameters)
-        self._adam.state[self._parameters] = {
-            key: value.to(self._parameters.device, copy=True) for key, value in state["adam"].items()
-        }
+        self._state.clear()
+        self._state.update(
+            {key: value.to(self._parameters.device, copy=True) for key, value in state["adam"].items()}
+        )
         if self._scaler.is_enabled() and state["scaler"]:
             self._scaler.load_state_dict(state["scaler"])
