@@ -138,7 +138,7 @@ class SAC(OffPolicyActorCritic):
         """The temperature, too, unless the settings fix it: it is in the values of the critics."""
         remarks = super().load_policy(state)
         if self.config.learn_temperature:
-            self._log_temperature.data.copy_(state["log_temperature"])
+            self.log_temperature.data.copy_(state["log_temperature"])
         return remarks
 
     def state_dict(self) -> dict[str, Any]:
