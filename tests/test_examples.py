@@ -42,6 +42,7 @@ def test_cart_pole_is_learned_in_three_lines(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["cartpole.safetensors"]
 
 
+@pytest.mark.slow
 def test_an_own_network_has_ten_lines_and_learns(tmp_path: Path) -> None:
     text = (EXAMPLES / "own_network.py").read_text()
     lines = text.partition("class Net")[2].partition("if __name__")[0].splitlines()
@@ -49,6 +50,7 @@ def test_an_own_network_has_ten_lines_and_learns(tmp_path: Path) -> None:
     assert float(run_example("own_network.py", tmp_path).partition("(")[2].partition(",")[0]) > 100
 
 
+@pytest.mark.slow
 def test_an_own_callback_has_five_lines_and_stops_the_training(tmp_path: Path) -> None:
     text = (EXAMPLES / "own_callback.py").read_text()
     lines = text.partition("class ")[2].partition("if __name__")[0].splitlines()
@@ -92,6 +94,7 @@ def test_the_simulators_are_trained_on(
     assert "red holds" in capsys.readouterr().out if name == "cage2" else list(tmp_path.glob("films/*.gif"))
 
 
+@pytest.mark.slow
 def test_an_own_algorithm_learns(example: Any) -> None:
     algo = example("own_algorithm").A2C
     settings = {"learning_rate": 3e-3, "value_coef": 1.0, "max_grad_norm": 1.0, "collector": "sequential"}

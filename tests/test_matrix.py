@@ -135,6 +135,7 @@ def check(
     assert found == expected
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_code_says() -> None:
     assert draw_matrix.PAGE.read_text(encoding="utf-8") == draw_matrix.draw(), (
         "run python docs/draw_matrix.py"

@@ -488,6 +488,7 @@ def test_a_third_interrupt_ends_at_once_and_spoils_nothing(
     assert model.learn(128, run_dir=run).steps == fastrl.load(run).steps == 640
 
 
+@pytest.mark.slow
 def test_in_a_notebook_functions_stay_in_its_process(tmp_path: Path) -> None:
     # As in a notebook, the main module has no file.
     code = """

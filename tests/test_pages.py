@@ -46,7 +46,12 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in pages.PAGES if pages.blocks(page, "python")],
+    [
+        # Searches train by processes.
+        pytest.param(page, marks=pytest.mark.slow if page.stem == "tune" else ())
+        for page in pages.PAGES
+        if pages.blocks(page, "python")
+    ],
     ids=pages.name,
 )
 def test_python_of_a_page_runs(
@@ -106,6 +111,7 @@ def test_commands_and_their_options_exist(
             assert list(ROOT.glob(word)), f"{word} matches no file"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [c for _, c in of("python") if c[2:]], ids=" ".join)
 def test_options_of_scripts_exist(command: list[str]) -> None:
     if command[1] == "-m":

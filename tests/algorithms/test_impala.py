@@ -153,7 +153,7 @@ def learn_from_older(impala, env, lag):
     return returns, watch
 
 
-@pytest.mark.parametrize("lag", [0, 3])
+@pytest.mark.parametrize("lag", [pytest.param(0, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("make_env", [Bandit, Corridor])
 def test_learns_from_older_policies(make_env, lag):
     env = make_env(stagger=True)
@@ -164,7 +164,7 @@ def test_learns_from_older_policies(make_env, lag):
     assert set(watch.seconds) == {"buffer", "returns", "update"}
 
 
-@pytest.mark.parametrize("lag", [0, 4])
+@pytest.mark.parametrize("lag", [pytest.param(0, marks=pytest.mark.slow), 4])
 def test_learns_continuous_actions(lag):
     env = Dial(stagger=True)
     impala = impala_for(env, **LEARN, initial_log_std=-0.5, entropy_coef=0.0, final_entropy_coef=0.0)

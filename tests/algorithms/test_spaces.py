@@ -73,6 +73,7 @@ def parameters(run):
     return torch.cat([parameter.detach().flatten() for parameter in run.algorithm.policy.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "updates", "settings", "expected"),
     [

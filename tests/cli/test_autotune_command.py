@@ -65,7 +65,7 @@ def test_the_written_file_has_reasons_and_trains(tmp_path: Path, capsys: pytest.
         )
 
 
-@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+@pytest.mark.parametrize("algo", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
 def test_a_run_with_auto_learns_the_same_to_the_bit(
     algo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

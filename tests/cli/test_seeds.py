@@ -69,6 +69,7 @@ def test_as_many_at_a_time_as_there_are_cores_for_workers_and_threads(
     assert given[0][3] == busy
 
 
+@pytest.mark.slow
 def test_one_signal_stops_all_and_the_same_command_resumes_them(tmp_path: Path) -> None:
     parent = tmp_path / "runs"
     command = [sys.executable, "-m", "fastrl", "train", *SMALL, "--seeds=0,1", f"--run-dir={parent}"]
@@ -89,6 +90,7 @@ def test_one_signal_stops_all_and_the_same_command_resumes_them(tmp_path: Path) 
     assert read_run(parent / "seed-0").steps == info.steps + 80
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_named_with_its_last_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,22 +133,38 @@ CASES = [
     ),
     # Some cases with the short frames of highway-v0, the others with the fast id.
     *(
-        Case(IDS[1 if i % 4 else 0], config, tuple(range(8 * i, 8 * i + (8 if i % 4 else 4))), name=name)
+        Case(IDS[1 if i % 4 else 0], config, tuple(range(8 * i, 8 * i + (4 if i % 4 else 2))), name=name)
         for i, (name, config) in enumerate(CONFIGS.items())
     ),
 ]
 
 
+def is_long(case: Case) -> bool:
+    """True for cases that take seconds: those of 50 episodes, and highway-v0 at its usual size."""
+    return len(case.seeds) == 50 or (case.id == "highway-v0" and case.name.startswith("as it is"))
+
+
 @pytest.fixture(scope="module")
-def reports() -> Iterator[dict[int, Future[Report]]]:
-    """All cases, running in one process for each id."""
+def reports(request: pytest.FixtureRequest) -> Iterator[dict[int, Future[Report]]]:
+    """Cases of the tests that were selected, running in one process for each id."""
+    name = "test_episodes_agree_with_highway_env"
+    items = [
+        each for each in request.session.items if each.path == request.path and each.originalname == name
+    ]
+    found = {each.callspec.params["i"] for each in items}
     pools = {id: ProcessPoolExecutor(1, mp_context=get_context("spawn")) for id in IDS}  # noqa: A001
-    yield {i: pools[case.id].submit(run_case, case) for i, case in enumerate(CASES)}
+    yield {i: pools[case.id].submit(run_case, case) for i, case in enumerate(CASES) if i in found}
     for pool in pools.values():
         pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("i", range(len(CASES)), ids=[f"{case.id}: {case.name}" for case in CASES])
+@pytest.mark.parametrize(
+    "i",
+    [
+        pytest.param(i, id=f"{case.id}: {case.name}", marks=pytest.mark.slow if is_long(case) else ())
+        for i, case in enumerate(CASES)
+    ],
+)
 def test_episodes_agree_with_highway_env(reports: dict[int, Future[Report]], i: int) -> None:
     report = reports[i].result()
     assert not report.differences, "\n".join(report.differences)
@@ -158,8 +174,8 @@ def test_episodes_agree_with_highway_env(reports: dict[int, Future[Report]], i: 
 
 
 def test_some_episodes_end_in_a_crash(reports: dict[int, Future[Report]]) -> None:
-    done = [reports[i].result() for i in range(len(CASES))]
-    assert sum(report.crashes for report in done) > 100
+    done = [report.result() for report in reports.values()]
+    assert sum(report.crashes for report in done) > len(done)
     assert max(report.worst for report in done) > 0.0
 
 

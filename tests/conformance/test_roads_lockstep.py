@@ -46,6 +46,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "exit-v0": {"lanes_count": 3},
     "racetrack-oval-v0": {"length": 71.5, "no_lanes": 2, "block_lane": True, "force_decision": True},
 }
+# Lanes, a circle, oncoming traffic, a track and a car park; each of the others is like one of these.
+QUICK = ("merge-v0", "roundabout-v0", "two-way-v0", "racetrack-v0", "parking-v0")
+SELECTED = [id if id in QUICK else pytest.param(id, marks=pytest.mark.slow) for id in KINDS]  # noqa: A001
 
 
 def cases(id: str) -> list[Case]:  # noqa: A002
@@ -59,12 +62,18 @@ def play(id: str) -> tuple[list[str], list[Report]]:  # noqa: A002
 
 
 @pytest.fixture(scope="module")
-def played() -> Iterator[dict[str, Future[tuple[list[str], list[Report]]]]]:
-    """Every id in a process of its own: making some ids of highway-env changes the others."""
+def played(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[tuple[list[str], list[Report]]]]]:
+    """Every id of the tests that were selected, in a process of its own: making some ids of highway-env changes the
+    others."""
+    name = "test_episodes_agree_with_highway_env"
+    items = [
+        each for each in request.session.items if each.path == request.path and each.originalname == name
+    ]
+    found = {each.callspec.params["id"] for each in items}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NPY_DISABLE_CPU_FEATURES", NO_AVX512)
         pool = ProcessPoolExecutor(2, mp_context=get_context("spawn"), max_tasks_per_child=1)
-        yield {id: pool.submit(play, id) for id in KINDS}  # noqa: A001
+        yield {id: pool.submit(play, id) for id in KINDS if id in found}  # noqa: A001
         pool.shutdown(cancel_futures=True)
 
 
@@ -73,13 +82,13 @@ def test_all_ids_are_registered() -> None:
     assert {id: kind.most_steps for id, kind in KINDS.items()} == ROAD_IDS  # noqa: A001
 
 
-@pytest.mark.parametrize("id", KINDS)
+@pytest.mark.parametrize("id", SELECTED)
 def test_roads_agree_with_highway_env(played: dict[str, Future[Any]], id: str) -> None:  # noqa: A002
     roads, _ = played[id].result()
     assert not roads, "\n".join(roads[:20])
 
 
-@pytest.mark.parametrize("id", KINDS)
+@pytest.mark.parametrize("id", SELECTED)
 def test_episodes_agree_with_highway_env(played: dict[str, Future[Any]], id: str) -> None:  # noqa: A002
     for case, report in zip(cases(id), played[id].result()[1], strict=True):
         assert not report.differences, f"{case}\n" + "\n".join(report.differences)
@@ -89,7 +98,8 @@ def test_episodes_agree_with_highway_env(played: dict[str, Future[Any]], id: str
 
 
 def test_some_episodes_end_early(played: dict[str, Future[Any]]) -> None:
-    assert sum(report.crashes for future in played.values() for report in future.result()[1]) > 20
+    reports = [report for future in played.values() for report in future.result()[1]]
+    assert sum(report.crashes for report in reports) > len(reports) / 2
 
 
 WANTED = int(os.environ.get("FASTRL_LOCKSTEP_EPISODES", "0"))

@@ -147,6 +147,7 @@ def test_a_slice_is_compared_with_the_same_slice() -> None:
     assert math.isnan(StageReport("clone", steps_per_second=100.0).ratio)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("collector", ["sequential", "sync"])
 def test_the_agent_is_compared_with_one_worker(
     collector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -288,6 +288,7 @@ def count(out: Path) -> int:
         return 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("collector", ["sequential", "executor"])
 def test_ctrl_c_keeps_whole_episodes_and_resume_ends_with_the_same_bytes(
     collector: str, tmp_path: Path

@@ -99,7 +99,7 @@ some_actions = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     games=st.lists(
         st.tuples(activities(), st.lists(st.tuples(some_actions, activities()), min_size=25, max_size=25)),

@@ -159,6 +159,7 @@ def test_int8_of_a_trained_network_is_written_or_refused(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [out]
 
 
+@pytest.mark.slow
 def test_int8_that_is_neither_smaller_nor_faster_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

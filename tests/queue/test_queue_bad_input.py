@@ -496,6 +496,7 @@ def test_a_schema_that_is_not_a_dtype(schema):
     del memory
 
 
+@pytest.mark.slow
 @needs_linux
 def test_random_damage_neither_crashes_nor_hangs():
     command = [sys.executable, queue_damage.__file__, "600", "0"]

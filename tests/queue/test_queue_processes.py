@@ -397,12 +397,12 @@ def test_a_full_dev_shm_is_an_error_at_creation():
 @pytest.mark.parametrize(
     ("policy", "order"),
     [
-        ("block", "per_producer"),
+        pytest.param("block", "per_producer", marks=pytest.mark.slow),
         ("block", "total"),
-        ("error", "per_producer"),
-        ("drop_newest", "total"),
-        ("drop_oldest", "per_producer"),
-        ("drop_oldest", "total"),
+        pytest.param("error", "per_producer", marks=pytest.mark.slow),
+        pytest.param("drop_newest", "total", marks=pytest.mark.slow),
+        pytest.param("drop_oldest", "per_producer", marks=pytest.mark.slow),
+        pytest.param("drop_oldest", "total", marks=pytest.mark.slow),
     ],
 )
 def test_random_kills_lose_and_repeat_no_record(policy, order):

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from gymnasium.spaces import Box, Discrete, Space
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_episodes import SPACES, assert_same, episode_of
 
@@ -52,6 +52,7 @@ def test_episodes_are_stored_exactly(tmp_path: Path, space: Space[Any], infos: b
     np.testing.assert_array_equal(demos.returns, [each.rewards.sum() for each in episodes])
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=12), st.integers(100, 3000), st.data())
 def test_the_bytes_do_not_depend_on_flushes_and_resumes(
     tmp_path_factory: pytest.TempPathFactory, steps: list[int], shard_bytes: int, data: st.DataObject

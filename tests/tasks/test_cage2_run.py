@@ -118,6 +118,7 @@ def wait_for_rows(run: Path, count: int, process: subprocess.Popen[Any]) -> None
 KILLED = 150
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> None:
     # Long enough to be killed in the middle of whatever it does, saving included.
     options = ["--run.checkpoint-seconds=0"]
@@ -147,7 +148,7 @@ def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> 
     assert rows_of(killed) == rows_of(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
     run = tmp_path / "run"
     options = [*OPTIONS, "--total-timesteps", 10**9, "--run.checkpoint-seconds", 10**6, "--run-dir", run]

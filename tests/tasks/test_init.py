@@ -82,7 +82,7 @@ Weights = Callable[[dict[str, Any]], dict[str, torch.Tensor]]
     [
         (CAGE2, [], ["--ppo.learning-rate=0", "--seed=5", "--red-agent=bline"], ppo_weights),
         (GYM, PPO, [*IMPALA, "--impala.learning-rate=0", "--seed=5"], ppo_weights),
-        (PIXELS, [], ["--dqn.learning-rate=0", "--seed=5"], ppo_weights),
+        pytest.param(PIXELS, [], ["--dqn.learning-rate=0", "--seed=5"], ppo_weights, marks=pytest.mark.slow),
         (TRAFFIC, [], ["--ippo.learning-rate=0", "--seed=5"], actor_weights),
         (
             [*PENDULUM, *SAC],

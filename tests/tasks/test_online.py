@@ -171,6 +171,7 @@ def test_rollouts_arrive_whole_and_are_learnt_from(start: Start) -> None:
     assert numbers["collect/missed"] == numbers["collect/restarts"] == 0
 
 
+@pytest.mark.slow
 def test_a_slow_learner_does_not_block_the_simulation(start: Start) -> None:
     _, source = start(queue=1)
     take(source)
@@ -209,6 +210,7 @@ def test_the_difficulty_reaches_the_simulation(start: Start, level: int) -> None
     assert learner.rollout.alive.reshape(STEPS + 1, ENVS, AGENTS).sum(2).max() == 1
 
 
+@pytest.mark.slow
 def test_the_difficulty_may_be_set_before_it_runs() -> None:
     source = OnlineSource(
         lines, "lines", 8, period=0.0, queue=2, timeout=TIMEOUT, seed=0, console=Console(quiet=True)
@@ -324,7 +326,8 @@ def running(group: int) -> list[str]:
     return there
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_asked_to_stop_it_leaves_no_process_and_no_memory(tmp_path: Path, number: signal.Signals) -> None:
     run = tmp_path / "run"
     options = ["traffic", *small("--total-episodes=1000000", "--online", "--online.speed=1000")]

@@ -161,6 +161,7 @@ def test_an_evaluation_checks_the_policy() -> None:
         TASK.evaluate(state, settings("--env.stack=3"), episodes=1, seed=0, advance=lambda games: None)
 
 
+@pytest.mark.slow
 def test_a_terminal_that_closes_makes_it_save_and_leave(tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = [sys.executable, "-m", "fastrl", "train", *SMALL, f"--run-dir={run}"]
@@ -191,6 +192,7 @@ def test_a_terminal_that_closes_makes_it_save_and_leave(tmp_path: Path) -> None:
     assert load_newest(run)[1]["steps"] == summary["steps"] > 0
 
 
+@pytest.mark.slow
 def test_a_killed_actor_is_replaced_with_a_line_that_says_so() -> None:
     console = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
     trainer = make_trainer("--total-timesteps=1000000", "--n-workers=2", console=console)

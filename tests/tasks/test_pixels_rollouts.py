@@ -97,6 +97,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_stopped(
     assert "2 episodes: mean return" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_python_trains_and_evaluates_as_the_command_line(tmp_path: Path) -> None:
     whole = train(tmp_path / "run", 4 * UPDATE)
     model = fastrl.PPO("fastrl/Catch-v0", device="cpu", **SMALL, **CONSTANT)

@@ -165,8 +165,13 @@ def test_the_best_checkpoint_outlives_newer_ones(tmp_path: Path, monkeypatch: py
 
 ALGORITHMS = (
     ("--algo=mappo", "--curriculum.mode=auto", "--curriculum.window=10", "--curriculum.up=0.5"),
-    ("--algo=ippo", "--curriculum.mode=schedule", "--ippo.dropout=0.1", "--no-ippo.share"),
-    ("--algo=reinforce", "--run.eval-freq=0", "--reinforce.normalize-obs"),
+    pytest.param(
+        ("--algo=ippo", "--curriculum.mode=schedule", "--ippo.dropout=0.1", "--no-ippo.share"),
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(
+        ("--algo=reinforce", "--run.eval-freq=0", "--reinforce.normalize-obs"), marks=pytest.mark.slow
+    ),
 )
 
 
@@ -388,7 +393,8 @@ def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> 
     assert kept[0] == kept[1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_the_run_and_prints_how_to_resume_it(tmp_path: Path, number: signal.Signals) -> None:
     run = tmp_path / "run"
     process = subprocess.Popen(

@@ -254,6 +254,7 @@ def test_a_curriculum_brings_more_vehicles_and_traffic(tmp_path: Path) -> None:
     assert seen == {(0, 1, 0.5), (1, 2, 0.75), (2, 3, 1.0)}
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_ends_with_the_same_bits(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert train(CROSSING, whole, *WHOLE, "--run.checkpoint-seconds=0") == 0
@@ -273,6 +274,7 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(tmp_path: Path) -> None:
     assert rows(killed) == rows(whole)
 
 
+@pytest.mark.slow
 def test_it_trains_while_the_simulation_runs_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert train("fastrl/roundabout-v0", run, "--vehicles=2", "--online", "--online.speed=0") == 0

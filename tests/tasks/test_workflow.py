@@ -162,7 +162,9 @@ def test_a_run_from_the_command_line(
     }
 
 
-@pytest.mark.parametrize(("network", "search"), [("shared", "bayes"), ("separate", "halving")])
+@pytest.mark.parametrize(
+    ("network", "search"), [pytest.param("shared", "bayes", marks=pytest.mark.slow), ("separate", "halving")]
+)
 def test_resumes_exactly(tmp_path: Path, network: str, search: str) -> None:
     options = f"--inner.networks={network}", f"--search={search}", "--plain-ppo"
     whole = small_trainer(*options)
@@ -196,9 +198,10 @@ def interrupted_after(update: int, signals: int) -> Callable[..., None]:
     return interrupted
 
 
-@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("signals", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize(
-    ("networks", "update", "made"), [("shared", 1, 0), ("shared", 5, 1), ("separate", 3, 3)]
+    ("networks", "update", "made"),
+    [pytest.param("shared", 1, 0, marks=pytest.mark.slow), ("shared", 5, 1), ("separate", 3, 3)],
 )
 def test_interrupted_and_resumed_it_ends_the_same(
     networks: str,

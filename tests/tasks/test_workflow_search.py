@@ -16,6 +16,9 @@ from fastrl.tasks.workflow.settings import SearchConfig
 from fastrl.tasks.workflow.strategies import SEARCHES, make_search
 from fastrl.utils.config import ConfigError
 
+# Gaussian processes take seconds to fit.
+SLOW_BAYES = [pytest.param(name, marks=pytest.mark.slow if name == "bayes" else ()) for name in SEARCHES]
+
 
 def search_of(
     method: Any,
@@ -124,7 +127,7 @@ def test_bayes_finds_the_best_with_less_than_random() -> None:
     assert statistics.median(trials["bayes"]) <= 25, trials
 
 
-@pytest.mark.parametrize("method", SEARCHES)
+@pytest.mark.parametrize("method", SLOW_BAYES)
 def test_only_orders_that_reach_the_threshold_count(method: str) -> None:
     # The best order is the least compliant: 10 pairs from the most compliant one.
     hidden = Hidden(best=(0, 1, 2, 3, 4), obeyed=(4, 3, 2, 1, 0))
@@ -141,7 +144,7 @@ def test_only_orders_that_reach_the_threshold_count(method: str) -> None:
     assert counted == sorted(counted, reverse=True)
 
 
-@pytest.mark.parametrize("method", SEARCHES)
+@pytest.mark.parametrize("method", SLOW_BAYES)
 def test_where_none_reaches_the_threshold_the_most_compliant_is_trained(method: str) -> None:
     hidden = Hidden(obeyed=(4, 3, 2, 1, 0), most=0.8)
     search = hidden.run(search_of(method, 12_000, trial_episodes=500, trial_share=0.8, initial=8))

@@ -144,6 +144,7 @@ def test_a_second_one_ends_the_collection_with_the_state_after_the_last_update(
     assert [end["steps"] for end in ends] == [80, 80]
 
 
+@pytest.mark.slow
 def test_a_second_one_in_an_update_lets_it_end(tmp_path: Path) -> None:
     run = Run(tmp_path, "update", "--total-timesteps=80")
     out, err = run.interrupt_at("updating", 2)
@@ -151,6 +152,7 @@ def test_a_second_one_in_an_update_lets_it_end(tmp_path: Path) -> None:
     assert load_newest(run.run)[1]["iteration"] == 2
 
 
+@pytest.mark.slow
 def test_a_third_one_ends_at_once_and_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     run = Run(tmp_path, "endless update", "--total-timesteps=80")
     _, err = run.interrupt_at("updating", 3)

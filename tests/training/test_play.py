@@ -107,7 +107,13 @@ MAKERS: dict[str, tuple[Callable[[], fastrl.Model], int | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ("traffic", "workflow") else ())
+        for name in MAKERS
+    ],
+)
 def test_every_run_is_filmed_on_the_way_and_afterwards(name: str, tmp_path: Path) -> None:
     pytest.importorskip("pygame")
     make, steps = MAKERS[name]

@@ -316,6 +316,7 @@ def test_runs_show_where_their_time_went(
         assert sum(row) == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_collectors_in_processes_have_a_timeline_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

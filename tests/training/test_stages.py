@@ -113,6 +113,7 @@ class Interrupt(fastrl.callbacks.Callback):
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_interrupted_run_of_one_directory_ends_as_the_undisturbed_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,6 +63,7 @@ def events(study: Study) -> Counter[tuple[str, str]]:
     return Counter((record["event"], record["trial"]) for record in journal.read(study.directory))
 
 
+@pytest.mark.slow
 def test_100_kills_lose_nothing_and_the_budget_is_exact(tmp_path: Path) -> None:
     config: dict[str, Any] = {"method": "random", "restarts": 1000, "confirm": 2, "confirm_seeds": 2}
     draws, killed, noticed = random.Random(0), 0, 0

@@ -139,10 +139,11 @@ def test_only_fractions_change_while_a_run_trains(tmp_path: Path) -> None:
     ("env", "algo", "options"),
     [
         ("CartPole-v1", "ppo", ["--num-envs=4"]),
-        (
+        pytest.param(
             "Pendulum-v1",
             "sac",
             ["--sac.hidden=8", "--replay.save", "--replay.learning-starts=500", "--sac.batch-size=16"],
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -52,7 +52,7 @@ def test_without_confirmation_the_lucky_trial_wins(tmp_path: Path) -> None:
     assert found.chosen.point["ppo.learning_rate"] > 1e-2 and found.candidates == []
 
 
-@pytest.mark.parametrize(("method", "trials"), [("tpe", 40), ("gp", 20)])
+@pytest.mark.parametrize(("method", "trials"), [("tpe", 40), pytest.param("gp", 20, marks=pytest.mark.slow)])
 def test_a_model_is_better_than_random_draws(method: str, trials: int, tmp_path: Path) -> None:
     means = {}
     for name in ("random", method):
@@ -66,7 +66,7 @@ def test_a_model_is_better_than_random_draws(method: str, trials: int, tmp_path:
     assert means[method] > means["random"] + 0.3
 
 
-@pytest.mark.parametrize("method", ["random", "tpe", "gp", "halving"])
+@pytest.mark.parametrize("method", ["random", "tpe", pytest.param("gp", marks=pytest.mark.slow), "halving"])
 def test_the_same_seed_gives_the_same_trials_also_resumed(method: str, tmp_path: Path) -> None:
     config: dict[str, Any] = {"trials": 10, "method": method, "confirm": 2, "confirm_seeds": 2}
     score = lambda trial, share: quality(trial) * share  # noqa: E731

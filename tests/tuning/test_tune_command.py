@@ -30,6 +30,7 @@ def test_the_space_is_printed_without_what_options_give(capsys: pytest.CaptureFi
     assert "[replay.updates_per_step]" in out and "[dqn.encoder]" not in out
 
 
+@pytest.mark.slow
 def test_a_search_by_command_ends_with_settings_that_train(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,6 +63,7 @@ def test_a_search_by_command_ends_with_settings_that_train(
     assert load_toml(directory / "best.toml") == best
 
 
+@pytest.mark.slow
 def test_a_search_from_python_is_that_of_the_command(tmp_path: Path) -> None:
     config: dict[str, Any] = {
         "trials": 2,
