@@ -30,6 +30,9 @@ _TEXT_SIZE = 64
 # Numbers of the largest array that a file may ask for.
 _MOST_NUMBERS = 1 << 26
 
+# Noise beside which values do not count.
+_BEST = 1e30
+
 
 class RuntimePolicyError(ValueError):
     """A file that is no exported policy, or observations, masks or a state that do not fit it; one line."""
@@ -72,7 +75,13 @@ def load(path: str | Path, *, seed: int = 0, threads: int = 1) -> Policy:
         )
     if not _is_sound(metadata, session):
         raise RuntimePolicyError(f"{path} is damaged: its metadata do not describe its graph")
-    return Policy(session, metadata, seed)
+    try:
+        return Policy(session, metadata, seed)
+    except (KeyError, TypeError, ValueError, ArithmeticError):
+        # The share of random actions, of files of older versions from settings of any kind.
+        raise RuntimePolicyError(
+            f"{path} is damaged: its metadata lack what its actions are drawn by"
+        ) from None
 
 
 def _is_sound(metadata: dict[str, Any], session: Any) -> bool:
@@ -129,6 +138,7 @@ class Policy:
         self.metadata = metadata
         self._session = session
         self._generator = np.random.default_rng(seed)
+        self._epsilon = _epsilon_of(metadata)
         self._leaves: list[dict[str, Any]] = metadata["obs"]
         self._states: list[dict[str, Any]] = metadata["states"]
         self._agents: list[str] | None = metadata["agents"]
@@ -159,7 +169,8 @@ class Policy:
         Args:
             obs: in the environment's own form; a batch has a further first axis. Of policies that stack frames the
                 newest frame alone. Of agents with names a dict by agent.
-            deterministic: the likeliest action; otherwise one is drawn.
+            deterministic: the likeliest action; otherwise one is drawn, of values of actions (DQN) any allowed one
+                with the run's last epsilon, else the best.
             action_masks: bool [N, A], or [A] for one observation: which may be chosen; None: all.
 
         Raises:
@@ -260,11 +271,23 @@ class Policy:
             feed["action_masks"] = self._mask_array(action_masks, count)
         if not deterministic and (noise := self.metadata["noise"]) is not None:
             shape = (count, *noise["shape"])
-            draws = self._generator.gumbel(size=shape) if noise["kind"] == "gumbel" else None
-            if draws is None:
+            if self._epsilon is not None:
+                allowed = np.broadcast_to(feed.get("action_masks", np.True_), shape)
+                draws = self._random_actions(allowed, self._epsilon)
+            elif noise["kind"] == "gumbel":
+                draws = self._generator.gumbel(size=shape)
+            else:
                 draws = self._generator.standard_normal(shape)
             feed["noise"] = draws.astype(np.float32)
         return feed, is_single
+
+    def _random_actions(self, allowed: NDArray[np.bool_], epsilon: float) -> NDArray[np.float64]:
+        """Noise on values that makes any allowed action the best, in a share epsilon of the rows."""
+        explores = np.flatnonzero(self._generator.random(len(allowed)) < epsilon)
+        drawn = np.where(allowed, self._generator.random(allowed.shape), -1).argmax(1)
+        noise = np.zeros(allowed.shape)
+        noise[explores, drawn[explores]] = _BEST
+        return noise
 
     def _state_arrays(self, state: Any, count: int) -> dict[str, NDArray[Any]]:
         if state is None:
@@ -298,6 +321,20 @@ class Policy:
             for agent, action in zip(self._agents, actions, strict=True)
             if agent in obs
         }
+
+
+def _epsilon_of(metadata: Mapping[str, Any]) -> float | None:
+    """The share of random actions of a policy that gives values of actions; None: it gives something else."""
+    noise = metadata["noise"] or {}
+    if "epsilon" in noise:
+        return float(noise["epsilon"])
+    if metadata.get("algorithm") != "dqn":
+        return None
+    # Files of older versions have the settings alone.
+    own = metadata["settings"]["dqn"]
+    progress = min(metadata["steps"] / own["epsilon_steps"], 1.0) if own["epsilon_steps"] else 1.0
+    epsilon: float = own["epsilon"] + (own["final_epsilon"] - own["epsilon"]) * progress
+    return 0.0 if own["noisy"] else epsilon
 
 
 class _OneObservation:
