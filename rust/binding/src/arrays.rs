@@ -4,8 +4,11 @@ use std::ops::Range;
 
 use numpy::npyffi::NPY_ARRAY_WRITEABLE;
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
+use pyo3::ffi::PySequence_Check;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 /// An element type of numpy arrays.
 ///
@@ -180,6 +183,33 @@ pub fn filled<T: Clone>(thing: T, count: usize) -> PyResult<Vec<T>> {
     let mut things = room(count)?;
     things.resize(count, thing);
     Ok(things)
+}
+
+/// The items of a sequence of Python's, for `from_py_with`. PyO3's own conversion panics where `__len__` lies.
+/// TypeError: it is no sequence, or has an item of another type. ValueError: it has more items than it says.
+pub fn list<'py, T: FromPyObjectOwned<'py>>(object: &Bound<'py, PyAny>) -> PyResult<Vec<T>> {
+    // SAFETY: `object` is a live object.
+    let is_sequence = unsafe { PySequence_Check(object.as_ptr()) } != 0;
+    if !is_sequence || object.is_instance_of::<PyString>() {
+        return Err(PyTypeError::new_err(format!("expected a sequence, got {}", object.get_type().name()?)));
+    }
+    let len = object.len()?;
+    let mut items = Vec::new();
+    for item in object.try_iter()? {
+        if items.len() >= len {
+            return Err(PyValueError::new_err(format!(
+                "expected a sequence, got one of more items than its length {len}"
+            )));
+        }
+        items.try_reserve(1).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+        items.push(item?.extract::<T>().map_err(Into::into)?);
+    }
+    Ok(items)
+}
+
+/// As [`list`], or None.
+pub fn list_or_none<'py, T: FromPyObjectOwned<'py>>(object: &Bound<'py, PyAny>) -> PyResult<Option<Vec<T>>> {
+    if object.is_none() { Ok(None) } else { list(object).map(Some) }
 }
 
 /// Refuses arrays that share memory.

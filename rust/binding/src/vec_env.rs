@@ -390,7 +390,7 @@ macro_rules! vec_methods {
                 seed: u64,
                 same_step: bool,
                 num_threads: usize,
-                episode_info: Vec<String>,
+                #[pyo3(from_py_with = $crate::arrays::list)] episode_info: Vec<String>,
             ) -> PyResult<$crate::async_vec::AsyncVec> {
                 self.venv.asynchronous(py, seed, same_step, num_threads, episode_info)
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fastrl_binding::arrays::{Array, Element, Flag, disjoint, readable, writeable};
+use fastrl_binding::arrays::{Array, Element, Flag, disjoint, list, readable, writeable};
 use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
 use fastrl_core::cage2::blue::{BlueAction, NUM_ACTIONS};
@@ -123,12 +123,12 @@ impl Cage2Vec {
         py: Python<'_>,
         num_envs: usize,
         ruleset: &str,
-        red_agents: Vec<String>,
-        red_weights: Vec<f64>,
+        #[pyo3(from_py_with = list)] red_agents: Vec<String>,
+        #[pyo3(from_py_with = list)] red_weights: Vec<f64>,
         episode_length: u32,
         memory: &str,
         observe: &str,
-        actions: Vec<u8>,
+        #[pyo3(from_py_with = list)] actions: Vec<u8>,
         num_threads: usize,
         autoreset_mode: &str,
         python_random: bool,

@@ -1,10 +1,10 @@
 //! Blue's memory of games of CAGE Challenge 2 that run elsewhere, for Python.
 
-use fastrl_binding::arrays::{Flag, disjoint, filled, readable, writeable};
+use fastrl_binding::arrays::{Flag, disjoint, readable, writeable};
 use fastrl_core::cage2::blue::{BlueAction, NUM_ACTIONS};
 use fastrl_core::cage2::memory::{BlueMemory as Memory, Layout};
 use fastrl_core::cage2::view::OBS_BITS;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 
 pub(crate) fn layout_from_name(name: &str) -> PyResult<Layout> {
@@ -54,7 +54,8 @@ impl BlueMemory {
     #[new]
     fn new(num_envs: usize, memory: &str) -> PyResult<Self> {
         let layout = layout_from_name(memory)?;
-        Ok(Self { layout, games: filled(Memory::new(layout), num_envs)? })
+        let games = Memory::many(layout, num_envs).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+        Ok(Self { layout, games })
     }
 
     #[getter]

@@ -1,6 +1,6 @@
 //! CAGE Challenge 2 with workflows, for Python.
 
-use fastrl_binding::arrays::{disjoint, readable, room, writeable};
+use fastrl_binding::arrays::{disjoint, list, readable, room, writeable};
 use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
 use fastrl_core::cage2::workflow::{NUM_TYPES, Order, WorkflowCage2};
@@ -27,12 +27,12 @@ impl Cage2WorkflowVec {
         py: Python<'_>,
         num_envs: usize,
         ruleset: &str,
-        red_agents: Vec<String>,
-        red_weights: Vec<f64>,
+        #[pyo3(from_py_with = list)] red_agents: Vec<String>,
+        #[pyo3(from_py_with = list)] red_weights: Vec<f64>,
         episode_length: u32,
         memory: &str,
         observe: &str,
-        actions: Vec<u8>,
+        #[pyo3(from_py_with = list)] actions: Vec<u8>,
         compliance_weight: f64,
         num_threads: usize,
         autoreset_mode: &str,

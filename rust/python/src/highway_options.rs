@@ -1,10 +1,12 @@
 //! Observations and actions of a highway as Python describes them: dicts with highway-env's words.
 
+use fastrl_binding::arrays::list;
 use fastrl_core::traffic::action::{ActionType, Continuous, Span};
 use fastrl_core::traffic::observation::{
     Attribute, Attributes, Column, Feature, Goal, Grayscale, Kinematics, Layer, Lidar, Limits, Observation,
     OccupancyGrid, TimeToCollision,
 };
+use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -12,6 +14,8 @@ use pyo3::types::PyDict;
 /// Limits that `fastrl.envs.traffic.highway_config` has too.
 const MOST_CELLS: usize = 10_000_000;
 const MOST_ROWS: usize = 100_000;
+/// Tuples of observations in each other.
+const MOST_TUPLES: usize = 8;
 /// Pixels along a side of a picture.
 const MOST_SIDE: usize = 2048;
 
@@ -23,6 +27,11 @@ where
 {
     let value = options.get_item(key)?.ok_or_else(|| PyKeyError::new_err(format!("the option {key} is missing")))?;
     value.extract().map_err(Into::into)
+}
+
+/// The entry of a dict, which must be there, as a list.
+fn get_list<'py, T: FromPyObjectOwned<'py>>(options: &Bound<'py, PyDict>, key: &str) -> PyResult<Vec<T>> {
+    list(&get::<Bound<'py, PyAny>>(options, key)?)
 }
 
 /// A whole number from 1 to `most`.
@@ -54,6 +63,11 @@ fn column(ranges: &Bound<'_, PyDict>, name: &str) -> PyResult<Column> {
 
 /// The observation that a dict describes. `step` is the time of one step, seconds.
 pub(crate) fn observation(options: &Bound<'_, PyDict>, step: f64) -> PyResult<Observation> {
+    observation_within(options, step, 0)
+}
+
+/// An observation that is a part of `tuples` others.
+fn observation_within(options: &Bound<'_, PyDict>, step: f64, tuples: usize) -> PyResult<Observation> {
     let kind: String = get(options, "type")?;
     if kind == "TimeToCollision" {
         return Ok(Observation::TimeToCollision(TimeToCollision {
@@ -62,7 +76,7 @@ pub(crate) fn observation(options: &Bound<'_, PyDict>, step: f64) -> PyResult<Ob
         }));
     }
     if kind == "AttributesObservation" {
-        let names: Vec<String> = get(options, "attributes")?;
+        let names: Vec<String> = get_list(options, "attributes")?;
         let attribute = |name: &String| {
             let found = Attribute::ALL.into_iter().find(|(known, _)| known == name);
             found
@@ -72,8 +86,13 @@ pub(crate) fn observation(options: &Bound<'_, PyDict>, step: f64) -> PyResult<Ob
         return Ok(Observation::Attributes(Attributes(names.iter().map(attribute).collect::<PyResult<_>>()?)));
     }
     if kind == "TupleObservation" {
-        let parts: Vec<Bound<'_, PyDict>> = get(options, "parts")?;
-        return Ok(Observation::Tuple(parts.iter().map(|part| observation(part, step)).collect::<PyResult<_>>()?));
+        // A dict may contain itself.
+        if tuples >= MOST_TUPLES {
+            return Err(PyValueError::new_err(format!("parts: expected at most {MOST_TUPLES} tuples in each other")));
+        }
+        let parts: Vec<Bound<'_, PyDict>> = get_list(options, "parts")?;
+        let part = |part| observation_within(part, step, tuples + 1);
+        return Ok(Observation::Tuple(parts.iter().map(part).collect::<PyResult<_>>()?));
     }
     if kind == "LidarObservation" {
         let (cells, range) = (within(options, "cells", MOST_CELLS)?, get(options, "maximum_range")?);
@@ -82,7 +101,7 @@ pub(crate) fn observation(options: &Bound<'_, PyDict>, step: f64) -> PyResult<Ob
     if kind == "GrayscaleObservation" {
         return grayscale(options).map(Observation::Grayscale);
     }
-    let names: Vec<String> = get(options, "features")?;
+    let names: Vec<String> = get_list(options, "features")?;
     if names.is_empty() || names.len() > Feature::ALL.len() + 1 {
         return Err(PyValueError::new_err(format!(
             "features: expected 1 to {}, got {}",
@@ -91,7 +110,7 @@ pub(crate) fn observation(options: &Bound<'_, PyDict>, step: f64) -> PyResult<Ob
         )));
     }
     if kind == "KinematicsGoal" {
-        let scales: Vec<f64> = get(options, "scales")?;
+        let scales: Vec<f64> = get_list(options, "scales")?;
         if scales.len() != names.len() {
             return Err(PyValueError::new_err(format!("scales: expected {}, got {}", names.len(), scales.len())));
         }
@@ -165,7 +184,7 @@ pub(crate) fn action(options: &Bound<'_, PyDict>) -> PyResult<(ActionType, Vec<f
     match kind.as_str() {
         "DiscreteMetaAction" => {
             let (longitudinal, lateral) = (get(options, "longitudinal")?, get(options, "lateral")?);
-            let speeds: Vec<f64> = get(options, "target_speeds")?;
+            let speeds: Vec<f64> = get_list(options, "target_speeds")?;
             if speeds.is_empty() {
                 return Err(PyValueError::new_err("target_speeds: expected at least one speed, got none"));
             }
@@ -184,7 +203,7 @@ pub(crate) fn action(options: &Bound<'_, PyDict>) -> PyResult<(ActionType, Vec<f
             Ok((ActionType::Continuous(continuous), unused()))
         }
         "DiscreteAction" => {
-            let commands: Vec<(f64, f64)> = get(options, "commands")?;
+            let commands: Vec<(f64, f64)> = get_list(options, "commands")?;
             if commands.is_empty() {
                 return Err(PyValueError::new_err("commands: expected at least one, got none"));
             }

@@ -1,6 +1,6 @@
 //! Choosing actions with a small network, for Python.
 
-use fastrl_binding::arrays::{Array, Flag, disjoint, readable, writeable};
+use fastrl_binding::arrays::{Array, Flag, disjoint, list, list_or_none, readable, writeable};
 use fastrl_core::actor::{ActionsOut, Actor, Kind, Rows};
 use fastrl_core::mlp::{Activation, Architecture};
 use fastrl_core::recurrent::Cell;
@@ -60,10 +60,10 @@ impl Mlp {
         kind: &str,
         obs_dim: usize,
         outputs: usize,
-        hidden: Vec<usize>,
+        #[pyo3(from_py_with = list)] hidden: Vec<usize>,
         activation: &str,
         obs_clip: Option<f32>,
-        nvec: Option<Vec<usize>>,
+        #[pyo3(from_py_with = list_or_none)] nvec: Option<Vec<usize>>,
         memory: &str,
         memory_size: usize,
         num_threads: usize,

@@ -1,6 +1,6 @@
 //! Gradient steps of PPO, for Python.
 
-use fastrl_binding::arrays::{Flag, disjoint, readable, writeable};
+use fastrl_binding::arrays::{Flag, disjoint, list, list_or_none, readable, writeable};
 use fastrl_core::learn::losses::Kind;
 use fastrl_core::learn::ppo::{Actions, Parameters, Samples, Settings, Shape, update};
 use fastrl_core::mlp::Activation;
@@ -26,9 +26,9 @@ impl PpoUpdate {
     #[pyo3(signature = (*, obs_dim, hidden, activation, nvec=None, numbers=0, actor_inputs=None))]
     fn new(
         obs_dim: usize,
-        hidden: Vec<usize>,
+        #[pyo3(from_py_with = list)] hidden: Vec<usize>,
         activation: &str,
-        nvec: Option<Vec<usize>>,
+        #[pyo3(from_py_with = list_or_none)] nvec: Option<Vec<usize>>,
         numbers: usize,
         actor_inputs: Option<usize>,
     ) -> PyResult<Self> {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use fastrl_binding::arrays::{disjoint, filled, readable, writeable};
+use fastrl_binding::arrays::{disjoint, filled, list, list_or_none, readable, writeable};
 use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
 use fastrl_core::traffic::ring::config::{Config, Drive};
@@ -230,8 +230,8 @@ impl IdmPlatoon {
     #[new]
     #[pyo3(signature = (positions, speeds, *, ring_length=None, dt=0.1, ballistic=false))]
     fn new(
-        positions: Vec<f64>,
-        speeds: Vec<f64>,
+        #[pyo3(from_py_with = list)] positions: Vec<f64>,
+        #[pyo3(from_py_with = list)] speeds: Vec<f64>,
         ring_length: Option<f64>,
         dt: f64,
         ballistic: bool,
@@ -246,7 +246,12 @@ impl IdmPlatoon {
     }
 
     #[pyo3(signature = (num_steps=1, commands=None))]
-    fn step(&self, py: Python<'_>, num_steps: usize, commands: Option<Vec<Option<f64>>>) -> PyResult<()> {
+    fn step(
+        &self,
+        py: Python<'_>,
+        num_steps: usize,
+        #[pyo3(from_py_with = list_or_none)] commands: Option<Vec<Option<f64>>>,
+    ) -> PyResult<()> {
         if let Some(commands) = &commands {
             let fits = commands.iter().flatten().all(|speed| speed.is_finite() && *speed >= 0.0);
             if commands.len() != self.num_vehicles || !fits {

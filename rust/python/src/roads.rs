@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fastrl_binding::arrays::{Flag, disjoint, room, writeable};
+use fastrl_binding::arrays::{Flag, disjoint, list, room, writeable};
 use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
 use fastrl_core::env::{ActionKind, Env};
@@ -45,6 +45,19 @@ pub(crate) struct RoadVec {
 
 vec_methods!(RoadVec);
 
+fn named_lists(options: &Bound<'_, PyAny>) -> PyResult<BTreeMap<String, Vec<f64>>> {
+    // Not the dict itself: numbers are converted by code that could change it.
+    options
+        .cast::<PyDict>()?
+        .items()
+        .iter()
+        .map(|item| {
+            let (name, numbers) = item.extract::<(String, Bound<'_, PyAny>)>()?;
+            Ok((name, list(&numbers)?))
+        })
+        .collect()
+}
+
 #[pymethods]
 impl RoadVec {
     #[new]
@@ -56,7 +69,7 @@ impl RoadVec {
         py: Python<'_>,
         num_envs: usize,
         scenario: &str,
-        options: BTreeMap<String, Vec<f64>>,
+        #[pyo3(from_py_with = named_lists)] options: BTreeMap<String, Vec<f64>>,
         vehicle_type: &str,
         simulation_frequency: f64,
         policy_frequency: f64,

@@ -1,6 +1,6 @@
 //! Scenes of traffic simulators for Python.
 
-use fastrl_binding::arrays::writeable;
+use fastrl_binding::arrays::{list, writeable};
 use fastrl_binding::vec_env::VecBinding;
 use fastrl_core::env::Env;
 use fastrl_core::traffic::raster::{View, draw};
@@ -90,9 +90,9 @@ impl TrafficScene {
         scaling: f64,
         centering: [f64; 2],
         legend: bool,
-        trail: Vec<Py<Self>>,
+        #[pyo3(from_py_with = list)] trail: Vec<Py<Self>>,
     ) -> PyResult<()> {
-        let shape: Vec<usize> = out.getattr("shape")?.extract()?;
+        let shape: Vec<usize> = list(&out.getattr("shape")?)?;
         let &[height, width, 3] = shape.as_slice() else {
             return Err(PyValueError::new_err(format!("out: expected shape (height, width, 3), got {shape:?}")));
         };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fastrl_binding::arrays::room;
+use fastrl_binding::arrays::{list, room};
 use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
 use fastrl_core::env::Env;
@@ -33,7 +33,7 @@ impl V2xVec {
         num_links: usize,
         payload: f64,
         time_budget: u32,
-        powers: Vec<f64>,
+        #[pyo3(from_py_with = list)] powers: Vec<f64>,
         v2i_weight: f64,
         autoreset_mode: &str,
         num_threads: usize,

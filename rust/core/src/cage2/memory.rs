@@ -14,12 +14,15 @@
 //! The age of an event on a host is 1 / (1 + steps since the last one), 0 if there was none; the count is that of the
 //! episode, at most 10, divided by 10. An action could have an effect if its entry of the action mask was 1 before it.
 
+use std::collections::TryReserveError;
+
 use serde::{Deserialize, Serialize};
 
 use super::blue::{BlueAction, NUM_ACTIONS};
 use super::scenario::{DECOYS, DEFENDER, Host, Hosts, IMAGES, NUM_HOSTS, Ports};
 use super::view::write_bits;
 use crate::env::ensure;
+use crate::memory::{arrays, ask_for};
 
 /// Hosts whose scans the winners of the challenge remembered; the operational hosts are not among them.
 pub const SCAN_HOSTS: [Host; 10] = [0, 1, 2, 3, 7, 8, 9, 10, 11, 12];
@@ -251,6 +254,15 @@ impl BlueMemory {
     pub fn new(layout: Layout) -> Self {
         let history = (layout == Layout::Full).then(Box::default);
         Self { scanned: 0, scanned_last: 0, standing: 0, time: 0, history }
+    }
+
+    /// So many of them, once it is known that there is memory for all.
+    pub fn many(layout: Layout, count: usize) -> Result<Vec<Self>, TryReserveError> {
+        let mut all = Vec::new();
+        let each = size_of::<Self>() + arrays(1, Self::heap(layout));
+        ask_for(each.saturating_mul(count)).and_then(|()| all.try_reserve_exact(count))?;
+        all.resize(count, Self::new(layout));
+        Ok(all)
     }
 
     /// Bytes that it has beside itself.
