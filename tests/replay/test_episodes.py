@@ -1,7 +1,9 @@
 """Recorded episodes on disk: exact, whole at any moment, the same bytes however they were written."""
 
 import dataclasses
+import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -15,8 +17,10 @@ import pytest
 from gymnasium.spaces import Box, Discrete, Space
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutations import damaged, mutated, refuses
 from recorded_episodes import SPACES, assert_same, episode_of
 
+from fastrl.demos.summary import describe
 from fastrl.replay.episode_columns import DemosError
 from fastrl.replay.episode_writer import EpisodeWriter, save
 from fastrl.replay.episodes import Episode, EpisodeDataset, check_spaces, load, merge
@@ -180,6 +184,41 @@ def test_damage_is_named(tmp_path: Path) -> None:
     refused(path, r"shard-00000.arrow is missing: restore it")
     (path / "meta.json").write_text("{")
     refused(path, r"meta.json: damaged")
+
+
+def test_damaged_facts_are_refused_or_shown(tmp_path: Path) -> None:
+    """No change to meta.json or to a shard ends in another error than `DemosError`, nor a pipe in their place."""
+    episodes, spaces = plain([5] * 3)
+    path = tmp_path / "set"
+    write(path, episodes, spaces)
+    meta, shard = path / "meta.json", path / "shard-00000.arrow"
+    good, rows = meta.read_text(), shard.read_bytes()
+    chance = random.Random(0)
+
+    def show() -> None:
+        demos = load(path)
+        describe(demos)
+        for i in range(len(demos)):
+            assert len(demos[i].rewards) == len(demos[i])
+
+    refusals = 0
+    for _ in range(150):
+        tree, what = mutated(json.loads(good), chance)
+        meta.write_text(json.dumps(tree))
+        refusals += refuses(show, what, DemosError)
+        meta.write_text(good)
+        data, what = damaged(rows, chance)
+        shard.write_bytes(data)
+        refusals += refuses(show, what, DemosError)
+        shard.write_bytes(rows)
+    assert 100 < refusals < 300
+    meta.write_text("[" * 100_000)
+    refused(path, "meta.json: damaged .*nested too deeply")
+    meta.write_text(good)
+    for file in (shard, meta):
+        file.unlink()
+        os.mkfifo(file)
+        refused(path, f"{file.name}.*is no regular file")
 
 
 def test_a_missing_column_is_named(tmp_path: Path) -> None:

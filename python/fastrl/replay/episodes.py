@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from fastrl.envs.rows import space_of, space_state
 from fastrl.replay.episode_columns import Column, DemosError, nest, nest_dict
-from fastrl.utils.files import open_file, read_json
+from fastrl.utils.files import open_file, parse_json, read_file
 
 META = "meta.json"
 SHARD = "shard-{:05d}.arrow"
@@ -119,14 +119,19 @@ class Shard:
         """All rows of a column, [rows, ...]; a read-only view of the mapped file.
 
         Raises:
-            DemosError: it has no such column.
+            DemosError: it has no such column, or a damaged one.
         """
         if name not in self._values:
             if name not in self.columns:
                 raise DemosError(
                     f"{self.path}: there is no column {name!r}, only {', '.join(self.columns)}: restore the file"
                 )
-            self._values[name] = self.columns[name].to_numpy(self._batch.column(name))
+            try:
+                self._values[name] = self.columns[name].to_numpy(self._batch.column(name))
+            except (pa.ArrowException, ValueError, TypeError, IndexError, AttributeError) as error:
+                raise DemosError(
+                    f"{self.path}: the column {name!r} is damaged ({_line(error)}): restore the file"
+                ) from None
         return self._values[name]
 
     @functools.cached_property
@@ -447,7 +452,7 @@ def read_meta(path: Path) -> dict[str, Any]:
     """
     file = path / META
     try:
-        meta = read_json(file)
+        meta = parse_json(read_file(file))
         check_meta(meta)
     except FileNotFoundError:
         raise DemosError(f"{path}: no recorded episodes, it has no {META}") from None
