@@ -6,6 +6,9 @@ import copy
 import dataclasses
 import functools
 import math
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -60,6 +63,29 @@ class Masked(Noise):
         obs, reward, terminated, truncated, _ = super().step(action)
         info = {"left": self.left, "both": reward} if terminated or truncated else {"both": 5.0}
         return obs, reward, terminated, truncated, info | self._info()
+
+
+class Fragile(Masked):
+    """Kills its process after an episode's third step, once.
+
+    Args:
+        once: a folder, in which is noted that it has happened.
+    """
+
+    def __init__(self, once: str) -> None:
+        super().__init__()
+        self.once = Path(once)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.taken = 0
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        if self.taken == 4 and not (self.once / "killed").exists():
+            (self.once / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
 
 
 class Wrapped(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -126,6 +152,17 @@ def test_truncated_episodes_have_the_masks_of_their_last_observations(name: str,
                 assert set(np.flatnonzero(fragment.final_masks[t, row])) == {0, int(offset)}
                 ends += 1
     assert ends > 3
+
+
+def test_episodes_of_a_worker_that_dies_end_with_the_mask_of_their_last_observation(tmp_path: Path) -> None:
+    [[expected]] = collect("sequential", plan("steps"), 1)
+    [[found]] = collect("sync", plan("steps", Fragile, once=str(tmp_path)), 1)
+    cut = found.truncations & ~(expected.truncations | expected.terminations)
+    first = cut.argmax(0)
+    rows = np.flatnonzero(cut.any(0))
+    assert len(rows)
+    for row in rows:
+        np.testing.assert_array_equal(found.final_masks[first[row], row], expected.masks[first[row] + 1, row])
 
 
 @pytest.mark.parametrize("name", COLLECTORS)
