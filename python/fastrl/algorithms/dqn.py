@@ -389,7 +389,8 @@ class DQN(OffPolicyAlgorithm):
         self.steps, self.updates = state["steps"], state["updates"]
         self._batches = state["batches"]
         self._sums.copy_(state["sums"])
-        self._summed = list(state["summed"])
+        batches, steps = state["summed"]
+        self._summed = [int(batches), int(steps)]
 
     def _targets(self, next_obs: Tensor, rewards: Tensor, discounts: Tensor, masks: Tensor | None) -> Tensor:
         """Targets [B], or of quantiles [B, N]. The caller has switched gradients off, and drawn noise, independent of

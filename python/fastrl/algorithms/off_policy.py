@@ -431,4 +431,5 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         self.steps, self.updates = state["steps"], state["updates"]
         self._is_untrained = state["is_untrained"]
         self._sums.copy_(state["sums"])
-        self._summed = list(state["summed"])
+        batches, steps = state["summed"]
+        self._summed = [int(batches), int(steps)]

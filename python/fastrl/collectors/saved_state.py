@@ -57,6 +57,8 @@ def check_saved(plan: Plan, saved: Mapping[str, Any]) -> None:
         ValueError, KeyError
     """
     state = unpacked(saved)
+    if type(state["version"]) is not int:
+        raise ValueError(f"version should be a whole number, got {state['version']!r}")
     if plan.unit == "steps":
         env_indices = plan.env_indices
         RunningEpisodes(plan, env_indices).load(resumed(state, env_indices), state["running"])

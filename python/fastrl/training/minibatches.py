@@ -361,7 +361,9 @@ class Minibatches:
         if state.get("demos") != (None if self.demos is None else self.demos.checksum):
             return "the demonstrations are others than the checkpoint's"
         (self._pretrainer or self.sampler).load_state_dict(state["sampler"])
-        self.started_at, self.count = state["started_at"], int(state["minibatches"])
+        started_at = state["started_at"]
+        self.started_at = None if started_at is None else int(started_at)
+        self.count = int(state["minibatches"])
         return ""
 
 

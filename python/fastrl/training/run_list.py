@@ -75,7 +75,7 @@ def read_run(path: Path) -> RunInfo:
     if not isinstance(run, dict) or not isinstance(env, dict) or not isinstance(run.get("seed", 0), int):
         raise ConfigError(f"{path / 'config.toml'}: it is damaged, run and env are no tables of settings")
     rows = _newest_rows(path / "metrics.jsonl")
-    steps = rows[-1].get(STEPS) if rows else 0
+    steps: Any = rows[-1].get(STEPS) if rows else 0
     returns = [row[RETURN] for row in rows if _is_number(row.get(RETURN))]
     # Passes over a data set count samples, and end by epochs.
     is_of_dataset = "demos" in tree and "collect" not in tree

@@ -197,7 +197,15 @@ class TransitionSource(MinibatchSource, RolloutSource):
             state, self._to_resume = self._to_resume, None
             try:
                 difference = self.minibatches.load_state_dict(state)
-            except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+            except (
+                KeyError,
+                TypeError,
+                ValueError,
+                IndexError,
+                AttributeError,
+                ArithmeticError,
+                RuntimeError,
+            ) as error:
                 raise TrainError(
                     f"the checkpoint's minibatches are not those of this run: {error!r}"
                 ) from None
