@@ -84,7 +84,7 @@ def check_replaceable(file: Path) -> None:
     """
     if not file.exists():
         return
-    if file.is_dir() or not file.read_bytes().startswith(_MARK.encode()):
+    if not file.is_file() or not file.read_bytes().startswith(_MARK.encode()):
         raise ConfigError(f"--out {file} exists and is no file of fastrl autotune: choose another name")
 
 

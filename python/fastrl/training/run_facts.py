@@ -3,13 +3,14 @@
 import contextlib
 import dataclasses
 import datetime
+import functools
 import platform
 import subprocess
 import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import TypeAdapter
 
@@ -74,11 +75,11 @@ class RunFacts:
     stopped_by: str | None
     sessions: tuple[Session, ...]
 
-    @classmethod
-    def read(cls, path: Path) -> Self | None:
+    @staticmethod
+    def read(path: Path) -> "RunFacts | None":
         """The facts of a run directory; None if it has none that can be read."""
         try:
-            facts = TypeAdapter(cls).validate_python(read_json(path / FILE))
+            facts = _checker().validate_python(read_json(path / FILE))
         except (OSError, ValueError):
             return None
         if facts.state == "running" and not is_running(path):
@@ -88,6 +89,11 @@ class RunFacts:
     def write(self, path: Path) -> None:
         """Writes them into a run directory."""
         write_atomically(path / FILE, to_json(dataclasses.asdict(self), indent=2).encode())
+
+
+@functools.cache
+def _checker() -> TypeAdapter[RunFacts]:
+    return TypeAdapter(RunFacts)
 
 
 class FactsFile:
