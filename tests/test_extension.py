@@ -33,7 +33,10 @@ def train(run: Path, *options: object, steps: int = 192) -> None:
 
 @pytest.mark.parametrize(
     "collector",
-    [pytest.param(name, marks=pytest.mark.slow if name == "ray" else ()) for name in COLLECTORS],
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ("executor", "ray") else ())
+        for name in COLLECTORS
+    ],
 )
 def test_an_algorithm_of_ones_own_trains_with_each_collector(collector: str, tmp_path: Path) -> None:
     if collector == "ray":

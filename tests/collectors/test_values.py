@@ -45,7 +45,7 @@ def collected(ppo: PPO, name: str = "sequential", unit: str = "steps") -> list[A
 
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
-@pytest.mark.parametrize("name", ["sequential", "sync", "executor"])
+@pytest.mark.parametrize("name", ["sequential", "sync", pytest.param("executor", marks=pytest.mark.slow)])
 def test_fragments_have_the_values_of_the_network(name: str, unit: str) -> None:
     ppo = learner()
     assert isinstance(ppo.policy, EncodedPolicy)

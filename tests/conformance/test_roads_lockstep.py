@@ -46,8 +46,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "exit-v0": {"lanes_count": 3},
     "racetrack-oval-v0": {"length": 71.5, "no_lanes": 2, "block_lane": True, "force_decision": True},
 }
-# Lanes, a circle, oncoming traffic, a track and a car park; each of the others is like one of these.
-QUICK = ("merge-v0", "roundabout-v0", "two-way-v0", "racetrack-v0", "parking-v0")
+# Lanes, a circle, a track and a car park; each of the others is like one of these.
+QUICK = ("merge-v0", "roundabout-v0", "racetrack-v0", "parking-v0")
 SELECTED = [id if id in QUICK else pytest.param(id, marks=pytest.mark.slow) for id in KINDS]  # noqa: A001
 
 

@@ -204,7 +204,7 @@ def test_masked_policies_and_noise_keep_to_the_masks(tmp_path: Path) -> None:
     assert fastrl.demos.replay(tmp_path / "native").agrees
 
 
-@pytest.mark.parametrize("network", [None, "own_networks:Net"])
+@pytest.mark.parametrize("network", [None, pytest.param("own_networks:Net", marks=pytest.mark.slow)])
 def test_a_run_is_an_expert(network: str | None, tmp_path: Path) -> None:
     model = fastrl.PPO("CartPole-v1", num_envs=4, seed=0, **({} if network is None else {"network": network}))
     model.learn(256, run_dir=tmp_path / "run")
@@ -238,6 +238,7 @@ def test_draws_of_values_of_actions_explore_as_the_run_did_last(batch_norm: bool
     assert shares[0] == 0 and abs(shares[1] - 0.25) < 0.1
 
 
+@pytest.mark.slow
 def test_a_model_of_stable_baselines3_is_an_expert(tmp_path: Path) -> None:
     sb3 = pytest.importorskip("stable_baselines3")
     for algorithm, env in (("PPO", "CartPole-v1"), ("SAC", "Pendulum-v1"), ("DQN", "CartPole-v1")):

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 # Packages that look as if they were not installed, and commands.
 PROGRAM = """
 import sys
@@ -27,6 +29,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 def test_a_package_that_is_not_installed_is_named_with_its_cure(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *CASES], cwd=tmp_path, capture_output=True, text=True, check=False

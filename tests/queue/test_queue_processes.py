@@ -362,6 +362,7 @@ def test_segments_of_killed_creators_are_swept():
     assert segments() <= before
 
 
+@pytest.mark.slow
 def test_creators_killed_at_any_instant_leave_nothing():
     before = segments()
     rng = random.Random(0)

@@ -148,7 +148,8 @@ def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> 
     assert rows_of(killed) == rows_of(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
     run = tmp_path / "run"
     options = [*OPTIONS, "--total-timesteps", 10**9, "--run.checkpoint-seconds", 10**6, "--run-dir", run]

@@ -323,6 +323,7 @@ def test_few_episodes_are_many_updates() -> None:
     assert trainer.source.env.num_envs > 4
 
 
+@pytest.mark.slow
 def test_it_learns() -> None:
     trainer = small_trainer("--total-episodes=4000", "--num-envs=32", "--ippo.hidden=32")
     before = evaluate(trainer)

@@ -245,6 +245,7 @@ def rows(run: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if not any(word in k for word in CLOCKS)} for row in kept]
 
 
+@pytest.mark.slow
 def test_a_curriculum_brings_more_vehicles_and_traffic(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert train(CROSSING, run, *WHOLE) == 0

@@ -201,7 +201,11 @@ def interrupted_after(update: int, signals: int) -> Callable[..., None]:
 @pytest.mark.parametrize("signals", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize(
     ("networks", "update", "made"),
-    [pytest.param("shared", 1, 0, marks=pytest.mark.slow), ("shared", 5, 1), ("separate", 3, 3)],
+    [
+        pytest.param("shared", 1, 0, marks=pytest.mark.slow),
+        ("shared", 5, 1),
+        pytest.param("separate", 3, 3, marks=pytest.mark.slow),
+    ],
 )
 def test_interrupted_and_resumed_it_ends_the_same(
     networks: str,

@@ -217,6 +217,7 @@ def test_any_number_of_ranks_learns_the_same_to_the_bit() -> None:
             assert found == expected
 
 
+@pytest.mark.slow
 def test_a_run_resumes_on_another_number_of_ranks(tmp_path: Path) -> None:
     straight = trainer_of("ppo with a memory", ALONE, "--run.shards=4")
     for _ in straight.rows():
