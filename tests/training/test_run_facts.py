@@ -58,6 +58,22 @@ def test_the_commit_of_the_users_project_is_noted(tmp_path: Path, monkeypatch: p
     assert new_session(0).dirty
 
 
+def test_a_program_that_the_repository_names_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program, ran = tmp_path / "monitor.sh", tmp_path / "ran"
+    program.write_text(f"#!/bin/sh\ntouch '{ran}'\n")
+    program.chmod(0o755)
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    one = [*identity, "commit", "-qm", "one", "--allow-empty"]
+    for arguments in (["init", "-q"], one, ["config", "core.fsmonitor", str(program)]):
+        subprocess.run(["git", *arguments], check=True)
+    assert new_session(0).commit is not None and not ran.exists()
+    subprocess.run(["git", "status"], check=True, capture_output=True)
+    assert ran.exists()
+
+
 @pytest.mark.parametrize(
     ("env", "name"),
     [

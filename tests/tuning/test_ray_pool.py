@@ -87,7 +87,7 @@ def test_a_population_trains_on_actors_and_its_parts_are_told_their_parents(
         forks = {trial.name: job["fork"] for trial, job in jobs if "fork" in job}
         assert len(forks) == 8
         parent = parent_of(study, 2, 1)
-        assert forks["member-002-001"] == str(Path("s/trials", f"member-001-{parent:03d}"))
+        assert forks["member-002-001"] == str(Path("s/trials", f"member-001-{parent:03d}").absolute())
     assert ray.is_initialized()  # it was there before
     wait_until(lambda: not workers())
 

@@ -150,7 +150,8 @@ def _git_commit() -> tuple[str | None, bool]:
     """The commit of the current directory's git repository, and whether files that git tracks have changed."""
 
     def git(*arguments: str) -> str:
-        command = ["git", *arguments]
+        # The repository may be of others: its settings could name a program to run.
+        command = ["git", "-c", "core.fsmonitor=false", *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=2).stdout.strip()
 
     with contextlib.suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
