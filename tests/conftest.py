@@ -11,9 +11,12 @@ from hypothesis import HealthCheck, settings
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# In the background of a script, as of ``nohup pytest &``, SIGINT is ignored here and in what tests start.
+# As of ``nohup pytest &`` these signals would be ignored in what tests start, too. Programs do not inherit handlers: in
+# them SIGHUP has its usual effect, and here it still has none.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 # Examples are the same in each run, so that what passed fails only after a change. Others are sought with
 # `pytest --hypothesis-profile=search`. Neither minds a machine that is busy.

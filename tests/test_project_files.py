@@ -49,12 +49,17 @@ def test_the_citation_names_the_version_and_the_date_of_the_changelog() -> None:
 
 
 def test_tests_that_interrupt_run_in_the_background_too() -> None:
-    """Where SIGINT is ignored, as of ``nohup pytest &``."""
+    """Where signals are ignored, as of ``nohup pytest &``."""
+
+    def ignore() -> None:
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+
     test = "tests/training/test_run.py::test_asked_to_stop_it_is_noted"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "-q", test],
         cwd=ROOT,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        preexec_fn=ignore,
         capture_output=True,
         text=True,
         check=False,
