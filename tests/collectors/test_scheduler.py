@@ -62,7 +62,7 @@ class NearCollector(TaskScheduler[Near]):
         self.hangs: set[int] = set()
         for index, env_indices in enumerate(workers):
             worker = Near(index, env_indices, EnvRunner(plan, env_indices))
-            self._workers.append(worker)
+            self.workers.append(worker)
             self._worker_started(worker, WorkerReply(), 0.5)
 
     def _send(self, weights: Any, version: int) -> None:

@@ -38,7 +38,7 @@ class Recorded(AnySpaces):
         return self.obs, info
 
     def step(self, action: Any) -> Any:
-        masks = self._allowed() if hasattr(self, "action_masks") else None
+        masks = self.allowed() if hasattr(self, "action_masks") else None
         EPISODES[-1].append((self.obs, masks, np.array(action)))
         self.obs, *rest = super().step(action)
         return self.obs, *rest
