@@ -66,7 +66,7 @@ class NearCollector(TaskScheduler[Near]):
             self._worker_started(worker, WorkerReply(), 0.5)
 
     def _send(self, weights: Any, version: int) -> None:
-        for worker in self._workers:
+        for worker in self.workers:
             worker.runner.load(self._bytes_of(weights))
 
     def _room(self, worker: Near, depth: int) -> int:
@@ -77,7 +77,7 @@ class NearCollector(TaskScheduler[Near]):
         worker.tasks.append(numbers)
 
     def _wait(self, timeout: float) -> None:
-        busy = [worker for worker in self._workers if worker.tasks and worker.index not in self.hangs]
+        busy = [worker for worker in self.workers if worker.tasks and worker.index not in self.hangs]
         if not busy:
             return
         worker = self._rng.choice(busy)
@@ -109,10 +109,10 @@ class NearCollector(TaskScheduler[Near]):
         self._die(worker)
 
     def _memory(self) -> tuple[float, ...]:
-        return (1.0,) * len(self._workers)
+        return (1.0,) * len(self.workers)
 
     def close(self) -> None:
-        self._workers = []
+        self.workers = []
 
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
