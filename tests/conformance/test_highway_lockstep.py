@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from highway_lockstep import BEHAVIOUR, IDS, POLICIES, Case, Report, random_case, run_case
+from selected_tests import selected
 
 from fastrl.envs.traffic.config_interfaces import VEHICLE_FEATURES
 
@@ -147,11 +148,7 @@ def is_long(case: Case) -> bool:
 @pytest.fixture(scope="module")
 def reports(request: pytest.FixtureRequest) -> Iterator[dict[int, Future[Report]]]:
     """Cases of the tests that were selected, running in one process for each id."""
-    name = "test_episodes_agree_with_highway_env"
-    items = [
-        each for each in request.session.items if each.path == request.path and each.originalname == name
-    ]
-    found = {each.callspec.params["i"] for each in items}
+    found = selected(request, "test_episodes_agree_with_highway_env", "i")
     pools = {id: ProcessPoolExecutor(1, mp_context=get_context("spawn")) for id in IDS}  # noqa: A001
     yield {i: pools[case.id].submit(run_case, case) for i, case in enumerate(CASES) if i in found}
     for pool in pools.values():

@@ -26,6 +26,7 @@ import pytest
 from highway_lockstep import Case, Report, run_case
 from roads_geometry import differences
 from roads_lockstep import NO_AVX512, SEEDS, random_case
+from selected_tests import selected
 
 from fastrl.envs.traffic import ROAD_IDS
 from fastrl.envs.traffic.roads_config import KINDS
@@ -65,11 +66,7 @@ def play(id: str) -> tuple[list[str], list[Report]]:  # noqa: A002
 def played(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[tuple[list[str], list[Report]]]]]:
     """Every id of the tests that were selected, in a process of its own: making some ids of highway-env changes the
     others."""
-    name = "test_episodes_agree_with_highway_env"
-    items = [
-        each for each in request.session.items if each.path == request.path and each.originalname == name
-    ]
-    found = {each.callspec.params["id"] for each in items}
+    found = selected(request, "test_episodes_agree_with_highway_env", "id")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NPY_DISABLE_CPU_FEATURES", NO_AVX512)
         pool = ProcessPoolExecutor(2, mp_context=get_context("spawn"), max_tasks_per_child=1)
