@@ -189,7 +189,7 @@ cdef class Prioritized(Uniform):
             rest[i] = share
             least = share if share < least else least
         if self.by_buffer:
-            # Where all priorities are 0 there is none above, and all are alike.
+            # If all priorities are 0, all are equally probable.
             smallest = minimum_of(&self.tree)
             least = smallest if smallest < INFINITY else least
         # (N P(i))^-beta divided by its maximum, that of the least priority: N and the sum cancel.

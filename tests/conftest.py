@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# As of ``nohup pytest &`` these signals would be ignored in what tests start, too. Programs do not inherit handlers: in
+# Under ``nohup pytest &`` programs that tests start would ignore these signals, too. They do not inherit handlers: in
 # them SIGHUP has its usual effect, and here it still has none.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -93,7 +93,7 @@ def asked_for(source: str) -> dict[str, str]:
     }
 
 
-# What the tests' folders and the compiled example are to a test that imports them.
+# Modules that tests import from their own folders and from the compiled example.
 TEST_FILES = [path for folder in ("tests", "benches", "docs") for path in (ROOT / folder).rglob("*.py")]
 OURS = {"fastrl", "fastrl_backend", "ferry"}
 OURS |= {path.parent.name if path.stem == "__init__" else path.stem for path in TEST_FILES}

@@ -49,7 +49,7 @@ def test_the_citation_names_the_version_and_the_date_of_the_changelog() -> None:
 
 
 def test_tests_that_interrupt_run_in_the_background_too() -> None:
-    """Where signals are ignored, as of ``nohup pytest &``."""
+    """Tests that interrupt pass where signals are ignored, as under ``nohup pytest &``."""
 
     def ignore() -> None:
         for number in (signal.SIGINT, signal.SIGHUP):

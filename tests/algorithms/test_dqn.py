@@ -630,7 +630,7 @@ class TestConfig:
     def test_values_only_allowed_actions(self):
         values = torch.tensor([[1.0, 3.0, 2.0]] * 3)
         masks = torch.tensor([[True, True, True], [True, False, True], [False, False, False]])
-        # Where none is allowed, nothing follows.
+        # No allowed action means that nothing follows.
         assert bootstrap(values, None, masks).tolist() == [3, 2, 0]
         assert bootstrap(values, -values, masks).tolist() == [1, 1, 0]
         quantiles = torch.stack([values - 1, values + 1], -1)

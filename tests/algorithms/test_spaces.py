@@ -177,7 +177,7 @@ def test_dropout_moves_no_ratio(kind, env, settings):
 
 
 def test_dropout_hides_no_staleness():
-    """Where ratios compare with the policies that acted, they are those of the whole networks."""
+    """Ratios to the policies that acted are those of networks without dropout."""
     run = noisy_run("async-ppo", "CartPole-v1", correct_off_policy=False, dropout=0.3).update()
     fragments, ppo = run.collector.collect(), run.algorithm
     with torch.no_grad():

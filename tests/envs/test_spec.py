@@ -51,7 +51,7 @@ def test_a_partial_is_its_function_and_options() -> None:
     spec = any_spec(cart)
     assert spec == EnvSpec("gymnasium.envs.registration:make", {"id": "CartPole-v1", "max_episode_steps": 7})
     assert spec.make().spec.max_episode_steps == 7
-    # What files cannot hold as it is stays with the function, which has its name all the same.
+    # Arguments that files cannot hold stay with the function, which keeps its name.
     for length in (float("nan"), (1, 2), Path("x"), {1: 2}):
         spec = any_spec(functools.partial(make_cart, length))
         assert (spec.id, spec.options, spec.is_nameless) == (name, {}, True)

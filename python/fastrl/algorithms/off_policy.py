@@ -196,7 +196,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             masks = None if next_masks is None else next_masks[rows]
             values = self.next_values(next_obs[rows], masks, draws.of(rows))
             if masks is not None and self.final_masks:
-                # Where no action is allowed, nothing follows.
+                # No allowed action means that nothing follows.
                 values = values * masks.any(1)
             return torch.addcmul(rewards[rows], discounts[rows], values)
 

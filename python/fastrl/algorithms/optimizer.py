@@ -49,7 +49,7 @@ class Optimizer:
 
     @functools.cached_property
     def _adam(self) -> torch.optim.Adam:
-        """Made for the first step: the class loads PyTorch's compiler, which takes 2 s of a processor and 120 MB, and
+        """Adam, made at the first step: the class loads PyTorch's compiler, which takes 2 s of CPU and 120 MB, and
         compiled updates need the moments alone."""
         adam = torch.optim.Adam([self._parameters], lr=self._learning_rate, eps=self._eps, fused=True)
         adam.state[self._parameters] = self._state

@@ -225,8 +225,8 @@ class PPO(ActorCriticLearner):
         # float32 [T, N], log-probabilities of the policy less those of the policies that acted; None if they are the
         # same.
         self.log_ratios: NDArray[np.float32] | None = None
-        # Where the update is clipped around the policies that acted, the log-probabilities of these less those of the
-        # policy before the update, float32 [T * N]; and its parameters.
+        # For an update that is clipped around the policies that acted: their log-probabilities less those of the policy
+        # before the update, float32 [T * N]. Then the parameters of the policy before the update.
         self._lags: Tensor | None = None
         self._before = self._parameters.data
 

@@ -67,7 +67,7 @@ class EventSemaphore:
         poll.register(self._fd, select.POLLIN)
         return bool(poll.poll(None if seconds is None else seconds * 1000.0))
 
-    # What `multiprocessing.queues.Queue.full` asks.
+    # `multiprocessing.queues.Queue.full` calls these.
 
     @property
     def _semlock(self) -> Self:

@@ -18,7 +18,7 @@ from fastrl.utils.files import DamagedFileError, open_file, write_atomically
 _MARK = b"# The settings of this run of fastrl.\n"
 # First bytes of the metrics of every run.
 _ROW = f'{{"{STEPS}": '.encode()
-# Where run directories are made that have no name.
+# The folder of run directories without a name of their own.
 _ROOT = Path("runs")
 
 

@@ -319,7 +319,7 @@ def records_of(fragment: Fragment, envs: NDArray[np.int64], dtype: np.dtype[Any]
     ends = places[ended] + 1
     records[ends] = records[ends - 1]
     records["end"][ends] = True
-    # Where an episode has terminated, no action follows, and the mask of its last observation is zeros.
+    # After a termination no action follows: the mask of the last observation is zeros.
     records["obs"][ends] = 0
     records["obs"][ends, :size] = fragment.final_obs.swapaxes(0, 1).reshape(len(places), size)[ended]
     if fragment.final_masks is not None:

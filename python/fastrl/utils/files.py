@@ -63,7 +63,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """As `atomic_file`, for libraries that open files themselves: gives the path of a new file with the same suffix."""
+    """A context like `atomic_file`, for libraries that open files themselves: gives a new path with the same suffix."""
     temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.tmp{path.suffix}")
     with _replacing(path, temporary.name):
         yield temporary

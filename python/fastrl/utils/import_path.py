@@ -35,7 +35,7 @@ def module_command(module: str, *arguments: str) -> list[str]:
 def importing_as_here() -> Iterator[None]:
     """A context in which ``multiprocessing`` starts processes, a fork server or its tracker of resources."""
     options: Any = util
-    # Where fastrl itself is in the current directory, a fork server finds it nowhere else.
+    # With -P a fork server would not find fastrl if it lies in the current directory.
     if _is_current(Path(__file__).parents[2]):
         yield
         return
