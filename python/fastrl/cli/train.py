@@ -25,7 +25,6 @@ from fastrl.utils.config import (
     to_tree,
 )
 from fastrl.utils.errors import UserError
-from fastrl.utils.files import escape_controls
 from fastrl.utils.names import likely
 from fastrl.utils.output import ignoring_write_errors, plain_console
 from fastrl.utils.progress import load_torch
@@ -435,7 +434,7 @@ def _train(command: Command) -> int:
     options, task = command.options, command.task
     import_from_here(command.changes.get("env.id"), trust=options.trust)
     if options.print_config:
-        print(f'kind = "{task.name}"\n\n{escape_controls(to_toml(command.settings()))}', end="")
+        print(f'kind = "{task.name}"\n\n{to_toml(command.settings())}', end="")
         return 0
     # A run of hours does not end because its output cannot be written.
     with ignoring_write_errors("stdout", f"{command.prog}: "):

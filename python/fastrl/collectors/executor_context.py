@@ -15,8 +15,8 @@ from multiprocessing.context import BaseContext, ForkServerContext, SpawnContext
 from typing import Any, Self
 
 
-class OwnLock:
-    """A lock of threads, of which each process that gets the queue has one of its own."""
+class ProcessLocalLock:
+    """A lock between the threads of one process: each process that gets the queue has another."""
 
     def __init__(self) -> None:
         lock = threading.Lock()
@@ -29,7 +29,7 @@ class OwnLock:
         self.release()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return OwnLock, ()
+        return ProcessLocalLock, ()
 
 
 class EventSemaphore:
@@ -92,8 +92,8 @@ def _received(fd: Any) -> EventSemaphore:
 class _Nameless:
     """Makes the parts of queues."""
 
-    def Lock(self) -> OwnLock:  # noqa: N802 - the name of multiprocessing's
-        return OwnLock()
+    def Lock(self) -> ProcessLocalLock:  # noqa: N802 - the name of multiprocessing's
+        return ProcessLocalLock()
 
     def BoundedSemaphore(self, value: int = 1) -> EventSemaphore:  # noqa: N802
         return EventSemaphore(value)

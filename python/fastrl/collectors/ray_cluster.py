@@ -48,7 +48,7 @@ def _own_sigterm() -> Iterator[None]:
             signal.signal(signal.SIGTERM, before)
 
 
-class _OwnFolders(list[str]):
+class _ImportFolders(list[str]):
     """Folders that Ray's workers import from first, of those that Ray adds: only what this process imports from, and
     not always the current one."""
 
@@ -60,7 +60,7 @@ def _init(**options: Any) -> None:
     """Calls ``ray.init``, quietly."""
     ray = import_ray()
     config = ray.job_config.JobConfig()
-    config._py_driver_sys_path = _OwnFolders()
+    config._py_driver_sys_path = _ImportFolders()
     while True:
         try:
             with _own_sigterm():

@@ -134,8 +134,7 @@ def find_infos(
     def look(info: Mapping[str, Any]) -> None:
         nonlocal infos
         infos += 1
-        if method is not None:
-            info = {contract.ACTION_MASK: method(), **info}
+        info = contract.with_action_mask(info, method)
         for key in info if every else keys:
             if key not in info:
                 continue
@@ -160,7 +159,9 @@ def find_infos(
             _, _, terminated, truncated, info = env.step(env.action_space.sample())
         look(info)
         if terminated or truncated:
-            look(env.reset()[1])
+            with ending_copies():
+                _, info = env.reset()
+            look(info)
     if missing := [key for key in keys if not every and key not in found]:
         raise ConfigError(f"{name}: the environment's infos have no {missing[0]!r}")
     # Where a value may be missing, NaN stands for it.

@@ -196,6 +196,11 @@ def mask_method(env: gymnasium.Env[Any, Any]) -> Callable[[], Any] | None:
     return env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
 
 
+def with_action_mask(info: Mapping[str, Any], method: Callable[[], Any] | None) -> Mapping[str, Any]:
+    """An info that has the action mask too, if a method gives it and not the info itself."""
+    return info if method is None else {ACTION_MASK: method(), **info}
+
+
 def action_mask(
     name: str, method: Callable[[], Any] | None, info: Mapping[str, Any], num_choices: int
 ) -> NDArray[np.bool_]:

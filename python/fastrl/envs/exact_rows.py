@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
 from numpy.typing import NDArray
 
-from fastrl.envs.contract import ACTION_MASK, ContractError, describe, mask_method
+from fastrl.envs.contract import ACTION_MASK, ContractError, describe, mask_method, with_action_mask
 from fastrl.envs.rows import ObsRows, RowError
 
 # Bytes of a text, at most: UTF-8, after four bytes with its length.
@@ -262,9 +262,7 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         try:
             rows.write(obs, row)
             if rows.infos:
-                if self._mask_method is not None:
-                    info = {ACTION_MASK: self._mask_method(), **info}
-                rows.write_info(info, row)
+                rows.write_info(with_action_mask(info, self._mask_method), row)
         except RowError as error:
             raise ContractError(
                 f"{self.name}: {method}() gave an observation or info of another form: {error}"

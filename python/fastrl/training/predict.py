@@ -85,7 +85,7 @@ class RowPredictor:
 
 
 class ActorPredictor(RowPredictor):
-    """As `RowPredictor`, for observations in the environment's own form.
+    """Chooses actions for observations in the environment's own form, as `RowPredictor` does for rows.
 
     Args:
         obs_rows: of the environment.

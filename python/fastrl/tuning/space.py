@@ -139,7 +139,7 @@ class Space:
         return Space(self._leaves, kept)
 
     def with_ends(self, settings: Any, given: Collection[str]) -> "Space":
-        """The same space, in which schedules whose starts are searched have the ends that were given, see `EndOf`.
+        """A copy of the space, in which schedules whose starts are searched have the ends that were given, see `EndOf`.
 
         Args:
             settings: of the run.

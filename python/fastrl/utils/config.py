@@ -34,7 +34,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pydantic.fields import FieldInfo
 
 from fastrl.utils.errors import UserError
-from fastrl.utils.files import DamagedFileError, check_depth, read_file
+from fastrl.utils.files import DamagedFileError, check_depth, escape_controls, read_file
 from fastrl.utils.names import likely, nearest, suggestion
 
 T = TypeVar("T")
@@ -442,7 +442,7 @@ def to_toml(config: Any, comments: Mapping[str, str] | None = None) -> str:
         if comments and key in comments:
             lines.append(f"# {' '.join(comments[key].split())}\n")
         lines.append(line)
-    return "".join(lines)
+    return escape_controls("".join(lines))
 
 
 def _walk(config_type: type, prefix: str, defaults: Any = None) -> Iterable[Leaf]:

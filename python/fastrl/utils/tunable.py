@@ -62,7 +62,7 @@ class Layers:
 
 @dataclasses.dataclass(frozen=True)
 class Fixed:
-    """The same value in all trials, such as the end of a schedule whose start is searched.
+    """A value that all trials have, such as the end of a schedule whose start is searched.
 
     Attributes:
         value: of the setting.

@@ -505,7 +505,7 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
         )
 
     def vehicles(self, index: int = 0) -> dict[str, NDArray[Any]]:
-        """As of `RoadVectorEnv`."""
+        """All vehicles of one environment, see `RoadVectorEnv.vehicles`."""
         vehicles: dict[str, NDArray[Any]] = self._native.vehicles(
             as_integer("index", index, 0, self.num_envs - 1)
         )
