@@ -121,8 +121,9 @@ class Trial:
             UserError, CollectError: it cannot.
         """
         use_threads(self._threads if threads is None else threads)
+        start, passed = time.perf_counter(), 0.0
         self._marks.restart()
-        marks, start, passed = self._marks.marks, time.perf_counter(), 0.0
+        marks = self._marks.marks
         parts: dict[str, float] = {}
         # The first row after a pause is due at once.
         while passed < TURN_S or len(marks) < 2 or not self._is_warm:
