@@ -32,10 +32,13 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With pytest-xdist, files with slow tests come first: last, they would leave the other processes idle."""
+    """With pytest-xdist, files of long tests come first: last, they would leave the other processes idle."""
     if hasattr(config, "workerinput"):
-        slow = {item.path for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: item.path not in slow)
+        marks = {
+            mark: {item.path for item in items if item.get_closest_marker(mark)}
+            for mark in ("learning", "slow")
+        }
+        items.sort(key=lambda item: (item.path not in marks["learning"], item.path not in marks["slow"]))
 
 
 @pytest.fixture(autouse=True)

@@ -35,6 +35,7 @@ def run_example(name: str, directory: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_cart_pole_is_learned_in_three_lines(tmp_path: Path) -> None:
     said = run_example("cartpole.py", tmp_path)
     assert float(said.partition("(")[2].partition(",")[0]) > 400
@@ -67,6 +68,7 @@ def test_there_are_few_examples_and_they_are_short() -> None:
         assert len(lines) <= 60, f"{script.name} has {len(lines)} lines"
 
 
+@pytest.mark.slow
 def test_an_own_environment_is_learned(example: Any, capsys: pytest.CaptureFixture[str]) -> None:
     example("own_environment").main()
     before, after = (
@@ -75,6 +77,7 @@ def test_an_own_environment_is_learned(example: Any, capsys: pytest.CaptureFixtu
     assert before < 60 < 80 < after
 
 
+@pytest.mark.slow
 def test_an_own_loop_learns_on_compiled_games(example: Any) -> None:
     main = example("own_loop").main
     assert main(updates=1) < -80 and main(updates=30) > -65

@@ -68,6 +68,7 @@ def test_a_program_learns_the_same_on_several_ranks(tmp_path: Path) -> None:
     assert one.startswith("192 ")
 
 
+@pytest.mark.slow
 def test_a_program_without_a_guard_is_told_so(tmp_path: Path) -> None:
     done = run(tmp_path, f"{PROGRAM}main()\n")
     assert done.returncode == 1

@@ -48,6 +48,7 @@ def test_the_citation_names_the_version_and_the_date_of_the_changelog() -> None:
     assert f"## [{VERSION}] - {date}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_tests_that_interrupt_run_in_the_background_too() -> None:
     """Tests that interrupt pass where signals are ignored, as under ``nohup pytest &``."""
 

@@ -270,6 +270,7 @@ class TestUpdate:
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
         assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-3)
 
+    @pytest.mark.slow
     def test_a_compiled_network_learns_the_same(self, monkeypatch):
         # Without the last stage of the compiler, which takes most of a minute.
         monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))

@@ -164,7 +164,8 @@ def test_learns_from_older_policies(make_env, lag):
     assert set(watch.seconds) == {"buffer", "returns", "update"}
 
 
-@pytest.mark.parametrize("lag", [pytest.param(0, marks=pytest.mark.slow), 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("lag", [0, 4])
 def test_learns_continuous_actions(lag):
     env = Dial(stagger=True)
     impala = impala_for(env, **LEARN, initial_log_std=-0.5, entropy_coef=0.0, final_entropy_coef=0.0)

@@ -267,6 +267,7 @@ def test_long_times() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--env-options", "step_seconds=0.0005", "length=10", "--workers=1", "--seconds=0.2"]
     options += ["--methods=sequential,executor", "--no-prices", "--json", f"--out={tmp_path}"]

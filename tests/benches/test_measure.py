@@ -59,6 +59,7 @@ def test_ratios_have_two_digits(ratio: float, text: str) -> None:
     assert draw_speed.times(ratio) == text
 
 
+@pytest.mark.slow
 def test_each_selection_of_benches_chooses_tests() -> None:
     bench, *benches = measure.commands(Path("out"), "a note")
     assert bench[1:] == ["-m", "fastrl", "bench", "--out", "out", "--note", "a note"]

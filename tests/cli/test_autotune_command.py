@@ -34,6 +34,7 @@ def run_cli(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int
     return code, out, err
 
 
+@pytest.mark.slow
 def test_the_written_file_has_reasons_and_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "tuned.toml"
     code, out, _ = run_cli(capsys, "autotune", "CartPole-v1", *SMALL, QUICK, "--gamma=0.97", "--out", file)

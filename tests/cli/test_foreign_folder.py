@@ -26,8 +26,8 @@ SMALL = ["--num-envs=2", "--ppo.num-steps=16", "--ppo.minibatch-size=32", "--ppo
 TRAIN = ["train", "CartPole-v1", *SMALL, "--total-timesteps=64", "--run.eval-episodes=1"]
 RECORD = ["demos", "record", "CartPole-v1", "--expert=random"]
 SEARCH = ["--trials=1", "--method=random", "--confirm=0", "--report-episodes=0", "--pruner=none"]
+WORKERS = [[*TRAIN, "--collector=executor", "--n-workers=1", "--run-dir=runs/executor"]]
 PROCESSES = [
-    [*TRAIN, "--collector=executor", "--n-workers=1", "--run-dir=runs/executor"],
     [*TRAIN, "--collector=sync", "--n-workers=1", "--run-dir=runs/sync"],
     [*RECORD, "--episodes=2", "--out=demos", "--collector=executor", "--n-workers=1"],
     ["autotune", "CartPole-v1", *SMALL, "--tune-seconds=1", "--out=tuned.toml"],
@@ -40,8 +40,23 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("commands", [PROCESSES, COMMANDS], ids=["processes", "commands"])
-def test_no_module_of_the_current_folder_runs(commands: list[list[str]], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("commands", "names", "files"),
+    [
+        pytest.param(WORKERS, {"executor"}, [], id="workers"),
+        pytest.param(PROCESSES, {"sync"}, ["tuned.toml", "demos"], id="processes", marks=pytest.mark.slow),
+        pytest.param(
+            COMMANDS,
+            {"ranks", "seeds/seed-0", "seeds/seed-1"},
+            ["runs/tune/best.toml"],
+            id="commands",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_no_module_of_the_current_folder_runs(
+    commands: list[list[str]], names: set[str], files: list[str], tmp_path: Path
+) -> None:
     program = tmp_path / "bin" / "program.py"
     folder = tmp_path / "folder"
     program.parent.mkdir()
@@ -61,10 +76,6 @@ def test_no_module_of_the_current_folder_runs(commands: list[list[str]], tmp_pat
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
     runs = {str(run.relative_to(folder / "runs")): read_run(run) for run in find_runs(folder / "runs")}
-    expected = {"executor", "sync"} if commands is PROCESSES else {"ranks", "seeds/seed-0", "seeds/seed-1"}
-    assert runs.keys() == expected
+    assert runs.keys() == names
     assert all(run.state == "complete" and run.steps == 64 for run in runs.values())
-    if commands is PROCESSES:
-        assert (folder / "tuned.toml").exists() and (folder / "demos").is_dir()
-    else:
-        assert (folder / "runs" / "tune" / "best.toml").exists()
+    assert all((folder / file).exists() for file in files)

@@ -35,6 +35,7 @@ def test_options_are_taken_out_with_their_values() -> None:
     assert without(arguments, "--seeds", "--run-dir", "--out") == ["cage2", "--ppo.gamma", "1"]
 
 
+@pytest.mark.slow
 def test_each_seed_is_an_ordinary_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parent = tmp_path / "runs"
     command = ["train", *SMALL, "--total-timesteps=160", "--seeds=3,4", f"--run-dir={parent}"]

@@ -147,7 +147,7 @@ def test_an_environment_of_a_notebook_runs_there_and_workers_say_where_it_should
             )
 
 
-@pytest.mark.parametrize("way", ["executor", "spawn"])
+@pytest.mark.parametrize("way", [pytest.param("executor", marks=pytest.mark.slow), "spawn"])
 def test_a_program_runs_once_where_workers_need_nothing_of_it(way: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(UNGUARDED)
     done = python("program.py", way, "id", cwd=tmp_path)
@@ -155,8 +155,15 @@ def test_a_program_runs_once_where_workers_need_nothing_of_it(way: str, tmp_path
     assert done.stdout.count("the program runs") == 1
 
 
-@pytest.mark.parametrize("env", ["registered", "class"])
-@pytest.mark.parametrize("way", ["executor", "spawn"])
+@pytest.mark.parametrize(
+    ("way", "env"),
+    [
+        ("executor", "class"),
+        ("spawn", "registered"),
+        pytest.param("executor", "registered", marks=pytest.mark.slow),
+        pytest.param("spawn", "class", marks=pytest.mark.slow),
+    ],
+)
 def test_a_program_that_would_start_itself_again_and_again_gets_the_cure(
     way: str, env: str, tmp_path: Path
 ) -> None:
@@ -170,7 +177,9 @@ def test_a_program_that_would_start_itself_again_and_again_gets_the_cure(
 
 
 @pytest.mark.parametrize("env", ["id", "registered", "class"])
-@pytest.mark.parametrize(("start", "way"), [("script", "forkserver"), ("module", "spawn")])
+@pytest.mark.parametrize(
+    ("start", "way"), [("script", "forkserver"), pytest.param("module", "spawn", marks=pytest.mark.slow)]
+)
 def test_workers_import_the_program_where_they_need_it(
     start: str, way: str, env: str, tmp_path: Path
 ) -> None:
@@ -185,6 +194,7 @@ def test_workers_import_the_program_where_they_need_it(
         assert ("init_main_from_path" if start == "script" else "init_main_from_name") in lines[-1]
 
 
+@pytest.mark.slow
 def test_an_environment_in_the_current_directory(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     done = python("-P", "-c", COMMAND, str(tmp_path), cwd=tmp_path)

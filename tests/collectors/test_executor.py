@@ -133,7 +133,9 @@ def test_who_has_answered_in_time_is_not_ended_though_the_learner_was_busy(
         assert collector.report().failures == ()
 
 
-@pytest.mark.parametrize("what", ["raise", "exit", "kill", "hang", "build"])
+@pytest.mark.parametrize(
+    "what", ["raise", "exit", "kill", pytest.param("hang", marks=pytest.mark.slow), "build"]
+)
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
 def test_what_goes_wrong_costs_its_task_only(
     unit: Any, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -187,7 +189,7 @@ def test_what_goes_wrong_costs_its_task_only(
         ("episodes", "raise", "ValueError: this game is broken"),
         ("steps", "raise", "ValueError: this game is broken"),
         ("episodes", "kill", "killed by SIGKILL"),
-        ("episodes", "hang", "no answer for 2 s"),
+        pytest.param("episodes", "hang", "no answer for 2 s", marks=pytest.mark.slow),
         ("episodes", "build", "RuntimeError: this one cannot be built"),
     ],
 )
@@ -429,10 +431,10 @@ if __name__ == "__main__":
     ("how", "what", "start_method"),
     [
         ("SIGINT", "", "spawn"),
-        ("SIGINT", "hang", "forkserver"),
-        ("SIGKILL", "", "spawn"),
+        pytest.param("SIGINT", "hang", "forkserver", marks=pytest.mark.slow),
+        pytest.param("SIGKILL", "", "spawn", marks=pytest.mark.slow),
         ("SIGKILL", "hang", "forkserver"),
-        ("SIGTERM", "", "forkserver"),
+        pytest.param("SIGTERM", "", "forkserver", marks=pytest.mark.slow),
     ],
 )
 def test_nothing_is_left_of_a_learner_that_ends(

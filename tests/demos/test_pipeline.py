@@ -47,6 +47,7 @@ COMMAND = [
 ]
 
 
+@pytest.mark.slow
 def test_three_stages_and_one_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

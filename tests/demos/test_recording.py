@@ -219,7 +219,7 @@ def test_a_run_is_an_expert(network: str | None, tmp_path: Path) -> None:
     assert drawn[0].actions.tolist() != demos[0].actions.tolist()
 
 
-@pytest.mark.parametrize("batch_norm", [False, True])
+@pytest.mark.parametrize("batch_norm", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_draws_of_values_of_actions_explore_as_the_run_did_last(batch_norm: bool, tmp_path: Path) -> None:
     model = fastrl.DQN(
         "CartPole-v1", num_envs=2, seed=0, epsilon=0.5, final_epsilon=0.5, batch_norm=batch_norm
@@ -473,6 +473,7 @@ def test_a_policy_of_another_environment_is_refused(tmp_path: Path) -> None:
         record(tmp_path / "demos", env="Acrobot-v1", expert=tmp_path / "cart.safetensors")
 
 
+@pytest.mark.slow
 def test_a_full_disk_keeps_whole_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = record(tmp_path / "whole", episodes=40)
     code = (

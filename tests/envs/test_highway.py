@@ -379,9 +379,9 @@ def test_the_multi_agent_env_has_one_agent_each() -> None:
         SMALL,
         SMALL
         | {"vehicles_density": 3, "other_vehicles_type": "highway_env.vehicle.behavior.AggressiveVehicle"},
-        observation("Kinematics", order="shuffled"),
+        pytest.param(observation("Kinematics", order="shuffled"), marks=pytest.mark.slow),
         observation("OccupancyGrid", as_image=True) | {"action": {"type": "ContinuousAction"}},
-        observation("TimeToCollision"),
+        pytest.param(observation("TimeToCollision"), marks=pytest.mark.slow),
         action("DiscreteAction") | {"controlled_vehicles": 2},
     ],
     ids=str,

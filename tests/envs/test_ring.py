@@ -36,7 +36,7 @@ class TestContract:
         [
             {},
             {"ballistic": True, "sims_per_step": 3, "memory": 10.0},
-            {"drive": "pi_saturation", "noise": 0.0},
+            pytest.param({"drive": "pi_saturation", "noise": 0.0}, marks=pytest.mark.slow),
             {"num_vehicles": 9, "ring_length": (120.0, 140.0), "dt": 0.5},
         ],
         ids=str,

@@ -126,6 +126,7 @@ def trained(channels: int) -> Any:
     return model
 
 
+@pytest.mark.slow
 def test_int8_of_a_trained_network_is_written_or_refused(tmp_path: Path) -> None:
     out = tmp_path / "policy.onnx"
     # The trained network keeps its score, and is smaller.

@@ -468,6 +468,7 @@ def test_failures_are_printed_once_each() -> None:
     assert text.count("worker 0 failed at episode 9: ValueError: bad") == 1
 
 
+@pytest.mark.slow
 def test_a_run_does_not_load_what_only_others_need(tmp_path: Path) -> None:
     """Nor PyTorch's compiler, where compiled updates need no optimiser of PyTorch's."""
     code = """

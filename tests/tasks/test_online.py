@@ -242,6 +242,7 @@ def test_in_real_time_steps_come_one_by_one(start: Start) -> None:
     assert 0 <= numbers["collect/missed"] <= numbers["collect/simulated"]
 
 
+@pytest.mark.slow
 def test_a_killed_simulation_is_restarted(start: Start) -> None:
     text = io.StringIO()
     _, source = start(console=Console(file=text), timeout=0.2)
@@ -264,6 +265,7 @@ def test_a_simulation_that_cannot_run_ends_with_its_reason(start: Start) -> None
         source.next(Stopwatch())
 
 
+@pytest.mark.slow
 def test_a_run_trains_online(monkeypatch: pytest.MonkeyPatch) -> None:
     before = shared_memory_of(os.getpid())
     monkeypatch.setattr(fastrl.tasks.traffic.task, "make_env", make_line_env)

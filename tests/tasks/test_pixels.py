@@ -75,6 +75,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return err.strip().removeprefix("fastrl train: error: ")
 
 
+@pytest.mark.slow
 def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

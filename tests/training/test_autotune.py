@@ -143,6 +143,7 @@ def test_a_trial_takes_turns(options: tuple[str, ...]) -> None:
             assert 0 < turn.waiting < 1
 
 
+@pytest.mark.slow
 def test_workers_are_chosen_for_steps_that_sleep() -> None:
     settings = gym_settings(*UNEVEN, *SMALL, "--num-envs=4")
     told: list[tuple[str, float]] = []
@@ -269,6 +270,7 @@ def test_settings_are_tried_one_after_the_other(monkeypatch: pytest.MonkeyPatch)
     assert tuner.reasons["run.device"] == "150 steps/s; run.device auto: 100"
 
 
+@pytest.mark.slow
 def test_more_environments_are_chosen_if_they_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the costs of steps that sleep for 4 ms, and of a learner that is called for each step of all environments:
     what a busy machine measures of them is left out, trials run as ever."""

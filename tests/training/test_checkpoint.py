@@ -322,6 +322,7 @@ print(last)
 """
 
 
+@pytest.mark.slow
 def test_killed_while_saving_the_last_checkpoint_is_whole(tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILL_WHILE_SAVING, str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

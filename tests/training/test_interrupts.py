@@ -127,6 +127,7 @@ class Run:
             assert line, f"it has ended, and not printed {word}"
 
 
+@pytest.mark.slow
 def test_a_second_one_ends_the_collection_with_the_state_after_the_last_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

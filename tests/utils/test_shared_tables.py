@@ -50,8 +50,8 @@ def _without_room(ranks: Ranks, folder: str) -> tuple[bool, Any]:
     return shared is None, [each.numpy() for each in sent]
 
 
-@pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
 def test_tables_are_those_of_all_ranks(count: int, dtype: torch.dtype) -> None:
     prefix = f"{shared_tables.SHARED_MEMORY}test-{os.getpid()}-"
     assert on_ranks(count, _exchanges, dtype, prefix) == [0] * count
