@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from waiting import TIMEOUT
 
+from fastrl.cli import ranks
 from fastrl.cli.main import main
 from fastrl.training.checkpoint import load_newest
 
@@ -60,15 +61,15 @@ def after_a_signal(run: Path, rank: int, number: signal.Signals, *options: str) 
         while not list(run.glob("checkpoints/step-*")):
             assert process.poll() is None and time.monotonic() < until
             time.sleep(0.1)
-        ranks = children(process.pid)
-        assert ranks.keys() == {0, 1}
-        os.kill(ranks[rank], number)
+        processes = children(process.pid)
+        assert processes.keys() == {0, 1}
+        os.kill(processes[rank], number)
         _, errors = process.communicate(timeout=TIMEOUT)
     finally:
         process.kill()
     assert process.returncode == 1
     assert errors.count("\n") == 1
-    assert not any(map(is_running, ranks.values()))
+    assert not any(map(is_running, processes.values()))
     return errors
 
 
@@ -90,6 +91,14 @@ def test_a_rank_that_hangs_is_named_and_all_end(tmp_path: Path, rank: int) -> No
     errors = after_a_signal(tmp_path / "run", rank, signal.SIGSTOP, "--run.rank-timeout=5")
     assert errors.startswith(f"fastrl train: error: rank {rank} of 2 does not answer any more")
     assert load_newest(tmp_path / "run")[1]["steps"] > 0
+
+
+def test_ranks_that_end_without_training_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ranks, "module_command", lambda *_: [sys.executable, "-c", ""])
+    assert main(["train", *OPTIONS, "--ranks=2", "--total-timesteps=64"]) == 1
+    assert "rank 0 of 2 ended without training, so all have ended" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import IO, Any
 from fastrl.cli.arguments import print_error
 from fastrl.cli.seeds import without
 from fastrl.utils.child_process import start
-from fastrl.utils.heartbeat import EXIT_LOST, LAUNCHED
+from fastrl.utils.heartbeat import EXIT_LOST, EXIT_TRAINED, LAUNCHED
 from fastrl.utils.import_path import module_command
 from fastrl.utils.interrupts import StopSignals
 
@@ -29,7 +29,7 @@ def launch(prog: str, arguments: Sequence[str], count: int) -> int:
         arguments: of the command, with ``--ranks``.
 
     Returns:
-        The exit code: that of rank 0, or 1 where another one failed first.
+        The exit code: 0 if all have trained, otherwise that of rank 0, or 1 where another one failed first.
     """
     command = module_command("fastrl", "train", *without(arguments, "--ranks"))
     with contextlib.ExitStack() as stack:
@@ -43,7 +43,7 @@ def launch(prog: str, arguments: Sequence[str], count: int) -> int:
         if processes[failed].poll() is not None:
             _end_all(processes)
         code, first = processes[failed].poll(), processes[0].poll()
-        if first not in (None, 0, EXIT_LOST) and first > 0:
+        if first not in (None, 0, EXIT_TRAINED, EXIT_LOST) and first > 0:
             # It has said why itself, also where others have failed in the same way.
             return first
         if code is None:
@@ -52,7 +52,11 @@ def launch(prog: str, arguments: Sequence[str], count: int) -> int:
             if failed and code > 0:
                 _print_end(outputs[failed - 1])
             why = (
-                f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
+                f"was killed by {signal.Signals(-code).name}"
+                if code < 0
+                else f"failed with exit code {code}"
+                if code
+                else "ended without training"
             )
         print_error(
             prog,
@@ -100,11 +104,11 @@ def _first_failed(processes: Sequence[subprocess.Popen[bytes]], stop: StopSignal
     passed_on, lost_at = False, None
     while True:
         codes = [process.poll() for process in processes]
-        causes = [rank for rank, code in enumerate(codes) if code not in (None, 0, EXIT_LOST)]
+        causes = [rank for rank, code in enumerate(codes) if code not in (None, EXIT_TRAINED, EXIT_LOST)]
         if causes:
             return causes[0]
         if all(code is not None for code in codes):
-            return next((rank for rank, code in enumerate(codes) if code), None)
+            return next((rank for rank, code in enumerate(codes) if code != EXIT_TRAINED), None)
         if EXIT_LOST in codes:
             # The one that was lost is about to be seen, if it has died. If it hangs it is the one that stays.
             lost_at = lost_at or time.monotonic()

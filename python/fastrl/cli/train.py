@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from fastrl.cli.arguments import import_from_here, path, path_of, positive, value_of
-from fastrl.cli.ranks import launch
+from fastrl.cli.ranks import is_launched, launch
 from fastrl.cli.seeds import train_all
 from fastrl.tasks import find, is_task, load_saved, named_tasks, task_for, tasks
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
@@ -442,13 +442,14 @@ def _train(command: Command) -> int:
 
 
 def _run(command: Command) -> int:
+    from fastrl.utils.heartbeat import EXIT_TRAINED
     from fastrl.utils.ranks import ALONE, connected, disconnect, is_rank
 
     if not is_rank():
         return _run_on(command, ALONE)
     code = _run_on(command, connected())
     disconnect()
-    return code
+    return EXIT_TRAINED if code == 0 and is_launched() else code
 
 
 def _run_on(command: Command, ranks: "Ranks") -> int:

@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
-# Exit code of a rank that has lost another one.
-EXIT_LOST = 75
+# Exit codes of a rank that has lost another one, and of one that ``fastrl train --ranks`` has started and that has
+# trained: a program that is not fastrl may end with 0.
+EXIT_LOST, EXIT_TRAINED = 75, 76
 # Set in ranks that ``fastrl train --ranks`` has started: it says why they end.
 LAUNCHED = "FASTRL_LAUNCHED_RANK"
 
