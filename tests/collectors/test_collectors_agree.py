@@ -128,13 +128,12 @@ def test_all_bring_the_same_episodes(
     expect_equal(same, names)
 
 
-@pytest.mark.parametrize("unit", ["steps", "episodes"])
 @pytest.mark.parametrize("name", [RAY])
 @pytest.mark.parametrize(
-    ("env", "options"),
+    ("env", "unit", "options"),
     [
-        ("CartPole-v1", {"memory": "lstm"}),
-        ("fastrl/Cage2-v0", {"masks": True, "episode_length": 30, "red_agent": "mix"}),
+        ("CartPole-v1", "steps", {"memory": "lstm"}),
+        ("fastrl/Cage2-v0", "episodes", {"masks": True, "episode_length": 30, "red_agent": "mix"}),
     ],
 )
 def test_ray_brings_the_same_episodes(env: str, options: dict[str, Any], name: str, unit: Any) -> None:
