@@ -77,9 +77,7 @@ def test_three_stages_and_one_report(
     assert json.loads((out / REPORT).read_text())["stages"] == stages
 
 
-def test_the_seconds_of_an_interrupted_stage_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_expert.py").write_text(EXPERT)
-    monkeypatch.chdir(tmp_path)
+def test_the_seconds_of_an_interrupted_stage_count(tmp_path: Path) -> None:
     out = tmp_path / "out"
 
     class Interrupting(Progress):
@@ -92,7 +90,7 @@ def test_the_seconds_of_an_interrupted_stage_count(tmp_path: Path, monkeypatch: 
 
     settings = Settings(
         "CartPole-v1",
-        "my_expert:act",
+        "demo_experts:balance",
         12,
         1,
         100,
