@@ -33,7 +33,7 @@ from torch import nn
 
 from fastrl.algorithms.dqn import DQN
 from fastrl.algorithms.dqn_loss import bootstrap, q_gradient, quantile_gradient, td_targets
-from fastrl.algorithms.dqn_settings import PRESETS, DQNConfig
+from fastrl.algorithms.dqn_settings import DQNConfig
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.q_network import QNetwork
 from fastrl.training.checkpoint import load_checkpoint, save_checkpoint
@@ -533,14 +533,6 @@ class TestSchedules:
 
 
 class TestConfig:
-    def test_presets(self):
-        large = DQNConfig(**PRESETS["large-batch"])
-        assert large.batch_size * large.accumulate == 2048
-        both = DQNConfig(**PRESETS["atari"], **PRESETS["large-batch"])
-        assert both.prioritized and both.accumulate == 4
-        for preset in PRESETS.values():
-            DQNConfig(**preset)
-
     @pytest.mark.parametrize(
         "option",
         [

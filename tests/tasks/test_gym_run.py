@@ -29,7 +29,7 @@ from fastrl.collectors.saved_state import unpacked
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.rollout.fragment import Fragment
 from fastrl.tasks import find
-from fastrl.tasks.gym.presets import PRESETS, presets_for
+from fastrl.tasks.gym.settings import PRESETS
 from fastrl.training.checkpoint import find_checkpoint, load_newest, save_checkpoint
 from fastrl.training.rollouts import FailurePrinter
 from fastrl.training.trainer import Trainer
@@ -492,11 +492,13 @@ def test_presets_are_settings() -> None:
     for algorithm in ALGORITHMS:
         for name in PRESETS:
             task.preset_values(task.settings_type(algorithm), name)
-    assert presets_for("CartPole-v1") == ("classic",)
-    assert presets_for("Pendulum-v1") == ("classic", "pendulum")
-    assert presets_for("fastrl/Cage2-v0") == ()
-    assert presets_for("BipedalWalkerHardcore-v3") == ("bipedal-walker-hardcore",)
-    assert presets_for("my_module:make_env") is None
+    assert PRESETS.presets_for("CartPole-v1") == ("classic",)
+    assert PRESETS.presets_for("Pendulum-v1") == ("classic", "pendulum")
+    assert PRESETS.presets_for("fastrl/Cage2-v0") == ()
+    assert PRESETS.presets_for("BipedalWalkerHardcore-v3") == ("bipedal-walker-hardcore",)
+    assert PRESETS.presets_for("make_env") is None
+    named = task.make_settings({"env.id": "gymnasium.envs:Pendulum-v1"})
+    assert task.default_presets(named) == ("classic", "pendulum")
 
 
 def test_car_parks_are_learned_by_sac_with_hindsight() -> None:
@@ -523,7 +525,7 @@ def test_roads_have_presets_of_ppo_and_dqn() -> None:
         assert (ppo.env.num_envs, dqn.env.num_envs) == (num_envs, 16)
         assert dqn.run.total_timesteps < ppo.run.total_timesteps
         assert task.make_settings({"env.id": env_id}).run.algo == "ppo"
-    assert presets_for("fastrl/intersection-multi-agent-v0") is None
+    assert PRESETS.presets_for("fastrl/intersection-multi-agent-v0") is None
 
 
 def test_dqn_steers_on_racetracks_by_angles_and_others_as_they_are() -> None:

@@ -21,7 +21,7 @@ from fastrl import load_policy
 from fastrl.cli.main import main
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs.pixels import PixelEnv
-from fastrl.tasks.pixels.settings import PRESETS, preset_for
+from fastrl.tasks.pixels.settings import PRESETS
 from fastrl.tasks.pixels.task import TASK
 from fastrl.training.checkpoint import CheckpointError, load_newest
 from fastrl.training.trainer import Trainer
@@ -278,8 +278,8 @@ def test_options_of_a_game_reach_it(algorithm: str, capsys: pytest.CaptureFixtur
 
 
 def test_presets_come_with_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
-    assert preset_for("SuperMarioBros-1-1-v0") == "mario"
-    assert preset_for("ALE/Pong-v5") == preset_for("Anything-v0") == "atari"
+    assert PRESETS.presets_for("SuperMarioBros-1-1-v0") == ("mario",)
+    assert PRESETS.presets_for("ALE/Pong-v5") == PRESETS.presets_for("Anything-v0") == ("atari",)
     for options, batch, accumulate in (
         (["--env=ALE/Pong-v5"], 32, 1),
         (["ALE/Pong-v5", "--preset=large-batch"], 512, 4),

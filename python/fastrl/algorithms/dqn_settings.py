@@ -1,7 +1,6 @@
-"""Settings of deep Q-learning, and presets."""
+"""Settings of deep Q-learning."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -166,50 +165,3 @@ class DQNConfig:
         if self.network_options and self.network is None:
             raise ValueError("network_options are for a network of your own: set network, too")
         return self
-
-
-# The six parts of Hessel et al., "Rainbow", 2018: n-step returns are the default. Quantiles (Dabney et al., 2018) stand
-# in place of C51, whose bounds of the return are others in each environment.
-_RAINBOW: Mapping[str, Any] = {
-    "double": True,
-    "dueling": True,
-    "prioritized": True,
-    "alpha": 0.5,
-    "noisy": True,
-    "quantiles": 32,
-}
-
-# Settings by name, arguments of DQNConfig: DQNConfig(**PRESETS["atari"]). They can be combined:
-# DQNConfig(**PRESETS["atari"], **PRESETS["large-batch"]).
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    # Hessel et al., "Rainbow", 2018, table 1, where it applies; steps are those of the agent, four frames each.
-    "atari": {
-        "prioritized": True,
-        "alpha": 0.5,
-        "beta_steps": 12_500_000,
-        "epsilon_steps": 250_000,
-        "target_every": 2_000,
-        "learning_rate": 6.25e-5,
-        "adam_eps": 1.5e-4,
-    },
-    "rainbow": _RAINBOW,
-    # Hester et al., "Deep Q-learning from Demonstrations", 2017, who explore little, too. The margin and the learning
-    # rate end at 0.
-    "dqfd": {
-        "double": True,
-        "dueling": True,
-        "prioritized": True,
-        "alpha": 0.4,
-        "beta": 0.6,
-        "n_step": 10,
-        "margin": 0.8,
-        "margin_coef": 1.0,
-        "final_margin_coef": 0.0,
-        "epsilon": 0.1,
-        "final_epsilon": 0.01,
-        "epsilon_steps": 10_000,
-        "final_learning_rate": 0.0,
-    },
-    # 2048 transitions a gradient step, 512 of them in memory at a time.
-    "large-batch": {"batch_size": 512, "accumulate": 4},
-}

@@ -11,9 +11,6 @@ from pydantic import Field
 from fastrl.utils.config import ConfigError, Setting, Values, section
 from fastrl.utils.trust import Reach, imports_algorithm, imports_modules
 
-# For presets of environments with images: collectors wait while PPO learns, and convolutions use each free core.
-PPO_ON_ALL_CORES = {"ppo": {"run": {"torch_threads": 0}}}
-
 
 @section
 class RunConfig:

@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, action_indices, red_mix
 from fastrl.envs.cage2.memory import Memory, Observe
-from fastrl.utils.config import Preset, Setting, section
+from fastrl.tasks.preset_file import PresetFile
+from fastrl.utils.config import Setting, section
 
 
 def parse_red_agent(value: Any) -> str:
@@ -120,32 +122,4 @@ class EnvConfig(GameConfig):
     ] = 256
 
 
-PRESETS: dict[str, Preset] = {
-    "smoke": Preset(
-        "a few seconds, to see that everything works; learns little",
-        {
-            "run": {"total_timesteps": 100_000, "eval_episodes": 20},
-            "env": {"num_envs": 64},
-            "ppo": {"hidden": [32, 32]},
-        },
-        for_any_algorithm=True,
-    ),
-    "record": Preset(
-        "a total above the best that we found published, in under 8 minutes on 2 cores: 62 inputs for 12 million steps,"
-        " then all that blue can remember",
-        {
-            "run": {"total_timesteps": 30_000_000, "stages": ["12e6 env.memory=scan"]},
-            "env": {"memory": "full"},
-            "ppo": {"gamma": 0.98, "minibatch_size": 1600},
-        },
-    ),
-    "challenge": Preset(
-        "as the challenge played it: 52 observation bits, all 145 actions, leaderboard's ruleset",
-        {
-            "env": {"ruleset": "leaderboard", "memory": "none", "actions": "none"},
-            # The challenge masks no action.
-            **{name: {"action_masks": False} for name in ("ppo", "async_ppo", "impala", "dqn", "bc")},
-        },
-        for_any_algorithm=True,
-    ),
-}
+PRESETS = PresetFile(Path(__file__).with_name("presets.toml"))

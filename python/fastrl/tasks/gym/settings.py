@@ -1,9 +1,11 @@
 """Settings of runs on environments of Gymnasium."""
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
+from fastrl.tasks.preset_file import PresetFile
 from fastrl.utils.config import Setting, section
 from fastrl.utils.env_options import EnvOptions
 from fastrl.utils.trust import Reach, imports_environment, passes_import_paths
@@ -27,3 +29,6 @@ class EnvConfig:
         Field(ge=1, le=1_000_000, description="environments that are stepped together"),
         Setting(option="--num-envs"),
     ] = 16
+
+
+PRESETS = PresetFile(Path(__file__).with_name("presets.toml"))

@@ -1,7 +1,7 @@
 """Any environment of Gymnasium: no protocol of its own, scores are returns."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
@@ -10,8 +10,7 @@ from fastrl.envs import contract
 from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec
 from fastrl.tasks import gym
-from fastrl.tasks.gym.presets import PRESETS, Kind, algorithm_for, presets_for
-from fastrl.tasks.gym.settings import EnvConfig
+from fastrl.tasks.gym.settings import PRESETS, EnvConfig
 from fastrl.training.episodes import (
     build_any,
     episode_steps,
@@ -42,13 +41,13 @@ class GymTask(Task):
         )
 
     def default_presets(self, settings: Any) -> Sequence[str]:
-        names = presets_for(settings.env.id)
+        names = PRESETS.presets_for(_own_id(settings.env.id))
         return (self._kind(settings),) if names is None else names
 
     def usual_algorithm(self, env_id: Any) -> str:
-        return (algorithm_for(env_id) if isinstance(env_id, str) else None) or self.run.algo
+        return (PRESETS.algorithm_for(_own_id(env_id)) if isinstance(env_id, str) else None) or self.run.algo
 
-    def _kind(self, settings: Any) -> Kind:
+    def _kind(self, settings: Any) -> Literal["discrete", "continuous", "images"]:
         """The kind of the environment, which is built for that; of one that cannot be built, "discrete"."""
         try:
             spec = self.env_spec(settings).as_rows()
@@ -99,6 +98,11 @@ class GymTask(Task):
         returns = play_episodes(env, spec.id, actor, episodes, seed, num_steps, advance, **own)
         contract.close(env)
         return Returns(returns)
+
+
+def _own_id(env_id: str) -> str:
+    """An id without the module in front that registers it (``module:id``)."""
+    return env_id.rpartition(":")[2]
 
 
 TASK = GymTask()

@@ -1,11 +1,13 @@
 """Settings of runs on parallel environments of PettingZoo."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from fastrl.collectors.resources import cores
 from fastrl.tasks.gym import settings as gym_settings
+from fastrl.tasks.preset_file import PresetFile
 from fastrl.utils.config import Setting, section
 from fastrl.utils.trust import Reach, imports_environment
 
@@ -46,3 +48,6 @@ class EnvConfig(gym_settings.EnvConfig):
         """Processes that step environments."""
         wanted = cores() if self.n_workers == "auto" else self.n_workers
         return min(wanted, self.num_envs)
+
+
+PRESETS = PresetFile(Path(__file__).with_name("presets.toml"))

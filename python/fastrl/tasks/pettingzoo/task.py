@@ -26,8 +26,7 @@ from fastrl.networks.action_space import Actions
 from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork
 from fastrl.tasks import pettingzoo
 from fastrl.tasks.pettingzoo.film import ParallelFilms
-from fastrl.tasks.pettingzoo.presets import PRESETS, presets_for
-from fastrl.tasks.pettingzoo.settings import EnvConfig
+from fastrl.tasks.pettingzoo.settings import PRESETS, EnvConfig
 from fastrl.training.checkpoint import CheckpointError
 from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Returns
@@ -118,7 +117,7 @@ class PettingZooTask(Task):
         )
 
     def default_presets(self, settings: Any) -> Sequence[str]:
-        return presets_for(settings.env.id)
+        return PRESETS.presets_for(settings.env.id) or ()
 
     def env_spec(self, settings: Any) -> EnvSpec:
         options = parse_options(settings.env.options)

@@ -19,7 +19,7 @@ from fastrl.envs.pixels import make_seeded_pixels, make_stacked_pixels
 from fastrl.envs.spec import EnvSpec, as_spec
 from fastrl.networks.compiled_actor import Actor
 from fastrl.tasks import pixels
-from fastrl.tasks.pixels.settings import PRESETS, EnvConfig, preset_for
+from fastrl.tasks.pixels.settings import PRESETS, EnvConfig
 from fastrl.training.checkpoint import CheckpointError
 from fastrl.training.episodes import build_env
 from fastrl.training.errors import TrainError
@@ -61,7 +61,7 @@ class PixelsTask(Task):
         return tables
 
     def default_presets(self, settings: Any) -> Sequence[str]:
-        return (preset_for(settings.env.id),)
+        return PRESETS.presets_for(settings.env.id) or ()
 
     def preset_tables(self, config_type: type[Any]) -> Collection[str]:
         tables = super().preset_tables(config_type)

@@ -1,15 +1,16 @@
 """Settings of a run that trains agents in traffic, and presets."""
 
 import math
-from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from fastrl.envs.registration import MULTI_AGENT_IDS
+from fastrl.tasks.preset_file import PresetFile
 from fastrl.tasks.traffic.configured import ConfiguredWorld, is_configured
 from fastrl.training.multi_agent import Difficulty
-from fastrl.utils.config import ConfigError, Preset, Setting, section
+from fastrl.utils.config import ConfigError, Setting, section
 from fastrl.utils.env_options import EnvOptions, parse_options
 from fastrl.utils.names import did_you_mean
 
@@ -222,140 +223,7 @@ def environment_options(config: EnvConfig) -> dict[str, Any]:
     return options | own
 
 
-def _learning(algorithms: Sequence[str], **values: Any) -> dict[str, Mapping[str, Any]]:
-    """The same values in the tables of several algorithms."""
-    return dict.fromkeys(algorithms, values)
-
-
-_FEW_EPISODES = {
-    "num_steps": 32,
-    "lr_schedule": "linear",
-    "entropy_coef": 0.03,
-    "final_entropy_coef": 0.0,
-}
-
-
-def _preset(
-    description: str, vehicles: int, episodes: int, *, collision_reward: float | None = None, **learning: Any
-) -> Preset:
-    return Preset(
-        f"{vehicles} vehicles, {episodes} episodes: {description}",
-        {
-            "run": {"total_episodes": episodes},
-            "env": {"vehicles": vehicles, "collision_reward": collision_reward},
-            **_learning(("ippo", "mappo"), **learning),
-        },
-        for_any_algorithm=True,
-    )
-
-
-# More gradient steps where there are 200 episodes. Where there are 100, still more, and first of all to avoid crashes,
-# which follow their causes within seconds: by the environment's own rewards, 25 m/s until the crash return 5.4, 10 m/s
-# without a crash 2.4.
-_MORE_STEPS: dict[str, Any] = {"num_epochs": 8, "critic_epochs": 8, "minibatch_size": 128}
-_CAUTIOUS: dict[str, Any] = {
-    "num_epochs": 16,
-    "critic_epochs": 16,
-    "minibatch_size": 128,
-    "gamma": 0.9,
-    "gae_lambda": 0.9,
-    "collision_reward": -30.0,
-}
-
-PRESETS: dict[str, Preset] = {
-    "fast": _preset("to see that everything works", 4, 100, **_CAUTIOUS),
-    "stable": _preset("a longer run with more vehicles", 6, 200, **_MORE_STEPS),
-    "performance": _preset("the run that benchmarks measure", 8, 300),
-    "large-scale": _preset("a first look at many vehicles", 10, 100, **_CAUTIOUS),
-    "mega-scale": _preset("as many as fill the road", 12, 500),
-    # Runs have hundreds to thousands of episodes of 40 to 60 decisions. Short rollouts and small minibatches make
-    # thousands of gradient steps of that; exploration and learning rate end at 0, so that the last policies are
-    # the best.
-    "few-episodes": Preset(
-        "many gradient steps from few episodes; the default of cooperative driving",
-        {
-            **_learning(
-                ("ippo", "mappo"), **_FEW_EPISODES, num_epochs=4, critic_epochs=4, minibatch_size=256
-            ),
-            "reinforce": _FEW_EPISODES,
-        },
-    ),
-    # An action holds for a second: the effect of a tenth of a second is lost in noise. An agent that is
-    # rewarded for driving evenly dissolves the wave by that alone; with wide exploration it would first learn to drive
-    # like a human. Late in a run some policies fail on the most crowded rings: evaluations are as frequent as ends of
-    # episodes, on enough rings to show it, and the policy to use is that of checkpoints/best.safetensors.
-    "ring": Preset(
-        "1 vehicle, 7680 episodes: one agent on Flow's ring road dissolves the wave; use the best checkpoint",
-        {
-            "run": {
-                "algo": "ippo",
-                "total_episodes": 7680,
-                "eval_freq": 384,
-                "eval_episodes": 64,
-                "save_freq": 1920,
-            },
-            "env": {
-                "id": RING,
-                "vehicles": 1,
-                "num_envs": 128,
-                "options": (
-                    "sims_per_step=10",
-                    "horizon=300",
-                    "warmup_steps=75",
-                    "memory=20",
-                    "action_weight=2",
-                    # Beyond Flow's shortest ring: the most crowded ones are the hardest.
-                    "ring_length=[208, 270]",
-                    "distance_scale=270",
-                ),
-            },
-            **_learning(
-                ("ippo", "mappo"),
-                num_steps=100,
-                minibatch_size=1600,
-                num_epochs=5,
-                critic_epochs=5,
-                gamma=0.99,
-                gae_lambda=0.97,
-                hidden=(64, 64),
-                activation="tanh",
-                initial_log_std=-1.5,
-                normalize_obs=True,
-                learning_rate=1e-3,
-                lr_schedule="linear",
-                lr_final_share=0.33,
-                entropy_coef=0.0,
-                final_entropy_coef=0.0,
-            ),
-        },
-        for_any_algorithm=True,
-    ),
-    # A link's own choice matters for some milliseconds, and what the others do is noise to it: large batches, and a
-    # horizon that is shorter than an episode.
-    "v2x": Preset(
-        "4 vehicles, 6400 episodes: links that share spectrum; the default of fastrl/v2x-resource-v0",
-        {
-            "run": {"total_episodes": 6400, "eval_freq": 1280, "eval_episodes": 256, "save_freq": 3200},
-            "env": {"id": V2X, "vehicles": 4, "num_envs": 64},
-            **_learning(
-                ("ippo", "mappo"),
-                num_steps=50,
-                minibatch_size=1600,
-                num_epochs=5,
-                critic_epochs=5,
-                gamma=0.95,
-                gae_lambda=0.9,
-                hidden=(128, 128),
-                activation="tanh",
-                learning_rate=1e-3,
-                lr_schedule="linear",
-                entropy_coef=0.01,
-                final_entropy_coef=0.0,
-            ),
-        },
-        for_any_algorithm=True,
-    ),
-}
+PRESETS = PresetFile(Path(__file__).with_name("presets.toml"))
 
 
 def check_preset(name: str, env_id: str) -> None:
@@ -376,8 +244,3 @@ def _suits(preset: str, env_id: str) -> bool:
         return True
     own = {"ring": RING, "v2x": V2X}.get(preset)
     return env_id.startswith("fastrl/coop-") if own is None else env_id == own
-
-
-def presets_for(env_id: str) -> list[str]:
-    """The presets of an environment; further presets override them."""
-    return {RING: [], V2X: ["v2x"]}.get(env_id, ["few-episodes"])

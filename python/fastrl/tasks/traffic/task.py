@@ -26,7 +26,6 @@ from fastrl.tasks.traffic.settings import (
     environment_options,
     episode_steps,
     full_traffic,
-    presets_for,
     step_seconds,
     vehicles_of,
 )
@@ -95,7 +94,7 @@ class TrafficTask(Task):
         return settings
 
     def default_presets(self, settings: Any) -> Sequence[str]:
-        return presets_for(settings.env.id)
+        return PRESETS.presets_for(settings.env.id) or ()
 
     def resolve_defaults(self, settings: Any) -> Any:
         env: EnvConfig = settings.env

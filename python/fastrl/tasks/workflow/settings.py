@@ -1,6 +1,7 @@
 """Settings of a search for the best workflow, and presets."""
 
 import dataclasses
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -11,7 +12,8 @@ from fastrl.envs.cage2.memory import Memory
 from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv, parse_workflow, workflow_name
 from fastrl.networks.actor_critic import Activation
 from fastrl.tasks.cage2.settings import GameConfig
-from fastrl.utils.config import Preset, Setting, section
+from fastrl.tasks.preset_file import PresetFile
+from fastrl.utils.config import Setting, section
 
 
 @section
@@ -176,13 +178,4 @@ class InnerConfig:
         return PPOConfig(num_steps=num_steps, **{name: getattr(self, name) for name in own & known})
 
 
-PRESETS: dict[str, Preset] = {
-    "smoke": Preset(
-        "a few seconds, to see that everything works; learns little",
-        {
-            "run": {"total_episodes": 2_000, "eval_episodes": 20},
-            "search": {"trial_share": 0.4, "initial": 4, "compliance_threshold": 0.3},
-            "inner": {"episodes_per_update": 50, "measured_episodes": 20},
-        },
-    ),
-}
+PRESETS = PresetFile(Path(__file__).with_name("presets.toml"))

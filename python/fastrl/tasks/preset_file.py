@@ -1,0 +1,94 @@
+"""Presets that stand in a TOML file."""
+
+import fnmatch
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fastrl.utils.config import Preset, load_toml
+
+
+class PresetFile(Mapping[str, Preset]):
+    """The presets of a TOML file by name, in the order of the file. It is read when a preset is first needed. It has
+
+    - ``[presets.NAME]``: a preset: tables as in a file of settings, ``description``, and where they are needed
+
+      - ``extends``: names of parts and presets whose settings it has too, each on top of the one before, its own on top
+        of all;
+      - ``with``: settings on top by the table that a run must have, as `Preset.with_table`;
+      - ``for_any_algorithm``: as of `Preset`;
+
+    - ``[parts.NAME]``: what several presets extend, with the same keys;
+    - ``[tables]``: names that stand for several tables, which have the same settings;
+    - ``[ids]``: presets by patterns of environments' ids, each on top of the one before; the first pattern that fits
+      counts;
+    - ``[algorithms]``: algorithms by such patterns, where the usual one does not learn.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __getitem__(self, name: str) -> Preset:
+        return self._presets[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._presets)
+
+    def __len__(self) -> int:
+        return len(self._presets)
+
+    def presets_for(self, env_id: str) -> tuple[str, ...] | None:
+        """The presets of an environment; None: no pattern fits."""
+        names = self._by_id("ids", env_id)
+        return None if names is None else tuple(names)
+
+    def algorithm_for(self, env_id: str) -> str | None:
+        """The algorithm that learns in an environment; None: the usual one."""
+        algorithm: str | None = self._by_id("algorithms", env_id)
+        return algorithm
+
+    def _by_id(self, table: str, env_id: str) -> Any:
+        patterns = self._tree.get(table, {})
+        return next((patterns[each] for each in patterns if fnmatch.fnmatchcase(env_id, each)), None)
+
+    @functools.cached_property
+    def _tree(self) -> dict[str, Any]:
+        return load_toml(self._path)
+
+    @functools.cached_property
+    def _presets(self) -> dict[str, Preset]:
+        return {name: self._preset(name) for name in self._tree["presets"]}
+
+    def _preset(self, name: str) -> Preset:
+        tables = self._extended(name)
+        marks = {key: tables.pop(key) for key in ("description", "for_any_algorithm") if key in tables}
+        with_table = tables.pop("with", {})
+        return Preset(values=tables, with_table=with_table, **marks)
+
+    def _extended(self, name: str) -> dict[str, Any]:
+        """A preset or part on top of what it extends."""
+        known = self._tree["presets"] | self._tree.get("parts", {})
+        own = dict(known[name])
+        bases = [self._extended(base) for base in own.pop("extends", ())]
+        return functools.reduce(_merged, [*bases, self._spelled_out(own)])
+
+    def _spelled_out(self, tree: Mapping[str, Any]) -> dict[str, Any]:
+        """Nested values with the tables that a name of ``[tables]`` stands for in its place."""
+        result: dict[str, Any] = {}
+        for name, value in tree.items():
+            own = self._spelled_out(value) if isinstance(value, dict) else value
+            for table in self._tree.get("tables", {}).get(name, [name]):
+                result = _merged(result, {table: own})
+        return result
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values with others on top."""
+    result = dict(below)
+    for key, value in above.items():
+        result[key] = _merged(result.get(key, {}), value) if isinstance(value, dict) else value
+    return result
