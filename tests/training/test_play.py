@@ -217,8 +217,11 @@ def test_the_device_of_an_evaluation(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert scores[0] == scores[1]
 
 
-def test_an_environment_that_was_made_without_a_render_mode_says_so() -> None:
+def test_an_environment_that_was_made_without_a_render_mode_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("pygame")
+    monkeypatch.chdir(tmp_path)
     env = gymnasium.make("CartPole-v1")
     model = fastrl.PPO(env, **SMALL)
     with pytest.raises(TrainError, match="made without a render mode: make it with render_mode='rgb_array'"):
