@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from fastrl.envs.spec import EnvSpec, as_spec
 
 MIB = 2**20
 
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="pip install '.[test-all]'")
 # Those that have workers.
-WORKING = ("sync", "executor", "ray")
+WORKING = ("sync", "executor", pytest.param("ray", marks=needs_ray))
 
 
 def never() -> Probe:
@@ -199,10 +201,14 @@ def test_other_spaces_than_the_learner_expects_are_refused(name: str) -> None:
         play()
 
 
-def test_ray_that_is_not_there_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+@needs_ray
+def test_a_ray_cluster_that_does_not_answer_is_named() -> None:
     with pytest.raises(CollectError, match=r"no Ray cluster answers at 127\.0\.0\.1:1: ") as caught:
         make_collector("auto", plan(), ray_address="127.0.0.1:1")
     assert "\n" not in str(caught.value)
+
+
+def test_ray_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(CollectError, match=r"pip install 'fastrl\[ray\]'$"):
         make_collector("ray", plan(), n_workers=2)

@@ -163,7 +163,10 @@ def test_the_first_environment_is_filmed(mode: str, tmp_path: Path) -> None:
         assert film.size == (16, 16)
 
 
-def test_what_cannot_be_filmed_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_filmed_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     lines = {
         "undrawn": "takes none: give its function a parameter render_mode",
         "walks": "neither render mode, rgb_array or ansi",
@@ -183,7 +186,10 @@ def walks(num_envs: int = 3) -> VectorEnv[Any, Any, Any]:
     return WalkVectorEnv(num_envs)
 
 
-def test_an_environment_of_which_there_is_one_is_not_reset_by_evaluations_during_the_run() -> None:
+def test_an_environment_of_which_there_is_one_is_not_reset_by_evaluations_during_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     env = drawn(render_mode="rgb_array")
     model = fastrl.PPO(env, **SMALL).learn(48)
     assert model.evaluate(4)[0] > 0
