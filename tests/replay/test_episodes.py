@@ -189,7 +189,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
 def test_damaged_facts_are_refused_or_shown(tmp_path: Path) -> None:
     """No change to meta.json or to a shard ends in another error than `DemosError`, nor a pipe in their place."""
     episodes, spaces = plain([5] * 3)
-    path = tmp_path / "set"
+    path = tmp_path / ("long" * 30)
     write(path, episodes, spaces)
     meta, shard = path / "meta.json", path / "shard-00000.arrow"
     good, rows = meta.read_text(), shard.read_bytes()

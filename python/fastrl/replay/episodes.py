@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from fastrl.envs.rows import space_of, space_state
 from fastrl.replay.episode_columns import Column, DemosError, nest, nest_dict
-from fastrl.utils.files import open_file, parse_json, read_file
+from fastrl.utils.files import DamagedFileError, open_file, parse_json, read_file
 
 META = "meta.json"
 SHARD = "shard-{:05d}.arrow"
@@ -98,6 +98,8 @@ class Shard:
             self.columns = {field.name: Column.from_field(field) for field in schema}
             self.index = np.frombuffer((schema.metadata or {})[INDEX], INDEX_DTYPE)
             rows = [self._reader.get_batch(i).num_rows for i in range(self._reader.num_record_batches)]
+        except DamagedFileError as error:
+            raise DemosError(f"{error}: remove it, and record again with --resume") from None
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
             raise DemosError(
                 f"{path}: the file is damaged or was not written by fastrl ({_line(error)}): restore it, or remove it"
