@@ -1,4 +1,4 @@
-"""The choice of ``fastrl autotune`` beside an exhaustive grid of collectors, workers and threads.
+"""The choice of ``fastrl autotune`` beside an exhaustive grid of collectors and workers.
 
 Run: ``pytest benches/bench_autotune.py -s`` on an otherwise idle machine; ``-k CartPole`` chooses a case.
 The choice is made first. Then every cell of the grid, the choice's too, trains in turns beside the others, with the
@@ -7,17 +7,19 @@ each core but one.
 """
 
 import statistics
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 
+from fastrl.autotune.candidates import collector_way
+from fastrl.autotune.trial import Trial
+from fastrl.autotune.tuner import Tuner
+from fastrl.autotune.way import Way
 from fastrl.benchmarks.results import Case
 from fastrl.cli.train import Command
 from fastrl.collectors.resources import cores
 from fastrl.tasks import find
-from fastrl.training.autotune import autotune
-from fastrl.training.trials import Trial
-from fastrl.training.tuning import Candidate
+from fastrl.utils.config import replaced
 from fastrl.utils.output import plain_console
 from fastrl.utils.tables import show
 from recording import Record
@@ -40,12 +42,12 @@ CASES = {
 }
 
 
-def grid_of(num_envs: int) -> list[Candidate]:
+def grid_of(num_envs: int) -> list[Way]:
     """Every collector with 1, 2, 4 ... workers up to one for each environment."""
     counts = sorted({1, cores() - 1, *(2**i for i in range(6)), num_envs} - {0})
     return [
-        Candidate("sequential", 1, 1),
-        *(Candidate(kind, n, 1) for kind in ("sync", "executor") for n in counts if n <= num_envs),
+        collector_way("sequential", 1),
+        *(collector_way(kind, n) for kind in ("sync", "executor") for n in counts if n <= num_envs),
     ]
 
 
@@ -53,36 +55,37 @@ def grid_of(num_envs: int) -> list[Candidate]:
 def test_the_choice_beside_the_grid(name: str, record: Record) -> None:
     task, console = find("gym"), plain_console()
     settings = Command(task, "fastrl train", CASES[name]).settings()
-    tuning = autotune(task, settings)
-    cells = grid_of(settings.env.num_envs)
-    [found] = tuning.chosen
-    chosen = found.way
-    assert isinstance(chosen, Candidate)
-    if chosen not in cells:
-        cells.append(chosen)
-    formula = Candidate("executor", max(1, min(cores() - 1, settings.env.num_envs)), 1)
-    rates: dict[Candidate, list[float]] = {cell: [] for cell in cells}
+    tuning = Tuner(task, settings).tune()
+    cells = {way.label: way.values for way in grid_of(settings.env.num_envs)}
+    chosen, formula = (
+        tuning.chosen[-1].way.label,
+        collector_way("executor", max(1, min(cores() - 1, settings.env.num_envs))).label,
+    )
+    values = {key: value for each in tuning.chosen for key, value in each.way.values.items()}
+    if values.pop("run.torch_threads", settings.run.torch_threads) != settings.run.torch_threads:
+        # A cell of its own.
+        chosen = tuning.label
+    cells.setdefault(chosen, values | {"run.torch_threads": tuning.settings.run.torch_threads})
+    rates: dict[str, list[float]] = {cell: [] for cell in cells}
     with ExitStack() as stack:
-        trials = {cell: stack.enter_context(Trial(task, settings, cell.values)) for cell in cells}
+        trials = {
+            cell: stack.enter_context(closing(Trial(task, replaced(settings, own))))
+            for cell, own in cells.items()
+        }
         for trial in trials.values():
             trial.turn()
-        for cell in turns(cells, ROUNDS):
+        for cell in turns(list(cells), ROUNDS):
             rates[cell].append(trials[cell].turn().rate)
     medians = {
         cell: statistics.median(own[i] / statistics.mean(rates[c][i] for c in cells) for i in range(ROUNDS))
         for cell, own in rates.items()
     }
     best = max(medians.values())
-    share, above = (
-        medians[chosen] / best,
-        medians[chosen] / medians[formula],
-    )
-    predicted = {each.way: each.predicted for each in tuning.results}
+    share, above = medians[chosen] / best, medians[chosen] / medians[formula]
     table = number_table(
         f"{name}: the choice reaches {share:.0%} of the best, {above:.2f} times the formula;"
         f" chosen in {tuning.seconds:.1f} s",
         "",
-        "predicted",
         "steps/s",
         "of the best",
     )
@@ -90,8 +93,7 @@ def test_the_choice_beside_the_grid(name: str, record: Record) -> None:
         note = " (chosen)" if cell == chosen else ""
         note += " (formula)" if cell == formula else ""
         table.add_row(
-            cell.label + note,
-            f"{predicted[cell]:,.0f}" if cell in predicted else "-",
+            cell + note,
             f"{statistics.median(rates[cell]):,.0f}",
             f"{medians[cell] / best:.0%}",
         )
@@ -100,10 +102,10 @@ def test_the_choice_beside_the_grid(name: str, record: Record) -> None:
     record(
         "The choice of autotune beside the grid",
         "steps/s",
-        [Case(name, {cell.label: of for cell, of in rates.items()})],
-        [chosen.label],
+        [Case(name, rates)],
+        [chosen],
         about=f"The choice took {tuning.seconds:.1f} s; it reaches {share:.0%} of the best cell, and {above:.2f} times"
-        f" the formula, {formula.label}.",
+        f" the formula, {formula}.",
     )
     assert share >= 0.9
     assert above >= 1.0

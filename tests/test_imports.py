@@ -23,6 +23,7 @@ ORDER = [
     "benchmarks",
     "demos",
     "tuning",
+    "autotune",
     "tasks",
     "callbacks",
     "loggers",

@@ -32,8 +32,8 @@ import bench_workflow_search
 import report
 from compare_transports import TRANSPORTS, Flow
 from demo_expert import lean
+from fastrl.autotune.candidates import collector_way
 from fastrl.benchmarks.results import read_all
-from fastrl.training.tuning import Candidate
 from recording import recorder
 
 BENCHES = Path(__file__).resolve().parents[2] / "benches"
@@ -72,10 +72,11 @@ def budgets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(bench_ranks, "measured", lambda own: (1000.0 * len(own), 0.1))
     result = bench_traffic_training.Result("fastrl", 10_000, 99_000, 30.0, 600.0, 400.0)
     monkeypatch.setattr(bench_traffic_training, "run", lambda _, name: dataclasses.replace(result, name=name))
-    chosen = SimpleNamespace(way=Candidate("executor", 2, 1), predicted=9.0)
-    tuning = SimpleNamespace(chosen=[chosen], results=[chosen], seconds=1.0)
-    trial = contextlib.nullcontext(SimpleNamespace(turn=lambda: SimpleNamespace(rate=9.0)))
-    monkeypatch.setattr(bench_autotune, "autotune", lambda *_: tuning)
+    chosen = SimpleNamespace(way=collector_way("executor", 2))
+    settings = SimpleNamespace(run=SimpleNamespace(torch_threads=1))
+    tuning = SimpleNamespace(chosen=[chosen], settings=settings, seconds=1.0)
+    trial = SimpleNamespace(turn=lambda: SimpleNamespace(rate=9.0), close=lambda: None)
+    monkeypatch.setattr(bench_autotune, "Tuner", lambda *_: SimpleNamespace(tune=lambda: tuning))
     monkeypatch.setattr(bench_autotune, "Trial", lambda *_: trial)
     measure = bench_workflow_search.measure
     monkeypatch.setattr(

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from small_runs import differences, learnt
 
+from fastrl.autotune import tuner
+from fastrl.autotune.trial import Turn
+from fastrl.autotune.tuner import Tuner
 from fastrl.cli import autotune as module
 from fastrl.cli.main import main
 from fastrl.utils.config import to_toml
@@ -39,7 +42,7 @@ def test_the_written_file_has_reasons_and_trains(tmp_path: Path, capsys: pytest.
     file = tmp_path / "tuned.toml"
     code, out, _ = run_cli(capsys, "autotune", "CartPole-v1", *SMALL, QUICK, "--gamma=0.97", "--out", file)
     assert code == 0
-    for words in ("a step of the environment: ", "predicted", "measured", "chosen", "default", "formula"):
+    for words in ("a step of the environment: ", "measured", "lowest", "highest", "chosen", "default"):
         assert words in out
     assert f"fastrl train CartPole-v1 --config {file}" in out
     text = file.read_text()
@@ -66,22 +69,40 @@ def test_the_written_file_has_reasons_and_trains(tmp_path: Path, capsys: pytest.
         )
 
 
-@pytest.mark.parametrize("algo", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
-def test_a_run_with_auto_learns_the_same_to_the_bit(
-    algo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def check_auto_learns_the_same(algo: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """Trains with and without --auto, and returns the directory of the former."""
     own = ["train", "CartPole-v1", f"--algo={algo}", "--num-envs=4", *SMALL[2:3], *SMALL[4:]]
     # Rows that come by the clock have other means.
     own += ["--total-timesteps=320", "--run.row-seconds=0"]
     own += ["--replay.learning-starts=64"] if algo == "dqn" else [SMALL[1], SMALL[3]]
-    alone, tuned = tmp_path / "alone", tmp_path / "tuned"
+    alone, tuned = folder / "alone", folder / "tuned"
     assert run_cli(capsys, *own, "--run-dir", alone)[0] == 0
     code, out, _ = run_cli(capsys, *own, "--auto", QUICK, "--run-dir", tuned)
     assert code == 0 and "chosen" in out
     assert differences(learnt(alone), learnt(tuned)) == []
-    # The run's file says why, and resumes.
-    text = (tuned / "config.toml").read_text()
-    assert "steps/s; " in text.partition("collector = ")[0]
+    # The run's file says why.
+    assert "steps/s; " in (tuned / "config.toml").read_text().partition("collector = ")[0]
+    return tuned
+
+
+def test_a_run_with_auto_learns_the_same_to_the_bit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With made-up speeds."""
+    monkeypatch.setattr(tuner, "cores", lambda: 2)
+    monkeypatch.setattr(
+        Tuner, "turn", lambda _, way: Turn(9 if way.label == "executor, 2 workers" else 5, 1.0)
+    )
+    text = (check_auto_learns_the_same("ppo", tmp_path, capsys) / "config.toml").read_text()
+    assert "# 9 steps/s; " in text and 'collector = "executor"' in text and "n_workers = 2" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+def test_a_run_that_is_measured_learns_the_same_to_the_bit(
+    algo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tuned = check_auto_learns_the_same(algo, tmp_path, capsys)
     assert run_cli(capsys, "train", "--resume", tuned, "--total-timesteps=400")[0] == 0
 
 

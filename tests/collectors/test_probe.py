@@ -44,6 +44,18 @@ def test_times_are_those_of_steps_and_resets(monkeypatch: pytest.MonkeyPatch) ->
     assert found.unevenness == pytest.approx(1)
 
 
+@pytest.mark.parametrize("options", [{"sleep": 0.004}, {}])
+def test_steps_that_sleep_are_told_from_those_that_compute(options: dict[str, float]) -> None:
+    assert module.measure(plan(**options)).sleeps == bool(options)
+
+
+def test_other_programs_do_not_make_a_step_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its process has a core for a tenth of the time.
+    monkeypatch.setattr(module, "perf_counter", lambda: Timed.now)
+    monkeypatch.setattr(module, "process_time", lambda: Timed.now / 10)
+    assert not module.measure(plan(env=Timed)).sleeps
+
+
 class Deadly(Noise):
     def step(self, action: Any) -> Any:
         os.kill(os.getpid(), 9)

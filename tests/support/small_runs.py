@@ -34,6 +34,11 @@ def settings_of(task: str, *options: object) -> Any:
     return Command(find(task), "fastrl train", [task, *map(str, options)]).settings()
 
 
+def gym_settings(env: str, *options: object) -> Any:
+    """The settings that a command line gives for an environment of Gymnasium's registry."""
+    return Command(find("gym"), "fastrl train", [env, *map(str, options)]).settings()
+
+
 def trainer_of(task: str, *options: object, console: Console | None = None) -> Trainer:
     """The trainer of a command line."""
     return find(task).make_trainer(settings_of(task, *options), console)

@@ -15,7 +15,7 @@ from fastrl.utils.progress import Progress
 from fastrl.utils.tables import print_lines
 
 if TYPE_CHECKING:
-    from fastrl.training.tuning import Tuning
+    from fastrl.autotune.tuning import Tuning
 
 # The first line of a file that the command has written, and may replace.
 _MARK = "# fastrl autotune: "
@@ -90,8 +90,8 @@ def check_replaceable(file: Path) -> None:
 
 def tune(command: Command, settings: Any, console: Console) -> "Tuning":
     """Measures with progress, and prints a table; settings that options give stay as they are."""
-    from fastrl.training.autotune import autotune as measure
-    from fastrl.training.tuning import show
+    from fastrl.autotune.tuner import Tuner
+    from fastrl.autotune.tuning import show
 
     import_from_here(getattr(settings.env, "id", None))
     with Progress("measuring", 1.0, interval=5.0) as progress:
@@ -102,13 +102,13 @@ def tune(command: Command, settings: Any, console: Console) -> "Tuning":
             progress.advance(max(share - shares[0], 0.0))
             shares[0] = max(share, shares[0])
 
-        tuning = measure(
+        tuning = Tuner(
             command.task,
             settings,
             fixed=list(command.changes),
             may_change=command.options.may_change,
             seconds=command.options.tune_seconds,
             advance=advance,
-        )
+        ).tune()
     show(tuning, console)
     return tuning

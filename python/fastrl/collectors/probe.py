@@ -5,10 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import resource
+import sys
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,8 @@ TIMEOUT_S = 120.0
 
 # Share of the slowest steps that are left out: other programs delayed them.
 _DISTURBED = 0.005
+# An environment sleeps if it waits so often in a step, and computes for no more than this share of its time.
+_WAITS, _BUSY = 0.2, 0.7
 
 
 class UnbuildableError(CollectError):
@@ -47,11 +51,13 @@ class Probe:
         step_seconds: mean time of a step, resets included, each as often as episodes ended.
         unevenness: mean time of the slowest of `TOGETHER` steps over the mean time of a step; at least 1.
         memory: bytes that a process takes with one environment and an actor.
+        sleeps: steps wait for something else than a core, such as another machine.
     """
 
     step_seconds: float
     unevenness: float
     memory: int
+    sleeps: bool = False
 
 
 def probe(plan: Plan, start_method: str = "spawn") -> Probe:
@@ -93,13 +99,15 @@ def probe(plan: Plan, start_method: str = "spawn") -> Probe:
     raise CollectError(f"{said}\n\n{trace}".rstrip(), trace)
 
 
-def summary(step_seconds: NDArray[np.float64], reset_seconds: float, memory: int) -> Probe:
+def summary(
+    step_seconds: NDArray[np.float64], reset_seconds: float, memory: int, *, sleeps: bool = False
+) -> Probe:
     """From the times of K steps in order, float64 [K], and of all resets together."""
     quiet = step_seconds[step_seconds <= np.quantile(step_seconds, 1 - _DISTURBED)]
     mean = float(quiet.mean())
     groups = quiet[: len(quiet) // TOGETHER * TOGETHER].reshape(-1, TOGETHER)
     slowest = float(groups.max(1).mean()) if len(groups) else mean
-    return Probe(mean + reset_seconds / len(step_seconds), slowest / max(mean, 1e-9), memory)
+    return Probe(mean + reset_seconds / len(step_seconds), slowest / max(mean, 1e-9), memory, sleeps)
 
 
 def _work(payload: bytes, sender: Connection) -> None:
@@ -119,6 +127,7 @@ def _work(payload: bytes, sender: Connection) -> None:
 
 
 def measure(plan: Plan) -> Probe:
+    """Steps the plan's environment in this process."""
     # Checks the spaces, and makes the actor.
     runner = EnvRunner(plan, [0])
     runner.build()
@@ -127,7 +136,8 @@ def measure(plan: Plan) -> Probe:
     env.action_space.seed(plan.seed % 2**31)
     times: list[float] = []
     resets, number, over = 0.0, 0, True
-    end = perf_counter() + MEASURE_S
+    waits, cpu, began = _waits(), process_time(), perf_counter()
+    end = began + MEASURE_S
     while len(times) < MAX_STEPS and (perf_counter() < end or len(times) < 2):
         if over:
             start = perf_counter()
@@ -139,6 +149,14 @@ def measure(plan: Plan) -> Probe:
         _, _, terminated, truncated, _ = contract.step(env, form, action)
         times.append(perf_counter() - start)
         over = terminated or truncated
+    # A step that never waits takes longer than it computes only where other programs have its core.
+    sleeps = _waits() - waits >= _WAITS * len(times)
+    sleeps = sleeps and process_time() - cpu <= _BUSY * (perf_counter() - began)
     [mib] = memory_of([os.getpid()])
     env.close()
-    return summary(np.array(times), resets, int(mib * MIB))
+    return summary(np.array(times), resets, int(mib * MIB), sleeps=sleeps)
+
+
+def _waits() -> int:
+    """Times that this thread has given up its core to wait for something."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw if sys.platform == "linux" else 0

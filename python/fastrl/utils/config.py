@@ -409,6 +409,16 @@ def build(config_type: type[T], *layers: Values) -> T:
         raise ConfigError(f"{where + ': ' if where else ''}{_message(problem)}") from None
 
 
+def replaced(settings: T, values: Values) -> T:
+    """Settings with other values, by dotted key.
+
+    Raises:
+        ConfigError: values that do not go together.
+    """
+    config_type = type(settings)
+    return build(config_type, check(config_type, to_tree(settings), "settings"), values)
+
+
 def _implied_ends(known: Mapping[str, Leaf], values: Values, layer: Values) -> Values:
     """The ends of schedules of which a layer, on top of other values, gives the start alone."""
     ends: Values = {}

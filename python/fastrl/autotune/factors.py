@@ -4,8 +4,8 @@ from collections.abc import Collection
 from operator import attrgetter
 from typing import Any
 
+from fastrl.autotune.way import Way, doubling
 from fastrl.training.task import Task
-from fastrl.training.tuning import Variant
 from fastrl.utils.config import ConfigError, leaves
 from fastrl.utils.names import suggestion
 
@@ -18,6 +18,9 @@ _LEARNING = {
 }
 _MULTIPLES = {"num-envs": (2, 4), "batch-size": (2, 4), "updates-per-step": (0.5,)}
 MAY_CHANGE = tuple(_LEARNING)
+
+# Threads of PyTorch in the learner.
+THREADS = "run.torch_threads"
 
 # Numbers of processes or threads of runs that have no collectors; 0 and "auto" mean one a core.
 _WORKERS = ("env.num_threads", "env.n_workers", "collect.n_workers")
@@ -43,14 +46,14 @@ def factors_of(
     num_cores: int,
     has_gpu: bool,
     has_collectors: bool,
-) -> list[list[Variant]]:
-    """The settings to try, each as its variants, the run's own first.
+) -> list[list[Way]]:
+    """The settings to try, each with its values, the run's own first.
 
     Args:
         may_change: of `MAY_CHANGE`.
         fixed: dotted keys of settings that keep their values.
         has_gpu: the learner may compute on one.
-        has_collectors: collectors, their workers and the learner's threads are chosen elsewhere.
+        has_collectors: they and their workers are chosen elsewhere.
     """
     known, table = leaves(type(settings)), task.algorithm_table(settings.run.algo)
     found: list[tuple[str, list[Any]]] = []
@@ -65,22 +68,21 @@ def factors_of(
                 found.append((key, ["bf16"] if has_gpu else []))
             else:
                 found.append((key, [type(own)(own * each) for each in _MULTIPLES[name]]))
+    counts = doubling(num_cores)
     if not has_collectors:
-        counts = sorted({1, *(2**i for i in range(num_cores.bit_length())), num_cores})
         most = min(num_cores, getattr(settings.env, "num_envs", None) or num_cores)
         found += [(key, [count for count in counts if count <= most]) for key in _WORKERS]
-        found.append(("run.torch_threads", [count for count in counts if count <= num_cores]))
+    found.append((THREADS, counts))
     factors = []
     for key, values in found:
         if key not in known or key in fixed:
             continue
         own = attrgetter(key)(settings)
-        others = [value for value in values if value != own]
-        if others:
-            factors.append(
-                [
-                    Variant(key, own, True, 0),
-                    *(Variant(key, value, False, 1 + i) for i, value in enumerate(others)),
-                ]
-            )
+        if others := [value for value in values if value != own]:
+            factors.append([_way(key, value, i) for i, value in enumerate([own, *others])])
     return factors
+
+
+def _way(key: str, value: Any, effort: int) -> Way:
+    """A way to run that differs in one setting."""
+    return Way(f"{key} {str(value).lower() if isinstance(value, bool) else value}", {key: value}, effort)

@@ -1,9 +1,8 @@
-"""Trials: trainings that run in turns beside each other, to compare their speed."""
+"""A trial: a training that runs in turns beside others, to compare their speed."""
 
 import time
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 
@@ -12,10 +11,12 @@ from fastrl.training.device import use_threads
 from fastrl.training.errors import TrainError
 from fastrl.training.profiler import add_parts
 from fastrl.training.task import Task
-from fastrl.utils.config import Values, build, check, leaves, to_tree
+from fastrl.utils.config import Values, leaves, replaced
 
 # Seconds of a turn; an update that takes longer makes a longer turn.
 TURN_S = 0.2
+# Least share of a turn in which a learner learns, as far as is known.
+_LEAST_LEARNING = 0.01
 # Seconds of a turn without an update after which a trial is given up.
 _HANGS_S = 120.0
 # Environment steps that no trial reaches.
@@ -45,18 +46,21 @@ class Turn:
         steps: of environments.
         seconds: of wall-clock time in which they were taken and learnt from.
         waiting: share of the learner's time in which it waited for experience.
-        passed: seconds of the whole turn.
     """
 
     steps: int
     seconds: float
     waiting: float = 0.0
-    passed: float = 0.0
 
     @property
     def rate(self) -> float:
         """Environment steps per second."""
         return self.steps / self.seconds
+
+    @property
+    def learner_rate(self) -> float:
+        """Environment steps per second if there were always experience to learn from."""
+        return self.rate / max(1 - self.waiting, _LEAST_LEARNING)
 
 
 class _Marks(Callback):
@@ -65,23 +69,23 @@ class _Marks(Callback):
 
     Attributes:
         marks: seconds of the clock and steps, the oldest first.
-        is_fresh: nothing has been done since the last mark.
     """
 
     name = "marks"
 
     def __init__(self) -> None:
         self.marks: list[tuple[float, int]] = []
-        self.is_fresh = False
         self._steps = 0
+        # Nothing has been done since the last mark.
+        self._is_fresh = False
 
     def restart(self) -> None:
         """Removes all marks; if the last one is fresh, its steps count from now on."""
-        self.marks = [(time.perf_counter(), self._steps)] if self.is_fresh else []
+        self.marks = [(time.perf_counter(), self._steps)] if self._is_fresh else []
 
     def on_update(self, run: Run) -> None:
-        self.is_fresh = run.timesteps != self._steps
-        if self.is_fresh:
+        self._is_fresh = run.timesteps != self._steps
+        if self._is_fresh:
             self._steps = run.timesteps
             self.marks.append((time.perf_counter(), self._steps))
 
@@ -92,7 +96,6 @@ class Trial:
 
     Args:
         task, settings: of the run that it is a trial of.
-        values: settings that it has instead, by dotted key.
         num_steps: of a rollout; None: the run's own.
 
     Attributes:
@@ -102,10 +105,9 @@ class Trial:
         UserError, CollectError: it cannot start.
     """
 
-    def __init__(self, task: Task, settings: Any, values: Values, num_steps: int | None = None) -> None:
-        own = trial_settings(task, settings, values, num_steps)
-        self._threads = int(own.run.torch_threads)
-        self.trainer = task.make_trainer(own, Console(quiet=True))
+    def __init__(self, task: Task, settings: Any, num_steps: int | None = None) -> None:
+        self._threads = int(settings.run.torch_threads)
+        self.trainer = task.make_trainer(trial_settings(task, settings, num_steps), Console(quiet=True))
         self._marks = _Marks()
         self.trainer.callbacks.append(self._marks)
         self._rows = self.trainer.rows()
@@ -134,7 +136,7 @@ class Trial:
             if passed > _HANGS_S:
                 raise TrainError(f"no update within {_HANGS_S:g} s")
         (first, before), (last, after) = marks[0], marks[-1]
-        return Turn(after - before, last - first, parts.get("waiting", 0.0) / passed, passed)
+        return Turn(after - before, last - first, parts.get("waiting", 0.0) / passed)
 
     def close(self) -> None:
         """Ends its workers."""
@@ -142,23 +144,13 @@ class Trial:
         if (close := getattr(self._rows, "close", None)) is not None:
             close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
-def trial_settings(task: Task, settings: Any, values: Values, num_steps: int | None = None) -> Any:
+def trial_settings(task: Task, settings: Any, num_steps: int | None = None) -> Any:
     """The settings of a trial; arguments are those of `Trial`. It learns soon after its start."""
-    config_type = type(settings)
-    known = leaves(config_type)
-    changes = dict(_VALUES)
+    known, changes = leaves(type(settings)), dict(_VALUES)
     if num_steps is not None:
         changes[f"{task.algorithm_table(settings.run.algo)}.num_steps"] = num_steps
     if "replay.learning_starts" in known:
         batch = int(getattr(task.algorithm_settings(settings), "batch_size", 64))
-        starts = attrgetter("replay.learning_starts")(settings)
-        changes["replay.learning_starts"] = min(starts, 2 * batch)
-    own = check(config_type, to_tree(settings), "settings")
-    return build(config_type, own, {key: value for key, value in changes.items() if key in known}, values)
+        changes["replay.learning_starts"] = min(settings.replay.learning_starts, 2 * batch)
+    return replaced(settings, {key: value for key, value in changes.items() if key in known})
