@@ -454,11 +454,17 @@ def read_meta(path: Path) -> dict[str, Any]:
     """
     file = path / META
     try:
-        meta = parse_json(read_file(file))
-        check_meta(meta)
+        data = read_file(file)
+    except DamagedFileError as error:
+        raise DemosError(f"{error}: restore it") from None
     except FileNotFoundError:
         raise DemosError(f"{path}: no recorded episodes, it has no {META}") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise DemosError(f"{file}: cannot be read ({error.strerror})") from None
+    try:
+        meta = parse_json(data)
+        check_meta(meta)
+    except ValueError as error:
         raise DemosError(f"{file}: damaged ({_line(error)}): restore it") from None
     return meta
 
