@@ -57,10 +57,8 @@ def test_the_choice_beside_the_grid(name: str, record: Record) -> None:
     settings = Command(task, "fastrl train", CASES[name]).settings()
     tuning = Tuner(task, settings).tune()
     cells = {way.label: way.values for way in grid_of(settings.env.num_envs)}
-    chosen, formula = (
-        tuning.chosen[-1].way.label,
-        collector_way("executor", max(1, min(cores() - 1, settings.env.num_envs))).label,
-    )
+    chosen = tuning.chosen[-1].way.label
+    formula = collector_way("executor", max(1, min(cores() - 1, settings.env.num_envs))).label
     values = {key: value for each in tuning.chosen for key, value in each.way.values.items()}
     if values.pop("run.torch_threads", settings.run.torch_threads) != settings.run.torch_threads:
         # A cell of its own.

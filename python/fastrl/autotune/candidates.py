@@ -15,7 +15,7 @@ from fastrl.training.metrics import counted
 
 # Most workers where steps sleep; others have no more than cores.
 _MOST_WORKERS = 64
-# Collectors with several workers, and what these are.
+# Collectors with several workers, and the word for a worker.
 _WORKERS = {"sync": "worker", "executor": "worker", "native": "thread"}
 _KIND, _COUNT = "collect.collector", "collect.n_workers"
 
@@ -69,7 +69,7 @@ def candidates(
         (kind, count)
         for kind in kinds
         for count in (counts if kind in _WORKERS else [1])
-        # A worker alone is no faster for each step's messages.
+        # `sync` with one worker does the same as `executor` with one, with messages for each step.
         if (kind, count) != ("sync", 1) or len(kinds) == 1
     ]
     target = useful if probe.sleeps else num_cores

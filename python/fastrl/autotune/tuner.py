@@ -69,9 +69,9 @@ class Tuner:
     def __post_init__(self) -> None:
         check_may_change(self.may_change)
         self._started, self._num_cores = time.perf_counter(), cores()
-        # What was chosen so far, and how experience is collected before that is chosen.
+        # Settings chosen so far; until collectors are compared, those of a likely one too.
         self._values: Values = {}
-        # By what tells them from others.
+        # By `_key`.
         self._trials: dict[str, Trial] = {}
         # Steps of a rollout in trials; None: the run's own.
         self._num_steps: int | None = None
@@ -166,7 +166,7 @@ class Tuner:
         self.advance(what, min(1 - self._left() / self.seconds, 1.0))
 
     def _plan(self) -> Plan | None:
-        """What collectors would do; None: the run has no collectors."""
+        """The plan of the run's collector; None: the run has none."""
         trainer = self.task.make_trainer(trial_settings(self.task, self.settings), Console(quiet=True))
         if isinstance(trainer, Trainer) and isinstance(trainer.source, RolloutSource):
             return trainer.source.plan
@@ -175,7 +175,7 @@ class Tuner:
     def _ways(self, plan: Plan, probe: Probe) -> list[Way]:
         """The ways to collect; also chooses the length of the rollouts of trials."""
         ways = candidates(plan, self.settings.collect, probe, fixed=self.fixed, num_cores=self._num_cores)
-        # Where steps sleep, the second has as many workers as can be useful.
+        # Where steps sleep, the run's own number of workers may be far below what the second candidate has.
         likely = max(ways[:2], key=lambda way: way.effort) if probe.sleeps else ways[0]
         self._values |= likely.values
         if plan.unit == "steps":
@@ -215,5 +215,5 @@ class Tuner:
             self._trials.pop(key).close()
 
     def _key(self, way: Way) -> str:
-        """What tells a trial from others: threads may change between its turns."""
+        """Key of the trial of a way to run. Threads are not in it: they may change between turns of a trial."""
         return f"{self._num_steps} { {**self._values, **way.values, THREADS: None} }"

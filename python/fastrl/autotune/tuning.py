@@ -1,4 +1,4 @@
-"""What was measured for a machine, and the choice."""
+"""Measurements of ways to run, and the choice."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Tuning:
         reasons: of each value that was chosen, by dotted key.
         results: of all ways to run, in the order of the table.
         facts: lines about the environment.
-        seconds: that all took.
+        seconds: wall-clock time of all measurements.
     """
 
     settings: Any
@@ -43,10 +43,9 @@ class Tuning:
 
 
 def show(tuning: Tuning, console: Console) -> None:
-    """Prints what was measured, and a table of the ways to run."""
+    """Prints facts about the environment, and a table of the ways to run."""
     result = Table(
         title=f"measured in {tuning.seconds:.1f} s, environment steps per second",
-        title_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,

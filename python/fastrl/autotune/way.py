@@ -1,4 +1,4 @@
-"""A way to run: settings, and what they take."""
+"""A way to run: settings, and their effort."""
 
 from dataclasses import dataclass
 

@@ -43,21 +43,19 @@ def launch(prog: str, arguments: Sequence[str], count: int) -> int:
         if processes[failed].poll() is not None:
             _end_all(processes)
         code, first = processes[failed].poll(), processes[0].poll()
-        if first not in (None, 0, EXIT_TRAINED, EXIT_LOST) and first > 0:
+        if first not in (None, EXIT_TRAINED, EXIT_LOST) and first > 0:
             # It has said why itself, also where others have failed in the same way.
             return first
         if code is None:
             why = "does not answer any more (run.rank_timeout)"
+        elif code < 0:
+            why = f"was killed by {signal.Signals(-code).name}"
+        elif code == 0:
+            why = "ended without training"
         else:
-            if failed and code > 0:
+            if failed:
                 _print_end(outputs[failed - 1])
-            why = (
-                f"was killed by {signal.Signals(-code).name}"
-                if code < 0
-                else f"failed with exit code {code}"
-                if code
-                else "ended without training"
-            )
+            why = f"failed with exit code {code}"
         print_error(
             prog,
             f"rank {failed} of {count} {why}, so all have ended; --resume RUN --ranks {count} continues from the last"

@@ -10,12 +10,14 @@ from fastrl.utils.config import Preset, load_toml
 
 
 class PresetFile(Mapping[str, Preset]):
-    """The presets of a TOML file by name, in the order of the file. It is read when a preset is first needed. It has
+    """The presets of a TOML file by name, in the order of the file, which is read when a preset is first needed.
 
-    - ``[presets.NAME]``: a preset: tables as in a file of settings, ``description``, and where they are needed
+    Tables of the file:
 
-      - ``extends``: names of parts and presets whose settings it has too, each on top of the one before, its own on top
-        of all;
+    - ``[presets.NAME]``: a preset: tables as in a file of settings, ``description``, and optionally
+
+      - ``extends``: names of parts and presets whose settings it inherits; later ones replace those of earlier ones,
+        its own replace all;
       - ``with``: settings on top by the table that a run must have, as `Preset.with_table`;
       - ``for_any_algorithm``: as of `Preset`;
 
