@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -94,7 +95,10 @@ def build_cython(
     flags: Sequence[str] = FLAGS,
     link_flags: Sequence[str] = (),
 ) -> None:
-    """Compiles every ``cython/NAME.pyx`` that is newer than its module into ``into/fastrl/_native/``."""
+    """Compiles every ``cython/NAME.pyx`` that is newer than its module into ``into/fastrl/_native/``.
+
+    Flags of the environment variable CFLAGS come last, so that they override ``flags``.
+    """
     sources = cython_sources()
     if not sources:
         return
@@ -102,13 +106,14 @@ def build_cython(
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
 
+    own_flags = shlex.split(os.environ.get("CFLAGS", ""))
     extensions = [
         Extension(
             f"fastrl._native.{source.stem}",
             [str(source.relative_to(ROOT))],
             include_dirs=[numpy.get_include()],
             define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
-            extra_compile_args=list(flags),
+            extra_compile_args=[*flags, *own_flags],
             extra_link_args=list(link_flags),
             depends=[__file__],
         )

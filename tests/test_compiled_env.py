@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import quick_build
 from gymnasium.error import ResetNeeded
 from small_runs import differences, learnt, rows_of
 
@@ -37,8 +38,14 @@ def ferry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
     if shutil.which("cargo") is None:
         pytest.skip("cargo is not installed")
     folder = tmp_path_factory.mktemp("ferry")
-    # The profile of tests takes a fraction of a release's time.
-    build = ["build", "--locked", "--profile=dev", "--compatibility=linux", "--interpreter", sys.executable]
+    build = [
+        "build",
+        "--locked",
+        *quick_build.CARGO,
+        "--compatibility=linux",
+        "--interpreter",
+        sys.executable,
+    ]
     where = ["--manifest-path", CRATE / "Cargo.toml", "--out", folder]
     done = subprocess.run(
         [sys.executable, "-m", "maturin", *build, *where], capture_output=True, text=True, check=False

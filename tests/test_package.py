@@ -16,6 +16,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import quick_build
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("build", reason="pip install '.[test-all]'")
@@ -25,9 +26,12 @@ pytest.importorskip("Cython", reason="pip install '.[test-all]'")
 ROOT = Path(__file__).resolve().parent.parent
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 MODULES = ["_rust", *sorted(source.stem for source in (ROOT / "cython").glob("*.pyx"))]
-# The profile of tests takes a fraction of a release's time. The dependencies of the Rust crates are compiled with it
-# already, where the repository keeps its builds.
-QUICK_BUILD = {"CARGO_TARGET_DIR": str(ROOT / "target"), "MATURIN_PEP517_ARGS": "--profile=dev"}
+# The repository's own builds have compiled the dependencies of the Rust crates.
+QUICK_BUILD = {
+    "CARGO_TARGET_DIR": str(ROOT / "target"),
+    "MATURIN_PEP517_ARGS": " ".join(quick_build.CARGO),
+    **quick_build.CYTHON,
+}
 COMPILED = {f"fastrl/_native/{name}{SUFFIX}" for name in MODULES}
 
 

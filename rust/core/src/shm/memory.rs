@@ -2,7 +2,7 @@
 //! ordering of each access.
 //!
 //! The algorithms of [`crate::queue`], [`crate::weight_broadcast`] and [`crate::barrier`] are written against
-//! [`Memory`], so the same code runs on mapped memory ([`Mapped`]) and, in `tests/loom_models`, on a model that
+//! [`Memory`], so the same code runs on mapped memory ([`Mapped`]) and, in `rust/loom`, on a model that
 //! explores every interleaving and every value that a weak memory may show. Each [`Site`] can be weakened there, and
 //! then a model must fail.
 
