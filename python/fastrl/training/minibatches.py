@@ -72,7 +72,8 @@ class Minibatches:
     Args:
         config: of the replay.
         num_envs: environments that fill it.
-        obs_shape, obs_dtype, action_shape, action_dtype, stack, extra: of the replay, see `fastrl.replay.Replay`.
+        obs_shape, obs_dtype, action_shape, action_dtype, stack, num_masked, final_masks, extra: of the replay, see
+            `fastrl.replay.Replay`.
         hindsight: arguments of a `HindsightSampler` beside those of the algorithm; None: goals stay as they are.
         demos: demonstrations that are a part of each minibatch; None: there are none.
         seed: of the draws.
@@ -98,6 +99,8 @@ class Minibatches:
         action_dtype: Any,
         *,
         stack: int = 1,
+        num_masked: int = 0,
+        final_masks: bool = False,
         extra: Mapping[str, Any] | None = None,
         hindsight: Mapping[str, Any] | None = None,
         demos: DemoReplay | None = None,
@@ -111,11 +114,13 @@ class Minibatches:
             "action_shape": action_shape,
             "action_dtype": action_dtype,
             "stack": stack,
+            "num_masked": num_masked,
+            "final_masks": final_masks,
             "extra": extra,
         }
         if config.path is None:
             check_memory(
-                config.capacity * (math.prod(obs_shape) * np.dtype(obs_dtype).itemsize + 40),
+                config.capacity * (math.prod(obs_shape) * np.dtype(obs_dtype).itemsize + num_masked + 40),
                 f"a replay of {config.capacity:,} transitions takes",
                 "a smaller --replay.capacity, or --replay.path for a file",
             )
@@ -322,6 +327,11 @@ class Minibatches:
             raise TrainError(
                 f"{file} holds {counted(replay.num_envs, 'environment')}, this run would have {self._num_envs}: choose"
                 " the same --num-envs, or remove the file"
+            )
+        masks = replay.num_masked, replay.final_masks
+        if masks != (self._row["num_masked"], self._row["final_masks"]):
+            raise TrainError(
+                f"{file} has other action masks than this run: choose the same action_masks, or remove the file"
             )
         self.replay, self.sampler = replay, None
 
