@@ -1,7 +1,8 @@
 """Circular storage of experience, compiled (source: ``cython/_replay.pyx``), for `fastrl.replay`.
 
-A row is a structured record with the fields `FIELDS` first, then ``mask`` if there are masks, then extra ones. Each environment has a ring of rows; the
-next observation of a step is the observation of the following row. ``cython/_replay_rings.pxd`` has the invariants.
+A row is a structured record with the fields `FIELDS` first, then ``mask`` if there are masks, then extra ones. Each
+environment has a ring of rows; the next observation of a step is the observation of the following row.
+``cython/_replay_rings.pxd`` has the invariants.
 """
 
 from typing import Any, Self
@@ -70,9 +71,9 @@ class Storage:
         ``next_obs`` is the true last observation where the episode ended. If the next step of this environment has
         another ``obs``, it starts a new sequence of rows.
 
-        ``mask`` and ``next_mask``, bool [num_masked], say which actions are allowed at ``obs`` and at ``next_obs``; they
-        are given where the replay was made with them. After a termination ``next_mask`` may be all False. The ``mask`` of
-        the next step takes the place of ``next_mask``.
+        ``mask`` and ``next_mask``, bool [num_masked], say which actions are allowed at ``obs`` and at ``next_obs``.
+        They are given if the replay was made with them. After a termination ``next_mask`` may be all False. The
+        ``mask`` of a step that follows takes the place of ``next_mask``.
 
         TypeError, ValueError: a wrong dtype or shape, or memory that is not contiguous. IndexError: no such
         environment. Nothing is changed then.

@@ -296,10 +296,10 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
 
     Environment steps are counted where the replay is filled: ``steps`` is for the source of the minibatches to set.
 
-    Transitions of any collector (`fastrl.training.transitions`) have observations as rows; with `action_masks` they have
-    masks. Where an episode terminated nothing follows: the discount is 0, and the mask of the last observation, which
-    is all False then, does not count. Actors are those of `actor_spec`. Frames, each of which is stored once (`fastrl.training.replay_source`), come as
-    stacks [B, stack, H, W]; there an `explorer` acts.
+    Transitions of any collector (`fastrl.training.transitions`) have observations as rows. Where an episode terminated
+    nothing follows: the discount is 0, so that the next mask does not count, which may be all False then. Actors are
+    those of `actor_spec`. Frames, each of which is stored once (`fastrl.training.replay_source`), come as stacks
+    [B, stack, H, W]; there an `explorer` acts.
 
     Class attributes:
         replay_defaults: settings of the table ``[replay]`` that are others than the task's.

@@ -34,9 +34,7 @@ class MixedSampler(UniformSampler):
     def __init__(
         self, first: UniformSampler, second: UniformSampler, *, pin_memory: bool | None = None
     ) -> None:
-        rows = [
-            (each.replay.dtype, each.replay.stack, each.replay.final_masks) for each in (first, second)
-        ]
+        rows = [(each.replay.dtype, each.replay.stack, each.replay.final_masks) for each in (first, second)]
         if rows[0] != rows[1]:
             raise ValueError(f"both replays must have the same rows, got {rows[0]} and {rows[1]}")
         self.parts = (first, second)

@@ -67,9 +67,9 @@ class Replay(Storage):
             None: in memory.
 
     Attributes:
-        dtype: dtype of a row: env int32, obs, action, reward float32, terminated, truncated, end bool, with
-            masks ``mask`` bool [num_masked], and the extra fields. ``end`` marks an end row, of which only the observation
-            has a meaning, and the mask with ``final_masks``.
+        dtype: dtype of a row: env int32, obs, action, reward float32, terminated, truncated, end bool, mask
+            bool [num_masked] if there are masks, and the extra fields. ``end`` marks an end row, of which only the
+            observation and, with ``final_masks``, the mask have a meaning.
         num_envs, stack, num_masked, final_masks, extra: as given.
         rows_per_env: rows of each environment's ring.
         lost: number of steps, since this object was made, that cannot be sampled because their next observation never

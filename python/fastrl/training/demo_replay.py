@@ -50,8 +50,8 @@ class DemoReplay:
         config: what is used of it.
         actions: of the policy that learns from it.
         name: of the data set, for errors.
-        row: arguments of `fastrl.replay.Replay` that describe its rows. Without ``final_masks`` a data set need not have
-            masks: where it has none, everything is allowed.
+        row: arguments of `fastrl.replay.Replay` that describe its rows. A data set without action masks is refused if
+            there are ``final_masks``; if not, everything counts as allowed.
 
     Attributes:
         replay: the replay.
