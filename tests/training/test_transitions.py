@@ -127,6 +127,17 @@ def test_without_its_replay_a_run_fills_it_again_and_says_so() -> None:
     )
 
 
+def test_a_saved_replay_with_other_masks_is_refused(tmp_path: Path) -> None:
+    options = ["--collector=sequential", "--replay.save"]
+    first = dqn_of(*options, masks=True)
+    list(islice(first.rows(), 8))
+    first.save_files(tmp_path)
+    with pytest.raises(
+        TrainError, match="replay has other action masks than this run: choose the same action_masks"
+    ):
+        dqn_of(*options).load_files(tmp_path)
+
+
 def test_experience_may_be_collected_while_the_learner_learns() -> None:
     trainer = dqn_of("--collector=executor", "--n-workers=2", "--replay.overlap")
     last = list(trainer.rows())[-1].record()
