@@ -82,7 +82,8 @@ class Replay(Storage):
 
     path: Path | None
     _arrays: dict[str, NDArray[Any]]
-    _pad: str
+    # What a description has beside dtype and shape of the rows.
+    _options: dict[str, Any]
 
     def __new__(
         cls,
@@ -103,11 +104,11 @@ class Replay(Storage):
         for name, value in (("capacity", capacity), ("num_envs", num_envs), ("stack", stack)):
             as_integer(name, value, 1, None)
         as_integer("num_masked", num_masked, 0, None)
-        if pad not in ("zero", "repeat"):
-            raise ValueError(f"pad must be 'zero' or 'repeat', got {pad!r}")
+        _check_pad(pad)
         dtype = _row_dtype(obs_shape, obs_dtype, action_shape, action_dtype, num_masked, extra or {})
         rows = max(-(-int(capacity) // int(num_envs)) + 1, int(stack) + 1)
         shape = (int(num_envs), rows)
+        options = {"stack": int(stack), "pad": pad, "final_masks": bool(final_masks)}
         if shape[0] * shape[1] * dtype.itemsize > np.iinfo(np.intp).max // 2:
             raise ValueError(f"{capacity:,} rows of {dtype.itemsize} bytes exceed the address space")
         folder = None if path is None else Path(path).absolute()
@@ -115,24 +116,22 @@ class Replay(Storage):
             arrays = {name: _zeros(sizes, kind) for name, (sizes, kind) in _layout(shape, dtype).items()}
         else:
             arrays = _new_files(folder, shape, dtype)
-            _write_description(folder, dtype, shape, int(stack), pad, final_masks, None)
-        return cls._over(arrays, int(stack), pad, final_masks, folder)
+            _write_description(folder, arrays["rows"], options)
+        return cls._over(arrays, options, folder)
 
     @classmethod
-    def _over(
-        cls, arrays: dict[str, NDArray[Any]], stack: int, pad: str, final_masks: bool, path: Path | None
-    ) -> Self:
+    def _over(cls, arrays: dict[str, NDArray[Any]], options: dict[str, Any], path: Path | None) -> Self:
         self = super().__new__(
             cls,
             arrays["rows"],
             arrays["rings"],
             arrays["ages"],
             arrays["starts"],
-            stack=stack,
-            repeat=pad == "repeat",
-            final_masks=final_masks,
+            stack=options["stack"],
+            repeat=options["pad"] == "repeat",
+            final_masks=options["final_masks"],
         )
-        self.path, self._arrays, self._pad = path, arrays, pad
+        self.path, self._arrays, self._options = path, arrays, options
         return self
 
     @property
@@ -184,10 +183,7 @@ class Replay(Storage):
                         os.fsync(file.fileno())
             finally:
                 self._release()
-            rows = self._arrays["rows"]
-            _write_description(
-                new, self.dtype, rows.shape, self.stack, self._pad, self.final_masks, checksums
-            )
+            _write_description(new, self._arrays["rows"], self._options, checksums)
             old = folder.with_name(f"{folder.name}.old-{os.getpid()}")
             if folder.exists():
                 folder.rename(old)
@@ -229,15 +225,17 @@ class Replay(Storage):
                 )
             dtype = dtype_of(description["dtype"])
             shape = tuple(int(size) for size in description["shape"])
-            stack, pad = int(description["stack"]), str(description["pad"])
-            # Older versions had no masks.
-            final_masks = bool(description.get("final_masks", False))
+            options = {
+                "stack": int(description["stack"]),
+                "pad": str(description["pad"]),
+                # Older versions had no masks.
+                "final_masks": bool(description.get("final_masks", False)),
+            }
             if dtype.hasobject or dtype.itemsize < 1:
                 raise ValueError(f"rows cannot be {dtype}")
             if len(shape) != 2 or min(shape) < 1:
                 raise ValueError(f"shape must be two positive numbers, got {list(shape)}")
-            if pad not in ("zero", "repeat"):
-                raise ValueError(f"pad must be 'zero' or 'repeat', got {pad!r}")
+            _check_pad(options["pad"])
             checksums = dict(description["checksums"] or {})
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(f"{folder} holds no saved replay") from None
@@ -263,16 +261,21 @@ class Replay(Storage):
             if checksum is not None and _checksum(arrays[name]) != checksum:
                 raise ReplayError(f"{file} is damaged: its checksum differs")
         try:
-            replay = cls._over(arrays, stack, pad, final_masks, folder if is_mapped else None)
+            replay = cls._over(arrays, options, folder if is_mapped else None)
         except (ValueError, TypeError, OverflowError) as error:
             raise ReplayError(f"{folder}: {error}") from error
         if is_mapped and checksums:
             # Additions invalidate the checksums.
-            _write_description(folder, dtype, shape, stack, pad, final_masks, None)
+            _write_description(folder, arrays["rows"], options)
         return replay
 
     def __reduce__(self) -> Any:
         raise TypeError("a replay cannot be pickled: save it and load it, or send its rows through a queue")
+
+
+def _check_pad(pad: str) -> None:
+    if pad not in ("zero", "repeat"):
+        raise ValueError(f"pad must be 'zero' or 'repeat', got {pad!r}")
 
 
 def _row_dtype(
@@ -360,21 +363,13 @@ def _new_files(folder: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> di
 
 
 def _write_description(
-    folder: Path,
-    dtype: np.dtype[Any],
-    shape: Any,
-    stack: int,
-    pad: str,
-    final_masks: bool,
-    checksums: dict[str, int] | None,
+    folder: Path, rows: NDArray[Any], options: dict[str, Any], checksums: dict[str, int] | None = None
 ) -> None:
     description = {
         "version": _VERSION,
-        "dtype": describe_dtype(dtype),
-        "shape": list(shape),
-        "stack": stack,
-        "pad": pad,
-        "final_masks": final_masks,
+        "dtype": describe_dtype(rows.dtype),
+        "shape": list(rows.shape),
+        **options,
         "checksums": checksums,
     }
     write_atomically(folder / "replay.json", f"{json.dumps(description, indent=1)}\n".encode())
