@@ -225,7 +225,7 @@ class Replay(Storage):
                 )
             dtype = dtype_of(description["dtype"])
             shape = tuple(int(size) for size in description["shape"])
-            options = {
+            options: dict[str, Any] = {
                 "stack": int(description["stack"]),
                 "pad": str(description["pad"]),
                 # Older versions had no masks.
