@@ -1,5 +1,6 @@
 """The storage of fastrl.replay: against lists of episodes, files, threads, queues."""
 
+import itertools
 import json
 import threading
 import zlib
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from replay_model import EXTRA, MASKS, OBS_SHAPE, Model, Writer, all_of, contents, rows_of
 
 from fastrl.queue import Queue
-from fastrl.replay import PrioritizedSampler, Replay, ReplayError, UniformSampler
+from fastrl.replay import MixedSampler, PrioritizedSampler, Replay, ReplayError, UniformSampler
+from fastrl.replay.prefetch import Prefetcher
 
 flags = st.tuples(
     st.sampled_from([False, False, False, True]),
@@ -68,6 +70,33 @@ def test_matches_the_model_of_lists_of_episodes(operations, capacity, num_envs, 
         writer.do(operation)
         check(replay, model, n_step, 0.9)
         assert replay.lost == model.lost
+
+
+@settings(max_examples=80, deadline=None)
+@given(operations, st.integers(1, 4), st.sampled_from(list(MASKS)))
+def test_mixed_batches_drawn_ahead_have_transitions_of_each_model(operations, n_step, masks):
+    parts, models = [], []
+    for kind, number in ((UniformSampler, 0), (PrioritizedSampler, 1000)):
+        replay, model = make(12, 3, masks=masks)
+        writer = Writer(replay, model)
+        writer.count = number
+        for operation in operations:
+            writer.do(operation)
+        if len(replay) == 0:
+            return
+        parts.append(kind(replay, 16, n_step=n_step, gamma=0.9))
+        models.append(model)
+    with Prefetcher(MixedSampler(*parts)) as ahead:
+        rows = rows_of(ahead.sample())
+    for own, model in ((rows[:16], models[0]), (rows[16:], models[1])):
+        assert set(own) <= set(model.transitions(n_step, 0.9))
+
+
+def test_replays_with_other_masks_do_not_mix():
+    samplers = {name: UniformSampler(make(5, masks=name)[0], 2) for name in MASKS}
+    for first, second in itertools.permutations(MASKS, 2):
+        with pytest.raises(ValueError, match="both replays must have the same rows"):
+            MixedSampler(samplers[first], samplers[second])
 
 
 @pytest.mark.parametrize("masks", ["none", "final"])
