@@ -30,9 +30,8 @@ class SequenceBatch:
         learn: bool [B, T], True for the steps to learn from; those before them warm up the network's memory.
         indices: int64 [B], identify the first step to learn from.
         extra: the storage's extra fields, [B, T, ...].
-        action_masks: bool [B, T, num_masked], which actions are allowed at ``obs``, or [B, T + 1, num_masked] if the
-            storage has masks of last observations, too; all False after these, and after a termination. None: it has no
-            masks.
+        action_masks: bool [B, T, num_masked], which actions are allowed at ``obs``, all False after the last one;
+            [B, T + 1, num_masked] if the storage has masks of last observations; None: it has no masks.
     """
 
     obs: Tensor
