@@ -39,6 +39,8 @@ cdef struct Source:
     const char* next_obs
     const char* terminated
     const char* truncated
+    const char* mask  # NULL: rows have none
+    const char* next_mask  # NULL: last observations have none
     const char* extra[MAX_EXTRA]
 
 
@@ -46,6 +48,8 @@ cdef class Storage:
     cdef readonly object dtype
     cdef readonly Py_ssize_t num_envs
     cdef readonly Py_ssize_t stack
+    cdef readonly Py_ssize_t num_masked
+    cdef readonly bint final_masks
     cdef readonly tuple extra
     cdef Rings rings
     cdef object memory
@@ -55,7 +59,7 @@ cdef class Storage:
     # Bytes of an action that is a single integer; 0 for other actions, which numpy converts.
     cdef int action_int
 
-    def __cinit__(self, rows, rings, ages, starts, *, Py_ssize_t stack=1, bint repeat=False):
+    def __cinit__(self, rows, rings, ages, starts, *, Py_ssize_t stack=1, bint repeat=False, bint final_masks=False):
         cdef Rings* mine = &self.rings
         cdef pthread_mutexattr_t attributes
         pthread_mutexattr_init(&attributes)
@@ -69,6 +73,14 @@ cdef class Storage:
         for name, kind in (("env", np.int32), ("reward", np.float32), *((name, np.bool_) for name in FIELDS[4:])):
             if dtype[name] != kind:
                 raise TypeError(f"{name} must have dtype {np.dtype(kind)}, got {dtype[name]}")
+        self.num_masked = 0
+        if "mask" in dtype.names:
+            field = dtype["mask"]
+            if dtype.names[len(FIELDS)] != "mask" or field.base != np.bool_ or field.ndim != 1 or not field.shape[0]:
+                raise TypeError(f"mask must be bool [num_masked], after the field end, got {dtype}")
+            self.num_masked = field.shape[0]
+        if final_masks and not self.num_masked:
+            raise ValueError("final_masks are for rows with masks: set num_masked")
         if rows.ndim != 2 or rows.shape[0] < 1 or rows.shape[1] < stack + 1:
             raise ValueError(
                 f"rows must have shape [num_envs, R] with R at least stack + 1 = {stack + 1}, got {list(rows.shape)}"
@@ -81,13 +93,13 @@ cdef class Storage:
         mine.ring = <Ring*>output_of(rings, "rings", np.dtype(np.int64), (rows.shape[0], 5))
         mine.ages = <uint8_t*>output_of(ages, "ages", np.dtype(np.uint8), rows.shape)
         mine.starts = <uint32_t*>output_of(starts, "starts", np.dtype(np.uint32), rows.shape)
-        self.extra = dtype.names[len(FIELDS):]
+        self.extra = dtype.names[len(FIELDS) + (self.num_masked > 0):]
         if len(self.extra) > MAX_EXTRA:
             raise ValueError(f"there may be up to {MAX_EXTRA} extra fields, got {len(self.extra)}")
 
         self.memory = (rows, rings, ages, starts)
         self.dtype = dtype
-        self.num_envs, self.stack = rows.shape[0], stack
+        self.num_envs, self.stack, self.final_masks = rows.shape[0], stack, final_masks
         self.obs_dtype, self.obs_shape = dtype["obs"].base, dtype["obs"].shape
         self.action_dtype, self.action_shape = dtype["action"].base, dtype["action"].shape
         self.reward_dtype, self.bool_dtype = dtype["reward"], np.dtype(np.bool_)
@@ -104,6 +116,8 @@ cdef class Storage:
         mine.action, mine.reward = _field(dtype, "action"), _field(dtype, "reward")
         mine.terminated, mine.truncated = _field(dtype, "terminated"), _field(dtype, "truncated")
         mine.end = _field(dtype, "end")
+        mine.mask = _field(dtype, "mask") if self.num_masked else Field(0, 0)
+        mine.final_masks = final_masks
         for i, name in enumerate(self.extra):
             mine.extra[i] = _field(dtype, name)
         _check_rings(mine)
@@ -137,7 +151,8 @@ cdef class Storage:
     def _release(self):
         pthread_mutex_unlock(&self.rings.mutex)
 
-    def add(self, obs, action, reward, next_obs, terminated, truncated, Py_ssize_t env=0, **extra):
+    def add(self, obs, action, reward, next_obs, terminated, truncated, Py_ssize_t env=0, *, mask=None,
+            next_mask=None, **extra):
         cdef Source source
         cdef int64_t number = 0
         cdef float real
@@ -160,6 +175,8 @@ cdef class Storage:
         source.terminated, source.truncated = &ended, &cut
         if not 0 <= env < self.num_envs:
             raise IndexError(f"env must be from 0 to {self.num_envs - 1}, got {env}")
+        source.mask = self._mask(mask, "mask", self.num_masked > 0, ())
+        source.next_mask = self._mask(next_mask, "next_mask", self.final_masks, ())
         kept = None
         if self.rings.extras or extra:
             kept = self._extra(extra, None, &source)
@@ -173,7 +190,8 @@ cdef class Storage:
                 _step(&self.rings, env, &source, 0)
                 pthread_mutex_unlock(&self.rings.mutex)
 
-    def add_many(self, obs, actions, rewards, next_obs, terminated, truncated, envs=None, **extra):
+    def add_many(self, obs, actions, rewards, next_obs, terminated, truncated, envs=None, *, masks=None, next_masks=None,
+                 **extra):
         cdef Source source
         cdef Py_ssize_t count, i
         cdef const int64_t* env = NULL
@@ -195,6 +213,8 @@ cdef class Storage:
                     raise IndexError(f"envs must be from 0 to {self.num_envs - 1}, got {env[i]} at {i}")
         elif count != self.num_envs:
             raise ValueError(f"without envs there must be a row for each of {self.num_envs}, got {count}")
+        source.mask = self._mask(masks, "masks", self.num_masked > 0, (count,))
+        source.next_mask = self._mask(next_masks, "next_masks", self.final_masks, (count,))
         kept = None
         if self.rings.extras or extra:
             kept = self._extra(extra, count, &source)
@@ -241,6 +261,15 @@ cdef class Storage:
             raise TypeError(f"{name} must fit dtype {dtype}, got {value!r}")
         return np.array(value, dtype)
 
+    cdef const char* _mask(self, value, name, bint is_needed, tuple count) except? NULL:
+        """The masks of one or many observations, which are given exactly where rows have them."""
+        if (value is not None) != is_needed:
+            raise TypeError(
+                f"{name}: expected {'a bool array' if is_needed else 'None'}, got {type(value).__name__}; see num_masked"
+                " and final_masks of the replay"
+            )
+        return data_of(value, name, self.bool_dtype, (*count, self.num_masked)) if is_needed else NULL
+
     cdef list _extra(self, extra, count, Source* source):
         """Points ``source`` to the extra fields. Returns the arrays that must live as long as ``source``."""
         if len(extra) != len(self.extra) or not all(name in extra for name in self.extra):
@@ -275,16 +304,20 @@ cdef void _step(Rings* rings, int64_t env, const Source* source, int64_t i) noex
     row[rings.terminated.at] = source.terminated[i]
     row[rings.truncated.at] = source.truncated[i]
     row[rings.end.at] = 0
+    if source.mask != NULL:
+        copy_bytes(row + rings.mask.at, source.mask + i * rings.mask.size, rings.mask.size)
     for j in range(rings.extras):
         copy_bytes(row + rings.extra[j].at, source.extra[j] + i * rings.extra[j].size, rings.extra[j].size)
     next_slot = _claim(rings, ring, base)
     next_row = row_at(rings, base + next_slot)
-    # Only the observation of an end row has a meaning; the rest is 0, so that files are reproducible.
+    # Only the observation and the mask of an end row have a meaning; the rest is 0, so that files are reproducible.
     clear_bytes(next_row, rings.obs.at)
     memcpy(next_row + rings.env.at, &number, sizeof(int))
     copy_bytes(next_row + rings.obs.at, source.next_obs + i * rings.obs.size, rings.obs.size)
     clear_bytes(next_row + rings.obs.at + rings.obs.size, rings.stride - rings.obs.at - rings.obs.size)
     next_row[rings.end.at] = 1
+    if source.next_mask != NULL:
+        copy_bytes(next_row + rings.mask.at, source.next_mask + i * rings.mask.size, rings.mask.size)
     _join(rings, ring, base, slot, next_slot)
     ended = source.terminated[i] or source.truncated[i]
     ring.state = CLOSED if ended else PROVISIONAL

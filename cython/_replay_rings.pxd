@@ -108,6 +108,7 @@ cdef struct Rings:
     int64_t slot_bits  # an index is generation << slot_bits | ring * ring_size + slot
     int64_t lost  # steps whose next observation never came
     int64_t extras  # number of extra fields
+    int64_t final_masks  # whether last observations have masks
     Field obs
     Field action
     Field reward
@@ -115,6 +116,7 @@ cdef struct Rings:
     Field truncated
     Field end
     Field env
+    Field mask  # of size 0: there are no masks
     Field[MAX_EXTRA] extra
     pthread_mutex_t mutex
     const int64_t* forks  # number of forks since the module was imported

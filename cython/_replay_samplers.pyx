@@ -31,6 +31,8 @@ cdef struct Batch:
     uint8_t* truncated
     int64_t* index
     float* weight
+    char* mask  # NULL: rows have none
+    char* next_mask  # NULL: last observations have none
     char* extra[MAX_EXTRA]
 
 
@@ -311,7 +313,7 @@ cdef class Sequences(Uniform):
     def sample(self, dict arrays, bint replacement):
         cdef Py_ssize_t i, size = self.batch_size
         cdef int64_t there
-        cdef char* out[8]
+        cdef char* out[9]
         cdef char* extra[MAX_EXTRA]
         dtype, steps = self.storage.dtype, (size, self.steps)
         stack = (self.storage.stack,) if self.storage.stack > 1 else ()
@@ -323,6 +325,8 @@ cdef class Sequences(Uniform):
         out[5] = output_of(arrays["mask"], "mask", BOOL, steps)
         out[6] = output_of(arrays["learn"], "learn", BOOL, steps)
         out[7] = output_of(arrays["indices"], "indices", INT64, (size,))
+        masks = (size, self.steps + self.storage.final_masks, self.storage.num_masked)
+        out[8] = output_of(arrays["action_masks"], "action_masks", BOOL, masks) if self.storage.num_masked else NULL
         for i, name in enumerate(self.storage.extra):
             extra[i] = output_of(arrays[name], name, dtype[name].base, (*steps, *dtype[name].shape))
         check_here(self.rings)
@@ -345,6 +349,7 @@ cdef class Sequences(Uniform):
         cdef int64_t before = min(self.burn_in, <int64_t>rings.ages[base + slot]), first, count, t, at, j
         cdef int64_t step = i * self.steps, size = rings.obs.size * rings.stack, limit
         cdef char* obs = out[0] + i * (self.steps + 1) * size
+        cdef char* masks = out[8] + i * (self.steps + rings.final_masks) * rings.mask.size
         cdef const char* row
         (<int64_t*>out[7])[i] = (position // rings.ring_size) << rings.slot_bits | self.slot[i]
         while before > 0:
@@ -366,13 +371,20 @@ cdef class Sequences(Uniform):
             memcpy(out[2] + t * sizeof(float), row + rings.reward.at, sizeof(float))
             out[3][t], out[4][t] = flag(row, rings.terminated), flag(row, rings.truncated)
             out[5][t], out[6][t] = 1, count >= before
+            if rings.mask.size:
+                memcpy(masks + count * rings.mask.size, row + rings.mask.at, rings.mask.size)
             for j in range(rings.extras):
                 memcpy(extra[j] + t * rings.extra[j].size, row + rings.extra[j].at, rings.extra[j].size)
             count += 1
             if out[3][t] or out[4][t]:
                 break
-        _stack(rings, base, (first + count) % rings.ring_size, obs + count * size)
+        at = (first + count) % rings.ring_size
+        _stack(rings, base, at, obs + count * size)
         limit = self.steps - count
+        if rings.final_masks:
+            memcpy(masks + count * rings.mask.size, row_at(rings, base + at) + rings.mask.at, rings.mask.size)
+        if rings.mask.size:
+            memset(masks + (count + rings.final_masks) * rings.mask.size, 0, limit * rings.mask.size)
         memset(obs + (count + 1) * size, 0, limit * size)
         memset(out[1] + (step + count) * rings.action.size, 0, limit * rings.action.size)
         memset(out[2] + (step + count) * sizeof(float), 0, limit * sizeof(float))
@@ -516,6 +528,8 @@ cdef void _gather(
         memcpy(batch.action + i * rings.action.size, row + rings.action.at, rings.action.size)
         for j in range(rings.extras):
             memcpy(batch.extra[j] + i * rings.extra[j].size, row + rings.extra[j].at, rings.extra[j].size)
+        if batch.mask != NULL:
+            memcpy(batch.mask + i * rings.mask.size, row + rings.mask.at, rings.mask.size)
         total, discount, steps = 0, 1, 0
         while True:
             memcpy(&reward, row + rings.reward.at, sizeof(float))
@@ -536,6 +550,8 @@ cdef void _gather(
         batch.terminated[i], batch.truncated[i] = flag(row, rings.terminated), flag(row, rings.truncated)
         batch.discount[i] = 0 if batch.terminated[i] else <float>discount
         _stack(rings, base, next_slot, batch.next_obs + i * size)
+        if batch.next_mask != NULL:
+            memcpy(batch.next_mask + i * rings.mask.size, next_row + rings.mask.at, rings.mask.size)
 
 
 cdef inline void _stack(const Rings* rings, int64_t base, int64_t slot, char* out) noexcept nogil:
@@ -591,6 +607,9 @@ cdef _point(Batch* batch, const Rings* rings, dict arrays, storage, Py_ssize_t s
     batch.truncated = <uint8_t*>output_of(arrays["truncated"], "truncated", BOOL, (size,))
     batch.index = <int64_t*>output_of(arrays["indices"], "indices", INT64, (size,))
     batch.weight = <float*>output_of(arrays["weights"], "weights", FLOAT32, (size,))
+    masks = (size, storage.num_masked)
+    batch.mask = output_of(arrays["masks"], "masks", BOOL, masks) if storage.num_masked else NULL
+    batch.next_mask = output_of(arrays["next_masks"], "next_masks", BOOL, masks) if storage.final_masks else NULL
     for i, name in enumerate(storage.extra):
         batch.extra[i] = output_of(arrays[name], name, dtype[name].base, (size, *dtype[name].shape))
 

@@ -623,16 +623,28 @@ class TestConfig:
     def test_values_only_allowed_actions(self):
         values = torch.tensor([[1.0, 3.0, 2.0]] * 3)
         masks = torch.tensor([[True, True, True], [True, False, True], [False, False, False]])
-        # No allowed action means that nothing follows.
-        assert bootstrap(values, None, masks).tolist() == [3, 2, 0]
-        assert bootstrap(values, -values, masks).tolist() == [1, 1, 0]
+        # After a termination nothing need be allowed.
+        rewards, discounts = torch.full((3,), 7.0), torch.tensor([1.0, 1.0, 0.0])
+
+        def targets(*estimates):
+            return td_targets(rewards, discounts, bootstrap(*estimates, masks)).tolist()
+
+        assert targets(values, None) == [10, 9, 7]
+        assert targets(values, -values) == [8, 8, 7]
         quantiles = torch.stack([values - 1, values + 1], -1)
-        assert bootstrap(quantiles, None, masks).tolist() == [[2, 4], [1, 3], [0, 0]]
-        dqn, wide = learner(action_masks=True), batch_of()
-        all_allowed = torch.ones(8, 3)
-        masked = {name: torch.cat([getattr(wide, name), all_allowed], 1) for name in ("obs", "next_obs")}
-        plain = learner()
-        assert torch.equal(dqn.update(batch_of(**masked), WATCH), plain.update(wide, WATCH))
+        assert targets(quantiles, None) == [[9, 11], [8, 10], [7, 7]]
+
+    @pytest.mark.parametrize("options", [{}, {"double": True}, {"quantiles": 3}], ids=str)
+    def test_all_allowed_is_as_without_masks_and_after_a_termination_masks_do_not_count(self, options):
+        plain = batch_of()
+        all_allowed = torch.ones(8, 3, dtype=torch.bool)
+        masks = all_allowed & (plain.discounts > 0)[:, None]
+        assert masks.any() and not masks.all()
+        errors = [
+            learner(action_masks=True, **options).update(batch, WATCH)
+            for batch in (plain, *(batch_of(masks=all_allowed, next_masks=m) for m in (all_allowed, masks)))
+        ]
+        assert torch.equal(errors[0], errors[1]) and torch.equal(errors[0], errors[2])
 
     @pytest.mark.parametrize(
         "space",

@@ -74,7 +74,8 @@ def recorded(actions: Any, rng: np.random.Generator, count: int = 64) -> SimpleN
         "next_obs": obs,
         "discounts": np.zeros(count, np.float32),
     }
-    return SimpleNamespace(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return SimpleNamespace(**tensors, masks=None, next_masks=None)
 
 
 @pytest.mark.parametrize("beta", [0.0, 10.0])

@@ -48,9 +48,7 @@ def batch_of(
     def rows() -> np.ndarray:
         if obs.dtype == np.uint8:
             return rng.integers(0, 256, (count, *obs.shape), np.uint8)
-        own = rng.normal(size=(count, *obs.shape)).astype(np.float32)
-        allowed = (rng.random((count, masks)) < 0.6).astype(np.float32)
-        return np.concatenate([own, allowed], 1)
+        return rng.normal(size=(count, *obs.shape)).astype(np.float32)
 
     drawn = (
         rng.integers(0, actions.n, count)
@@ -64,7 +62,22 @@ def batch_of(
         "next_obs": rows(),
         "discounts": np.where(rng.random(count) < 1 / 3, 0, 0.9).astype(np.float32),
     }
-    return SimpleNamespace(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+    allowed = {"masks": None, "next_masks": None}
+    if masks:
+        arrays |= {name: rng.random((count, masks)) < 0.6 for name in allowed}
+        for each in (arrays["masks"], arrays["next_masks"]):
+            each[:, 0] |= ~each.any(1)
+    return SimpleNamespace(**(allowed | {name: torch.from_numpy(array) for name, array in arrays.items()}))
+
+
+@pytest.mark.parametrize("entropy_backup", [True, False])
+def test_after_a_termination_masks_do_not_count(entropy_backup: bool) -> None:
+    config = {"action_masks": True, "entropy_backup": entropy_backup}
+    first, second = batch_of(OBS, Discrete(4), masks=4), batch_of(OBS, Discrete(4), masks=4)
+    second.next_masks &= (second.discounts > 0)[:, None]
+    assert not torch.equal(first.next_masks, second.next_masks)
+    errors = [learner(OBS, Discrete(4), **config).update(batch, WATCH) for batch in (first, second)]
+    assert torch.equal(*errors)
 
 
 def actor_of(algorithm: Any) -> Any:
@@ -361,7 +374,13 @@ def test_truncated_episodes_are_bootstrapped(actions: Any, terminated: bool) -> 
         )
         sac.update(
             SimpleNamespace(
-                obs=obs, actions=drawn, rewards=torch.ones(10), next_obs=after, discounts=discounts
+                obs=obs,
+                actions=drawn,
+                rewards=torch.ones(10),
+                next_obs=after,
+                discounts=discounts,
+                masks=None,
+                next_masks=None,
             ),
             WATCH,
         )

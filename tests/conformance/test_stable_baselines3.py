@@ -233,7 +233,8 @@ def minibatches(actions: gymnasium.Space[Any], size: int, count: int) -> list[Si
             "discounts": np.where(rng.random(size) < 0.25, 0, 0.9).astype(np.float32),
             "weights": np.ones(size, np.float32),
         }
-        return SimpleNamespace(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return SimpleNamespace(**tensors, masks=None, next_masks=None)
 
     return [batch() for _ in range(count)]
 

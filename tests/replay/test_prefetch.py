@@ -191,20 +191,22 @@ def test_forgotten_prefetchers_are_freed():
 
 def filled_replay(steps=500):
     """Observations count up, so that a transition says which one it is."""
-    replay = Replay(400, (1,), np.float32)
+    replay = Replay(400, (1,), np.float32, num_masked=3, final_masks=True)
     for i in range(steps):
         add(replay, i)
     return replay
 
 
 def add(replay, i):
-    replay.add(np.float32([i]), i % 3, i, np.float32([i + 1]), i % 17 == 16, False)
+    masks = {"mask": np.arange(3) != i % 3, "next_mask": np.arange(3) != (i + 1) % 3}
+    replay.add(np.float32([i]), i % 3, i, np.float32([i + 1]), i % 17 == 16, False, **masks)
 
 
 @pytest.mark.parametrize("kind", [UniformSampler, PrioritizedSampler])
 def test_of_a_replay_the_batches_are_the_same(kind):
     plain, ahead_of = (kind(filled_replay(), 32, n_step=3, seed=5) for _ in range(2))
     names = ("obs", "actions", "rewards", "next_obs", "discounts", "indices", "weights", "terminated")
+    names += ("masks", "next_masks")
     with Prefetcher(ahead_of) as ahead:
         for _ in range(50):
             ours = ahead.sample()

@@ -1,5 +1,6 @@
 """The storage of fastrl.replay: against lists of episodes, files, threads, queues."""
 
+import itertools
 import json
 import threading
 import zlib
@@ -9,10 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay_model import EXTRA, OBS_SHAPE, Model, Writer, all_of, contents, rows_of
+from replay_model import EXTRA, MASKS, OBS_SHAPE, Model, Writer, all_of, contents, rows_of
 
 from fastrl.queue import Queue
-from fastrl.replay import PrioritizedSampler, Replay, ReplayError, UniformSampler
+from fastrl.replay import MixedSampler, PrioritizedSampler, Replay, ReplayError, UniformSampler
+from fastrl.replay.prefetch import Prefetcher
 
 flags = st.tuples(
     st.sampled_from([False, False, False, True]),
@@ -30,11 +32,10 @@ operations = st.lists(
 )
 
 
-def make(capacity, num_envs=1, stack=1, pad="zero", dtype=np.uint8, **options):
-    replay = Replay(
-        capacity, OBS_SHAPE, dtype, num_envs=num_envs, stack=stack, pad=pad, extra=EXTRA, **options
-    )
-    return replay, Model(num_envs, replay.rows_per_env, stack, pad)
+def make(capacity, num_envs=1, stack=1, pad="zero", dtype=np.uint8, masks="none", **options):
+    options |= {"stack": stack, "pad": pad, **MASKS[masks]}
+    replay = Replay(capacity, OBS_SHAPE, dtype, num_envs=num_envs, extra=EXTRA, **options)
+    return replay, Model(num_envs, replay.rows_per_env, stack, pad, **MASKS[masks])
 
 
 def everything(replay, n_step=1, gamma=0.99):
@@ -60,9 +61,10 @@ def check(replay, model, n_step=1, gamma=0.99):
     st.sampled_from([1, 3]),
     st.sampled_from(["zero", "repeat"]),
     st.integers(1, 4),
+    st.sampled_from(list(MASKS)),
 )
-def test_matches_the_model_of_lists_of_episodes(operations, capacity, num_envs, stack, pad, n_step):
-    replay, model = make(capacity, num_envs, stack, pad)
+def test_matches_the_model_of_lists_of_episodes(operations, capacity, num_envs, stack, pad, n_step, masks):
+    replay, model = make(capacity, num_envs, stack, pad, masks=masks)
     writer = Writer(replay, model)
     for operation in operations:
         writer.do(operation)
@@ -70,9 +72,37 @@ def test_matches_the_model_of_lists_of_episodes(operations, capacity, num_envs, 
         assert replay.lost == model.lost
 
 
+@settings(max_examples=80, deadline=None)
+@given(operations, st.integers(1, 4), st.sampled_from(list(MASKS)))
+def test_mixed_batches_drawn_ahead_have_transitions_of_each_model(operations, n_step, masks):
+    parts, models = [], []
+    for kind, number in ((UniformSampler, 0), (PrioritizedSampler, 1000)):
+        replay, model = make(12, 3, masks=masks)
+        writer = Writer(replay, model)
+        writer.count = number
+        for operation in operations:
+            writer.do(operation)
+        if len(replay) == 0:
+            return
+        parts.append(kind(replay, 16, n_step=n_step, gamma=0.9))
+        models.append(model)
+    with Prefetcher(MixedSampler(*parts)) as ahead:
+        rows = rows_of(ahead.sample())
+    for own, model in ((rows[:16], models[0]), (rows[16:], models[1])):
+        assert set(own) <= set(model.transitions(n_step, 0.9))
+
+
+def test_replays_with_other_masks_do_not_mix():
+    samplers = {name: UniformSampler(make(5, masks=name)[0], 2) for name in MASKS}
+    for first, second in itertools.permutations(MASKS, 2):
+        with pytest.raises(ValueError, match="both replays must have the same rows"):
+            MixedSampler(samplers[first], samplers[second])
+
+
+@pytest.mark.parametrize("masks", ["none", "final"])
 @pytest.mark.parametrize("stack", [1, 4])
-def test_long_streams_through_many_turns_of_the_ring(stack):
-    replay, model = make(50, 3, stack, "repeat", np.float32)
+def test_long_streams_through_many_turns_of_the_ring(stack, masks):
+    replay, model = make(50, 3, stack, "repeat", np.float32, masks)
     writer = Writer(replay, model)
     generator = np.random.default_rng(5)
     for turn in range(300):
@@ -244,11 +274,16 @@ def test_each_frame_is_stored_once():
     assert replay.nbytes / 1000 <= 7500
 
 
+def test_a_mask_takes_a_byte_for_each_action():
+    sizes = [Replay(1000, (3,), num_masked=masked).dtype.itemsize for masked in (0, 80)]
+    assert sizes[1] - sizes[0] <= 80
+
+
 # Files.
 
 
-def written(path=None, stack=1):
-    replay, model = make(20, 2, stack, "repeat", path=path)
+def written(path=None, stack=1, masks="none"):
+    replay, model = make(20, 2, stack, "repeat", masks=masks, path=path)
     writer = Writer(replay, model)
     for i in range(30):
         writer.add([0, 1, 1], [(i % 7 == 6, False, False), (False, i % 5 == 4, False)], True)
@@ -256,11 +291,11 @@ def written(path=None, stack=1):
     return replay, model, writer
 
 
-@pytest.mark.parametrize("stack", [1, 3])
+@pytest.mark.parametrize(("stack", "masks"), [(1, "final"), (3, "none"), (1, "acted")])
 @pytest.mark.parametrize("how", ["load", "open"])
 @pytest.mark.parametrize("sampler", [UniformSampler, PrioritizedSampler])
-def test_a_loaded_replay_continues_exactly(tmp_path, stack, how, sampler):
-    replay, model, writer = written(stack=stack)
+def test_a_loaded_replay_continues_exactly(tmp_path, stack, masks, how, sampler):
+    replay, model, writer = written(stack=stack, masks=masks)
     first = sampler(replay, 8, n_step=3, seed=4)
     for _ in range(5):
         batch = first.sample()
@@ -270,6 +305,7 @@ def test_a_loaded_replay_continues_exactly(tmp_path, stack, how, sampler):
     again = getattr(Replay, how)(tmp_path / "saved")
     second = sampler(again, 8, n_step=3, seed=0)
     second.load_state_dict(first.state_dict())
+    assert (again.num_masked, again.final_masks) == (replay.num_masked, replay.final_masks)
     check(again, model, 3)
     for _ in range(20):
         writer.replay = replay
@@ -365,6 +401,7 @@ def test_damaged_descriptions_are_refused(tmp_path):
         {**description, "stack": 0},
         {**description, "stack": 400},
         {**description, "pad": 3},
+        {**description, "final_masks": True},
         {**description, "dtype": None},
         {**description, "dtype": {**description["dtype"], "names": ["a"]}},
         {**description, "dtype": {**description["dtype"], "itemsize": 1}},
@@ -383,6 +420,9 @@ def test_damaged_descriptions_are_refused(tmp_path):
         formats = [*description["dtype"]["formats"]]
         formats[index] = {**formats[index], "base": kind} if isinstance(formats[index], dict) else kind
         changes.append({**description, "dtype": {**description["dtype"], "formats": formats}})
+    # A field of masks that are no vectors of bools.
+    names = [*description["dtype"]["names"][:-1], "mask"]
+    changes.append({**description, "dtype": {**description["dtype"], "names": names}})
     for change in changes:
         file.write_text(change if isinstance(change, str) else json.dumps(change))
         for how in (Replay.load, Replay.open):

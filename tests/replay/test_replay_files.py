@@ -20,13 +20,15 @@ NAMES = ["rows", "rings", "ages", "starts"]
 
 def step(replay, number, env=0):
     obs, later = np.full((2, 3), [[number], [number + 1]], np.uint8)
-    replay.add(obs, number, float(number), later, number % 5 == 4, False, env=env)
+    masks = {"mask": np.arange(2) <= number % 2, "next_mask": np.arange(2) > number % 2}
+    masks = masks if replay.num_masked else {}
+    replay.add(obs, number, float(number), later, number % 5 == 4, False, env=env, **masks)
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """A folder of one, and what is in it."""
-    replay = Replay(12, (3,), np.uint8, num_envs=2, stack=2)
+    replay = Replay(12, (3,), np.uint8, num_envs=2, stack=2, num_masked=2, final_masks=True)
     for number in range(17):
         step(replay, number, number % 2)
     folder = tmp_path_factory.mktemp("replay") / "saved"

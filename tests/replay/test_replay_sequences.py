@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay_model import Writer
+from replay_model import MASKS, Writer
 from test_replay import make, operations
 
 from fastrl.replay import HindsightSampler, Replay, SequenceSampler
@@ -33,9 +33,12 @@ def expected_sequence(model, env, episode, i, length, burn_in):
     st.sampled_from(["zero", "repeat"]),
     st.integers(1, 4),
     st.integers(0, 3),
+    st.sampled_from(list(MASKS)),
 )
-def test_sequences_are_those_of_lists_of_episodes(ops, capacity, num_envs, stack, pad, length, burn_in):
-    replay, model = make(capacity, num_envs, stack, pad)
+def test_sequences_are_those_of_lists_of_episodes(
+    ops, capacity, num_envs, stack, pad, length, burn_in, masks
+):
+    replay, model = make(capacity, num_envs, stack, pad, masks=masks)
     writer = Writer(replay, model)
     for operation in ops:
         writer.do(operation)
@@ -51,6 +54,7 @@ def test_sequences_are_those_of_lists_of_episodes(ops, capacity, num_envs, stack
         obs = [model.stacked(episode, first + t) for t in range(count + 1)]
         steps = episode.steps[first : first + count]
         learn = [t >= before for t in range(count)]
+        allowed = episode.masks[first : first + count + model.final_masks] if model.num_masked else []
         expected.append(
             (
                 count,
@@ -60,10 +64,14 @@ def test_sequences_are_those_of_lists_of_episodes(ops, capacity, num_envs, stack
                     for step in steps
                 ],
                 learn,
+                [mask.tolist() for mask in allowed],
             )
         )
+    assert (batch.action_masks is None) == (masks == "none")
     for i in range(len(replay)):
         count = int(batch.mask[i].sum())
+        allowed = [] if batch.action_masks is None else batch.action_masks[i].tolist()
+        assert not np.any(allowed[count + model.final_masks :])
         assert batch.mask[i, :count].all()
         assert not batch.learn[i, count:].any()
         assert not batch.obs[i, count + 1 :].any()
@@ -78,6 +86,7 @@ def test_sequences_are_those_of_lists_of_episodes(ops, capacity, num_envs, stack
                 batch.obs[i, : count + 1].numpy().tobytes(),
                 list(zip(*(column[i, :count].tolist() for column in columns), strict=True)),
                 batch.learn[i, :count].tolist(),
+                allowed[: count + model.final_masks],
             )
         )
     assert sorted(found) == sorted(expected)
@@ -146,16 +155,22 @@ def goals(replay, strategy, ratio=1.0, size=400, **options):
 
 
 @settings(max_examples=150, deadline=None)
-@given(operations, st.integers(1, 14), st.integers(1, 3), st.sampled_from(["future", "final", "episode"]))
-def test_goals_are_those_of_lists_of_episodes(ops, capacity, num_envs, strategy):
-    replay, model = make(capacity, num_envs, dtype=np.float32)
+@given(
+    operations,
+    st.integers(1, 14),
+    st.integers(1, 3),
+    st.sampled_from(["future", "final", "episode"]),
+    st.sampled_from(list(MASKS)),
+)
+def test_goals_are_those_of_lists_of_episodes(ops, capacity, num_envs, strategy, masks):
+    replay, model = make(capacity, num_envs, dtype=np.float32, masks=masks)
     writer = Writer(replay, model)
     sampler = goals(replay, strategy)
     for operation in ops:
         writer.do(operation)
         if len(replay) == 0:
             continue
-        possible = {}
+        possible, allowed = {}, {}
         for env, episode, i in model.starts():
             left = max(0, model.rings[env].head - model.rows_per_env - episode.start)
             after = {
@@ -165,14 +180,18 @@ def test_goals_are_those_of_lists_of_episodes(ops, capacity, num_envs, strategy)
             }[strategy]
             key = episode.obs[i][:2].tobytes(), episode.obs[i + 1][:2].tobytes()
             possible[key] = {float(obs[1]) for obs in after}
+            allowed[key] = [episode.masks[j].tolist() for j in (i, i + 1) if model.has_mask(j - i)]
         batch = sampler.sample()
         found = {}
-        for obs, after, reward in zip(
-            batch.obs.numpy(), batch.next_obs.numpy(), batch.rewards.tolist(), strict=True
+        masked = [column for column in (batch.masks, batch.next_masks) if column is not None]
+        for i, (obs, after, reward) in enumerate(
+            zip(batch.obs.numpy(), batch.next_obs.numpy(), batch.rewards.tolist(), strict=True)
         ):
             assert obs[2] == after[2]
             assert reward == (after[1] == after[2])
-            found.setdefault((obs[:2].tobytes(), after[:2].tobytes()), set()).add(float(obs[2]))
+            key = obs[:2].tobytes(), after[:2].tobytes()
+            assert [column[i].tolist() for column in masked] == allowed[key]
+            found.setdefault(key, set()).add(float(obs[2]))
         for key, reached in found.items():
             assert reached <= possible[key]
         if len(replay) == 1:
@@ -238,6 +257,24 @@ def test_terminated_may_follow_the_goal():
     batch = sampler.sample()
     assert torch.equal(batch.terminated, batch.rewards == 1)
     assert torch.equal(batch.discounts, torch.where(batch.terminated, 0.0, float(np.float32(0.9))))
+
+
+def test_where_nothing_is_allowed_nothing_follows_whatever_the_goal():
+    replay, obs = Replay(10, (3,), num_masked=2, final_masks=True), np.eye(3, dtype=np.float32)
+    for after, allowed in ((obs[1], True), (obs[2], False)):
+        replay.add(
+            obs[0],
+            int(allowed),
+            0.0,
+            after,
+            True,
+            False,
+            mask=np.ones(2, bool),
+            next_mask=np.array([False, allowed]),
+        )
+    batch = goals(replay, "final", gamma=0.9, terminated_fn=lambda a, b: (a != b).all(1)).sample()
+    assert not batch.terminated.any()
+    assert torch.equal(batch.discounts, torch.where(batch.actions == 1, float(np.float32(0.9)), 0.0))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from replay_model import EXTRA, all_of, contents
+from replay_model import EXTRA, MASKS, all_of, contents
 
 from fastrl.replay import Replay
 
@@ -89,6 +89,29 @@ def test_a_bad_step_of_add_changes_nothing(name, value, error):
     assert contents(replay) == before
 
 
+@pytest.mark.parametrize("masks", ["none", "acted", "final"])
+def test_masks_are_given_exactly_where_a_replay_has_them(masks):
+    replay = Replay(10, (3,), num_envs=2, **MASKS[masks])
+    given = {"none": (), "acted": ("mask",), "final": ("mask", "next_mask")}[masks]
+    row, rows = (
+        {name: np.ones(5, bool) for name in given},
+        {f"{name}s": np.ones((2, 5), bool) for name in given},
+    )
+    step = {"obs": np.ones(3, np.float32), "action": 1, "reward": 1.0, "next_obs": np.zeros(3, np.float32)}
+    step |= {"terminated": False, "truncated": False}
+    replay.add(**step, **row)
+    replay.add_many(**good(replay), **rows)
+    before = contents(replay)
+    for name in ("mask", "next_mask"):
+        for value in (np.ones(4, bool), np.ones(5, np.uint8), None if name in given else np.ones(5, bool)):
+            with pytest.raises((TypeError, ValueError), match="mask"):
+                replay.add(**{**step, **row, name: value})
+            values = None if value is None else np.stack([value] * 2)
+            with pytest.raises((TypeError, ValueError), match="masks"):
+                replay.add_many(**{**good(replay), **rows, f"{name}s": values})
+    assert contents(replay) == before
+
+
 def test_actions_that_do_not_fit_are_refused():
     replay = Replay(10, (1,), action_dtype=np.int8)
     obs = np.zeros(1, np.float32)
@@ -152,6 +175,10 @@ def test_read_only_input_is_welcome():
         ({"action_dtype": ">i8"}, TypeError),
         ({"extra": {"obs": (np.float32, ())}}, ValueError),
         ({"extra": {"weights": (np.float32, ())}}, ValueError),
+        ({"extra": {"mask": (np.bool_, (3,))}}, ValueError),
+        ({"num_masked": -1}, ValueError),
+        ({"num_masked": 1.5}, TypeError),
+        ({"final_masks": True}, ValueError),
         ({"extra": {f"x{i}": (np.float32, ()) for i in range(17)}}, ValueError),
     ],
 )

@@ -51,11 +51,12 @@ def batch_of(space=VECTORS, count=8, seed=0, **fields):
         "weights": rng.random(count).astype(np.float32),
     }
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    return SimpleNamespace(**(tensors | fields))
+    return SimpleNamespace(**({"masks": None, "next_masks": None} | tensors | fields))
 
 
 def part(batch, rows):
-    return SimpleNamespace(**{name: tensor[rows] for name, tensor in vars(batch).items()})
+    tensors = {name: None if tensor is None else tensor[rows] for name, tensor in vars(batch).items()}
+    return SimpleNamespace(**tensors)
 
 
 def flatten(state, prefix=""):

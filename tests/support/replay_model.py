@@ -11,6 +11,8 @@ from fastrl.replay import UniformSampler
 
 OBS_SHAPE = (3,)
 EXTRA = {"extra": (np.float64, ())}
+# Arguments of a replay without masks, with those of observations that are acted on, and with those of last ones, too.
+MASKS = {"none": {}, "acted": {"num_masked": 5}, "final": {"num_masked": 5, "final_masks": True}}
 
 
 def contents(replay):
@@ -22,10 +24,12 @@ def contents(replay):
 
 @dataclass
 class Episode:
-    """``obs`` has one more entry than ``steps``, or as many while the newest step has no next observation."""
+    """``obs`` has one more entry than ``steps``, or as many while the newest step has no next observation; so has
+    ``masks``, whose entries may be None."""
 
     start: int  # rows written for this environment before
     obs: list
+    masks: list
     steps: list  # (action, reward, terminated, truncated, extra)
 
 
@@ -42,31 +46,35 @@ class Ring:
 
 
 class Model:
-    def __init__(self, num_envs, rows_per_env, stack=1, pad="zero"):
+    def __init__(self, num_envs, rows_per_env, stack=1, pad="zero", num_masked=0, final_masks=False):
         self.rings = [Ring() for _ in range(num_envs)]
+        self.num_masked, self.final_masks = num_masked, final_masks
         self.rows_per_env, self.stack, self.pad = rows_per_env, stack, pad
         self.lost = 0
 
-    def add(self, obs, action, reward, next_obs, terminated, truncated, env, extra):
+    def add(
+        self, obs, action, reward, next_obs, terminated, truncated, env, extra, mask=None, next_mask=None
+    ):
         ring = self.rings[env]
-        self._place(ring, obs)
+        self._place(ring, obs, mask)
         episode = ring.episodes[-1]
         episode.steps.append((action, reward, terminated, truncated, extra))
-        episode.obs.append(next_obs)
+        self._follow(ring, next_obs, next_mask)
         ring.state = "closed" if terminated or truncated else "provisional"
 
     def append(self, record):
-        ring = self.rings[record["env"]]
+        ring, obs = self.rings[record["env"]], record["obs"].copy()
+        mask = record["mask"].copy() if "mask" in record.dtype.names else None
         if record["end"]:
             if ring.state == "pending":
-                ring.episodes[-1].obs.append(record["obs"].copy())
+                self._follow(ring, obs, mask)
             ring.state = "closed"
             return
         ended = ring.state == "pending" and (ring.episodes[-1].steps[-1][2] or ring.episodes[-1].steps[-1][3])
         if ring.state == "pending" and not ended:
-            ring.episodes[-1].obs.append(record["obs"].copy())
+            self._follow(ring, obs, mask)
         else:
-            self._place(ring, record["obs"].copy())
+            self._place(ring, obs, mask)
         step = (
             record["action"],
             record["reward"],
@@ -87,11 +95,16 @@ class Model:
             ring.episodes[-1].steps.pop()
             self.lost += 1
 
-    def _place(self, ring, obs):
+    def _follow(self, ring, obs, mask):
+        ring.episodes[-1].obs.append(obs)
+        ring.episodes[-1].masks.append(mask)
+
+    def _place(self, ring, obs, mask):
         self._lose(ring)
         if ring.state == "provisional" and ring.episodes[-1].obs[-1].tobytes() == obs.tobytes():
+            ring.episodes[-1].masks[-1] = mask
             return
-        ring.episodes.append(Episode(ring.head, [obs], []))
+        ring.episodes.append(Episode(ring.head, [obs], [mask], []))
 
     def starts(self):
         """(env, episode, step) of all steps that can be sampled: their frames and next observation are stored."""
@@ -111,7 +124,8 @@ class Model:
         return np.stack([episode.obs[j] if j >= 0 else before for j in range(i - self.stack + 1, i + 1)])
 
     def transition(self, episode, i, n_step, gamma):
-        """A transition of a batch: obs, action, reward, next_obs, discount, terminated, truncated, extra."""
+        """A transition of a batch: obs, action, reward, next_obs, discount, terminated, truncated, extra, and the masks
+        that there are."""
         total, discount, k = 0.0, 1.0, 0
         while True:
             _, reward, terminated, truncated, _ = episode.steps[i + k]
@@ -129,7 +143,12 @@ class Model:
             bool(terminated),
             bool(truncated),
             float(episode.steps[i][4]),
+            *(episode.masks[j].tobytes() for j in (i, i + k) if self.has_mask(j - i)),
         )
+
+    def has_mask(self, later):
+        """True if transitions have masks of observations so many steps later."""
+        return self.num_masked > 0 and (later == 0 or self.final_masks)
 
     def transitions(self, n_step=1, gamma=0.99):
         return [self.transition(episode, i, n_step, gamma) for _, episode, i in self.starts()]
@@ -139,6 +158,7 @@ def rows_of(batch):
     """A batch as a list of transitions such as `Model.transition` returns."""
     columns = (batch.obs, batch.actions, batch.rewards, batch.next_obs, batch.discounts)
     obs, actions, rewards, next_obs, discounts = (column.numpy() for column in columns)
+    masks = [column.numpy() for column in (batch.masks, batch.next_masks) if column is not None]
     return [
         (
             obs[i].tobytes(),
@@ -149,6 +169,7 @@ def rows_of(batch):
             bool(batch.terminated[i]),
             bool(batch.truncated[i]),
             float(batch.extra["extra"][i]),
+            *(column[i].tobytes() for column in masks),
         )
         for i in range(len(actions))
     ]
@@ -169,6 +190,13 @@ class Writer:
         shape = self.replay.dtype["obs"].shape
         return (np.arange(np.prod(shape)).reshape(shape) + self.count * 7).astype(dtype)
 
+    def masks(self, *names):
+        """New masks, by the names of arguments: of an observation, and of the one that follows it."""
+        replay, count = self.replay, self.count
+        drawn = np.random.default_rng(count).random((2, replay.num_masked)) < 0.5
+        there = (replay.num_masked > 0, replay.final_masks)
+        return {name: mask for name, mask, is_there in zip(names, drawn, there, strict=True) if is_there}
+
     def step(self, env, follows):
         """A new step: obs, action, reward, next_obs, extra."""
         obs = self.now[env] if follows and self.now[env] is not None else self.new_obs()
@@ -184,15 +212,19 @@ class Writer:
     def add(self, envs, flags, follows):
         for env, (terminated, truncated, _) in zip(envs, cycle(flags), strict=False):
             obs, action, reward, next_obs, extra = self.step(env, follows)
-            self.replay.add(obs, action, float(reward), next_obs, terminated, truncated, env, extra=extra)
-            self.model.add(obs, action, reward, next_obs, terminated, truncated, env, extra)
+            masks = self.masks("mask", "next_mask")
+            self.replay.add(
+                obs, action, float(reward), next_obs, terminated, truncated, env, extra=extra, **masks
+            )
+            self.model.add(obs, action, reward, next_obs, terminated, truncated, env, extra, **masks)
             self.now[env] = None if terminated or truncated else next_obs
 
     def add_many(self, envs, flags, follows):
-        rows = []
+        rows, masks = [], []
         for env, (terminated, truncated, _) in zip(envs, cycle(flags), strict=False):
             obs, action, reward, next_obs, extra = self.step(env, follows)
             rows.append((obs, action, reward, next_obs, terminated, truncated, env, extra))
+            masks.append(self.masks("mask", "next_mask"))
             self.now[env] = None if terminated or truncated else next_obs
         columns = list(zip(*rows, strict=True))
         self.replay.add_many(
@@ -204,9 +236,10 @@ class Writer:
             np.array(columns[5], bool),
             np.array(columns[6], np.int64),
             extra=np.array(columns[7]),
+            **{f"{name}s": np.stack([each[name] for each in masks]) for name in masks[0]},
         )
-        for row in rows:
-            self.model.add(*row)
+        for row, mask in zip(rows, masks, strict=True):
+            self.model.add(*row, **mask)
 
     def append(self, envs, flags, follows):
         records = np.zeros(len(envs), self.replay.dtype)
@@ -215,6 +248,8 @@ class Writer:
             record["env"], record["obs"], record["end"] = env, obs, end
             record["action"], record["reward"], record["extra"] = action, reward, extra
             record["terminated"], record["truncated"] = terminated, truncated
+            if self.replay.num_masked:
+                record["mask"] = self.masks("mask", "")["mask"]
             self.now[env] = next_obs
         records.flags.writeable = False
         self.replay.append(records)

@@ -68,6 +68,13 @@ class Reach(gymnasium.Env[Any, Any]):
         return self.obs(), -float(np.linalg.norm(self.at - self.goal)), False, self.steps == 6, {}
 
 
+class MaskedBits(BitFlipEnv):
+    """Bits of which each but the last one may be flipped only while the next one is 0."""
+
+    def action_masks(self) -> Any:
+        return np.append(self._state[1:] == 0, True)
+
+
 def source_of(trainer: Trainer) -> TransitionSource:
     assert isinstance(trainer.source, TransitionSource)
     return trainer.source
@@ -100,6 +107,29 @@ def test_goals_and_rewards_are_replaced_in_an_exact_share_of_each_minibatch() ->
         assert torch.allclose(batch.discounts, 0.99 * (~batch.terminated).float())
         reached += int(batch.terminated[:6].sum())
     assert reached > 60
+
+
+def test_masks_stay_and_nothing_follows_where_they_are_not_known() -> None:
+    env = ["--env=test_hindsight:MaskedBits", "--env.options", "bits=3", "--replay.hindsight-goals=episode"]
+    trainer = trainer_of("gym", *SMALL, *DQN, *env, "--dqn.action-masks")
+    list(trainer.rows())
+    sampler, unknown = source_of(trainer).minibatches.sampler, 0
+    assert sampler is not None and source_of(trainer).goals is not None
+    source_of(trainer).goals.open()  # type: ignore[union-attr]
+    for _ in range(50):
+        batch = sampler.sample()
+        assert batch.masks is not None and batch.next_masks is not None
+        assert batch.masks.gather(1, batch.actions[:, None]).all()
+        known = batch.next_masks.any(1)
+        for obs, masks, rows in (
+            (batch.obs, batch.masks, known | True),
+            (batch.next_obs, batch.next_masks, known),
+        ):
+            assert torch.equal(masks[rows, :2], obs[rows, 1:3] == 0) and masks[rows, 2].all()
+        # A step that reached its own goal may not reach another one; what would be allowed then is not known.
+        assert torch.equal(batch.discounts > 0, ~batch.terminated & known)
+        unknown += int((~batch.terminated & ~known).sum())
+    assert unknown > 0
 
 
 @pytest.mark.parametrize("algo", [DQN, SAC], ids=["dqn", "sac"])

@@ -127,6 +127,17 @@ def test_without_its_replay_a_run_fills_it_again_and_says_so() -> None:
     )
 
 
+def test_a_saved_replay_with_other_masks_is_refused(tmp_path: Path) -> None:
+    options = ["--collector=sequential", "--replay.save"]
+    first = dqn_of(*options, masks=True)
+    list(islice(first.rows(), 8))
+    first.save_files(tmp_path)
+    with pytest.raises(
+        TrainError, match="replay has other action masks than this run: choose the same action_masks"
+    ):
+        dqn_of(*options).load_files(tmp_path)
+
+
 def test_experience_may_be_collected_while_the_learner_learns() -> None:
     trainer = dqn_of("--collector=executor", "--n-workers=2", "--replay.overlap")
     last = list(trainer.rows())[-1].record()
@@ -226,16 +237,26 @@ def test_episodes_that_are_cut_off_are_bootstrapped_and_those_that_terminate_are
     }
 
 
-def test_rows_have_masks_behind_observations() -> None:
-    replay = Replay(100, (6,), np.float32, num_envs=4, extra={"version": (np.uint32, ())})
-    records = records_of(fragment_of([[1, 0]] * 3, "c-t", masks=True), np.array([3, 1]), replay.dtype)
+@pytest.mark.parametrize("final_masks", [True, False])
+def test_rows_have_masks_beside_observations(final_masks: bool) -> None:
+    extra = {"version": (np.uint32, ())}
+    replay = Replay(100, (2,), np.float32, num_envs=4, num_masked=4, final_masks=final_masks, extra=extra)
+    fragment = fragment_of([[1, 0]] * 3, "c-t", masks=True)
+    if not final_masks:
+        fragment = replace(fragment, final_masks=None)
+    records = records_of(fragment, np.array([3, 1]), replay.dtype)
     assert records["env"].tolist() == [3, 3, 3, 3, 3, 1, 1, 1]
     assert records["end"].tolist() == [False, True, False, False, True, False, False, False]
-    assert records["obs"][3].tolist() == [2, 0, 1, 1, 1, 1]
+    assert (records["obs"][3].tolist(), records["mask"][3].tolist()) == ([2, 0], [True] * 4)
     # The last observation of an episode that was cut off has a mask, that of one that terminated allows nothing.
-    assert records["obs"][1].tolist() == [99, 99, 1, 0, 1, 0]
-    assert records["obs"][4].tolist() == [99, 99, 0, 0, 0, 0]
+    assert records["obs"][[1, 4]].tolist() == [[99, 99]] * 2
+    assert records["mask"][1].tolist() == [final_masks, False, final_masks, False]
+    assert not records["mask"][4].any()
     assert records["version"].tolist() == [3] * 8
+    replay.append(records)
+    batch = make_sampler(ReplaySpec(8, 1, 0.5, None), replay, 0).sample()
+    assert batch.masks is not None and batch.masks.all()
+    assert (batch.next_masks is not None) == final_masks
 
 
 @pytest.mark.parametrize(

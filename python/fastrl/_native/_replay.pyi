@@ -1,7 +1,8 @@
 """Circular storage of experience, compiled (source: ``cython/_replay.pyx``), for `fastrl.replay`.
 
-A row is a structured record with the fields `FIELDS` first, then extra ones. Each environment has a ring of rows; the
-next observation of a step is the observation of the following row. ``cython/_replay_rings.pxd`` has the invariants.
+A row is a structured record with the fields `FIELDS` first, then ``mask`` if there are masks, then extra ones. Each
+environment has a ring of rows; the next observation of a step is the observation of the following row.
+``cython/_replay_rings.pxd`` has the invariants.
 """
 
 from typing import Any, Self
@@ -19,6 +20,7 @@ class Storage:
     rows: [num_envs, R] of the row's dtype, R at least stack + 1.
     rings: int64 [num_envs, 5]; ages: uint8 [num_envs, R]; starts: uint32 [num_envs, R]: its state, initially zeros.
     stack: frames of an observation. repeat: frames before the first of an episode are copies of it, else zeros.
+    final_masks: end rows have masks, too.
 
     TypeError, ValueError: arrays that do not fit, or whose state contradicts itself.
     """
@@ -26,6 +28,8 @@ class Storage:
     dtype: np.dtype[Any]
     num_envs: int
     stack: int
+    num_masked: int
+    final_masks: bool
     extra: tuple[str, ...]
 
     def __new__(
@@ -37,6 +41,7 @@ class Storage:
         *,
         stack: int = 1,
         repeat: bool = False,
+        final_masks: bool = False,
     ) -> Self: ...
     def __len__(self) -> int:
         """Number of transitions that can be sampled."""
@@ -56,12 +61,19 @@ class Storage:
         terminated: bool,
         truncated: bool,
         env: int = 0,
+        *,
+        mask: NDArray[np.bool_] | None = None,
+        next_mask: NDArray[np.bool_] | None = None,
         **extra: Any,
     ) -> None:
         """Adds a step of one environment, which can be sampled at once.
 
         ``next_obs`` is the true last observation where the episode ended. If the next step of this environment has
         another ``obs``, it starts a new sequence of rows.
+
+        ``mask`` and ``next_mask``, bool [num_masked], say which actions are allowed at ``obs`` and at ``next_obs``.
+        They are given if the replay was made with them. After a termination ``next_mask`` may be all False. The
+        ``mask`` of a step that follows takes the place of ``next_mask``.
 
         TypeError, ValueError: a wrong dtype or shape, or memory that is not contiguous. IndexError: no such
         environment. Nothing is changed then.
@@ -76,6 +88,9 @@ class Storage:
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
         envs: NDArray[np.int64] | None = None,
+        *,
+        masks: NDArray[np.bool_] | None = None,
+        next_masks: NDArray[np.bool_] | None = None,
         **extra: NDArray[Any],
     ) -> None:
         """Adds N steps, [N, ...] each, of the environments ``envs`` int64 [N]; None: one step of each, in order.

@@ -2,7 +2,8 @@
 
 The arrays of a batch are a dict, C-contiguous and writeable, B = batch_size: obs, next_obs [B, ...] or
 [B, stack, ...]; actions [B, ...]; rewards, discounts, weights float32 [B]; terminated, truncated bool [B]; indices
-int64 [B]; and the storage's extra fields. Sampling releases the GIL and holds the storage's lock.
+int64 [B]; masks, next_masks bool [B, num_masked], as far as the storage has them; and its extra fields. Sampling
+releases the GIL and holds the storage's lock.
 """
 
 from typing import Any, Self
@@ -79,7 +80,8 @@ class Sequences(Uniform):
     ) -> Self: ...
     def sample(self, arrays: dict[str, NDArray[Any]], replacement: bool) -> None:
         """Fills obs [B, T + 1, ...]; actions, rewards, terminated, truncated, mask, learn and the extra fields
-        [B, T, ...]; indices int64 [B]. Errors as `Uniform.sample`."""
+        [B, T, ...]; indices int64 [B]; action_masks, if there are masks, bool [B, T, num_masked], with those of last
+        observations [B, T + 1, num_masked]. Errors as `Uniform.sample`."""
 
 @disjoint_base
 class Hindsight(Uniform):

@@ -104,8 +104,6 @@ class DQN(OffPolicyAlgorithm):
         self.device = torch.device(problem.device)
         self._obs_rows = problem.obs_rows
         self._sizes = Sizes.of(problem.obs_rows, problem.action_space)
-        # Columns of the masks of actions, which follow the observation's row.
-        self._obs_size = problem.obs_dim if config.action_masks else None
         self.explorer = Explorer(config, self._sizes, problem.seed, problem.device)
         online = self.explorer.network
         if self.ranks.shards:
@@ -196,11 +194,11 @@ class DQN(OffPolicyAlgorithm):
 
     def _learn(self, batch: Transitions) -> Tensor:
         config = self.config
-        actions, rewards, discounts, weights = (
+        actions, rewards, discounts, weights, next_obs = (
             tensor.to(self.device, non_blocking=True)
-            for tensor in (batch.actions, batch.rewards, batch.discounts, batch.weights)
+            for tensor in (batch.actions, batch.rewards, batch.discounts, batch.weights, batch.next_obs)
         )
-        next_obs, masks = self._without_masks(batch.next_obs.to(self.device, non_blocking=True))
+        masks = None if batch.next_masks is None else batch.next_masks.to(self.device, non_blocking=True)
         size = len(actions)
         # With a margin the last ones are demonstrations.
         first_second = size - (batch.num_second if self._margin_coef(self.steps) else 0)
@@ -216,7 +214,7 @@ class DQN(OffPolicyAlgorithm):
                 for number, rows in self.ranks.own_shards(size)
                 if rows.start < rows.stop
             }
-        obs, _ = self._without_masks(batch.obs.to(self.device, non_blocking=True))
+        obs = batch.obs.to(self.device, non_blocking=True)
         self.explorer.network.draw_noise(self.explorer.noise)
         parameters = self.explorer.parameters.grad
         assert parameters is not None
@@ -402,12 +400,6 @@ class DQN(OffPolicyAlgorithm):
             return td_targets(
                 rewards, discounts, bootstrap(self._target_estimates(next_obs), online_values, masks)
             )
-
-    def _without_masks(self, obs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Splits observations of a replay with action masks (see `OffPolicyAlgorithm`) into rows and masks."""
-        if self._obs_size is None:
-            return obs, None
-        return obs[:, : self._obs_size], obs[:, self._obs_size :] != 0
 
     def _estimates(self, obs: Tensor) -> Tensor:
         """`ActionValues.estimates` with gradients."""

@@ -15,15 +15,13 @@ def bootstrap(
         next_estimates: values of all actions by the target network, [B, A], or their quantiles [B, A, N].
         next_online_values: values by the online network [B, A], for double Q-learning; they say which action is
             the best one. None: those of the target network do.
-        masks: bool [B, A], the actions that are allowed then; None: all. Where none is, the value is 0.
+        masks: bool [B, A], the actions that are allowed then; None: all. Where none is, the value is that of some
+            action, and does not count: `td_targets` multiplies it by a discount of 0.
     """
     chooser = mean_values(next_estimates) if next_online_values is None else next_online_values
     if masks is not None:
         chooser = chooser.masked_fill(~masks, -torch.inf)
-    best = of_actions(next_estimates, chooser.argmax(1)).float()
-    if masks is None:
-        return best
-    return best * masks.any(1).view(-1, *(1,) * (best.ndim - 1))
+    return of_actions(next_estimates, chooser.argmax(1)).float()
 
 
 def of_actions(estimates: Tensor, actions: Tensor) -> Tensor:

@@ -103,8 +103,6 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
                 f"{self.name} draws actions between finite bounds, the environment's are {problem.action_space}: give"
                 " its action space finite low and high, or take ppo"
             )
-        # Columns of the masks of actions, which follow the observation's row.
-        self._obs_size = problem.obs_dim if self.action_masks else None
         policy_seed, critics_seed, noise_seed = np.random.SeedSequence(problem.seed).spawn(3)
         obs = problem.obs_rows.state()
         layers = {
@@ -184,20 +182,20 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
 
     @torch.no_grad()
     def _learn(self, batch: Transitions) -> Tensor:
-        actions, rewards, discounts = (
+        actions, rewards, discounts, next_obs, obs = (
             tensor.to(self.device, non_blocking=True)
-            for tensor in (batch.actions, batch.rewards, batch.discounts)
+            for tensor in (batch.actions, batch.rewards, batch.discounts, batch.next_obs, batch.obs)
         )
-        next_obs, next_masks = self._without_masks(batch.next_obs.to(self.device, non_blocking=True))
-        obs, masks = self._without_masks(batch.obs.to(self.device, non_blocking=True))
+        next_obs, obs = next_obs.flatten(1), obs.flatten(1)
+        masks, next_masks = (
+            None if mask is None else mask.to(self.device, non_blocking=True)
+            for mask in (batch.masks, batch.next_masks)
+        )
         draws = self.draw_for_targets(len(rewards))
 
         def targets_of(rows: slice) -> Tensor:
-            masks = None if next_masks is None else next_masks[rows]
-            values = self.next_values(next_obs[rows], masks, draws.of(rows))
-            if masks is not None and self.final_masks:
-                # No allowed action means that nothing follows.
-                values = values * masks.any(1)
+            allowed = None if next_masks is None else next_masks[rows]
+            values = self.next_values(next_obs[rows], allowed, draws.of(rows))
             return torch.addcmul(rewards[rows], discounts[rows], values)
 
         td_errors = self._learn_critics(obs, actions, targets_of)
@@ -219,7 +217,11 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
 
     @abstractmethod
     def next_values(self, next_obs: Tensor, masks: Tensor | None, draws: Draws) -> Tensor:
-        """Values float32 [B] of the observations after the transitions, by the target critics."""
+        """Values float32 [B] of the observations after the transitions, by the target critics.
+
+        Args:
+            masks: bool [B, M], the actions that are allowed then; None: all, or the algorithm has no `final_masks`.
+        """
 
     @abstractmethod
     def learn_policy(
@@ -339,12 +341,6 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         of_features = trace.backpropagate(gradient, inputs=inputs)
         if of_features is not None:
             features.backward(of_features)
-
-    def _without_masks(self, obs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Splits observations of a replay with action masks (see `OffPolicyAlgorithm`) into rows and masks."""
-        if self._obs_size is None:
-            return obs.flatten(1), None
-        return obs[:, : self._obs_size], obs[:, self._obs_size :] != 0
 
     def metrics(self) -> dict[str, float]:
         """Means since the last call, NaN without any. Waits for the GPU.

@@ -285,6 +285,10 @@ class Transitions(Protocol):
     def weights(self) -> Tensor: ...  # float32 [B], importance weights
     @property
     def num_second(self) -> int: ...  # how many are demonstrations, the last ones of the B
+    @property
+    def masks(self) -> Tensor | None: ...  # bool [B, M], actions allowed at obs; None without `action_masks`
+    @property
+    def next_masks(self) -> Tensor | None: ...  # those at next_obs; None without `final_masks`
 
 
 class OffPolicyAlgorithm(Algorithm[Transitions]):
@@ -292,10 +296,10 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
 
     Environment steps are counted where the replay is filled: ``steps`` is for the source of the minibatches to set.
 
-    Transitions of any collector (`fastrl.training.transitions`) have observations as rows; with `action_masks` each is
-    followed by its mask, M numbers of the same dtype, 0 or 1; zeros alone where nothing follows, after a termination.
-    Actors are those of `actor_spec`. Frames, each of which is stored once (`fastrl.training.replay_source`), come as
-    stacks [B, stack, H, W]; there an `explorer` acts.
+    Transitions of any collector (`fastrl.training.transitions`) have observations as rows. Where an episode terminated
+    nothing follows: the discount is 0, so that the next mask does not count, which may be all False then. Actors are
+    those of `actor_spec`. Frames, each of which is stored once (`fastrl.training.replay_source`), come as stacks
+    [B, stack, H, W]; there an `explorer` acts.
 
     Class attributes:
         replay_defaults: settings of the table ``[replay]`` that are others than the task's.

@@ -17,6 +17,10 @@ the observation of the following row. At the end of an episode one more row, an 
 observation. `terminated` and `truncated` are stored separately. The storage maintains a list of the steps that can be
 sampled, so sampling never rejects a draw.
 
+**Action masks.** With `num_masked` each observation that is acted on has a mask of the allowed actions, with
+`final_masks` the last one of an episode, too. Batches have them as `masks` and `next_masks`, which are None if the
+replay has none. Only after a termination, where nothing follows, a mask may be all False.
+
 **Sequences and goals.** `SequenceSampler` draws sequences within one episode, with steps before them to warm up a
 recurrent network; `HindsightSampler` replaces goals by goals that were achieved later in the episode.
 `MixedSampler` draws an exact part of each batch from a second replay.

@@ -105,8 +105,11 @@ class HindsightSampler(UniformSampler):
         if self._terminated_fn is not None:
             ended = _check_shape("terminated_fn", self._terminated_fn(reached, wanted), count)
             batch.terminated[:count] = ended
-            continues = (~batch.terminated[:count]).float()
-            batch.discounts[:count] = continues * float(np.float32(self._gamma))
+            continues = ~batch.terminated[:count]
+            if batch.next_masks is not None:
+                # What is allowed after the true end of an episode is not known: nothing follows.
+                continues &= batch.next_masks[:count].any(1)
+            batch.discounts[:count] = continues.float() * float(np.float32(self._gamma))
 
 
 def _check_shape(name: str, values: Tensor, count: int) -> Tensor:

@@ -34,10 +34,9 @@ class MixedSampler(UniformSampler):
     def __init__(
         self, first: UniformSampler, second: UniformSampler, *, pin_memory: bool | None = None
     ) -> None:
-        if first.replay.dtype != second.replay.dtype or first.replay.stack != second.replay.stack:
-            raise ValueError(
-                f"both replays must have the same rows, got {first.replay.dtype} and {second.replay.dtype}"
-            )
+        rows = [(each.replay.dtype, each.replay.stack, each.replay.final_masks) for each in (first, second)]
+        if rows[0] != rows[1]:
+            raise ValueError(f"both replays must have the same rows, got {rows[0]} and {rows[1]}")
         self.parts = (first, second)
         self._set_up(first.replay, first.batch_size + second.batch_size, True)
         self._build(None, pin_memory)

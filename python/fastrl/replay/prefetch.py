@@ -12,8 +12,6 @@ BatchT_co = TypeVar("BatchT_co", covariant=True)
 
 # Indices, their priorities on the CPU, and the event after which the copy of these is complete.
 Priorities = tuple[Tensor, Tensor, torch.cuda.Event | None]
-# The tensors of a batch that are copied to the GPU: all but the indices, which only the sampler uses.
-_COPIED = ("obs", "actions", "rewards", "next_obs", "discounts", "terminated", "truncated", "weights")
 
 
 class Sampler(Protocol[BatchT_co]):
@@ -153,17 +151,23 @@ class _Copies:
 
     def copy(self, batch: Any) -> SimpleNamespace:
         """Copies a batch to the GPU. Returns once the copy is complete, so that the sampler may reuse its memory."""
+        # Only the sampler uses the indices. Not every batch has masks.
+        tensors = {
+            name: tensor
+            for name, tensor in vars(batch).items()
+            if isinstance(tensor, Tensor) and name != "indices"
+        }
         if len(self._copies) < 2:
-            tensors = {name: torch.empty_like(getattr(batch, name), device=self._device) for name in _COPIED}
-            self._copies.append(SimpleNamespace(**tensors))
+            empty = {name: torch.empty_like(tensor, device=self._device) for name, tensor in tensors.items()}
+            self._copies.append(SimpleNamespace(**({"masks": None, "next_masks": None} | empty)))
             # Earlier work on the allocating stream may still use their memory.
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
         copy = self._copies[self._turn % 2]
         self._turn += 1
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(self._free)
-            for name in _COPIED:
-                getattr(copy, name).copy_(getattr(batch, name), non_blocking=True)
+            for name, tensor in tensors.items():
+                getattr(copy, name).copy_(tensor, non_blocking=True)
         copy.indices, copy.num_second = batch.indices, batch.num_second
         self._stream.synchronize()
         return copy

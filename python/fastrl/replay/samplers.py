@@ -43,6 +43,9 @@ class Batch:
         weights: float32 [B], of importance sampling; ones where the sampler is uniform.
         extra: the storage's extra fields of the first step.
         num_second: transitions of a second replay, which are the last ones of the batch, see `MixedSampler`.
+        masks: bool [B, num_masked], which actions are allowed at ``obs``; None: the storage has no masks.
+        next_masks: the same at ``next_obs``, all False only where ``discounts`` is 0 because nothing follows; None: the
+            storage has none of last observations.
     """
 
     obs: Tensor
@@ -56,6 +59,8 @@ class Batch:
     weights: Tensor
     extra: Mapping[str, Tensor]
     num_second: int = 0
+    masks: Tensor | None = None
+    next_masks: Tensor | None = None
 
 
 class BatchSampler(Generic[BatchT]):
@@ -178,10 +183,13 @@ class UniformSampler(BatchSampler[Batch]):
     def _fields(self) -> dict[str, Field]:
         size = (self.batch_size,)
         fields = self._stored_fields(size, size)
+        masks = (*size, self.replay.num_masked), np.bool_
         return fields | {
             "next_obs": fields["obs"],
             "discounts": (size, np.float32),
             "weights": (size, np.float32),
+            **({"masks": masks} if self.replay.num_masked else {}),
+            **({"next_masks": masks} if self.replay.final_masks else {}),
         }
 
 

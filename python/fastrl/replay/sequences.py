@@ -30,6 +30,8 @@ class SequenceBatch:
         learn: bool [B, T], True for the steps to learn from; those before them warm up the network's memory.
         indices: int64 [B], identify the first step to learn from.
         extra: the storage's extra fields, [B, T, ...].
+        action_masks: bool [B, T, num_masked], which actions are allowed at ``obs``, all False after the last one;
+            [B, T + 1, num_masked] if the storage has masks of last observations; None: it has no masks.
     """
 
     obs: Tensor
@@ -41,6 +43,7 @@ class SequenceBatch:
     learn: Tensor
     indices: Tensor
     extra: Mapping[str, Tensor]
+    action_masks: Tensor | None = None
 
 
 class SequenceSampler(BatchSampler[SequenceBatch]):
@@ -79,4 +82,8 @@ class SequenceSampler(BatchSampler[SequenceBatch]):
     def _fields(self) -> dict[str, Field]:
         steps = (self.batch_size, self.burn_in + self.length)
         fields = self._stored_fields(steps, (steps[0], steps[1] + 1))
-        return fields | {"mask": (steps, np.bool_), "learn": (steps, np.bool_)}
+        fields |= {"mask": (steps, np.bool_), "learn": (steps, np.bool_)}
+        if self.replay.num_masked:
+            masks = (steps[0], steps[1] + self.replay.final_masks, self.replay.num_masked)
+            fields["action_masks"] = masks, np.bool_
+        return fields

@@ -34,6 +34,13 @@ _DAMAGED = (
 _MAX_DESCRIPTION = 1 << 20
 _LARGE_PAGE = 1 << 21
 _VERSION = 3
+# Names of the arrays of batches, and of masks, whether a replay has them or not.
+_RESERVED = frozenset(
+    [
+        *("actions", "rewards", "next_obs", "discounts", "indices", "weights"),
+        *("mask", "masks", "next_mask", "next_masks", "action_masks"),
+    ]
+)
 
 
 class ReplayError(RuntimeError):
@@ -53,14 +60,17 @@ class Replay(Storage):
         stack: number of newest frames that samplers return as one observation [stack, ...], oldest first.
         pad: the frames before the first of an episode: ``"zero"``, or ``"repeat"`` for the first frame, the default of
             Gymnasium's FrameStackObservation.
+        num_masked: width of the action masks, one for each observation that is acted on; 0: there are none.
+        final_masks: the last observation of an episode has one, too, which may be all False after a termination.
         extra: further fields of each step, name -> (dtype, shape).
         path: directory to make for a storage in mapped files, which may be larger than memory; `open` opens it again.
             None: in memory.
 
     Attributes:
-        dtype: dtype of a row: env int32, obs, action, reward float32, terminated, truncated, end bool, and the extra
-            fields. ``end`` marks an end row, of which only the observation has a meaning.
-        num_envs, stack, extra: as given.
+        dtype: dtype of a row: env int32, obs, action, reward float32, terminated, truncated, end bool, mask
+            bool [num_masked] if there are masks, and the extra fields. ``end`` marks an end row, of which only the
+            observation and, with ``final_masks``, the mask have a meaning.
+        num_envs, stack, num_masked, final_masks, extra: as given.
         rows_per_env: rows of each environment's ring.
         lost: number of steps, since this object was made, that cannot be sampled because their next observation never
             came.
@@ -72,7 +82,8 @@ class Replay(Storage):
 
     path: Path | None
     _arrays: dict[str, NDArray[Any]]
-    _pad: str
+    # What a description has beside dtype and shape of the rows.
+    _options: dict[str, Any]
 
     def __new__(
         cls,
@@ -85,16 +96,19 @@ class Replay(Storage):
         num_envs: int = 1,
         stack: int = 1,
         pad: Literal["zero", "repeat"] = "zero",
+        num_masked: int = 0,
+        final_masks: bool = False,
         extra: Mapping[str, tuple[DTypeLike, tuple[int, ...]]] | None = None,
         path: str | os.PathLike[str] | None = None,
     ) -> Self:
         for name, value in (("capacity", capacity), ("num_envs", num_envs), ("stack", stack)):
             as_integer(name, value, 1, None)
-        if pad not in ("zero", "repeat"):
-            raise ValueError(f"pad must be 'zero' or 'repeat', got {pad!r}")
-        dtype = _row_dtype(obs_shape, obs_dtype, action_shape, action_dtype, extra or {})
+        as_integer("num_masked", num_masked, 0, None)
+        _check_pad(pad)
+        dtype = _row_dtype(obs_shape, obs_dtype, action_shape, action_dtype, num_masked, extra or {})
         rows = max(-(-int(capacity) // int(num_envs)) + 1, int(stack) + 1)
         shape = (int(num_envs), rows)
+        options = {"stack": int(stack), "pad": pad, "final_masks": bool(final_masks)}
         if shape[0] * shape[1] * dtype.itemsize > np.iinfo(np.intp).max // 2:
             raise ValueError(f"{capacity:,} rows of {dtype.itemsize} bytes exceed the address space")
         folder = None if path is None else Path(path).absolute()
@@ -102,21 +116,22 @@ class Replay(Storage):
             arrays = {name: _zeros(sizes, kind) for name, (sizes, kind) in _layout(shape, dtype).items()}
         else:
             arrays = _new_files(folder, shape, dtype)
-            _write_description(folder, dtype, shape, int(stack), pad, None)
-        return cls._over(arrays, int(stack), pad, folder)
+            _write_description(folder, arrays["rows"], options)
+        return cls._over(arrays, options, folder)
 
     @classmethod
-    def _over(cls, arrays: dict[str, NDArray[Any]], stack: int, pad: str, path: Path | None) -> Self:
+    def _over(cls, arrays: dict[str, NDArray[Any]], options: dict[str, Any], path: Path | None) -> Self:
         self = super().__new__(
             cls,
             arrays["rows"],
             arrays["rings"],
             arrays["ages"],
             arrays["starts"],
-            stack=stack,
-            repeat=pad == "repeat",
+            stack=options["stack"],
+            repeat=options["pad"] == "repeat",
+            final_masks=options["final_masks"],
         )
-        self.path, self._arrays, self._pad = path, arrays, pad
+        self.path, self._arrays, self._options = path, arrays, options
         return self
 
     @property
@@ -168,8 +183,7 @@ class Replay(Storage):
                         os.fsync(file.fileno())
             finally:
                 self._release()
-            rows = self._arrays["rows"]
-            _write_description(new, self.dtype, rows.shape, self.stack, self._pad, checksums)
+            _write_description(new, self._arrays["rows"], self._options, checksums)
             old = folder.with_name(f"{folder.name}.old-{os.getpid()}")
             if folder.exists():
                 folder.rename(old)
@@ -211,13 +225,17 @@ class Replay(Storage):
                 )
             dtype = dtype_of(description["dtype"])
             shape = tuple(int(size) for size in description["shape"])
-            stack, pad = int(description["stack"]), str(description["pad"])
+            options: dict[str, Any] = {
+                "stack": int(description["stack"]),
+                "pad": str(description["pad"]),
+                # Older versions had no masks.
+                "final_masks": bool(description.get("final_masks", False)),
+            }
             if dtype.hasobject or dtype.itemsize < 1:
                 raise ValueError(f"rows cannot be {dtype}")
             if len(shape) != 2 or min(shape) < 1:
                 raise ValueError(f"shape must be two positive numbers, got {list(shape)}")
-            if pad not in ("zero", "repeat"):
-                raise ValueError(f"pad must be 'zero' or 'repeat', got {pad!r}")
+            _check_pad(options["pad"])
             checksums = dict(description["checksums"] or {})
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(f"{folder} holds no saved replay") from None
@@ -243,16 +261,21 @@ class Replay(Storage):
             if checksum is not None and _checksum(arrays[name]) != checksum:
                 raise ReplayError(f"{file} is damaged: its checksum differs")
         try:
-            replay = cls._over(arrays, stack, pad, folder if is_mapped else None)
+            replay = cls._over(arrays, options, folder if is_mapped else None)
         except (ValueError, TypeError, OverflowError) as error:
             raise ReplayError(f"{folder}: {error}") from error
         if is_mapped and checksums:
             # Additions invalidate the checksums.
-            _write_description(folder, dtype, shape, stack, pad, None)
+            _write_description(folder, arrays["rows"], options)
         return replay
 
     def __reduce__(self) -> Any:
         raise TypeError("a replay cannot be pickled: save it and load it, or send its rows through a queue")
+
+
+def _check_pad(pad: str) -> None:
+    if pad not in ("zero", "repeat"):
+        raise ValueError(f"pad must be 'zero' or 'repeat', got {pad!r}")
 
 
 def _row_dtype(
@@ -260,6 +283,7 @@ def _row_dtype(
     obs_dtype: DTypeLike,
     action_shape: tuple[int, ...],
     action_dtype: DTypeLike,
+    num_masked: int,
     extra: Mapping[str, tuple[DTypeLike, tuple[int, ...]]],
 ) -> np.dtype[Any]:
     fields: list[tuple[str, DTypeLike, tuple[int, ...]]] = [
@@ -271,8 +295,10 @@ def _row_dtype(
         ("truncated", np.bool_, ()),
         ("end", np.bool_, ()),
     ]
+    if num_masked:
+        fields.append(("mask", np.bool_, (int(num_masked),)))
     for name, description in extra.items():
-        if name in FIELDS or name in ("actions", "rewards", "next_obs", "discounts", "indices", "weights"):
+        if name in FIELDS or name in _RESERVED:
             raise ValueError(f"extra: {name!r} is the name of another field")
         kind, shape = description
         fields.append((name, kind, tuple(shape)))
@@ -337,14 +363,13 @@ def _new_files(folder: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> di
 
 
 def _write_description(
-    folder: Path, dtype: np.dtype[Any], shape: Any, stack: int, pad: str, checksums: dict[str, int] | None
+    folder: Path, rows: NDArray[Any], options: dict[str, Any], checksums: dict[str, int] | None = None
 ) -> None:
     description = {
         "version": _VERSION,
-        "dtype": describe_dtype(dtype),
-        "shape": list(shape),
-        "stack": stack,
-        "pad": pad,
+        "dtype": describe_dtype(rows.dtype),
+        "shape": list(rows.shape),
+        **options,
         "checksums": checksums,
     }
     write_atomically(folder / "replay.json", f"{json.dumps(description, indent=1)}\n".encode())

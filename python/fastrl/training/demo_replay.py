@@ -50,9 +50,8 @@ class DemoReplay:
         config: what is used of it.
         actions: of the policy that learns from it.
         name: of the data set, for errors.
-        row: arguments of `fastrl.replay.Replay` that describe its rows.
-        num_masked: width of the action masks behind the observations; 0: there are none.
-        needs_masks: False: where the data set has no action masks, everything is allowed.
+        row: arguments of `fastrl.replay.Replay` that describe its rows. A data set without action masks is refused if
+            there are ``final_masks``; if not, everything counts as allowed.
 
     Attributes:
         replay: the replay.
@@ -70,12 +69,9 @@ class DemoReplay:
         actions: Actions,
         name: str,
         row: dict[str, Any],
-        *,
-        num_masked: int = 0,
-        needs_masks: bool = True,
     ) -> None:
-        arrays = DemoArrays.of(demos, actions, num_masked=num_masked, name=name)
-        if num_masked and arrays.masks is None and needs_masks:
+        arrays = DemoArrays.of(demos, actions, num_masked=row["num_masked"], name=name)
+        if arrays.masks is None and row["final_masks"]:
             raise TrainError(
                 f"{name} has no action masks of its observations, and with action_masks only allowed actions count:"
                 " record it with --infos action_mask, or set action_masks to false"
@@ -91,10 +87,9 @@ class DemoReplay:
                 continue
             records = np.zeros(length + 1, self.replay.dtype)
             rows = np.arange(first, first + length + 1)
-            obs = arrays.obs_at(rows)
-            records["obs"][:, : obs.shape[1]] = obs
-            if num_masked:
-                records["obs"][:, obs.shape[1] :] = True if arrays.masks is None else arrays.masks[rows]
+            records["obs"] = arrays.obs_at(rows)
+            if self.replay.num_masked:
+                records["mask"] = True if arrays.masks is None else arrays.masks[rows]
             for field, values in (
                 ("action", arrays.actions),
                 ("reward", arrays.rewards),

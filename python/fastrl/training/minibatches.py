@@ -72,10 +72,10 @@ class Minibatches:
     Args:
         config: of the replay.
         num_envs: environments that fill it.
-        obs_shape, obs_dtype, action_shape, action_dtype, stack, extra: of the replay, see `fastrl.replay.Replay`.
         hindsight: arguments of a `HindsightSampler` beside those of the algorithm; None: goals stay as they are.
         demos: demonstrations that are a part of each minibatch; None: there are none.
         seed: of the draws.
+        row: arguments of `fastrl.replay.Replay` that describe its rows.
 
     Attributes:
         replay: None before `open`, unless one was loaded.
@@ -92,30 +92,19 @@ class Minibatches:
         self,
         config: ReplayConfig,
         num_envs: int,
-        obs_shape: tuple[int, ...],
-        obs_dtype: Any,
-        action_shape: tuple[int, ...],
-        action_dtype: Any,
         *,
-        stack: int = 1,
-        extra: Mapping[str, Any] | None = None,
         hindsight: Mapping[str, Any] | None = None,
         demos: DemoReplay | None = None,
         seed: int = 0,
+        **row: Any,
     ) -> None:
-        self._config, self._num_envs, self._seed = config, num_envs, seed
+        self._config, self._num_envs, self._seed, self._row = config, num_envs, seed, row
         self._hindsight, self.demos = hindsight, demos
-        self._row = {
-            "obs_shape": obs_shape,
-            "obs_dtype": obs_dtype,
-            "action_shape": action_shape,
-            "action_dtype": action_dtype,
-            "stack": stack,
-            "extra": extra,
-        }
+        self._masks = row.get("num_masked", 0), row.get("final_masks", False)
         if config.path is None:
+            obs_nbytes = math.prod(row["obs_shape"]) * np.dtype(row["obs_dtype"]).itemsize
             check_memory(
-                config.capacity * (math.prod(obs_shape) * np.dtype(obs_dtype).itemsize + 40),
+                config.capacity * (obs_nbytes + self._masks[0] + 40),
                 f"a replay of {config.capacity:,} transitions takes",
                 "a smaller --replay.capacity, or --replay.path for a file",
             )
@@ -322,6 +311,10 @@ class Minibatches:
             raise TrainError(
                 f"{file} holds {counted(replay.num_envs, 'environment')}, this run would have {self._num_envs}: choose"
                 " the same --num-envs, or remove the file"
+            )
+        if (replay.num_masked, replay.final_masks) != self._masks:
+            raise TrainError(
+                f"{file} has other action masks than this run: choose the same action_masks, or remove the file"
             )
         self.replay, self.sampler = replay, None
 

@@ -149,23 +149,17 @@ class TransitionSource(MinibatchSource, RolloutSource):
         super().attach(algorithm)
         plan = self.plan
         row: dict[str, Any] = {
-            "obs_shape": (plan.obs_dim + plan.num_masked,),
+            "obs_shape": (plan.obs_dim,),
             "obs_dtype": plan.obs_rows.dtype,
             "action_shape": plan.actions.shape,
             "action_dtype": plan.actions.dtype,
+            "num_masked": plan.num_masked,
+            "final_masks": plan.final_masks,
             "extra": {"version": (np.uint32, ())},
         }
         demos = None
         if self._demos is not None and self._offline is not None:
-            demos = DemoReplay(
-                self._demos,
-                self._offline,
-                plan.actions,
-                self._demos_name,
-                row,
-                num_masked=plan.num_masked,
-                needs_masks=plan.final_masks,
-            )
+            demos = DemoReplay(self._demos, self._offline, plan.actions, self._demos_name, row)
         self.minibatches = Minibatches(
             self._replay_config,
             self.num_envs,
@@ -294,7 +288,7 @@ def records_of(fragment: Fragment, envs: NDArray[np.int64], dtype: np.dtype[Any]
     Args:
         fragment: of T steps of R environments.
         envs: int64 [R], their places in the replay.
-        dtype: of the replay's rows: observations, followed by the mask if there are any.
+        dtype: of the replay's rows.
     """
     num_steps, num_rows = fragment.rewards.shape
     ended = (fragment.terminations | fragment.truncations).T.ravel()
@@ -312,18 +306,16 @@ def records_of(fragment: Fragment, envs: NDArray[np.int64], dtype: np.dtype[Any]
     put("reward", fragment.rewards)
     put("terminated", fragment.terminations)
     put("truncated", fragment.truncations)
-    obs = fragment.obs[:-1]
-    if fragment.masks is not None:
-        obs = np.concatenate([obs, fragment.masks.astype(obs.dtype)], axis=-1)
-    put("obs", obs)
+    put("obs", fragment.obs[:-1])
     ends = places[ended] + 1
     records[ends] = records[ends - 1]
     records["end"][ends] = True
-    # After a termination no action follows: the mask of the last observation is zeros.
-    records["obs"][ends] = 0
-    records["obs"][ends, :size] = fragment.final_obs.swapaxes(0, 1).reshape(len(places), size)[ended]
+    records["obs"][ends] = fragment.final_obs.swapaxes(0, 1).reshape(len(places), size)[ended]
+    if fragment.masks is not None:
+        put("mask", fragment.masks)
     if fragment.final_masks is not None:
+        # After a termination no action follows.
         cut = fragment.truncations & ~fragment.terminations
         masks = (fragment.final_masks & cut[..., None]).swapaxes(0, 1)
-        records["obs"][ends, size:] = masks.reshape(len(places), -1)[ended]
+        records["mask"][ends] = masks.reshape(len(places), -1)[ended]
     return records
