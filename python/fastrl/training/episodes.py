@@ -1,6 +1,6 @@
 """Environments of evaluation: building them, their longest episode, episodes without exploration to score a policy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import gymnasium
@@ -19,6 +19,7 @@ from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
 from fastrl.training.errors import TrainError
+from fastrl.training.play import Act, CheckedEnv, episode_seeds, play
 
 Made = TypeVar("Made")
 
@@ -80,6 +81,35 @@ def episode_steps(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], limit
     return limit or own or EPISODE_STEPS
 
 
+def greedy(
+    env: gymnasium.Env[Any, Any],
+    env_id: str,
+    actor: Actor,
+    *,
+    squash: bool = False,
+    action_masks: bool = False,
+) -> Act:
+    """Chooses the likeliest action; arguments are those of `play_episodes`."""
+    takes, obs_dtype = Actions(env.action_space, squash), obs_rows_of(env).dtype
+    draws = np.zeros((1, *takes.shape), takes.dtype)
+    log_probs = np.zeros(1, np.float32)
+    nothing = np.zeros(1, np.uint64), np.zeros(1, np.int64)
+    mask_method = contract.mask_method(env) if action_masks else None
+    state_size = actor.state_size
+
+    def act(obs: Any, info: Mapping[str, Any], state: Any) -> tuple[Any, Any]:
+        masks = None
+        if action_masks:
+            masks = contract.action_mask(env_id, mask_method, info, takes.size)[None]
+        if state is None and state_size:
+            state = np.zeros((1, state_size), np.float32)
+        row = obs.astype(obs_dtype).reshape(1, -1)
+        actor.act(row, *nothing, draws, log_probs, masks, state, greedy=True)
+        return takes.to_envs(draws)[0], state
+
+    return act
+
+
 def play_episodes(
     env: gymnasium.Env[Any, Any],
     env_id: str,
@@ -107,48 +137,13 @@ def play_episodes(
     Raises:
         CollectError: the environment cannot be stepped.
     """
-    takes, obs_dtype = Actions(env.action_space, squash), obs_rows_of(env).dtype
-    draws = np.zeros((1, *takes.shape), takes.dtype)
-    log_probs = np.zeros(1, np.float32)
-    nothing = np.zeros(1, np.uint64), np.zeros(1, np.int64)
-    states = np.zeros((1, actor.state_size), np.float32) if actor.state_size else None
-    form = contract.obs_form(env_id, env.observation_space.shape or (), env.observation_space.dtype)
-    masks: NDArray[np.bool_] | None = None
-    mask_method = contract.mask_method(env) if action_masks else None
+    act = greedy(env, env_id, actor, squash=squash, action_masks=action_masks)
     returns = []
-    for number in np.random.SeedSequence([seed, 1]).generate_state(episodes):
-        episode_seed, total, step = int(number) >> 1, 0.0, 0
-        try:
-            obs, info = contract.reset(env, form, episode_seed)
-            if states is not None:
-                states[:] = 0
-            for _ in range(num_steps):
-                step += 1
-                if action_masks:
-                    masks = contract.action_mask(env_id, mask_method, info, takes.size)[None]
-                row = obs.astype(obs_dtype).reshape(1, -1)
-                actor.act(row, *nothing, draws, log_probs, masks, states, greedy=True)
-                [action] = takes.to_envs(draws)
-                obs, reward, terminated, truncated, info = contract.step(env, form, action)
-                total += float(reward)
-                if not (np.isfinite(total) and np.isfinite(obs).all()):
-                    what = (
-                        f"a reward of {reward}"
-                        if np.isfinite(obs).all()
-                        else "NaN or infinity as observation"
-                    )
-                    raise ValueError(f"it gave {what}")
-                if terminated or truncated:
-                    break
-        except contract.ContractError as error:
-            raise CollectError(str(error)) from None
-        except (Exception, SystemExit) as error:  # whatever an environment raises
-            trace = own_traceback(error)
-            cause = last_line(trace) if trace else str(error)
-            where = f"at step {step} of the episode that reset(seed={episode_seed}) started"
-            raise CollectError(f"{env_id} failed {where}: {cause}", trace) from error
-        returns.append(total)
-        advance(1)
+    seeds = episode_seeds(episodes, seed, 1)
+    for step in play(act, CheckedEnv(env, env_id), seeds, num_steps, name=env_id):
+        if step.is_last:
+            returns.append(step.total)
+            advance(1)
     return tuple(returns)
 
 
@@ -209,15 +204,18 @@ class VectorEpisodes:
     def ignored(self) -> NDArray[np.bool_] | None:
         return self._backend.ignored
 
-    def start(self, seed: int) -> None:
-        """Resets all environments, with one seed."""
+    def reset(self, *, seed: int | None) -> tuple[Any, Any]:
+        """Resets all environments, with one seed. The result is of the first one, as that of `step`, which `play` can
+        step so."""
         self._backend.next_seeds[:] = 0
         self._backend.next_seeds[0] = seed
         self._backend.reset(self._arrays["obs"], np.ones(len(self.ended), np.bool_))
+        self.ended[:] = False
         if self._states is not None:
             self._states[:] = 0
+        return None, {}
 
-    def step(self) -> None:
+    def step(self, action: None = None) -> tuple[Any, Any, Any, Any, Any]:
         """Steps all environments."""
         arrays, backend, ignored = self._arrays, self._backend, self._backend.ignored
         obs, draws = arrays["obs"], arrays["actions"]
@@ -232,6 +230,7 @@ class VectorEpisodes:
         self.ended = terminations | truncations
         if self._states is not None:
             self._states[self.ended if ignored is None else self.ended | ignored] = 0
+        return None, self.rewards[0], self.ended[0], False, {}
 
     def close(self) -> None:
         self._backend.close()
@@ -257,7 +256,7 @@ def play_vector_episodes(
     each = -(-episodes // rows)
     played = VectorEpisodes(spec, env, actor, squash=squash, action_masks=action_masks)
     try:
-        played.start(int(np.random.SeedSequence([seed, 1]).generate_state(1)[0] >> 1))
+        played.reset(seed=episode_seeds(1, seed, 1)[0])
         while any(len(own) < each for own in returns):
             played.step()
             lengths += 1 if played.ignored is None else ~played.ignored

@@ -12,18 +12,11 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from fastrl.collectors.failures import failed
-from fastrl.collectors.protocol import CollectError
 from fastrl.envs import contract
-from fastrl.envs.contract import ContractError
-from fastrl.envs.rows import ActionRows
 from fastrl.envs.spec import EnvSpec
-from fastrl.networks.action_space import Actions
 from fastrl.training.episodes import VectorEpisodes, build_any, episode_steps
 from fastrl.training.errors import TrainError
-from fastrl.training.predict import Predictor
-from fastrl.utils.errors import UserError
-from fastrl.utils.forks import ending_copies
+from fastrl.training.play import Act, Playable, play
 from fastrl.utils.video import check_video, text_picture, text_shape, write_video
 
 # Pictures per second of environments that name no number.
@@ -97,89 +90,47 @@ class Films(ABC):
         """Closes the environment."""
 
 
-@contextlib.contextmanager
-def playing(env_id: str, seed: int) -> Iterator[None]:
-    """A context in which an environment is blamed for unexpected errors of an episode.
-
-    Args:
-        seed: of the episode, for the error.
-
-    Raises:
-        TrainError: it broke the interface of its kind.
-        CollectError: it has failed.
-    """
-    try:
-        yield
-    except (UserError, CollectError):
-        raise
-    except ContractError as error:
-        raise TrainError(str(error)) from None
-    except Exception as error:
-        raise failed(f"{env_id} failed in the episode that reset(seed={seed}) started", error) from error
-
-
 class EnvFilms(Films):
-    """Films of environments of one agent.
+    """Films of environments that are stepped alone.
 
     Args:
-        env_id: of the environment, for errors.
-        env: of `drawing_env`.
-        make_predictor: makes the predictor of a checkpoint's policy.
-        action_masks: the policy is given the environment's action masks.
-        num_steps: after which an episode is cut off; 0: the environment's own limit.
+        name: of the environment, for errors.
+        env: as `fastrl.training.play.play` steps it.
+        make_act: makes what chooses actions from the state of a checkpoint.
+        draw: gives a picture of the environment now.
+        fps: pictures per second.
+        close: closes the environment.
+        num_steps: after which an episode is cut off; 0: it ends by itself.
     """
 
     def __init__(
         self,
-        env_id: str,
-        env: gymnasium.Env[Any, Any],
-        make_predictor: Callable[[Mapping[str, Any]], Predictor],
+        name: str,
+        env: Playable,
+        make_act: Callable[[Mapping[str, Any]], Act],
+        draw: Callable[[], Picture],
         *,
-        action_masks: bool = False,
+        fps: float,
+        close: Callable[[], object],
         num_steps: int = 0,
     ) -> None:
-        self._id, self._env = env_id, env
-        self._make_predictor, self._action_masks = make_predictor, action_masks
-        self._num_steps = episode_steps(env, num_steps)
-        self._pictures = _Pictures(env)
-        self.fps = self._pictures.fps
+        self._name, self._env, self._make_act, self._draw = name, env, make_act, draw
+        self.fps, self._close, self._num_steps = fps, close, num_steps
 
     def play(
         self, state: Mapping[str, Any], episodes: int, seed: int
     ) -> Iterator[tuple[int, Picture, float]]:
         """See `Films.play`; episodes have the seeds from ``seed`` on."""
-        predictor = self._make_predictor(state)
-        for number in range(episodes):
-            for picture, reward in self._episode(predictor, seed + number):
-                yield number, picture, reward
-
-    def _episode(self, predictor: Predictor, seed: int) -> Iterator[tuple[Picture, float]]:
-        env = self._env
-        with playing(self._id, seed):
-            with ending_copies():
-                obs, info = env.reset(seed=seed)
-            state = None
-            yield self._pictures.of(env.render()), 0.0
-            for _ in range(self._num_steps):
-                action, state = predictor.predict(obs, state, True, self._mask(info))
-                with ending_copies():
-                    obs, reward, terminated, truncated, info = env.step(action)
-                yield self._pictures.of(env.render()), float(reward)
-                if terminated or truncated:
-                    return
-
-    def _mask(self, info: Mapping[str, Any]) -> NDArray[np.bool_] | None:
-        if not self._action_masks:
-            return None
-        size = Actions(ActionRows(self._env.action_space).flat_space).size
-        return contract.action_mask(self._id, contract.mask_method(self._env), info, size)
+        act, seeds = self._make_act(state), range(seed, seed + episodes)
+        for step in play(act, self._env, seeds, self._num_steps, name=self._name, draw=self._draw):
+            yield step.episode, step.drawn, step.reward
 
     def close(self) -> None:
-        contract.close(self._env)
+        self._close()
 
 
 class VectorEnvFilms(Films):
-    """Films of the first environment of a vector environment.
+    """Films of the first environment of a vector environment, of which all are reset for each episode.
 
     Args:
         spec: makes the vector environment.
@@ -196,9 +147,9 @@ class VectorEnvFilms(Films):
         *,
         num_steps: int = 0,
     ) -> None:
-        self._make_episodes = make_episodes
+        self._name, self._make_episodes = spec.id, make_episodes
         self._num_steps = episode_steps(env, num_steps)
-        self._pictures = _Pictures(env)
+        self._pictures = Pictures(env)
         self.fps = self._pictures.fps
         # The episodes have an environment of their own.
         spec.close_vector(env)
@@ -206,28 +157,28 @@ class VectorEnvFilms(Films):
     def play(
         self, state: Mapping[str, Any], episodes: int, seed: int
     ) -> Iterator[tuple[int, Picture, float]]:
-        """See `Films.play`; all environments are reset for each episode, with the seeds from ``seed`` on."""
+        """See `Films.play`; episodes have the seeds from ``seed`` on."""
         played = self._make_episodes(state)
-        try:
-            for number in range(episodes):
-                for picture, reward in self._episode(played, seed + number):
-                    yield number, picture, reward
-        finally:
-            played.close()
+        last: Picture | None = None
 
-    def _episode(self, played: VectorEpisodes, seed: int) -> Iterator[tuple[Picture, float]]:
-        played.start(seed)
-        picture = self._picture(played)
-        yield picture, 0.0
-        for _ in range(self._num_steps):
-            played.step()
-            ended = bool(played.ended[0])
+        def draw() -> Picture:
+            nonlocal last
             # In other modes the next episode has started already where one has ended.
-            if not ended or played.ignored is not None:
-                picture = self._picture(played)
-            yield picture, float(played.rewards[0])
-            if ended:
-                return
+            if last is None or not played.ended[0] or played.ignored is not None:
+                last = self._picture(played)
+            return last
+
+        films = EnvFilms(
+            self._name,
+            played,
+            lambda state: lambda obs, info, memory: (None, None),
+            draw,
+            fps=self.fps,
+            close=played.close,
+            num_steps=self._num_steps,
+        )
+        with contextlib.closing(films):
+            yield from films.play(state, episodes, seed)
 
     def _picture(self, played: VectorEpisodes) -> Picture:
         drawn: Any = played.env.render()
@@ -244,7 +195,7 @@ class VectorEnvFilms(Films):
         pass
 
 
-class _Pictures:
+class Pictures:
     """Makes pictures of what an environment draws.
 
     Args:
@@ -288,7 +239,7 @@ def drawing_env(
     Raises:
         TrainError, CollectError: it cannot be built, or does not draw itself.
     """
-    spec = dataclasses.replace(spec, rows=False)
+    spec = spec.as_rows()
     env = build_any(spec, num_envs)
     if env.render_mode in _MODES:
         return spec, env

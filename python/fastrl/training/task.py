@@ -24,11 +24,12 @@ from fastrl.training.comparison import Comparison
 from fastrl.training.dataset_source import DatasetSource, ValidationLoss
 from fastrl.training.demo_arrays import Demos
 from fastrl.training.device import choose_device, use_threads
-from fastrl.training.episodes import VectorEpisodes, build_any, spaces_of
+from fastrl.training.episodes import VectorEpisodes, build_any, episode_steps, greedy, spaces_of
 from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Evaluation, Returns, Scores
 from fastrl.training.experience import Source
-from fastrl.training.film import EnvFilms, Films, VectorEnvFilms, drawing_env
+from fastrl.training.film import EnvFilms, Films, Pictures, VectorEnvFilms, drawing_env
+from fastrl.training.play import CheckedEnv
 from fastrl.training.predict import ActorPredictor, Predictor, saved_policy
 from fastrl.training.profiler import GpuMeter, Profile
 from fastrl.training.rollouts import RolloutSource, check_num_envs
@@ -188,27 +189,28 @@ class Task(TaskSettings, ABC):
             TrainError, CollectError: the environment cannot be built, or does not draw itself.
         """
         spec, env = drawing_env(self.play_spec(settings), self.num_envs(settings))
-        num_steps, action_masks = self.play_steps(settings), self.has_action_masks(settings)
+        num_steps, spaces = self.play_steps(settings), spaces_of(env)
+        own = {"action_masks": self.has_action_masks(settings)}
         if isinstance(env, VectorEnv):
-            spaces = spaces_of(env)
             return VectorEnvFilms(
                 spec,
                 env,
                 lambda state: VectorEpisodes(
-                    spec,
-                    env,
-                    self.make_actor(state, settings, spaces),
-                    squash=is_squashed(state),
-                    action_masks=action_masks,
+                    spec, env, self.make_actor(state, settings, spaces), squash=is_squashed(state), **own
                 ),
                 num_steps=num_steps,
             )
+        pictures = Pictures(env)
         return EnvFilms(
             spec.id,
-            env,
-            lambda state: self.make_predictor(state, settings, (env.observation_space, env.action_space)),
-            action_masks=action_masks,
-            num_steps=num_steps,
+            CheckedEnv(env, spec.id),
+            lambda state: greedy(
+                env, spec.id, self.make_actor(state, settings, spaces), squash=is_squashed(state), **own
+            ),
+            lambda: pictures.of(env.render()),
+            fps=pictures.fps,
+            close=functools.partial(contract.close, env),
+            num_steps=episode_steps(env, num_steps),
         )
 
     def team_env(self, settings: Any) -> Any:

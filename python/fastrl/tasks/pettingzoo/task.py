@@ -25,7 +25,7 @@ from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
 from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork
 from fastrl.tasks import pettingzoo
-from fastrl.tasks.pettingzoo.film import ParallelFilms
+from fastrl.tasks.pettingzoo.film import parallel_films
 from fastrl.tasks.pettingzoo.settings import PRESETS, EnvConfig
 from fastrl.training.checkpoint import CheckpointError
 from fastrl.training.errors import TrainError
@@ -33,12 +33,10 @@ from fastrl.training.evaluation import Advance, Returns
 from fastrl.training.experience import Source
 from fastrl.training.film import Films
 from fastrl.training.multi_agent import MultiAgentSource
+from fastrl.training.play import team_seeds
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
 from fastrl.utils.env_options import parse_options
-
-# Stream of the seeds of evaluations; training has others.
-_STREAM = 1
 
 
 class UserVectorEnv(ParallelVectorEnv):
@@ -174,7 +172,7 @@ class PettingZooTask(Task):
             built.append(make_parallel(drawing, settings.env.size, settings.env.stack))
             return built[0]
 
-        return ParallelFilms(self.make_env(settings, 1, make, "disabled"), built[0], _check_fits)
+        return parallel_films(self.make_env(settings, 1, make, "disabled"), built[0], _check_fits)
 
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
         env = self.make_env(settings, settings.env.num_envs, num_workers=settings.env.num_workers)
@@ -203,7 +201,7 @@ class PettingZooTask(Task):
         **options: Any,
     ) -> Returns:
         policy = MultiAgentPolicy.from_state(state["policy"])
-        seeds = [int(s) for s in np.random.SeedSequence([seed, _STREAM]).generate_state(episodes, np.uint64)]
+        seeds = team_seeds(seed, episodes)
         returns: list[float] = []
         for start in range(0, episodes, settings.env.num_envs):
             batch = seeds[start : start + settings.env.num_envs]

@@ -6,8 +6,8 @@ from typing import Any
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.tasks.traffic.render import Moment, moments, pictures
-from fastrl.tasks.traffic.scores import evaluation_seeds
 from fastrl.training.film import Films, Picture
+from fastrl.training.play import team_seeds
 
 
 class TrafficFilms(Films):
@@ -31,7 +31,7 @@ class TrafficFilms(Films):
         rewards: list[tuple[int, float]] = []
 
         def watched() -> Iterator[Moment]:
-            for moment in moments(self._env, policy.act, evaluation_seeds(seed, episodes)):
+            for moment in moments(self._env, policy.act, team_seeds(seed, episodes)):
                 if moment.reward is not None:
                     rewards.append((moment.episode, float(moment.reward.mean())))
                 yield moment

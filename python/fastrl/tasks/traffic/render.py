@@ -18,8 +18,8 @@ from fastrl.envs.registration import make_multi
 from fastrl.envs.traffic.link_figure import draw_ages
 from fastrl.envs.traffic.trajectories import Recorder, draw_time_space
 from fastrl.envs.viewer import View
-from fastrl.tasks.traffic.scores import evaluation_seeds
 from fastrl.training.metrics import counted
+from fastrl.training.play import TeamEnv, play, team_act, team_seeds
 from fastrl.utils.errors import UserError
 from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress
@@ -138,16 +138,8 @@ def scripted(name: str, env: MultiAgentVectorEnv, seed: int) -> Act:
 
 def moments(env: MultiAgentVectorEnv, act: Act, seeds: Sequence[int]) -> Iterator[Moment]:
     """Runs an episode for each seed in one environment of autoreset mode "disabled"."""
-    rows = env.num_agents
-    obs = np.empty((rows, *(env.single_observation_space.shape or ())), np.float32)
-    rewards = np.empty(rows, np.float32)
-    alive, terminations, truncations = (np.empty(rows, np.bool_) for _ in range(3))
-    for episode, seed in enumerate(seeds):
-        env.reset_into(obs, alive, seed=[seed])
-        yield Moment(env.scene(0), episode, alive.copy(), None)
-        while alive.any():
-            env.step_into(act(obs, alive), obs, rewards, terminations, truncations, alive)
-            yield Moment(env.scene(0), episode, alive.copy(), rewards.copy())
+    for step in play(team_act(act), TeamEnv(env), seeds, name=env.name, draw=env.scene):
+        yield Moment(step.drawn, step.episode, step.info["alive"], step.info.get("rewards"))
 
 
 def pictures(seen: Iterator[Moment], view: View, *, fps: float, speed: float) -> Iterator[NDArray[np.uint8]]:
@@ -244,7 +236,7 @@ def render(
     recorder = Recorder(env.name, env.num_agents)
     # Of the first episode.
     scenes: list[TrafficScene] = []
-    seeds = evaluation_seeds(seed, episodes)
+    seeds = team_seeds(seed, episodes)
     # The length of a single episode is not known.
     with Progress("running", episodes if episodes > 1 else None, console) as progress:
 
