@@ -204,9 +204,8 @@ class VectorEpisodes:
     def ignored(self) -> NDArray[np.bool_] | None:
         return self._backend.ignored
 
-    def reset(self, *, seed: int | None) -> tuple[Any, Any]:
-        """Resets all environments, with one seed. The result is of the first one, as that of `step`, which `play` can
-        step so."""
+    def reset(self, *, seed: int) -> tuple[Any, Any]:
+        """Resets all environments, with one seed. `play` gets the rewards and ends of the first one."""
         self._backend.next_seeds[:] = 0
         self._backend.next_seeds[0] = seed
         self._backend.reset(self._arrays["obs"], np.ones(len(self.ended), np.bool_))

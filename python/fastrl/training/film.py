@@ -158,27 +158,22 @@ class VectorEnvFilms(Films):
         self, state: Mapping[str, Any], episodes: int, seed: int
     ) -> Iterator[tuple[int, Picture, float]]:
         """See `Films.play`; episodes have the seeds from ``seed`` on."""
-        played = self._make_episodes(state)
-        last: Picture | None = None
+        with contextlib.closing(self._make_episodes(state)) as played:
+            last = np.empty(0, np.uint8)
 
-        def draw() -> Picture:
-            nonlocal last
-            # In other modes the next episode has started already where one has ended.
-            if last is None or not played.ended[0] or played.ignored is not None:
-                last = self._picture(played)
-            return last
+            def draw() -> Picture:
+                nonlocal last
+                # In other modes the next episode has started already where one has ended.
+                if not played.ended[0] or played.ignored is not None:
+                    last = self._picture(played)
+                return last
 
-        films = EnvFilms(
-            self._name,
-            played,
-            lambda state: lambda obs, info, memory: (None, None),
-            draw,
-            fps=self.fps,
-            close=played.close,
-            num_steps=self._num_steps,
-        )
-        with contextlib.closing(films):
-            yield from films.play(state, episodes, seed)
+            # The episodes choose their actions themselves.
+            seeds = range(seed, seed + episodes)
+            for step in play(
+                lambda *_: (None, None), played, seeds, self._num_steps, name=self._name, draw=draw
+            ):
+                yield step.episode, step.drawn, step.reward
 
     def _picture(self, played: VectorEpisodes) -> Picture:
         drawn: Any = played.env.render()

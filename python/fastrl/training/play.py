@@ -24,7 +24,7 @@ Act = Callable[[Any, Mapping[str, Any], Any], tuple[Any, Any]]
 class Playable(Protocol):
     """An environment of Gymnasium, or one that is stepped like it."""
 
-    def reset(self, *, seed: int | None) -> tuple[Any, Any]: ...
+    def reset(self, *, seed: Any) -> tuple[Any, Any]: ...
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]: ...
 
@@ -166,7 +166,7 @@ class TeamEnv:
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
         obs, rewards, _, _, alive, info = self._env.step(action[None])
         is_over = "_episode" in info
-        return obs[0], rewards[0].mean(), is_over, False, {"alive": alive[0], "rewards": rewards[0]}
+        return obs[0], rewards[0].mean(), is_over, False, {**info, "alive": alive[0], "rewards": rewards[0]}
 
 
 def team_act(act: TeamAct) -> Act:
