@@ -115,8 +115,8 @@ def traffic_pictures(run: Path, seed: int, fps: float, seconds: float) -> Iterat
     env, act = run_env(run, {})
     view = replace(env.view, screen_width=900, screen_height=100)
     seen = moments(env, act, team_seeds(seed, 1))
-    for picture in itertools.islice(pictures(seen, view, fps=fps, speed=1.0), round(fps * seconds)):
-        yield Image.fromarray(picture)
+    for step in itertools.islice(pictures(seen, view, fps=fps, speed=1.0), round(fps * seconds)):
+        yield Image.fromarray(step.drawn)
     env.close()
 
 

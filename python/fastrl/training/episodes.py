@@ -1,5 +1,6 @@
 """Environments of evaluation: building them, their longest episode, episodes without exploration to score a policy."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
 from fastrl.training.errors import TrainError
-from fastrl.training.play import Act, CheckedEnv, episode_seeds, play
+from fastrl.training.play import episode_seeds, play
 
 Made = TypeVar("Made")
 
@@ -81,33 +82,62 @@ def episode_steps(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], limit
     return limit or own or EPISODE_STEPS
 
 
-def greedy(
-    env: gymnasium.Env[Any, Any],
-    env_id: str,
-    actor: Actor,
-    *,
-    squash: bool = False,
-    action_masks: bool = False,
-) -> Act:
-    """Chooses the likeliest action; arguments are those of `play_episodes`."""
-    takes, obs_dtype = Actions(env.action_space, squash), obs_rows_of(env).dtype
-    draws = np.zeros((1, *takes.shape), takes.dtype)
-    log_probs = np.zeros(1, np.float32)
-    nothing = np.zeros(1, np.uint64), np.zeros(1, np.int64)
-    mask_method = contract.mask_method(env) if action_masks else None
-    state_size = actor.state_size
+class EnvEpisodes:
+    """Episodes in an environment in which the likeliest action is always chosen, as `play` plays them. Observations and
+    rewards are checked, see `fastrl.envs.contract`.
 
-    def act(obs: Any, info: Mapping[str, Any], state: Any) -> tuple[Any, Any]:
+    Args:
+        others: those of `play_episodes`.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        env_id: str,
+        actor: Actor,
+        *,
+        squash: bool = False,
+        action_masks: bool = False,
+    ) -> None:
+        self.render, self._env, self._id, self._actor, space = (
+            env.render,
+            env,
+            env_id,
+            actor,
+            env.observation_space,
+        )
+        self._form = contract.obs_form(env_id, space.shape or (), space.dtype)
+        self._takes, self._obs_dtype = Actions(env.action_space, squash), obs_rows_of(env).dtype
+        self._draws = np.zeros((1, *self._takes.shape), self._takes.dtype)
+        # Streams and steps, of which no draws depend, and where probabilities go.
+        self._others = np.zeros(1, np.uint64), np.zeros(1, np.int64), self._draws, np.zeros(1, np.float32)
+        self._state_size, self._action_masks = actor.state_size, action_masks
+        self._mask_method = contract.mask_method(env) if action_masks else None
+
+    def reset(self, *, seed: int) -> tuple[Any, Any]:
+        return contract.reset(self._env, self._form, seed)
+
+    def act(self, obs: NDArray[Any], info: Mapping[str, Any], state: Any) -> tuple[Any, Any]:
         masks = None
-        if action_masks:
-            masks = contract.action_mask(env_id, mask_method, info, takes.size)[None]
-        if state is None and state_size:
-            state = np.zeros((1, state_size), np.float32)
-        row = obs.astype(obs_dtype).reshape(1, -1)
-        actor.act(row, *nothing, draws, log_probs, masks, state, greedy=True)
-        return takes.to_envs(draws)[0], state
+        if self._action_masks:
+            masks = contract.action_mask(self._id, self._mask_method, info, self._takes.size)[None]
+        if state is None and self._state_size:
+            state = np.zeros((1, self._state_size), np.float32)
+        row = obs.astype(self._obs_dtype).reshape(1, -1)
+        self._actor.act(row, *self._others, masks, state, greedy=True)
+        return self._takes.to_envs(self._draws)[0], state
 
-    return act
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        result = obs, reward, *_ = contract.step(self._env, self._form, action)
+        # A finite sum of squares has neither, and is found at a third of the cost.
+        if obs.dtype.kind == "f" and not (math.isfinite(np.vdot(obs, obs)) or np.isfinite(obs).all()):
+            raise ValueError("it gave NaN or infinity as observation")
+        if not math.isfinite(reward):
+            raise ValueError(f"it gave a reward of {reward}")
+        return result
+
+    def close(self) -> None:
+        """Does nothing: the environment is its owner's."""
 
 
 def play_episodes(
@@ -137,10 +167,9 @@ def play_episodes(
     Raises:
         CollectError: the environment cannot be stepped.
     """
-    act = greedy(env, env_id, actor, squash=squash, action_masks=action_masks)
+    played = EnvEpisodes(env, env_id, actor, squash=squash, action_masks=action_masks)
     returns = []
-    seeds = episode_seeds(episodes, seed, 1)
-    for step in play(act, CheckedEnv(env, env_id), seeds, num_steps, name=env_id):
+    for step in play(played.act, played, episode_seeds(episodes, seed, 1), num_steps, name=env_id):
         if step.is_last:
             returns.append(step.total)
             advance(1)
@@ -214,6 +243,10 @@ class VectorEpisodes:
             self._states[:] = 0
         return None, {}
 
+    def act(self, obs: None, info: object, state: object) -> tuple[Any, Any]:
+        """Does nothing for `play`: the actions are chosen where the environments are stepped."""
+        return None, None
+
     def step(self, action: None = None) -> tuple[Any, Any, Any, Any, Any]:
         """Steps all environments."""
         arrays, backend, ignored = self._arrays, self._backend, self._backend.ignored
@@ -230,6 +263,23 @@ class VectorEpisodes:
         if self._states is not None:
             self._states[self.ended if ignored is None else self.ended | ignored] = 0
         return None, self.rewards[0], self.ended[0], False, {}
+
+    def render(self) -> Any:
+        """What the first environment draws. Where its next episode has started already, what it has drawn last.
+
+        Raises:
+            TrainError: it draws nothing.
+        """
+        if not self.ended[0] or self.ignored is not None:
+            drawn: Any = self.env.render()
+            try:
+                self._drawn = drawn[0]
+            except (TypeError, IndexError, KeyError):
+                raise TrainError(
+                    "render() of a vector environment should return a picture of each environment, got"
+                    f" {contract.describe(drawn)}"
+                ) from None
+        return self._drawn
 
     def close(self) -> None:
         self._backend.close()

@@ -1,8 +1,6 @@
 """Films of episodes, of policies in any environment that draws itself."""
 
-import contextlib
 import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,9 @@ from numpy.typing import NDArray
 
 from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
-from fastrl.training.episodes import VectorEpisodes, build_any, episode_steps
+from fastrl.training.episodes import build_any
 from fastrl.training.errors import TrainError
-from fastrl.training.play import Act, Playable, play
+from fastrl.training.play import Step
 from fastrl.utils.video import check_video, text_picture, text_shape, write_video
 
 # Pictures per second of environments that name no number.
@@ -29,11 +27,23 @@ _MODES = ("rgb_array", "ansi")
 Picture = NDArray[np.uint8]
 
 
-class Films(ABC):
-    """Makes films of policies in one environment, which it keeps until `close`."""
+class Films:
+    """Makes films of policies in one environment, which it keeps until `close`.
 
-    fps: float = FPS
-    """Pictures per second, unless a film is to have others."""
+    Args:
+        play: plays episodes of the policy in a checkpoint's state, so many, from a seed on. `Step.drawn` are pictures,
+            uint8 [H, W, 3]; a step may come with several.
+        fps: pictures per second, unless a film is to have others.
+        close: closes the environment.
+    """
+
+    def __init__(
+        self,
+        play: Callable[[Mapping[str, Any], int, int], Iterator[Step]],
+        fps: float,
+        close: Callable[[], object],
+    ) -> None:
+        self.play, self.fps, self.close = play, fps, close
 
     def film(
         self,
@@ -67,127 +77,15 @@ class Films(ABC):
 
         def pictures() -> Iterator[Picture]:
             now = 0
-            for episode, picture, reward in self.play(state, episodes, seed):
-                if episode != now:
-                    advance(episode - now)
-                    now = episode
-                returns[episode] += reward
-                yield picture
+            for step in self.play(state, episodes, seed):
+                advance(step.episode - now)
+                now = step.episode
+                returns[now] = step.total
+                yield step.drawn
             advance(1)
 
         count = write_video(path, pictures(), fps=fps or self.fps)
         return count, returns
-
-    @abstractmethod
-    def play(
-        self, state: Mapping[str, Any], episodes: int, seed: int
-    ) -> Iterator[tuple[int, Picture, float]]:
-        """Plays episodes: of each picture, uint8 [H, W, 3], the episode from 0 on and the reward since the picture
-        before."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Closes the environment."""
-
-
-class EnvFilms(Films):
-    """Films of environments that are stepped alone.
-
-    Args:
-        name: of the environment, for errors.
-        env: as `fastrl.training.play.play` steps it.
-        make_act: makes what chooses actions from the state of a checkpoint.
-        draw: gives a picture of the environment now.
-        fps: pictures per second.
-        close: closes the environment.
-        num_steps: after which an episode is cut off; 0: it ends by itself.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        env: Playable,
-        make_act: Callable[[Mapping[str, Any]], Act],
-        draw: Callable[[], Picture],
-        *,
-        fps: float,
-        close: Callable[[], object],
-        num_steps: int = 0,
-    ) -> None:
-        self._name, self._env, self._make_act, self._draw = name, env, make_act, draw
-        self.fps, self._close, self._num_steps = fps, close, num_steps
-
-    def play(
-        self, state: Mapping[str, Any], episodes: int, seed: int
-    ) -> Iterator[tuple[int, Picture, float]]:
-        """See `Films.play`; episodes have the seeds from ``seed`` on."""
-        act, seeds = self._make_act(state), range(seed, seed + episodes)
-        for step in play(act, self._env, seeds, self._num_steps, name=self._name, draw=self._draw):
-            yield step.episode, step.drawn, step.reward
-
-    def close(self) -> None:
-        self._close()
-
-
-class VectorEnvFilms(Films):
-    """Films of the first environment of a vector environment, of which all are reset for each episode.
-
-    Args:
-        spec: makes the vector environment.
-        env: of `drawing_env`, for its spaces and pictures.
-        make_episodes: makes the episodes that a checkpoint's policy plays.
-        num_steps: after which an episode is cut off; 0: the environment's own limit.
-    """
-
-    def __init__(
-        self,
-        spec: EnvSpec,
-        env: VectorEnv[Any, Any, Any],
-        make_episodes: Callable[[Mapping[str, Any]], VectorEpisodes],
-        *,
-        num_steps: int = 0,
-    ) -> None:
-        self._name, self._make_episodes = spec.id, make_episodes
-        self._num_steps = episode_steps(env, num_steps)
-        self._pictures = Pictures(env)
-        self.fps = self._pictures.fps
-        # The episodes have an environment of their own.
-        spec.close_vector(env)
-
-    def play(
-        self, state: Mapping[str, Any], episodes: int, seed: int
-    ) -> Iterator[tuple[int, Picture, float]]:
-        """See `Films.play`; episodes have the seeds from ``seed`` on."""
-        with contextlib.closing(self._make_episodes(state)) as played:
-            last = np.empty(0, np.uint8)
-
-            def draw() -> Picture:
-                nonlocal last
-                # In other modes the next episode has started already where one has ended.
-                if not played.ended[0] or played.ignored is not None:
-                    last = self._picture(played)
-                return last
-
-            # The episodes choose their actions themselves.
-            seeds = range(seed, seed + episodes)
-            for step in play(
-                lambda *_: (None, None), played, seeds, self._num_steps, name=self._name, draw=draw
-            ):
-                yield step.episode, step.drawn, step.reward
-
-    def _picture(self, played: VectorEpisodes) -> Picture:
-        drawn: Any = played.env.render()
-        try:
-            first = drawn[0]
-        except (TypeError, IndexError, KeyError):
-            raise TrainError(
-                "render() of a vector environment should return a picture of each environment, got"
-                f" {contract.describe(drawn)}"
-            ) from None
-        return self._pictures.of(first)
-
-    def close(self) -> None:
-        pass
 
 
 class Pictures:

@@ -1,11 +1,9 @@
 """Episodes of a policy, one after another: evaluations, films, checks of exports and replays play them here."""
 
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-import gymnasium
 import numpy as np
 
 from fastrl.collectors.failures import last_line, own_traceback
@@ -121,31 +119,6 @@ def episode_seeds(episodes: int, *seed: int) -> list[int]:
 def team_seeds(seed: int, episodes: int) -> list[int]:
     """Seeds of the episodes of several agents that every policy is evaluated on; training has others."""
     return [int(each) for each in np.random.SeedSequence([seed, 1]).generate_state(episodes, np.uint64)]
-
-
-class CheckedEnv:
-    """An environment in rows whose observations and rewards are checked, see `fastrl.envs.contract`.
-
-    Args:
-        env: see `fastrl.envs.rows.in_rows`.
-        name: of it, for errors.
-    """
-
-    def __init__(self, env: gymnasium.Env[Any, Any], name: str) -> None:
-        self._env, space = env, env.observation_space
-        self._form = contract.obs_form(name, space.shape or (), space.dtype)
-
-    def reset(self, *, seed: int | None) -> tuple[Any, Any]:
-        return contract.reset(self._env, self._form, seed)
-
-    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
-        result = obs, reward, *_ = contract.step(self._env, self._form, action)
-        # A finite sum of squares has neither, and is found at a third of the cost.
-        if obs.dtype.kind == "f" and not (math.isfinite(np.vdot(obs, obs)) or np.isfinite(obs).all()):
-            raise ValueError("it gave NaN or infinity as observation")
-        if not math.isfinite(reward):
-            raise ValueError(f"it gave a reward of {reward}")
-        return result
 
 
 class TeamEnv:

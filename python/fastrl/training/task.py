@@ -1,10 +1,11 @@
 """The protocol of a task: a problem's settings, environments and scores, without a training loop."""
 
+import contextlib
 import copy
 import dataclasses
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from gymnasium.spaces import Space
@@ -24,12 +25,12 @@ from fastrl.training.comparison import Comparison
 from fastrl.training.dataset_source import DatasetSource, ValidationLoss
 from fastrl.training.demo_arrays import Demos
 from fastrl.training.device import choose_device, use_threads
-from fastrl.training.episodes import VectorEpisodes, build_any, episode_steps, greedy, spaces_of
+from fastrl.training.episodes import EnvEpisodes, VectorEpisodes, build_any, episode_steps, spaces_of
 from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Evaluation, Returns, Scores
 from fastrl.training.experience import Source
-from fastrl.training.film import EnvFilms, Films, Pictures, VectorEnvFilms, drawing_env
-from fastrl.training.play import CheckedEnv
+from fastrl.training.film import Films, Pictures, drawing_env
+from fastrl.training.play import Step, play
 from fastrl.training.predict import ActorPredictor, Predictor, saved_policy
 from fastrl.training.profiler import GpuMeter, Profile
 from fastrl.training.rollouts import RolloutSource, check_num_envs
@@ -189,29 +190,29 @@ class Task(TaskSettings, ABC):
             TrainError, CollectError: the environment cannot be built, or does not draw itself.
         """
         spec, env = drawing_env(self.play_spec(settings), self.num_envs(settings))
-        num_steps, spaces = self.play_steps(settings), spaces_of(env)
-        own = {"action_masks": self.has_action_masks(settings)}
-        if isinstance(env, VectorEnv):
-            return VectorEnvFilms(
-                spec,
-                env,
-                lambda state: VectorEpisodes(
-                    spec, env, self.make_actor(state, settings, spaces), squash=is_squashed(state), **own
-                ),
-                num_steps=num_steps,
-            )
-        pictures = Pictures(env)
-        return EnvFilms(
-            spec.id,
-            CheckedEnv(env, spec.id),
-            lambda state: greedy(
-                env, spec.id, self.make_actor(state, settings, spaces), squash=is_squashed(state), **own
-            ),
-            lambda: pictures.of(env.render()),
-            fps=pictures.fps,
-            close=functools.partial(contract.close, env),
-            num_steps=episode_steps(env, num_steps),
+        spaces, pictures, num_steps = (
+            spaces_of(env),
+            Pictures(env),
+            episode_steps(env, self.play_steps(settings)),
         )
+        if isinstance(env, VectorEnv):
+            # The episodes have an environment of their own.
+            spec.close_vector(env)
+
+        def play_drawn(state: Mapping[str, Any], episodes: int, seed: int) -> Iterator[Step]:
+            actor = self.make_actor(state, settings, spaces)
+            own = {"squash": is_squashed(state), "action_masks": self.has_action_masks(settings)}
+            played = (
+                VectorEpisodes(spec, env, actor, **own)
+                if isinstance(env, VectorEnv)
+                else EnvEpisodes(env, spec.id, actor, **own)
+            )
+            with contextlib.closing(played):
+                seeds, draw = range(seed, seed + episodes), lambda: pictures.of(played.render())
+                yield from play(played.act, played, seeds, num_steps, name=spec.id, draw=draw)
+
+        close = (lambda: None) if isinstance(env, VectorEnv) else functools.partial(contract.close, env)
+        return Films(play_drawn, pictures.fps, close)
 
     def team_env(self, settings: Any) -> Any:
         """One environment of several agents: a parallel one of PettingZoo, or a `MultiAgentVectorEnv` of one.

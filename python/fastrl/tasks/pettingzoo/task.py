@@ -25,15 +25,14 @@ from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
 from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork
 from fastrl.tasks import pettingzoo
-from fastrl.tasks.pettingzoo.film import parallel_films
 from fastrl.tasks.pettingzoo.settings import PRESETS, EnvConfig
 from fastrl.training.checkpoint import CheckpointError
 from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Returns
 from fastrl.training.experience import Source
-from fastrl.training.film import Films
+from fastrl.training.film import FPS, Films, checked_picture
 from fastrl.training.multi_agent import MultiAgentSource
-from fastrl.training.play import team_seeds
+from fastrl.training.play import Step, TeamEnv, play, team_act, team_seeds
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
 from fastrl.utils.env_options import parse_options
@@ -172,7 +171,22 @@ class PettingZooTask(Task):
             built.append(make_parallel(drawing, settings.env.size, settings.env.stack))
             return built[0]
 
-        return parallel_films(self.make_env(settings, 1, make, "disabled"), built[0], _check_fits)
+        env = self.make_env(settings, 1, make, "disabled")
+        own, metadata = built[0], getattr(built[0], "metadata", {})
+        if getattr(own, "render_mode", None) != "rgb_array":
+            modes = ", ".join(metadata.get("render_modes", ())) or "none"
+            env.close()
+            raise TrainError(
+                f"{env.name} has no render mode rgb_array, so there is nothing to film; its modes: {modes}"
+            )
+
+        def play_drawn(state: Mapping[str, Any], episodes: int, seed: int) -> Iterator[Step]:
+            policy, seeds = MultiAgentPolicy.from_state(state["policy"]), range(seed, seed + episodes)
+            _check_fits(policy, env)
+            draw = lambda: checked_picture(own.render())  # noqa: E731
+            return play(team_act(policy.act), TeamEnv(env), seeds, name=env.name, draw=draw)
+
+        return Films(play_drawn, float(metadata.get("render_fps") or FPS), env.close)
 
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
         env = self.make_env(settings, settings.env.num_envs, num_workers=settings.env.num_workers)

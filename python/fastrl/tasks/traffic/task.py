@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -15,7 +15,6 @@ from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork
 from fastrl.tasks import traffic
 from fastrl.tasks.traffic import render
 from fastrl.tasks.traffic.curriculum import Curriculum, CurriculumCallback, CurriculumConfig
-from fastrl.tasks.traffic.film import TrafficFilms
 from fastrl.tasks.traffic.scores import Scores, score, score_table
 from fastrl.tasks.traffic.settings import (
     PRESETS,
@@ -39,6 +38,7 @@ from fastrl.training.film import Films
 from fastrl.training.metrics import counted
 from fastrl.training.multi_agent import EpisodeMeans, MultiAgentSource
 from fastrl.training.online import OnlineSource
+from fastrl.training.play import Step, team_seeds
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
 from fastrl.utils.config import Values
@@ -193,10 +193,17 @@ class TrafficTask(Task):
         return make_env(settings.env, 1)
 
     def films(self, settings: Any) -> Films:
+        """See `Task.films`; at real speed, on the seeds that ``fastrl eval`` uses too."""
         try:
-            return TrafficFilms(render.make_env(settings.env.id, environment_options(settings.env)))
+            env = render.make_env(settings.env.id, environment_options(settings.env))
         except render.RenderError as error:
             raise TrainError(str(error)) from None
+
+        def play_drawn(state: Mapping[str, Any], episodes: int, seed: int) -> Iterator[Step]:
+            policy, seeds = MultiAgentPolicy.from_state(state["policy"]), team_seeds(seed, episodes)
+            return render.pictures(render.moments(env, policy.act, seeds), env.view)
+
+        return Films(play_drawn, render.FPS, env.close)
 
     def show_scores(self, comparison: Comparison, console: Console) -> None:
         scores: list[tuple[str, Any]] = [(each.name, each.scores) for each in comparison.scored]
