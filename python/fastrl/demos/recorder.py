@@ -384,7 +384,7 @@ def record(
     spec = find_env(env, env_options or {}, expert, trust=trust)
     built = build_any(spec, None)
     if isinstance(built, VectorEnv):
-        spec.close_vector(built)
+        spec.close(built)
         raise ConfigError(
             f"{spec.id} makes a vector environment, which starts its episodes itself, so that none has a seed: give"
             " what makes one environment"

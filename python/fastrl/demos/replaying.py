@@ -11,7 +11,6 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
 from fastrl.training.episodes import build_any
 from fastrl.training.play import play
@@ -81,7 +80,7 @@ def replay(
     spec, longest = _spec_of(data, env, trust=trust)
     built = build_any(spec, None)
     if isinstance(built, VectorEnv):
-        spec.close_vector(built)
+        spec.close(built)
         raise ConfigError(f"{spec.id} makes a vector environment; episodes are replayed in a single one")
     report = ReplayReport(str(data.path), spec.id)
     try:
@@ -96,7 +95,7 @@ def replay(
                 report.differences.append((int(episode.index), difference))
             advance(1)
     finally:
-        contract.close(built)
+        spec.close(built)
     return report
 
 

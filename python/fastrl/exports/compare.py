@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fastrl.envs import contract
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.training.episodes import build_any
-from fastrl.training.play import Act, Step, TeamEnv, episode_seeds, play
+from fastrl.training.play import Step, TeamEnv, episode_seeds, play
 from fastrl.training.task import Task
 
 # Actions may differ where two are as good as equally good.
@@ -192,7 +192,9 @@ def in_episodes(
     return found
 
 
-def play_run(act: Act, task: Task, settings: Any, seeds: list[int]) -> Iterator[Step]:
+def play_run(
+    act: Callable[[Any, Any, Any], tuple[Any, Any]], task: Task, settings: Any, seeds: list[int]
+) -> Iterator[Step]:
     """Plays episodes in the environment of a run, see `fastrl.training.play.play`; of a vector environment in all of
     its environments until one ends, where the reward is their mean.
 

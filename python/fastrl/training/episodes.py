@@ -1,5 +1,6 @@
 """Environments of evaluation: building them, their longest episode, episodes without exploration to score a policy."""
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -99,13 +100,8 @@ class EnvEpisodes:
         squash: bool = False,
         action_masks: bool = False,
     ) -> None:
-        self.render, self._env, self._id, self._actor, space = (
-            env.render,
-            env,
-            env_id,
-            actor,
-            env.observation_space,
-        )
+        self._env, self._id, self._actor, space = env, env_id, actor, env.observation_space
+        self.render = env.render
         self._form = contract.obs_form(env_id, space.shape or (), space.dtype)
         self._takes, self._obs_dtype = Actions(env.action_space, squash), obs_rows_of(env).dtype
         self._draws = np.zeros((1, *self._takes.shape), self._takes.dtype)
@@ -192,7 +188,7 @@ class VectorEpisodes:
         ignored: bool [R], rows in which it was no step of the agent; None in autoreset modes without such steps.
 
     Raises:
-        CollectError: the environment cannot be built; `start` and `step`: it cannot be stepped.
+        CollectError: the environment cannot be built; `reset` and `step`: it cannot be stepped.
     """
 
     def __init__(
@@ -243,22 +239,22 @@ class VectorEpisodes:
             self._states[:] = 0
         return None, {}
 
-    def act(self, obs: None, info: object, state: object) -> tuple[Any, Any]:
-        """Does nothing for `play`: the actions are chosen where the environments are stepped."""
-        return None, None
-
-    def step(self, action: None = None) -> tuple[Any, Any, Any, Any, Any]:
-        """Steps all environments."""
-        arrays, backend, ignored = self._arrays, self._backend, self._backend.ignored
-        obs, draws = arrays["obs"], arrays["actions"]
+    def act(self, *others: Any) -> tuple[Any, None]:
+        """The actions of all environments for what they have shown last."""
+        arrays = self._arrays
         if self._masks is not None:
-            backend.action_masks(self._masks)
+            self._backend.action_masks(self._masks)
+        draws, log_probs = arrays["actions"], arrays["log_probs"]
         self._actor.act(
-            obs, *self._streams, draws, arrays["log_probs"], self._masks, self._states, greedy=True
+            arrays["obs"], *self._streams, draws, log_probs, self._masks, self._states, greedy=True
         )
-        terminations, truncations = arrays["terminations"], arrays["truncations"]
-        actions = self._plan.actions.to_env(draws)
-        backend.step(actions, obs, self.rewards, terminations, truncations, arrays["final_obs"], None)
+        return self._plan.actions.to_env(draws), None
+
+    def step(self, actions: NDArray[Any]) -> tuple[Any, Any, Any, Any, Any]:
+        """Steps all environments."""
+        arrays, ignored = self._arrays, self._backend.ignored
+        ends = terminations, truncations = arrays["terminations"], arrays["truncations"]
+        self._backend.step(actions, arrays["obs"], self.rewards, *ends, arrays["final_obs"], None)
         self.ended = terminations | truncations
         if self._states is not None:
             self._states[self.ended if ignored is None else self.ended | ignored] = 0
@@ -304,10 +300,10 @@ def play_vector_episodes(
     totals, lengths = np.zeros(rows), np.zeros(rows, np.int64)
     each = -(-episodes // rows)
     played = VectorEpisodes(spec, env, actor, squash=squash, action_masks=action_masks)
-    try:
+    with contextlib.closing(played):
         played.reset(seed=episode_seeds(1, seed, 1)[0])
         while any(len(own) < each for own in returns):
-            played.step()
+            played.step(played.act()[0])
             lengths += 1 if played.ignored is None else ~played.ignored
             totals += np.where(lengths <= num_steps, played.rewards, 0.0)
             # One that is longer counts once, where it is cut off.
@@ -317,6 +313,4 @@ def play_vector_episodes(
                     returns[row].append(float(totals[row]))
                     advance(int(sum(map(len, returns)) <= episodes))
             totals[played.ended], lengths[played.ended] = 0.0, 0
-    finally:
-        played.close()
     return tuple(own[number] for number in range(each) for own in returns)[:episodes]

@@ -137,7 +137,7 @@ def drawing_env(
     if env.render_mode in _MODES:
         return spec, env
     modes = env.metadata.get("render_modes", ())
-    _close(spec, env)
+    spec.close(env)
     mode = next((mode for mode in _MODES if mode in modes), None)
     if mode is None:
         raise TrainError(
@@ -157,16 +157,9 @@ def drawing_env(
         ) from None
     if env.render_mode != mode:
         # An environment that exists already is not built again.
-        _close(spec, env)
+        spec.close(env)
         raise TrainError(f"{spec.id} was made without a render mode: make it with render_mode={mode!r}")
     return with_mode, env
-
-
-def _close(spec: EnvSpec, env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> None:
-    if isinstance(env, VectorEnv):
-        spec.close_vector(env)
-    else:
-        contract.close(env)
 
 
 def checked_picture(drawn: Any) -> Picture:

@@ -15,7 +15,6 @@ from rich.console import Console
 from fastrl._native._rust import __version__
 from fastrl.algorithms import check_takes, find
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, Problem
-from fastrl.envs import contract
 from fastrl.envs.rows import ActionRows, ObsRows, space_state
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.compiled_actor import Actor, moved
@@ -130,10 +129,9 @@ class Task(TaskSettings, ABC):
         """
         spec = self.play_spec(settings)
         env = build_any(spec, self.num_envs(settings))
+        spec.close(env)
         if isinstance(env, VectorEnv):
-            spec.close_vector(env)
             return env.single_observation_space, env.single_action_space
-        contract.close(env)
         return env.observation_space, env.action_space
 
     def make_actor(
@@ -190,14 +188,11 @@ class Task(TaskSettings, ABC):
             TrainError, CollectError: the environment cannot be built, or does not draw itself.
         """
         spec, env = drawing_env(self.play_spec(settings), self.num_envs(settings))
-        spaces, pictures, num_steps = (
-            spaces_of(env),
-            Pictures(env),
-            episode_steps(env, self.play_steps(settings)),
-        )
+        spaces, pictures = spaces_of(env), Pictures(env)
+        num_steps = episode_steps(env, self.play_steps(settings))
         if isinstance(env, VectorEnv):
             # The episodes have an environment of their own.
-            spec.close_vector(env)
+            spec.close(env)
 
         def play_drawn(state: Mapping[str, Any], episodes: int, seed: int) -> Iterator[Step]:
             actor = self.make_actor(state, settings, spaces)
@@ -211,8 +206,7 @@ class Task(TaskSettings, ABC):
                 seeds, draw = range(seed, seed + episodes), lambda: pictures.of(played.render())
                 yield from play(played.act, played, seeds, num_steps, name=spec.id, draw=draw)
 
-        close = (lambda: None) if isinstance(env, VectorEnv) else functools.partial(contract.close, env)
-        return Films(play_drawn, pictures.fps, close)
+        return Films(play_drawn, pictures.fps, functools.partial(spec.close, env))
 
     def team_env(self, settings: Any) -> Any:
         """One environment of several agents: a parallel one of PettingZoo, or a `MultiAgentVectorEnv` of one.

@@ -6,7 +6,6 @@ from typing import Any, Literal
 from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
 
-from fastrl.envs import contract
 from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec
 from fastrl.tasks import gym
@@ -53,10 +52,7 @@ class GymTask(Task):
             spec = self.env_spec(settings).as_rows()
             env = build_any(spec, self.num_envs(settings))
             obs_space, action_space = spaces_of(env)
-            if isinstance(env, VectorEnv):
-                spec.close_vector(env)
-            else:
-                contract.close(env)
+            spec.close(env)
         except Exception:  # the trainer builds it again, and says what is wrong
             return "discrete"
         if ObsRows(obs_space).kind != "vector":
@@ -92,11 +88,11 @@ class GymTask(Task):
             "action_masks": self.has_action_masks(settings),
         }
         if isinstance(env, VectorEnv):
-            spec.close_vector(env)
+            spec.close(env)
             returns = play_vector_episodes(spec, env, actor, episodes, seed, num_steps, advance, **own)
             return Returns(returns, seeded=False)
         returns = play_episodes(env, spec.id, actor, episodes, seed, num_steps, advance, **own)
-        contract.close(env)
+        spec.close(env)
         return Returns(returns)
 
 
