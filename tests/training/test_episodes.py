@@ -143,21 +143,23 @@ def test_large_finite_observations_are_no_error() -> None:
     assert [step.number for step in play(large.act, large, [2], name="large")] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("mode", ["disabled", "same_step"])
-def test_a_team_plays_the_episodes_of_its_records(mode: str) -> None:
+def test_a_team_plays_the_episodes_of_its_records() -> None:
     def act(obs: Any, alive: Any) -> Any:
         return np.where(obs[:, 0] > 0, 2, 1).astype(np.int64)
 
-    make = lambda mode: make_multi("fastrl/coop-merge-v0", 1, autoreset_mode=mode)  # noqa: E731
-    seeds = team_seeds(3, 2)
-    steps = list(play(team_act(act), TeamEnv(make(mode)), seeds, name="team"))
-    last = [step for step in steps if step.is_last]
-    records = [run_episodes(make("same_step"), act, [seed])[0] for seed in seeds]
-    assert [step.number for step in last] == [record["length"] for record in records]
-    found = [step.info["episode"]["return_mean"][0] for step in last]
-    assert found == [record["return_mean"] for record in records]
-    assert [step.total for step in last] == pytest.approx(found)
-    assert all(step.info["alive"].any() for step in steps if not step.is_last)
+    seeds, name = team_seeds(3, 2), "fastrl/coop-merge-v0"
+    team = TeamEnv(make_multi(name, 1, autoreset_mode="disabled"))
+    steps, lengths, returns = [], [], []
+    for step in play(team_act(act), team, seeds, name=name):
+        steps.append(step)
+        if step.is_last:
+            lengths.append(step.number)
+            returns.append(team.mean_return())
+    records = [run_episodes(make_multi(name, 1), act, [seed])[0] for seed in seeds]
+    assert lengths == [record["length"] for record in records]
+    assert returns == [record["return_mean"] for record in records]
+    assert [step.total for step in steps if step.is_last] == pytest.approx(returns)
+    assert [step.info["alive"].any() for step in steps] == [not step.is_last for step in steps]
 
 
 def test_seeds_are_those_of_numpy() -> None:

@@ -250,7 +250,7 @@ def in_team_episodes(
     limit = 0 if isinstance(team, TeamEnv) else task.play_steps(settings) or _STEPS
     try:
         steps = play(act, team, episode_seeds(episodes, seed, 1), limit, name=settings.env.id)
-        returns = [float(step.info["episode"]["return_mean"][0]) for step in steps if step.is_last]
+        returns = [team.mean_return() for step in steps if step.is_last]
     finally:
         env.close()
     found.episodes, found.mean_return = episodes, float(np.mean(returns))
@@ -273,8 +273,11 @@ class _NamedTeam:
         for agent in action:
             self._returns[agent] = self._returns.get(agent, 0.0) + float(rewards[agent])
         acting = {agent: obs[agent] for agent in self._env.agents}
-        info = {"episode": {"return_mean": [np.mean(list(self._returns.values()))]}}
-        return acting, 0.0, not acting, False, info
+        return acting, 0.0, not acting, False, {}
+
+    def mean_return(self) -> float:
+        """As of `TeamEnv`, of the agents that acted."""
+        return float(np.mean(list(self._returns.values())))
 
 
 def _masks_of(env: Any, info: Mapping[str, Any]) -> Any:

@@ -209,7 +209,8 @@ class Task(TaskSettings, ABC):
         return Films(play_drawn, pictures.fps, functools.partial(spec.close, env))
 
     def team_env(self, settings: Any) -> Any:
-        """One environment of several agents: a parallel one of PettingZoo, or a `MultiAgentVectorEnv` of one.
+        """One environment of several agents: a parallel one of PettingZoo, or a `MultiAgentVectorEnv` of one
+        in autoreset mode "disabled".
 
         Raises:
             TrainError, CollectError: it cannot be built, or the task has one agent.

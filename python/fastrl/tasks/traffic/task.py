@@ -45,7 +45,7 @@ from fastrl.utils.config import Values
 from fastrl.utils.tables import print_lines, show
 
 
-def make_env(config: EnvConfig, num_envs: int) -> MultiAgentVectorEnv:
+def make_env(config: EnvConfig, num_envs: int, autoreset_mode: str = "same_step") -> MultiAgentVectorEnv:
     """The environment that the settings describe, at its full difficulty.
 
     Raises:
@@ -53,7 +53,7 @@ def make_env(config: EnvConfig, num_envs: int) -> MultiAgentVectorEnv:
     """
     options = environment_options(config)
     try:
-        return make_multi(config.id, num_envs, **options)
+        return make_multi(config.id, num_envs, autoreset_mode=autoreset_mode, **options)
     except (ValueError, TypeError, OverflowError) as error:
         raise TrainError(f"--env {config.id}: {error}") from None
 
@@ -190,7 +190,7 @@ class TrafficTask(Task):
         return score(make, policy.act, episodes=episodes, seed=seed, advance=advance)
 
     def team_env(self, settings: Any) -> MultiAgentVectorEnv:
-        return make_env(settings.env, 1)
+        return make_env(settings.env, 1, "disabled")
 
     def films(self, settings: Any) -> Films:
         """See `Task.films`; at real speed, on the seeds that ``fastrl eval`` uses too."""
