@@ -143,12 +143,13 @@ def test_large_finite_observations_are_no_error() -> None:
     assert [step.number for step in play(large.act, large, [2], name="large")] == [0, 1, 2]
 
 
-def test_a_team_plays_the_episodes_of_its_records() -> None:
+@pytest.mark.parametrize("mode", ["disabled", "same_step"])
+def test_a_team_plays_the_episodes_of_its_records(mode: str) -> None:
     def act(obs: Any, alive: Any) -> Any:
         return np.where(obs[:, 0] > 0, 2, 1).astype(np.int64)
 
     seeds, name = team_seeds(3, 2), "fastrl/coop-merge-v0"
-    team = TeamEnv(make_multi(name, 1, autoreset_mode="disabled"))
+    team = TeamEnv(make_multi(name, 1, autoreset_mode=mode))
     steps, lengths, returns = [], [], []
     for step in play(team_act(act), team, seeds, name=name):
         steps.append(step)
@@ -159,7 +160,7 @@ def test_a_team_plays_the_episodes_of_its_records() -> None:
     assert lengths == [record["length"] for record in records]
     assert returns == [record["return_mean"] for record in records]
     assert [step.total for step in steps if step.is_last] == pytest.approx(returns)
-    assert [step.info["alive"].any() for step in steps] == [not step.is_last for step in steps]
+    assert all(step.info["alive"].any() for step in steps if not step.is_last)
 
 
 def test_seeds_are_those_of_numpy() -> None:

@@ -1,6 +1,5 @@
 """Environments of evaluation: building them, their longest episode, episodes without exploration to score a policy."""
 
-import contextlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -132,6 +131,17 @@ class EnvEpisodes:
             raise ValueError(f"it gave a reward of {reward}")
         return result
 
+    def returns(
+        self, episodes: int, seed: int, num_steps: int, advance: Callable[[int], object]
+    ) -> tuple[float, ...]:
+        """The returns of episodes; see `play_episodes`."""
+        returns = []
+        for step in play(self.act, self, episode_seeds(episodes, seed, 1), num_steps, name=self._id):
+            if step.is_last:
+                returns.append(step.total)
+                advance(1)
+        return tuple(returns)
+
     def close(self) -> None:
         """Does nothing: the environment is its owner's."""
 
@@ -164,12 +174,7 @@ def play_episodes(
         CollectError: the environment cannot be stepped.
     """
     played = EnvEpisodes(env, env_id, actor, squash=squash, action_masks=action_masks)
-    returns = []
-    for step in play(played.act, played, episode_seeds(episodes, seed, 1), num_steps, name=env_id):
-        if step.is_last:
-            returns.append(step.total)
-            advance(1)
-    return tuple(returns)
+    return played.returns(episodes, seed, num_steps, advance)
 
 
 class VectorEpisodes:
@@ -277,40 +282,28 @@ class VectorEpisodes:
                 ) from None
         return self._drawn
 
-    def close(self) -> None:
-        self._backend.close()
-
-
-def play_vector_episodes(
-    spec: EnvSpec,
-    env: VectorEnv[Any, Any, Any],
-    actor: Actor,
-    episodes: int,
-    seed: int,
-    num_steps: int,
-    advance: Callable[[int], object] = lambda episodes: None,
-    *,
-    squash: bool = False,
-    action_masks: bool = False,
-) -> tuple[float, ...]:
-    """As `play_episodes`, of a vector environment: its environments play equally many episodes each, so that short ones
-    do not count more often, and those beyond ``episodes`` are left out. See `VectorEpisodes` for other arguments."""
-    rows = env.num_envs
-    returns: list[list[float]] = [[] for _ in range(rows)]
-    totals, lengths = np.zeros(rows), np.zeros(rows, np.int64)
-    each = -(-episodes // rows)
-    played = VectorEpisodes(spec, env, actor, squash=squash, action_masks=action_masks)
-    with contextlib.closing(played):
-        played.reset(seed=episode_seeds(1, seed, 1)[0])
+    def returns(
+        self, episodes: int, seed: int, num_steps: int, advance: Callable[[int], object]
+    ) -> tuple[float, ...]:
+        """The returns of episodes; see `play_episodes`. The environments play equally many each, so that short ones do
+        not count more often, and those beyond ``episodes`` are left out."""
+        rows = len(self.ended)
+        returns: list[list[float]] = [[] for _ in range(rows)]
+        totals, lengths = np.zeros(rows), np.zeros(rows, np.int64)
+        each = -(-episodes // rows)
+        self.reset(seed=episode_seeds(1, seed, 1)[0])
         while any(len(own) < each for own in returns):
-            played.step(played.act()[0])
-            lengths += 1 if played.ignored is None else ~played.ignored
-            totals += np.where(lengths <= num_steps, played.rewards, 0.0)
+            self.step(self.act()[0])
+            lengths += 1 if self.ignored is None else ~self.ignored
+            totals += np.where(lengths <= num_steps, self.rewards, 0.0)
             # One that is longer counts once, where it is cut off.
-            counts = np.where(lengths > num_steps, False, played.ended | (lengths == num_steps))
+            counts = np.where(lengths > num_steps, False, self.ended | (lengths == num_steps))
             for row in np.flatnonzero(counts).tolist():
                 if len(returns[row]) < each:
                     returns[row].append(float(totals[row]))
                     advance(int(sum(map(len, returns)) <= episodes))
-            totals[played.ended], lengths[played.ended] = 0.0, 0
-    return tuple(own[number] for number in range(each) for own in returns)[:episodes]
+            totals[self.ended], lengths[self.ended] = 0.0, 0
+        return tuple(own[number] for number in range(each) for own in returns)[:episodes]
+
+    def close(self) -> None:
+        self._backend.close()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from fastrl.collectors.failures import last_line, own_traceback
 from fastrl.collectors.protocol import CollectError
@@ -126,25 +127,31 @@ class TeamEnv:
     that act next, and after a step ``rewards`` float32 [A].
 
     Args:
-        env: a vector environment of one, in autoreset mode "disabled".
+        env: a vector environment of one.
     """
 
     def __init__(self, env: MultiAgentVectorEnv) -> None:
         self._env, space = env, env.single_observation_space
-        self._obs = np.empty((env.num_agents, *(space.shape or ())), space.dtype)
-        self._ends = np.empty((2, env.num_agents), np.bool_)
+        self._obs_shape, self._obs_dtype = (env.num_agents, *(space.shape or ())), space.dtype
+        self._terminated, self._truncated = np.empty((2, env.num_agents), np.bool_)
 
     def reset(self, *, seed: int | None) -> tuple[Any, Any]:
         obs, alive = self._env.reset(seed=seed)
+        self._finished = self._env.episodes()["finished"][0]
         return obs[0], {"alive": alive[0]}
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
-        obs, rewards = np.empty_like(self._obs), np.empty(len(self._obs), np.float32)
-        alive = np.empty(len(obs), np.bool_)
-        self._env.step_into(action, obs, rewards, *self._ends, alive)
+        agents = self._env.num_agents
+        obs, rewards = np.empty(self._obs_shape, self._obs_dtype), np.empty(agents, np.float32)
+        alive = np.empty(agents, np.bool_)
+        self._env.step_into(action, obs, rewards, self._terminated, self._truncated, alive)
+        is_over = not alive.any()
+        if self._env.autoreset_mode is not AutoresetMode.DISABLED:
+            # The next episode may have started.
+            is_over = self._env.episodes()["finished"][0] != self._finished
         # As mean(), at a third of its cost.
-        reward = rewards.sum() / len(rewards)
-        return obs, reward, not alive.any(), False, {"alive": alive, "rewards": rewards}
+        reward = rewards.sum() / agents
+        return obs, reward, is_over, False, {"alive": alive, "rewards": rewards}
 
     def mean_return(self) -> float:
         """The mean over the agents of their returns in the last episode."""

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
+import gymnasium
 from gymnasium.spaces import Space
 from gymnasium.vector import VectorEnv
 from rich.console import Console
@@ -181,6 +182,27 @@ class Task(TaskSettings, ABC):
         """True if the policy is given the environment's action masks."""
         return bool(getattr(self.algorithm_settings(settings), "action_masks", False))
 
+    def played(
+        self,
+        state: Mapping[str, Any],
+        settings: Any,
+        spec: EnvSpec,
+        env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any],
+        *,
+        device: str = "cpu",
+    ) -> EnvEpisodes | VectorEpisodes:
+        """Episodes of a policy without exploration; arguments and errors are those of `make_actor`.
+
+        Args:
+            spec: of environments in rows.
+            env: that it has made. A vector environment only has the spaces: the episodes make their own.
+        """
+        actor = self.make_actor(state, settings, spaces_of(env), device=device)
+        own = {"squash": is_squashed(state), "action_masks": self.has_action_masks(settings)}
+        if isinstance(env, VectorEnv):
+            return VectorEpisodes(spec, env, actor, **own)
+        return EnvEpisodes(env, spec.id, actor, **own)
+
     def films(self, settings: Any) -> Films:
         """Makes films of policies of a run with these settings.
 
@@ -188,29 +210,19 @@ class Task(TaskSettings, ABC):
             TrainError, CollectError: the environment cannot be built, or does not draw itself.
         """
         spec, env = drawing_env(self.play_spec(settings), self.num_envs(settings))
-        spaces, pictures = spaces_of(env), Pictures(env)
-        num_steps = episode_steps(env, self.play_steps(settings))
+        pictures, num_steps = Pictures(env), episode_steps(env, self.play_steps(settings))
         if isinstance(env, VectorEnv):
-            # The episodes have an environment of their own.
             spec.close(env)
 
         def play_drawn(state: Mapping[str, Any], episodes: int, seed: int) -> Iterator[Step]:
-            actor = self.make_actor(state, settings, spaces)
-            own = {"squash": is_squashed(state), "action_masks": self.has_action_masks(settings)}
-            played = (
-                VectorEpisodes(spec, env, actor, **own)
-                if isinstance(env, VectorEnv)
-                else EnvEpisodes(env, spec.id, actor, **own)
-            )
-            with contextlib.closing(played):
+            with contextlib.closing(self.played(state, settings, spec, env)) as played:
                 seeds, draw = range(seed, seed + episodes), lambda: pictures.of(played.render())
                 yield from play(played.act, played, seeds, num_steps, name=spec.id, draw=draw)
 
         return Films(play_drawn, pictures.fps, functools.partial(spec.close, env))
 
     def team_env(self, settings: Any) -> Any:
-        """One environment of several agents: a parallel one of PettingZoo, or a `MultiAgentVectorEnv` of one
-        in autoreset mode "disabled".
+        """One environment of several agents: a parallel one of PettingZoo, or a `MultiAgentVectorEnv` of one.
 
         Raises:
             TrainError, CollectError: it cannot be built, or the task has one agent.

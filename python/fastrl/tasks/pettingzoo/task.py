@@ -22,16 +22,14 @@ from fastrl.envs.process_pool import WorkerError
 from fastrl.envs.record_episodes import run_episodes
 from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec
-from fastrl.networks.action_space import Actions
-from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork
+from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.tasks import pettingzoo
 from fastrl.tasks.pettingzoo.settings import PRESETS, EnvConfig
-from fastrl.training.checkpoint import CheckpointError
 from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Returns
 from fastrl.training.experience import Source
 from fastrl.training.film import FPS, Films, checked_picture
-from fastrl.training.multi_agent import MultiAgentSource
+from fastrl.training.multi_agent import MultiAgentSource, check_fits
 from fastrl.training.play import Step, TeamEnv, play, team_act, team_seeds
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
@@ -251,16 +249,8 @@ def _blaming(env: str) -> Iterator[None]:
 
 
 def _check_fits(policy: MultiAgentPolicy, env: ParallelVectorEnv) -> None:
-    """Raises CheckpointError if a policy is of other agents than the environment's."""
     form = env.form
-    images = ObsRows(form.obs_space).state() if form.row_space.dtype == np.uint8 else None
-    actors = [actor for actor in policy.policies.values() if isinstance(actor, PolicyNetwork)]
-    if (
-        any((actor.obs_dim,) != form.row_space.shape or actor.images != images for actor in actors)
-        or policy.num_agents != env.num_agents
-        or policy.actions.state() != Actions(env.single_action_space).state()
-    ):
-        raise CheckpointError(f"the policy does not fit its environment, {env.name}")
+    check_fits(policy, env, ObsRows(form.obs_space).state() if form.row_space.dtype == np.uint8 else None)
 
 
 TASK = PettingZooTask()

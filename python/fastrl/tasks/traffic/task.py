@@ -10,8 +10,7 @@ from rich.console import Console
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.registration import make_multi
-from fastrl.networks.action_space import Actions
-from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork
+from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.tasks import traffic
 from fastrl.tasks.traffic import render
 from fastrl.tasks.traffic.curriculum import Curriculum, CurriculumCallback, CurriculumConfig
@@ -29,14 +28,13 @@ from fastrl.tasks.traffic.settings import (
     vehicles_of,
 )
 from fastrl.training.callbacks import Callback
-from fastrl.training.checkpoint import CheckpointError
 from fastrl.training.comparison import Comparison
 from fastrl.training.errors import TrainError, check_memory
 from fastrl.training.evaluation import Advance
 from fastrl.training.experience import Source
 from fastrl.training.film import Films
 from fastrl.training.metrics import counted
-from fastrl.training.multi_agent import EpisodeMeans, MultiAgentSource
+from fastrl.training.multi_agent import EpisodeMeans, MultiAgentSource, check_fits
 from fastrl.training.online import OnlineSource
 from fastrl.training.play import Step, team_seeds
 from fastrl.training.settings import RunConfig
@@ -45,7 +43,7 @@ from fastrl.utils.config import Values
 from fastrl.utils.tables import print_lines, show
 
 
-def make_env(config: EnvConfig, num_envs: int, autoreset_mode: str = "same_step") -> MultiAgentVectorEnv:
+def make_env(config: EnvConfig, num_envs: int) -> MultiAgentVectorEnv:
     """The environment that the settings describe, at its full difficulty.
 
     Raises:
@@ -53,7 +51,7 @@ def make_env(config: EnvConfig, num_envs: int, autoreset_mode: str = "same_step"
     """
     options = environment_options(config)
     try:
-        return make_multi(config.id, num_envs, autoreset_mode=autoreset_mode, **options)
+        return make_multi(config.id, num_envs, **options)
     except (ValueError, TypeError, OverflowError) as error:
         raise TrainError(f"--env {config.id}: {error}") from None
 
@@ -175,22 +173,13 @@ class TrafficTask(Task):
 
         def make(num_envs: int) -> MultiAgentVectorEnv:
             env = make_env(settings.env, num_envs)
-            obs_dim, actions = env.single_observation_space.shape, Actions(env.single_action_space).state()
-            obs_dims = {
-                (actor.obs_dim,) for actor in policy.policies.values() if isinstance(actor, PolicyNetwork)
-            }
-            if (
-                obs_dims != {obs_dim}
-                or policy.num_agents != env.num_agents
-                or policy.actions.state() != actions
-            ):
-                raise CheckpointError(f"the policy does not fit its environment, {settings.env.id}")
+            check_fits(policy, env)
             return env
 
         return score(make, policy.act, episodes=episodes, seed=seed, advance=advance)
 
     def team_env(self, settings: Any) -> MultiAgentVectorEnv:
-        return make_env(settings.env, 1, "disabled")
+        return make_env(settings.env, 1)
 
     def films(self, settings: Any) -> Films:
         """See `Task.films`; at real speed, on the seeds that ``fastrl eval`` uses too."""
