@@ -124,7 +124,7 @@ class EnvEpisodes:
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
         result = obs, reward, *_ = contract.step(self._env, self._form, action)
-        # A finite sum of squares has neither, and is found at a third of the cost.
+        # A finite sum of squares has no NaN and no infinity, and costs a third of isfinite().
         if obs.dtype.kind == "f" and not (math.isfinite(np.vdot(obs, obs)) or np.isfinite(obs).all()):
             raise ValueError("it gave NaN or infinity as observation")
         if not math.isfinite(reward):

@@ -78,8 +78,9 @@ class Films:
         def pictures() -> Iterator[Picture]:
             now = 0
             for step in self.play(state, episodes, seed):
-                advance(step.episode - now)
-                now = step.episode
+                if step.episode != now:
+                    advance(1)
+                    now = step.episode
                 returns[now] = step.total
                 yield step.drawn
             advance(1)
