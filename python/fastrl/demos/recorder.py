@@ -156,8 +156,8 @@ def find_infos(
         if step.episode == step.number == 0:
             env.action_space.seed(seed % 2**31)
         steps += step.number > 0
-        is_enough = every or len(found) == len(keys)
-        if not step.is_last and (steps == _MOST_INFO_STEPS or (steps >= _INFO_STEPS and is_enough)):
+        most = _INFO_STEPS if every or len(found) == len(keys) else _MOST_INFO_STEPS
+        if steps >= most and not step.is_last:
             break
     if missing := [key for key in keys if not every and key not in found]:
         raise ConfigError(f"{name}: the environment's infos have no {missing[0]!r}")

@@ -292,6 +292,7 @@ class VectorEpisodes:
         totals, lengths = np.zeros(rows), np.zeros(rows, np.int64)
         each = -(-episodes // rows)
         self.reset(seed=episode_seeds(1, seed, 1)[0])
+        # Not by `play`: all environments play at once, and start their episodes themselves.
         while any(len(own) < each for own in returns):
             self.step(self.act()[0])
             lengths += 1 if self.ignored is None else ~self.ignored
