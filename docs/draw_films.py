@@ -24,7 +24,7 @@ import fastrl
 from fastrl.envs import Cage2VectorEnv
 from fastrl.envs.cage2.env import ACTIONS, HOSTS
 from fastrl.tasks.traffic.render import moments, pictures, run_env
-from fastrl.tasks.traffic.scores import evaluation_seeds
+from fastrl.training.play import team_seeds
 
 IMAGES = Path(__file__).resolve().parent / "images"
 COLUMNS = (
@@ -114,9 +114,9 @@ def traffic_pictures(run: Path, seed: int, fps: float, seconds: float) -> Iterat
     """The vehicles of a run: those that learn are drawn as `render` draws them."""
     env, act = run_env(run, {})
     view = replace(env.view, screen_width=900, screen_height=100)
-    seen = moments(env, act, evaluation_seeds(seed, 1))
-    for picture in itertools.islice(pictures(seen, view, fps=fps, speed=1.0), round(fps * seconds)):
-        yield Image.fromarray(picture)
+    seen = moments(env, act, team_seeds(seed, 1))
+    for step in itertools.islice(pictures(seen, view, fps=fps, speed=1.0), round(fps * seconds)):
+        yield Image.fromarray(step.drawn)
     env.close()
 
 

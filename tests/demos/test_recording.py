@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -118,6 +119,55 @@ def test_every_collector_writes_the_same_bytes(
     # Actions led to what is stored.
     report = fastrl.demos.replay(tmp_path / "sequential", trust=True)
     assert report.agrees and report.episodes == len(demos), report.lines()
+
+
+class Changed(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Something of the second step is another."""
+
+    def __init__(self, env: Any, what: str) -> None:
+        super().__init__(env)
+        self.what, self.t = what, 0
+
+    def reset(self, **options: Any) -> Any:
+        self.t = 0
+        return self.env.reset(**options)
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        obs, reward, *ends, info = self.env.step(action)
+        if self.t == 2:
+            if self.what == "error":
+                raise ZeroDivisionError("the pole is broken")
+            other = {"obs": obs + 1, "shape": obs[:3], "ragged": [[1], [1, 2]]}
+            obs, reward = other.get(self.what, obs), 0.5 if self.what == "reward" else reward
+            ends[1] = ends[1] or self.what == "end"
+        return obs, reward, *ends, info
+
+
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        ("obs", r"from step 2 of \d+ on another observation: obs\[0\]: .* stored, now "),
+        ("shape", r"from step 2 of \d+ on another observation: obs: shape \[4\] stored, now \[3\]"),
+        ("ragged", r"from step 2 of \d+ on another observation: it does not fit the space: ValueError: "),
+        ("reward", r"from step 2 of \d+ on another reward: 1.0 stored, now 0.5"),
+        ("end", r"step 2 of \d+ ends otherwise: it goes on stored, now truncated"),
+    ],
+)
+def test_a_replay_says_where_an_environment_differs(what: str, line: str, tmp_path: Path) -> None:
+    record(tmp_path / "demos", episodes=2)
+    other = lambda: Changed(gymnasium.make("CartPole-v1"), what)  # noqa: E731
+    report = fastrl.demos.replay(tmp_path / "demos", env=other)
+    assert [index for index, _ in report.differences] == [0, 1] and not report.agrees
+    assert re.match(line, report.differences[0][1]), report.lines()
+
+
+def test_an_environment_that_fails_in_a_replay_is_to_blame(tmp_path: Path) -> None:
+    demos = record(tmp_path / "demos", episodes=1)
+    other = lambda: Changed(gymnasium.make("CartPole-v1"), "error")  # noqa: E731
+    line = rf"failed at step 2 of the episode that reset\(seed={demos[0].seed}\) started: ZeroDivisionError: the pole"
+    with pytest.raises(CollectError, match=line):
+        fastrl.demos.replay(tmp_path / "demos", env=other)
 
 
 def test_episodes_are_those_of_the_environment(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from numpy.typing import NDArray
 from team_env import TeamEnv
 
 from fastrl.envs.record_episodes import MEASURES, RecordEpisodeStatistics, finite_mean, run_episodes
-from fastrl.tasks.traffic.scores import evaluation_seeds, score, score_table
+from fastrl.tasks.traffic.scores import score, score_table
+from fastrl.training.play import team_seeds
 
 
 class Stepper:
@@ -98,7 +99,7 @@ def test_scores_are_those_of_the_seeds() -> None:
 
 
 def test_episodes_do_not_depend_on_the_number_of_environments() -> None:
-    seeds = evaluation_seeds(0, 12)
+    seeds = team_seeds(0, 12)
     together = run_episodes(make(12), walk, seeds)  # type: ignore[arg-type]
     alone = [run_episodes(make(1), walk, [seed])[0] for seed in seeds]  # type: ignore[arg-type]
     assert together.tolist() == [row.tolist() for row in alone]

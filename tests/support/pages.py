@@ -13,7 +13,7 @@ import pytest
 
 import fastrl
 from fastrl.model import Model
-from fastrl.tasks.traffic.film import TrafficFilms
+from fastrl.tasks.traffic import render
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 README = ROOT / "README.md"
@@ -66,7 +66,7 @@ def with_small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
         return tune(env, **options | small | steps)
 
     monkeypatch.setattr(fastrl, "tune", searched)
-    monkeypatch.setattr(TrafficFilms, "fps", 2.0)
+    monkeypatch.setattr(render, "FPS", 2.0)
     monkeypatch.setattr(Model, "learn", short)
     monkeypatch.setattr(Model, "evaluate", scored)
 

@@ -25,8 +25,8 @@ RING = ["--env", "fastrl/ring-v0", "--env-options", "warmup_steps=5", "horizon=4
 def record(env_id: str, policy: str = "idle", episodes: int = 1, **options: object) -> Trajectories:
     env = make_env(env_id, options)
     recorder = Recorder(env.name, env.num_agents)
-    for moment in moments(env, scripted(policy, env, 0), list(range(episodes))):
-        recorder.add(moment.scene, moment.episode, moment.alive, moment.reward)
+    for step in moments(env, scripted(policy, env, 0), list(range(episodes))):
+        recorder.add(step.drawn, step.episode, step.info["alive"], step.info.get("rewards"))
     env.close()
     return recorder.trajectories()
 
@@ -66,7 +66,7 @@ def test_cars_that_leave_are_absent_from_the_log() -> None:
 def test_the_highways_log_is_what_the_environment_says() -> None:
     env = make_env("fastrl/highway-v0", {})
     first = next(iter(moments(env, scripted("idle", env, 0), [7])))
-    cars = first.scene.cars()
+    cars = first.drawn.cars()
     assert len(cars["x"]) == 51 and cars["agent"].tolist() == [0] + [-1] * 50
     np.testing.assert_array_equal(cars["along"], cars["x"])
     np.testing.assert_array_equal(cars["lane"], cars["y"] / 4)
@@ -100,8 +100,8 @@ def test_lines_of_the_diagram_join_what_belongs_together() -> None:
 def test_cars_move_evenly_through_a_film() -> None:
     env = make_env("fastrl/highway-v0", {"config": {"duration": 3}})
     seen = list(moments(env, scripted("idle", env, 0), [3]))
-    assert [moment.scene.time for moment in seen] == [0.0, 1.0, 2.0, 3.0]
-    film = list(pictures(iter(seen), env.view, fps=10, speed=1))
+    assert [step.drawn.time for step in seen] == [0.0, 1.0, 2.0, 3.0]
+    film = [step.drawn for step in pictures(iter(seen), env.view, fps=10, speed=1)]
     # Three seconds, and the end for one.
     assert len(film) == 30 + 10
     assert all(np.array_equal(picture, film[-1]) for picture in film[30:])
@@ -291,7 +291,7 @@ def test_ages_of_links_are_drawn(tmp_path: Path) -> None:
     assert main(command) == 0
     assert path.read_bytes()[:4] == b"\x89PNG"
     env = make_env("fastrl/coop-highway-v0", {"max_agents": 5, "comms": "37885", "duration": 10})
-    scenes = [moment.scene for moment in moments(env, scripted("idle", env, 0), [3])]
+    scenes = [step.drawn for step in moments(env, scripted("idle", env, 0), [3])]
     times, pairs, ages = ages_over_time(scenes)
     assert (
         times.tolist() == list(range(len(scenes)))

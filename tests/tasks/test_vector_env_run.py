@@ -152,11 +152,11 @@ def test_the_first_environment_is_filmed(mode: str, tmp_path: Path) -> None:
     assert films.fps == 5
     played = list(films.play(model.trainer.policy_checkpoint(), 2, 3))
     films.close()
-    assert [number for number, _, _ in played] == [0] * 4 + [1] * 4
+    assert [step.episode for step in played] == [0] * 4 + [1] * 4
     # In other modes the next episode has started already; the last picture is repeated.
     last = 3 if mode == "next_step" else 2
-    assert [int(picture[0, 0, 0]) for _, picture, _ in played] == [0, 1, 2, last] * 2
-    assert [reward for _, _, reward in played] == [0, 1, 2, 3] * 2
+    assert [int(step.drawn[0, 0, 0]) for step in played] == [0, 1, 2, last] * 2
+    assert [step.reward for step in played] == [0, 1, 2, 3] * 2
     out = tmp_path / "film.gif"
     assert main(["render", str(tmp_path / "run"), "--trust", f"--out={out}", "--episodes=2"]) == 0
     with Image.open(out) as film:

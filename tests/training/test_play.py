@@ -261,7 +261,7 @@ def test_an_environment_that_fails_in_a_film_is_to_blame(
     assert main(["render", str(run), "--trust", f"--out={tmp_path / 'a.gif'}", "--seed=7"]) == 1
     printed = capsys.readouterr().err
     assert (
-        "test_play:Fragile failed in the episode that reset(seed=7) started: ZeroDivisionError: glass"
+        "test_play:Fragile failed at step 3 of the episode that reset(seed=7) started: ZeroDivisionError: glass"
         in printed
     )
     assert "checkpoint" not in printed

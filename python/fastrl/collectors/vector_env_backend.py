@@ -296,7 +296,7 @@ class VectorEnvBackend(VectorBackend):
 
     def close(self) -> None:
         _in_use.discard(self.env)
-        self._spec.close_vector(self.env)
+        self._spec.close(self.env)
 
 
 def _autoreset_mode(name: str, env: Any) -> AutoresetMode:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,9 +35,9 @@ from fastrl.replay.episode_writer import EpisodeWriter
 from fastrl.replay.episodes import load
 from fastrl.rollout.fragment import Fragment
 from fastrl.training.episodes import build_any, episode_steps
+from fastrl.training.play import play
 from fastrl.utils.config import ConfigError
 from fastrl.utils.errors import UserError
-from fastrl.utils.forks import ending_copies
 from fastrl.utils.interrupts import StopSignals
 from fastrl.utils.seeding import NO_ENV, env_seed
 
@@ -148,20 +149,16 @@ def find_infos(
                     f"{name}: info[{key!r}] is {contract.describe(info[key])}, which is no number"
                 )
 
-    with ending_copies():
-        _, info = env.reset(seed=env_seed(seed, NO_ENV, 0))
-    look(info)
-    env.action_space.seed(seed % 2**31)
-    for step in range(_MOST_INFO_STEPS):
-        if step >= _INFO_STEPS and (every or len(found) == len(keys)):
+    seeds = itertools.chain([env_seed(seed, NO_ENV, 0)], itertools.repeat(None))
+    steps = 0
+    for step in play(lambda *_: (env.action_space.sample(), None), env, seeds, name=name):
+        look(step.info)
+        if step.episode == step.number == 0:
+            env.action_space.seed(seed % 2**31)
+        steps += step.number > 0
+        most = _INFO_STEPS if every or len(found) == len(keys) else _MOST_INFO_STEPS
+        if steps >= most and not step.is_last:
             break
-        with ending_copies():
-            _, _, terminated, truncated, info = env.step(env.action_space.sample())
-        look(info)
-        if terminated or truncated:
-            with ending_copies():
-                _, info = env.reset()
-            look(info)
     if missing := [key for key in keys if not every and key not in found]:
         raise ConfigError(f"{name}: the environment's infos have no {missing[0]!r}")
     # Where a value may be missing, NaN stands for it.
@@ -387,7 +384,7 @@ def record(
     spec = find_env(env, env_options or {}, expert, trust=trust)
     built = build_any(spec, None)
     if isinstance(built, VectorEnv):
-        spec.close_vector(built)
+        spec.close(built)
         raise ConfigError(
             f"{spec.id} makes a vector environment, which starts its episodes itself, so that none has a seed: give"
             " what makes one environment"

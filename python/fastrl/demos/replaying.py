@@ -11,13 +11,10 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from fastrl.collectors.failures import last_line, own_traceback
-from fastrl.collectors.protocol import CollectError
-from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
 from fastrl.training.episodes import build_any
+from fastrl.training.play import play
 from fastrl.utils.config import ConfigError
-from fastrl.utils.forks import ending_copies
 from fastrl.utils.trust import TrustError, imports_environment
 
 # Differences that a report shows.
@@ -83,7 +80,7 @@ def replay(
     spec, longest = _spec_of(data, env, trust=trust)
     built = build_any(spec, None)
     if isinstance(built, VectorEnv):
-        spec.close_vector(built)
+        spec.close(built)
         raise ConfigError(f"{spec.id} makes a vector environment; episodes are replayed in a single one")
     report = ReplayReport(str(data.path), spec.id)
     try:
@@ -98,7 +95,7 @@ def replay(
                 report.differences.append((int(episode.index), difference))
             advance(1)
     finally:
-        contract.close(built)
+        spec.close(built)
     return report
 
 
@@ -129,35 +126,27 @@ def _replayed(env: gymnasium.Env[Any, Any], name: str, space: Any, episode: Any,
     """Plays an episode; returns the first difference, or an empty text."""
     if episode.seed is None:
         raise ConfigError(f"episode {episode.index} has no seed, so that it cannot be replayed")
-    steps = len(episode.rewards)
-    step = 0
-    try:
-        with ending_copies():
-            obs, _ = env.reset(seed=int(episode.seed))
-        if difference := _difference(space, _at(episode.observations, 0), obs):
-            return f"the first observation differs: {difference}"
-        for step in range(1, steps + 1):
-            action = episode.actions[step - 1]
-            given = action.item() if np.ndim(action) == 0 else np.array(action)
-            with ending_copies():
-                obs, reward, terminated, truncated, _ = env.step(given)
-            if difference := _difference(space, _at(episode.observations, step), obs):
-                return f"from step {step} of {steps} on another observation: {difference}"
-            stored = np.float64(episode.rewards[step - 1])
-            if np.float64(reward).tobytes() != stored.tobytes():
-                return f"from step {step} of {steps} on another reward: {stored} stored, now {reward}"
-            if step == longest and not terminated:
-                truncated = True
-            ends = bool(terminated), bool(truncated)
-            before = bool(episode.terminated[step - 1]), bool(episode.truncated[step - 1])
-            if ends != before:
-                return f"step {step} of {steps} ends otherwise: {_end(before)} stored, now {_end(ends)}"
-    except (Exception, SystemExit) as error:
-        trace = own_traceback(error)
-        cause = last_line(trace) if trace else f"{type(error).__name__}: {error}"
-        raise CollectError(
-            f"{name} failed at step {step} of episode {episode.index}: {cause}", trace
-        ) from error
+    steps, actions = len(episode.rewards), iter(episode.actions)
+
+    def act(obs: Any, info: object, state: object) -> tuple[Any, None]:
+        action = next(actions)
+        return action.item() if np.ndim(action) == 0 else np.array(action), None
+
+    for step in play(act, env, [int(episode.seed)], steps, name=name):
+        number, i = step.number, step.number - 1
+        if difference := _difference(space, _at(episode.observations, number), step.obs):
+            where = f"from step {number} of {steps} on another observation"
+            return f"{where if number else 'the first observation differs'}: {difference}"
+        if not number:
+            continue
+        stored = np.float64(episode.rewards[i])
+        if np.float64(step.reward).tobytes() != stored.tobytes():
+            return f"from step {number} of {steps} on another reward: {stored} stored, now {step.reward}"
+        is_cut = number == longest and not step.terminated
+        ends = bool(step.terminated), is_cut or bool(step.truncated)
+        before = bool(episode.terminated[i]), bool(episode.truncated[i])
+        if ends != before:
+            return f"step {number} of {steps} ends otherwise: {_end(before)} stored, now {_end(ends)}"
     return ""
 
 
@@ -189,16 +178,22 @@ def _leaves(space: Any, stored: Any, obs: Any, name: str = "") -> Iterator[tuple
 
 def _difference(space: Any, stored: Any, obs: Any) -> str:
     """The first difference of an observation from the stored one; empty: there is none."""
+    try:
+        return next(_differences(space, stored, obs), "")
+    except (LookupError, TypeError, ValueError) as error:
+        return f"it does not fit the space: {type(error).__name__}: {error}"
+
+
+def _differences(space: Any, stored: Any, obs: Any) -> Iterator[str]:
     for name, leaf, before, now in _leaves(space, stored, obs):
         if isinstance(leaf, gymnasium.spaces.Text):
             if str(before) != now:
-                return f"obs{name}: {before!r} stored, now {now!r}"
+                yield f"obs{name}: {before!r} stored, now {now!r}"
             continue
         ours, theirs = np.asarray(before), np.asarray(now).astype(leaf.dtype)
         if ours.shape != theirs.shape:
-            return f"obs{name}: shape {list(ours.shape)} stored, now {list(theirs.shape)}"
-        if ours.tobytes() != theirs.tobytes():
+            yield f"obs{name}: shape {list(ours.shape)} stored, now {list(theirs.shape)}"
+        elif ours.tobytes() != theirs.tobytes():
             flat, other = ours.ravel(), theirs.ravel()
             at = next(i for i in range(flat.size) if flat[i].tobytes() != other[i].tobytes())
-            return f"obs{name}{f'[{at}]' if flat.size > 1 else ''}: {flat[at]} stored, now {other[at]}"
-    return ""
+            yield f"obs{name}{f'[{at}]' if flat.size > 1 else ''}: {flat[at]} stored, now {other[at]}"

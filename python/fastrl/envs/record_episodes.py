@@ -144,6 +144,7 @@ def run_episodes(
     before = env.episodes()["finished"].copy()
     records = np.zeros(env.num_envs, EPISODE)
     running = np.ones(env.num_envs, np.bool_)
+    # One compiled call steps all environments, which a loop over single episodes would not.
     while running.any():
         env.step_into(act(obs, alive), obs, rewards, terminations, truncations, alive)
         statistics = env.episodes()

@@ -110,7 +110,7 @@ class EnvSpec:
         """
         env = self.build()
         if isinstance(env, VectorEnv):
-            self.close_vector(env)
+            self.close(env)
             raise ValueError(
                 f"env: {self.id} makes a vector environment, which only the collector 'vector' steps; make a"
                 " gymnasium.Env for others"
@@ -140,8 +140,8 @@ class EnvSpec:
             )
         return env
 
-    def close_vector(self, env: VectorEnv[Any, Any, Any]) -> None:
-        """Closes what `make_vector` has made."""
+    def close(self, env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> None:
+        """Closes what was made, and ignores its errors: after an error it may be unable to close."""
         with contextlib.suppress(Exception, SystemExit), ending_copies():
             env.close()
 
@@ -157,7 +157,7 @@ class EnvSpec:
             return in_rows(env, self.id) if self.rows else env
         if num_envs is not None and env.num_envs != num_envs:
             found = env.num_envs
-            self.close_vector(env)
+            self.close(env)
             raise ValueError(
                 f"env: {self.id} makes {found} environments, expected {num_envs}: set num_envs to {found}, or give the"
                 " factory a parameter num_envs"
@@ -321,7 +321,7 @@ class _VectorEnvSpec(EnvSpec):
     def _build(self, num_envs: int | None) -> Any:
         return self.env
 
-    def close_vector(self, env: VectorEnv[Any, Any, Any]) -> None:
+    def close(self, env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> None:
         pass
 
     def __getstate__(self) -> dict[str, Any]:

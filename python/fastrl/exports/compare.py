@@ -1,6 +1,6 @@
 """Comparison of an exported policy with the policy that it came from."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fastrl.envs import contract
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.training.episodes import build_any
+from fastrl.training.play import Step, TeamEnv, episode_seeds, play
 from fastrl.training.task import Task
 
 # Actions may differ where two are as good as equally good.
@@ -21,6 +22,9 @@ MARGIN = 1e-5
 
 # Relative and absolute difference of continuous actions that rounding may make.
 TOLERANCE = 1e-5
+
+# Steps after which episodes are cut off where there is no other limit.
+_STEPS = 10_000
 
 
 @dataclass
@@ -46,18 +50,18 @@ class Comparison:
     quantization: Any = None
     code: str = ""
 
-    def add(self, ours: Any, theirs: Any, outputs: NDArray[np.float32], is_box: bool) -> None:
-        """Counts actions [N, ...] of both, and the network's outputs for them."""
-        ours, theirs = np.asarray(ours), np.asarray(theirs)
-        count = len(ours)
+    def add(self, ours: Any, theirs: Any, outputs: NDArray[np.float32]) -> None:
+        """Counts actions of both, one or [N, ...], and the network's outputs [N, ...] for them."""
+        count = len(outputs)
+        ours, theirs = np.asarray(ours).reshape(count, -1), np.asarray(theirs).reshape(count, -1)
         self.actions += count
-        if is_box:
-            gap = np.abs(ours.astype(np.float64) - theirs.astype(np.float64)).reshape(count, -1).max(1)
+        if theirs.dtype.kind == "f":
+            gap = np.abs(ours.astype(np.float64) - theirs.astype(np.float64)).max(1)
             self.largest = max(self.largest, float(gap.max()))
-            scale = np.abs(theirs.astype(np.float64)).reshape(count, -1).max(1)
+            scale = np.abs(theirs.astype(np.float64)).max(1)
             self.different += int((gap > TOLERANCE * (1 + scale)).sum())
             return
-        wrong = (ours != theirs).reshape(count, -1).any(1)
+        wrong = (ours != theirs).any(1)
         if not wrong.any():
             return
         best = np.sort(outputs.reshape(count, -1).astype(np.float64), 1)
@@ -92,11 +96,7 @@ def on_samples(
         if isinstance(space, Mapping) and not isinstance(space, gymnasium.spaces.Dict):
             obs = {agent: value_of(own, _sample(own, 1, seed)) for agent, own in space.items()}
             seed += 1
-            theirs, ours = model.predict(obs)[0], policy.predict(obs)[0]
-            outputs = policy.outputs(obs)
-            for a, agent in enumerate(obs):
-                is_box = np.asarray(theirs[agent]).dtype.kind == "f"
-                found.add([ours[agent]], [theirs[agent]], outputs[:, a], is_box)
+            _add_named(found, model, policy, obs)
             continue
         obs = _sample(space, size, seed)
         seed += 1
@@ -112,8 +112,16 @@ def on_samples(
                 ),
             )
         theirs, ours = model.predict(obs)[0], policy.predict(given, state)[0]
-        found.add(ours, theirs, policy.outputs(given, state), np.asarray(theirs).dtype.kind == "f")
+        found.add(ours, theirs, policy.outputs(given, state))
     return found
+
+
+def _add_named(found: Comparison, model: Any, policy: Any, obs: Any) -> Any:
+    """Counts the actions of agents with names for their observations, and returns the model's."""
+    theirs, ours, outputs = model.predict(obs)[0], policy.predict(obs)[0], policy.outputs(obs)
+    for agent, action in theirs.items():
+        found.add(ours[agent], action, outputs[:, policy.metadata["agents"].index(str(agent))])
+    return theirs
 
 
 def value_of(space: Any, batch: Any) -> Any:
@@ -142,6 +150,11 @@ def _batches(count: int, batch: int) -> Iterator[int]:
     return iter(sizes)
 
 
+def newest(policy: Any, obs: Any) -> Any:
+    """The part of an observation that an export takes: the newest frame, or all of it."""
+    return obs[..., -1] if stacks(policy) else obs
+
+
 def stacks(policy: Any) -> bool:
     """True for an export that takes the newest frame alone and keeps those before."""
     return any(each["name"] == "frames" for each in policy.metadata["states"])
@@ -161,34 +174,59 @@ def in_episodes(
     Raises:
         TrainError, CollectError: the environment cannot be built.
     """
-    env = build_any(task.play_spec(settings), 1)
-    has_masks, limit = task.has_action_masks(settings), task.play_steps(settings) or 10_000
     found, returns = Comparison(), []
-    is_vector, frames = isinstance(env, VectorEnv), stacks(policy)
-    for number in np.random.SeedSequence([seed, 1]).generate_state(episodes):
-        obs, info = env.reset(seed=int(number) >> 1)
-        policy.reset()
-        state, total = None, 0.0
-        for _ in range(limit):
-            masks = masks_of(env, info) if has_masks else None
-            theirs, state = model.predict(obs, state, action_masks=masks)
-            given = obs[..., -1] if frames else obs
-            before = policy._state
-            ours = policy.act(given, action_masks=masks)
-            outputs = policy.outputs(given, before, action_masks=masks)
-            is_box = np.asarray(theirs).dtype.kind == "f"
-            if is_vector:
-                found.add(ours, theirs, outputs, is_box)
-            else:
-                found.add([ours], [theirs], outputs, is_box)
-            obs, reward, terminated, truncated, info = env.step(theirs)
-            total += float(np.asarray(reward).sum())
-            if np.any(terminated) or np.any(truncated):
-                break
-        returns.append(total)
-    env.close()
+
+    def act(obs: Any, masks: Any, state: Any) -> tuple[Any, Any]:
+        theirs, state = model.predict(obs, state, action_masks=masks)
+        given, before = newest(policy, obs), policy._state
+        ours = policy.act(given, action_masks=masks)
+        found.add(ours, theirs, policy.outputs(given, before, action_masks=masks))
+        return theirs, state
+
+    for step in play_run(act, task, settings, episode_seeds(episodes, seed, 1)):
+        if step.number == 0:
+            policy.reset()
+        if step.is_last:
+            returns.append(step.total)
     found.episodes, found.mean_return = episodes, float(np.mean(returns))
     return found
+
+
+def play_run(
+    act: Callable[[Any, Any, Any], tuple[Any, Any]], task: Task, settings: Any, seeds: list[int]
+) -> Iterator[Step]:
+    """Plays episodes in the environment of a run, see `fastrl.training.play.play`; of a vector environment in all of
+    its environments until one ends, where the reward is their mean.
+
+    Args:
+        act: is given the action masks, None if there are none, in place of infos.
+        task, settings: of the run.
+    """
+    spec, has_masks = task.play_spec(settings), task.has_action_masks(settings)
+    env = build_any(spec, 1)
+    limit = task.play_steps(settings) or _STEPS
+    try:
+        yield from play(
+            lambda obs, info, state: act(obs, _masks_of(env, info) if has_masks else None, state),
+            _Together(env) if isinstance(env, VectorEnv) else env,
+            seeds,
+            limit,
+            name=spec.id,
+        )
+    finally:
+        env.close()
+
+
+class _Together:
+    """A vector environment whose environments end together."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        self.reset: Callable[..., tuple[Any, Any]] = env.reset
+        self._env = env
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        obs, rewards, terminated, truncated, info = self._env.step(action)
+        return obs, rewards.mean(), terminated.any(), truncated.any(), info
 
 
 def in_team_episodes(
@@ -198,56 +236,51 @@ def in_team_episodes(
 
     The mean return is that of episodes, of each the mean over its agents.
     """
-    env = task.team_env(settings)
-    play = _team_of_rows if isinstance(env, MultiAgentVectorEnv) else _team_of_names
-    found = Comparison()
+    env, found = task.team_env(settings), Comparison()
+    team: TeamEnv | _NamedTeam = TeamEnv(env) if isinstance(env, MultiAgentVectorEnv) else _NamedTeam(env)
+
+    def act(obs: Any, info: Mapping[str, Any], state: Any) -> tuple[Any, Any]:
+        if isinstance(team, _NamedTeam):
+            return _add_named(found, model, policy, obs), None
+        theirs, alive = model.predict(obs)[0], info["alive"]
+        found.add(policy.predict(obs)[0][alive], theirs[alive], policy.outputs(obs)[0][alive])
+        return theirs, None
+
+    # An environment of rows ends its episodes itself.
+    limit = 0 if isinstance(team, TeamEnv) else task.play_steps(settings) or _STEPS
     try:
-        seeds = np.random.SeedSequence([seed, 1]).generate_state(episodes)
-        limit = task.play_steps(settings) or 10_000
-        returns = [play(model, policy, env, int(number) >> 1, limit, found) for number in seeds]
+        steps = play(act, team, episode_seeds(episodes, seed, 1), limit, name=settings.env.id)
+        returns = [team.mean_return() for step in steps if step.is_last]
     finally:
         env.close()
     found.episodes, found.mean_return = episodes, float(np.mean(returns))
     return found
 
 
-def _team_of_rows(
-    model: Any, policy: Any, env: MultiAgentVectorEnv, seed: int, limit: int, found: Comparison
-) -> float:
-    """Plays an episode of agents that observe rows, which the environment itself ends; returns the agents' mean
-    return."""
-    obs, alive = (each[0] for each in env.reset(seed=seed))
-    before = int(env.episodes()["finished"][0])
-    while int(env.episodes()["finished"][0]) == before:
-        theirs, ours = model.predict(obs)[0], policy.predict(obs)[0]
-        outputs = policy.outputs(obs)[0]
-        found.add(ours[alive], theirs[alive], outputs[alive], theirs.dtype.kind == "f")
-        after = env.step(theirs[None])
-        obs, alive = after[0][0], after[4][0]
-    return float(env.episodes()["return_mean"][0])
+class _NamedTeam:
+    """A parallel environment of PettingZoo, whose observations are those of the agents that act."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    def reset(self, *, seed: int | None) -> tuple[Any, Any]:
+        self._returns: dict[Any, float] = {}
+        obs, _ = self._env.reset(seed=seed)
+        return {agent: obs[agent] for agent in self._env.agents}, {}
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        obs, rewards, *_ = self._env.step(action)
+        for agent in action:
+            self._returns[agent] = self._returns.get(agent, 0.0) + float(rewards[agent])
+        acting = {agent: obs[agent] for agent in self._env.agents}
+        return acting, 0.0, not acting, False, {}
+
+    def mean_return(self) -> float:
+        """As of `TeamEnv`, of the agents that acted."""
+        return float(np.mean(list(self._returns.values())))
 
 
-def _team_of_names(model: Any, policy: Any, env: Any, seed: int, limit: int, found: Comparison) -> float:
-    """Plays an episode of a parallel environment of PettingZoo; returns the mean return of the agents that acted."""
-    obs, _ = env.reset(seed=seed)
-    places = {name: a for a, name in enumerate(policy.metadata["agents"])}
-    returns: dict[Any, float] = {}
-    for _ in range(limit):
-        acting = {agent: obs[agent] for agent in env.agents}
-        if not acting:
-            break
-        theirs, ours = model.predict(acting)[0], policy.predict(acting)[0]
-        outputs = policy.outputs(acting)
-        for agent, action in theirs.items():
-            is_box = np.asarray(action).dtype.kind == "f"
-            found.add([ours[agent]], [action], outputs[:, places[str(agent)]], is_box)
-        obs, rewards, *_ = env.step(theirs)
-        for agent in theirs:
-            returns[agent] = returns.get(agent, 0.0) + float(rewards[agent])
-    return float(np.mean(list(returns.values())))
-
-
-def masks_of(env: Any, info: Mapping[str, Any]) -> Any:
+def _masks_of(env: Any, info: Mapping[str, Any]) -> Any:
     """The action masks of the environment."""
     if isinstance(env, VectorEnv):
         return env.action_masks()  # type: ignore[attr-defined]

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from fastrl import runtime
-from fastrl.exports.compare import masks_of, stacks
+from fastrl.exports.compare import newest, play_run
 from fastrl.exports.graph import ExportError
 from fastrl.exports.onnx_file import require_onnx, write_model
-from fastrl.training.episodes import build_any
+from fastrl.training.play import episode_seeds
 from fastrl.training.task import Task
 from fastrl.utils.files import atomic_path
 
@@ -185,25 +184,15 @@ def play_returns(
     feeds: list[Feed] | None = None,
 ) -> NDArray[np.float64]:
     """Returns of episodes that an export plays greedily, [episodes]; `feeds` are given what it was fed."""
-    env = build_any(task.play_spec(settings), 1)
-    has_masks, limit = task.has_action_masks(settings), task.play_steps(settings) or 10_000
-    found = []
-    for number in np.random.SeedSequence(seed).generate_state(episodes):
-        obs, info = env.reset(seed=int(number) >> 1)
-        state, total = None, 0.0
-        for _ in range(limit):
-            masks = masks_of(env, info) if has_masks else None
-            given = obs[..., -1] if stacks(policy) else obs
-            if feeds is not None:
-                feeds.append(policy.feed(given, state, action_masks=masks))
-            action, state = policy.predict(given, state, action_masks=masks)
-            obs, reward, terminated, truncated, info = env.step(action)
-            total += float(np.asarray(reward).sum())
-            if np.any(terminated) or np.any(truncated):
-                break
-        found.append(total / (env.num_envs if isinstance(env, VectorEnv) else 1))
-    env.close()
-    return np.array(found)
+
+    def act(obs: Any, masks: Any, state: Any) -> tuple[Any, Any]:
+        given = newest(policy, obs)
+        if feeds is not None:
+            feeds.append(policy.feed(given, state, action_masks=masks))
+        return policy.predict(given, state, action_masks=masks)
+
+    steps = play_run(act, task, settings, episode_seeds(episodes, *seed))
+    return np.array([step.total for step in steps if step.is_last])
 
 
 def call_seconds(policies: list[runtime.Policy], feed: Feed) -> list[float]:

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from fastrl._native._epochs import EpochSampler
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, DatasetBatch, DatasetSpec, Problem
-from fastrl.envs import contract
 from fastrl.envs.rows import action_rows_of
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
@@ -187,10 +186,7 @@ class DatasetSource(Source):
         own: Space[Any] = env.single_action_space if isinstance(env, VectorEnv) else action_rows_of(env).space
         self.env_actions = own
         self.episode_steps = episode_steps(env)
-        if isinstance(env, VectorEnv):
-            spec.close_vector(env)
-        else:
-            contract.close(env)
+        spec.close(env)
         # None: it was not opened.
         self.demos: Demos | None = None
         self.name = str(config.path or "")

@@ -1,6 +1,7 @@
 """Environments of evaluation: building them, their longest episode, episodes without exploration to score a policy."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import gymnasium
@@ -19,6 +20,7 @@ from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
 from fastrl.training.errors import TrainError
+from fastrl.training.play import episode_seeds, play
 
 Made = TypeVar("Made")
 
@@ -80,6 +82,70 @@ def episode_steps(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], limit
     return limit or own or EPISODE_STEPS
 
 
+class EnvEpisodes:
+    """Episodes in an environment in which the likeliest action is always chosen, as `play` plays them. Observations and
+    rewards are checked, see `fastrl.envs.contract`.
+
+    Args:
+        others: those of `play_episodes`.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        env_id: str,
+        actor: Actor,
+        *,
+        squash: bool = False,
+        action_masks: bool = False,
+    ) -> None:
+        self._env, self._id, self._actor, space = env, env_id, actor, env.observation_space
+        self.render = env.render
+        self._form = contract.obs_form(env_id, space.shape or (), space.dtype)
+        self._takes, self._obs_dtype = Actions(env.action_space, squash), obs_rows_of(env).dtype
+        self._draws = np.zeros((1, *self._takes.shape), self._takes.dtype)
+        # Streams and steps, of which no draws depend, and where probabilities go.
+        self._others = np.zeros(1, np.uint64), np.zeros(1, np.int64), self._draws, np.zeros(1, np.float32)
+        self._state_size, self._action_masks = actor.state_size, action_masks
+        self._mask_method = contract.mask_method(env) if action_masks else None
+
+    def reset(self, *, seed: int) -> tuple[Any, Any]:
+        return contract.reset(self._env, self._form, seed)
+
+    def act(self, obs: NDArray[Any], info: Mapping[str, Any], state: Any) -> tuple[Any, Any]:
+        masks = None
+        if self._action_masks:
+            masks = contract.action_mask(self._id, self._mask_method, info, self._takes.size)[None]
+        if state is None and self._state_size:
+            state = np.zeros((1, self._state_size), np.float32)
+        row = obs.astype(self._obs_dtype).reshape(1, -1)
+        self._actor.act(row, *self._others, masks, state, greedy=True)
+        return self._takes.to_envs(self._draws)[0], state
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        result = obs, reward, *_ = contract.step(self._env, self._form, action)
+        # A finite sum of squares has no NaN and no infinity, and costs a third of isfinite().
+        if obs.dtype.kind == "f" and not (math.isfinite(np.vdot(obs, obs)) or np.isfinite(obs).all()):
+            raise ValueError("it gave NaN or infinity as observation")
+        if not math.isfinite(reward):
+            raise ValueError(f"it gave a reward of {reward}")
+        return result
+
+    def returns(
+        self, episodes: int, seed: int, num_steps: int, advance: Callable[[int], object]
+    ) -> tuple[float, ...]:
+        """The returns of episodes; see `play_episodes`."""
+        returns = []
+        for step in play(self.act, self, episode_seeds(episodes, seed, 1), num_steps, name=self._id):
+            if step.is_last:
+                returns.append(step.total)
+                advance(1)
+        return tuple(returns)
+
+    def close(self) -> None:
+        """Does nothing: the environment is its owner's."""
+
+
 def play_episodes(
     env: gymnasium.Env[Any, Any],
     env_id: str,
@@ -107,49 +173,8 @@ def play_episodes(
     Raises:
         CollectError: the environment cannot be stepped.
     """
-    takes, obs_dtype = Actions(env.action_space, squash), obs_rows_of(env).dtype
-    draws = np.zeros((1, *takes.shape), takes.dtype)
-    log_probs = np.zeros(1, np.float32)
-    nothing = np.zeros(1, np.uint64), np.zeros(1, np.int64)
-    states = np.zeros((1, actor.state_size), np.float32) if actor.state_size else None
-    form = contract.obs_form(env_id, env.observation_space.shape or (), env.observation_space.dtype)
-    masks: NDArray[np.bool_] | None = None
-    mask_method = contract.mask_method(env) if action_masks else None
-    returns = []
-    for number in np.random.SeedSequence([seed, 1]).generate_state(episodes):
-        episode_seed, total, step = int(number) >> 1, 0.0, 0
-        try:
-            obs, info = contract.reset(env, form, episode_seed)
-            if states is not None:
-                states[:] = 0
-            for _ in range(num_steps):
-                step += 1
-                if action_masks:
-                    masks = contract.action_mask(env_id, mask_method, info, takes.size)[None]
-                row = obs.astype(obs_dtype).reshape(1, -1)
-                actor.act(row, *nothing, draws, log_probs, masks, states, greedy=True)
-                [action] = takes.to_envs(draws)
-                obs, reward, terminated, truncated, info = contract.step(env, form, action)
-                total += float(reward)
-                if not (np.isfinite(total) and np.isfinite(obs).all()):
-                    what = (
-                        f"a reward of {reward}"
-                        if np.isfinite(obs).all()
-                        else "NaN or infinity as observation"
-                    )
-                    raise ValueError(f"it gave {what}")
-                if terminated or truncated:
-                    break
-        except contract.ContractError as error:
-            raise CollectError(str(error)) from None
-        except (Exception, SystemExit) as error:  # whatever an environment raises
-            trace = own_traceback(error)
-            cause = last_line(trace) if trace else str(error)
-            where = f"at step {step} of the episode that reset(seed={episode_seed}) started"
-            raise CollectError(f"{env_id} failed {where}: {cause}", trace) from error
-        returns.append(total)
-        advance(1)
-    return tuple(returns)
+    played = EnvEpisodes(env, env_id, actor, squash=squash, action_masks=action_masks)
+    return played.returns(episodes, seed, num_steps, advance)
 
 
 class VectorEpisodes:
@@ -168,7 +193,7 @@ class VectorEpisodes:
         ignored: bool [R], rows in which it was no step of the agent; None in autoreset modes without such steps.
 
     Raises:
-        CollectError: the environment cannot be built; `start` and `step`: it cannot be stepped.
+        CollectError: the environment cannot be built; `reset` and `step`: it cannot be stepped.
     """
 
     def __init__(
@@ -209,66 +234,77 @@ class VectorEpisodes:
     def ignored(self) -> NDArray[np.bool_] | None:
         return self._backend.ignored
 
-    def start(self, seed: int) -> None:
-        """Resets all environments, with one seed."""
+    def reset(self, *, seed: int) -> tuple[Any, Any]:
+        """Resets all environments, with one seed. `play` gets the rewards and ends of the first one."""
         self._backend.next_seeds[:] = 0
         self._backend.next_seeds[0] = seed
         self._backend.reset(self._arrays["obs"], np.ones(len(self.ended), np.bool_))
+        self.ended[:] = False
         if self._states is not None:
             self._states[:] = 0
+        return None, {}
 
-    def step(self) -> None:
-        """Steps all environments."""
-        arrays, backend, ignored = self._arrays, self._backend, self._backend.ignored
-        obs, draws = arrays["obs"], arrays["actions"]
+    def act(self, *others: Any) -> tuple[Any, None]:
+        """The actions of all environments for what they have shown last."""
+        arrays = self._arrays
         if self._masks is not None:
-            backend.action_masks(self._masks)
+            self._backend.action_masks(self._masks)
+        draws, log_probs = arrays["actions"], arrays["log_probs"]
         self._actor.act(
-            obs, *self._streams, draws, arrays["log_probs"], self._masks, self._states, greedy=True
+            arrays["obs"], *self._streams, draws, log_probs, self._masks, self._states, greedy=True
         )
-        terminations, truncations = arrays["terminations"], arrays["truncations"]
-        actions = self._plan.actions.to_env(draws)
-        backend.step(actions, obs, self.rewards, terminations, truncations, arrays["final_obs"], None)
+        return self._plan.actions.to_env(draws), None
+
+    def step(self, actions: NDArray[Any]) -> tuple[Any, Any, Any, Any, Any]:
+        """Steps all environments."""
+        arrays, ignored = self._arrays, self._backend.ignored
+        ends = terminations, truncations = arrays["terminations"], arrays["truncations"]
+        self._backend.step(actions, arrays["obs"], self.rewards, *ends, arrays["final_obs"], None)
         self.ended = terminations | truncations
         if self._states is not None:
             self._states[self.ended if ignored is None else self.ended | ignored] = 0
+        return None, self.rewards[0], self.ended[0], False, {}
 
-    def close(self) -> None:
-        self._backend.close()
+    def render(self) -> Any:
+        """What the first environment draws. Where its next episode has started already, what it has drawn last.
 
+        Raises:
+            TrainError: it draws nothing.
+        """
+        if not self.ended[0] or self.ignored is not None:
+            drawn: Any = self.env.render()
+            try:
+                self._drawn = drawn[0]
+            except (TypeError, IndexError, KeyError):
+                raise TrainError(
+                    "render() of a vector environment should return a picture of each environment, got"
+                    f" {contract.describe(drawn)}"
+                ) from None
+        return self._drawn
 
-def play_vector_episodes(
-    spec: EnvSpec,
-    env: VectorEnv[Any, Any, Any],
-    actor: Actor,
-    episodes: int,
-    seed: int,
-    num_steps: int,
-    advance: Callable[[int], object] = lambda episodes: None,
-    *,
-    squash: bool = False,
-    action_masks: bool = False,
-) -> tuple[float, ...]:
-    """As `play_episodes`, of a vector environment: its environments play equally many episodes each, so that short ones
-    do not count more often, and those beyond ``episodes`` are left out. See `VectorEpisodes` for other arguments."""
-    rows = env.num_envs
-    returns: list[list[float]] = [[] for _ in range(rows)]
-    totals, lengths = np.zeros(rows), np.zeros(rows, np.int64)
-    each = -(-episodes // rows)
-    played = VectorEpisodes(spec, env, actor, squash=squash, action_masks=action_masks)
-    try:
-        played.start(int(np.random.SeedSequence([seed, 1]).generate_state(1)[0] >> 1))
+    def returns(
+        self, episodes: int, seed: int, num_steps: int, advance: Callable[[int], object]
+    ) -> tuple[float, ...]:
+        """The returns of episodes; see `play_episodes`. The environments play equally many each, so that short ones do
+        not count more often, and those beyond ``episodes`` are left out."""
+        rows = len(self.ended)
+        returns: list[list[float]] = [[] for _ in range(rows)]
+        totals, lengths = np.zeros(rows), np.zeros(rows, np.int64)
+        each = -(-episodes // rows)
+        self.reset(seed=episode_seeds(1, seed, 1)[0])
+        # Not by `play`: all environments play at once, and start their episodes themselves.
         while any(len(own) < each for own in returns):
-            played.step()
-            lengths += 1 if played.ignored is None else ~played.ignored
-            totals += np.where(lengths <= num_steps, played.rewards, 0.0)
+            self.step(self.act()[0])
+            lengths += 1 if self.ignored is None else ~self.ignored
+            totals += np.where(lengths <= num_steps, self.rewards, 0.0)
             # One that is longer counts once, where it is cut off.
-            counts = np.where(lengths > num_steps, False, played.ended | (lengths == num_steps))
+            counts = np.where(lengths > num_steps, False, self.ended | (lengths == num_steps))
             for row in np.flatnonzero(counts).tolist():
                 if len(returns[row]) < each:
                     returns[row].append(float(totals[row]))
                     advance(int(sum(map(len, returns)) <= episodes))
-            totals[played.ended], lengths[played.ended] = 0.0, 0
-    finally:
-        played.close()
-    return tuple(own[number] for number in range(each) for own in returns)[:episodes]
+            totals[self.ended], lengths[self.ended] = 0.0, 0
+        return tuple(own[number] for number in range(each) for own in returns)[:episodes]
+
+    def close(self) -> None:
+        self._backend.close()

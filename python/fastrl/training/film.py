@@ -1,8 +1,6 @@
 """Films of episodes, of policies in any environment that draws itself."""
 
-import contextlib
 import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,18 +10,11 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from fastrl.collectors.failures import failed
-from fastrl.collectors.protocol import CollectError
 from fastrl.envs import contract
-from fastrl.envs.contract import ContractError
-from fastrl.envs.rows import ActionRows
 from fastrl.envs.spec import EnvSpec
-from fastrl.networks.action_space import Actions
-from fastrl.training.episodes import VectorEpisodes, build_any, episode_steps
+from fastrl.training.episodes import build_any
 from fastrl.training.errors import TrainError
-from fastrl.training.predict import Predictor
-from fastrl.utils.errors import UserError
-from fastrl.utils.forks import ending_copies
+from fastrl.training.play import Step
 from fastrl.utils.video import check_video, text_picture, text_shape, write_video
 
 # Pictures per second of environments that name no number.
@@ -36,11 +27,23 @@ _MODES = ("rgb_array", "ansi")
 Picture = NDArray[np.uint8]
 
 
-class Films(ABC):
-    """Makes films of policies in one environment, which it keeps until `close`."""
+class Films:
+    """Makes films of policies in one environment, which it keeps until `close`.
 
-    fps: float = FPS
-    """Pictures per second, unless a film is to have others."""
+    Args:
+        play: plays episodes of the policy in a checkpoint's state, so many, from a seed on. `Step.drawn` are pictures,
+            uint8 [H, W, 3]; a step may come with several.
+        fps: pictures per second, unless a film is to have others.
+        close: closes the environment.
+    """
+
+    def __init__(
+        self,
+        play: Callable[[Mapping[str, Any], int, int], Iterator[Step]],
+        fps: float,
+        close: Callable[[], object],
+    ) -> None:
+        self.play, self.fps, self.close = play, fps, close
 
     def film(
         self,
@@ -74,177 +77,19 @@ class Films(ABC):
 
         def pictures() -> Iterator[Picture]:
             now = 0
-            for episode, picture, reward in self.play(state, episodes, seed):
-                if episode != now:
-                    advance(episode - now)
-                    now = episode
-                returns[episode] += reward
-                yield picture
+            for step in self.play(state, episodes, seed):
+                if step.episode != now:
+                    advance(1)
+                    now = step.episode
+                returns[now] = step.total
+                yield step.drawn
             advance(1)
 
         count = write_video(path, pictures(), fps=fps or self.fps)
         return count, returns
 
-    @abstractmethod
-    def play(
-        self, state: Mapping[str, Any], episodes: int, seed: int
-    ) -> Iterator[tuple[int, Picture, float]]:
-        """Plays episodes: of each picture, uint8 [H, W, 3], the episode from 0 on and the reward since the picture
-        before."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Closes the environment."""
-
-
-@contextlib.contextmanager
-def playing(env_id: str, seed: int) -> Iterator[None]:
-    """A context in which an environment is blamed for unexpected errors of an episode.
-
-    Args:
-        seed: of the episode, for the error.
-
-    Raises:
-        TrainError: it broke the interface of its kind.
-        CollectError: it has failed.
-    """
-    try:
-        yield
-    except (UserError, CollectError):
-        raise
-    except ContractError as error:
-        raise TrainError(str(error)) from None
-    except Exception as error:
-        raise failed(f"{env_id} failed in the episode that reset(seed={seed}) started", error) from error
-
-
-class EnvFilms(Films):
-    """Films of environments of one agent.
-
-    Args:
-        env_id: of the environment, for errors.
-        env: of `drawing_env`.
-        make_predictor: makes the predictor of a checkpoint's policy.
-        action_masks: the policy is given the environment's action masks.
-        num_steps: after which an episode is cut off; 0: the environment's own limit.
-    """
-
-    def __init__(
-        self,
-        env_id: str,
-        env: gymnasium.Env[Any, Any],
-        make_predictor: Callable[[Mapping[str, Any]], Predictor],
-        *,
-        action_masks: bool = False,
-        num_steps: int = 0,
-    ) -> None:
-        self._id, self._env = env_id, env
-        self._make_predictor, self._action_masks = make_predictor, action_masks
-        self._num_steps = episode_steps(env, num_steps)
-        self._pictures = _Pictures(env)
-        self.fps = self._pictures.fps
-
-    def play(
-        self, state: Mapping[str, Any], episodes: int, seed: int
-    ) -> Iterator[tuple[int, Picture, float]]:
-        """See `Films.play`; episodes have the seeds from ``seed`` on."""
-        predictor = self._make_predictor(state)
-        for number in range(episodes):
-            for picture, reward in self._episode(predictor, seed + number):
-                yield number, picture, reward
-
-    def _episode(self, predictor: Predictor, seed: int) -> Iterator[tuple[Picture, float]]:
-        env = self._env
-        with playing(self._id, seed):
-            with ending_copies():
-                obs, info = env.reset(seed=seed)
-            state = None
-            yield self._pictures.of(env.render()), 0.0
-            for _ in range(self._num_steps):
-                action, state = predictor.predict(obs, state, True, self._mask(info))
-                with ending_copies():
-                    obs, reward, terminated, truncated, info = env.step(action)
-                yield self._pictures.of(env.render()), float(reward)
-                if terminated or truncated:
-                    return
-
-    def _mask(self, info: Mapping[str, Any]) -> NDArray[np.bool_] | None:
-        if not self._action_masks:
-            return None
-        size = Actions(ActionRows(self._env.action_space).flat_space).size
-        return contract.action_mask(self._id, contract.mask_method(self._env), info, size)
-
-    def close(self) -> None:
-        contract.close(self._env)
-
-
-class VectorEnvFilms(Films):
-    """Films of the first environment of a vector environment.
-
-    Args:
-        spec: makes the vector environment.
-        env: of `drawing_env`, for its spaces and pictures.
-        make_episodes: makes the episodes that a checkpoint's policy plays.
-        num_steps: after which an episode is cut off; 0: the environment's own limit.
-    """
-
-    def __init__(
-        self,
-        spec: EnvSpec,
-        env: VectorEnv[Any, Any, Any],
-        make_episodes: Callable[[Mapping[str, Any]], VectorEpisodes],
-        *,
-        num_steps: int = 0,
-    ) -> None:
-        self._make_episodes = make_episodes
-        self._num_steps = episode_steps(env, num_steps)
-        self._pictures = _Pictures(env)
-        self.fps = self._pictures.fps
-        # The episodes have an environment of their own.
-        spec.close_vector(env)
-
-    def play(
-        self, state: Mapping[str, Any], episodes: int, seed: int
-    ) -> Iterator[tuple[int, Picture, float]]:
-        """See `Films.play`; all environments are reset for each episode, with the seeds from ``seed`` on."""
-        played = self._make_episodes(state)
-        try:
-            for number in range(episodes):
-                for picture, reward in self._episode(played, seed + number):
-                    yield number, picture, reward
-        finally:
-            played.close()
-
-    def _episode(self, played: VectorEpisodes, seed: int) -> Iterator[tuple[Picture, float]]:
-        played.start(seed)
-        picture = self._picture(played)
-        yield picture, 0.0
-        for _ in range(self._num_steps):
-            played.step()
-            ended = bool(played.ended[0])
-            # In other modes the next episode has started already where one has ended.
-            if not ended or played.ignored is not None:
-                picture = self._picture(played)
-            yield picture, float(played.rewards[0])
-            if ended:
-                return
-
-    def _picture(self, played: VectorEpisodes) -> Picture:
-        drawn: Any = played.env.render()
-        try:
-            first = drawn[0]
-        except (TypeError, IndexError, KeyError):
-            raise TrainError(
-                "render() of a vector environment should return a picture of each environment, got"
-                f" {contract.describe(drawn)}"
-            ) from None
-        return self._pictures.of(first)
-
-    def close(self) -> None:
-        pass
-
-
-class _Pictures:
+class Pictures:
     """Makes pictures of what an environment draws.
 
     Args:
@@ -288,12 +133,12 @@ def drawing_env(
     Raises:
         TrainError, CollectError: it cannot be built, or does not draw itself.
     """
-    spec = dataclasses.replace(spec, rows=False)
+    spec = spec.as_rows()
     env = build_any(spec, num_envs)
     if env.render_mode in _MODES:
         return spec, env
     modes = env.metadata.get("render_modes", ())
-    _close(spec, env)
+    spec.close(env)
     mode = next((mode for mode in _MODES if mode in modes), None)
     if mode is None:
         raise TrainError(
@@ -313,16 +158,9 @@ def drawing_env(
         ) from None
     if env.render_mode != mode:
         # An environment that exists already is not built again.
-        _close(spec, env)
+        spec.close(env)
         raise TrainError(f"{spec.id} was made without a render mode: make it with render_mode={mode!r}")
     return with_mode, env
-
-
-def _close(spec: EnvSpec, env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> None:
-    if isinstance(env, VectorEnv):
-        spec.close_vector(env)
-    else:
-        contract.close(env)
 
 
 def checked_picture(drawn: Any) -> Picture:

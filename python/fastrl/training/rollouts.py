@@ -17,7 +17,6 @@ from fastrl.collectors.fragment_stream import FragmentStream, Staleness, pending
 from fastrl.collectors.protocol import CollectError, Collector, Failure, Plan, Report, even_ranges
 from fastrl.collectors.resources import cores
 from fastrl.collectors.saved_state import check_saved, num_running, packed, unpacked
-from fastrl.envs import contract
 from fastrl.envs.rows import ActionRows, action_rows_of
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment
@@ -144,10 +143,7 @@ class RolloutSource(Source):
         except ValueError as error:
             raise TrainError(f"--env {spec.id}: {error}") from None
         self.episode_steps = episode_steps(env, collect.max_episode_steps)
-        if isinstance(env, VectorEnv):
-            spec.close_vector(env)
-        else:
-            contract.close(env)
+        spec.close(env)
         # Of all ranks' environments.
         self._plan: Plan | None = None
         # Of the networks.

@@ -1,12 +1,14 @@
 """The protocol of a task: a problem's settings, environments and scores, without a training loop."""
 
+import contextlib
 import copy
 import dataclasses
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
+import gymnasium
 from gymnasium.spaces import Space
 from gymnasium.vector import VectorEnv
 from rich.console import Console
@@ -14,7 +16,6 @@ from rich.console import Console
 from fastrl._native._rust import __version__
 from fastrl.algorithms import check_takes, find
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, Problem
-from fastrl.envs import contract
 from fastrl.envs.rows import ActionRows, ObsRows, space_state
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.compiled_actor import Actor, moved
@@ -24,11 +25,12 @@ from fastrl.training.comparison import Comparison
 from fastrl.training.dataset_source import DatasetSource, ValidationLoss
 from fastrl.training.demo_arrays import Demos
 from fastrl.training.device import choose_device, use_threads
-from fastrl.training.episodes import VectorEpisodes, build_any, spaces_of
+from fastrl.training.episodes import EnvEpisodes, VectorEpisodes, build_any, episode_steps, spaces_of
 from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Evaluation, Returns, Scores
 from fastrl.training.experience import Source
-from fastrl.training.film import EnvFilms, Films, VectorEnvFilms, drawing_env
+from fastrl.training.film import Films, Pictures, drawing_env
+from fastrl.training.play import Step, play
 from fastrl.training.predict import ActorPredictor, Predictor, saved_policy
 from fastrl.training.profiler import GpuMeter, Profile
 from fastrl.training.rollouts import RolloutSource, check_num_envs
@@ -128,10 +130,9 @@ class Task(TaskSettings, ABC):
         """
         spec = self.play_spec(settings)
         env = build_any(spec, self.num_envs(settings))
+        spec.close(env)
         if isinstance(env, VectorEnv):
-            spec.close_vector(env)
             return env.single_observation_space, env.single_action_space
-        contract.close(env)
         return env.observation_space, env.action_space
 
     def make_actor(
@@ -181,6 +182,27 @@ class Task(TaskSettings, ABC):
         """True if the policy is given the environment's action masks."""
         return bool(getattr(self.algorithm_settings(settings), "action_masks", False))
 
+    def played(
+        self,
+        state: Mapping[str, Any],
+        settings: Any,
+        spec: EnvSpec,
+        env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any],
+        *,
+        device: str = "cpu",
+    ) -> EnvEpisodes | VectorEpisodes:
+        """Episodes of a policy without exploration; arguments and errors are those of `make_actor`.
+
+        Args:
+            spec: of environments in rows.
+            env: that it has made. A vector environment only has the spaces: the episodes make their own.
+        """
+        actor = self.make_actor(state, settings, spaces_of(env), device=device)
+        own = {"squash": is_squashed(state), "action_masks": self.has_action_masks(settings)}
+        if isinstance(env, VectorEnv):
+            return VectorEpisodes(spec, env, actor, **own)
+        return EnvEpisodes(env, spec.id, actor, **own)
+
     def films(self, settings: Any) -> Films:
         """Makes films of policies of a run with these settings.
 
@@ -188,28 +210,16 @@ class Task(TaskSettings, ABC):
             TrainError, CollectError: the environment cannot be built, or does not draw itself.
         """
         spec, env = drawing_env(self.play_spec(settings), self.num_envs(settings))
-        num_steps, action_masks = self.play_steps(settings), self.has_action_masks(settings)
+        pictures, num_steps = Pictures(env), episode_steps(env, self.play_steps(settings))
         if isinstance(env, VectorEnv):
-            spaces = spaces_of(env)
-            return VectorEnvFilms(
-                spec,
-                env,
-                lambda state: VectorEpisodes(
-                    spec,
-                    env,
-                    self.make_actor(state, settings, spaces),
-                    squash=is_squashed(state),
-                    action_masks=action_masks,
-                ),
-                num_steps=num_steps,
-            )
-        return EnvFilms(
-            spec.id,
-            env,
-            lambda state: self.make_predictor(state, settings, (env.observation_space, env.action_space)),
-            action_masks=action_masks,
-            num_steps=num_steps,
-        )
+            spec.close(env)
+
+        def play_drawn(state: Mapping[str, Any], episodes: int, seed: int) -> Iterator[Step]:
+            with contextlib.closing(self.played(state, settings, spec, env)) as played:
+                seeds, draw = range(seed, seed + episodes), lambda: pictures.of(played.render())
+                yield from play(played.act, played, seeds, num_steps, name=spec.id, draw=draw)
+
+        return Films(play_drawn, pictures.fps, functools.partial(spec.close, env))
 
     def team_env(self, settings: Any) -> Any:
         """One environment of several agents: a parallel one of PettingZoo, or a `MultiAgentVectorEnv` of one.

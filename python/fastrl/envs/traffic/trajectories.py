@@ -123,11 +123,11 @@ class Recorder:
     def add(
         self, scene: TrafficScene, episode: int, alive: NDArray[np.bool_], reward: NDArray[np.float32] | None
     ) -> None:
-        """Records a moment; `alive` and `reward` are [A]."""
+        """Records a moment; `alive` and `reward` are [A] and are kept, not copied."""
         self._scenes.append(scene)
         self._episodes.append(episode)
-        self._alive.append(alive.copy())
-        self._rewards.append(np.zeros(self._num_agents, np.float32) if reward is None else reward.copy())
+        self._alive.append(alive)
+        self._rewards.append(np.zeros(self._num_agents, np.float32) if reward is None else reward)
 
     def trajectories(self) -> Trajectories:
         """All recorded moments."""

@@ -1,12 +1,12 @@
 """Any environment of Gymnasium: no protocol of its own, scores are returns."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
 
-from fastrl.envs import contract
 from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec
 from fastrl.tasks import gym
@@ -14,12 +14,10 @@ from fastrl.tasks.gym.settings import PRESETS, EnvConfig
 from fastrl.training.episodes import (
     build_any,
     episode_steps,
-    play_episodes,
-    play_vector_episodes,
     spaces_of,
 )
 from fastrl.training.evaluation import Advance, Returns
-from fastrl.training.task import Task, is_squashed
+from fastrl.training.task import Task
 from fastrl.utils.env_options import parse_options
 
 
@@ -53,10 +51,7 @@ class GymTask(Task):
             spec = self.env_spec(settings).as_rows()
             env = build_any(spec, self.num_envs(settings))
             obs_space, action_space = spaces_of(env)
-            if isinstance(env, VectorEnv):
-                spec.close_vector(env)
-            else:
-                contract.close(env)
+            spec.close(env)
         except Exception:  # the trainer builds it again, and says what is wrong
             return "discrete"
         if ObsRows(obs_space).kind != "vector":
@@ -85,19 +80,13 @@ class GymTask(Task):
         """
         spec = self.play_spec(settings).as_rows()
         env = build_any(spec, self.num_envs(settings))
-        actor = self.make_actor(state, settings, spaces_of(env), device=device)
-        num_steps = episode_steps(env, self.play_steps(settings))
-        own: dict[str, bool] = {
-            "squash": is_squashed(state),
-            "action_masks": self.has_action_masks(settings),
-        }
-        if isinstance(env, VectorEnv):
-            spec.close_vector(env)
-            returns = play_vector_episodes(spec, env, actor, episodes, seed, num_steps, advance, **own)
-            return Returns(returns, seeded=False)
-        returns = play_episodes(env, spec.id, actor, episodes, seed, num_steps, advance, **own)
-        contract.close(env)
-        return Returns(returns)
+        num_steps, is_vector = episode_steps(env, self.play_steps(settings)), isinstance(env, VectorEnv)
+        if is_vector:
+            spec.close(env)
+        with contextlib.closing(self.played(state, settings, spec, env, device=device)) as played:
+            returns = played.returns(episodes, seed, num_steps, advance)
+        spec.close(env)
+        return Returns(returns, seeded=not is_vector)
 
 
 def _own_id(env_id: str) -> str:

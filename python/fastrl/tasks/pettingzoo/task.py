@@ -22,23 +22,18 @@ from fastrl.envs.process_pool import WorkerError
 from fastrl.envs.record_episodes import run_episodes
 from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec
-from fastrl.networks.action_space import Actions
-from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork
+from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.tasks import pettingzoo
-from fastrl.tasks.pettingzoo.film import ParallelFilms
 from fastrl.tasks.pettingzoo.settings import PRESETS, EnvConfig
-from fastrl.training.checkpoint import CheckpointError
 from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Returns
 from fastrl.training.experience import Source
-from fastrl.training.film import Films
-from fastrl.training.multi_agent import MultiAgentSource
+from fastrl.training.film import FPS, Films, checked_picture
+from fastrl.training.multi_agent import MultiAgentSource, check_fits
+from fastrl.training.play import Step, TeamEnv, play, team_act, team_seeds
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
 from fastrl.utils.env_options import parse_options
-
-# Stream of the seeds of evaluations; training has others.
-_STREAM = 1
 
 
 class UserVectorEnv(ParallelVectorEnv):
@@ -174,7 +169,22 @@ class PettingZooTask(Task):
             built.append(make_parallel(drawing, settings.env.size, settings.env.stack))
             return built[0]
 
-        return ParallelFilms(self.make_env(settings, 1, make, "disabled"), built[0], _check_fits)
+        env = self.make_env(settings, 1, make, "disabled")
+        own, metadata = built[0], getattr(built[0], "metadata", {})
+        if getattr(own, "render_mode", None) != "rgb_array":
+            modes = ", ".join(metadata.get("render_modes", ())) or "none"
+            env.close()
+            raise TrainError(
+                f"{env.name} has no render mode rgb_array, so there is nothing to film; its modes: {modes}"
+            )
+
+        def play_drawn(state: Mapping[str, Any], episodes: int, seed: int) -> Iterator[Step]:
+            policy, seeds = MultiAgentPolicy.from_state(state["policy"]), range(seed, seed + episodes)
+            _check_fits(policy, env)
+            draw = lambda: checked_picture(own.render())  # noqa: E731
+            return play(team_act(policy.act), TeamEnv(env), seeds, name=env.name, draw=draw)
+
+        return Films(play_drawn, float(metadata.get("render_fps") or FPS), env.close)
 
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
         env = self.make_env(settings, settings.env.num_envs, num_workers=settings.env.num_workers)
@@ -203,7 +213,7 @@ class PettingZooTask(Task):
         **options: Any,
     ) -> Returns:
         policy = MultiAgentPolicy.from_state(state["policy"])
-        seeds = [int(s) for s in np.random.SeedSequence([seed, _STREAM]).generate_state(episodes, np.uint64)]
+        seeds = team_seeds(seed, episodes)
         returns: list[float] = []
         for start in range(0, episodes, settings.env.num_envs):
             batch = seeds[start : start + settings.env.num_envs]
@@ -239,16 +249,8 @@ def _blaming(env: str) -> Iterator[None]:
 
 
 def _check_fits(policy: MultiAgentPolicy, env: ParallelVectorEnv) -> None:
-    """Raises CheckpointError if a policy is of other agents than the environment's."""
     form = env.form
-    images = ObsRows(form.obs_space).state() if form.row_space.dtype == np.uint8 else None
-    actors = [actor for actor in policy.policies.values() if isinstance(actor, PolicyNetwork)]
-    if (
-        any((actor.obs_dim,) != form.row_space.shape or actor.images != images for actor in actors)
-        or policy.num_agents != env.num_agents
-        or policy.actions.state() != Actions(env.single_action_space).state()
-    ):
-        raise CheckpointError(f"the policy does not fit its environment, {env.name}")
+    check_fits(policy, env, ObsRows(form.obs_space).state() if form.row_space.dtype == np.uint8 else None)
 
 
 TASK = PettingZooTask()

@@ -18,8 +18,8 @@ from fastrl.envs.registration import make_multi
 from fastrl.envs.traffic.link_figure import draw_ages
 from fastrl.envs.traffic.trajectories import Recorder, draw_time_space
 from fastrl.envs.viewer import View
-from fastrl.tasks.traffic.scores import evaluation_seeds
 from fastrl.training.metrics import counted
+from fastrl.training.play import Step, TeamEnv, play, team_act, team_seeds
 from fastrl.utils.errors import UserError
 from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress
@@ -32,22 +32,14 @@ if TYPE_CHECKING:
     from fastrl.networks.multi_agent import MultiAgentPolicy
 
 POLICIES = ("idle", "random")
+# Pictures per second of films.
+FPS = 25.0
 # Seconds that the end of an episode is shown.
 HOLD = 1.0
 
 
 class RenderError(UserError):
     """An environment or a run that cannot be shown."""
-
-
-@dataclass(frozen=True)
-class Moment:
-    """An environment after a reset or a step: its scene, alive bool [A], reward float32 [A] (None: a reset)."""
-
-    scene: TrafficScene
-    episode: int
-    alive: NDArray[np.bool_]
-    reward: NDArray[np.float32] | None
 
 
 def make_env(env_id: str, options: Mapping[str, Any]) -> MultiAgentVectorEnv:
@@ -136,45 +128,37 @@ def scripted(name: str, env: MultiAgentVectorEnv, seed: int) -> Act:
     return (lambda obs, alive: idle) if name == "idle" else (lambda obs, alive: draw())
 
 
-def moments(env: MultiAgentVectorEnv, act: Act, seeds: Sequence[int]) -> Iterator[Moment]:
-    """Runs an episode for each seed in one environment of autoreset mode "disabled"."""
-    rows = env.num_agents
-    obs = np.empty((rows, *(env.single_observation_space.shape or ())), np.float32)
-    rewards = np.empty(rows, np.float32)
-    alive, terminations, truncations = (np.empty(rows, np.bool_) for _ in range(3))
-    for episode, seed in enumerate(seeds):
-        env.reset_into(obs, alive, seed=[seed])
-        yield Moment(env.scene(0), episode, alive.copy(), None)
-        while alive.any():
-            env.step_into(act(obs, alive), obs, rewards, terminations, truncations, alive)
-            yield Moment(env.scene(0), episode, alive.copy(), rewards.copy())
+def moments(env: MultiAgentVectorEnv, act: Act, seeds: Sequence[int]) -> Iterator[Step]:
+    """Plays an episode of each seed in one environment of autoreset mode "disabled"; `Step.drawn` are its scenes."""
+    return play(team_act(act), TeamEnv(env), seeds, name=env.name, draw=env.scene)
 
 
-def pictures(seen: Iterator[Moment], view: View, *, fps: float, speed: float) -> Iterator[NDArray[np.uint8]]:
-    """The pictures of a film at `speed` times real time; between two moments the cars move evenly."""
+def pictures(seen: Iterator[Step], view: View, *, fps: float = FPS, speed: float = 1.0) -> Iterator[Step]:
+    """The pictures of a film at `speed` times real time, as `Step.drawn` in place of scenes; between two steps the cars
+    move evenly."""
     period = speed / fps
-    before: Moment | None = None
+    before: Step | None = None
     start, shown = 0.0, 0
-    for moment in seen:
-        after = moment.scene
-        if before is None or before.episode != moment.episode:
+    for step in seen:
+        after = step.drawn
+        if before is None or step.number == 0:
             if before is not None:
                 yield from _held(before, view, fps)
             start, shown = after.time, 0
         else:
-            earlier = before.scene
+            earlier = before.drawn
             while (time := start + shown * period) < after.time:
                 share = (time - earlier.time) / (after.time - earlier.time)
-                yield view.draw(earlier.between(after, min(max(share, 0.0), 1.0)))
+                yield step._replace(drawn=view.draw(earlier.between(after, min(max(share, 0.0), 1.0))))
                 shown += 1
-        before = moment
+        before = step
     if before is not None:
         yield from _held(before, view, fps)
 
 
-def _held(moment: Moment, view: View, fps: float) -> Iterator[NDArray[np.uint8]]:
+def _held(step: Step, view: View, fps: float) -> Iterator[Step]:
     """Pictures of the end of an episode, for `HOLD` seconds."""
-    yield from itertools.repeat(view.draw(moment.scene), max(round(HOLD * fps), 1))
+    yield from itertools.repeat(step._replace(drawn=view.draw(step.drawn)), max(round(HOLD * fps), 1))
 
 
 @dataclass(frozen=True)
@@ -215,7 +199,7 @@ def render(
     title: str,
     episodes: int = 1,
     seed: int = 0,
-    fps: float = 25.0,
+    fps: float = FPS,
     speed: float = 1.0,
     view: Mapping[str, Any] | None = None,
     console: Console | None = None,
@@ -244,24 +228,24 @@ def render(
     recorder = Recorder(env.name, env.num_agents)
     # Of the first episode.
     scenes: list[TrafficScene] = []
-    seeds = evaluation_seeds(seed, episodes)
+    seeds = team_seeds(seed, episodes)
     # The length of a single episode is not known.
     with Progress("running", episodes if episodes > 1 else None, console) as progress:
 
-        def watched() -> Iterator[Moment]:
-            number = 0
-            for moment in moments(env, act, seeds):
-                progress.describe(f"episode {moment.episode + 1} of {episodes}, {moment.scene.time:.1f} s")
-                progress.advance(moment.episode - number)
-                number = moment.episode
-                recorder.add(moment.scene, moment.episode, moment.alive, moment.reward)
-                if moment.episode == 0:
-                    scenes.append(moment.scene)
-                yield moment
+        def watched() -> Iterator[Step]:
+            for step in moments(env, act, seeds):
+                scene, number, info = step.drawn, step.episode, step.info
+                progress.describe(f"episode {number + 1} of {episodes}, {scene.time:.1f} s")
+                progress.advance(int(step.number == 0 < number))
+                recorder.add(scene, number, info["alive"], info.get("rewards"))
+                if number == 0:
+                    scenes.append(scene)
+                yield step
 
         shown = 0
         if outputs.video is not None:
-            shown = write_video(outputs.video, pictures(watched(), own_view, fps=fps, speed=speed), fps=fps)
+            film = pictures(watched(), own_view, fps=fps, speed=speed)
+            shown = write_video(outputs.video, (each.drawn for each in film), fps=fps)
         else:
             for _ in watched():
                 pass

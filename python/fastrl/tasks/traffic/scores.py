@@ -14,6 +14,7 @@ from rich.table import Table
 
 from fastrl.envs.record_episodes import MEANS, Act, finite_mean, run_episodes
 from fastrl.training.metrics import counted, mean_and_error, plus_minus
+from fastrl.training.play import team_seeds
 from fastrl.utils.tables import show
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
 # Environments that are stepped at a time: enough to be fast, few enough to stay in caches.
 _BATCH = 128
-
-# Stream of the seeds of evaluations; training has others.
-_STREAM = 1
 
 
 @dataclass(frozen=True)
@@ -76,11 +74,6 @@ class Scores:
         show(console, score_table([("trained", self)], title))
 
 
-def evaluation_seeds(seed: int, episodes: int) -> list[int]:
-    """Seeds of episodes that every policy is evaluated on."""
-    return [int(s) for s in np.random.SeedSequence([seed, _STREAM]).generate_state(episodes, np.uint64)]
-
-
 def score(
     make: Callable[[int], "MultiAgentVectorEnv"],
     act: Act,
@@ -96,7 +89,7 @@ def score(
         act: the policy.
         advance: called again and again with the number of episodes that have ended since the last call.
     """
-    seeds = evaluation_seeds(seed, episodes)
+    seeds = team_seeds(seed, episodes)
     records = []
     for start in range(0, episodes, _BATCH):
         batch = seeds[start : start + _BATCH]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -10,12 +10,10 @@ from rich.console import Console
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.registration import make_multi
-from fastrl.networks.action_space import Actions
-from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork
+from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.tasks import traffic
 from fastrl.tasks.traffic import render
 from fastrl.tasks.traffic.curriculum import Curriculum, CurriculumCallback, CurriculumConfig
-from fastrl.tasks.traffic.film import TrafficFilms
 from fastrl.tasks.traffic.scores import Scores, score, score_table
 from fastrl.tasks.traffic.settings import (
     PRESETS,
@@ -30,15 +28,15 @@ from fastrl.tasks.traffic.settings import (
     vehicles_of,
 )
 from fastrl.training.callbacks import Callback
-from fastrl.training.checkpoint import CheckpointError
 from fastrl.training.comparison import Comparison
 from fastrl.training.errors import TrainError, check_memory
 from fastrl.training.evaluation import Advance
 from fastrl.training.experience import Source
 from fastrl.training.film import Films
 from fastrl.training.metrics import counted
-from fastrl.training.multi_agent import EpisodeMeans, MultiAgentSource
+from fastrl.training.multi_agent import EpisodeMeans, MultiAgentSource, check_fits
 from fastrl.training.online import OnlineSource
+from fastrl.training.play import Step, team_seeds
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
 from fastrl.utils.config import Values
@@ -175,16 +173,7 @@ class TrafficTask(Task):
 
         def make(num_envs: int) -> MultiAgentVectorEnv:
             env = make_env(settings.env, num_envs)
-            obs_dim, actions = env.single_observation_space.shape, Actions(env.single_action_space).state()
-            obs_dims = {
-                (actor.obs_dim,) for actor in policy.policies.values() if isinstance(actor, PolicyNetwork)
-            }
-            if (
-                obs_dims != {obs_dim}
-                or policy.num_agents != env.num_agents
-                or policy.actions.state() != actions
-            ):
-                raise CheckpointError(f"the policy does not fit its environment, {settings.env.id}")
+            check_fits(policy, env)
             return env
 
         return score(make, policy.act, episodes=episodes, seed=seed, advance=advance)
@@ -193,10 +182,17 @@ class TrafficTask(Task):
         return make_env(settings.env, 1)
 
     def films(self, settings: Any) -> Films:
+        """See `Task.films`; at real speed, on the seeds that ``fastrl eval`` uses too."""
         try:
-            return TrafficFilms(render.make_env(settings.env.id, environment_options(settings.env)))
+            env = render.make_env(settings.env.id, environment_options(settings.env))
         except render.RenderError as error:
             raise TrainError(str(error)) from None
+
+        def play_drawn(state: Mapping[str, Any], episodes: int, seed: int) -> Iterator[Step]:
+            policy, seeds = MultiAgentPolicy.from_state(state["policy"]), team_seeds(seed, episodes)
+            return render.pictures(render.moments(env, policy.act, seeds), env.view)
+
+        return Films(play_drawn, render.FPS, env.close)
 
     def show_scores(self, comparison: Comparison, console: Console) -> None:
         scores: list[tuple[str, Any]] = [(each.name, each.scores) for each in comparison.scored]
