@@ -115,17 +115,18 @@ def parameters(model: fastrl.Model) -> Any:
 
 def test_importing_fastrl_loads_no_torch_and_takes_no_time() -> None:
     code = (
-        "import time; start = time.process_time(); import fastrl; spent = time.process_time() - start\n"
-        "import sys; print(spent, 'torch' in sys.modules, fastrl.queue.__name__, 'torch' in sys.modules)"
+        "import time; clock = time.process_time; start = clock(); import gymnasium, numpy\n"
+        "theirs = clock() - start; start = clock(); import fastrl; ours = clock() - start\n"
+        "import sys; print(ours / theirs, 'torch' in sys.modules, fastrl.queue.__name__, 'torch' in sys.modules)"
     )
-    # The best of three: another program may fill the caches in between.
+    # Of processor time, and the best of three: another program may fill the caches in between.
     runs = [
         subprocess.run(
             [sys.executable, "-c", code], check=True, capture_output=True, text=True
         ).stdout.split()
         for _ in range(3)
     ]
-    assert min(float(run[0]) for run in runs) < 0.3
+    assert min(float(run[0]) for run in runs) < 0.75
     assert runs[0][1:] == ["False", "fastrl.queue", "False"]
 
 
