@@ -200,6 +200,7 @@ def test_worker_processes(algorithm: str, unit: str, tmp_path: Path) -> None:
     check(algorithm, spec_of(*ELSEWHERE[algorithm]), tmp_path, *halves, **UNITS[unit])
 
 
+@pytest.mark.slow
 def test_worker_processes_with_pytorch(tmp_path: Path) -> None:
     """PyTorch's last bits depend on how many environments one process acts for: here on both."""
     halves = collector("sync"), collector("executor", 1)

@@ -163,6 +163,7 @@ def test_short_rollouts_stand_for_long_ones(monkeypatch: pytest.MonkeyPatch) -> 
     assert tuner.short_steps(Way("", {}), 8) is None
 
 
+@pytest.mark.slow
 def test_runs_without_collectors_choose_their_threads(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

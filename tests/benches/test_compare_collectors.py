@@ -194,6 +194,7 @@ def test_environments_that_cannot_be_measured(env: EnvSpec, message: str) -> Non
         plan_for(Setting(env), 1)
 
 
+@pytest.mark.slow
 def test_a_measurement_in_a_process_of_its_own() -> None:
     measured = measure_apart(Setting(QUICK, seconds=0.3), Case("sequential", 1))
     assert measured.seconds >= 0.3

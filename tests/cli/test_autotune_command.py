@@ -85,6 +85,7 @@ def check_auto_learns_the_same(algo: str, folder: Path, capsys: pytest.CaptureFi
     return tuned
 
 
+@pytest.mark.slow
 def test_a_run_with_auto_learns_the_same_to_the_bit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,6 +122,7 @@ def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_an_environment_of_a_notebook_runs_there_and_workers_say_where_it_should_be(tmp_path: Path) -> None:
     done = python("-c", NOTEBOOK, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -202,6 +203,7 @@ def test_an_environment_in_the_current_directory(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "True"
 
 
+@pytest.mark.slow
 def test_a_directory_is_not_imported_from_unless_a_module_is_named(tmp_path: Path) -> None:
     """Viewing a run of another user's folder executes nothing that lies there."""
     (tmp_path / "CartPole.py").write_text("raise SystemExit('imported')")

@@ -360,6 +360,7 @@ def test_a_plan_that_does_not_pickle_is_refused() -> None:
         ExecutorCollector(local, n_workers=1)
 
 
+@pytest.mark.slow
 def test_an_environment_that_does_not_close_is_ended_and_named(tmp_path: Path) -> None:
     broken = plan("episodes", Unclosed, share=0.2, what="raise", once=str(tmp_path))
     start = time.monotonic()

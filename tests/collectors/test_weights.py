@@ -222,6 +222,7 @@ def test_threads_of_the_writers_process_read_too():
         assert not failures and enough.is_set()
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_a_whole_version():
     rng = random.Random(0)
     nbytes = 100_000

@@ -60,6 +60,7 @@ class TestContract:
 
         check_vector_env(make, num_envs=2, steps=2 * LENGTH, time_limit=LENGTH, terminates=False)
 
+    @pytest.mark.slow
     def test_it_passes_the_kit_if_agents_may_collide(self) -> None:
         def make(**kwargs: Any) -> VectorEnv:
             return quick(

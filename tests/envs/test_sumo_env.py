@@ -34,6 +34,7 @@ def test_gymnasium_accepts_it() -> None:
     check_env(gymnasium.make("fastrl/road-v0").unwrapped, skip_render_check=True)
 
 
+@pytest.mark.slow
 def test_the_vector_keeps_the_contract() -> None:
     check_vector_env(
         partial(SumoRoadVectorEnv, config={"duration": 5, "vehicles_count": 5}), num_envs=2, steps=30

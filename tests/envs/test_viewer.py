@@ -257,6 +257,7 @@ def test_the_window_shows_each_step() -> None:
     assert shown == "3 True False"
 
 
+@pytest.mark.slow
 def test_the_window_shows_road_networks() -> None:
     pytest.importorskip("pygame", reason="pygame, of the extra render, is not installed")
     shown = run(

@@ -292,6 +292,7 @@ def test_a_run_trains_online(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shared_memory_of(os.getpid()) <= before
 
 
+@pytest.mark.slow
 def test_rows_come_while_there_is_nothing_to_learn_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fastrl.tasks.traffic.task, "make_env", make_line_env)
     trainer = small_trainer("--online", "--online.speed=1e-3", "--online.row-seconds=0.01")

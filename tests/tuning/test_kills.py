@@ -159,6 +159,7 @@ worker.main()
 """
 
 
+@pytest.mark.slow
 def test_a_trial_is_stopped_in_the_background_too_where_sigint_is_ignored(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with subprocess.Popen(
