@@ -7,12 +7,16 @@ from torch import nn
 
 from fastrl.networks.memory import Memory, last_steps
 
+CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"))
 
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("lengths", [[1], [3, 3], [7, 5, 5, 2, 1, 1]])
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_outputs_states_and_gradients_are_those_of_torch(kind, lengths):
+def test_outputs_states_and_gradients_are_those_of_torch(kind, lengths, device):
     torch.manual_seed(1)
-    memory = Memory(kind, 4, 5, None)
+    # Networks learn in this mode, too: it concerns dropout alone.
+    memory = Memory(kind, 4, 5, None).eval()
     cell = (nn.GRUCell if kind == "gru" else nn.LSTMCell)(4, 5)
     with torch.no_grad():
         for mine, theirs in zip(memory.parameters(), cell.parameters(), strict=True):
@@ -23,9 +27,12 @@ def test_outputs_states_and_gradients_are_those_of_torch(kind, lengths):
     states = torch.randn(len(lengths), memory.state_size)
     weights = torch.randn(sum(lengths), 5)
 
-    outputs, after = memory(inputs, batch_sizes, states)
+    memory.to(device)
+    outputs, after = (each.cpu() for each in memory(inputs.to(device), batch_sizes, states.to(device)))
     (outputs * weights).sum().backward()
-    found = [inputs.grad, *(each.grad for each in memory.parameters())]
+    found = [inputs.grad, *(each.grad.cpu() for each in memory.parameters())]
+    # cuDNN may round factors to 10 bits (TF32).
+    near = {"rtol": 1e-5, "atol": 1e-5} if device == "cpu" else {"rtol": 1e-2, "atol": 1e-2}
 
     inputs.grad = None
     loss, expected_after = torch.zeros(()), torch.zeros_like(states)
@@ -37,13 +44,13 @@ def test_outputs_states_and_gradients_are_those_of_torch(kind, lengths):
             place = starts[t] + sequence
             state = cell(inputs[place : place + 1], state)
             output = state if kind == "gru" else state[0]
-            torch.testing.assert_close(outputs[place], output[0], rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(outputs[place], output[0], **near)
             loss = loss + (output * weights[place]).sum()
         expected_after[sequence] = state[0] if kind == "gru" else torch.cat(state, 1)[0]
     loss.backward()
-    torch.testing.assert_close(after, expected_after, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(after, expected_after, **near)
     for mine, theirs in zip(found, [inputs.grad, *(each.grad for each in cell.parameters())], strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(mine, theirs, **near)
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])

@@ -72,7 +72,8 @@ class Memory(nn.Module):
 
     def _run(self, features: Tensor, batch_sizes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         parameters: list[Tensor] = [self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh]
-        options: Any = (True, 1, 0.0, self.training, False)
+        # In training mode alone cuDNN keeps what gradients need. Without dropout the mode changes nothing else.
+        options: Any = (True, 1, 0.0, torch.is_grad_enabled(), False)
         if self.kind == "lstm":
             before = tuple(part.unsqueeze(0).contiguous() for part in states.split(self.size, 1))
             outputs, last, cells = torch.lstm(features, batch_sizes, before, parameters, *options)
