@@ -311,7 +311,7 @@ class RolloutSource(Source):
             self._algorithm.write_weights(self._weights)
             self._collector.publish(self._weights)
         fragments = self._all_ranks(self._stream.next(watch))
-        self._episodes += [Episodes(each.returns, each.lengths, each.episode_info) for each in fragments]
+        self._episodes += map(_ended, fragments)
         return fragments
 
     def _all_ranks(self, own: list[Fragment]) -> list[Fragment]:
@@ -415,6 +415,16 @@ class RolloutSource(Source):
 
     def start_stage(self, state: Mapping[str, Any]) -> None:
         self.load_state_dict({**state, "collector": None})
+
+
+def _ended(fragment: Fragment) -> Episodes:
+    """The episodes that ended in a fragment; of games that say their returns themselves, the games that are over."""
+    info = fragment.episode_info
+    if contract.GAME_RETURN not in info:
+        return Episodes(fragment.returns, fragment.lengths, info)
+    over = ~np.isnan(info[contract.GAME_RETURN])
+    mine = {key: values[over] for key, values in info.items()}
+    return Episodes(mine[contract.GAME_RETURN], mine[contract.GAME_LENGTH].astype(np.int64), mine)
 
 
 def _compact(fragment: Fragment) -> Fragment:
