@@ -1,5 +1,6 @@
 """A replay of frames, each stored once: its stacks are those that actors saw; and minibatches drawn ahead."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 from fastrl.algorithms import find
 from fastrl.algorithms.dqn import DQN
 from fastrl.algorithms.dqn_settings import DQNConfig
-from fastrl.envs.pixels import StackedFrames
+from fastrl.envs.contract import CONTINUES, GAME_LENGTH, GAME_RETURN
+from fastrl.envs.pixels import PixelEnv, SeededGames, StackedFrames
 from fastrl.envs.spec import as_spec
 from fastrl.replay import PrioritizedSampler
 from fastrl.training.errors import TrainError
@@ -62,11 +64,22 @@ class Watched(StackedFrames):
         return found
 
 
-def source_of(config: Any = None, algorithm: str = "dqn", **replay: Any) -> TransitionSource:
+def source_of(
+    config: Any = None,
+    algorithm: str = "dqn",
+    env: Callable[[], StackedFrames] = Watched,
+    episode_info: Sequence[str] = (),
+    **replay: Any,
+) -> TransitionSource:
     """A source of two environments that step 8 times between turns, with its algorithm attached."""
     settings = ReplayConfig(**{"capacity": 2000, "learning_starts": 100, "train_freq": 8} | replay)
     source = TransitionSource(
-        as_spec(Watched), 2, CollectConfig(collector="sequential"), settings, stack=STACK
+        as_spec(env),
+        2,
+        CollectConfig(collector="sequential"),
+        settings,
+        stack=STACK,
+        episode_info=episode_info,
     )
     made = find(algorithm)
     config = config or made.config_type(
@@ -105,6 +118,46 @@ def test_the_replay_gives_the_stacks_that_the_actor_saw(algorithm: str) -> None:
     assert len(found) > 60 and found <= Watched.shown
     starts = [obs for obs, _ in found if not any(obs[: 4 * (STACK - 1)])]
     assert len(starts) > 10
+
+
+class TwoLives:
+    """A game of eight frames that loses a life with the third one; each frame is worth 2."""
+
+    shape, num_actions = (2, 2), 2
+
+    def reset(self, seed: int | None) -> None:
+        self.frame = 0
+
+    @property
+    def lives(self) -> int:
+        return 2 if self.frame < 3 else 1
+
+    def act(self, action: int) -> tuple[float, bool, bool]:
+        self.frame += 1
+        return 2.0, self.frame == 8, False
+
+    def screen(self) -> NDArray[np.uint8]:
+        return np.full(self.shape, self.frame, np.uint8)
+
+    def close(self) -> None: ...
+
+
+def two_lives() -> StackedFrames:
+    game = PixelEnv(TwoLives(), size=(2, 2), frame_skip=1, noop_max=0, life_loss_ends=True)
+    return StackedFrames(SeededGames(game), STACK, channels_first=True)
+
+
+def test_games_of_several_lives_are_counted_whole_and_before_rewards_are_clipped() -> None:
+    keys = (GAME_RETURN, GAME_LENGTH, CONTINUES)
+    with source_of(env=two_lives, episode_info=keys) as source:
+        learn(source, 1)
+        episodes = source.take_episodes()
+        batch = source.minibatches.sample(0, Stopwatch())
+    assert len(episodes) > 5
+    # Each life is an episode for the learner; the second one starts with a frame that no action was chosen for.
+    assert set(episodes.returns.tolist()) == {16.0} and set(episodes.lengths.tolist()) == {7}
+    assert set(batch.rewards.tolist()) == {1.0}
+    assert 0.2 < (batch.discounts == 0).float().mean() < 0.4
 
 
 PRIORITIZED = DQNConfig(

@@ -354,11 +354,6 @@ def make_pixels(
     )
 
 
-def make_seeded_pixels(env_id: str, **options: Any) -> SeededGames:
-    """Makes as `make_pixels` an environment whose seeds count only at the start of a game."""
-    return SeededGames(make_pixels(env_id, **options))
-
-
 class StackedFrames(gymnasium.Wrapper[Frame, SupportsFloat, Frame, SupportsFloat]):
     """The newest frames of an environment as one image, uint8 [h, w, stack], the newest last.
 
@@ -402,8 +397,9 @@ class StackedFrames(gymnasium.Wrapper[Frame, SupportsFloat, Frame, SupportsFloat
 def make_stacked_pixels(
     env_id: str, *, stack: int = 4, channels_first: bool = False, **options: Any
 ) -> StackedFrames:
-    """Makes as `make_seeded_pixels` an environment whose observations are the newest frames."""
-    return StackedFrames(make_seeded_pixels(env_id, **options), stack, channels_first=channels_first)
+    """Makes as `make_pixels` an environment of stacked frames, whose seeds count only at the start of a game."""
+    games = SeededGames(make_pixels(env_id, **options))
+    return StackedFrames(games, stack, channels_first=channels_first)
 
 
 def make_game(env_id: str, **options: Any) -> Game:
