@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from rich.console import Console
 from shared_memory import shared_memory_of
@@ -209,7 +210,8 @@ def test_a_killed_worker_is_replaced_with_a_line_that_says_so() -> None:
     killed = False
     for row in rows:
         if not killed and row.steps > 200:
-            os.kill(trainer.source._collector.pids[0], signal.SIGKILL)
+            workers = [each for server in psutil.Process().children() for each in server.children()]
+            workers[0].kill()
             killed, at = True, row.steps
         if row.record()["collect/restarts"] and row.steps > at + 500:
             break

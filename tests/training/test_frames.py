@@ -70,8 +70,8 @@ def source_of(
     env: Callable[[], StackedFrames] = Watched,
     episode_info: Sequence[str] = (),
     **replay: Any,
-) -> TransitionSource:
-    """A source of two environments that step 8 times between turns, with its algorithm attached."""
+) -> tuple[TransitionSource, Any]:
+    """A source of two environments that step 8 times between turns, and its algorithm."""
     settings = ReplayConfig(**{"capacity": 2000, "learning_starts": 100, "train_freq": 8} | replay)
     source = TransitionSource(
         as_spec(env),
@@ -85,18 +85,19 @@ def source_of(
     config = config or made.config_type(
         batch_size=256, hidden=(8,), **{"n_step": 1, "conv": ()} if made is DQN else {}
     )
-    source.attach(made(config, source.problem(total_timesteps=1, seed=0, device="cpu")))
-    return source
+    learner = made(config, source.problem(total_timesteps=1, seed=0, device="cpu"))
+    source.attach(learner)
+    return source, learner
 
 
-def learn(source: TransitionSource, batches: int) -> list[Any]:
+def learn(source: TransitionSource, learner: Any, batches: int) -> list[Any]:
     """Minibatches that were learnt from."""
     watch, found = Stopwatch(), []
     while len(found) < batches:
         batch = source.next(watch)
         if batch is not None:
             found.append(batch)
-            source.feedback(source._algorithm.update(batch, watch))
+            source.feedback(learner.update(batch, watch))
     return found
 
 
@@ -104,11 +105,12 @@ def learn(source: TransitionSource, batches: int) -> list[Any]:
 def test_the_replay_gives_the_stacks_that_the_actor_saw(algorithm: str) -> None:
     """To the bit, with beginnings and ends of episodes."""
     Watched.shown.clear()
-    with source_of(algorithm=algorithm) as source:
+    source, learner = source_of(algorithm=algorithm)
+    with source:
         replay = source.minibatches.replay
         assert replay is not None
         assert replay.dtype["obs"].shape == (4,)
-        (batch,) = learn(source, 1)
+        (batch,) = learn(source, learner, 1)
         found = {
             (obs.numpy().tobytes(), after.numpy().tobytes())
             for obs, after in zip(batch.obs, batch.next_obs, strict=True)
@@ -149,8 +151,9 @@ def two_lives() -> StackedFrames:
 
 def test_games_of_several_lives_are_counted_whole_and_before_rewards_are_clipped() -> None:
     keys = (GAME_RETURN, GAME_LENGTH, CONTINUES)
-    with source_of(env=two_lives, episode_info=keys) as source:
-        learn(source, 1)
+    source, learner = source_of(env=two_lives, episode_info=keys)
+    with source:
+        learn(source, learner, 1)
         episodes = source.take_episodes()
         batch = source.minibatches.sample(0, Stopwatch())
     assert len(episodes) > 5
@@ -167,8 +170,9 @@ PRIORITIZED = DQNConfig(
 
 @pytest.mark.parametrize("ahead", [{}, {"overlap": True, "prefetch": "on"}], ids=["at once", "ahead"])
 def test_priorities_and_beta_reach_the_sampler(ahead: dict[str, Any]) -> None:
-    with source_of(PRIORITIZED, **ahead) as source:
-        learn(source, 20)
+    source, learner = source_of(PRIORITIZED, **ahead)
+    with source:
+        learn(source, learner, 20)
         state = source.state_dict()
     sampler = source.minibatches.sampler
     assert isinstance(sampler, PrioritizedSampler)
