@@ -20,6 +20,8 @@ from fastrl.algorithms.dqn_settings import DQNConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.benchmarks.results import Case
 from fastrl.envs.toys.catch import CatchEnv
+from fastrl.networks.compiled_actor import Actor
+from fastrl.networks.encoded_q import loaded_q_actor
 from fastrl.replay import Replay
 from fastrl.training.minibatches import make_sampler
 from fastrl.utils.timer import Stopwatch
@@ -113,12 +115,21 @@ class FrameStacks:
         return obs, float(reward), terminated, truncated
 
 
+def act(actor: Actor, obs: np.ndarray, step: int = 0) -> np.ndarray:
+    """Actions in environments that each have a stream of random numbers."""
+    actions, log_probs = np.zeros(len(obs), np.int64), np.zeros(len(obs), np.float32)
+    streams, steps = np.arange(len(obs), dtype=np.uint64), np.full(len(obs), step)
+    actor.act(obs.reshape(len(obs), -1), streams, steps, actions, log_probs)
+    return actions
+
+
 def evaluate(task: Task, dqn: DQN, episodes: int, seed: int) -> float:
     """Mean return of the greedy policy."""
     stacks = FrameStacks(task, episodes, seed)
     returns, playing = np.zeros(episodes), np.ones(episodes, bool)
+    actor = loaded_q_actor(dqn.network, 0.0)
     while playing.any():
-        actions = dqn.explorer.greedy(stacks.inputs()[playing])
+        actions = act(actor, stacks.inputs()[playing])
         for i, action in zip(np.flatnonzero(playing), actions, strict=True):
             _, reward, terminated, truncated = stacks.step(i, int(action))
             returns[i] += reward
@@ -137,13 +148,16 @@ def train(task: Task, config: DQNConfig, seed: int) -> dict[str, float]:
         space, stacks.envs[0].action_space, task.num_envs, total_timesteps=task.max_steps, seed=seed
     )
     dqn, watch = DQN(config, problem), Stopwatch()
-    epsilon = dqn.exploration()
+    actor, weights = dqn.actor_spec()(), bytearray(dqn.weights_nbytes)
     replay = Replay(50_000, stacks.shape, stacks.dtype, num_envs=task.num_envs, stack=task.stack)
     spec = dqn.replay_spec()
     sampler = make_sampler(spec, replay, seed)
     steps, screened, mean = 0, 0, float("nan")
     while steps < task.max_steps and time.process_time() - start_cpu < task.max_seconds:
-        for i, action in enumerate(dqn.explorer.act(stacks.inputs(), epsilon(steps))):
+        dqn.steps = steps
+        dqn.write_weights(weights)
+        actor.load(weights)
+        for i, action in enumerate(act(actor, stacks.inputs(), steps)):
             before = stacks.obs[i, -1].copy()
             after, reward, terminated, truncated = stacks.step(i, int(action))
             replay.add(before, action, reward, after, terminated, truncated, env=i)

@@ -1,60 +1,84 @@
-"""Transports of experience in the pixel pipeline (see `compare_transports`), and learning from pixels.
+"""DQN from pixels: steps a second by who plays and when, and learning.
 
-Run: ``pytest benches/bench_pixels.py -s`` on an otherwise idle machine; three to four minutes on two cores.
+Run: ``pytest benches/bench_pixels.py -s`` on an otherwise idle machine; four to five minutes on two cores.
 """
 
+import functools
 import importlib.util
 import json
 import statistics
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compare_transports import CONFIG_TYPE, OURS, SETTINGS, compare, flow_table, medians
 from fastrl.benchmarks.results import Case
 from fastrl.cli.main import main
 from fastrl.tasks.pixels.settings import PRESETS
-from fastrl.utils.config import build, check
-from fastrl.utils.output import plain_console
-from fastrl.utils.tables import show
+from fastrl.tasks.pixels.task import TASK
 from recording import Record
+from rounds import measure_in_turns
 
-# So light that it leaves the cores to the actors.
-LIGHT = {"collect.updates_per_step": 0.001}
-SECONDS, ROUNDS, SEEDS = 2.0, 3, (0, 1, 2)
+# Frames of Atari's size from a game that costs next to nothing, and a small learner, so that mostly the way of frames
+# to the replay is measured.
+LIGHT = {
+    "run.algo": "dqn",
+    "run.device": "cpu",
+    "run.eval_episodes": 0,
+    "run.total_timesteps": 10**9,
+    "replay.capacity": 50_000,
+    "replay.learning_starts": 500,
+    "replay.updates_per_step": 0.01,
+    "dqn.conv": ("8x8/8",),
+    "dqn.hidden": (32,),
+    "dqn.batch_size": 32,
+}
+CATCH = {"env.id": "fastrl/Catch-v0", "env.size": 84}
+TURNS = {"replay.overlap": False}
+WORKERS = {"collect.collector": "executor", "collect.n_workers": 2}
+WAYS = {
+    "workers, while the learner learns": WORKERS,
+    "workers, in turns": WORKERS | TURNS,
+    "one process": TURNS | {"collect.collector": "sequential"},
+}
+STEPS, ROUNDS, SEEDS = 4_000, 3, (0, 1, 2)
 
 
-def measure(settings: Any, record: Record) -> dict[str, Any]:
-    flows = compare(settings, SECONDS, ROUNDS)
-    middle = medians(flows)
-    show(plain_console(), flow_table(middle, settings))
-    rates = {name: [flow.experience for flow in several] for name, several in flows.items()}
-    record("Transport of experience", "environment steps/s", [Case(settings.env.id, rates)], [OURS])
-    return {flow.transport: flow for flow in middle}
+def rate(settings: dict[str, Any]) -> float:
+    """Environment steps a second, once the replay has enough to learn from."""
+    trainer = TASK.make_trainer(TASK.make_settings(LIGHT | {"run.row_seconds": 0.1} | settings))
+    rows = trainer.rows()
+    while next(rows).steps < 2 * LIGHT["replay.learning_starts"]:  # type: ignore[call-overload]
+        pass
+    first, start = trainer.steps, time.perf_counter()
+    while next(rows).steps < first + STEPS:  # type: ignore[call-overload]
+        pass
+    found = (trainer.steps - first) / (time.perf_counter() - start)
+    rows.close()  # type: ignore[attr-defined]
+    return found
+
+
+def measure(game: dict[str, Any], record: Record) -> dict[str, list[float]]:
+    rates = measure_in_turns(
+        {name: functools.partial(rate, game | way) for name, way in WAYS.items()}, ROUNDS
+    )
+    about = f"Replays of frames of 84x84, {STEPS:,} steps and a small learner."
+    case = Case(str(game["env.id"]), rates)
+    record("DQN from pixels", "environment steps/s", [case], [next(iter(WAYS))], about=about)
+    return rates
 
 
 def test_a_game_that_costs_nothing(record: Record) -> None:
-    """Two actors, frames of 84x84: the transport is the limit."""
-    settings = build(CONFIG_TYPE, check(CONFIG_TYPE, SETTINGS, "defaults"), LIGHT)
-    flows = measure(settings, record)
-    assert flows[OURS].dropped == 0
-    assert flows[OURS].wait_share < 0.01
-    assert flows[OURS].experience > flows["multiprocessing.Queue"].experience
+    """Processes do not pay: frames move between them."""
+    measure(CATCH, record)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ale_py") is None, reason="ale-py is not installed")
 def test_atari(record: Record) -> None:
-    """The queue costs next to nothing beside a game that is slow."""
-    game = check(CONFIG_TYPE, SETTINGS, "defaults") | {
-        "env.id": "ALE/Pong-v5",
-        "env.frame_skip": 4,
-        "env.noop_max": 30,
-        "env.clip_reward": True,
-    }
-    flows = measure(build(CONFIG_TYPE, game, LIGHT), record)
-    assert flows[OURS].wait_share < 0.01
-    assert flows[OURS].experience > 0.8 * flows["nothing"].experience
+    """The longer the game takes, the more do workers play while the learner learns."""
+    together, _, alone = measure({"env.id": "ALE/Pong-v5"}, record).values()
+    assert statistics.median(together) > statistics.median(alone)
 
 
 def test_learns_to_catch_every_ball(tmp_path: Path, record: Record) -> None:

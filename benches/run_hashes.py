@@ -8,9 +8,8 @@ Run it on the old commit and on the new one, each in a checkout with its own ins
 
 It drives the command line alone and reads checkpoints as plain safetensors files, so it does not depend on how the
 package is laid out; its options are those of its own commit. Runs are on the CPU with one PyTorch thread; hashes differ
-between machines and PyTorch versions. Runs from pixels are deterministic ones: otherwise actors and learner do not wait
-for each other. PPO's gradient steps have two backends, and so two hashes; commits without that setting used
-PyTorch.
+between machines and PyTorch versions. Runs from pixels take turns: otherwise collector and learner do not wait for each
+other. PPO's gradient steps have two backends, and so two hashes; commits without that setting used PyTorch.
 """
 
 import argparse
@@ -55,8 +54,8 @@ RUNS = (
         )
     ),
     "traffic --preset ring --total-episodes 64",
-    "fastrl/Catch-v0 --total-timesteps 4000 --run.eval-episodes 0 --collect.deterministic",
-    "fastrl/Catch-v0 --total-timesteps 3001 --preset toy --run.eval-episodes 0 --collect.deterministic --dqn.noisy",
+    "fastrl/Catch-v0 --total-timesteps 4000 --run.eval-episodes 0 --no-replay.overlap",
+    "fastrl/Catch-v0 --total-timesteps 3001 --preset toy --run.eval-episodes 0 --no-replay.overlap --dqn.noisy",
 )
 
 

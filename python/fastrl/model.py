@@ -40,7 +40,6 @@ from fastrl.training.callbacks import Callback
 from fastrl.training.checkpoint import CheckpointError, Checkpoints, find_checkpoint, save_checkpoint
 from fastrl.training.errors import HookError
 from fastrl.training.logger import Logger
-from fastrl.training.minibatches import MinibatchSource
 from fastrl.training.multi_agent import MultiAgentSource
 from fastrl.training.predict import ParallelPredictor, Predictor, TeamPredictor
 from fastrl.training.rank_processes import started, without_ranks
@@ -53,6 +52,7 @@ from fastrl.training.stages import saved_settings, stage_of
 from fastrl.training.summary import Summary
 from fastrl.training.task import Task
 from fastrl.training.trainer import Trainer, Training
+from fastrl.training.transitions import TransitionSource
 from fastrl.utils.config import ConfigError, Values, build, by_keyword, check, leaves, load_toml, to_tree
 from fastrl.utils.output import plain_console
 from fastrl.utils.processes import require_main_guard
@@ -318,7 +318,7 @@ class Model:
         if not isinstance(ranks, int) or ranks < 1:
             raise ConfigError(f"learn: ranks should be a whole number from 1 on, got {ranks!r}")
         source = getattr(self.trainer, "source", None)
-        if isinstance(source, MinibatchSource) and source.minibatches.replay is not None:
+        if isinstance(source, TransitionSource) and source.minibatches.replay is not None:
             raise ConfigError(
                 f"learn: ranks={ranks} cannot continue with the replay in this process: leave it out"
             )

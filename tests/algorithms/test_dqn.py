@@ -18,6 +18,7 @@ from dqn_cases import (
     IMAGES,
     VECTORS,
     WATCH,
+    act,
     assert_same_state,
     batch_of,
     config,
@@ -54,7 +55,7 @@ class TestTargets:
     def test_with_a_known_answer(self, discount, target, double):
         dqn = learner(double=double, dueling=False, hidden=())
         with torch.no_grad():
-            for network, values in ((dqn.target, [0.5, 1, -2]), (dqn.explorer.network, [5, 7, 6])):
+            for network, values in ((dqn.target, [0.5, 1, -2]), (dqn.network, [5, 7, 6])):
                 network.advantage[0].weight.zero_()
                 network.advantage[0].bias.copy_(torch.tensor(values))
         batch = batch_of(
@@ -231,7 +232,7 @@ class TestUpdate:
             torch.testing.assert_close(
                 dqn.update(batch, WATCH), plain.update(batch, WATCH), rtol=1e-4, atol=1e-4
             )
-        for ours, theirs in ((dqn.explorer.network, plain.online), (dqn.target, plain.target)):
+        for ours, theirs in ((dqn.network, plain.online), (dqn.target, plain.target)):
             for name, weights in ours.state_dict().items():
                 torch.testing.assert_close(weights, theirs.state_dict()[name], rtol=1e-3, atol=1e-4)
         assert dqn.updates == 7
@@ -245,15 +246,15 @@ class TestUpdate:
             after = dqn.target.state_dict()["trunk.1.weight"]
             assert torch.equal(before, after) == (seed % 3 != 0)
         assert not torch.equal(first, after)
-        assert torch.equal(after, dqn.explorer.network.state_dict()["trunk.1.weight"])
+        assert torch.equal(after, dqn.network.state_dict()["trunk.1.weight"])
 
     def test_weights_of_zero_teach_nothing(self):
         dqn = learner()
-        before = dqn.explorer.parameters.detach().clone()
+        before = dqn.parameters.detach().clone()
         dqn.update(batch_of(weights=torch.zeros(8)), WATCH)
-        assert torch.equal(dqn.explorer.parameters.detach(), before)
+        assert torch.equal(dqn.parameters.detach(), before)
         dqn.update(batch_of(), WATCH)
-        assert not torch.equal(dqn.explorer.parameters.detach(), before)
+        assert not torch.equal(dqn.parameters.detach(), before)
 
     def test_four_batches_of_two_are_one_of_eight(self):
         whole = learner(max_grad_norm=0.1)
@@ -263,7 +264,7 @@ class TestUpdate:
             expected = whole.update(batch, WATCH)
             errors = [parts.update(part(batch, slice(i, i + 2)), WATCH) for i in range(0, 8, 2)]
             torch.testing.assert_close(torch.cat(errors), expected, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(parts.explorer.parameters, whole.explorer.parameters, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(parts.parameters, whole.parameters, rtol=1e-4, atol=1e-5)
         assert parts.updates == whole.updates == 3
         ours, theirs = parts.metrics(), whole.metrics()
         assert (ours["batches"], ours["gradient_steps"]) == (12, 3)
@@ -280,15 +281,13 @@ class TestUpdate:
             torch.testing.assert_close(
                 compiled.update(batch, WATCH), plain.update(batch, WATCH), rtol=1e-4, atol=1e-4
             )
-        torch.testing.assert_close(
-            compiled.explorer.parameters, plain.explorer.parameters, rtol=1e-4, atol=1e-5
-        )
+        torch.testing.assert_close(compiled.parameters, plain.parameters, rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("channels_last", ["on", "off"])
     def test_layout_of_images_does_not_matter(self, channels_last):
         plain, other = learner(IMAGES), learner(IMAGES, channels_last=channels_last)
-        assert other.explorer.network.channels_last == other.target.channels_last == (channels_last == "on")
-        assert not plain.explorer.network.channels_last
+        assert other.network.channels_last == other.target.channels_last == (channels_last == "on")
+        assert not plain.network.channels_last
         for seed in range(3):
             batch = batch_of(IMAGES, seed=seed)
             torch.testing.assert_close(
@@ -303,13 +302,13 @@ class TestPrecision:
     def test_learns_about_the_same_in_half(self, precision, space, accumulate):
         exact = learner(space, accumulate=accumulate, max_grad_norm=None)
         half = learner(space, precision=precision, accumulate=accumulate, max_grad_norm=None)
-        start = exact.explorer.parameters.detach().clone()
+        start = exact.parameters.detach().clone()
         for seed in range(4):
             batch = batch_of(space, seed=seed)
             for dqn in (exact, half):
                 assert dqn.update(batch, WATCH).dtype == torch.float32
-        assert half.explorer.parameters.dtype == torch.float32
-        moves = [dqn.explorer.parameters.detach() - start for dqn in (exact, half)]
+        assert half.parameters.dtype == torch.float32
+        moves = [dqn.parameters.detach() - start for dqn in (exact, half)]
         assert not torch.equal(*moves)
         # Adam's first steps are signs of the gradient, of which small ones flip: that most agree is enough.
         assert torch.cosine_similarity(*moves, dim=0) > 0.8
@@ -320,19 +319,19 @@ class TestPrecision:
     @pytest.mark.parametrize("precision", ["bf16", "fp16"])
     def test_every_weight_learns_in_half(self, precision):
         dqn = learner(precision=precision, learning_rate=1e-2)
-        before = dqn.explorer.network.state_dict()
+        before = dqn.network.state_dict()
         before = {name: tensor.clone() for name, tensor in before.items()}
         for seed in range(4):
             dqn.update(batch_of(seed=seed), WATCH)
-        for name, tensor in dqn.explorer.network.state_dict().items():
+        for name, tensor in dqn.network.state_dict().items():
             assert not torch.equal(tensor, before[name]), name
 
     def test_a_gradient_that_overflows_is_left_out(self):
         dqn = learner(precision="fp16", huber=None, max_grad_norm=None)
-        before = dqn.explorer.parameters.detach().clone()
+        before = dqn.parameters.detach().clone()
         scale = dqn.state_dict()["optimizer"]["scaler"]["scale"]
         dqn.update(batch_of(rewards=torch.full((8,), 3e4)), WATCH)
-        assert torch.equal(dqn.explorer.parameters.detach(), before)
+        assert torch.equal(dqn.parameters.detach(), before)
         assert dqn.state_dict()["optimizer"]["scaler"]["scale"] < scale
         assert dqn.metrics()["grad_norm"] == 0
 
@@ -340,7 +339,7 @@ class TestPrecision:
         ours, theirs = learner(), learner(precision="fp32")
         for dqn in (ours, theirs):
             dqn.update(batch_of(), WATCH)
-        assert torch.equal(ours.explorer.parameters, theirs.explorer.parameters)
+        assert torch.equal(ours.parameters, theirs.parameters)
 
 
 class TestBatchNorm:
@@ -360,12 +359,12 @@ class TestBatchNorm:
 
     def test_learning_uses_the_statistics_of_the_batch_and_moves_the_running_ones(self):
         dqn = learner(batch_norm=True)
-        norm = dqn.explorer.network.trunk[2]
+        norm = dqn.network.trunk[2]
         assert isinstance(norm, nn.BatchNorm1d)
-        features = dqn.explorer.network.trunk[1](batch_of().obs).detach()
+        features = dqn.network.trunk[1](batch_of().obs).detach()
         dqn.update(batch_of(), WATCH)
         torch.testing.assert_close(norm.running_mean, 0.1 * features.mean(0))
-        assert not dqn.explorer.network.training
+        assert not dqn.network.training
 
     def test_acting_moves_nothing_and_depends_on_no_neighbour(self):
         dqn = learner(batch_norm=True)
@@ -373,8 +372,8 @@ class TestBatchNorm:
             dqn.update(batch_of(seed=seed), WATCH)
         before = save_and_load(dqn.policy_state())
         obs = observations(VECTORS, 32)
-        together = dqn.explorer.greedy(obs)
-        assert together.tolist() == [dqn.explorer.greedy(row[None])[0] for row in obs]
+        together = act(dqn, obs)
+        assert together.tolist() == [act(dqn, row[None])[0] for row in obs]
         assert_same_state(save_and_load(dqn.policy_state()), before)
 
     @pytest.mark.parametrize("tau", [1.0, 0.25])
@@ -382,7 +381,7 @@ class TestBatchNorm:
         dqn = learner(batch_norm=True, target_every=1, target_tau=tau)
         before = dqn.target.state_dict()["trunk.2.running_mean"].clone()
         dqn.update(batch_of(), WATCH)
-        online = dqn.explorer.network.state_dict()["trunk.2.running_mean"]
+        online = dqn.network.state_dict()["trunk.2.running_mean"]
         target = dqn.target.state_dict()["trunk.2.running_mean"]
         torch.testing.assert_close(target, before + tau * (online - before))
         assert online.any()
@@ -415,13 +414,13 @@ class TestResume:
         def go_on(dqn, first):
             rows = []
             for seed in range(first, first + 5):
-                obs = observations(VECTORS, 20, seed)
-                rows += [dqn.explorer.act(obs, 0.3).tolist(), dqn.update(batch_of(seed=seed), WATCH).tolist()]
+                weights = np.zeros(dqn.weights_nbytes, np.uint8)
+                dqn.write_weights(weights)
+                rows += [weights.tolist(), dqn.update(batch_of(seed=seed), WATCH).tolist()]
             return [*rows, dqn.metrics()]
 
         whole = learner(**options)
         for seed in range(stop_after):
-            whole.explorer.act(observations(VECTORS, 20), 0.5)
             whole.update(batch_of(seed=seed), WATCH)
         saved = save_and_load(whole.state_dict())
         rows = go_on(whole, stop_after)
@@ -448,14 +447,14 @@ class TestResume:
         for seed in (1, 1, 2):
             dqn = learner(seed=seed, noisy=True)
             dqn.update(batch_of(), WATCH)
-            vectors.append(dqn.explorer.parameters.detach())
+            vectors.append(dqn.parameters.detach())
         assert torch.equal(vectors[0], vectors[1])
         assert not torch.equal(vectors[0], vectors[2])
 
     def test_global_random_state_is_neither_read_nor_written(self):
         torch_before, numpy_before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
         dqn = learner(**ALL)
-        dqn.explorer.act(observations(VECTORS, 4), 0.5)
+        act(dqn, observations(VECTORS, 4), 0.5)
         dqn.update(batch_of(), WATCH)
         assert torch.equal(torch.random.get_rng_state(), torch_before)
         assert np.array_equal(np.random.get_state()[1], numpy_before)  # noqa: NPY002
@@ -464,7 +463,7 @@ class TestResume:
         dqn = learner(IMAGES)
         network = QNetwork.from_state(save_and_load(dqn.policy_state()))
         obs = observations(IMAGES, 10)
-        assert network(torch.from_numpy(obs)).argmax(1).tolist() == dqn.explorer.greedy(obs).tolist()
+        assert network(torch.from_numpy(obs)).argmax(1).tolist() == act(dqn, obs).tolist()
 
     def test_refuses_the_state_of_another_network(self):
         saved = learner(hidden=(32,)).state_dict()
@@ -526,7 +525,7 @@ class TestSchedules:
             dqn = learner(max_grad_norm=None, margin_coef=1.0, final_margin_coef=0.0)
             dqn.steps = steps
             dqn.update(batch_of(num_second=4), WATCH)
-            assert torch.equal(dqn.explorer.parameters, plain.explorer.parameters) == is_plain
+            assert torch.equal(dqn.parameters, plain.parameters) == is_plain
 
     def test_of_no_length(self):
         assert learner(epsilon_steps=0).exploration()(0) == pytest.approx(0.01)
@@ -591,17 +590,17 @@ class TestConfig:
         for row in obs:
             rows.write(space.sample(), row)
         batch = batch_of(obs=torch.from_numpy(obs[:8]), next_obs=torch.from_numpy(obs[8:]))
-        before = dqn.explorer.parameters.detach().clone()
+        before = dqn.parameters.detach().clone()
         assert dqn.update(batch, WATCH).isfinite().all()
-        assert not torch.equal(dqn.explorer.parameters.detach(), before)
+        assert not torch.equal(dqn.parameters.detach(), before)
         state = save_and_load(dqn.policy_state())
         assert state["kind"] == kind
         actor = DQN.make_actor(state, space, ACTIONS)
         actions = np.full(8, -1)
         nothing = np.zeros(8, np.uint64), np.zeros(8, np.int64), actions, np.zeros(8, np.float32)
         actor.act(batch.obs.numpy(), *nothing, greedy=True)
-        dqn.explorer.network.clear_noise()
-        assert actions.tolist() == dqn.explorer.network(batch.obs).argmax(1).tolist()
+        dqn.network.clear_noise()
+        assert actions.tolist() == dqn.network(batch.obs).argmax(1).tolist()
         with pytest.raises(
             ValueError, match=r"the policy takes .* numbers for 3 actions, the environment has"
         ):
@@ -661,6 +660,6 @@ class TestConfig:
 
     def test_scale_of_pixels_is_the_spaces(self):
         binary = gymnasium.spaces.Box(0, 1, (2, 10, 10), np.uint8)
-        assert learner(binary).explorer.network.obs_scale == 1
-        assert learner(IMAGES).explorer.network.obs_scale == 1 / 255
-        assert learner(VECTORS).explorer.network.obs_scale == 1
+        assert learner(binary).network.obs_scale == 1
+        assert learner(IMAGES).network.obs_scale == 1 / 255
+        assert learner(VECTORS).network.obs_scale == 1

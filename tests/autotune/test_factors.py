@@ -38,12 +38,12 @@ def test_a_gpu_adds_its_settings() -> None:
     ]
     named = factors_of(task, settings, may_change=("precision",), **gpu)
     assert [way.values for way in named[-1]] == [{"ppo.precision": "fp32"}, {"ppo.precision": "bf16"}]
+    # Minibatches are drawn ahead where experience comes in meanwhile.
     games = settings_of("pixels", "--algo=dqn", "--env=fastrl/Catch-v0", "--num-envs=3")
     found = factors_of(find("pixels"), games, **{**gpu, "num_cores": 4, "has_collectors": False})
     assert [[way.label for way in factor] for factor in found] == [
         ["run.device auto", "run.device cpu"],
         ["dqn.compile false", "dqn.compile true"],
-        ["collect.prefetch auto", "collect.prefetch on", "collect.prefetch off"],
-        ["collect.n_workers 2", "collect.n_workers 1"],
+        ["replay.prefetch auto", "replay.prefetch on", "replay.prefetch off"],
         ["run.torch_threads 1", "run.torch_threads 2", "run.torch_threads 4"],
     ]

@@ -30,7 +30,6 @@ import bench_traffic_training
 import bench_workflow
 import bench_workflow_search
 import report
-from compare_transports import TRANSPORTS, Flow
 from demo_expert import lean
 from fastrl.autotune.candidates import collector_way
 from fastrl.benchmarks.results import read_all
@@ -47,6 +46,7 @@ CONSTANTS: dict[Any, dict[str, Any]] = {
     bench_dqn: {"SEEDS": (0, 1), "SCREEN_EPISODES": 2, "EPISODES": 2},
     bench_gym: {"SEEDS": (0,), "PROBLEMS": {"CartPole-v1": (5, {"ppo": 2000})}},
     bench_links: {"NUM_ENVS": 2, "STEPS": 4, "REPEATS": 2},
+    bench_pixels: {"STEPS": 50, "ROUNDS": 1, "WAYS": {"one process": bench_pixels.WAYS["one process"]}},
     bench_profile: {"ROUNDS": 2},
     bench_ring: {"STEPS": 20, "STEPS_ALONE": 20, "SUMO_STEPS": 100},
     bench_workflow: {"EPISODES": 1024, "SCORED": 2},
@@ -67,8 +67,6 @@ def budgets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module, constants in CONSTANTS.items():
         for name, value in constants.items():
             monkeypatch.setattr(module, name, value)
-    flows = {name: [Flow(name, 9e3 + i, 9e3, 9.0, 0.1, 0.0, 0) for i in range(2)] for name in TRANSPORTS}
-    monkeypatch.setattr(bench_pixels, "compare", lambda *_: flows)
     monkeypatch.setattr(bench_ranks, "measured", lambda own: (1000.0 * len(own), 0.1))
     result = bench_traffic_training.Result("fastrl", 10_000, 99_000, 30.0, 600.0, 400.0)
     monkeypatch.setattr(bench_traffic_training, "run", lambda _, name: dataclasses.replace(result, name=name))

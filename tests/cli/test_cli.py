@@ -422,7 +422,7 @@ _COMMON = ["algo", "preset", "num-envs", "collector", "n-workers", "seed", "seed
     [
         ("CartPole-v1", "total-timesteps", [], []),
         ("cage2", "total-timesteps", [], []),
-        ("fastrl/Catch-v0", "total-timesteps", [], ["collector"]),
+        ("fastrl/Catch-v0", "total-timesteps", [], []),
         ("cage2-workflow", "total-episodes", ["workflow", "search"], ["num-envs", "collector"]),
         ("traffic", "total-episodes", ["vehicles", "density"], ["collector", "n-workers"]),
     ],

@@ -167,7 +167,7 @@ def test_dqn() -> None:
         hidden=(12, 8),
     )
     ours = DQN(config, Problem(VECTORS, ACTIONS, 1, 12, seed=SEED))
-    network = ours.explorer.network
+    network = ours.network
     before, theirs, target = (copy.deepcopy(network) for _ in range(3))
     for parameter in theirs.parameters():
         parameter.grad = None

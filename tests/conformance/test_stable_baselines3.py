@@ -282,7 +282,7 @@ def test_dqn() -> None:
         hidden=tuple(LAYERS),
     )
     ours = DQN(config, Problem(OBS, actions, 1, steps, seed=SEED))
-    pairs = list(zip(theirs.q_net.parameters(), ours.explorer.network.parameters(), strict=True))
+    pairs = list(zip(theirs.q_net.parameters(), ours.network.parameters(), strict=True))
     of_targets = list(zip(theirs.q_net_target.parameters(), ours.target.parameters(), strict=True))
     copy_weights(pairs + of_targets)
     before = snapshot(pairs + of_targets)

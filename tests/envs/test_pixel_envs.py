@@ -306,13 +306,14 @@ def test_unknown_atari_games_are_refused_with_the_nearest(atari: Any) -> None:
         make_pixels("ALE/Pog-v5")
 
 
-def test_stacked_frames_are_the_newest() -> None:
-    env = StackedFrames(pixels(Counting(length=9), frame_skip=1), 3)
-    assert env.observation_space.shape == (2, 3, 3)
+@pytest.mark.parametrize("channels_first", [False, True])
+def test_stacked_frames_are_the_newest(channels_first: bool) -> None:
+    env = StackedFrames(pixels(Counting(length=9), frame_skip=1), 3, channels_first=channels_first)
+    assert env.observation_space.shape == ((3, 2, 3) if channels_first else (2, 3, 3))
     for episode in range(2):
         seen = [env.reset(seed=episode)[0]]
         seen += [env.step(0)[0] for _ in range(5)]
         for t, obs in enumerate(seen):
             expected = [max(time, 0) for time in (t - 2, t - 1, t)]
-            assert (obs == np.array(expected, np.uint8)).all()
+            assert (np.moveaxis(obs, 0, -1) if channels_first else obs).tolist() == [[expected] * 3] * 2
             assert obs.flags.c_contiguous

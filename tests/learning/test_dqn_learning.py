@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from dqn_cases import choose
 
 from fastrl.algorithms.dqn import DQN
 from fastrl.algorithms.dqn_settings import DQNConfig
@@ -77,7 +78,7 @@ def largest_error(config, steps=2_000, prefetch=False, change=lambda batch: None
     obs_space = gymnasium.spaces.Box(0, 1, (STATES,), np.float32)
     problem = Problem(obs_space, gymnasium.spaces.Discrete(3), num_envs=1, total_timesteps=steps, seed=2)
     dqn, watch = DQN(config, problem), Stopwatch()
-    epsilon = dqn.exploration()
+    actor, weights = dqn.actor_spec()(), bytearray(dqn.weights_nbytes)
     replay = Replay(2_000, (STATES,), np.float32)
     options = {"n_step": config.n_step, "gamma": config.gamma, "seed": 3}
     if config.prioritized:
@@ -87,7 +88,10 @@ def largest_error(config, steps=2_000, prefetch=False, change=lambda batch: None
     source = Prefetcher(sampler) if prefetch else sampler
     for step in range(steps):
         obs = env.observe()
-        action = dqn.explorer.act(obs[None], epsilon(step))[0]
+        dqn.steps = step
+        dqn.write_weights(weights)
+        actor.load(weights)
+        action = choose(actor, obs[None], step)[0]
         after, reward, terminated, truncated = env.step(action)
         replay.add(obs, action, reward, after, terminated, truncated)
         if terminated or truncated:
@@ -100,9 +104,9 @@ def largest_error(config, steps=2_000, prefetch=False, change=lambda batch: None
                 source.update_priorities(batch.indices, errors)
     if prefetch:
         source.close()
-    dqn.explorer.network.clear_noise()
+    dqn.network.clear_noise()
     with torch.no_grad():
-        values = dqn.explorer.network(torch.eye(STATES))
+        values = dqn.network(torch.eye(STATES))
     torch.set_num_threads(threads)
     return np.abs(values.numpy() - optimal_values()).max()
 

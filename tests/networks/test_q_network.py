@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fastrl.networks.parameters import flatten_parameters
-from fastrl.networks.q_network import NATURE, NoisyLinear, QNetwork, flatten_statistics, parse_conv
+from fastrl.networks.q_network import NATURE, NoisyLinear, QNetwork, parse_conv
 
 
 def generator(seed=0):
@@ -186,26 +186,11 @@ class TestBatchNorm:
 
     def test_statistics_move_in_training_only(self):
         net, x = network(batch_norm=True), normal(32, 4) * 3 + 1
-        statistics = flatten_statistics(net)
-        before = statistics.clone()
+        before = [statistics.clone() for statistics in net.buffers()]
         net.eval()(x)
-        assert torch.equal(statistics, before)
+        assert all(map(torch.equal, net.buffers(), before))
         net.train()(x)
-        assert (statistics != before).all()
-
-    def test_flat_statistics_are_those_of_the_layers(self):
-        net, x = network(batch_norm=True).eval(), normal(8, 4)
-        statistics = flatten_statistics(net)
-        assert statistics.shape == (2 * (16 + 8),)
-        expected = net(x)
-        statistics.mul_(2).add_(0.3)
-        assert not torch.allclose(net(x), expected)
-        weights = net.state_dict()
-        assert weights["trunk.2.running_mean"].tolist() == statistics[:16].tolist()
-        assert "trunk.2.running_var" in weights
-
-    def test_no_statistics_without_it(self):
-        assert flatten_statistics(network()).shape == (0,)
+        assert all((new != old).all() for new, old in zip(net.buffers(), before, strict=True))
 
 
 class TestObservations:

@@ -95,7 +95,7 @@ def test_actor_with_further_inputs_acts_as_the_old_one(
 def test_action_values_with_further_inputs_are_the_same(settings: dict[str, Any]) -> None:
     config = DQNConfig(**settings)
     old, new = (DQN(config, problem(size, Discrete(5), size)) for size in (OLD, NEW))
-    move(old.explorer.network)
+    move(old.network)
     assert len(new.load_policy(old.state_dict())) == 1
     obs = observations(9)
     best, values = [], []
@@ -105,7 +105,7 @@ def test_action_values_with_further_inputs_are_the_same(settings: dict[str, Any]
         chosen, values_of = np.zeros(9, np.int64), np.zeros(9, np.float32)
         actor.act(rows, np.zeros(9, np.uint64), np.zeros(9, np.int64), chosen, values_of, greedy=True)
         best.append((chosen.tolist(), values_of.tobytes()))
-        values.append(algorithm.explorer.network(torch.from_numpy(rows)).detach())
+        values.append(algorithm.network(torch.from_numpy(rows)).detach())
     assert best[0] == best[1]
     torch.testing.assert_close(*values, rtol=0, atol=2e-6)
 

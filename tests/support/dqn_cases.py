@@ -9,6 +9,7 @@ import torch
 from fastrl.algorithms.dqn import DQN
 from fastrl.algorithms.dqn_settings import DQNConfig
 from fastrl.algorithms.protocol import Problem
+from fastrl.networks.encoded_q import loaded_q_actor
 from fastrl.utils.timer import Stopwatch
 
 VECTORS = gymnasium.spaces.Box(-np.inf, np.inf, (5,), np.float32)
@@ -36,6 +37,19 @@ def observations(space, count, seed=0):
     if space.dtype == np.uint8:
         return rng.integers(0, 256, (count, *space.shape), np.uint8)
     return rng.normal(size=(count, *space.shape)).astype(np.float32)
+
+
+def act(dqn, obs, epsilon=0.0):
+    """Actions int64 [N] of a learner as it is now, each at the start of an episode of its own."""
+    return choose(loaded_q_actor(dqn.network, epsilon), obs)
+
+
+def choose(actor, obs, step=0, first=0):
+    """Actions int64 [N] at a step of episodes whose streams are `first`, `first` + 1 and so on."""
+    actions, log_probs = np.zeros(len(obs), np.int64), np.zeros(len(obs), np.float32)
+    streams, steps = np.arange(first, first + len(obs), dtype=np.uint64), np.full(len(obs), step)
+    actor.act(obs.reshape(len(obs), -1), streams, steps, actions, log_probs)
+    return actions
 
 
 def batch_of(space=VECTORS, count=8, seed=0, **fields):

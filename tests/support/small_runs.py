@@ -94,7 +94,7 @@ def stir(model: Any) -> Any:
     """The model with statistics and weights as after learning, without the minutes."""
     generator = torch.Generator().manual_seed(3)
     algorithm = model.trainer.algorithm
-    network = getattr(algorithm, "policy", None) or algorithm.explorer.network
+    network = getattr(algorithm, "policy", None) or algorithm.network
     with torch.no_grad():
         for name, tensor in network.state_dict().items():
             if name.endswith("norm.mean"):

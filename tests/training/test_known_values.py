@@ -112,7 +112,7 @@ def test_truncation_is_no_end(options: list[str], terminates: bool) -> None:
     obs = torch.ones(1, 1)
     with torch.no_grad():
         if algorithm == "dqn":
-            values = learner.explorer.network(obs)
+            values = learner.network(obs)
         else:
             values = learner.critics.values(learner.critics.features(obs), torch.zeros(1, 1))
     # Ends are drawn more or less often than each tenth time.

@@ -309,7 +309,7 @@ def test_with_a_margin_demonstrated_actions_get_the_highest_values() -> None:
         list(trainer.rows())
         assert isinstance(trainer.algorithm, DQN_CLASS)
         with torch.no_grad():
-            best = trainer.algorithm.explorer.network(obs).argmax(1)
+            best = trainer.algorithm.network(obs).argmax(1)
         agree.append(float((best == actions).float().mean()))
     assert agree[1] > 0.85 > agree[0]
 

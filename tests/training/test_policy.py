@@ -310,5 +310,5 @@ def test_values_of_an_encoder_choose_the_best_action(tmp_path: Path) -> None:
     model = fastrl.DQN("fastrl/roundabout-v1", encoder="rows", hidden=(8,), num_envs=2, seed=0)
     model.save(tmp_path / "model")
     obs = np.random.default_rng(0).uniform(-1, 1, (50, 25)).astype(np.float32)
-    values = model.trainer.algorithm.explorer.network(torch.from_numpy(obs))
+    values = model.trainer.algorithm.network(torch.from_numpy(obs))
     assert np.array_equal(load_policy(tmp_path / "model").act(obs), values.argmax(1).numpy())

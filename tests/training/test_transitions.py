@@ -172,7 +172,7 @@ def test_a_network_of_the_users_own_gives_values(network: str, tmp_path: Path) -
     nothing = np.zeros(2, np.uint64), np.zeros(2, np.int64)
     actor.act(obs, *nothing, actions, np.zeros(2, np.float32), greedy=True)
     with torch.no_grad():
-        values = trainer.algorithm.explorer.network(torch.from_numpy(obs))  # type: ignore[attr-defined]
+        values = trainer.algorithm.network(torch.from_numpy(obs))  # type: ignore[attr-defined]
     assert actions.tolist() == values.argmax(1).tolist()
 
 

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastrl.algorithms.dqn_explorer import Explorer, Sizes
 from fastrl.algorithms.dqn_loss import (
     bootstrap,
     margin_gradient,
@@ -42,11 +41,18 @@ from fastrl.algorithms.protocol import (
 from fastrl.algorithms.schedules import LinearSchedule
 from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.networks.compiled_actor import Actor, ActorSpec
-from fastrl.networks.encoded_q import OwnQ, greedy_spec, loaded_q_actor, q_type
+from fastrl.networks.encoded_q import EncodedQ, OwnQ, greedy_spec, loaded_q_actor, q_type
+from fastrl.networks.encoders import image_place
 from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
 from fastrl.networks.own_network import check_own_network
-from fastrl.networks.parameters import check_layers, check_shards, load_weights
-from fastrl.networks.q_network import QNetwork, mean_values
+from fastrl.networks.parameters import (
+    check_layers,
+    check_shards,
+    flatten_parameters,
+    generator_of,
+    load_weights,
+)
+from fastrl.networks.q_network import ActionValues, QNetwork, mean_values
 from fastrl.networks.wider import widening
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.ranks import Shard
@@ -59,9 +65,11 @@ class DQN(OffPolicyAlgorithm):
     ::
 
         dqn = DQN(config, Problem(obs_space, action_space, num_envs, total_timesteps))
-        epsilon = dqn.exploration()
-        while steps < total_timesteps:
-            actions = dqn.explorer.act(obs, epsilon(steps))
+        actor, weights = dqn.actor_spec()(), bytearray(dqn.weights_nbytes)
+        while dqn.steps < total_timesteps:
+            dqn.write_weights(weights)
+            actor.load(weights)
+            actor.act(obs, streams, steps, actions, log_probs)
             ...                                              # step the environment, replay.add_many(...)
             batch = sampler.sample()
             td_errors = dqn.update(batch, watch)
@@ -84,7 +92,8 @@ class DQN(OffPolicyAlgorithm):
             actions are ``Discrete`` from 0 on.
 
     Attributes:
-        explorer: the online network, and how it acts where frames are collected for a replay.
+        network: the online network, in ``eval()`` mode.
+        parameters: of the online network, as one vector.
         target: the target network.
         updates: gradient steps so far.
     """
@@ -96,20 +105,25 @@ class DQN(OffPolicyAlgorithm):
     config_type = DQNConfig
     config: DQNConfig
     takes_shards = True
-    explorer: Explorer
 
     def __init__(self, config: DQNConfig, problem: Problem) -> None:
         self.config, self.ranks = config, problem.ranks
         self.steps = 0
         self.device = torch.device(problem.device)
         self._obs_rows = problem.obs_rows
-        self._sizes = Sizes.of(problem.obs_rows, problem.action_space)
-        self.explorer = Explorer(config, self._sizes, problem.seed, problem.device)
-        online = self.explorer.network
+        actions = problem.action_space
+        if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
+            raise ValueError(f"DQN needs a Discrete action space that starts at 0, got {actions}")
+        weights_seed, _, noise_seed = np.random.SeedSequence(problem.seed).spawn(3)
+        # All draws are made on the CPU: they are few, and a run may resume on another device.
+        self._noise = generator_of(noise_seed)
+        online = make_network(config, problem.obs_rows, int(actions.n), generator_of(weights_seed))
+        self.network = online.to(self.device).eval()
+        self.parameters = flatten_parameters(online)
         if self.ranks.shards:
             check_shards(online)
         self._optimizer = Optimizer(
-            self.explorer.parameters,
+            self.parameters,
             config.precision,
             eps=config.adam_eps,
             learning_rate=config.learning_rate,
@@ -136,18 +150,20 @@ class DQN(OffPolicyAlgorithm):
         self._summed = [0, 0]
 
     def actor_spec(self) -> ActorSpec:
-        network = self.explorer.network
-        return functools.partial(EpsilonGreedyActor, greedy_spec(network), network.num_actions)
+        network = self.network
+        return functools.partial(
+            EpsilonGreedyActor, greedy_spec(network), network.num_actions, self.config.epsilon_spread
+        )
 
     @property
     def weights_nbytes(self) -> int:
-        return 4 + sum(each.nbytes for each in self.explorer.network.actor_weights())
+        return 4 + sum(each.nbytes for each in self.network.actor_weights())
 
     def write_weights(self, out: Any) -> None:
         """Writes epsilon after so many ``steps``, and the network. Noisy layers get new noise, which stays until the
         next weights."""
-        network = self.explorer.network
-        network.draw_noise(self.explorer.noise)
+        network = self.network
+        network.draw_noise(self._noise)
         vector = np.concatenate(
             [[self.exploration()(self.steps)], *network.actor_weights()], dtype=np.float32
         )
@@ -159,9 +175,6 @@ class DQN(OffPolicyAlgorithm):
     @property
     def action_masks(self) -> bool:
         return self.config.action_masks
-
-    def explorer_spec(self) -> Callable[[int], Explorer]:
-        return functools.partial(Explorer, self.config, self._sizes)
 
     def exploration(self) -> Callable[[int], float]:
         """The share of random actions by environment steps; 0 with noisy networks."""
@@ -198,13 +211,15 @@ class DQN(OffPolicyAlgorithm):
             tensor.to(self.device, non_blocking=True)
             for tensor in (batch.actions, batch.rewards, batch.discounts, batch.weights, batch.next_obs)
         )
+        # The frames of a stack become one row.
+        next_obs = next_obs.flatten(1)
         masks = None if batch.next_masks is None else batch.next_masks.to(self.device, non_blocking=True)
         size = len(actions)
         # With a margin the last ones are demonstrations.
         first_second = size - (batch.num_second if self._margin_coef(self.steps) else 0)
-        self.target.draw_noise(self.explorer.noise)
+        self.target.draw_noise(self._noise)
         if config.double:
-            self.explorer.network.draw_noise(self.explorer.noise)
+            self.network.draw_noise(self._noise)
         with torch.no_grad():
             # Before the noise of estimates is drawn.
             targets = {
@@ -214,9 +229,9 @@ class DQN(OffPolicyAlgorithm):
                 for number, rows in self.ranks.own_shards(size)
                 if rows.start < rows.stop
             }
-        obs = batch.obs.to(self.device, non_blocking=True)
-        self.explorer.network.draw_noise(self.explorer.noise)
-        parameters = self.explorer.parameters.grad
+        obs = batch.obs.to(self.device, non_blocking=True).flatten(1)
+        self.network.draw_noise(self._noise)
+        parameters = self.parameters.grad
         assert parameters is not None
 
         def learn(shard: Shard) -> Tensor | None:
@@ -320,7 +335,7 @@ class DQN(OffPolicyAlgorithm):
         }
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
-        network, saved = self.explorer.network, state["explorer"]["network"]
+        network, saved = self.network, state["explorer"]["network"]
         wider = widening(saved["architecture"], network.state()["architecture"], self._obs_rows)
         weights = wider.weights(saved["weights"], network)
         load_weights(network, weights)
@@ -362,15 +377,15 @@ class DQN(OffPolicyAlgorithm):
     def policy_state(self) -> dict[str, Any]:
         """Weights, architecture and kind, see `fastrl.networks.encoded_q.q_type`, and the last ``epsilon``. Not a
         copy."""
-        return {**self.explorer.network.state(), "epsilon": self.exploration()(self.steps)}
+        return {**self.network.state(), "epsilon": self.exploration()(self.steps)}
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "steps": self.steps,
-            "explorer": self.explorer.state_dict(),
+            "explorer": {"network": self.network.state(), "noise": self._noise.get_state()},
             "target": self.target.state_dict(),
             "optimizer": self._optimizer.state_dict(),
-            "gradient": self.explorer.parameters.grad,
+            "gradient": self.parameters.grad,
             "updates": self.updates,
             "batches": self._batches,
             "sums": self._sums,
@@ -378,10 +393,14 @@ class DQN(OffPolicyAlgorithm):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.explorer.load_state_dict(state["explorer"])
+        saved, architecture = state["explorer"]["network"], self.network.state()["architecture"]
+        if saved["architecture"] != architecture:
+            raise ValueError(f"the saved network is {saved['architecture']}, this run's is {architecture}")
+        load_weights(self.network, saved["weights"])
+        self._noise.set_state(state["explorer"]["noise"])
         load_weights(self.target, state["target"])
         self._optimizer.load_state_dict(state["optimizer"])
-        gradient = self.explorer.parameters.grad
+        gradient = self.parameters.grad
         assert gradient is not None
         gradient.copy_(state["gradient"])
         self.steps, self.updates = state["steps"], state["updates"]
@@ -403,7 +422,7 @@ class DQN(OffPolicyAlgorithm):
 
     def _estimates(self, obs: Tensor) -> Tensor:
         """`ActionValues.estimates` with gradients."""
-        network = self.explorer.network
+        network = self.network
         if self.config.batch_norm:
             network.train()
         # Not under the autocast of the targets, which caches converted weights without gradients.
@@ -423,10 +442,63 @@ class DQN(OffPolicyAlgorithm):
     @torch.no_grad()
     def _move_target(self) -> None:
         """Weights and running statistics; BatchNorm's counters, which nothing reads, stay."""
-        online = self.explorer.network.state_dict()
+        online = self.network.state_dict()
         for name, tensor in self.target.state_dict().items():
             if tensor.is_floating_point():
                 tensor.lerp_(online[name], self.config.target_tau)
+
+
+def make_network(
+    config: DQNConfig, obs_rows: ObsRows, num_actions: int, generator: torch.Generator
+) -> ActionValues:
+    """The network that settings ask for.
+
+    Raises:
+        ValueError: settings that do not suit the observations, or a network of the user's that does not fit.
+    """
+    if config.network is not None:
+        actions = {"kind": "discrete", "size": num_actions}
+        options = parse_options(config.network_options)
+        return OwnQ(config.network, options, obs_rows.state(), actions, generator=generator)
+    has_images = obs_rows.dtype == np.uint8
+    if config.encoder in ("nature", "impala") and not has_images:
+        raise ValueError(
+            f"the encoder {config.encoder} is for images (uint8, 2 or 3 dimensions), the observations have none: set"
+            " encoder to auto"
+        )
+    network_shape: tuple[int, ...] | None = None
+    if not has_images and config.encoder != "rows":
+        network_shape = (obs_rows.size,)
+    elif obs_rows.kind == "image" and config.encoder == "auto":
+        place = image_place(obs_rows.parts[0])
+        network_shape = None if place.channels_last else place.shape
+    layers: dict[str, Any] = {
+        "hidden": config.hidden,
+        "dueling": config.dueling,
+        "noisy": config.noisy,
+        "noisy_sigma": config.noisy_sigma,
+        "quantiles": config.quantiles,
+        "generator": generator,
+    }
+    if network_shape is None:
+        if config.batch_norm:
+            raise ValueError(
+                "batch_norm is for vectors, and for images with their channels first: set it to false"
+            )
+        return EncodedQ(obs_rows.state(), num_actions, encoder=config.encoder, **layers)
+    # Pixels, and other bytes, as numbers from 0 to 1.
+    space = obs_rows.space
+    scale = 1.0
+    if isinstance(space, gymnasium.spaces.Box) and space.dtype == np.uint8:
+        scale = 1 / max(int(space.high.max()), 1)
+    return QNetwork(
+        network_shape,
+        num_actions,
+        conv=config.conv if has_images else (),
+        batch_norm=config.batch_norm,
+        obs_scale=scale,
+        **layers,
+    )
 
 
 def _fits(architecture: Mapping[str, Any], obs_rows: ObsRows) -> bool:

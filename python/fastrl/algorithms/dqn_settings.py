@@ -48,6 +48,14 @@ class DQNConfig:
         Field(ge=0, description="environment steps from the first value to the final one"),
         Range(1_000, 100_000, log=True),
     ] = 10_000
+    epsilon_spread: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="exploration differs between episodes: the share of random actions is to the power of 1 + this"
+            " times a number from 0 to 1 that is drawn for each episode; Ape-X has 7",
+        ),
+    ] = 0.0
     quantiles: Annotated[
         int,
         Field(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fastrl.envs.rows import ObsKind, ObsRows
 from fastrl.networks.action_space import ActionKind
-from fastrl.networks.compiled_actor import Actor, ActorSpec, Explorer, ExploringActor
+from fastrl.networks.compiled_actor import Actor, ActorSpec
 from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.utils.ranks import ALONE, Ranks
@@ -272,13 +272,13 @@ class Transitions(Protocol):
     """A minibatch of B transitions, as the samplers of ``fastrl.replay`` draw them."""
 
     @property
-    def obs(self) -> Tensor: ...  # [B, ...] as the observation space has them
+    def obs(self) -> Tensor: ...  # [B, D] or [B, stack, frame]
     @property
     def actions(self) -> Tensor: ...  # int64 [B], or float32 [B, n]
     @property
     def rewards(self) -> Tensor: ...  # float32 [B], discounted sum of up to n steps
     @property
-    def next_obs(self) -> Tensor: ...  # [B, ...], after these steps
+    def next_obs(self) -> Tensor: ...  # the same, after these steps
     @property
     def discounts(self) -> Tensor: ...  # float32 [B], gamma^steps, or 0 where the episode terminated
     @property
@@ -296,10 +296,8 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
 
     Environment steps are counted where the replay is filled: ``steps`` is for the source of the minibatches to set.
 
-    Transitions of any collector (`fastrl.training.transitions`) have observations as rows. Where an episode terminated
-    nothing follows: the discount is 0, so that the next mask does not count, which may be all False then. Actors are
-    those of `actor_spec`. Frames, each of which is stored once (`fastrl.training.replay_source`), come as stacks
-    [B, stack, H, W]; there an `explorer` acts.
+    Observations are rows; those of stacked frames come as [B, stack, frame]. Where an episode terminated nothing
+    follows: the discount is 0, so that the next mask does not count, which may be all False then.
 
     Class attributes:
         replay_defaults: settings of the table ``[replay]`` that are others than the task's.
@@ -307,14 +305,12 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
     Attributes:
         device: where the networks live.
         updates: gradient steps so far.
-        explorer: the policy as it is now, for a replay of frames; only algorithms that learn from one have it.
     """
 
     learns_from = "transitions"
     replay_defaults: ClassVar[Mapping[str, Any]] = {}
     device: torch.device
     updates: int
-    explorer: Explorer
 
     @property
     def final_masks(self) -> bool:
@@ -323,10 +319,6 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
 
     @abstractmethod
     def actor_spec(self) -> ActorSpec: ...
-
-    def explorer_spec(self) -> Callable[[int], ExploringActor]:
-        """Makes, from a seed, what chooses actions where frames are collected for a replay; it pickles."""
-        raise ValueError(f"{self.name} has no explorer, so it cannot learn from a replay of frames")
 
     @abstractmethod
     def replay_spec(self) -> ReplaySpec:

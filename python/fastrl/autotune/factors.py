@@ -13,7 +13,7 @@ from fastrl.utils.names import suggestion
 _LEARNING = {
     "num-envs": ("env.num_envs",),
     "batch-size": ("{}.minibatch_size", "{}.batch_size"),
-    "updates-per-step": ("replay.updates_per_step", "collect.updates_per_step"),
+    "updates-per-step": ("replay.updates_per_step",),
     "precision": ("{}.precision",),
 }
 _MULTIPLES = {"num-envs": (2, 4), "batch-size": (2, 4), "updates-per-step": (0.5,)}
@@ -23,7 +23,7 @@ MAY_CHANGE = tuple(_LEARNING)
 THREADS = "run.torch_threads"
 
 # Numbers of processes or threads of runs that have no collectors; 0 and "auto" mean one a core.
-_WORKERS = ("env.num_threads", "env.n_workers", "collect.n_workers")
+_WORKERS = ("env.num_threads", "env.n_workers")
 
 
 def check_may_change(names: Collection[str]) -> None:
@@ -58,8 +58,9 @@ def factors_of(
     known, table = leaves(type(settings)), task.algorithm_table(settings.run.algo)
     found: list[tuple[str, list[Any]]] = []
     if has_gpu:
+        overlaps = ["on", "off"] if getattr(getattr(settings, "replay", None), "overlap", False) else []
         # Small networks are faster on a CPU.
-        found += [("run.device", ["cpu"]), (f"{table}.compile", [True]), ("collect.prefetch", ["on", "off"])]
+        found += [("run.device", ["cpu"]), (f"{table}.compile", [True]), ("replay.prefetch", overlaps)]
     for name in MAY_CHANGE:
         for key in (key.format(table) for key in _LEARNING[name] if name in may_change):
             if key not in known or (own := attrgetter(key)(settings)) is None:

@@ -387,10 +387,12 @@ class EnvRunner:
         ended = FragmentMeta(longest, [], [], [], [])
         environment = inference = buffer = 0.0
         clock = perf_counter()
-        terminations[...] = truncations[...] = False
+        # Last observations may be large, and are few: only those of the fragment before are zeroed.
+        old_ends = terminations | truncations
         for last in (final_obs, final_masks):
             if last is not None:
-                last[...] = 0
+                last[old_ends] = 0
+        terminations[...] = truncations[...] = False
         obs[0] = current
         if states is not None and not whole:
             out["states"][...] = states

@@ -1,7 +1,6 @@
 """A pool of collecting processes: started, watched, replaced when they die, and ended with their learner.
 
-Each process calls a function of a job, shared counters, a sender and weights, by default
-`fastrl.collectors.actor_process.collect`.
+Each process calls a function of a job, shared counters, a sender and weights.
 """
 
 import contextlib
@@ -15,10 +14,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Protocol, TypeVar
 
-from fastrl.collectors.actor_process import collect
 from fastrl.collectors.counters import SharedCounters
 from fastrl.collectors.protocol import CollectError
-from fastrl.collectors.transport import Sender, TransportClosed
+from fastrl.collectors.transport import QueueSender, TransportClosed
 from fastrl.collectors.weights import Weights
 from fastrl.envs.contract import ContractError
 from fastrl.utils import processes
@@ -32,18 +30,21 @@ RESTART_WINDOW_S = 600.0
 
 
 class AnyJob(Protocol):
-    """The fields of a job that a pool reads; a frozen dataclass, see `fastrl.collectors.actor_process.Job`."""
+    """The fields of a job, a frozen dataclass, that a pool reads.
+
+    Attributes:
+        index: its number among the jobs.
+        attempt: how many processes of this job have died before.
+    """
 
     @property
     def index(self) -> int: ...
-    @property
-    def envs(self) -> range: ...
     @property
     def attempt(self) -> int: ...
 
 
 J = TypeVar("J", bound=AnyJob)
-Work = Callable[[J, SharedCounters, Sender, Weights | None], None]
+Work = Callable[[J, SharedCounters, QueueSender, Weights | None], None]
 
 
 class CollectorError(CollectError):
@@ -56,14 +57,12 @@ class Death:
 
     Attributes:
         index: of its job.
-        envs: indices of its environments.
         cause: one line.
         traceback: its own, empty if it was killed, or ``refused``.
         refused: its environment violates Gymnasium's interface, so a restart is useless.
     """
 
     index: int
-    envs: range
     cause: str
     traceback: str
     refused: bool = False
@@ -83,22 +82,22 @@ class Pool(Generic[J]):
     """A process for each job.
 
     Args:
+        work: called in each process, until `TransportClosed` or the counters say stop.
         jobs: one a process.
-        senders: their ends of the transport.
+        senders: their ends of the queue.
         counters: made with `CONTEXT`.
         weights: the learner's broadcast, if there is one.
         names: of shared memory to remove if the learner is killed.
-        work: called in each process, until `TransportClosed` or the counters say stop.
     """
 
     def __init__(
         self,
+        work: Work[Any],
         jobs: Sequence[J],
-        senders: Sequence[Sender],
+        senders: Sequence[QueueSender],
         counters: SharedCounters,
         weights: Weights | None,
         names: Sequence[str] = (),
-        work: Work[Any] = collect,
     ) -> None:
         self._do = work
         self._senders = list(senders)
@@ -146,15 +145,14 @@ class Pool(Generic[J]):
             if worker.report.poll():
                 worker.trace, worker.refused = worker.report.recv()
         if worker.refused:
-            return Death(worker.job.index, worker.job.envs, worker.refused, "", refused=True)
+            return Death(worker.job.index, worker.refused, "", refused=True)
         trace = worker.trace
         last = trace.strip().splitlines()[-1] if trace else ""
         cause = last or processes.exit_cause(worker.process.exitcode)
-        return Death(worker.job.index, worker.job.envs, cause, trace)
+        return Death(worker.job.index, cause, trace)
 
     def restart(self, death: Death) -> None:
-        """Starts a collector in place of a dead one. The rows that the dead one has sent must be drained from the
-        transport before: the new one starts new episodes in the same environments.
+        """Starts a collector in place of a dead one.
 
         Raises:
             CollectorError: it has died too often, or a restart is useless.
@@ -184,8 +182,8 @@ class Pool(Generic[J]):
         )
 
     def close(self, grace_s: float = 5.0) -> None:
-        """Stops all collectors; those that do not end in time are killed. The transport should be shut down before,
-        so that none waits for room."""
+        """Stops all collectors; those that do not end in time are killed. The queue should be shut down before, so that
+        none waits for room."""
         self._counters.set_stop()
         processes.join_or_kill([worker.process for worker in self._workers], grace_s)
         for worker in self._workers:
@@ -197,7 +195,7 @@ def _work(
     work: Work[Any],
     job: AnyJob,
     counters: SharedCounters,
-    sender: Sender,
+    sender: QueueSender,
     weights: Weights | None,
     names: Sequence[str],
     report: Connection,

@@ -22,7 +22,7 @@ from fastrl.collectors.failures import Episode, Failures
 from fastrl.collectors.learner_time import LearnerTime
 from fastrl.collectors.protocol import CollectError, Plan, Report
 from fastrl.collectors.running import RunningEpisode, RunningEpisodes
-from fastrl.rollout.fragment import Fragment
+from fastrl.rollout.fragment import Fragment, copied_steps
 from fastrl.utils.seeding import NO_ENV
 
 # Seconds between checks for workers that hang.
@@ -434,9 +434,7 @@ class TaskScheduler(ABC, Generic[W]):
         self, worker: W, arrays: Arrays, meta: FragmentMeta, version: int, restarted: tuple[int, ...]
     ) -> None:
         env_indices = np.asarray([NO_ENV] if self._whole else worker.env_indices, np.int64)
-        steps = meta.num_steps
-        own = {name: array[: steps + (name == "obs")].copy() for name, array in arrays.items()}
-        fragment = fragment_of(self.plan, own, meta, version, env_indices)
+        fragment = fragment_of(self.plan, copied_steps(arrays, meta.num_steps), meta, version, env_indices)
         self._steps += len(fragment)
         self._episodes += len(meta.episodes)
         self._failures.over(meta.episodes)

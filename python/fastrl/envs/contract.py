@@ -24,6 +24,9 @@ _NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int
 _FLAGS = frozenset({bool, np.bool_})
 # Key of an info: 1 at the end of an episode that the next one continues, as the lives of a game do.
 CONTINUES = "continues"
+# Keys of return and length of a game that is over, which may have had several episodes, as Gymnasium's
+# RecordEpisodeStatistics names them; see `info_values`.
+GAME_RETURN, GAME_LENGTH = "episode.r", "episode.l"
 # Key of an info: the choices that are allowed now, where there is no method ``action_masks()``.
 ACTION_MASK = "action_mask"
 
@@ -232,13 +235,16 @@ def info_values(
 ) -> tuple[float, ...]:
     """The numbers of an info under some keys; for missing keys those of ``otherwise``, by default NaN.
 
+    The key "episode.r" is that of ``info["episode"]["r"]``.
+
     Raises:
         ContractError: a value is no number.
     """
     otherwise = otherwise or (math.nan,) * len(keys)
     values = []
     for key, before in zip(keys, otherwise, strict=True):
-        value = info.get(key)
+        group, _, name = key.rpartition(".")
+        value = info.get(group, {}).get(name) if group else info.get(key)
         try:
             values.append(before if value is None else float(value))
         except (TypeError, ValueError):

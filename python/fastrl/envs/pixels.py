@@ -2,7 +2,7 @@
 
 One step is ``frame_skip`` frames of the game with one action held (Mnih et al. 2015, Methods; Machado et al. 2018):
 rewards are summed, and the pixelwise maximum of the last two frames becomes one grey frame. An observation is the
-newest frame only: the replay and the actor stack frames, so that every frame is stored once.
+newest frame only; `StackedFrames` gives the newest ones as one.
 """
 
 import math
@@ -354,48 +354,52 @@ def make_pixels(
     )
 
 
-def make_seeded_pixels(env_id: str, **options: Any) -> SeededGames:
-    """Makes as `make_pixels` an environment whose seeds count only at the start of a game."""
-    return SeededGames(make_pixels(env_id, **options))
-
-
 class StackedFrames(gymnasium.Wrapper[Frame, SupportsFloat, Frame, SupportsFloat]):
     """The newest frames of an environment as one image, uint8 [h, w, stack], the newest last.
 
-    Before the first frame of an episode there are frames of zeros. For algorithms that learn from rollouts; a replay
-    stacks frames itself, and stores each once.
+    Before the first frame of an episode there are frames of zeros, as in ``fastrl.replay``.
 
     Args:
         env: with frames uint8 [h, w] as observations.
         stack: frames in an observation.
+        channels_first: images are [stack, h, w].
     """
 
-    def __init__(self, env: gymnasium.Env[Frame, SupportsFloat], stack: int) -> None:
+    def __init__(
+        self, env: gymnasium.Env[Frame, SupportsFloat], stack: int, *, channels_first: bool = False
+    ) -> None:
         super().__init__(env)
-        shape = env.observation_space.shape or ()
-        self.observation_space = Box(0, 255, (*shape, stack), np.uint8)
-        self._stack = np.zeros((*shape, stack), np.uint8)
+        frame = env.observation_space.shape or ()
+        shape = (stack, *frame) if channels_first else (*frame, stack)
+        self.observation_space = Box(0, 255, shape, np.uint8)
+        self._stack = np.zeros(shape, np.uint8)
+        # All numbers move by one frame, in one piece; where channels are last, by one place.
+        self._moves = math.prod(frame) if channels_first else 1
+        self._newest = np.s_[-1] if channels_first else np.s_[..., -1]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Frame, dict[str, Any]]:
         frame, info = self.env.reset(seed=seed, options=options)
         self._stack = np.zeros_like(self._stack)
-        self._stack[..., -1] = frame
+        self._stack[self._newest] = frame
         return self._stack, info
 
     def step(self, action: SupportsFloat) -> tuple[Frame, float, bool, bool, dict[str, Any]]:
         frame, reward, terminated, truncated, info = self.env.step(action)
         before, self._stack = self._stack, np.empty_like(self._stack)
-        # All numbers move by one place, in one piece; the newest frame overwrites what came from the next pixel.
-        self._stack.reshape(-1)[:-1] = before.reshape(-1)[1:]
-        self._stack[..., -1] = frame
+        # The newest frame overwrites what came from the next pixel.
+        self._stack.reshape(-1)[: -self._moves] = before.reshape(-1)[self._moves :]
+        self._stack[self._newest] = frame
         return self._stack, float(reward), terminated, truncated, info
 
 
-def make_stacked_pixels(env_id: str, *, stack: int = 4, **options: Any) -> StackedFrames:
-    """Makes as `make_seeded_pixels` an environment whose observations are the newest frames."""
-    return StackedFrames(make_seeded_pixels(env_id, **options), stack)
+def make_stacked_pixels(
+    env_id: str, *, stack: int = 4, channels_first: bool = False, **options: Any
+) -> StackedFrames:
+    """Makes as `make_pixels` an environment of stacked frames, whose seeds count only at the start of a game."""
+    games = SeededGames(make_pixels(env_id, **options))
+    return StackedFrames(games, stack, channels_first=channels_first)
 
 
 def make_game(env_id: str, **options: Any) -> Game:

@@ -100,31 +100,6 @@ def moved(actor: Actor, device: str) -> Actor:
     return actor
 
 
-class ExploringActor(Protocol):
-    """Chooses actions from a network and a share of random ones."""
-
-    @property
-    def weights_nbytes(self) -> int:
-        """Size of what `load` reads, bytes."""
-        ...
-
-    def load(self, weights: Any) -> None:
-        """Takes new weights from a buffer of `weights_nbytes` bytes, which it copies."""
-        ...
-
-    def act(self, obs: NDArray[Any], epsilon: NDArray[np.float64]) -> NDArray[Any]:
-        """Actions [K] or [K, n] for observations [K, ...] and shares of random actions [K]."""
-        ...
-
-
-class Explorer(ExploringActor, Protocol):
-    """The learner's own `ExploringActor`."""
-
-    def write_weights(self, out: Any) -> None:
-        """Writes what `load` reads into a writable buffer of `weights_nbytes` bytes."""
-        ...
-
-
 # The widest observation of a compiled actor.
 MAX_OBS_DIM = 2**16
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from typing_extensions import Buffer
 
 from fastrl.networks.compiled_actor import Actor, ActorSpec, MlpActor, moved, nth_allowed, with_weights
-from fastrl.utils.seeding import uniforms_of_parts
+from fastrl.utils.seeding import uniforms, uniforms_of_parts
 
 
 class EpsilonGreedyActor:
@@ -21,6 +21,9 @@ class EpsilonGreedyActor:
     Args:
         make_greedy: makes the actor that chooses the best action.
         num_actions: A.
+        spread: exploration differs between episodes: each has epsilon to the power of 1 + spread * u, with u from 0 to
+            1 drawn for the episode. The actors of Horgan et al., "Distributed Prioritized Experience Replay", 2018,
+            section 4.1, differ so.
 
     Attributes:
         greedy: the actor that chooses the best action.
@@ -28,8 +31,8 @@ class EpsilonGreedyActor:
 
     state_size = 0
 
-    def __init__(self, make_greedy: ActorSpec, num_actions: int) -> None:
-        self._make_greedy, self._num_actions = make_greedy, num_actions
+    def __init__(self, make_greedy: ActorSpec, num_actions: int, spread: float = 0.0) -> None:
+        self._make_greedy, self._num_actions, self._spread = make_greedy, num_actions, spread
         self.greedy: Actor = make_greedy()
         self._epsilon = np.float32(0)
         self.weights_nbytes = 4 + self.greedy.weights_nbytes
@@ -59,7 +62,7 @@ class EpsilonGreedyActor:
 
     def with_threads(self, num_threads: int) -> EpsilonGreedyActor:
         """Makes an actor whose network has another number of threads, without weights."""
-        made = EpsilonGreedyActor(self._make_greedy, self._num_actions)
+        made = EpsilonGreedyActor(self._make_greedy, self._num_actions, self._spread)
         if isinstance(made.greedy, MlpActor):
             made.greedy = made.greedy.with_threads(num_threads)
         return made
@@ -91,9 +94,12 @@ class EpsilonGreedyActor:
         """See `Actor.act`."""
         self.greedy.act(obs, streams, steps, actions, log_probs, masks, greedy=True)
         log_probs[...] = 0
-        epsilon = self._epsilon
-        if greedy or epsilon == 0:
+        if greedy or self._epsilon == 0:
             return
+        epsilon: Any = self._epsilon
+        if self._spread:
+            # The number before those of the first step.
+            epsilon = epsilon ** (1 + self._spread * uniforms(streams, np.full_like(steps, -1)))
         best = actions.copy()
         drawn = uniforms_of_parts(streams, steps, 2)
         allowed: Any = self._num_actions if masks is None else masks.sum(1)

@@ -356,25 +356,6 @@ class QNetwork(ActionValues):
         check_numbers(state["weights"], sizes, others=others)
 
 
-def flatten_statistics(module: nn.Module) -> Tensor:
-    """Makes the running means and variances of a module's BatchNorm layers views of one vector, and returns
-    it. Moving the module to another device breaks the connection."""
-    owners = [
-        (layer, name)
-        for layer in module.modules()
-        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
-        for name in ("running_mean", "running_var")
-    ]
-    buffers = [layer.get_buffer(name) for layer, name in owners]
-    if not buffers:
-        return torch.empty(0)
-    vector = torch.cat(buffers)
-    views = vector.split([buffer.numel() for buffer in buffers])
-    for (layer, name), view in zip(owners, views, strict=True):
-        setattr(layer, name, view)
-    return vector
-
-
 def _he(layer: nn.Module, generator: torch.Generator | None, last: bool = False) -> nn.Module:
     """Initialises a linear layer or convolution."""
     weight, bias = layer.get_parameter("weight"), layer._parameters.get("bias")

@@ -1,6 +1,6 @@
 """Drawing the next batch, and copying it to the GPU, while the learner uses the last one."""
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import SimpleNamespace
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -91,6 +91,11 @@ class Prefetcher(Generic[BatchT]):
         copied = torch.cuda.Event()
         copied.record()
         self._priorities.append((indices, priorities, copied))
+
+    def wait(self) -> None:
+        """Waits for the batch that is being drawn: the sampler then does not change until the next `sample`."""
+        if self.ahead is not None:
+            wait([self.ahead])
 
     def close(self) -> None:
         """Ends the thread, drops the batch that it has drawn and passes the last priorities to the sampler, which may

@@ -152,6 +152,20 @@ def first_steps(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> dict[str,
     }
 
 
+def copied_steps(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> dict[str, NDArray[Any]]:
+    """Copies of the first steps of a fragment's arrays. Of last observations, which may be large, only those of ended
+    episodes are copied; the others are zeros, whose memory is not touched."""
+    found = first_steps(arrays, num_steps)
+    ended = found["terminations"] | found["truncations"]
+    for name, array in found.items():
+        if name in ("final_obs", "final_masks"):
+            found[name] = np.zeros(array.shape, array.dtype)
+            found[name][ended] = array[ended]
+        else:
+            found[name] = array.copy()
+    return found
+
+
 def without_steps(fragment: Fragment, skipped: NDArray[np.bool_]) -> list[Fragment]:
     """Fragments of rows of equal length, without some steps; rows without any step left are dropped.
 

@@ -1,18 +1,16 @@
-"""The replay of a run, and the minibatches that an algorithm learns from: common to all sources of transitions."""
+"""The replay of a run, and the minibatches that an algorithm learns from."""
 
 import contextlib
 import dataclasses
 import math
 import time
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
-from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm, ReplaySpec
 from fastrl.replay import (
@@ -26,13 +24,12 @@ from fastrl.replay import (
 from fastrl.replay.prefetch import Prefetcher
 from fastrl.training.demo_replay import DemoReplay
 from fastrl.training.errors import TrainError, check_memory
-from fastrl.training.experience import Source
-from fastrl.training.metrics import count, counted
+from fastrl.training.metrics import counted
 from fastrl.training.row import Number
 from fastrl.utils.config import Setting, section
-from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
 from fastrl.utils.trust import Reach, writes_files
+from fastrl.utils.tunable import Range
 
 # Name of the saved replay in a run directory.
 REPLAY = "replay"
@@ -40,16 +37,19 @@ REPLAY = "replay"
 
 @section
 class ReplayConfig:
-    """The replay buffer."""
+    """The replay of transitions, and the turns that collection and learning take."""
 
     capacity: Annotated[
         int,
-        Field(ge=1, description="transitions that are kept, 7.1 kB each with frames of 84x84"),
+        Field(
+            ge=1,
+            description="transitions that are kept, of all environments together; 7.1 kB each with frames of 84x84",
+        ),
         Setting(resumable=True),
-    ] = 400_000
+    ] = 100_000
     learning_starts: Annotated[
         int, Field(ge=1, description="transitions in the replay before learning starts")
-    ] = 10_000
+    ] = 1_000
     path: Annotated[
         Path | None,
         Field(description="file that holds the replay, which may be larger than memory; none: in memory"),
@@ -64,6 +64,45 @@ class ReplayConfig:
         ),
         Setting(resumable=True),
     ] = False
+    train_freq: Annotated[
+        int,
+        Field(ge=1, description="steps of each environment between turns of learning"),
+    ] = 4
+    updates_per_step: Annotated[
+        float,
+        Field(gt=0, description="minibatches to learn from for each step of an environment"),
+        Range(0.05, 1.0, log=True),
+    ] = 0.25
+    overlap: Annotated[
+        bool,
+        Field(
+            description="collect while the learner learns, by weights that may be some turns old: faster where"
+            " environments are slow, but a run depends on how fast its processes are"
+        ),
+    ] = False
+    prefetch: Annotated[
+        Literal["auto", "on", "off"],
+        Field(
+            description="with overlap: draw the next minibatch while the learner learns from one; auto: on a GPU"
+        ),
+        Setting(resumable=True),
+    ] = "auto"
+    hindsight: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="share of each minibatch whose goals are replaced by goals that were achieved later; for"
+            " environments with achieved_goal, desired_goal and compute_reward()",
+        ),
+    ] = 0.0
+    hindsight_goals: Annotated[
+        Literal["future", "final", "episode"],
+        Field(
+            description="goals of hindsight. future: achieved after the step; final: at the end of the episode;"
+            " episode: at any time of the episode"
+        ),
+    ] = "future"
 
 
 class Minibatches:
@@ -134,6 +173,13 @@ class Minibatches:
         if not isinstance(algorithm, OffPolicyAlgorithm):
             raise TrainError(f"{algorithm.name} does not learn from minibatches of transitions")
         self._device, self._spec = algorithm.device, algorithm.replay_spec()
+        if self._config.prefetch == "on":
+            if not self._config.overlap:
+                raise TrainError(
+                    "--replay.prefetch on: it draws while experience comes in; add --replay.overlap"
+                )
+            if self.demos is not None:
+                raise TrainError("--replay.prefetch on: demonstrations are not drawn ahead; set it to off")
         if self._hindsight is not None and (self._spec.n_step > 1 or self._spec.prioritized is not None):
             raise TrainError(
                 f"--replay.hindsight replaces the goals of single steps, drawn uniformly: --algo {algorithm.name} sums"
@@ -156,7 +202,7 @@ class Minibatches:
             )
 
     def open(self) -> Replay:
-        """Makes replay and sampler, unless they are there.
+        """Makes replay and sampler, unless they are there, and starts prefetching.
 
         Raises:
             TrainError: the replay's file cannot be made.
@@ -172,6 +218,11 @@ class Minibatches:
             self.sampler = self._make_sampler(self.replay)
             if self.is_pretraining:
                 self._pretrainer = self._demo_sampler(self._spec.batch_size)
+        prefetch = self._config.prefetch
+        if prefetch == "on" or (
+            prefetch == "auto" and self._config.overlap and self._device.type == "cuda" and self.demos is None
+        ):
+            self._prefetcher = Prefetcher(self.sampler, self._device)
         self._row_at, self._since_row = time.perf_counter(), 0
         return self.replay
 
@@ -213,11 +264,6 @@ class Minibatches:
         if self._pretrainer is not None and isinstance(self.sampler, MixedSampler):
             self.sampler.second.load_state_dict(self._pretrainer.state_dict())
         self._pretrainer = None
-
-    def prefetch(self) -> None:
-        """Draws the next minibatch while the learner learns from one, until `close`."""
-        assert self.sampler is not None
-        self._prefetcher = Prefetcher(self.sampler, self._device)
 
     def close(self) -> None:
         """Ends prefetching; replay and sampler stay."""
@@ -332,6 +378,8 @@ class Minibatches:
         }
         if self._config.save and self.replay is not None and self.sampler is not None:
             sampler = self._pretrainer or self.sampler
+            if self._prefetcher is not None:
+                self._prefetcher.wait()
             state |= {"replay": self.replay.mark, "sampler": sampler.state_dict()}
             if self.demos is not None:
                 state["demos"] = self.demos.checksum
@@ -358,76 +406,6 @@ class Minibatches:
         self.started_at = None if started_at is None else int(started_at)
         self.count = int(state["minibatches"])
         return ""
-
-
-class MinibatchSource(Source):
-    """Base of sources that bring minibatches from a replay.
-
-    Attributes:
-        minibatches: the replay, and what is drawn from it.
-        num_envs: environments that fill it.
-    """
-
-    minibatches: Minibatches
-    num_envs: int
-    _console: Console
-    # The share of random actions after so many environment steps.
-    _epsilon: Callable[[int], float]
-    _is_due = False
-    # Numbers of the last row of metrics.
-    _learning: Mapping[str, Number] = {}
-
-    @abstractmethod
-    def _has_due_minibatch(self) -> bool:
-        """True if the algorithm is to learn from another minibatch before more experience is collected."""
-
-    def _print_inexact(self, replay: Replay, difference: str) -> None:
-        """Ends all episodes in the replay of a run that cannot resume exactly, and prints why."""
-        for env in range(self.num_envs):
-            replay.cut(env)
-        print_lines(self._console, f"not to the bit as if it had never stopped: {difference}")
-
-    def feedback(self, result: Any) -> None:
-        """Takes the TD errors of the last minibatch."""
-        self.minibatches.feedback(result)
-        self._is_due = self._has_due_minibatch()
-
-    def _learning_numbers(self, steps: int) -> Mapping[str, Number]:
-        """Numbers of learning for a row of metrics, after so many environment steps."""
-        self._learning = {
-            **self.minibatches.numbers(),
-            "rollout/exploration_rate": self._epsilon(steps),
-        }
-        return self._learning
-
-    def highlights(self) -> list[str]:
-        row = self._learning
-        return [
-            f"{count(row['time/updates_per_second'])} updates/s",
-            f"epsilon {row['rollout/exploration_rate']:.2f}",
-            f"replay {row['collect/replay_fill']:.0%}",
-            *self.minibatches.progress(),
-            *super().highlights(),
-        ]
-
-    def save_files(self, directory: Path) -> None:
-        self.minibatches.save(directory)
-
-    def load_files(self, directory: Path) -> None:
-        self.minibatches.load(directory)
-
-    def take_over(self, other: Self) -> None:
-        self.minibatches.take_over(other.minibatches)
-
-
-def check_ranks(config: ReplayConfig, count: int) -> None:
-    """Refuses a replay that several ranks cannot have.
-
-    Raises:
-        TrainError
-    """
-    if config.path is not None:
-        raise TrainError(f"--ranks {count}: each has a replay of its own, in memory; leave out replay.path")
 
 
 def make_sampler(

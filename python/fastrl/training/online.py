@@ -24,7 +24,7 @@ from fastrl.collectors.counters import SharedCounters, Times
 from fastrl.collectors.multi_agent import MultiAgentCollector
 from fastrl.collectors.pool import CONTEXT, CollectorError, Pool
 from fastrl.collectors.protocol import CollectError, Report
-from fastrl.collectors.transport import QueueSender, Sender, TransportClosed
+from fastrl.collectors.transport import QueueSender, TransportClosed
 from fastrl.collectors.weights import Weights
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.record_episodes import EPISODE, RecordEpisodeStatistics
@@ -111,7 +111,8 @@ class SimulationJob:
     """Arguments of the simulation's process; it pickles.
 
     Attributes:
-        index, envs, attempt: for `fastrl.collectors.pool.Pool`.
+        index, attempt: for `fastrl.collectors.pool.Pool`.
+        num_envs: environments of the vector environment.
         make_env: makes its vector environment.
         make_policy: makes the policy, with any weights.
         num_steps: of a rollout.
@@ -120,7 +121,7 @@ class SimulationJob:
     """
 
     index: int
-    envs: range
+    num_envs: int
     make_env: Callable[[], MultiAgentVectorEnv]
     make_policy: Callable[[], MultiAgentPolicy]
     num_steps: int
@@ -129,7 +130,9 @@ class SimulationJob:
     attempt: int = 0
 
 
-def simulate(job: SimulationJob, counters: SharedCounters, sender: Sender, weights: Weights | None) -> None:
+def simulate(
+    job: SimulationJob, counters: SharedCounters, sender: QueueSender, weights: Weights | None
+) -> None:
     """Runs the simulation until it is asked to stop.
 
     Raises:
@@ -138,7 +141,7 @@ def simulate(job: SimulationJob, counters: SharedCounters, sender: Sender, weigh
     assert weights is not None
     policy = job.make_policy()
     env = RecordEpisodeStatistics(job.make_env())
-    seeds = np.random.SeedSequence([job.seed, _STREAM, job.attempt]).generate_state(len(job.envs) + 1)
+    seeds = np.random.SeedSequence([job.seed, _STREAM, job.attempt]).generate_state(job.num_envs + 1)
     generator = torch.Generator().manual_seed(int(seeds[-1]))
     newest = _Published(policy, env, weights)
     pace = Pace(job.period)
@@ -303,7 +306,7 @@ class OnlineSource(MultiAgentSource):
     def __enter__(self) -> Self:
         job = SimulationJob(
             index=0,
-            envs=range(self.env.num_envs),
+            num_envs=self.env.num_envs,
             make_env=self.make_env,
             make_policy=self._algorithm.actor_spec(),
             num_steps=self._algorithm.rollout.num_steps,
@@ -323,7 +326,7 @@ class OnlineSource(MultiAgentSource):
             self._publish()
             names = [name for name in (self._queue.name, self._weights.name) if name is not None]
             self.pool = Pool(
-                [job], [QueueSender(self._queue)], self._counters, self._weights, names, simulate
+                simulate, [job], [QueueSender(self._queue)], self._counters, self._weights, names
             )
             made.callback(self.pool.close)
             made.callback(self._queue.shutdown, immediate=True)

@@ -17,6 +17,7 @@ from fastrl.collectors.fragment_stream import FragmentStream, Staleness, pending
 from fastrl.collectors.protocol import CollectError, Collector, Failure, Plan, Report, even_ranges
 from fastrl.collectors.resources import cores
 from fastrl.collectors.saved_state import check_saved, num_running, packed, unpacked
+from fastrl.envs import contract
 from fastrl.envs.rows import ActionRows, action_rows_of
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment
@@ -307,7 +308,7 @@ class RolloutSource(Source):
             self._algorithm.write_weights(self._weights)
             self._collector.publish(self._weights)
         fragments = self._all_ranks(self._stream.next(watch))
-        self._episodes += [Episodes(each.returns, each.lengths, each.episode_info) for each in fragments]
+        self._episodes += map(_ended, fragments)
         return fragments
 
     def _all_ranks(self, own: list[Fragment]) -> list[Fragment]:
@@ -411,6 +412,16 @@ class RolloutSource(Source):
 
     def start_stage(self, state: Mapping[str, Any]) -> None:
         self.load_state_dict({**state, "collector": None})
+
+
+def _ended(fragment: Fragment) -> Episodes:
+    """The episodes that ended in a fragment; of games that say their returns themselves, the games that are over."""
+    info = fragment.episode_info
+    if contract.GAME_RETURN not in info:
+        return Episodes(fragment.returns, fragment.lengths, info)
+    over = ~np.isnan(info[contract.GAME_RETURN])
+    mine = {key: values[over] for key, values in info.items()}
+    return Episodes(mine[contract.GAME_RETURN], mine[contract.GAME_LENGTH].astype(np.int64), mine)
 
 
 def _compact(fragment: Fragment) -> Fragment:

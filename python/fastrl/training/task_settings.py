@@ -11,10 +11,10 @@ from fastrl.training.after_clone import after_clone
 from fastrl.training.demo_arrays import DemosConfig
 from fastrl.training.demo_replay import OfflineConfig
 from fastrl.training.errors import TrainError
+from fastrl.training.minibatches import ReplayConfig
 from fastrl.training.rollouts import CollectConfig
 from fastrl.training.settings import RunConfig, Settings, settings_type, table_of, with_one_goal
 from fastrl.training.stages import OF_NETWORKS
-from fastrl.training.transitions import TransitionConfig
 from fastrl.utils.config import ConfigError, Preset, Values, build, check, sections
 from fastrl.utils.names import suggestion
 from fastrl.utils.trust import from_file, trusted_import
@@ -39,7 +39,7 @@ class TaskSettings:
     run: ClassVar[RunConfig] = RunConfig()
     env: ClassVar[Any]
     collect: ClassVar[CollectConfig] = CollectConfig()
-    replay: ClassVar[TransitionConfig] = TransitionConfig()
+    replay: ClassVar[ReplayConfig] = ReplayConfig()
     tables: ClassVar[Mapping[str, Any]] = {}
     presets: ClassVar[Mapping[str, Preset]] = {}
     learns_from: ClassVar[Sequence[str]] = ("rollouts", "transitions", "dataset")

@@ -6,15 +6,15 @@ for the learner, what is learnt depends neither on the collector nor on how fast
 
 import zlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 from rich.console import Console
 
-from fastrl.algorithms.protocol import Algorithm
+from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment
 from fastrl.training.dataset_source import opened
@@ -22,66 +22,20 @@ from fastrl.training.demo_arrays import Demos, check_env
 from fastrl.training.demo_replay import DemoReplay, OfflineConfig
 from fastrl.training.errors import TrainError
 from fastrl.training.goals import Goals
-from fastrl.training.minibatches import Minibatches, MinibatchSource, ReplayConfig, check_ranks
+from fastrl.training.metrics import count
+from fastrl.training.minibatches import Minibatches, ReplayConfig
 from fastrl.training.rollouts import CollectConfig, RolloutSource
 from fastrl.training.row import Number
-from fastrl.utils.config import Setting, section
 from fastrl.utils.errors import UserError
 from fastrl.utils.seeding import NO_ENV
+from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
-from fastrl.utils.tunable import Range
 
 # Staleness that no fragment has.
 _ANY_STALENESS = 2**62
 
 
-@section
-class TransitionConfig(ReplayConfig):
-    """The replay of transitions, and the turns that collection and learning take."""
-
-    capacity: Annotated[
-        int,
-        Field(ge=1, description="transitions that are kept, of all environments together"),
-        Setting(resumable=True),
-    ] = 100_000
-    learning_starts: Annotated[
-        int, Field(ge=1, description="transitions in the replay before learning starts")
-    ] = 1_000
-    train_freq: Annotated[
-        int,
-        Field(ge=1, description="steps of each environment between turns of learning"),
-    ] = 4
-    updates_per_step: Annotated[
-        float,
-        Field(gt=0, description="minibatches to learn from for each step of an environment"),
-        Range(0.05, 1.0, log=True),
-    ] = 0.25
-    overlap: Annotated[
-        bool,
-        Field(
-            description="collect while the learner learns, by weights that may be some turns old: faster where"
-            " environments are slow, but a run depends on how fast its processes are"
-        ),
-    ] = False
-    hindsight: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=1,
-            description="share of each minibatch whose goals are replaced by goals that were achieved later; for"
-            " environments with achieved_goal, desired_goal and compute_reward()",
-        ),
-    ] = 0.0
-    hindsight_goals: Annotated[
-        Literal["future", "final", "episode"],
-        Field(
-            description="goals of hindsight. future: achieved after the step; final: at the end of the episode;"
-            " episode: at any time of the episode"
-        ),
-    ] = "future"
-
-
-class TransitionSource(MinibatchSource, RolloutSource):
+class TransitionSource(RolloutSource):
     """Brings minibatches of transitions, as the samplers of ``fastrl.replay`` draw them.
 
     Args:
@@ -89,6 +43,7 @@ class TransitionSource(MinibatchSource, RolloutSource):
         offline: settings of demonstrations; None: there are none.
         demos: a data set in place of the one that they name.
         needs_demos: False: for a policy that does not learn, demonstrations that cannot be opened are left out.
+        stack: newest frames that make an observation, along its first axis; the replay keeps each frame once.
         others: as of `RolloutSource`.
 
     Attributes:
@@ -101,17 +56,18 @@ class TransitionSource(MinibatchSource, RolloutSource):
         spec: EnvSpec,
         num_envs: int,
         collect: CollectConfig,
-        replay: TransitionConfig,
+        replay: ReplayConfig,
         *,
         offline: OfflineConfig | None = None,
         demos: Demos | None = None,
         needs_demos: bool = True,
+        stack: int = 1,
         seed: int = 0,
         console: Console | None = None,
         episode_info: Sequence[str] = (),
     ) -> None:
         super().__init__(spec, num_envs, collect, seed=seed, console=console, episode_info=episode_info)
-        self._replay_config = replay
+        self._replay_config, self._stack = replay, stack
         self.goals = Goals(self.spec) if replay.hindsight else None
         self._offline = offline
         self._demos: Demos | None = None
@@ -128,6 +84,9 @@ class TransitionSource(MinibatchSource, RolloutSource):
         self._taken = 0
         # Of each environment a checksum of the observation that its next fragment starts with; None: unknown.
         self._next_obs: list[int | None] = [None] * num_envs
+        self._is_due = False
+        # Numbers of the last row of metrics.
+        self._learning: Mapping[str, Number] = {}
         # State to resume from, for the first session.
         self._to_resume: Mapping[str, Any] | None = None
 
@@ -137,7 +96,10 @@ class TransitionSource(MinibatchSource, RolloutSource):
             raise TrainError(
                 f"--ranks {self.ranks.count}: each has to have the same replay; set replay.overlap to false"
             )
-        check_ranks(self._replay_config, self.ranks.count)
+        if self._replay_config.path is not None:
+            raise TrainError(
+                f"--ranks {self.ranks.count}: each has a replay of its own, in memory; leave out replay.path"
+            )
 
     def _num_steps(self, algorithm: Algorithm[Any]) -> int:
         return self._replay_config.train_freq
@@ -146,10 +108,14 @@ class TransitionSource(MinibatchSource, RolloutSource):
         return _ANY_STALENESS if self._replay_config.overlap else 0
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
+        if self._stack > 1 and algorithm.action_masks:
+            raise TrainError(
+                f"--{algorithm.name}.action-masks: a replay of frames keeps no action masks; set action_masks to false"
+            )
         super().attach(algorithm)
         plan = self.plan
         row: dict[str, Any] = {
-            "obs_shape": (plan.obs_dim,),
+            "obs_shape": (plan.obs_dim // self._stack,),
             "obs_dtype": plan.obs_rows.dtype,
             "action_shape": plan.actions.shape,
             "action_dtype": plan.actions.dtype,
@@ -166,10 +132,12 @@ class TransitionSource(MinibatchSource, RolloutSource):
             hindsight=self._hindsight(),
             demos=demos,
             seed=self.seed,
+            stack=self._stack,
             **row,
         )
         self.minibatches.attach(algorithm)
-        self._epsilon = algorithm.exploration()  # type: ignore[attr-defined]
+        assert isinstance(algorithm, OffPolicyAlgorithm)
+        self._epsilon = algorithm.exploration()
 
     def _hindsight(self) -> Mapping[str, Any] | None:
         """The arguments of a `HindsightSampler`; None without hindsight."""
@@ -204,10 +172,13 @@ class TransitionSource(MinibatchSource, RolloutSource):
                     f"the checkpoint's minibatches are not those of this run: {error!r}"
                 ) from None
             if difference:
-                self._print_inexact(
-                    replay,
-                    f"{difference}; learning continues once the replay has {self._replay_config.learning_starts:,}"
-                    " transitions",
+                # No episode continues one that the replay has.
+                for env in range(self.num_envs):
+                    replay.cut(env)
+                print_lines(
+                    self._console,
+                    f"not to the bit as if it had never stopped: {difference}; learning continues once the replay has"
+                    f" {self._replay_config.learning_starts:,} transitions",
                 )
         self._is_due = self._has_due_minibatch()
         return self
@@ -217,9 +188,11 @@ class TransitionSource(MinibatchSource, RolloutSource):
     ) -> None:
         if self.goals is not None:
             self.goals.close()
+        self.minibatches.close()
         super().__exit__(kind, error, trace)
 
     def _has_due_minibatch(self) -> bool:
+        """True if the algorithm is to learn from another minibatch before more experience is collected."""
         mine = self.minibatches
         mine.start_learning(self._taken)
         due = mine.started_at is not None and mine.count < int(
@@ -258,11 +231,39 @@ class TransitionSource(MinibatchSource, RolloutSource):
                 if self._next_obs[env] != zlib.crc32(fragment.obs[0, row].tobytes()):
                     replay.cut(env)
                 self._next_obs[env] = zlib.crc32(fragment.obs[-1, row].tobytes())
-        replay.append(records_of(fragment, envs, replay.dtype))
+        replay.append(records_of(fragment, envs, replay.dtype, self._stack))
         self._taken += len(fragment)
 
+    def feedback(self, result: Any) -> None:
+        """Takes the TD errors of the last minibatch."""
+        self.minibatches.feedback(result)
+        self._is_due = self._has_due_minibatch()
+
     def numbers(self) -> Mapping[str, Number]:
-        return {**super().numbers(), **self._learning_numbers(self._taken)}
+        self._learning = {
+            **self.minibatches.numbers(),
+            "rollout/exploration_rate": self._epsilon(self._taken),
+        }
+        return {**super().numbers(), **self._learning}
+
+    def highlights(self) -> list[str]:
+        row = self._learning
+        return [
+            f"{count(row['time/updates_per_second'])} updates/s",
+            f"epsilon {row['rollout/exploration_rate']:.2f}",
+            f"replay {row['collect/replay_fill']:.0%}",
+            *self.minibatches.progress(),
+            *super().highlights(),
+        ]
+
+    def save_files(self, directory: Path) -> None:
+        self.minibatches.save(directory)
+
+    def load_files(self, directory: Path) -> None:
+        self.minibatches.load(directory)
+
+    def take_over(self, other: Self) -> None:
+        self.minibatches.take_over(other.minibatches)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -282,20 +283,25 @@ class TransitionSource(MinibatchSource, RolloutSource):
         self._to_resume = state["minibatches"]
 
 
-def records_of(fragment: Fragment, envs: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+def records_of(
+    fragment: Fragment, envs: NDArray[np.int64], dtype: np.dtype[Any], stack: int = 1
+) -> NDArray[Any]:
     """A fragment's steps as rows for `fastrl.replay.Replay.append`, one environment after the other.
 
     Args:
         fragment: of T steps of R environments.
         envs: int64 [R], their places in the replay.
         dtype: of the replay's rows.
+        stack: frames in an observation, of which the newest, its last part, is stored.
     """
     num_steps, num_rows = fragment.rewards.shape
     ended = (fragment.terminations | fragment.truncations).T.ravel()
     before: NDArray[np.int64] = np.cumsum(ended) - ended
     places = np.arange(num_steps * num_rows) + before
     records = np.zeros(num_steps * num_rows + int(ended.sum()), dtype)
-    size = fragment.obs.shape[-1]
+    dim = fragment.obs.shape[-1]
+    size = dim // stack
+    newest = slice(dim - size, dim)
 
     def put(name: str, values: NDArray[Any]) -> None:
         records[name][places] = values.swapaxes(0, 1).reshape(len(places), *values.shape[2:])
@@ -306,11 +312,12 @@ def records_of(fragment: Fragment, envs: NDArray[np.int64], dtype: np.dtype[Any]
     put("reward", fragment.rewards)
     put("terminated", fragment.terminations)
     put("truncated", fragment.truncations)
-    put("obs", fragment.obs[:-1])
+    put("obs", fragment.obs[:-1, :, newest])
     ends = places[ended] + 1
     records[ends] = records[ends - 1]
     records["end"][ends] = True
-    records["obs"][ends] = fragment.final_obs.swapaxes(0, 1).reshape(len(places), size)[ended]
+    last = ended.reshape(num_rows, num_steps)
+    records["obs"][ends] = fragment.final_obs.swapaxes(0, 1)[last, newest]
     if fragment.masks is not None:
         put("mask", fragment.masks)
     if fragment.final_masks is not None:

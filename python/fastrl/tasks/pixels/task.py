@@ -1,7 +1,7 @@
 """Games that show images, learnt from a replay or from rollouts; scores are returns of whole games, before clipping."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -15,7 +15,7 @@ from fastrl.algorithms import find
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.failures import failed
 from fastrl.envs import contract
-from fastrl.envs.pixels import make_seeded_pixels, make_stacked_pixels
+from fastrl.envs.pixels import make_stacked_pixels
 from fastrl.envs.spec import EnvSpec, as_spec
 from fastrl.networks.compiled_actor import Actor
 from fastrl.tasks import pixels
@@ -26,9 +26,9 @@ from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Returns
 from fastrl.training.experience import Source
 from fastrl.training.minibatches import ReplayConfig
-from fastrl.training.replay_source import ActorConfig, ReplaySource
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
+from fastrl.training.transitions import TransitionSource
 from fastrl.utils.env_options import parse_options
 
 # Frames after which a game on film is cut off: half an hour of Atari.
@@ -44,6 +44,8 @@ class PixelsTask(Task):
         algo="dqn", total_timesteps=10_000_000, checkpoint_seconds=300.0, row_seconds=2.0, eval_episodes=10
     )
     env = EnvConfig()
+    # Frames take time: workers play while the learner learns, and the network, which is large, reaches them seldom.
+    replay = ReplayConfig(capacity=400_000, learning_starts=10_000, train_freq=16, overlap=True)
     presets = PRESETS
     evaluation_options = ("device",)
 
@@ -54,39 +56,26 @@ class PixelsTask(Task):
             f"  {prog} ALE/Breakout-v5 --env-options repeat_action_probability=0 --n-workers 8"
         )
 
-    def settings_tables(self, algorithm: type[Algorithm[Any]]) -> dict[str, Any]:
-        tables = super().settings_tables(algorithm)
-        if algorithm.learns_from == "transitions":
-            tables |= {"replay": ReplayConfig(), "collect": ActorConfig()}
-        return tables
-
     def default_presets(self, settings: Any) -> Sequence[str]:
         return PRESETS.presets_for(settings.env.id) or ()
 
-    def preset_tables(self, config_type: type[Any]) -> Collection[str]:
-        tables = super().preset_tables(config_type)
-        # Presets have settings of actors that fill a replay, none of collectors of rollouts.
-        return tables if "replay" in tables else set(tables) - {"collect"}
-
     def env_spec(self, settings: Any) -> EnvSpec:
-        """A replay stacks frames by itself; in rollouts they are stacked."""
-        if find(settings.run.algo).learns_from == "transitions":
-            return self._spec(settings, make_seeded_pixels)
-        return self._stacked_spec(settings)
+        """A replay, which stores single frames, stacks them along the first axis."""
+        first = find(settings.run.algo).learns_from == "transitions"
+        return self._spec(settings, channels_first=True) if first else self._spec(settings)
 
     def play_spec(self, settings: Any) -> EnvSpec:
         """Stacked frames whatever the algorithm, whole games, and their own rewards."""
-        return self._stacked_spec(settings, life_loss_ends=False, clip_reward=False, reward_scale=1.0)
+        return self._spec(settings, life_loss_ends=False, clip_reward=False, reward_scale=1.0)
 
     def play_steps(self, settings: Any) -> int:
         return GAME_FRAMES // int(settings.env.frame_skip)
 
     def episode_info(self, settings: Any) -> Sequence[str]:
-        """The key that marks lost lives, by which a resume finds where the running game was reset."""
-        return (contract.CONTINUES,) if settings.env.life_loss_ends else ()
-
-    def _stacked_spec(self, settings: Any, **changes: Any) -> EnvSpec:
-        return self._spec(settings, make_stacked_pixels, stack=settings.env.stack, **changes)
+        """Return and length of whole games, and the key that marks lost lives, by which a resume finds where the
+        running game was reset."""
+        lives = (contract.CONTINUES,) if settings.env.life_loss_ends else ()
+        return (contract.GAME_RETURN, contract.GAME_LENGTH, *lives)
 
     def make_actor(
         self,
@@ -104,8 +93,8 @@ class PixelsTask(Task):
         actor = super().make_actor(state, settings, (stacked, spaces[1]), device=device)
         return _StackFirst(actor, (height, width, stack))
 
-    def _spec(self, settings: Any, make: Callable[..., gymnasium.Env[Any, Any]], **changes: Any) -> EnvSpec:
-        """Specification of an environment that a function of `fastrl.envs.pixels` makes.
+    def _spec(self, settings: Any, **changes: Any) -> EnvSpec:
+        """Specification of an environment of stacked frames.
 
         Args:
             changes: options that the settings do not have, or other values of them.
@@ -114,6 +103,7 @@ class PixelsTask(Task):
         options = {
             "env_id": env.id,
             "env_options": parse_options(env.options),
+            "stack": env.stack,
             "size": env.size,
             "frame_skip": env.frame_skip,
             "max_of_two": env.max_of_two,
@@ -122,7 +112,7 @@ class PixelsTask(Task):
             "clip_reward": env.clip_reward,
             "reward_scale": env.reward_scale,
         }
-        spec = as_spec(make, **(options | changes))
+        spec = as_spec(make_stacked_pixels, **(options | changes))
         return dataclasses.replace(spec, id=env.id)
 
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
@@ -132,15 +122,15 @@ class PixelsTask(Task):
             raise TrainError(
                 "--demos: a replay of frames takes no demonstrations; leave them out, or train with bc"
             )
-        return ReplaySource(
+        return TransitionSource(
             self.env_spec(settings),
             self.num_envs(settings),
-            settings.replay,
             settings.collect,
-            seed=settings.run.seed,
+            settings.replay,
             stack=settings.env.stack,
-            has_episode_info=True,
+            seed=settings.run.seed,
             console=console,
+            episode_info=self.episode_info(settings),
         )
 
     def evaluate(
