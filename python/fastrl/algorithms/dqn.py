@@ -55,6 +55,7 @@ from fastrl.networks.parameters import (
 from fastrl.networks.q_network import ActionValues, QNetwork, mean_values
 from fastrl.networks.wider import widening
 from fastrl.utils.env_options import parse_options
+from fastrl.utils.heap import keep_freed_memory
 from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 
@@ -148,6 +149,7 @@ class DQN(OffPolicyAlgorithm):
         # Sums of loss, q and td_error over batches, and of grad_norm over gradient steps.
         self._sums = torch.zeros(4, device=self.device)
         self._summed = [0, 0]
+        keep_freed_memory()
 
     def actor_spec(self) -> ActorSpec:
         network = self.network

@@ -8,10 +8,10 @@ _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
 
 
 def keep_freed_memory() -> None:
-    """Stops glibc from returning each minibatch's memory to the system.
+    """Stops glibc from returning the memory of each minibatch and fragment to the system.
 
-    Fetching it again, and clearing it, would cost a quarter of an update. Larger blocks than 32 MiB, the most that
-    glibc allows here, are returned. Elsewhere this has no effect.
+    Fetching it again, and clearing it, would cost a quarter of an update, and most of a copy of frames. Larger blocks
+    than 32 MiB, the most that glibc allows here, are returned. Elsewhere this has no effect.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt
