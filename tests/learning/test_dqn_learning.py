@@ -122,7 +122,7 @@ GOOD, BAD = 0.06, 0.15
         {"target_every": 1, "target_tau": 0.05},
         {"prioritized": True},
         {"quantiles": 8},
-        {"batch_size": 16, "accumulate": 4, "learning_rate": 1e-2},
+        {"batch_size": 16, "accumulate": 4, "learning_rate": 8e-3},
         {"huber": None, "precision": "bf16"},
     ],
     ids=str,
