@@ -323,6 +323,7 @@ def test_collectors_in_processes_have_a_timeline_of_their_own(
     run = tmp_path / "run"
     options = ["fastrl/Catch-v0", "--n-workers=1", "--total-timesteps=600", "--run.row-seconds=0.2"]
     sizes = [
+        "--collector=executor",
         "--replay.capacity=2000",
         "--replay.learning-starts=200",
         "--run.eval-episodes=0",

@@ -1,5 +1,6 @@
 """Searches on a Ray cluster: a local Ray with two processors, which most tests share, and one of two nodes."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -47,11 +48,15 @@ def pool_of(study: Study, address: str, seconds: float = 0.05, size: int = 2, **
 
 
 def workers() -> list[psutil.Process]:
-    """The stub workers of this machine that belong to this session."""
+    """The stub workers that Ray's actors have started; other tests start some at the same time."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         if str(STUB) in (process.info["cmdline"] or []):
-            found.append(process)
+            # It may have ended, or its parent.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                parent = process.parent()
+                if parent is not None and "".join(parent.cmdline()).startswith("ray::"):
+                    found.append(process)
     return found
 
 

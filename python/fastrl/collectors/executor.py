@@ -239,6 +239,8 @@ class ExecutorCollector(TaskScheduler[Worker]):
         for worker in self.workers:
             worker.release()
         killed = processes.join_or_kill([worker.process for worker in self.workers], _SHUTDOWN_GRACE_S)
+        for worker in self.workers:
+            worker.join_manager()
         indices = ", ".join(str(worker.index) for worker in self.workers if worker.process in killed)
         if indices:
             _log.warning(

@@ -20,6 +20,9 @@ from fastrl.utils import processes
 # Seconds that a hanging process has to dump its traceback.
 DUMP_GRACE_S = 2.0
 
+# The most seconds that the executor's thread takes to end after its process.
+_MANAGER_SECONDS = 10.0
+
 
 class Worker(TaskWorker):
     """A process of the executor and its tasks.
@@ -135,5 +138,13 @@ class Worker(TaskWorker):
 
     def release(self) -> None:
         """Cancels the process's tasks, without waiting for it."""
+        # Python forgets the thread that manages the process when it does not wait for it.
+        self._manager: Any = self._executor._executor_manager_thread
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._report.close()
+
+    def join_manager(self) -> None:
+        """Waits for the thread of the executor, after the process has ended: at the end of the interpreter Python would
+        write to a pipe that this thread is closing."""
+        if self._manager is not None:
+            self._manager.join(_MANAGER_SECONDS)
