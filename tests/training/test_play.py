@@ -29,7 +29,7 @@ CATCH: dict[str, Any] = {
     "n_workers": 1,
     "capacity": 2000,
     "learning_starts": 64,
-    "deterministic": True,
+    "overlap": False,
     "eval_episodes": 2,
 }
 ORDER = "op_server,enterprise,op_host,defender,user"

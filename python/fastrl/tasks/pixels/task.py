@@ -26,6 +26,7 @@ from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Returns
 from fastrl.training.experience import Source
 from fastrl.training.minibatches import ReplayConfig
+from fastrl.training.predict import Predictor
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
 from fastrl.training.transitions import TransitionSource
@@ -92,6 +93,17 @@ class PixelsTask(Task):
         stacked = Box(0, 255, (stack, height, width), np.uint8)
         actor = super().make_actor(state, settings, (stacked, spaces[1]), device=device)
         return _StackFirst(actor, (height, width, stack))
+
+    def make_predictor(
+        self,
+        state: Mapping[str, Any],
+        settings: Any,
+        spaces: tuple[Space[Any], Space[Any]],
+        *,
+        seed: int = 0,
+    ) -> Predictor:
+        """A predictor for observations of `play_spec`, also where those of the training are stacked otherwise."""
+        return super().make_predictor(state, settings, self.play_spaces(settings), seed=seed)
 
     def _spec(self, settings: Any, **changes: Any) -> EnvSpec:
         """Specification of an environment of stacked frames.
