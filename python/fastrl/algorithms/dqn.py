@@ -42,7 +42,7 @@ from fastrl.algorithms.schedules import LinearSchedule
 from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.networks.compiled_actor import Actor, ActorSpec
 from fastrl.networks.encoded_q import EncodedQ, OwnQ, greedy_spec, loaded_q_actor, q_type
-from fastrl.networks.encoders import image_place
+from fastrl.networks.encoders import check_encoder, image_place
 from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
 from fastrl.networks.own_network import check_own_network
 from fastrl.networks.parameters import (
@@ -115,6 +115,7 @@ class DQN(OffPolicyAlgorithm):
         actions = problem.action_space
         if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
             raise ValueError(f"DQN needs a Discrete action space that starts at 0, got {actions}")
+        # The second seed is unused: without it a run of a given seed would draw other weights and noise.
         weights_seed, _, noise_seed = np.random.SeedSequence(problem.seed).spawn(3)
         # All draws are made on the CPU: they are few, and a run may resume on another device.
         self._noise = generator_of(noise_seed)
@@ -463,11 +464,7 @@ def make_network(
         options = parse_options(config.network_options)
         return OwnQ(config.network, options, obs_rows.state(), actions, generator=generator)
     has_images = obs_rows.dtype == np.uint8
-    if config.encoder in ("nature", "impala") and not has_images:
-        raise ValueError(
-            f"the encoder {config.encoder} is for images (uint8, 2 or 3 dimensions), the observations have none: set"
-            " encoder to auto"
-        )
+    check_encoder(config.encoder, has_images)
     network_shape: tuple[int, ...] | None = None
     if not has_images and config.encoder != "rows":
         network_shape = (obs_rows.size,)

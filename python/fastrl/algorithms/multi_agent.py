@@ -28,6 +28,7 @@ from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.schedules import Schedule
 from fastrl.networks.action_space import Actions
 from fastrl.networks.distributions import sampling_noise
+from fastrl.networks.encoders import check_encoder
 from fastrl.networks.multi_agent import CentralCritic, Critic, MultiAgentPolicy, PolicyNetwork, Scripted
 from fastrl.networks.parameters import check_layers, check_shapes, generator_of, load_weights
 from fastrl.networks.perceptron import Trace
@@ -113,11 +114,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         self.env_seeds = [int(word) >> 1 for word in env_seed.generate_state(num_envs, np.uint64)]
 
         has_images = problem.obs_rows.dtype == np.uint8
-        if config.encoder in ("nature", "impala") and not has_images:
-            raise ValueError(
-                f"the encoder {config.encoder} is for images (uint8, 2 or 3 dimensions), the observations have none:"
-                " set encoder to auto"
-            )
+        check_encoder(config.encoder, has_images)
         shape: dict[str, Any] = {
             "obs": problem.obs_rows.state() if has_images or config.encoder == "rows" else None,
             "encoder": config.encoder,

@@ -11,6 +11,7 @@ from fastrl.envs.rows import ObsRows
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import Activation, ActorCritic
 from fastrl.networks.compiled_actor import MAX_OBS_DIM
+from fastrl.networks.encoders import check_encoder
 from fastrl.networks.memory import MemoryKind
 from fastrl.networks.own_network import OwnPolicy
 from fastrl.networks.parameters import draw_uniform
@@ -136,11 +137,7 @@ def make_network(
             "network_options are for a network of your own: set network to its module:Class, too"
         )
     has_images = obs_rows.dtype == np.uint8
-    if config.encoder in ("nature", "impala") and not has_images:
-        raise ValueError(
-            f"the encoder {config.encoder} is for images (uint8, 2 or 3 dimensions), the observations have none: set"
-            " encoder to auto"
-        )
+    check_encoder(config.encoder, has_images)
     remembers = config.memory != "none"
     shared = has_images or remembers if config.shared_trunk is None else config.shared_trunk
     plain = not (has_images or shared or config.layer_norm or config.dropout or config.encoder == "rows")

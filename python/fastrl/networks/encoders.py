@@ -39,6 +39,19 @@ _ROW_FEATURES = 64
 _HIDDEN_GAIN = math.sqrt(2)
 
 
+def check_encoder(encoder: EncoderKind, has_images: bool) -> None:
+    """Refuses an encoder of images for observations that have none.
+
+    Raises:
+        ValueError
+    """
+    if encoder in ("nature", "impala") and not has_images:
+        raise ValueError(
+            f"the encoder {encoder} is for images (uint8, 2 or 3 dimensions), the observations have none: set"
+            " encoder to auto"
+        )
+
+
 class ImagePlace(NamedTuple):
     """An image in a row.
 

@@ -107,7 +107,7 @@ class HindsightSampler(UniformSampler):
             batch.terminated[:count] = ended
             continues = ~batch.terminated[:count]
             if batch.next_masks is not None:
-                # What is allowed after the true end of an episode is not known: nothing follows.
+                # Masks after the true end of an episode are unknown: it stays the end.
                 continues &= batch.next_masks[:count].any(1)
             batch.discounts[:count] = continues.float() * float(np.float32(self._gamma))
 

@@ -82,7 +82,7 @@ class Replay(Storage):
 
     path: Path | None
     _arrays: dict[str, NDArray[Any]]
-    # What a description has beside dtype and shape of the rows.
+    # Entries of the description in replay.json other than dtype and shape of the rows.
     _options: dict[str, Any]
 
     def __new__(

@@ -266,7 +266,7 @@ class VectorEpisodes:
         return None, self.rewards[0], self.ended[0], False, {}
 
     def render(self) -> Any:
-        """What the first environment draws. Where its next episode has started already, what it has drawn last.
+        """Draws the first environment; returns its last picture where it has started its next episode already.
 
         Raises:
             TrainError: it draws nothing.

@@ -323,6 +323,6 @@ def records_of(
     if fragment.final_masks is not None:
         # After a termination no action follows.
         cut = fragment.truncations & ~fragment.terminations
-        masks = (fragment.final_masks & cut[..., None]).swapaxes(0, 1)
-        records["mask"][ends] = masks.reshape(len(places), -1)[ended]
+        masks = fragment.final_masks & cut[..., None]
+        records["mask"][ends] = masks.swapaxes(0, 1)[last]
     return records
