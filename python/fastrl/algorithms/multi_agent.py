@@ -8,7 +8,6 @@ faster for them and leaves 120 MB of PyTorch unloaded. The losses, the rollout a
 """
 
 import dataclasses
-import functools
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -27,14 +26,15 @@ from fastrl.algorithms.protocol import MultiAgentAlgorithm, Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.schedules import Schedule
 from fastrl.networks.action_space import Actions
-from fastrl.networks.distributions import sampling_noise
 from fastrl.networks.encoders import check_encoder
-from fastrl.networks.multi_agent import CentralCritic, Critic, MultiAgentPolicy, PolicyNetwork, Scripted
+from fastrl.networks.multi_agent import CentralCritic, Critic, MultiAgentPolicy, PolicyNetwork
 from fastrl.networks.parameters import check_layers, check_shapes, generator_of, load_weights
 from fastrl.networks.perceptron import Trace
+from fastrl.networks.team_actor import Scripted, TeamActor
 from fastrl.networks.wider import widening
-from fastrl.rollout.multi_agent import MultiAgentRollout
-from fastrl.rollout.rollout import explained_variance
+from fastrl.rollout.fragment import Fragment
+from fastrl.rollout.layout import lay_out
+from fastrl.rollout.rollout import Rollout, explained_variance
 from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 
@@ -55,15 +55,15 @@ class MultiAgentLearner(MultiAgentAlgorithm):
     ::
 
         learner = MAPPO(MAPPOConfig(), Problem(obs_space, action_space, num_envs, total_timesteps, num_agents))
-        collector = MultiAgentCollector(env, learner.act_into, learner.env_seeds)
         watch = Stopwatch()
         while learner.updates < learner.total_updates:
-            collector.collect(learner.rollout, watch)
-            learner.update(learner.rollout, watch)
+            learner.write_weights(buffer)
+            collector.publish(buffer)
+            learner.update(collector.collect(), watch)
 
-    Everything random comes from the seed: the initial weights, the actions, the order of samples, dropout and the
-    seeds of the environments. On a CPU, for a given number of torch threads, the same seed gives the same parameters
-    to the bit, also across `state_dict` and `load_state_dict`.
+    Everything random comes from the seed: the initial weights, the order of samples and dropout. On a CPU, for a
+    given number of torch threads, the same seed gives the same parameters to the bit, also across `state_dict` and
+    `load_state_dict`.
 
     Policies and critics are networks of their own, each with its own Adam and its own clipping. An update of
     policies and one of critics do not need each other, and run on two threads.
@@ -105,13 +105,12 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         self._obs_rows = problem.obs_rows
         self.steps = self.updates = 0
         self.device = torch.device(problem.device)
-        seeds = np.random.SeedSequence(problem.seed).spawn(6)
-        weights, env_seed = generator_of(seeds[0]), seeds[5]
+        seeds = np.random.SeedSequence(problem.seed).spawn(5)
+        weights = generator_of(seeds[0])
         # All draws are made on the CPU: they are few, and a run may resume on another device. Policies and critics
         # learn at the same time and so have generators of their own.
-        names = ("sampling", "acting", "policies", "critics")
-        self._generators = {name: generator_of(each) for name, each in zip(names, seeds[1:5], strict=True)}
-        self.env_seeds = [int(word) >> 1 for word in env_seed.generate_state(num_envs, np.uint64)]
+        names = ("acting", "policies", "critics")
+        self._generators = {name: generator_of(each) for name, each in zip(names, seeds[2:], strict=True)}
 
         has_images = problem.obs_rows.dtype == np.uint8
         check_encoder(config.encoder, has_images)
@@ -183,10 +182,16 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         rows = num_envs * num_agents
         self._return_scale = ReturnScale(rows, config.gamma) if config.normalize_rewards else None
         self._reward_scale = 1.0
-        self.rollout = MultiAgentRollout(
-            config.num_steps, rows, obs_dim, problem.action_space, problem.obs_rows.dtype
+        self.rollout = Rollout(
+            config.num_steps,
+            rows,
+            obs_dim,
+            actions.size,
+            continuous=actions.is_box,
+            action_width=actions.shape[0] if actions.kind == "multi_discrete" else 0,
+            obs_dtype=problem.obs_rows.dtype,
+            many_agents=True,
         )
-        self._noise = torch.empty(0)
         self._metrics: dict[str, float] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="critics")
 
@@ -195,23 +200,21 @@ class MultiAgentLearner(MultiAgentAlgorithm):
     def central_critic(self) -> bool:
         """True: one critic sees what all agents of an environment observe; false: each sees what its agent does."""
 
-    def actor_spec(self) -> Callable[[], MultiAgentPolicy]:
-        return functools.partial(MultiAgentPolicy.from_state, self.policy.state())
+    def actor_spec(self) -> Callable[[], TeamActor]:
+        return self.policy.actor_spec(self.actors)
 
     @property
     def weights_nbytes(self) -> int:
-        return self.policy.weights_nbytes
+        return 4 * sum(optimizer.network.actor_size for optimizer in self.actors.values())
 
     def write_weights(self, out: Any) -> None:
-        self.policy.write_weights(out)
+        values, end = np.frombuffer(out, np.float32), 0
+        for name in sorted(self.actors):
+            actor = self.actors[name].network
+            start, end = end, end + actor.actor_size
+            actor.actor_weights(values[start:end])
 
-    def act_into(self, rollout: MultiAgentRollout, t: int) -> NDArray[Any]:
-        if t == 0:
-            shape = (rollout.num_steps, rollout.num_rows)
-            self._noise = sampling_noise(self.policy.actions, shape, self._generators["sampling"])
-        return self.policy.act_into(rollout, t, self._noise[t])
-
-    def update(self, experience: MultiAgentRollout, watch: Stopwatch) -> None:
+    def update(self, experience: Sequence[Fragment], watch: Stopwatch) -> None:
         self.load_rollout(experience, watch)
         self._learn(watch)
 
@@ -228,17 +231,19 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         """
         return self._metrics
 
-    def load_rollout(self, rollout: MultiAgentRollout, watch: Stopwatch) -> None:
-        """Makes a rollout what is learned from next, and values its observations.
+    def load_rollout(self, fragments: Sequence[Fragment], watch: Stopwatch) -> None:
+        """Makes fragments what is learned from next, and values their observations.
 
         Raises:
-            ValueError: it is of another size than this learner's.
+            ValueError: they are of other sizes than this learner's.
             FloatingPointError: observations or parameters are not finite.
         """
-        if rollout.obs.shape[1:] != self.rollout.obs.shape[1:]:
+        with watch("buffer"):
+            rollout = lay_out(fragments, self.rollout)
+        if rollout.num_rows != self.rollout.num_rows:
             raise ValueError(
-                f"expected a rollout of rows {list(self.rollout.obs.shape[1:])},"
-                f" got {list(rollout.obs.shape[1:])}"
+                f"expected fragments of {self.num_envs} environments of {self.num_agents} agents, all of the same"
+                f" number of steps; got {rollout.num_rows} rows"
             )
         self.rollout = rollout
         with watch("inference"):

@@ -11,7 +11,7 @@ from torch import Tensor
 from fastrl.algorithms.flat_adam import FlatAdam, parts
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
 from fastrl.networks.multi_agent import CentralCritic, Critic
-from fastrl.rollout.multi_agent import MultiAgentRollout
+from fastrl.rollout.rollout import Rollout
 from fastrl.utils.ranks import ALONE, Ranks, Shard
 
 Rows = Mapping[str, NDArray[np.int64]]
@@ -44,7 +44,7 @@ class OwnCritics:
         self._members = members
         self._generator = generator
 
-    def evaluate(self, rollout: MultiAgentRollout) -> None:
+    def evaluate(self, rollout: Rollout) -> None:
         """Fills ``values``, and ``final_values`` where agents were cut off."""
         cut_off = rollout.cut_off()
         for name, optimizer in self.optimizers.items():
@@ -67,7 +67,7 @@ class OwnCritics:
             return torch.cat(values).numpy()
 
     @torch.no_grad()
-    def update(self, rollout: MultiAgentRollout, rows: Rows, learning_rate: float) -> list[Tensor]:
+    def update(self, rollout: Rollout, rows: Rows, learning_rate: float) -> list[Tensor]:
         """Learns from the rows int64 [B] (of [T * N]) of each policy; loss and gradient norm [2] of each step."""
         config = self.config
         all_obs, all_returns = rollout.flat("obs"), rollout.flat("returns")
@@ -97,7 +97,7 @@ class OwnCritics:
                     sums.append(torch.stack([loss, norm]))
         return sums
 
-    def observe(self, rollout: MultiAgentRollout, rows: Rows) -> None:
+    def observe(self, rollout: Rollout, rows: Rows) -> None:
         """Takes the rollout's observations into the running statistics, if there are any."""
         for name, optimizer in self.optimizers.items():
             if len(rows[name]):
@@ -135,7 +135,7 @@ class CentralCritics:
         self._learns = learns
         self._generator = generator
 
-    def evaluate(self, rollout: MultiAgentRollout) -> None:
+    def evaluate(self, rollout: Rollout) -> None:
         """Fills ``values``, and ``final_values`` of environments in which agents were cut off.
 
         An environment is valued there with the agents that would have continued.
@@ -166,7 +166,7 @@ class CentralCritics:
             return torch.cat(values).numpy()
 
     @torch.no_grad()
-    def update(self, rollout: MultiAgentRollout, rows: Rows, learning_rate: float) -> list[Tensor]:
+    def update(self, rollout: Rollout, rows: Rows, learning_rate: float) -> list[Tensor]:
         """Learns from all environments in which a learning agent acted; loss and gradient norm [2] of each step."""
         config, optimizer = self.config, self.optimizers["central"]
         shape = (-1, len(self._learns))
@@ -209,7 +209,7 @@ class CentralCritics:
                 sums.append(torch.stack([loss, norm]))
         return sums
 
-    def observe(self, rollout: MultiAgentRollout, rows: Rows) -> None:
+    def observe(self, rollout: Rollout, rows: Rows) -> None:
         """Takes what all living agents observed into the running statistics, if there are any."""
         alive = rollout.flat("alive").nonzero().squeeze(1)
         self.optimizers["central"].network.observe(rollout.flat("obs")[alive].to(self.device))

@@ -2,20 +2,20 @@
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import gymnasium
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl.envs.rows import ObsKind, ObsRows
 from fastrl.networks.action_space import ActionKind
 from fastrl.networks.compiled_actor import Actor, ActorSpec
 from fastrl.networks.multi_agent import MultiAgentPolicy
-from fastrl.rollout.multi_agent import MultiAgentRollout
+from fastrl.networks.team_actor import TeamActor
+from fastrl.rollout.fragment import Fragment
 from fastrl.utils.ranks import ALONE, Ranks
 from fastrl.utils.timer import Stopwatch
 
@@ -81,8 +81,8 @@ class Algorithm(ABC, Generic[E]):
         summary: one line for help texts.
         config_type: its settings, made with `fastrl.utils.config.section`.
         learns_from: what `update` takes. "rollouts": a list of `fastrl.rollout.fragment.Fragment`, an update's worth.
-            "transitions": a minibatch drawn from a replay, see `OffPolicyAlgorithm`. "multi_agent_rollouts": a
-            `MultiAgentRollout`, see `MultiAgentAlgorithm`. "dataset": a minibatch of recorded steps, see
+            "transitions": a minibatch drawn from a replay, see `OffPolicyAlgorithm`. "multi_agent_rollouts":
+            the same of many agents, see `MultiAgentAlgorithm`. "dataset": a minibatch of recorded steps, see
             `DatasetAlgorithm`.
         obs_kinds: observations that it takes, as of `fastrl.envs.rows.ObsRows`; all unless it says otherwise.
         action_kinds: actions that it takes, as of `fastrl.networks.action_space.Actions`; all unless it says otherwise.
@@ -334,28 +334,18 @@ def no_exploration(steps: int) -> float:
     return 0.0
 
 
-class MultiAgentAlgorithm(Algorithm[MultiAgentRollout]):
-    """Learns policies of many agents from rollouts.
+class MultiAgentAlgorithm(Algorithm[Sequence[Fragment]]):
+    """Learns policies of many agents from fragments of environments of many agents.
 
     Attributes:
         policy: of all agents, as it is now.
-        rollout: storage of an update's size, for a collector to fill.
-        env_seeds: one for each environment, for the reset before the first step.
     """
 
     learns_from = "multi_agent_rollouts"
     policy: MultiAgentPolicy
-    rollout: MultiAgentRollout
-    env_seeds: list[int]
 
     @abstractmethod
-    def actor_spec(self) -> Callable[[], MultiAgentPolicy]:
-        """Makes a policy of the same shape for another process; it pickles."""
-
-    @abstractmethod
-    def act_into(self, rollout: MultiAgentRollout, t: int) -> NDArray[Any]:
-        """Chooses the actions of step ``t`` from ``rollout.obs[t]`` and ``alive[t]``, writes them and their
-        log-probabilities, and returns the environment's. Steps follow each other from 0 on."""
+    def actor_spec(self) -> Callable[[], TeamActor]: ...
 
 
 class DatasetBatch(NamedTuple):

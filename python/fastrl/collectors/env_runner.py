@@ -79,6 +79,7 @@ def allocate_steps(plan: Plan, num_steps: int, rows: int) -> Arrays:
         final_masks=plan.final_masks,
         state_size=plan.state_size,
         values=plan.has_values,
+        agents=plan.agents,
     )
 
 
@@ -128,8 +129,8 @@ def check_finite(
     if all_finite(arrays, num_steps):
         return
     t, row, what = first_not_finite(arrays, num_steps)
-    ended = arrays["terminations"][: max(t, 0), row] | arrays["truncations"][: max(t, 0), row]
-    ends = np.flatnonzero(ended)
+    ended = arrays["ends"] if "ends" in arrays else arrays["terminations"] | arrays["truncations"]
+    ends = np.flatnonzero(ended[: max(t, 0), row])
     number, step = numbers[row] + len(ends), t - int(ends[-1]) if len(ends) else steps[row] + t + 1
     seed = env_seed(plan.seed, env_indices[row], number)
     raise CollectError(

@@ -23,6 +23,7 @@ from fastrl.collectors.env_runner import PARTS, Arrays, EnvRunner, FragmentMeta,
 from fastrl.collectors.failures import last_line
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.running import RunningEpisode
+from fastrl.collectors.team_runner import TeamRunner, runner_of
 from fastrl.collectors.weights import Weights
 from fastrl.envs.spec import ElsewhereError, unpickle
 from fastrl.utils import processes
@@ -135,7 +136,7 @@ class _Process:
         report: Connection,
         rebuild: bool,
     ) -> None:
-        self._new_runner = lambda: EnvRunner(plan, env_indices, np.frombuffer(stop, np.uint8).data)
+        self._new_runner = lambda: runner_of(plan, env_indices, np.frombuffer(stop, np.uint8).data)
         self._report = report
         self.runner = self._make_runner()
         self._slots = slots
@@ -145,7 +146,7 @@ class _Process:
         self._rebuild = rebuild
         self._replied_at = perf_counter()
 
-    def _make_runner(self) -> EnvRunner:
+    def _make_runner(self) -> EnvRunner | TeamRunner:
         runner = self._new_runner()
         runner.closing = lambda: processes.close_deadline(self._report.fileno())
         return runner

@@ -5,7 +5,8 @@
 1. ``vector``, if the environment is a vector environment of the user's own;
 2. ``ray``, if an address of a cluster is given;
 3. ``sequential``, if no other process can build the environment, such as a function of a notebook;
-4. ``native``, if the environment is one of fastrl's compiled ones;
+4. ``native``, if the environment is one of fastrl's compiled ones; of others of many agents ``executor``, if there is
+   to be more than one worker, else ``sequential``;
 5. ``sequential``, if there is one worker, or an update's worth of steps takes less than `WORTH_SECONDS`, as
    processes then cost as much time as they save; and if no other process finds the environment, such as one that is
    registered in a notebook;
@@ -26,8 +27,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastrl.collectors.probe import TOGETHER, Probe, UnbuildableError, probe
-from fastrl.collectors.protocol import Collector, Plan
+from fastrl.collectors.protocol import CollectError, Collector, Plan
 from fastrl.collectors.resources import WorkerCount, check_count, check_start_method, cores
+from fastrl.collectors.team_spec import TeamSpec
 from fastrl.collectors.vector_backends import compiled_spec, native_spec
 from fastrl.envs.spec import EnvSpec
 
@@ -65,6 +67,8 @@ def choose(
         return Choice("ray", f"an address of Ray was given, {ray_address}")
     if plan.env.is_local:
         return Choice("sequential", f"{plan.env.id} can be built by this process alone")
+    if isinstance(plan.env, TeamSpec):
+        return _choose_for_team(plan.env, n_workers)
     # Compiled environments write float32, not images.
     if is_native(plan.env) and plan.obs_rows.dtype == np.float32:
         return Choice("native", f"{plan.env.id} is compiled, threads step it without any processes")
@@ -90,8 +94,21 @@ def choose(
     )
 
 
+def _choose_for_team(spec: TeamSpec, n_workers: WorkerCount) -> Choice:
+    if spec.is_compiled:
+        return Choice("native", f"{spec.id} is compiled, threads step it without any processes")
+    if n_workers in ("auto", 1):
+        return Choice(
+            "sequential", "this process steps environments of many agents, unless n_workers says otherwise"
+        )
+    return Choice("executor", f"each of {n_workers} workers runs at its own pace")
+
+
 def is_native(env: EnvSpec) -> bool:
-    """True if an environment is registered both as a single one and as a compiled vector environment."""
+    """True if an environment is compiled: registered both as a single one and as a compiled vector environment, or of
+    many agents."""
+    if isinstance(env, TeamSpec):
+        return env.is_compiled
     known = native_spec(env.id)
     return known is not None and known.entry_point is not None
 
@@ -174,7 +191,13 @@ def check_suits(name: str, plan: Plan) -> None:
             "a vector environment starts its episodes itself, so that whole episodes cannot be assigned to it: collect"
             " steps"
         )
-    if name == "native":
+    if name == "native" and isinstance(plan.env, TeamSpec):
+        if not plan.env.is_compiled:
+            raise CollectError(
+                f"collecting natively takes an environment that is compiled, such as fastrl/coop-merge-v0, and"
+                f" {plan.env.id} is none: choose 'sequential' or 'executor'"
+            )
+    elif name == "native":
         compiled_spec(plan)
     elif name in ("sync", "executor", "ray") and plan.env.is_local:
         raise ValueError(
@@ -185,7 +208,7 @@ def check_suits(name: str, plan: Plan) -> None:
 
 # Import paths of the collectors, each imported when it is first made.
 _MAKERS = {
-    "sequential": "fastrl.collectors.sequential:SequentialCollector",
+    "sequential": "fastrl.collectors.sequential:sequential_collector",
     "sync": "fastrl.collectors.synchronous:sync_collector",
     "executor": "fastrl.collectors.executor:ExecutorCollector",
     "native": "fastrl.collectors.synchronous:native_collector",

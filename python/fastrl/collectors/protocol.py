@@ -42,6 +42,8 @@ class Plan:
         obs_space, action_space: of one environment, as the learner expects them; of any kind that has rows (see
             `fastrl.envs.rows`). Environments are made to give rows, and ``action_space`` becomes the flat one.
         num_envs: R, environments in all workers together.
+        num_agents: A, agents of each environment, whose ``env`` is a `fastrl.collectors.team_spec.TeamSpec`; None: the
+            environment is a single agent's. Spaces are then those of an agent.
         first_env: index of the first of them; other ranks have those before it.
         num_steps: T. With unit "steps", the steps of a fragment; with "episodes", the longest episode: longer ones are
             truncated.
@@ -79,6 +81,7 @@ class Plan:
     episode_info: tuple[str, ...] = ()
     actor_device: str = "cpu"
     first_env: int = 0
+    num_agents: int | None = None
     obs_rows: ObsRows = field(init=False, repr=False, compare=False)
     actions: Actions = field(init=False, repr=False, compare=False)
     reward_dtype: ClassVar[type[np.floating]] = np.float32
@@ -113,6 +116,8 @@ class Plan:
             raise ValueError(
                 f"action_masks are for discrete actions, the environment's are {self.action_space}"
             )
+        if self.action_masks and self.agents:
+            raise ValueError("action_masks are for environments of a single agent: set action_masks to false")
 
     def make_local_actor(self) -> Actor:
         """Makes an actor for the learner's own process, on `actor_device`."""
@@ -122,6 +127,11 @@ class Plan:
     def env_indices(self) -> range:
         """Of the environments."""
         return range(self.first_env, self.first_env + self.num_envs)
+
+    @property
+    def agents(self) -> tuple[int, ...]:
+        """The axis of agents in arrays by environment: (A,), or () of a single agent's environment."""
+        return () if self.num_agents is None else (self.num_agents,)
 
     @property
     def num_masked(self) -> int:

@@ -1,4 +1,4 @@
-"""The Ray actor of a worker: an `EnvRunner`, its tasks and its replies."""
+"""The Ray actor of a worker: a runner of environments, its tasks and its replies."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.collectors.env_runner import PARTS, Arrays, EnvRunner, FragmentMeta, arrays_for
+from fastrl.collectors.env_runner import PARTS, Arrays, FragmentMeta, arrays_for
 from fastrl.collectors.failures import last_line
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.resources import memory_of
 from fastrl.collectors.running import RunningEpisode
+from fastrl.collectors.team_runner import runner_of
 from fastrl.rollout.fragment import first_steps
 
 # Seconds between looks at the memory of a worker.
@@ -53,7 +54,7 @@ class RunnerActor:
     """The actor of a worker. Ray calls `begin`, `build` and `run` in turn, the other methods concurrently."""
 
     def __init__(self, plan: Plan, env_indices: Sequence[int]) -> None:
-        self._runner = EnvRunner(plan, env_indices)
+        self._runner = runner_of(plan, env_indices)
         self._life = self._version = -1
         self._offered: tuple[int, NDArray[np.uint8] | None] = (-1, None)
         self._thread = 0

@@ -30,15 +30,18 @@ class RunningEpisode(NamedTuple):
 
     Attributes:
         actions: as they were drawn, in `action_dtype`; with those of earlier ``lives``.
-        obs: the last observation's row [D]; empty if the episode has not been reset yet.
+        obs: the last observation's row [D], of many agents [A, D]; empty if the episode has not been reset yet.
         state: the actor's memory after these steps, float32 [state_size]; empty without memory, or without ``obs``.
         lives: number of episodes before this one that it continues.
+        difficulty: with which it started, float64 [3], see `fastrl.collectors.team_backend.Difficulty`; empty where
+            that does not change.
     """
 
     actions: bytes = b""
     obs: bytes = b""
     state: bytes = b""
     lives: int = 0
+    difficulty: bytes = b""
 
 
 def action_dtype(plan: Plan) -> np.dtype[Any]:
@@ -48,9 +51,14 @@ def action_dtype(plan: Plan) -> np.dtype[Any]:
 
 
 def actions_of(plan: Plan, episode: RunningEpisode) -> NDArray[Any]:
-    """The actions as fragments have them, int64 [L], or int64 or float32 [L, n]."""
-    actions = np.frombuffer(episode.actions, action_dtype(plan)).reshape(-1, *plan.actions.shape)
+    """The actions as fragments have them, int64 [L], or int64 or float32 [L, n]; of many agents [L, A, ...]."""
+    actions = np.frombuffer(episode.actions, action_dtype(plan)).reshape(-1, *_step_shape(plan))
     return actions.astype(plan.actions.dtype, copy=False)
+
+
+def _step_shape(plan: Plan) -> tuple[int, ...]:
+    """The shape of the actions of a step of an environment."""
+    return *plan.agents, *plan.actions.shape
 
 
 def state_of(plan: Plan, episode: RunningEpisode) -> NDArray[np.float32]:
@@ -64,12 +72,12 @@ def check_running(plan: Plan, episode: RunningEpisode) -> None:
     Raises:
         ValueError
     """
-    step = action_dtype(plan).itemsize * math.prod(plan.actions.shape)
-    if len(episode.actions) % step or len(episode.obs) not in (
-        0,
-        plan.obs_rows.dtype.itemsize * plan.obs_dim,
-    ):
+    step = action_dtype(plan).itemsize * math.prod(_step_shape(plan))
+    obs = plan.obs_rows.dtype.itemsize * plan.obs_dim * math.prod(plan.agents)
+    if len(episode.actions) % step or len(episode.obs) not in (0, obs):
         raise ValueError("the state's running episodes have other actions or observations than the plan")
+    if len(episode.difficulty) not in (0, 24):
+        raise ValueError("the state's running episodes have another difficulty than the plan's environments")
     expected = 4 * plan.state_size if episode.obs else 0
     if len(episode.state) != expected or not np.isfinite(state_of(plan, episode)).all():
         raise ValueError("the state's running episodes have another memory than the plan's actor")
@@ -100,7 +108,7 @@ class RunningEpisodes:
         self._lives = np.zeros(rows, np.int64)
         # True once the row's episode has been reset and has an observation.
         self._started = np.zeros(rows, np.bool_)
-        self._obs = np.zeros((rows, plan.obs_dim), plan.obs_rows.dtype)
+        self._obs = np.zeros((rows, *plan.agents, plan.obs_dim), plan.obs_rows.dtype)
         self._states = np.zeros((rows, plan.state_size), np.float32)
         # Actions of all rows, [T, R, ...] each, the newest last; as far back as the longest episode needs.
         self._blocks: deque[NDArray[Any]] = deque()
@@ -113,7 +121,7 @@ class RunningEpisodes:
         Args:
             restarted: rows whose episodes were restarted at the start of this fragment without having ended.
         """
-        ended = fragment.terminations | fragment.truncations
+        ended = fragment.ended
         with self._lock:
             self._lengths[list(restarted)] = 0
             self._lives[list(restarted)] = 0
@@ -197,13 +205,13 @@ class RunningEpisodes:
             self._lives[:] = [each.lives for each in episodes]
             self._started[:] = [bool(each.obs) for each in episodes]
             block = np.zeros(
-                (self._lengths.max(initial=0), len(actions_taken), *self._plan.actions.shape),
+                (self._lengths.max(initial=0), len(actions_taken), *_step_shape(self._plan)),
                 action_dtype(self._plan),
             )
             for row, actions in enumerate(actions_taken):
                 block[len(block) - len(actions) :, row] = actions
                 if episodes[row].obs:
-                    self._obs[row] = np.frombuffer(episodes[row].obs, self._obs.dtype)
+                    self._obs[row].reshape(-1)[:] = np.frombuffer(episodes[row].obs, self._obs.dtype)
                 self._states[row] = state_of(self._plan, episodes[row])
             self._blocks, self.steps = deque([block]), len(block)
         return episodes

@@ -23,10 +23,12 @@ def packed(state: Mapping[str, Any]) -> dict[str, Any]:
             "action_bytes": _int64(len(each.actions) for each in episodes),
             "obs_bytes": _int64(len(each.obs) for each in episodes),
             "state_bytes": _int64(len(each.state) for each in episodes),
+            "difficulty_bytes": _int64(len(each.difficulty) for each in episodes),
             "lives": _int64(each.lives for each in episodes),
             "actions": b"".join(each.actions for each in episodes),
             "obs": b"".join(each.obs for each in episodes),
             "states": b"".join(each.state for each in episodes),
+            "difficulties": b"".join(each.difficulty for each in episodes),
         },
     }
 
@@ -38,13 +40,14 @@ def unpacked(saved: Mapping[str, Any]) -> dict[str, Any]:
         ValueError, KeyError: it is damaged.
     """
     kept, running = saved["running"], {}
-    left = [memoryview(kept[name]) for name in ("actions", "obs", "states")]
-    columns = (
-        _ints(kept[name]) for name in ("env_indices", "lives", "action_bytes", "obs_bytes", "state_bytes")
-    )
+    left = [memoryview(kept[name]) for name in ("actions", "obs", "states", "difficulties")]
+    lengths_of = ("action_bytes", "obs_bytes", "state_bytes", "difficulty_bytes")
+    columns = (_ints(kept[name]) for name in ("env_indices", "lives", *lengths_of))
     for env_index, lives, *lengths in zip(*columns, strict=True):
-        actions, obs, state = (bytes(each[:length]) for each, length in zip(left, lengths, strict=True))
-        running[env_index] = RunningEpisode(actions, obs, state, lives)
+        actions, obs, state, difficulty = (
+            bytes(each[:length]) for each, length in zip(left, lengths, strict=True)
+        )
+        running[env_index] = RunningEpisode(actions, obs, state, lives, difficulty)
         left = [each[length:] for each, length in zip(left, lengths, strict=True)]
     numbers = dict(zip(_ints(saved["env_indices"]), _ints(saved["numbers"]), strict=True))
     return {"version": saved["version"], "numbers": numbers, "running": running}

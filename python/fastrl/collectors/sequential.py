@@ -10,6 +10,8 @@ from fastrl.collectors.env_runner import UNPUBLISHED, EnvRunner, resumed
 from fastrl.collectors.failures import Failures, last_line
 from fastrl.collectors.protocol import CollectError, Plan, Report
 from fastrl.collectors.running import RunningEpisodes
+from fastrl.collectors.synchronous import LockstepCollector, team_collector
+from fastrl.collectors.team_spec import TeamSpec
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.seeding import NO_ENV
 
@@ -137,3 +139,10 @@ class SequentialCollector:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def sequential_collector(plan: Plan, *, max_failures: int = 3) -> SequentialCollector | LockstepCollector:
+    """The collector "sequential"; of environments of many agents, all of which step together, it takes no failures."""
+    if isinstance(plan.env, TeamSpec):
+        return team_collector("sequential", plan, workers=1)
+    return SequentialCollector(plan, max_failures=max_failures)

@@ -25,8 +25,10 @@ from fastrl.collectors.env_runner import (
 )
 from fastrl.collectors.failures import Failures
 from fastrl.collectors.protocol import CollectError, Plan, Report
-from fastrl.collectors.resources import WorkerCount, count_workers
+from fastrl.collectors.resources import WorkerCount, cores, count_workers
 from fastrl.collectors.running import RunningEpisodes
+from fastrl.collectors.team_backend import Difficulty, TeamBackend
+from fastrl.collectors.team_spec import TeamSpec
 from fastrl.collectors.vector_backends import NativeBackend, ProcessBackend
 from fastrl.collectors.vector_env_backend import VectorEnvBackend
 from fastrl.collectors.vector_runner import EndedEpisode, VectorEnvRunner
@@ -123,6 +125,13 @@ class LockstepCollector:
         if isinstance(self.runner, VectorEnvRunner):
             self.runner.refresh_observations()
 
+    def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
+        """See `TeamBackend.set_difficulty`."""
+        backend = self.runner.backend
+        if not isinstance(backend, TeamBackend):
+            raise NotImplementedError(f"the difficulty of {self.plan.env.id} is fixed")
+        backend.set_difficulty(level, difficulty)
+
     def take(self, timeout: float | None = None) -> Fragment | None:
         return next(iter(self.take_many(1, timeout)), None)
 
@@ -153,7 +162,8 @@ class LockstepCollector:
         """Collects the next steps into some arrays: one fragment, unless the backend has steps that are no steps of the
         agent."""
         version = self._load()
-        for name in ("terminations", "truncations", "final_obs", "final_masks"):
+        # Those of many agents are overwritten by each step, or have no meaning.
+        for name in () if self.plan.agents else ("terminations", "truncations", "final_obs", "final_masks"):
             if name in arrays:
                 arrays[name][...] = 0
         # By step, then environment.
@@ -225,6 +235,12 @@ class LockstepCollector:
         numbers, running = ({NO_ENV: self._next}, {}) if self._whole else self.running_episodes.state()
         if not self._replays:
             numbers, running = dict(zip(self.plan.env_indices, self._numbers, strict=True)), {}
+        backend = self.runner.backend
+        if running and isinstance(backend, TeamBackend):
+            # Episodes that are still to be replayed have not started here.
+            waiting = [each.difficulty for each in self.runner.running]
+            difficulties = dict(zip(self.plan.env_indices, waiting or backend.difficulties(), strict=True))
+            running = {i: each._replace(difficulty=difficulties[i]) for i, each in running.items()}
         return {"numbers": numbers, "running": running, "version": self.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -350,6 +366,8 @@ def sync_collector(
         worker's traceback.
     """
     count = count_workers(n_workers, useful=plan.num_envs, measure=measure)
+    if isinstance(plan.env, TeamSpec):
+        return team_collector("sync", plan, workers=count, max_pending=max_pending)
 
     def make_runner(failures: Failures) -> Runner:
         try:
@@ -391,6 +409,12 @@ def native_collector(
         CollectError: the environment is not compiled, or its spaces are not the plan's.
         ValueError, TypeError: an argument that makes no sense.
     """
+    if isinstance(plan.env, TeamSpec):
+        if asynchronous is not None or env is not None:
+            raise ValueError("environments of many agents step together: leave asynchronous and env out")
+        return team_collector(
+            "native", plan, workers=None if n_workers == "auto" else n_workers, max_pending=max_pending
+        )
     threads = min(count_workers(n_workers, useful=max(plan.num_envs, plan.episodes)), plan.num_envs)
     if asynchronous is not None and not 1 <= asynchronous <= plan.num_envs:
         raise ValueError(f"asynchronous should be from 1 to num_envs, {plan.num_envs}, got {asynchronous}")
@@ -406,6 +430,34 @@ def native_collector(
         return VectorEnvRunner(plan, NativeBackend(plan, threads, env), actor, failures)
 
     return LockstepCollector("native", plan, make_runner, max_failures=1, max_pending=max_pending)
+
+
+def team_collector(
+    name: str, plan: Plan, *, workers: int | None = None, max_pending: int | None = None
+) -> LockstepCollector:
+    """Collects from environments of many agents, in lockstep: compiled ones in threads, a user's in this process or in
+    worker processes.
+
+    Args:
+        name: of the collector.
+        workers: see `TeamSpec.make_team`; also threads of the actor.
+
+    Raises:
+        CollectError: the environment cannot be built, or its spaces are not the plan's.
+    """
+    spec = plan.env
+    assert isinstance(spec, TeamSpec), "the plan is of many agents"
+
+    def make_runner(failures: Failures) -> Runner:
+        actor: Any = plan.make_local_actor()
+        threads = cores() if workers is None else workers
+        if spec.is_compiled and threads > 1 and name != "sequential":
+            actor = actor.with_threads(threads)
+        return VectorEnvRunner(
+            plan, TeamBackend(plan, spec.make_team(plan.num_envs, workers=workers)), actor, failures
+        )
+
+    return LockstepCollector(name, plan, make_runner, max_failures=1, max_pending=max_pending)
 
 
 def vector_collector(plan: Plan, *, max_pending: int | None = None) -> LockstepCollector:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import gymnasium
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
 from fastrl.collectors.resources import memory_of
+from fastrl.collectors.running import RunningEpisode
 from fastrl.envs.process_vector import ProcessVectorEnv
 from fastrl.envs.process_worker import NO_RESET, NO_SEED
 from fastrl.envs.vector import NativeVectorEnv
@@ -32,8 +34,12 @@ class VectorBackend(ABC):
         ignored: bool [R], rows whose last step only started an episode, as in the autoreset mode "next_step"; None: no
             step does.
         num_workers: processes that step environments; 0: this one alone does.
+        alive: bool [R, A], agents that act next; None: environments are a single agent's.
+        over: bool [R], rows whose episodes the last step ended; of environments of many agents.
     """
 
+    alive: NDArray[np.bool_] | None = None
+    over: NDArray[np.bool_]
     ignored: NDArray[np.bool_] | None = None
     next_seeds: NDArray[np.int64]
     ended_info: NDArray[np.float64]
@@ -70,6 +76,14 @@ class VectorBackend(ABC):
     @abstractmethod
     def action_masks(self, out: NDArray[np.bool_]) -> None:
         """Writes the allowed actions of every row, bool [R, M]. Only for plans with masks."""
+
+    def start_replay(self, episodes: Sequence[RunningEpisode]) -> None:
+        """Called before the running episodes of a loaded state, one of each row, are replayed."""
+        return
+
+    def end_replay(self) -> None:
+        """Called when they have been replayed."""
+        return
 
     def restart(self) -> None:
         """Starts dead workers again.

@@ -25,7 +25,7 @@ from fastrl.collectors.vector_backends import NO_RESET, NativeBackend, VectorBac
 from fastrl.envs.process_pool import WorkerError
 from fastrl.networks.compiled_actor import Actor, values_of
 from fastrl.rollout.fragment import first_steps
-from fastrl.utils.seeding import NO_ENV, act_streams, env_seeds
+from fastrl.utils.seeding import NO_ENV, act_streams, agent_streams, env_seeds
 
 # An episode that has ended: step of the fragment, environment index, number, return, length, row, values of its infos.
 End = tuple[int, int, int, float, int, int, tuple[float, ...]]
@@ -42,6 +42,11 @@ class EndedEpisode(NamedTuple):
 
 # Takes episodes that have ended at the same step.
 EpisodeSink = Callable[[list[EndedEpisode]], None]
+
+
+def _of_envs(rewards: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Rewards by environment, [R], of all its agents together."""
+    return rewards if rewards.ndim == 1 else rewards.sum(1, dtype=np.float64)
 
 
 def episode_arrays(kept: Arrays, rows: NDArray[np.integer], length: int) -> list[Arrays]:
@@ -69,6 +74,7 @@ class VectorEnvRunner:
         skipped: bool [T, R], the last fragment's steps of the backend that are no steps of the agent; None: there are
             none in any fragment.
         stopped: set by another thread; the next step raises `Stopped`.
+        stop: a byte of shared memory that does the same once it is not 0.
     """
 
     def __init__(self, plan: Plan, backend: VectorBackend, actor: Actor, failures: Failures) -> None:
@@ -84,10 +90,15 @@ class VectorEnvRunner:
         self.restarts = 0
         self.skipped: NDArray[np.bool_] | None = None
         self.stopped = False
-        self._streams, self._steps = np.zeros(num_rows, np.uint64), np.zeros(num_rows, np.int64)
+        self.stop = memoryview(b"\0")
+        # Of many agents each has a stream of its own.
+        self._streams = np.zeros((num_rows, *plan.agents), np.uint64)
+        self._steps = np.zeros(num_rows, np.int64)
         self._states = plan.zero_states(num_rows)
         self._returns = np.zeros(num_rows)
-        self._last = np.zeros((num_rows, plan.obs_dim), plan.obs_rows.dtype)
+        # Agents that have taken part in the running episode, bool [R, A].
+        self._took_part = np.zeros((num_rows, *plan.agents), np.bool_)
+        self._last = np.zeros((num_rows, *plan.agents, plan.obs_dim), plan.obs_rows.dtype)
         self._started = False
         # With unit "episodes" there may be fewer episodes left than rows.
         self._active = np.full(num_rows, not whole)
@@ -102,7 +113,6 @@ class VectorEnvRunner:
         observations are zero. Returns the episodes that ended."""
         ends: list[End] = []
         obs, rewards = out["obs"], out["rewards"]
-        terminations, truncations = out["terminations"], out["truncations"]
         self.restarted = []
         if not self._started:
             running, self.running = self.running, ()
@@ -115,6 +125,8 @@ class VectorEnvRunner:
         ignored = self.backend.ignored
         self.skipped = None if ignored is None else np.zeros(rewards.shape, np.bool_)
         obs[0] = self._last
+        if self.backend.alive is not None:
+            out["alive"][0] = self.backend.alive
         if self._states is not None:
             out["states"][...] = self._states
         for t in range(self.plan.num_steps):
@@ -128,17 +140,16 @@ class VectorEnvRunner:
                 self._steps += ~ignored
                 if self._states is not None:
                     self._states[ignored] = 0
-            self._returns += rewards[t]
-            ended = terminations[t] | truncations[t]
+            self._returns += _of_envs(rewards[t])
+            ended = self._ended(out, t)
             if ended.any():
                 for row in np.flatnonzero(ended).tolist():
                     env_index, number = int(self.env_indices[row]), int(self.numbers[row])
                     info = tuple(self.backend.ended_info[row].tolist())
-                    ends.append(
-                        (t, env_index, number, float(self._returns[row]), int(self._steps[row]), row, info)
-                    )
+                    ends.append((t, env_index, number, self._return(row), int(self._steps[row]), row, info))
                 self.numbers[ended] += 1
                 self._prepare_episodes(ended)
+            self._see_agents()
             self.seconds["buffer"] += perf_counter() - start
         self._last[...] = obs[-1]
         if self._states is not None:
@@ -148,6 +159,25 @@ class VectorEnvRunner:
             check_finite(self.plan, out, self.plan.num_steps, self.env_indices.tolist(), numbers, steps)
         check_masks(self.plan, out, self.plan.num_steps)
         return ends
+
+    def _ended(self, arrays: Arrays, t: int) -> NDArray[np.bool_]:
+        """The rows whose episodes step t ended, bool [R]."""
+        if "ends" not in arrays:
+            ended: NDArray[np.bool_] = arrays["terminations"][t] | arrays["truncations"][t]
+            return ended
+        arrays["ends"][t] = self.backend.over
+        arrays["alive"][t + 1] = self.backend.alive
+        return self.backend.over.copy()
+
+    def _see_agents(self) -> None:
+        """Notes which agents take part in the running episodes."""
+        if self.backend.alive is not None:
+            self._took_part |= self.backend.alive
+
+    def _return(self, row: int) -> float:
+        """The return of a row's episode so far; of many agents the mean over those that took part."""
+        total = float(self._returns[row])
+        return total / int(self._took_part[row].sum()) if self.plan.agents else total
 
     def refresh_observations(self) -> None:
         """Reads the observations again, as the owner of the environment has changed it since its last step."""
@@ -159,6 +189,7 @@ class VectorEnvRunner:
 
         All rows reach their last action at the same step: compiled environments step all rows together.
         """
+        self.backend.start_replay(episodes)
         drawn = [actions_of(self.plan, each) for each in episodes]
         lengths = np.array([len(actions) for actions in drawn])
         first = lengths.max() - lengths
@@ -169,7 +200,7 @@ class VectorEnvRunner:
         self.numbers -= lives
         failed, dead = np.zeros((2, len(episodes)), np.bool_)
         for t in range(lengths.max() + 1):
-            if self.stopped:
+            if self.stopped or self.stop[0]:
                 raise Stopped
             if (first == t).any():
                 self._start_episodes((first == t) & ~failed, self._last)
@@ -180,16 +211,17 @@ class VectorEnvRunner:
                 actions[row] = drawn[row][t - first[row]]
             start = perf_counter()
             try:
-                given = self._actions.to_env(actions)
+                given = self._to_env(actions)
                 self.backend.step(given, self._last, rewards, terminations, truncations, final_obs, going)
             except WorkerError as error:
                 dead |= self._handle_deaths(error)
             self.seconds["environment"] += perf_counter() - start
-            ended = going & (terminations | truncations)
+            ended = going & self._ended(step, 0)
             again = ended & (lives > 0)
             failed |= dead | ended & ~again
             self._steps[going] += 1
-            self._returns[going] += rewards[going]
+            self._returns[going] += _of_envs(rewards[going])
+            self._see_agents()
             if again.any():
                 lives -= again
                 self.numbers += again
@@ -199,6 +231,7 @@ class VectorEnvRunner:
         failed |= [not reached(each, obs) for each, obs in zip(episodes, self._last, strict=True)]
         self.restarted = np.flatnonzero(failed).tolist()
         self.diverged = int(np.count_nonzero(failed & ~dead))
+        self.backend.end_replay()
         if self.restarted:
             self._start_episodes(failed, self._last)
         if self._states is not None:
@@ -208,6 +241,10 @@ class VectorEnvRunner:
     def _choose_actions(self, out: Arrays, t: int, rows: NDArray[np.bool_] | None = None) -> None:
         """Chooses the actions of step t; of some rows alone, where a mask is given."""
         start = perf_counter()
+        if self.plan.agents:
+            self._choose_actions_of_agents(out, t)
+            self.seconds["inference"] += perf_counter() - start
+            return
         arrays = {
             name: out[name][t] if rows is None else out[name][t].copy()
             for name in ("actions", "log_probs", "masks", "values")
@@ -237,10 +274,28 @@ class VectorEnvRunner:
                 self._states[rows] = states[rows]
         self.seconds["inference"] += perf_counter() - start
 
+    def _choose_actions_of_agents(self, out: Arrays, t: int) -> None:
+        """Chooses the actions of all agents at step t."""
+        actor: Any = self.actor
+        agents = self._streams.size
+        obs, actions, log_probs, alive = (out[name][t] for name in ("obs", "actions", "log_probs", "alive"))
+        actor.act(
+            obs.reshape(agents, -1),
+            self._streams.reshape(agents),
+            self._steps.repeat(agents // len(self._steps)),
+            actions.reshape(agents, *self._actions.shape),
+            log_probs.reshape(agents),
+            alive=alive.reshape(agents),
+        )
+
+    def _to_env(self, draws: NDArray[Any]) -> NDArray[Any]:
+        """Actions of the environment, of many agents flat, [R * A, ...]."""
+        return self._actions.to_env(draws.reshape(-1, *self._actions.shape) if self.plan.agents else draws)
+
     def _step_envs(self, out: Arrays, t: int) -> None:
         """Steps every row that plays. Where a worker dies, the episodes of its rows end as truncated, are restarted,
         and take this step."""
-        if self.stopped:
+        if self.stopped or self.stop[0]:
             raise Stopped
         mask = None if self._active.all() else self._active
         while True:
@@ -256,7 +311,7 @@ class VectorEnvRunner:
 
     def _step_backend(self, out: Arrays, t: int, mask: NDArray[np.bool_] | None) -> None:
         start = perf_counter()
-        actions = self._actions.to_env(out["actions"][t])
+        actions = self._to_env(out["actions"][t])
         try:
             self.backend.step(
                 actions,
@@ -304,8 +359,13 @@ class VectorEnvRunner:
     def _prepare_episodes(self, mask: NDArray[np.bool_]) -> None:
         """Sets the random streams of episodes that have started, and the seeds of the next ones."""
         seed, env_indices, numbers = self.plan.seed, self.env_indices[mask], self.numbers[mask]
-        self._streams[mask] = act_streams(seed, env_indices, numbers)
+        streams = act_streams(seed, env_indices, numbers)
+        self._streams[mask] = (
+            streams if self.plan.num_agents is None else agent_streams(streams, self.plan.num_agents)
+        )
         self._steps[mask], self._returns[mask] = 0, 0.0
+        if self.backend.alive is not None:
+            self._took_part[mask] = self.backend.alive[mask]
         if self._states is not None:
             self._states[mask] = 0
         following = self._reserved[mask] if self.plan.unit == "episodes" else numbers + 1
@@ -356,19 +416,21 @@ class VectorEnvRunner:
         self._start_episodes(self._start_reserved(waiting), step["obs"][0])
         while playing.any():
             rows = np.flatnonzero(playing)
+            if self.backend.alive is not None:
+                step["alive"][0] = self.backend.alive
             self._choose_actions(step, 0)
             self._step_envs(step, 0)
             start = perf_counter()
             at = self._steps[rows]
+            ended = playing & self._ended(step, 0)
             # All rows at the same step take a plain copy, which is several times as fast.
             same = len(rows) == len(playing) and at.min() == at.max()
             place, source = (int(at[0]), slice(None)) if same else ((at, rows), rows)
             for name in kept:
                 kept[name][place] = step[name][0, source]
             self._steps[rows] += 1
-            self._returns[rows] += step["rewards"][0, rows]
+            self._returns[rows] += _of_envs(step["rewards"][0, rows])
             step["obs"][0, source] = step["obs"][1, source]
-            ended = playing & (step["terminations"][0] | step["truncations"][0])
             if ended.any():
                 on_end(self._take_ended(kept, step, np.flatnonzero(ended)))
             self.seconds["buffer"] += perf_counter() - start
@@ -377,11 +439,14 @@ class VectorEnvRunner:
                 self._prepare_episodes(self._start_reserved(waiting, ended))
                 if late.any():
                     self._start_episodes(late, step["obs"][0])
+            self._see_agents()
 
     def _take_ended(self, kept: Arrays, step: Arrays, rows: NDArray[np.intp]) -> list[EndedEpisode]:
         """The episodes of rows that have ended with a step."""
         lengths = self._steps[rows]
         kept["obs"][lengths, rows] = step["final_obs"][0, rows]
+        if "alive" in kept:
+            kept["alive"][lengths, rows] = False
         ended = {}
         for length in np.unique(lengths).tolist():
             own = rows[lengths == length]
@@ -391,7 +456,7 @@ class VectorEnvRunner:
                 if self.backend.num_workers:
                     check_finite(self.plan, arrays, length, [NO_ENV], [number], [0])
                 info = tuple(self.backend.ended_info[row].tolist())
-                ended[row] = EndedEpisode(arrays, number, float(self._returns[row]), info)
+                ended[row] = EndedEpisode(arrays, number, self._return(row), info)
         return [ended[row] for row in rows.tolist()]
 
     def _start_reserved(

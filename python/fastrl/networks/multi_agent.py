@@ -1,12 +1,12 @@
 """Networks of many agents: actors for discrete and continuous actions, critics of one agent and of all.
 
-Rows are agents, row = environment * A + agent, as in `fastrl.rollout.multi_agent`. (One agent has
+Rows are agents, row = environment * A + agent, as in `fastrl.rollout.rollout`. (One agent has
 `fastrl.networks.actor_critic.ActorCritic`: an actor and a critic with one vector of parameters, which compiled actors
 can act for. Here both are apart, for policies may be shared, frozen or rules, and a critic may see all agents.)
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NotRequired, Self, TypedDict, Unpack
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.action_space import Actions
+from fastrl.networks.compiled_actor import ActorSpec, MlpActor, with_weights
 from fastrl.networks.distributions import (
     Choices,
     choices_of,
@@ -26,14 +27,11 @@ from fastrl.networks.distributions import (
 )
 from fastrl.networks.encoders import Decoder, Encoder, EncoderKind
 from fastrl.networks.normalization import RunningNorm
-from fastrl.networks.parameters import SavedNetwork, check_numbers, load_weights
-from fastrl.networks.perceptron import Activation, Init, Perceptron, Trace
+from fastrl.networks.parameters import SavedNetwork, check_numbers, load_weights, write_parts
+from fastrl.networks.perceptron import Activation, Init, Linear, Perceptron, Trace
 from fastrl.networks.policy_network import check_encoded_size
-from fastrl.rollout.multi_agent import MultiAgentRollout
-
-# Chooses actions by rule: from observations [B, obs_dim] and agent indices int64 [B], actions of the environment, int64
-# [B] or [B, n], or float32 [B, n].
-Scripted = Callable[[NDArray[Any], NDArray[np.int64]], NDArray[Any]]
+from fastrl.networks.team_actor import Member, Scripted, TeamActor
+from fastrl.networks.torch_actor import TorchActor
 
 # Rows of one pass through a network; the gradients of a minibatch add up over its chunks. Large enough to be cheap a
 # row, small enough that what lies between the layers stays in caches and out of the process's memory.
@@ -236,6 +234,62 @@ class PolicyNetwork(_Network):
         log_probs, chosen = torch.log_softmax(outputs, -1).max(-1)
         return chosen, log_probs
 
+    def actor_spec(self) -> ActorSpec:
+        """Makes an actor of this policy, for rows of observations with the one-hot index of the agent behind them:
+        compiled where it can be, else PyTorch's."""
+        architecture = self._actor_architecture()
+        if architecture is None:
+            return functools.partial(AgentActor, self._architecture, self.actions.state())
+        return functools.partial(MlpActor, architecture)
+
+    def fixed_actor_spec(self) -> ActorSpec:
+        """As `actor_spec`, of an actor with the present weights."""
+        weights = np.zeros(self.actor_size, np.float32)
+        self.actor_weights(weights)
+        return functools.partial(with_weights, self.actor_spec(), weights)
+
+    def _actor_architecture(self) -> dict[str, Any] | None:
+        """Arguments of `MlpActor`; None: the network has no compiled form."""
+        if self.encoder is not None or self.body.activation not in ("relu", "tanh"):
+            return None
+        architecture = {
+            "kind": "gaussian" if self.actions.is_box else self.actions.kind,
+            "obs_dim": self.obs_dim + self.num_ids,
+            "outputs": self.actions.size,
+            "hidden": self._architecture["hidden"],
+            "activation": self.body.activation,
+            "obs_clip": None if self.obs_norm is None else self.obs_norm.clip,
+        }
+        if self.actions.kind == "multi_discrete":
+            architecture["nvec"] = self.actions.nvec.tolist()
+        return architecture
+
+    @property
+    def actor_size(self) -> int:
+        """Numbers that `actor_weights` writes."""
+        return sum(part.numel() for part in self._actor_parts())
+
+    def actor_weights(self, out: NDArray[np.float32]) -> None:
+        """Writes what an actor of `actor_spec` loads: the weights as they are now, float32 [`actor_size`]."""
+        write_parts(self._actor_parts(), out)
+
+    def _actor_parts(self) -> list[Tensor]:
+        """Tensors that an actor reads, in order."""
+        if self._actor_architecture() is None:
+            return list(self.state_dict().values())
+        parts: list[Tensor] = []
+        if self.obs_norm is not None:
+            # The index of the agent is not whitened.
+            pad = (0, self.num_ids)
+            parts = [
+                nn.functional.pad(self.obs_norm.mean, pad),
+                nn.functional.pad(self.obs_norm.scale(), pad, value=1.0),
+            ]
+        for layer in self.body:
+            assert isinstance(layer, Linear)
+            parts += [layer.weight.t(), layer.bias]
+        return parts if self.log_std is None else [*parts, self.log_std]
+
     def state(self) -> dict[str, Any]:
         """See `SavedNetwork.state`; with ``actions`` (JSON-able)."""
         return {**super().state(), "actions": self.actions.state()}
@@ -254,6 +308,33 @@ class PolicyNetwork(_Network):
             return
         inputs = architecture["obs_dim"] + architecture["num_ids"]
         check_numbers(weights, [inputs, *architecture["hidden"], actions.size])
+
+
+class AgentActor(TorchActor):
+    """Acts for a `PolicyNetwork` that has no compiled form; rows have the one-hot index of the agent, if the network
+    takes one, behind the observation.
+
+    Args:
+        architecture, actions: of the network, as its `state` has them.
+    """
+
+    network: Any
+
+    def __init__(self, architecture: Mapping[str, Any], actions: Mapping[str, Any]) -> None:
+        network = PolicyNetwork(
+            **architecture, actions=Actions.from_state(actions), generator=torch.Generator()
+        )
+        self._use(network, Actions.from_state(actions))
+
+    def _outputs(self, obs: NDArray[Any], states: NDArray[np.float32] | None) -> Tensor:
+        rows = torch.from_numpy(obs).to(self._device)
+        own, index = rows[:, : self.network.obs_dim], rows[:, self.network.obs_dim :]
+        agents = (
+            index.argmax(1)
+            if self.network.num_ids
+            else torch.zeros(len(rows), dtype=torch.int64, device=self._device)
+        )
+        return self.network(own, agents).float().cpu()
 
 
 class Critic(_Network):
@@ -382,13 +463,6 @@ class MultiAgentPolicy:
         draws, _ = self.draw(torch.from_numpy(obs), alive, noise)
         return self.actions.to_env(draws.numpy())
 
-    def act_into(self, rollout: MultiAgentRollout, t: int, noise: Tensor | None) -> NDArray[Any]:
-        """Chooses the actions of step ``t`` and writes them and their log-probabilities; returns the environment's."""
-        draws, log_probs = self.draw(rollout.tensors["obs"][t], rollout.alive[t], noise)
-        rollout.tensors["actions"][t] = draws
-        rollout.tensors["log_probs"][t] = log_probs
-        return self.actions.to_env(rollout.actions[t])
-
     def draw(self, obs: Tensor, alive: NDArray[np.bool_], noise: Tensor | None) -> tuple[Tensor, Tensor]:
         """Draws int64 [R] or [R, n], or float32 [R, n], and log-probabilities float32 [R]; zeros where no agent is
         alive."""
@@ -460,28 +534,18 @@ class MultiAgentPolicy:
                 raise ValueError(f"there is no actor named {name!r} here, only {sorted(self.policies)}")
             load_weights(own, actor["weights"])
 
-    @property
-    def weights_nbytes(self) -> int:
-        """Size of what `load` reads, bytes."""
-        return sum(weight.nbytes for weight in self._weights())
+    def actor_spec(self, learning: Collection[str]) -> Callable[[], TeamActor]:
+        """Makes the actor of these policies; it pickles, if rules do.
 
-    def write_weights(self, out: Any) -> None:
-        """Writes the weights of all actors into a contiguous buffer of `weights_nbytes` bytes."""
-        data, end = np.frombuffer(out, np.uint8), 0
-        for weight in self._weights():
-            start, end = end, end + weight.nbytes
-            data[start:end] = weight.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-
-    def load(self, weights: Any) -> None:
-        """Takes the weights that `write_weights` of a policy of the same shape has written."""
-        data, end = np.frombuffer(weights, np.uint8), 0
-        for weight in self._weights():
-            start, end = end, end + weight.nbytes
-            weight.reshape(-1).view(torch.uint8).copy_(torch.from_numpy(data[start:end].copy()))
-
-    def _weights(self) -> list[Tensor]:
-        """The weights of all actors, in a fixed order."""
-        actors = sorted(
-            (name, each) for name, each in self.policies.items() if isinstance(each, PolicyNetwork)
-        )
-        return [weight.detach() for _, actor in actors for _, weight in sorted(actor.state_dict().items())]
+        Args:
+            learning: names of those whose weights are published; the others keep their present ones.
+        """
+        members: dict[str, Member] = {}
+        for name, policy in self.policies.items():
+            if not isinstance(policy, PolicyNetwork):
+                members[name] = Member(rule=policy)
+            elif name in learning:
+                members[name] = Member(policy.actor_spec(), num_ids=policy.num_ids)
+            else:
+                members[name] = Member(policy.fixed_actor_spec(), num_ids=policy.num_ids, learns=False)
+        return functools.partial(TeamActor, self.names, members, self.actions.state())

@@ -76,10 +76,14 @@ class TorchActor(NetworkActor[TorchPolicy]):
     """
 
     def __init__(self, kind: str, architecture: Mapping[str, Any], actions: Mapping[str, Any]) -> None:
-        super().__init__(_TORCH_POLICIES[kind].without_weights(architecture))
-        self._actions = Actions.from_state(actions)
-        self._choices = choices_of(self._actions)
-        self.state_size = self.network.state_size
+        network = _TORCH_POLICIES[kind].without_weights(architecture)
+        self._use(network, Actions.from_state(actions), network.state_size)
+
+    def _use(self, network: Any, actions: Actions, state_size: int = 0) -> None:
+        """Acts by a network, whose outputs `_outputs` gives."""
+        super().__init__(network)
+        self._actions, self._choices = actions, choices_of(actions)
+        self.state_size = state_size
 
     @torch.inference_mode()
     def act(

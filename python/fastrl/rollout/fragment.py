@@ -44,6 +44,14 @@ class Fragment:
 
     A fragment of a whole episode has one environment and as many steps as the episode: ``final_obs`` is then
     ``obs[1:]``, the same memory.
+
+    Of environments of A agents, all arrays with axes [T, R] have an axis A behind them, such as ``actions`` [T, R, A]
+    and ``obs`` [T + 1, R, A, D]; values in places without a living agent have no meaning. ``final_obs`` is meaningful
+    for all agents of an environment in which one ended. ``returns`` are means over the agents that took part. Then
+    there are two arrays more:
+
+        alive: bool [T + 1, R, A], whether an agent acts on ``obs``; None: the environments are a single agent's.
+        ends: bool [T, R], whether the episode of the environment ended; None: it does with that of the agent.
     """
 
     obs: NDArray[Any]
@@ -64,6 +72,13 @@ class Fragment:
     states: NDArray[np.float32] | None = None
     next_states: NDArray[np.float32] | None = None
     episode_info: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    alive: NDArray[np.bool_] | None = None
+    ends: NDArray[np.bool_] | None = None
+
+    @property
+    def ended(self) -> NDArray[np.bool_]:
+        """Mask of the steps with which the episode of an environment ended, bool [T, R]."""
+        return self.terminations | self.truncations if self.ends is None else self.ends
 
     @property
     def num_steps(self) -> int:
@@ -76,8 +91,8 @@ class Fragment:
         return self.rewards.shape[1]
 
     def __len__(self) -> int:
-        """Number of steps, T * R."""
-        return self.rewards.size
+        """Number of steps of environments, T * R."""
+        return self.num_steps * self.num_rows
 
     @property
     def place(self) -> tuple[int, int]:
@@ -96,6 +111,9 @@ STEP_ARRAYS = ("actions", "log_probs", "rewards", "terminations", "truncations",
 # Those that have a row for each environment and none for each step.
 STATE_ARRAYS = ("states", "next_states")
 
+# Those that have an entry more than there are steps.
+OBS_ARRAYS = ("obs", "alive")
+
 
 def allocate(
     num_steps: int,
@@ -110,9 +128,10 @@ def allocate(
     final_masks: bool = False,
     state_size: int = 0,
     values: bool = False,
+    agents: tuple[int, ...] = (),
 ) -> dict[str, NDArray[Any]]:
-    """Arrays for ``obs`` and `STEP_ARRAYS` of a fragment, and for ``masks``, ``final_masks``, ``values``, ``states``
-    and ``next_states`` if there are any; zeros.
+    """Arrays for ``obs`` and `STEP_ARRAYS` of a fragment, and for ``masks``, ``final_masks``, ``values``, ``states``,
+    ``next_states``, ``alive`` and ``ends`` if there are any; zeros.
 
     Args:
         action_shape, action_dtype: of one draw, see `fastrl.networks.action_space.Actions`.
@@ -120,20 +139,24 @@ def allocate(
         final_masks: whether last observations have masks, too.
         state_size: of the actor's memory; 0: none.
         values: whether the actor gives values.
+        agents: (A,); (): environments are a single agent's.
     """
-    steps = (num_steps, num_rows)
+    steps = (num_steps, num_rows, *agents)
     optional: dict[str, NDArray[Any]] = {}
     if num_masked:
         for name in ("masks", "final_masks") if final_masks else ("masks",):
             optional[name] = np.zeros((*steps, num_masked), np.bool_)
     if values:
         optional["values"] = np.zeros(steps, np.float32)
+    if agents:
+        optional["alive"] = np.zeros((num_steps + 1, *steps[1:]), np.bool_)
+        optional["ends"] = np.zeros((num_steps, num_rows), np.bool_)
     states = {name: np.zeros((num_rows, state_size), np.float32) for name in STATE_ARRAYS if state_size}
     return (
         optional
         | states
         | {
-            "obs": np.zeros((num_steps + 1, num_rows, obs_dim), obs_dtype),
+            "obs": np.zeros((num_steps + 1, *steps[1:], obs_dim), obs_dtype),
             "actions": np.zeros((*steps, *action_shape), action_dtype),
             "log_probs": np.zeros(steps, np.float32),
             "rewards": np.zeros(steps, reward_dtype),
@@ -147,7 +170,7 @@ def allocate(
 def first_steps(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> dict[str, NDArray[Any]]:
     """Views of the first steps of a fragment's arrays."""
     return {
-        name: array if name in STATE_ARRAYS else array[: num_steps + (name == "obs")]
+        name: array if name in STATE_ARRAYS else array[: num_steps + (name in OBS_ARRAYS)]
         for name, array in arrays.items()
     }
 
@@ -156,13 +179,20 @@ def copied_steps(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> dict[str
     """Copies of the first steps of a fragment's arrays. Of last observations, which may be large, only those of ended
     episodes are copied; the others are zeros, whose memory is not touched."""
     found = first_steps(arrays, num_steps)
-    ended = found["terminations"] | found["truncations"]
+    ended = last_places(found)
     for name, array in found.items():
         if name in ("final_obs", "final_masks"):
             found[name] = np.zeros(array.shape, array.dtype)
             found[name][ended] = array[ended]
         else:
             found[name] = array.copy()
+    return found
+
+
+def last_places(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+    """Mask of the places of a fragment's arrays in which ``final_obs`` is meaningful, bool [T, R]."""
+    ended: Any = arrays["terminations"] | arrays["truncations"]
+    found: NDArray[np.bool_] = ended if ended.ndim == 2 else ended.any(2)
     return found
 
 
@@ -215,8 +245,7 @@ def _last_obs(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> NDArray[np.
     """The last observations of the episodes that ended, float32 [E, D]; none where there are no ``final_obs``."""
     if "final_obs" not in arrays:
         return np.zeros((0, 0), np.float32)
-    ended = arrays["terminations"][:num_steps] | arrays["truncations"][:num_steps]
-    last: NDArray[np.float32] = arrays["final_obs"][:num_steps][ended]
+    last: NDArray[np.float32] = arrays["final_obs"][:num_steps][last_places(arrays)[:num_steps]]
     return last
 
 
@@ -233,9 +262,11 @@ def first_not_finite(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> tupl
             return -1, row, f"reset() gave an observation with {values}"
     for t in range(num_steps):
         for row in range(rewards.shape[1]):
-            ended = arrays["terminations"][t, row] or arrays["truncations"][t, row]
-            if not np.isfinite(rewards[t, row]):
-                return t, row, f"step() gave the reward {as_given(rewards[t, row])}"
+            ended = (arrays["terminations"][t, row] | arrays["truncations"][t, row]).any()
+            wrong = np.atleast_1d(rewards[t, row])
+            if len(agents := np.flatnonzero(~np.isfinite(wrong))):
+                of_agent = f" to agent {agents[0]}" if "alive" in arrays else ""
+                return t, row, f"step() gave the reward {as_given(wrong[agents[0]])}{of_agent}"
             last = final_obs[t, row] if ended and final_obs is not None else obs[t + 1, row]
             if values := not_finite(last):
                 return t, row, f"step() gave an observation with {values}"

@@ -1,23 +1,28 @@
-"""Copies fragments into a rollout: side by side where they have equal lengths, else end to end."""
+"""Lays out fragments as a rollout: side by side where they have equal lengths, else end to end."""
 
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fastrl.rollout.fragment import Fragment
+from fastrl.rollout.fragment import STEP_ARRAYS, Fragment
 from fastrl.rollout.rollout import Rollout
 
 _STEPS = ("actions", "log_probs", "rewards", "terminations", "truncations")
 
 
 def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
-    """Copies fragments into a rollout; advantages and returns are left to the learner, as are values that the fragments
-    do not have.
+    """Makes a rollout of fragments; advantages and returns are left to the learner, as are values that the fragments do
+    not have. The arrays of a single fragment are used as they are, those of several are copied.
 
     Fragments of equal length T are placed side by side, [T, environments of all fragments]. The rows of others follow
     each other in one column, [steps of all rows, 1]. There each row ends at its last step, so that nothing of the next
     one is bootstrapped from: where no episode ended, the rollout has a truncation, whose value is that of the
     observation which follows. That is what a fragment's end means where they stand side by side.
+
+    Each agent of an environment has a row of its own, row = environment * A + agent.
 
     Args:
         fragments: at least one.
@@ -28,13 +33,14 @@ def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
     """
     if not fragments:
         raise ValueError("there are no fragments to learn from")
+    fragments = [each if each.alive is None else _with_rows_of_agents(each) for each in fragments]
     for fragment in fragments:
         _expect_same_kind(fragment, rollout)
     lengths = [fragment.num_steps for fragment in fragments]
     rows = [fragment.num_rows for fragment in fragments]
     side_by_side = len(set(lengths)) == 1
     size = (lengths[0], sum(rows)) if side_by_side else (int(np.dot(lengths, rows)), 1)
-    if size != (rollout.num_steps, rollout.num_rows):
+    if size != (rollout.num_steps, rollout.num_rows) or (rollout.is_borrowed and len(fragments) > 1):
         rollout = rollout.resized(*size)
     rollout.has_values = all(fragment.values is not None for fragment in fragments)
     if rollout.states is not None:
@@ -45,6 +51,9 @@ def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
         )
         rollout.state_places = starts
         rollout.states = np.concatenate([fragment.states for fragment in fragments])  # type: ignore[misc]
+    if len(fragments) == 1 and side_by_side and rollout.borrow(_arrays_of(fragments[0])):
+        _copy_others(fragments[0], np.s_[:, :], rollout, np.s_[:, :])
+        return rollout
     if side_by_side:
         first = 0
         for fragment, width in zip(fragments, rows, strict=True):
@@ -63,17 +72,46 @@ def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
     return rollout
 
 
+def _with_rows_of_agents(fragment: Fragment) -> Fragment:
+    """Views of the arrays of environments of A agents, in which each agent has a row."""
+    arrays: dict[str, Any] = {
+        name: array.reshape(len(array), -1, *array.shape[3:]) for name, array in _arrays_of(fragment).items()
+    }
+    return dataclasses.replace(fragment, **arrays)
+
+
+def _arrays_of(fragment: Fragment) -> dict[str, NDArray[Any]]:
+    """The arrays that have the same form in a rollout."""
+    names = ("obs", *STEP_ARRAYS) if fragment.alive is None else ("obs", "alive", *STEP_ARRAYS)
+    return {name: getattr(fragment, name) for name in names}
+
+
 def _copy(
     fragment: Fragment, source: tuple[slice, slice], rollout: Rollout, place: tuple[slice, slice]
 ) -> None:
     """Copies some rows of a fragment to some steps and rows of a rollout."""
     for name in _STEPS:
         getattr(rollout, name)[place] = getattr(fragment, name)[source]
+    rollout.obs[_with_last(place)] = fragment.obs[source]
+    if fragment.alive is None or rollout.alive is None:
+        ended = rollout.terminations[place] | rollout.truncations[place]
+        rollout.final_obs[place][ended] = fragment.final_obs[source][ended]
+    else:
+        rollout.final_obs[place] = fragment.final_obs[source]
+        rollout.alive[_with_last(place)] = fragment.alive[source]
+    _copy_others(fragment, source, rollout, place)
+
+
+def _with_last(place: tuple[slice, slice]) -> tuple[slice, slice]:
+    """A place of an array that has an entry more than there are steps."""
     steps, rows = place
-    states = slice(steps.start, None if steps.stop is None else steps.stop + 1), rows
-    rollout.obs[states] = fragment.obs[source]
-    ended = rollout.terminations[place] | rollout.truncations[place]
-    rollout.final_obs[place][ended] = fragment.final_obs[source][ended]
+    return slice(steps.start, None if steps.stop is None else steps.stop + 1), rows
+
+
+def _copy_others(
+    fragment: Fragment, source: tuple[slice, slice], rollout: Rollout, place: tuple[slice, slice]
+) -> None:
+    """Copies what has another form in a rollout than in a fragment."""
     if fragment.values is not None:
         rollout.values[: rollout.num_steps][place] = fragment.values[source]
     if rollout.masks is not None:
@@ -101,6 +139,10 @@ def _expect_same_kind(fragment: Fragment, rollout: Rollout) -> None:
         raise ValueError(
             f"fragments have actions {fragment.actions.dtype} {list(fragment.actions.shape[2:])}, the learner"
             f" expects {rollout.actions.dtype} {list(action_shape)}"
+        )
+    if (fragment.alive is None) != (rollout.alive is None):
+        raise ValueError(
+            "fragments of environments of many agents are for learners of many agents, and only for those"
         )
     if (None if fragment.states is None else fragment.states.shape[1:]) != (
         None if rollout.states is None else rollout.states.shape[1:]

@@ -1,6 +1,7 @@
 """Storage of rollouts: arrays [T, N, ...] that environments write into and learners read."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ MERGE_SHARE = 0.9
 
 
 class Rollout:
-    """T steps of N rows (environments), allocated once and overwritten by each collection.
+    """T steps of N rows, allocated once and overwritten by each collection. A row is an environment or, of environments
+    of A agents, an agent: row = environment * A + agent.
 
     Arrays are numpy, time-major and C-contiguous, so that row ``t`` of each can be handed to
     ``NativeVectorEnv.step_into``. ``tensors[name]`` is a torch view of the same memory.
@@ -31,11 +33,14 @@ class Rollout:
         rewards: float32 [T, N].
         terminations, truncations: bool [T, N].
         final_obs: [T, N, obs_dim] as ``obs``, true last observations; meaningful only where an episode ended.
-            (Memory that is never written to costs address space only.)
+            (Memory that is never written to costs address space only.) Of many agents: in environments in which one
+            ended.
         values: float32 [T + 1, N], of ``obs``.
         has_values: actors have given those of the first T steps.
         final_values: float32 [T, N], of ``final_obs``; meaningful only where `cut_off`.
         advantages, returns: float32 [T, N], written by `compute_advantages`.
+        alive: bool [T + 1, N], whether the row holds an agent that acts on ``obs``; None: all do. Nothing is learned
+            from other rows, whose advantages and returns are 0.
         masks: bool [T + 1, N, num_actions], or None: which actions were allowed on ``obs``; all in row T, where none
             is chosen.
         groups: int64 [T + 1, N], written by `find_groups`: steps with equal observations have the same number, if
@@ -43,6 +48,7 @@ class Rollout:
         states: float32 [F, state_size], the actor's memory at the start of each row of a fragment, or None without
             memory; set by ``fastrl.rollout.layout.lay_out``.
         state_places: int64 [F, 2], step and row at which each of these rows of fragments starts.
+        is_borrowed: some arrays are a fragment's, and not to be overwritten with those of others.
 
     Args:
         num_steps: T.
@@ -55,6 +61,7 @@ class Rollout:
         action_width: how many numbers a multi-discrete action has; 0: actions are of another kind.
         obs_dtype: float32 or uint8.
         state_size: of the actor's memory; 0: none.
+        many_agents: rows are of agents, not all of which live.
     """
 
     def __init__(
@@ -69,6 +76,7 @@ class Rollout:
         action_width: int = 0,
         obs_dtype: Any = np.float32,
         state_size: int = 0,
+        many_agents: bool = False,
     ) -> None:
         for name, size in {"num_steps": num_steps, "num_rows": num_rows, "obs_dim": obs_dim}.items():
             if size < 1:
@@ -94,6 +102,7 @@ class Rollout:
         self.final_values = np.zeros(steps, np.float32)
         self.advantages = np.zeros(steps, np.float32)
         self.returns = np.zeros(steps, np.float32)
+        self.alive: Any = np.zeros(states, np.bool_) if many_agents else None
         self.masks = np.ones((*states, num_actions), np.bool_) if masks else None
         self.groups = np.zeros(states, np.int64)
         self.tensors: dict[str, Tensor] = {
@@ -103,7 +112,7 @@ class Rollout:
         }
         self.states = np.zeros((0, state_size), np.float32) if state_size else None
         self.state_places = np.zeros((0, 2), np.int64)
-        self.has_values = False
+        self.has_values = self.is_borrowed = False
         self._first = np.zeros(1, np.int64)
         self._merged = True
 
@@ -119,7 +128,21 @@ class Rollout:
             action_width=self.action_width,
             obs_dtype=self.obs.dtype,
             state_size=0 if self.states is None else self.states.shape[1],
+            many_agents=self.alive is not None,
         )
+
+    def borrow(self, arrays: Mapping[str, NDArray[Any]]) -> bool:
+        """Uses a fragment's arrays, by name, of the same shapes as its own; false: they have another layout in memory,
+        and nothing has changed."""
+        for name, array in arrays.items():
+            flags = array.flags
+            if array.dtype != getattr(self, name).dtype or not (flags.carray):
+                return False
+        for name, array in arrays.items():
+            setattr(self, name, array)
+            self.tensors[name] = torch.from_numpy(array)
+        self.is_borrowed = True
+        return True
 
     def __len__(self) -> int:
         """Number of steps held, T * N."""
@@ -165,29 +188,25 @@ class Rollout:
 
     def cut_off(self) -> NDArray[np.bool_]:
         """Mask of the steps at which an episode was truncated and not terminated, bool [T, N]."""
-        return self.truncations & ~self.terminations
+        cut_off = self.truncations & ~self.terminations
+        return cut_off if self.alive is None else cut_off & self.alive[:-1]
 
     def compute_advantages(
         self, gamma: float, gae_lambda: float, reward_scale: float = 1.0, reward_clip: float | None = None
     ) -> None:
         """Fills `advantages` and `returns` from rewards times ``reward_scale``, clipped to plus and minus
         ``reward_clip`` (``fastrl._native._returns.gae``)."""
-        self._compute_gae(
+        rewards, values, terminations = (
             self._scaled_rewards(reward_scale, reward_clip),
             self.values[:-1],
             self.terminations,
-            gamma,
-            gae_lambda,
         )
-
-    def _compute_gae(
-        self,
-        rewards: NDArray[np.float32],
-        values: NDArray[np.float32],
-        terminations: NDArray[np.bool_],
-        gamma: float,
-        gae_lambda: float,
-    ) -> None:
+        if self.alive is not None:
+            # An agent's episode ends with its termination or truncation. A row without an agent is an episode of one
+            # step, terminated, of reward and value 0.
+            alive = self.alive[:-1]
+            rewards, values = (np.where(alive, each, np.float32(0)) for each in (rewards, values))
+            terminations = terminations | ~alive
         _returns.gae(
             rewards,
             values,

@@ -1,88 +1,80 @@
 """Rollouts of environments of many agents, as experience for an algorithm that learns from them."""
 
+import contextlib
+import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from rich.console import Console
 
-from fastrl.algorithms.protocol import Algorithm, MultiAgentAlgorithm, Problem
-from fastrl.collectors.multi_agent import MultiAgentCollector
+from fastrl.collectors.synchronous import LockstepCollector
+from fastrl.collectors.team_backend import EPISODE_INFO, LEVEL, Difficulty
+from fastrl.collectors.team_spec import TeamSpec
+from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_copy import ParallelForm
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
-from fastrl.envs.record_episodes import MEANS, RecordEpisodeStatistics, finite_mean
+from fastrl.envs.record_episodes import MEANS, finite_mean
 from fastrl.networks.action_space import Actions
 from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork
-from fastrl.rollout.multi_agent import MultiAgentRollout
 from fastrl.training.callbacks import Callback
 from fastrl.training.checkpoint import CheckpointError
-from fastrl.training.experience import Episodes, Source
+from fastrl.training.errors import TrainError
+from fastrl.training.experience import Episodes
 from fastrl.training.metrics import percent
+from fastrl.training.rollouts import CollectConfig, RolloutSource
 from fastrl.training.row import Number
-from fastrl.utils.timer import Stopwatch
 
 # Fields of an episode's record that are fields of `Episodes`, not of its info.
 _OWN = {"return_mean": "returns", "length": "lengths"}
 
 
-@dataclass(frozen=True)
-class Difficulty:
-    """Arguments of ``MultiAgentVectorEnv.set_difficulty``.
+class MultiAgentSource(RolloutSource):
+    """Brings fragments of environments of many agents, as `RolloutSource` does those of one.
 
-    Attributes:
-        num_agents: agents that an episode starts with.
-        density: of the traffic around them.
-    """
-
-    num_agents: int
-    density: float
-
-
-class MultiAgentSource(Source):
-    """Steps a vector environment of many agents in this process; brings
-    `MultiAgentRollout` of all its environments.
-
-    The episodes' info has the fields of `fastrl.envs.record_episodes.EPISODE`, among them the level of difficulty.
+    The episodes' info has the fields of `fastrl.collectors.team_backend.EPISODE_INFO`, among them the level of
+    difficulty.
 
     Args:
-        env: in autoreset mode "same_step".
-        env_id: of it.
         episode_steps: after which an episode ends at the latest.
+        others: as of `RolloutSource`.
+
+    Attributes:
+        form: of a parallel environment of PettingZoo; None: it is a compiled one.
     """
 
-    collector = "native"
-    steps: int = 0
-    # Of a parallel environment of PettingZoo.
+    spec: TeamSpec
     form: ParallelForm | None = None
 
-    def __init__(self, env: MultiAgentVectorEnv, env_id: str, episode_steps: int) -> None:
-        self.env = RecordEpisodeStatistics(env)
-        self.env_id = env_id
+    def __init__(
+        self,
+        spec: TeamSpec,
+        num_envs: int,
+        collect: CollectConfig,
+        *,
+        episode_steps: int,
+        seed: int = 0,
+        console: Console | None = None,
+    ) -> None:
         self.episode_steps = episode_steps
+        self._difficulty: tuple[int, Difficulty | None] = 0, None
+        super().__init__(spec, num_envs, collect, seed=seed, console=console, episode_info=EPISODE_INFO)
 
-    def check_ranks(self) -> None:
-        """Each steps all environments."""
-
-    def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
-        return Problem(
-            self.env.single_observation_space,
-            self.env.single_action_space,
-            self.env.num_envs,
-            total_timesteps,
-            num_agents=self.env.num_agents,
-            seed=seed,
-            device=device,
-        )
-
-    def attach(self, algorithm: Algorithm[Any]) -> None:
-        assert isinstance(algorithm, MultiAgentAlgorithm), "it learns from rollouts of many agents"
-        self._algorithm = algorithm
-        self._collector = MultiAgentCollector(self.env, algorithm.act_into, algorithm.env_seeds)
+    def _see_env(self) -> None:
+        try:
+            env = self.spec.make_team(1, workers=1)
+        except (ValueError, TypeError, OverflowError) as error:
+            where = "" if str(error).startswith("env: ") else f"--env {self.spec.id}: "
+            raise TrainError(f"{where}{error}") from None
+        self.num_agents = env.num_agents
+        self.obs_space, self.action_space = env.single_observation_space, env.single_action_space
+        if isinstance(env, ParallelVectorEnv):
+            self.form, self.obs_space = env.form, env.form.obs_space
+        env.close()
 
     def set_difficulty(self, level: int, difficulty: Difficulty | None) -> None:
-        """Sets the difficulty of each environment from its next reset on.
+        """Sets the difficulty of the episodes that start from now on.
 
         Args:
             level: number of the difficulty, in the info of these episodes.
@@ -90,37 +82,32 @@ class MultiAgentSource(Source):
 
         Raises:
             NotImplementedError: the environment's difficulty is fixed.
+            TrainError: workers step the environments.
         """
-        self.env.level = level
         if difficulty is not None:
-            self.env.env.set_difficulty(num_agents=difficulty.num_agents, density=difficulty.density)
+            if self.collect.collector in ("executor", "ray", "sync"):
+                raise TrainError(
+                    f"--collector {self.collect.collector}: its workers are not told of a curriculum: choose native or"
+                    " sequential, or --curriculum.mode off"
+                )
+            with contextlib.closing(self.spec.make_team(1, workers=1)) as env:
+                env.set_difficulty(num_agents=difficulty.num_agents, density=difficulty.density)
+        self._difficulty = level, difficulty
+        self._give_difficulty()
 
-    def next(self, watch: Stopwatch) -> MultiAgentRollout | None:
-        rollout = self._algorithm.rollout
-        self._collector.collect(rollout, watch)
-        self.steps += rollout.num_steps * self.env.num_envs
-        return rollout
+    def _give_difficulty(self) -> None:
+        if isinstance(self._collector, LockstepCollector):
+            self._collector.set_difficulty(*self._difficulty)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._give_difficulty()
+        return self
 
     def take_episodes(self) -> Episodes:
-        return as_episodes(self.env.take())
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "steps": self.steps,
-            "env": self.env.save_state(),
-            "collector": self._collector.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._collector.load_state_dict(state["collector"])
-        self.env.load_state(state["env"])
-        self.steps = state["steps"]
-
-
-def as_episodes(records: NDArray[np.void]) -> Episodes:
-    """Episodes from their records, `fastrl.envs.record_episodes.EPISODE` [E]."""
-    info = {name: records[name] for name in records.dtype.names or () if name not in _OWN}
-    return Episodes(records["return_mean"].copy(), records["length"].astype(np.int64), info)
+        episodes = super().take_episodes()
+        info = {name: episodes.info.get(name, np.empty(0)) for name in EPISODE_INFO}
+        return dataclasses.replace(episodes, info={**info, LEVEL: info[LEVEL].astype(np.int64)})
 
 
 class EpisodeMeans(Callback):

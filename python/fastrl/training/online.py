@@ -8,6 +8,7 @@ down and does not catch up.
 """
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,41 +16,31 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
-from fastrl.algorithms.protocol import Algorithm, MultiAgentAlgorithm
+from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.counters import SharedCounters, Times
-from fastrl.collectors.multi_agent import MultiAgentCollector
+from fastrl.collectors.env_runner import FragmentMeta, allocate_steps, fragment_of
+from fastrl.collectors.failures import Failures
 from fastrl.collectors.pool import CONTEXT, CollectorError, Pool
-from fastrl.collectors.protocol import CollectError, Report
+from fastrl.collectors.protocol import CollectError, Plan, Report
+from fastrl.collectors.team_backend import Difficulty, TeamBackend
+from fastrl.collectors.team_spec import TeamSpec
 from fastrl.collectors.transport import QueueSender, TransportClosed
+from fastrl.collectors.vector_runner import VectorEnvRunner
 from fastrl.collectors.weights import Weights
-from fastrl.envs.multi_agent import MultiAgentVectorEnv
-from fastrl.envs.record_episodes import EPISODE, RecordEpisodeStatistics
-from fastrl.networks.distributions import sampling_noise
-from fastrl.networks.multi_agent import MultiAgentPolicy
+from fastrl.networks.team_actor import TeamActor
 from fastrl.queue import Empty, Queue
-from fastrl.rollout.multi_agent import MultiAgentRollout
-from fastrl.training.experience import Episodes
+from fastrl.rollout.fragment import Fragment
+from fastrl.training.errors import TrainError
 from fastrl.training.metrics import brief
-from fastrl.training.multi_agent import Difficulty, MultiAgentSource, as_episodes
+from fastrl.training.multi_agent import MultiAgentSource
+from fastrl.training.rollouts import CollectConfig, ended_in
 from fastrl.training.row import Number
+from fastrl.utils.seeding import stream
 from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
-
-# Arrays of a rollout that the simulation fills.
-_ARRAYS = (
-    "obs",
-    "alive",
-    "actions",
-    "log_probs",
-    "rewards",
-    "terminations",
-    "truncations",
-    "final_obs",
-)
 
 # Header of published weights: the time of publication (time.monotonic, which all processes share) and the difficulty
 # of the next episodes; with 0 agents the difficulty does not change.
@@ -112,22 +103,58 @@ class SimulationJob:
 
     Attributes:
         index, attempt: for `fastrl.collectors.pool.Pool`.
-        num_envs: environments of the vector environment.
-        make_env: makes its vector environment.
-        make_policy: makes the policy, with any weights.
-        num_steps: of a rollout.
+        plan: of its environments.
         period: seconds of a step; 0: as fast as possible.
-        seed: of environments and actions.
     """
 
     index: int
-    num_envs: int
-    make_env: Callable[[], MultiAgentVectorEnv]
-    make_policy: Callable[[], MultiAgentPolicy]
-    num_steps: int
+    plan: Plan
     period: float
-    seed: int
     attempt: int = 0
+
+
+class _PacedActor:
+    """Acts in a simulation: waits until a step is due, and reads the newest policy and difficulty before it.
+
+    Args:
+        versions: int64 [T], of the policy of each step of a fragment; written. ages: float64 [T], seconds since its
+            publication; written.
+        stop: true once the simulation is to end.
+    """
+
+    state_size = 0
+
+    def __init__(
+        self,
+        actor: TeamActor,
+        newest: "_Published",
+        pace: Pace,
+        versions: NDArray[np.int64],
+        ages: NDArray[np.float64],
+        stop: Callable[[], bool],
+    ) -> None:
+        self._actor, self._newest, self._pace = actor, newest, pace
+        self._versions, self._ages, self._stop = versions, ages, stop
+        self._t = 0
+        self.weights_nbytes = actor.weights_nbytes
+
+    def load(self, weights: Any) -> None:
+        self._actor.load(weights)
+
+    def act(self, *arguments: Any, **options: Any) -> None:
+        """See `TeamActor.act`.
+
+        Raises:
+            TransportClosed: the simulation is to end.
+        """
+        self._pace.next_step(self._stop)
+        if self._stop():
+            raise TransportClosed
+        newest = self._newest
+        newest.read()
+        t, self._t = self._t, (self._t + 1) % len(self._versions)
+        self._versions[t], self._ages[t] = newest.version, time.monotonic() - newest.published
+        self._actor.act(*arguments, **options)
 
 
 def simulate(
@@ -139,40 +166,29 @@ def simulate(
         TransportClosed: it was asked to stop.
     """
     assert weights is not None
-    policy = job.make_policy()
-    env = RecordEpisodeStatistics(job.make_env())
-    seeds = np.random.SeedSequence([job.seed, _STREAM, job.attempt]).generate_state(job.num_envs + 1)
-    generator = torch.Generator().manual_seed(int(seeds[-1]))
-    newest = _Published(policy, env, weights)
-    pace = Pace(job.period)
-    rows = env.num_envs * env.num_agents
-    (obs_dim,) = env.single_observation_space.shape or ()
-    rollout = MultiAgentRollout(job.num_steps, rows, obs_dim, env.single_action_space)
-    fragment = np.zeros(1, fragment_type(rollout, env.num_envs))
+    # Each attempt has other episodes.
+    plan = dataclasses.replace(
+        job.plan, seed=int(stream(job.plan.seed, _STREAM, job.attempt) >> np.uint64(1))
+    )
+    assert isinstance(plan.env, TeamSpec), "the simulation is of many agents"
+    backend = TeamBackend(plan, plan.env.make_team(plan.num_envs))
+    fragment = np.zeros(1, fragment_type(plan))
     row: Any = fragment[0]
-
-    def act(rollout: MultiAgentRollout, t: int) -> NDArray[Any]:
-        pace.next_step(lambda: counters.stop)
-        if counters.stop:
-            raise TransportClosed
-        newest.read()
-        row["versions"][t] = newest.version
-        row["ages"][t] = time.monotonic() - newest.published
-        return policy.act_into(rollout, t, sampling_noise(policy.actions, (rollout.num_rows,), generator))
-
+    arrays = {name: row[name] for name in allocate_steps(plan, 1, 1)}
+    actor: Any = plan.make_actor()
+    newest, pace = _Published(actor, backend, weights), Pace(job.period)
+    paced = _PacedActor(actor, newest, pace, row["versions"], row["ages"], lambda: counters.stop)
     newest.read()
-    collector = MultiAgentCollector(env, act, [int(seed) for seed in seeds[:-1]])
+    runner = VectorEnvRunner(plan, backend, paced, Failures(1))
     watch = Stopwatch()
     steps, before = counters.steps_of(job.index), counters.times_of(job.index)
     start = time.monotonic()
     while True:
-        collector.collect(rollout, watch)
-        steps += rollout.num_steps * env.num_envs
-        ended = env.take()
-        for name in _ARRAYS:
-            row[name] = getattr(rollout, name)
-        row["ended"] = len(ended)
-        row["episodes"][: len(ended)] = ended
+        ends = runner.run_steps(arrays)
+        steps += plan.num_steps * plan.num_envs
+        row["ended"] = len(ends)
+        for i, (_, _, _, total, length, _, info) in enumerate(ends):
+            row["episodes"][i] = total, length, *info
         row["steps"], row["missed"], row["late"], row["latest"] = (
             pace.steps,
             pace.missed,
@@ -181,12 +197,11 @@ def simulate(
         )
         with watch("queue"):
             sender.put(fragment)
-        seconds = watch.seconds
         times = Times(
             seconds=time.monotonic() - start,
-            environment=seconds["environment"],
-            inference=seconds["inference"] - pace.waited,
-            queue=seconds["queue"] + seconds["buffer"],
+            environment=runner.seconds["environment"],
+            inference=runner.seconds["inference"] - pace.waited,
+            queue=watch.seconds["queue"] + runner.seconds["buffer"],
         )
         counters.report(job.index, steps, newest.version, before.plus(times))
 
@@ -199,10 +214,10 @@ class _Published:
         published: time of its publication, time.monotonic.
     """
 
-    def __init__(self, policy: MultiAgentPolicy, env: RecordEpisodeStatistics, weights: Weights) -> None:
+    def __init__(self, actor: TeamActor, backend: TeamBackend, weights: Weights) -> None:
         self.version = 0
         self.published = 0.0
-        self._policy, self._env, self._weights = policy, env, weights
+        self._actor, self._backend, self._weights = actor, backend, weights
         self._buffer = bytearray(weights.nbytes)
         # Level of the difficulty that was set; None: none was, the environment has its own.
         self._level: int | None = None
@@ -215,31 +230,31 @@ class _Published:
         self.version = version
         header = np.frombuffer(self._buffer, _HEADER, 1)[0]
         self.published = float(header["published"])
-        self._policy.load(memoryview(self._buffer)[_HEADER.itemsize :])
+        self._actor.load(memoryview(self._buffer)[_HEADER.itemsize :])
         if self._level != int(header["level"]):
-            self._level = self._env.level = int(header["level"])
-            if header["num_agents"]:
-                self._env.env.set_difficulty(
-                    num_agents=int(header["num_agents"]), density=float(header["density"])
-                )
+            self._level = int(header["level"])
+            difficulty = Difficulty(int(header["num_agents"]), float(header["density"]))
+            self._backend.set_difficulty(self._level, difficulty if difficulty.num_agents else None)
 
 
-def fragment_type(rollout: MultiAgentRollout, num_envs: int) -> np.dtype[np.void]:
-    """The type of a whole rollout as one record: its arrays, the episodes that ended in it, the version of the policy
-    that chose each step and its age in seconds, and the counts of `Pace`."""
-    arrays = [(name, (array := getattr(rollout, name)).dtype, array.shape) for name in _ARRAYS]
-    most = rollout.num_steps * num_envs
+def fragment_type(plan: Plan) -> np.dtype[np.void]:
+    """The type of a fragment as one record: its arrays, the episodes that ended in it, the version of the policy that
+    chose each step and its age in seconds, and the counts of `Pace`."""
+    steps = plan.num_steps
+    arrays = allocate_steps(plan, steps, plan.num_envs)
     others = [
-        ("versions", np.int64, rollout.num_steps),
-        ("ages", np.float64, rollout.num_steps),
+        ("versions", np.int64, steps),
+        ("ages", np.float64, steps),
         ("ended", np.int64),
-        ("episodes", EPISODE, most),
+        ("episodes", np.float64, (steps * plan.num_envs, 2 + len(plan.episode_info))),
         ("steps", np.int64),
         ("missed", np.int64),
         ("late", np.float64),
         ("latest", np.float64),
     ]
-    return np.dtype([*arrays, *others])  # type: ignore[list-item]
+    fields = [*((name, each.dtype, each.shape) for name, each in arrays.items()), *others]
+    # The widest come first, so that each is aligned.
+    return np.dtype(sorted(fields, key=lambda each: -np.dtype(each[1]).itemsize))  # type: ignore[arg-type]
 
 
 class OnlineSource(MultiAgentSource):
@@ -249,13 +264,11 @@ class OnlineSource(MultiAgentSource):
     Its state is the number of steps alone: a resumed run has other episodes.
 
     Args:
-        make_env: makes the vector environment, in the simulation's process and once here; it pickles.
-        env_id, episode_steps: as of `MultiAgentSource`.
+        spec, num_envs, episode_steps, seed, console: as of `MultiAgentSource`; the console gets a line when the
+            simulation is restarted, too.
         period: seconds of a step; 0: as fast as possible.
         queue: rollouts that may wait for the learner.
         timeout: seconds that `next` waits for a rollout.
-        seed: of the simulation.
-        console: gets a line when the simulation is restarted.
 
     Attributes:
         restarts: of the simulation, in this session.
@@ -266,23 +279,23 @@ class OnlineSource(MultiAgentSource):
 
     def __init__(
         self,
-        make_env: Callable[[], MultiAgentVectorEnv],
-        env_id: str,
-        episode_steps: int,
+        spec: TeamSpec,
+        num_envs: int,
         *,
+        episode_steps: int,
         period: float,
         queue: int,
         timeout: float,
         seed: int,
         console: Console,
     ) -> None:
-        super().__init__(make_env(), env_id, episode_steps)
+        super().__init__(
+            spec, num_envs, CollectConfig(), episode_steps=episode_steps, seed=seed, console=console
+        )
+        self.collector = "online"
         self.restarts = 0
-        self.make_env, self._period, self._queue_size, self._seed = make_env, period, queue, seed
-        self._timeout = timeout
-        self._console = console
-        self._level = 0
-        self._difficulty: Difficulty | None = None
+        self._period, self._queue_size, self._timeout = period, queue, timeout
+        self._buffer = bytearray()
         # None while the source does not run.
         self.pool: Pool[SimulationJob] | None = None
         # Closes the resources of `__enter__`, in reverse order.
@@ -291,32 +304,24 @@ class OnlineSource(MultiAgentSource):
         self._age_updates = self._age_seconds = float("nan")
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
-        assert isinstance(algorithm, MultiAgentAlgorithm), "it learns from rollouts of many agents"
-        self._algorithm = algorithm
-        self._fragment = np.zeros(1, fragment_type(algorithm.rollout, self.env.num_envs))
-        self._ended = self._fragment["episodes"][0, :0]
+        super().attach(algorithm)
+        self._fragment = np.zeros(1, fragment_type(self.plan))
 
-    def set_difficulty(self, level: int, difficulty: Difficulty | None) -> None:
-        # The environment of this process is never stepped; it raises the errors that the simulation's would raise.
-        super().set_difficulty(level, difficulty)
-        self._level, self._difficulty = level, difficulty
+    def check_ranks(self) -> None:
+        raise TrainError(
+            f"--ranks {self.ranks.count}: there is one simulation; leave --ranks or --online.enabled out"
+        )
+
+    def _give_difficulty(self) -> None:
         if self.pool is not None:
             self._publish()
 
     def __enter__(self) -> Self:
-        job = SimulationJob(
-            index=0,
-            num_envs=self.env.num_envs,
-            make_env=self.make_env,
-            make_policy=self._algorithm.actor_spec(),
-            num_steps=self._algorithm.rollout.num_steps,
-            period=self._period,
-            seed=self._seed + self.steps,
-        )
+        job = SimulationJob(0, dataclasses.replace(self.plan, seed=self.seed + self.steps), self._period)
         with contextlib.ExitStack() as made:
             self._buffer = bytearray(_HEADER.itemsize + self._algorithm.weights_nbytes)
-            self._weights = Weights(len(self._buffer))
-            made.callback(self._weights.close)
+            self._published = Weights(len(self._buffer))
+            made.callback(self._published.close)
             # Two producers: a new simulation may start before the slot of a killed one is free.
             self._queue = Queue(
                 self._fragment.dtype, self._queue_size, max_producers=2, policy="drop_oldest", shared=True
@@ -324,9 +329,9 @@ class OnlineSource(MultiAgentSource):
             made.callback(self._queue.close)
             self._counters = SharedCounters(CONTEXT, 1)
             self._publish()
-            names = [name for name in (self._queue.name, self._weights.name) if name is not None]
+            names = [name for name in (self._queue.name, self._published.name) if name is not None]
             self.pool = Pool(
-                simulate, [job], [QueueSender(self._queue)], self._counters, self._weights, names
+                simulate, [job], [QueueSender(self._queue)], self._counters, self._published, names
             )
             made.callback(self.pool.close)
             made.callback(self._queue.shutdown, immediate=True)
@@ -342,12 +347,12 @@ class OnlineSource(MultiAgentSource):
     def _publish(self) -> None:
         """Publishes the present policy and the difficulty of the next episodes."""
         header = np.frombuffer(self._buffer, _HEADER, 1)
-        difficulty = self._difficulty or Difficulty(0, 0.0)
-        header[0] = (time.monotonic(), self._level, difficulty.num_agents, difficulty.density)
+        level, difficulty = self._difficulty
+        header[0] = (time.monotonic(), level, *(difficulty or Difficulty(0, 0.0)))
         self._algorithm.write_weights(memoryview(self._buffer)[_HEADER.itemsize :])
-        self._version = self._weights.publish(self._buffer)
+        self._version = self._published.publish(self._buffer)
 
-    def next(self, watch: Stopwatch) -> MultiAgentRollout | None:
+    def next(self, watch: Stopwatch) -> list[Fragment] | None:
         """The oldest rollout in the queue; None if none arrives within ``timeout`` seconds."""
         end = time.monotonic() + self._timeout
         with watch("waiting"):
@@ -355,22 +360,26 @@ class OnlineSource(MultiAgentSource):
                 self._replace_dead()
                 if time.monotonic() >= end:
                     return None
-        rollout = self._algorithm.rollout
         record: Any = self._fragment[0]
-        for name in _ARRAYS:
-            getattr(rollout, name)[...] = record[name]
+        arrays = {name: record[name] for name in allocate_steps(self.plan, 1, 1)}
         self._age_updates = float(self._version - record["versions"].mean())
         self._age_seconds = float(record["ages"].mean())
-        self._ended = record["episodes"][: int(record["ended"])].copy()
-        self.steps += rollout.num_steps * self.env.num_envs
-        return rollout
+        ended = record["episodes"][: int(record["ended"])]
+        meta = FragmentMeta(
+            self.plan.num_steps,
+            returns=ended[:, 0].tolist(),
+            lengths=ended[:, 1].astype(np.int64).tolist(),
+            episodes=[(0, 0)] * len(ended),
+            info=[tuple(row) for row in ended[:, 2:].tolist()],
+        )
+        env_indices = np.array(self.plan.env_indices)
+        fragment = fragment_of(self.plan, arrays, meta, int(record["versions"][0]), env_indices)
+        self._episodes.append(ended_in(fragment))
+        self.steps += len(fragment)
+        return [fragment]
 
     def feedback(self, result: Any) -> None:
         self._publish()
-
-    def take_episodes(self) -> Episodes:
-        ended, self._ended = self._ended, self._ended[:0]
-        return as_episodes(ended)
 
     def _take(self, seconds: float) -> bool:
         try:

@@ -20,7 +20,7 @@ from fastrl.collectors.saved_state import check_saved, num_running, packed, unpa
 from fastrl.envs import contract
 from fastrl.envs.rows import ActionRows, action_rows_of
 from fastrl.envs.spec import EnvSpec
-from fastrl.rollout.fragment import Fragment
+from fastrl.rollout.fragment import Fragment, last_places
 from fastrl.training.episodes import EPISODE_STEPS, build_any, episode_steps, spaces_of
 from fastrl.training.errors import TrainError
 from fastrl.training.experience import Episodes, Source
@@ -118,6 +118,8 @@ class RolloutSource(Source):
     """
 
     steps: int = 0
+    # Of each environment; None: they are a single agent's.
+    num_agents: int | None = None
 
     def __init__(
         self,
@@ -134,17 +136,7 @@ class RolloutSource(Source):
         self.collector: str = collect.collector
         self._console = console or Console(quiet=True)
         self._episode_info = tuple(episode_info)
-        env = build_any(spec.as_rows(), num_envs)
-        if isinstance(env, VectorEnv):
-            self.spec = dataclasses.replace(spec, is_vector=True)
-        try:
-            self.obs_space, self.action_space = spaces_of(env)
-            own = env.single_action_space if isinstance(env, VectorEnv) else action_rows_of(env).space
-            self.action_rows, self.env_actions = ActionRows(own), own
-        except ValueError as error:
-            raise TrainError(f"--env {spec.id}: {error}") from None
-        self.episode_steps = episode_steps(env, collect.max_episode_steps)
-        spec.close(env)
+        self._see_env()
         # Of all ranks' environments.
         self._plan: Plan | None = None
         # Of the networks.
@@ -160,10 +152,31 @@ class RolloutSource(Source):
         self._staleness = self._row_staleness = Staleness()
         self._episodes: list[Episodes] = []
 
+    def _see_env(self) -> None:
+        """Builds an environment, and reads its spaces and the longest episode."""
+        spec = self.spec
+        env = build_any(spec.as_rows(), self.num_envs)
+        if isinstance(env, VectorEnv):
+            self.spec = dataclasses.replace(spec, is_vector=True)
+        try:
+            self.obs_space, self.action_space = spaces_of(env)
+            own = env.single_action_space if isinstance(env, VectorEnv) else action_rows_of(env).space
+            self.action_rows, self.env_actions = ActionRows(own), own
+        except ValueError as error:
+            raise TrainError(f"--env {spec.id}: {error}") from None
+        self.episode_steps = episode_steps(env, self.collect.max_episode_steps)
+        spec.close(env)
+
     def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
         self._device = device
         return Problem(
-            self.obs_space, self.action_space, self.num_envs, total_timesteps, seed=seed, device=device
+            self.obs_space,
+            self.action_space,
+            self.num_envs,
+            total_timesteps,
+            num_agents=self.num_agents or 1,
+            seed=seed,
+            device=device,
         )
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
@@ -185,6 +198,7 @@ class RolloutSource(Source):
                 action_masks=algorithm.action_masks,
                 final_masks=algorithm.final_masks,
                 episode_info=self._episode_info,
+                num_agents=self.num_agents,
             )
         except ValueError as error:
             raise TrainError(f"--env {self.spec.id}: {error}") from None
@@ -296,7 +310,7 @@ class RolloutSource(Source):
             self._report = collector.report()
             collector.close()
 
-    def next(self, watch: Stopwatch) -> list[Fragment]:
+    def next(self, watch: Stopwatch) -> list[Fragment] | None:
         fragments = self._collect(watch)
         self.steps += sum(len(fragment) for fragment in fragments)
         return fragments
@@ -308,7 +322,7 @@ class RolloutSource(Source):
             self._algorithm.write_weights(self._weights)
             self._collector.publish(self._weights)
         fragments = self._all_ranks(self._stream.next(watch))
-        self._episodes += map(_ended, fragments)
+        self._episodes += map(ended_in, fragments)
         return fragments
 
     def _all_ranks(self, own: list[Fragment]) -> list[Fragment]:
@@ -414,7 +428,7 @@ class RolloutSource(Source):
         self.load_state_dict({**state, "collector": None})
 
 
-def _ended(fragment: Fragment) -> Episodes:
+def ended_in(fragment: Fragment) -> Episodes:
     """The episodes that ended in a fragment; of games that say their returns themselves, the games that are over."""
     info = fragment.episode_info
     if contract.GAME_RETURN not in info:
@@ -426,14 +440,14 @@ def _ended(fragment: Fragment) -> Episodes:
 
 def _compact(fragment: Fragment) -> Fragment:
     """A fragment whose last observations, and their masks, are those of ended episodes alone."""
-    ended = fragment.terminations | fragment.truncations
+    ended = last_places(vars(fragment))
     masks = None if fragment.final_masks is None else fragment.final_masks[ended]
     return dataclasses.replace(fragment, final_obs=fragment.final_obs[ended], final_masks=masks)
 
 
 def _expanded(fragment: Fragment) -> Fragment:
     """The inverse of `_compact`."""
-    ended = fragment.terminations | fragment.truncations
+    ended = last_places(vars(fragment))
     final_obs, final_masks = np.zeros_like(fragment.obs[:-1]), None
     final_obs[ended] = fragment.final_obs
     if fragment.final_masks is not None:

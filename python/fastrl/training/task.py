@@ -380,7 +380,7 @@ class Task(TaskSettings, ABC):
             ValueError, KeyError: they do not belong together.
         """
         algorithm = find(settings.run.algo)
-        if algorithm.learns_from != "multi_agent_rollouts" and "collector" in state["source"]:
+        if "collector" in state["source"]:
             check_num_envs(state["source"], self.num_envs(settings))
         algorithm.check_state(self.algorithm_settings(settings), state["learner"])
 

@@ -28,7 +28,7 @@ class TaskSettings:
             `fastrl.tasks.find` sets.
         run: defaults of the table ``[run]``.
         env: defaults of the table ``[env]``, an instance of the task's own section.
-        collect: defaults of the table ``[collect]``, for algorithms that learn from rollouts or transitions.
+        collect: defaults of the table ``[collect]``, for algorithms that learn from an environment.
         replay: defaults of the table ``[replay]``, for algorithms that learn from transitions.
         tables: defaults of further tables, by name.
         presets: settings by name; of algorithms' tables those of the algorithm that is chosen are used.
@@ -94,7 +94,7 @@ class TaskSettings:
             # An update is a minibatch: far too short for a row of metrics.
             run = dataclasses.replace(run, row_seconds=max(run.row_seconds, 1.0))
         tables = {"run": run, "env": self.env, **self.tables}
-        if algorithm.learns_from in ("rollouts", "transitions"):
+        if algorithm.learns_from != "dataset":
             tables["collect"] = self.collect
         if issubclass(algorithm, OffPolicyAlgorithm):
             tables["demos"] = OfflineConfig()

@@ -75,6 +75,12 @@ def act_streams(seed: int, indices: NDArray[np.int64], numbers: NDArray[np.int64
     return streams
 
 
+def agent_streams(streams: NDArray[np.uint64], num_agents: int) -> NDArray[np.uint64]:
+    """A stream for each agent of some episodes, uint64 [K, A], from the episodes' own, uint64 [K]."""
+    with np.errstate(over="ignore"):
+        return mix(streams[:, None] ^ mix(np.arange(1, num_agents + 1, dtype=np.uint64) * GOLDEN))
+
+
 def uniforms(streams: NDArray[np.uint64], steps: NDArray[np.int64]) -> NDArray[np.float32]:
     """The number of each stream at a step.
 

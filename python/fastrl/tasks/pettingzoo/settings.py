@@ -1,11 +1,10 @@
 """Settings of runs on parallel environments of PettingZoo."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from fastrl.collectors.resources import cores
 from fastrl.tasks.gym import settings as gym_settings
 from fastrl.tasks.preset_file import PresetFile
 from fastrl.utils.config import Setting, section
@@ -22,11 +21,6 @@ class EnvConfig(gym_settings.EnvConfig):
         Reach(imports_environment),
         Setting(option="--env"),
     ] = "mpe2.simple_spread_v3:parallel_env"
-    n_workers: Annotated[
-        Annotated[int, Field(ge=1, le=1024)] | Literal["auto"],
-        Field(description="processes that step environments; 1: this one does; auto: one per core"),
-        Setting(resumable=True, option="--n-workers"),
-    ] = 1
     size: Annotated[
         int | None,
         Field(
@@ -42,12 +36,6 @@ class EnvConfig(gym_settings.EnvConfig):
     max_episode_steps: Annotated[
         int, Field(ge=1, description="agents are truncated after so many steps of an episode")
     ] = 1000
-
-    @property
-    def num_workers(self) -> int:
-        """Processes that step environments."""
-        wanted = cores() if self.n_workers == "auto" else self.n_workers
-        return min(wanted, self.num_envs)
 
 
 PRESETS = PresetFile(Path(__file__).with_name("presets.toml"))

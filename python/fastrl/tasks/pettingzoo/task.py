@@ -4,21 +4,15 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 
-from fastrl.algorithms.protocol import Algorithm, Problem
-from fastrl.collectors.failures import failed, own_traceback
-from fastrl.collectors.protocol import CollectError
+from fastrl.algorithms.protocol import Algorithm
+from fastrl.collectors.team_spec import ParallelSpec, UserVectorEnv, blaming
 from fastrl.envs.adapters.parallel import ParallelVectorEnv
-from fastrl.envs.adapters.parallel_copy import ParallelForm
 from fastrl.envs.adapters.parallel_frames import make_parallel
-from fastrl.envs.contract import ContractError
-from fastrl.envs.process_pool import WorkerError
 from fastrl.envs.record_episodes import run_episodes
 from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec
@@ -34,65 +28,6 @@ from fastrl.training.play import Step, TeamEnv, play, team_act, team_seeds
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
 from fastrl.utils.env_options import parse_options
-
-
-class UserVectorEnv(ParallelVectorEnv):
-    """As `ParallelVectorEnv`; errors of the user's environment become the command line's.
-
-    Raises:
-        TrainError: wherever it is stepped: it broke PettingZoo's interface.
-        CollectError: wherever it is stepped: it raised, or its worker process has died. The error has the traceback.
-    """
-
-    def reset_into(self, *arguments: Any, **options: Any) -> None:
-        with _blaming(f"{self.name} failed"):
-            super().reset_into(*arguments, **options)
-
-    def step_into(self, *arguments: Any, **options: Any) -> None:
-        with _blaming(f"{self.name} failed"):
-            super().step_into(*arguments, **options)
-
-    def load_state(self, state: bytes) -> None:
-        with _blaming(f"{self.name} failed"):
-            super().load_state(state)
-
-
-class ParallelSource(MultiAgentSource):
-    """As `MultiAgentSource`, of a user's environments."""
-
-    collector = "sequential"
-
-    def __init__(self, env: ParallelVectorEnv, env_id: str, episode_steps: int, console: Console) -> None:
-        super().__init__(env, env_id, episode_steps)
-        self.form: ParallelForm = env.form
-        self._console = console
-
-    def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
-        return dataclasses.replace(
-            super().problem(total_timesteps, seed, device), obs_space=self.form.obs_space
-        )
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # Its state can be saved as before.
-        self.env.close()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        if not state["collector"]:
-            return
-        # Observations after the repeated steps; a deterministic environment gives the saved ones.
-        obs, alive = self.env.env.observe()
-        saved = state["collector"]
-        self._collector.load_state_dict({"obs": torch.from_numpy(obs), "alive": torch.from_numpy(alive)})
-        if not (
-            torch.equal(torch.from_numpy(obs), saved["obs"]) and np.array_equal(alive, saved["alive"].numpy())
-        ):
-            self._console.print(
-                f"{self.env_id} is not deterministic: its episodes continue otherwise than in the checkpoint",
-                highlight=False,
-            )
 
 
 class PettingZooTask(Task):
@@ -124,7 +59,6 @@ class PettingZooTask(Task):
         num_envs: int,
         make: Callable[[], Any] | None = None,
         autoreset_mode: str = "same_step",
-        num_workers: int = 1,
     ) -> ParallelVectorEnv:
         """The environment that the settings describe.
 
@@ -133,15 +67,14 @@ class PettingZooTask(Task):
 
         Raises:
             TrainError: it cannot be built.
-            CollectError: it raised while it was built, or worker processes could not build it.
+            CollectError: it raised while it was built.
         """
         spec, env = self.env_spec(settings), settings.env
         try:
-            with _blaming(f"--env {spec.id}: it could not be built"):
+            with blaming(f"--env {spec.id}: it could not be built"):
                 return UserVectorEnv(
                     make or functools.partial(make_parallel, spec, env.size, env.stack),
                     num_envs,
-                    num_workers=num_workers,
                     max_episode_steps=env.max_episode_steps,
                     autoreset_mode=autoreset_mode,
                     name=spec.id,
@@ -152,7 +85,7 @@ class PettingZooTask(Task):
     def team_env(self, settings: Any) -> Any:
         spec = self.env_spec(settings)
         try:
-            with _blaming(f"--env {spec.id}: it could not be built"):
+            with blaming(f"--env {spec.id}: it could not be built"):
                 return make_parallel(spec, settings.env.size, settings.env.stack)
         except (ValueError, TypeError) as error:
             raise TrainError(str(error)) from None
@@ -187,8 +120,21 @@ class PettingZooTask(Task):
         return Films(play_drawn, float(metadata.get("render_fps") or FPS), env.close)
 
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
-        env = self.make_env(settings, settings.env.num_envs, num_workers=settings.env.num_workers)
-        return ParallelSource(env, settings.env.id, settings.env.max_episode_steps, console)
+        env, spec = settings.env, self.env_spec(settings)
+        return MultiAgentSource(
+            ParallelSpec(
+                spec.id,
+                spec=spec,
+                size=env.size,
+                stack=env.stack,
+                max_episode_steps=env.max_episode_steps,
+            ),
+            env.num_envs,
+            settings.collect,
+            episode_steps=env.max_episode_steps,
+            seed=settings.run.seed,
+            console=console,
+        )
 
     def resolve_defaults(self, settings: Any) -> Any:
         """Agents of other spaces have policies of their own."""
@@ -221,31 +167,6 @@ class PettingZooTask(Task):
                 _check_fits(policy, env)
                 returns += run_episodes(env, policy.act, batch, advance)["return_mean"].tolist()
         return Returns(tuple(returns))
-
-
-@contextlib.contextmanager
-def _blaming(env: str) -> Iterator[None]:
-    """A context in which an environment of the user's is called.
-
-    Args:
-        env: begins the message.
-
-    Raises:
-        TrainError: it broke PettingZoo's interface.
-        CollectError: it raised, or its worker process has died.
-        Any error in which there is no code of the user's.
-    """
-    try:
-        yield
-    except ContractError as error:
-        raise TrainError(str(error)) from None
-    except WorkerError as error:
-        line, _, traceback = str(error).partition("\n\n")
-        raise CollectError(f"{env}: {line}", traceback) from error
-    except (Exception, SystemExit) as error:
-        if not own_traceback(error):
-            raise
-        raise failed(env, error) from error
 
 
 def _check_fits(policy: MultiAgentPolicy, env: ParallelVectorEnv) -> None:

@@ -13,11 +13,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from rich.console import Console
 
+from fastrl.collectors.team_backend import Difficulty
 from fastrl.training.callbacks import Callback, Run
 from fastrl.training.errors import TrainError
 from fastrl.training.experience import Episodes
 from fastrl.training.metrics import counted
-from fastrl.training.multi_agent import Difficulty, MultiAgentSource
+from fastrl.training.multi_agent import MultiAgentSource
 from fastrl.training.row import Number
 from fastrl.utils.config import ConfigError, section
 from fastrl.utils.tables import print_lines

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from fastrl.collectors.team_backend import Difficulty
 from fastrl.envs.registration import MULTI_AGENT_IDS
 from fastrl.tasks.preset_file import PresetFile
 from fastrl.tasks.traffic.configured import ConfiguredWorld, is_configured
-from fastrl.training.multi_agent import Difficulty
 from fastrl.utils.config import ConfigError, Setting, section
 from fastrl.utils.env_options import EnvOptions, parse_options
 from fastrl.utils.names import did_you_mean

@@ -1,13 +1,13 @@
 """Vehicles that drive together: traffic of compiled environments, and how a policy is scored in it."""
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm
+from fastrl.collectors.team_spec import CompiledTeamSpec
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.registration import make_multi
 from fastrl.networks.multi_agent import MultiAgentPolicy
@@ -104,6 +104,9 @@ class TrafficTask(Task):
         resolved = dataclasses.replace(env, num_envs=num_envs, vehicles=vehicles_of(env))
         return dataclasses.replace(settings, env=resolved)
 
+    def num_envs(self, settings: Any) -> int:
+        return int(self.resolve_defaults(settings).env.num_envs)
+
     def _steps(self, settings: Any) -> int:
         """Environment steps of a run whose episodes are as long as they can be."""
         run: RunConfig = settings.run
@@ -116,18 +119,21 @@ class TrafficTask(Task):
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
         self._check_memory(settings)
         env, online = settings.env, settings.online
-        make = functools.partial(make_env, env, env.num_envs)
+        spec = CompiledTeamSpec(env.id, environment_options(env))
+        options: dict[str, Any] = {
+            "episode_steps": episode_steps(env),
+            "seed": settings.run.seed,
+            "console": console,
+        }
         if not online.enabled:
-            return MultiAgentSource(make(), env.id, episode_steps(env))
+            return MultiAgentSource(spec, env.num_envs, settings.collect, **options)
         return OnlineSource(
-            make,
-            env.id,
-            episode_steps(env),
+            spec,
+            env.num_envs,
             period=step_seconds(env) / online.speed if online.speed else 0.0,
             queue=online.queue,
             timeout=online.row_seconds,
-            seed=settings.run.seed,
-            console=console,
+            **options,
         )
 
     def _check_memory(self, settings: Any) -> None:
@@ -150,14 +156,6 @@ class TrafficTask(Task):
         episodes = settings.run.total_episodes or max(settings.run.total_timesteps // source.episode_steps, 1)
         curriculum = Curriculum(settings.curriculum, full_traffic(settings.env), episodes)
         return [EpisodeMeans(), CurriculumCallback(curriculum, source, console)]
-
-    def check_state(self, state: Mapping[str, Any], settings: Any) -> None:
-        super().check_state(state, settings)
-        if settings.online.enabled:
-            return
-        num_envs, saved = self.resolve_defaults(settings).env.num_envs, state["source"]["env"]["env"]
-        if num_envs > len(saved):
-            raise ValueError(f"{num_envs:,} environments are claimed, their state has {len(saved):,} bytes")
 
     def evaluate(
         self,

@@ -1,0 +1,174 @@
+"""The vector backend of environments of many agents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
+from fastrl.collectors.running import RunningEpisode
+from fastrl.collectors.vector_backends import NO_RESET, VectorBackend
+from fastrl.envs import contract
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.record_episodes import MEASURES
+
+# The level of difficulty at the start of an episode, among the keys of ``Plan.episode_info``.
+LEVEL = "level"
+
+EPISODE_INFO = (*(name for name in MEASURES if name not in ("length", "return_mean")), LEVEL)
+"""The keys of ``Plan.episode_info`` that a `TeamBackend` knows."""
+
+
+class Difficulty(NamedTuple):
+    """Arguments of ``MultiAgentVectorEnv.set_difficulty``.
+
+    Attributes:
+        num_agents: agents that an episode starts with.
+        density: of the traffic around them.
+    """
+
+    num_agents: int
+    density: float
+
+
+class TeamBackend(VectorBackend):
+    """Environments of A agents each, stepped together.
+
+    Arrays of steps have an axis of agents, [R, A, ...]; actions are flat, [R * A, ...].
+
+    Args:
+        env: in autoreset mode "disabled"; closed at the end.
+
+    Raises:
+        CollectError: it has other spaces than the plan.
+    """
+
+    alive: NDArray[np.bool_]
+
+    def __init__(self, plan: Plan, env: MultiAgentVectorEnv) -> None:
+        rows, agents = plan.num_envs, plan.num_agents
+        assert agents is not None and (env.num_envs, env.num_agents) == (rows, agents), "env is the plan's"
+        self._env, self._name = env, plan.env.id
+        expect_spaces(plan, env.single_observation_space, env.single_action_space)
+        self._keys = plan.episode_info
+        self.next_seeds = np.zeros(rows, np.int64)
+        self.ended_info = np.full((rows, len(self._keys)), np.nan)
+        self.alive = np.zeros((rows, agents), np.bool_)
+        self.over = np.zeros(rows, np.bool_)
+        self._limit = plan.num_steps if plan.unit == "episodes" else 0
+        self._lengths = np.zeros(rows, np.int64)
+        # Rows that have to be reset before the next step, and an array for resets that no fragment needs.
+        self._due = np.ones(rows, np.bool_)
+        self._unseen = np.zeros((rows, agents, plan.obs_dim), plan.obs_rows.dtype)
+        # Level, agents and density, NaN where they are as they are: those that were set last, those of each row's next
+        # episode and of its running one, [R, 3].
+        self._difficulty = np.array([0.0, np.nan, np.nan])
+        self._next, self._running = np.tile(self._difficulty, (2, rows, 1))
+
+    def reset(self, obs: NDArray[Any], mask: NDArray[np.bool_]) -> None:
+        if self._due.all():
+            self._reset(self._unseen, self._due)
+        self._reset(obs, mask)
+
+    def _reset(self, obs: NDArray[Any], mask: NDArray[np.bool_]) -> None:
+        seeds: Any = np.maximum(self.next_seeds, 0).astype(np.uint64)
+        self._env.reset_into(_flat(obs), _flat(self.alive), seed=seeds, reset_mask=mask)
+        self._running[mask] = self._next[mask]
+        self._lengths[mask] = 0
+        self._due &= ~mask
+
+    def step(
+        self,
+        actions: NDArray[Any],
+        obs: NDArray[Any],
+        rewards: NDArray[np.float32],
+        terminations: NDArray[np.bool_],
+        truncations: NDArray[np.bool_],
+        final_obs: NDArray[Any],
+        mask: NDArray[np.bool_] | None,
+        final_masks: NDArray[np.bool_] | None = None,
+    ) -> None:
+        if self._due.any():
+            # All rows step together: those without an episode are stepped, too, and ignored.
+            self._reset(self._unseen, self._due.copy())
+        acted = self.alive.copy()
+        outputs: tuple[NDArray[Any], ...] = (obs, rewards, terminations, truncations, self.alive)
+        self._env.step_into(actions, *map(_flat, outputs))
+        contract.expect_finite(self._name, rewards, np.empty(0))
+        if self._limit:
+            self._lengths += 1
+            late = self._lengths >= self._limit
+            truncations[late] |= acted[late] & ~terminations[late]
+            self.alive[late] = False
+        lost = acted & ~self.alive & ~(terminations | truncations)
+        if lost.any():
+            row, agent = np.argwhere(lost)[0].tolist()
+            raise CollectError(
+                f"{self._name}: agent {agent} of environment {row} was alive and then was not, without having been"
+                " terminated or truncated"
+            )
+        self.over[:] = ~self.alive.any(1)
+        cut_off = (acted & truncations & ~terminations).any(1) | self.over
+        if cut_off.any():
+            final_obs[cut_off] = obs[cut_off]
+        if self.over.any():
+            self._end(obs)
+
+    def _end(self, obs: NDArray[Any]) -> None:
+        """Keeps the infos of the episodes that are over, and starts the next ones."""
+        statistics = self._env.episodes()
+        for column, key in enumerate(self._keys):
+            values = self._running[:, 0] if key == LEVEL else statistics.get(key)
+            if values is not None:
+                self.ended_info[self.over, column] = values[self.over]
+        self._due |= self.over
+        continues = self.over & (self.next_seeds != NO_RESET)
+        if continues.any():
+            self._reset(obs, continues)
+
+    def action_masks(self, out: NDArray[np.bool_]) -> None:
+        raise NotImplementedError("plans of many agents have no action masks")
+
+    def difficulties(self) -> list[bytes]:
+        """`RunningEpisode.difficulty` of each row; empty where none was set."""
+        return [b"" if np.isnan(row).any() else row.tobytes() for row in self._running]
+
+    def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
+        """Sets the difficulty of the episodes that start from now on.
+
+        Args:
+            level: its number, in their infos.
+            difficulty: None: as it is.
+
+        Raises:
+            NotImplementedError: that of these environments is fixed.
+        """
+        self._difficulty = np.array([level, *(difficulty or (np.nan, np.nan))], np.float64)
+        self._start_with(np.tile(self._difficulty, (len(self.over), 1)))
+
+    def start_replay(self, episodes: Sequence[RunningEpisode]) -> None:
+        rows = [np.frombuffer(each.difficulty) if each.difficulty else self._difficulty for each in episodes]
+        try:
+            self._start_with(np.array(rows, np.float64))
+        except (ValueError, TypeError) as error:
+            raise CollectError(f"{self._name}: the saved difficulty of a running episode: {error}") from None
+
+    def end_replay(self) -> None:
+        self._start_with(np.tile(self._difficulty, (len(self.over), 1)))
+
+    def _start_with(self, difficulties: NDArray[np.float64]) -> None:
+        self._next[...] = difficulties
+        num_agents, density = difficulties[:, 1:].T
+        if np.isfinite(num_agents).all():
+            self._env.set_difficulty(num_agents=num_agents.astype(np.int64), density=density)
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def _flat(array: NDArray[Any]) -> NDArray[Any]:
+    """A view [R * A, ...] of what is [R, A, ...]."""
+    return array.reshape(-1, *array.shape[2:])

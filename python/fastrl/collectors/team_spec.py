@@ -1,0 +1,136 @@
+"""Specifications of environments of many agents, from which each process builds its own."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gymnasium.vector import AutoresetMode
+
+from fastrl.collectors.failures import failed, own_traceback
+from fastrl.collectors.protocol import CollectError
+from fastrl.envs.adapters.parallel import ParallelVectorEnv
+from fastrl.envs.adapters.parallel_frames import make_parallel
+from fastrl.envs.contract import ContractError
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.process_pool import WorkerError
+from fastrl.envs.registration import make_multi
+from fastrl.envs.spec import EnvSpec
+
+
+@dataclass(frozen=True)
+class TeamSpec(EnvSpec):
+    """A way to build an environment of many agents, which pickles."""
+
+    @property
+    def is_compiled(self) -> bool:
+        """True if threads of one process step its environments."""
+        return False
+
+    def make_team(self, num_envs: int, *, workers: int | None = None) -> MultiAgentVectorEnv:
+        """Builds so many environments, in autoreset mode "disabled".
+
+        Args:
+            workers: threads of a compiled environment, else processes that step the copies; None: as many threads as
+                its options say, or no process but this one.
+
+        Raises:
+            ValueError, TypeError: it cannot be built with these options.
+            CollectError: code of the user's raised; with its traceback.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class CompiledTeamSpec(TeamSpec):
+    """A spec of an environment that `fastrl.envs.make_multi` makes."""
+
+    @property
+    def is_compiled(self) -> bool:
+        return True
+
+    def make_team(self, num_envs: int, *, workers: int | None = None) -> MultiAgentVectorEnv:
+        threads = {} if workers is None else {"num_threads": workers}
+        return make_multi(
+            self.id, num_envs, **{**self.options, **threads, "autoreset_mode": AutoresetMode.DISABLED}
+        )
+
+
+@dataclass(frozen=True)
+class ParallelSpec(TeamSpec):
+    """A spec of a parallel environment of PettingZoo.
+
+    Attributes:
+        spec: its factory.
+        size, stack: of frames, see `fastrl.envs.adapters.parallel_frames.make_parallel`.
+        max_episode_steps: agents are truncated after so many.
+    """
+
+    spec: EnvSpec = dataclasses.field(default_factory=lambda: EnvSpec(""))
+    size: int | None = None
+    stack: int = 1
+    max_episode_steps: int = 0
+
+    @property
+    def is_local(self) -> bool:
+        return self.spec.is_local
+
+    @property
+    def is_nameless(self) -> bool:
+        return self.spec.is_nameless
+
+    def make_team(self, num_envs: int, *, workers: int | None = None) -> UserVectorEnv:
+        with blaming(f"--env {self.id}: it could not be built"):
+            return UserVectorEnv(
+                functools.partial(make_parallel, self.spec, self.size, self.stack),
+                num_envs,
+                num_workers=1 if workers is None else workers,
+                max_episode_steps=self.max_episode_steps,
+                autoreset_mode=AutoresetMode.DISABLED,
+                name=self.id,
+            )
+
+
+class UserVectorEnv(ParallelVectorEnv):
+    """As `ParallelVectorEnv`; errors of the user's environment become those of collectors.
+
+    Raises:
+        CollectError: wherever it is stepped: it broke PettingZoo's interface, it raised, or its worker process has
+            died. The error has the traceback.
+    """
+
+    def reset_into(self, *arguments: Any, **options: Any) -> None:
+        with blaming(f"{self.name} failed"):
+            super().reset_into(*arguments, **options)
+
+    def step_into(self, *arguments: Any, **options: Any) -> None:
+        with blaming(f"{self.name} failed"):
+            super().step_into(*arguments, **options)
+
+
+@contextlib.contextmanager
+def blaming(what: str) -> Iterator[None]:
+    """A context in which an environment of the user's is called.
+
+    Args:
+        what: begins the message.
+
+    Raises:
+        CollectError: it broke PettingZoo's interface, it raised, or its worker process has died.
+        Any error in which there is no code of the user's.
+    """
+    try:
+        yield
+    except ContractError as error:
+        raise CollectError(str(error)) from None
+    except WorkerError as error:
+        line, _, traceback = str(error).partition("\n\n")
+        raise CollectError(f"{what}: {line}", traceback) from error
+    except (Exception, SystemExit) as error:
+        if not own_traceback(error):
+            raise
+        raise failed(what, error) from error

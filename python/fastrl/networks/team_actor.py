@@ -1,0 +1,148 @@
+"""The actor of all agents of an environment: to each agent's rows that of its policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+from fastrl.networks.action_space import Actions
+from fastrl.networks.compiled_actor import Actor, ActorSpec, MlpActor, moved
+
+# Chooses actions by rule: from observations [B, obs_dim] and agent indices int64 [B], actions of the environment, int64
+# [B] or [B, n], or float32 [B, n].
+Scripted = Callable[[NDArray[Any], NDArray[np.int64]], NDArray[Any]]
+
+
+class Member(NamedTuple):
+    """A policy that some agents follow.
+
+    Attributes:
+        make: makes its actor; None: it is a rule.
+        rule: None: it has an actor.
+        num_ids: length of the one-hot index of the agent that the actor gets behind an observation; 0: none.
+        learns: its weights are those that `TeamActor.load` reads; otherwise the actor has its own.
+    """
+
+    make: ActorSpec | None = None
+    rule: Scripted | None = None
+    num_ids: int = 0
+    learns: bool = True
+
+
+class TeamActor:
+    """Chooses actions for rows of agents, row = environment * A + agent.
+
+    Args:
+        names: of the policy of each agent, A.
+        members: policies by name.
+        actions: `Actions.state` of an agent's.
+        num_threads: of compiled actors.
+
+    Attributes:
+        state_size: 0, policies of many agents have no memory.
+
+    Raises:
+        ValueError: a name without a policy.
+    """
+
+    state_size = 0
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        members: Mapping[str, Member],
+        actions: Mapping[str, Any],
+        num_threads: int = 1,
+    ) -> None:
+        if missing := sorted(set(names) - members.keys()):
+            raise ValueError(
+                f"every agent needs a policy: there is none named {missing}, only {sorted(members)}"
+            )
+        self._given = (names, members, actions)
+        self._num_agents = len(names)
+        self._actions = Actions.from_state(actions)
+        self._members = {name: members[name] for name in dict.fromkeys(names)}
+        self._agents = {name: np.array([each == name for each in names]) for name in self._members}
+        self._actors: dict[str, Actor] = {}
+        for name, member in sorted(self._members.items()):
+            if member.make is not None:
+                actor = member.make()
+                if member.learns and isinstance(actor, MlpActor):
+                    actor = actor.with_threads(num_threads)
+                self._actors[name] = actor
+        self._learning = [name for name in self._actors if members[name].learns]
+        self.weights_nbytes = sum(self._actors[name].weights_nbytes for name in self._learning)
+
+    def with_threads(self, num_threads: int) -> TeamActor:
+        """Makes an actor of the same policies with another number of threads, without weights."""
+        return TeamActor(*self._given, num_threads)
+
+    def to(self, device: str) -> None:
+        """Has actors that PyTorch computes use a device."""
+        for actor in self._actors.values():
+            moved(actor, device)
+
+    def load(self, weights: Buffer) -> None:
+        """Takes the weights of the policies that learn, in the order of their names; see `Actor.load`."""
+        data = memoryview(weights).cast("B")
+        if data.nbytes != self.weights_nbytes:
+            raise ValueError(f"weights: expected {self.weights_nbytes} bytes, got {data.nbytes}")
+        end = 0
+        for name in self._learning:
+            actor = self._actors[name]
+            start, end = end, end + actor.weights_nbytes
+            actor.load(data[start:end])
+
+    def act(
+        self,
+        obs: NDArray[Any],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        actions: NDArray[Any],
+        log_probs: NDArray[np.float32],
+        masks: NDArray[np.bool_] | None = None,
+        states: NDArray[np.float32] | None = None,
+        *,
+        greedy: bool = False,
+        alive: NDArray[np.bool_],
+    ) -> None:
+        """Does as `Actor.act`, for R rows of agents.
+
+        Args:
+            alive: bool [R], agents that act; zeros are written for others.
+        """
+        rows = np.arange(len(obs))
+        actions[~alive], log_probs[~alive] = 0, 0.0
+        for name, agents in self._agents.items():
+            member = self._members[name]
+            chosen = rows[alive & np.tile(agents, len(obs) // self._num_agents)]
+            if not len(chosen):
+                continue
+            if len(chosen) == len(rows) and not member.num_ids and member.make is not None:
+                self._actors[name].act(obs, streams, steps, actions, log_probs, greedy=greedy)
+                continue
+            own, numbers = obs[chosen], chosen % self._num_agents
+            if member.rule is not None:
+                actions[chosen] = self._by_rule(name, member.rule, own, numbers)
+                log_probs[chosen] = 0.0
+                continue
+            if member.num_ids:
+                own = np.concatenate([own, np.eye(member.num_ids, dtype=obs.dtype)[numbers]], axis=1)
+            drawn, chances = actions[chosen], log_probs[chosen]
+            self._actors[name].act(own, streams[chosen], steps[chosen], drawn, chances, greedy=greedy)
+            actions[chosen], log_probs[chosen] = drawn, chances
+
+    def _by_rule(
+        self, name: str, rule: Scripted, obs: NDArray[Any], agents: NDArray[np.int64]
+    ) -> NDArray[Any]:
+        actions = np.asarray(rule(obs, agents))
+        shape = (len(obs), *self._actions.shape)
+        if actions.shape != shape:
+            raise ValueError(
+                f"the scripted policy {name!r} should give actions {list(shape)}, gave {list(actions.shape)}"
+            )
+        return self._actions.from_env(actions)
