@@ -13,7 +13,6 @@ from fastrl.networks.action_space import Actions
 from fastrl.networks.distributions import gaussian_log_probs, sampling_noise
 from fastrl.networks.multi_agent import CentralCritic, Critic, MultiAgentPolicy, PolicyNetwork
 from fastrl.networks.perceptron import Trace
-from fastrl.rollout.multi_agent import MultiAgentRollout
 
 DISCRETE = Actions(gymnasium.spaces.Discrete(4))
 BOX = Actions(gymnasium.spaces.Box(np.array([-1, 0], np.float32), np.array([1, 10], np.float32)))
@@ -216,15 +215,6 @@ class TestMultiAgentPolicy:
         assert seen[0][0].tolist() == [[3, 4, 5]] and seen[0][1].tolist() == [1]
         assert actions[1].tolist() == [0.5, 10] and actions[3].tolist() == BOX.to_env(np.zeros(2)).tolist()
 
-    def test_act_into_writes_what_it_drew(self):
-        policy = self.policy(BOX)
-        rollout = MultiAgentRollout(2, 3, 3, BOX.space)
-        rollout.alive[1] = [True, False, True]
-        actions = policy.act_into(rollout, 1, 50 * torch.ones(3, 2))
-        assert (rollout.actions[1, 0] > 10).all() and not rollout.actions[1, 1].any()
-        assert actions[0].tolist() == [1, 10]
-        assert rollout.log_probs[1, 0] < -1000 and rollout.log_probs[1, 1] == 0
-
     def test_state_makes_the_same_policy_and_loads_into_another(self):
         policy, obs = self.policy(), np.ones((3, 3), np.float32)
         alive, noise = np.ones(3, np.bool_), sampling_noise(DISCRETE, (3,), generator())
@@ -235,28 +225,6 @@ class TestMultiAgentPolicy:
         assert not torch.equal(fresh.draw(torch.from_numpy(obs), alive, noise)[1], log_probs)
         fresh.load_state(policy.state())
         assert torch.equal(fresh.draw(torch.from_numpy(obs), alive, noise)[1], log_probs)
-
-    @pytest.mark.parametrize("options", [{}, {"normalize_obs": True}])
-    def test_weights_arrive_to_the_bit(self, options):
-        one, other = (
-            MultiAgentPolicy(
-                ["a", "b", "r"],
-                {"a": actor(BOX, seed, **options), "b": actor(BOX, seed + 1), "r": nobody},
-                BOX,
-            )
-            for seed in (1, 5)
-        )
-        for policy in (one, other):
-            if options:
-                policy.policies["a"].observe(torch.randn(9, 3, generator=generator(3)))
-        buffer, copy = bytearray(one.weights_nbytes), bytearray(one.weights_nbytes)
-        one.write_weights(memoryview(buffer))
-        other.load(bytes(buffer))
-        other.write_weights(copy)
-        assert buffer == copy
-        obs, alive = torch.randn(2, 3, generator=generator(4)), np.array([True, True, False])
-        obs = torch.cat([obs, obs[:1]])
-        assert torch.equal(one.draw(obs, alive, None)[1], other.draw(obs, alive, None)[1])
 
     def test_rules_have_to_be_given_again(self):
         policy = MultiAgentPolicy(["a", "r"], {"a": actor(), "r": nobody}, DISCRETE)

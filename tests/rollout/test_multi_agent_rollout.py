@@ -1,19 +1,16 @@
 """Rollouts of rows: advantages of agents that come and go, against an obvious loop over each agent's lives."""
 
-import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrl.rollout.multi_agent import MultiAgentRollout
-
-DISCRETE = gymnasium.spaces.Discrete(3)
+from fastrl.rollout.rollout import Rollout
 
 
 def rollout_of(alive, rewards, values, terminations, truncations, final_values):
     num_steps, num_rows = rewards.shape
-    rollout = MultiAgentRollout(num_steps, num_rows, 2, DISCRETE)
+    rollout = Rollout(num_steps, num_rows, 2, 3, many_agents=True)
     rollout.alive[:], rollout.rewards[:], rollout.values[:] = alive, rewards, values
     rollout.terminations[:], rollout.truncations[:] = terminations, truncations
     rollout.final_values[:] = final_values
@@ -115,8 +112,7 @@ def test_the_end_of_the_rollout_is_not_the_end_of_the_dead():
 
 
 def test_tensors_are_views_and_flat_leaves_out_what_follows_the_last_step():
-    space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-    rollout = MultiAgentRollout(3, 4, 5, space)
+    rollout = Rollout(3, 4, 5, 2, continuous=True, many_agents=True)
     assert rollout.actions.shape == (3, 4, 2) and rollout.actions.dtype == np.float32
     rollout.obs[2, 3] = 7
     assert rollout.flat("obs").shape == (12, 5) and (rollout.flat("obs")[11] == 7).all()
@@ -124,7 +120,7 @@ def test_tensors_are_views_and_flat_leaves_out_what_follows_the_last_step():
 
 
 def test_cut_off_is_of_the_living_alone():
-    rollout = MultiAgentRollout(1, 4, 1, DISCRETE)
+    rollout = Rollout(1, 4, 1, 3, many_agents=True)
     rollout.alive[0] = [True, True, True, False]
     rollout.truncations[0] = [True, True, False, True]
     rollout.terminations[0] = [False, True, True, False]
@@ -134,4 +130,4 @@ def test_cut_off_is_of_the_living_alone():
 @pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
 def test_refuses_nothing_at_all(sizes):
     with pytest.raises(ValueError, match="must be at least 1, got 0"):
-        MultiAgentRollout(*sizes, DISCRETE)
+        Rollout(*sizes, 3, many_agents=True)

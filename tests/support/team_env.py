@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
+
+from fastrl.collectors.team_spec import TeamSpec
 
 # The distance from its goal beyond which an agent crashes.
 EDGE = 4.0
@@ -16,8 +19,8 @@ FARTHEST = 3
 
 
 class TeamEnv:
-    """K environments of A agents, with the interface of ``fastrl.envs.multi_agent.MultiAgentVectorEnv``; SAME_STEP
-    autoreset.
+    """K environments of A agents, with the interface of ``fastrl.envs.multi_agent.MultiAgentVectorEnv``, in autoreset
+    mode SAME_STEP or DISABLED.
 
     An agent moves by action - 1 (``Discrete(3)``) or by the action clipped to [-1, 1] (``Box(1)``). Arriving (within
     0.5 of the goal) terminates with reward 1, going beyond `EDGE` terminates with reward -1; otherwise the
@@ -75,10 +78,14 @@ class TeamEnv:
             seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
             if len(seeds) != self.num_envs:
                 raise ValueError(f"expected {self.num_envs} seeds, got {len(seeds)}")
-            self.generators = [np.random.default_rng(int(each)) for each in seeds]
-        self.begin(np.ones(self.num_envs, np.bool_) if reset_mask is None else reset_mask)
-        obs[:] = self.observe()
-        alive[:] = self.alive.reshape(-1)
+        mask = np.ones(self.num_envs, np.bool_) if reset_mask is None else reset_mask
+        if seed is not None:
+            for i in np.flatnonzero(mask):
+                self.generators[i] = np.random.default_rng(int(seeds[i]))
+        self.begin(mask)
+        rows = np.repeat(mask, self.num_agents)
+        obs[rows] = self.observe()[rows]
+        alive[rows] = self.alive.reshape(-1)[rows]
 
     def step_into(
         self,
@@ -121,8 +128,11 @@ class TeamEnv:
             if final_obs is not None:
                 final_obs[agents] = true_obs[agents]
             self.finish(ended)
-            self.begin(ended)
-            true_obs[agents] = self.observe()[agents]
+            if self.autoreset_mode is AutoresetMode.SAME_STEP:
+                self.begin(ended)
+                true_obs[agents] = self.observe()[agents]
+            else:
+                self.alive[ended] = False
         obs[:] = true_obs
         alive[:] = self.alive.reshape(-1)
 
@@ -238,6 +248,18 @@ class TeamEnv:
     def refuse_if_closed(self) -> None:
         if self.closed:
             raise RuntimeError("this environment is closed")
+
+
+@dataclasses.dataclass(frozen=True)
+class TeamEnvSpec(TeamSpec):
+    """A spec of some `TeamEnv`, which each call of `make_team` gives."""
+
+    env: Any = None
+
+    def make_team(self, num_envs: int, *, workers: int | None = None) -> Any:
+        assert self.env.num_envs == num_envs
+        self.env.autoreset_mode = AutoresetMode.DISABLED
+        return self.env
 
 
 FIXED = ("num_envs", "num_agents", "horizon", "team", "autoreset_mode", "single_observation_space")

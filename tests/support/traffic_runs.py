@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gymnasium.vector import AutoresetMode
 from rich.console import Console
 from team_env import TeamEnv
 
 import fastrl.tasks.traffic.task
 from fastrl.cli.main import main
-from fastrl.tasks.traffic.settings import EnvConfig, environment_options
+from fastrl.collectors.team_spec import CompiledTeamSpec
 from fastrl.tasks.traffic.task import TASK
 from fastrl.training.trainer import Trainer
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
@@ -47,18 +48,28 @@ def line_envs(
     num_agents: int = 1,
     density: float = 0.0,
     num_threads: int = 0,
+    autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
 ) -> TeamEnv:
     """Replaces ``make_multi``: density is the chance that a move is blocked."""
     if id != "fastrl/coop-highway-v0":
         raise ValueError(f"id: expected 'fastrl/coop-highway-v0', got {id!r}")
     env = TeamEnv(num_envs, max_agents)
+    env.autoreset_mode = autoreset_mode
     env.set_difficulty(num_agents=num_agents, density=density)
     return env
+
+
+class LineSpec(CompiledTeamSpec):
+    """Replaces ``fastrl.tasks.traffic.task.CompiledTeamSpec``, for other processes too."""
+
+    def make_team(self, num_envs: int, *, workers: int | None = None) -> Any:
+        return line_envs(self.id, num_envs, **self.options, autoreset_mode=AutoresetMode.DISABLED)
 
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fastrl.tasks.traffic.task, "make_multi", line_envs)
+    monkeypatch.setattr(fastrl.tasks.traffic.task, "CompiledTeamSpec", LineSpec)
 
 
 def small_settings(*options: Any) -> Any:
@@ -79,12 +90,8 @@ def train(run: Path, *options: Any) -> int:
     return main(["train", "traffic", *small(*options), f"--run-dir={run}"])
 
 
-def make_line_env(config: EnvConfig, num_envs: int) -> Any:
-    """Replaces ``fastrl.tasks.traffic.task.make_env``, for another process too."""
-    return line_envs(config.id, num_envs, **environment_options(config))
-
-
 def command_line() -> None:
     """``fastrl train`` on the lines, for a process of its own."""
-    fastrl.tasks.traffic.task.make_env = make_line_env
+    task: Any = fastrl.tasks.traffic.task
+    task.make_multi, task.CompiledTeamSpec = line_envs, LineSpec
     sys.exit(main(["train", *sys.argv[1:]]))

@@ -1,6 +1,7 @@
 """Online training: the pace of the simulation, its rollouts, and the death of processes."""
 
 import contextlib
+import dataclasses
 import errno
 import functools
 import io
@@ -16,12 +17,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from shared_memory import shared_memory_of
 from team_env import TeamEnv
-from traffic_runs import make_line_env, small, small_trainer
+from traffic_runs import LineSpec, line_envs, small, small_trainer
 from waiting import TIMEOUT, wait_until
 
 import fastrl.tasks.traffic.task
@@ -29,8 +31,10 @@ from fastrl.algorithms.mappo import MAPPO, MAPPOConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.cli.main import main
 from fastrl.collectors.protocol import CollectError
+from fastrl.collectors.team_backend import Difficulty
+from fastrl.collectors.team_spec import TeamSpec
+from fastrl.rollout.fragment import Fragment
 from fastrl.training.experience import Episodes
-from fastrl.training.multi_agent import Difficulty
 from fastrl.training.online import OnlineSource, Pace
 from fastrl.utils.timer import Stopwatch
 
@@ -106,12 +110,22 @@ def make_learner(seed: int = 0, **settings: Any) -> MAPPO:
     )
 
 
-def lines() -> Any:
-    return TeamEnv(ENVS, AGENTS)
+@dataclasses.dataclass(frozen=True)
+class Lines(TeamSpec):
+    """Makes environments in which agents walk on a line.
 
+    Attributes:
+        by: id of the process that can make them; 0: any.
+    """
 
-def broken() -> Any:
-    raise ValueError("this simulation is broken")
+    by: int = 0
+
+    def make_team(self, num_envs: int, *, workers: int | None = None) -> Any:
+        if self.by not in (0, os.getpid()):
+            raise ValueError("this simulation is broken")
+        env = TeamEnv(num_envs, AGENTS)
+        env.autoreset_mode = AutoresetMode.DISABLED
+        return env
 
 
 Start = Callable[..., tuple[MAPPO, OnlineSource]]
@@ -122,17 +136,16 @@ def start() -> Iterator[Start]:
     before = shared_memory_of(os.getpid())
     with contextlib.ExitStack() as running:
 
-        def begin(make_env: Callable[[], Any] = lines, **options: Any) -> Any:
+        def begin(spec: TeamSpec = Lines("lines"), **options: Any) -> Any:
             arguments: dict[str, Any] = {
+                "episode_steps": 8,
                 "period": 0.0,
                 "queue": 2,
                 "timeout": TIMEOUT,
                 "seed": 0,
                 "console": Console(quiet=True),
             }
-            # Only the simulation's process makes the environment that is asked for.
-            source = OnlineSource(lines, "lines", 8, **arguments | options)
-            source.make_env = make_env
+            source = OnlineSource(spec, ENVS, **arguments | options)
             learner = make_learner()
             source.attach(learner)
             running.enter_context(source)
@@ -144,22 +157,29 @@ def start() -> Iterator[Start]:
 
 def take(source: OnlineSource) -> Episodes:
     """Waits for a rollout; returns the episodes that ended in it."""
-    assert source.next(Stopwatch()) is not None
+    taken(source)
     return source.take_episodes()
+
+
+def taken(source: OnlineSource) -> Fragment:
+    """Waits for a rollout."""
+    fragments = source.next(Stopwatch())
+    assert fragments is not None and len(fragments) == 1
+    return fragments[0]
 
 
 def test_rollouts_arrive_whole_and_are_learnt_from(start: Start) -> None:
     learner, source = start()
     episodes = 0
     for i in range(6):
-        episodes += len(take(source))
-        rollout = learner.rollout
-        assert rollout.alive[:-1].any(1).all()
-        assert np.isfinite(rollout.log_probs).all()
-        assert (rollout.log_probs[rollout.alive[:-1]] < 0).all()
+        fragment = taken(source)
+        episodes += len(source.take_episodes())
+        assert fragment.alive is not None and fragment.alive[:-1].any(2).all()
+        assert np.isfinite(fragment.log_probs).all()
+        assert (fragment.log_probs[fragment.alive[:-1]] < 0).all()
         # All observations of the living have a bias of 1.
-        assert (rollout.obs[..., 2][rollout.alive] == 1).all()
-        source.feedback(learner.update(rollout, Stopwatch()))
+        assert (fragment.obs[..., 2][fragment.alive] == 1).all()
+        source.feedback(learner.update([fragment], Stopwatch()))
         assert learner.steps == source.steps == (i + 1) * STEPS * ENVS
         assert learner.metrics()["gradient_steps"] > 0
     assert episodes > 0
@@ -192,35 +212,34 @@ def test_the_newest_policy_acts(start: Start) -> None:
         layer.bias.data.copy_(layer.bias.data.new_tensor([0.0, 0.0, 50.0]))
     source.feedback(None)
     for _ in range(6):
-        take(source)
-    assert (learner.rollout.actions[learner.rollout.alive[:-1]] == 2).all()
+        fragment = taken(source)
+    assert fragment.alive is not None
+    assert (fragment.actions[fragment.alive[:-1]] == 2).all()
     assert source.numbers()["collect/policy_age_updates"] == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", [0, 1])
 def test_the_difficulty_reaches_the_simulation(start: Start, level: int) -> None:
-    learner, source = start()
+    _, source = start()
     source.set_difficulty(level, Difficulty(1, 0.0))
     for _ in range(50):
-        ended = take(source)
+        fragment, ended = taken(source), source.take_episodes()
         if len(ended) and (ended.info["num_agents"] == 1).all():
             break
     assert (ended.info["level"] == level).all()
-    assert learner.rollout.alive.reshape(STEPS + 1, ENVS, AGENTS).sum(2).max() == 1
+    assert fragment.alive is not None and fragment.alive.sum(2).max() == 1
 
 
 @pytest.mark.slow
 def test_the_difficulty_may_be_set_before_it_runs() -> None:
-    source = OnlineSource(
-        lines, "lines", 8, period=0.0, queue=2, timeout=TIMEOUT, seed=0, console=Console(quiet=True)
-    )
-    learner = make_learner()
+    options: dict[str, Any] = {"timeout": TIMEOUT, "seed": 0, "console": Console(quiet=True)}
+    source = OnlineSource(Lines("lines"), ENVS, episode_steps=8, period=0.0, queue=2, **options)
     source.set_difficulty(0, Difficulty(1, 0.0))
-    source.attach(learner)
+    source.attach(make_learner())
     with source:
-        take(source)
-    assert learner.rollout.alive.reshape(STEPS + 1, ENVS, AGENTS).sum(2).max() == 1
+        fragment = taken(source)
+    assert fragment.alive is not None and fragment.alive.sum(2).max() == 1
 
 
 @pytest.mark.slow
@@ -260,7 +279,7 @@ def test_a_killed_simulation_is_restarted(start: Start) -> None:
 
 @pytest.mark.slow
 def test_a_simulation_that_cannot_run_ends_with_its_reason(start: Start) -> None:
-    _, source = start(broken)
+    _, source = start(Lines("lines", by=os.getpid()))
     with pytest.raises(CollectError, match="this simulation is broken"):
         source.next(Stopwatch())
 
@@ -268,7 +287,8 @@ def test_a_simulation_that_cannot_run_ends_with_its_reason(start: Start) -> None
 @pytest.mark.slow
 def test_a_run_trains_online(monkeypatch: pytest.MonkeyPatch) -> None:
     before = shared_memory_of(os.getpid())
-    monkeypatch.setattr(fastrl.tasks.traffic.task, "make_env", make_line_env)
+    monkeypatch.setattr(fastrl.tasks.traffic.task, "make_multi", line_envs)
+    monkeypatch.setattr(fastrl.tasks.traffic.task, "CompiledTeamSpec", LineSpec)
     trainer = small_trainer(
         "--total-episodes=120",
         "--online",
@@ -294,7 +314,8 @@ def test_a_run_trains_online(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_rows_come_while_there_is_nothing_to_learn_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fastrl.tasks.traffic.task, "make_env", make_line_env)
+    monkeypatch.setattr(fastrl.tasks.traffic.task, "make_multi", line_envs)
+    monkeypatch.setattr(fastrl.tasks.traffic.task, "CompiledTeamSpec", LineSpec)
     trainer = small_trainer("--online", "--online.speed=1e-3", "--online.row-seconds=0.01")
     rows = trainer.rows()
     row = next(rows)

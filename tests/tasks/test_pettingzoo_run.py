@@ -2,6 +2,7 @@
 
 import functools
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -21,7 +22,6 @@ from fastrl.cli.main import main
 from fastrl.collectors.protocol import CollectError
 from fastrl.tasks.pettingzoo.task import TASK
 from fastrl.training.checkpoint import load_checkpoint, load_newest, save_checkpoint
-from fastrl.training.errors import TrainError
 from fastrl.training.predict import PredictError
 from fastrl.training.trainer import Trainer
 
@@ -72,23 +72,18 @@ def test_policies_of_differing_agents_resume_to_the_bit(algorithm: str, tmp_path
 
 def test_workers_step_to_the_same_bits_and_take_over_a_resumed_run(tmp_path: Path) -> None:
     make = functools.partial(training_of, "Kinds", "ippo", 2, env__options=("obs=nested", "length=50"))
-    check_resume(make, 2, tmp_path / "stopped", env__n_workers=2)
+    check_resume(make, 2, tmp_path / "stopped", collect__n_workers=2)
 
 
-def test_a_worker_that_dies_ends_the_run_with_its_checkpoint(tmp_path: Path) -> None:
-    training = training_of("Leavers", "ippo", 3, env__n_workers=2)
+@pytest.mark.slow
+def test_a_worker_that_dies_is_replaced() -> None:
+    training = training_of("Leavers", "ippo", 4, collect__n_workers=2)
     rows = training.rows()
     next(rows)
-    before = training.state_dict()
-    os.kill(training.source.env.env.worker_pids[0], signal.SIGKILL)  # type: ignore[attr-defined]
-    with pytest.raises(CollectError, match="killed by SIGKILL"):
-        list(rows)
-    save_checkpoint(tmp_path / "stopped", training.state_dict())
-    assert training.state_dict()["source"]["steps"] == before["source"]["steps"] == 96
-    resumed = training_of("Leavers", "ippo", 3)
-    resumed.load_state_dict(load_checkpoint(tmp_path / "stopped"))
-    list(resumed.rows())
-    assert resumed.steps == 288
+    os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+    list(rows)
+    assert training.steps == 384
+    assert training.source.numbers()["collect/restarts"] == 1
 
 
 @pytest.mark.parametrize(
@@ -97,7 +92,7 @@ def test_a_worker_that_dies_ends_the_run_with_its_checkpoint(tmp_path: Path) -> 
         ((), "parallel_toys:Failing failed: KeyError: 'lane 3'"),
         (
             ("--n-workers=2",),
-            r"parallel_toys:Failing failed: worker \d \(environment [0-2 to]+\): KeyError: 'lane 3'",
+            r"worker \d failed 3 times at a fragment of rows [0-2 to]+: KeyError: 'lane 3'",
         ),
         (("--env.options", "at=0"), "parallel_toys:Failing failed: KeyError: 'lane 3'"),
         (
@@ -134,17 +129,19 @@ def test_an_environment_that_raises_loses_nothing_of_the_updates_before(tmp_path
 
 def test_workers_end_with_the_training(tmp_path: Path) -> None:
     before = shared_memory_of(os.getpid())
-    training = training_of("Leavers", "ippo", 2, env__n_workers=2)
-    pids = training.source.env.env.worker_pids  # type: ignore[attr-defined]
-    assert len(shared_memory_of(os.getpid()) - before) == 1 and all(map(is_running, pids))
-    list(training.rows())
+    training = training_of("Leavers", "ippo", 2, collect__n_workers=2)
+    rows = training.rows()
+    next(rows)
+    pids = [child.pid for child in multiprocessing.active_children()]
+    assert len(pids) == 2 and all(map(is_running, pids))
+    list(rows)
     assert shared_memory_of(os.getpid()) <= before and not any(map(is_running, pids))
     save_checkpoint(tmp_path / "end", training.state_dict())
 
 
 def test_what_breaks_the_interface_in_a_worker_is_one_line() -> None:
-    training = training_of("Vanishing", "ippo", env__n_workers=2)
-    with pytest.raises(TrainError, match="agent 'b' left agents without being terminated"):
+    training = training_of("Vanishing", "ippo", collect__n_workers=2)
+    with pytest.raises(CollectError, match="agent 'b' left agents without being terminated"):
         list(training.rows())
 
 

@@ -20,6 +20,7 @@ from traffic_runs import line_envs, lines, small, small_settings, small_trainer,
 
 import fastrl.tasks.traffic.task
 from fastrl.cli.main import main
+from fastrl.collectors.team_backend import Difficulty
 from fastrl.envs.record_episodes import MEANS
 from fastrl.envs.registration import make_multi
 from fastrl.tasks.traffic.curriculum import CurriculumCallback
@@ -28,7 +29,7 @@ from fastrl.tasks.traffic.task import TASK
 from fastrl.training.checkpoint import load_checkpoint, load_newest, save_checkpoint
 from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import BEST, Evaluation
-from fastrl.training.multi_agent import Difficulty, MultiAgentSource
+from fastrl.training.multi_agent import MultiAgentSource
 from fastrl.training.row import Row
 from fastrl.training.run import evaluate_run
 from fastrl.training.trainer import Trainer
@@ -320,7 +321,7 @@ def test_few_episodes_are_many_updates() -> None:
         trainer = small_trainer(f"--total-episodes={episodes}", "--num-envs=none", "--ippo.num-steps=64")
         assert trainer.algorithm.total_updates >= 30  # type: ignore[attr-defined]
     assert isinstance(trainer.source, MultiAgentSource)
-    assert trainer.source.env.num_envs > 4
+    assert trainer.source.num_envs > 4
 
 
 @pytest.mark.slow

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
 from fastrl.collectors.running import RunningEpisode
 from fastrl.collectors.vector_backends import NO_RESET, VectorBackend
-from fastrl.envs import contract
+from fastrl.envs.adapters.parallel import ParallelVectorEnv
+from fastrl.envs.contract import as_given
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.record_episodes import MEASURES
+from fastrl.envs.rows import ObsRows
 
 # The level of difficulty at the start of an episode, among the keys of ``Plan.episode_info``.
 LEVEL = "level"
@@ -52,7 +54,11 @@ class TeamBackend(VectorBackend):
         rows, agents = plan.num_envs, plan.num_agents
         assert agents is not None and (env.num_envs, env.num_agents) == (rows, agents), "env is the plan's"
         self._env, self._name = env, plan.env.id
-        expect_spaces(plan, env.single_observation_space, env.single_action_space)
+        obs_space = env.single_observation_space
+        if isinstance(env, ParallelVectorEnv):
+            # Rows of images are flat.
+            obs_space = ObsRows(env.form.obs_space).row_space
+        expect_spaces(plan, obs_space, env.single_action_space)
         self._keys = plan.episode_info
         self.next_seeds = np.zeros(rows, np.int64)
         self.ended_info = np.full((rows, len(self._keys)), np.nan)
@@ -97,12 +103,19 @@ class TeamBackend(VectorBackend):
         acted = self.alive.copy()
         outputs: tuple[NDArray[Any], ...] = (obs, rewards, terminations, truncations, self.alive)
         self._env.step_into(actions, *map(_flat, outputs))
-        contract.expect_finite(self._name, rewards, np.empty(0))
         if self._limit:
             self._lengths += 1
             late = self._lengths >= self._limit
             truncations[late] |= acted[late] & ~terminations[late]
             self.alive[late] = False
+        # Of agents that did not act the simulator may say anything.
+        rewards[~acted], terminations[~acted], truncations[~acted] = 0.0, False, False
+        if not np.isfinite(rewards).all():
+            row, agent = np.argwhere(~np.isfinite(rewards))[0].tolist()
+            raise CollectError(
+                f"{self._name}: step() gave the reward {as_given(rewards[row, agent])} to agent {agent} of environment"
+                f" {row}; rewards should be finite numbers"
+            )
         lost = acted & ~self.alive & ~(terminations | truncations)
         if lost.any():
             row, agent = np.argwhere(lost)[0].tolist()
@@ -111,9 +124,9 @@ class TeamBackend(VectorBackend):
                 " terminated or truncated"
             )
         self.over[:] = ~self.alive.any(1)
-        cut_off = (acted & truncations & ~terminations).any(1) | self.over
-        if cut_off.any():
-            final_obs[cut_off] = obs[cut_off]
+        last = truncations.any(1) | self.over
+        if last.any():
+            final_obs[last] = obs[last]
         if self.over.any():
             self._end(obs)
 

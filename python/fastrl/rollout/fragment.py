@@ -47,8 +47,8 @@ class Fragment:
 
     Of environments of A agents, all arrays with axes [T, R] have an axis A behind them, such as ``actions`` [T, R, A]
     and ``obs`` [T + 1, R, A, D]; values in places without a living agent have no meaning. ``final_obs`` is meaningful
-    for all agents of an environment in which one ended. ``returns`` are means over the agents that took part. Then
-    there are two arrays more:
+    for all agents of an environment in which one was truncated, or whose episode ended. ``returns`` are means over the
+    agents that took part. Then there are two arrays more:
 
         alive: bool [T + 1, R, A], whether an agent acts on ``obs``; None: the environments are a single agent's.
         ends: bool [T, R], whether the episode of the environment ended; None: it does with that of the agent.
@@ -191,9 +191,12 @@ def copied_steps(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> dict[str
 
 def last_places(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
     """Mask of the places of a fragment's arrays in which ``final_obs`` is meaningful, bool [T, R]."""
-    ended: Any = arrays["terminations"] | arrays["truncations"]
-    found: NDArray[np.bool_] = ended if ended.ndim == 2 else ended.any(2)
-    return found
+    ends = arrays.get("ends")
+    if ends is None:
+        ended: NDArray[np.bool_] = arrays["terminations"] | arrays["truncations"]
+        return ended
+    some: NDArray[np.bool_] = arrays["truncations"].any(2) | ends
+    return some
 
 
 def without_steps(fragment: Fragment, skipped: NDArray[np.bool_]) -> list[Fragment]:
