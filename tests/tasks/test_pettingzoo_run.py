@@ -83,7 +83,7 @@ def test_a_worker_that_dies_is_replaced() -> None:
     os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
     list(rows)
     assert training.steps == 384
-    assert training.source.numbers()["collect/restarts"] == 1
+    assert training.source.report().restarts == 1
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_worker_that_dies_is_replaced() -> None:
     [
         ((), "parallel_toys:Failing failed: KeyError: 'lane 3'"),
         (
-            ("--n-workers=2",),
+            ("--n-workers=2", "--env.options", "at=0"),
             r"worker \d failed 3 times at a fragment of rows [0-2 to]+: KeyError: 'lane 3'",
         ),
         (("--env.options", "at=0"), "parallel_toys:Failing failed: KeyError: 'lane 3'"),

@@ -11,7 +11,7 @@ import numpy as np
 
 from fastrl.collectors.env_runner import PARTS, Arrays, EnvRunner, FragmentMeta
 from fastrl.collectors.failures import Failures
-from fastrl.collectors.protocol import Plan
+from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.running import RunningEpisode
 from fastrl.collectors.team_backend import TeamBackend
 from fastrl.collectors.team_spec import TeamSpec
@@ -95,6 +95,10 @@ class TeamRunner:
         runner.stop = self._stop
         try:
             yield runner
+        except CollectError as error:
+            self.close()
+            # What a user's environment raised costs a worker its task only.
+            raise error.__cause__ or error from None
         except BaseException:
             self.close()
             raise
