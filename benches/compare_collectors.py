@@ -32,7 +32,6 @@ import psutil
 from numpy.typing import NDArray
 
 import collector_report
-from fastrl.benchmarks.plans import make_plan, random_weights
 from fastrl.cli.arguments import at_least, import_from_here, path
 from fastrl.cli.main import run_command
 from fastrl.collectors.factory import make_collector
@@ -48,6 +47,7 @@ from fastrl.utils.files import to_json, write_atomically
 from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress, silent
 from fastrl.utils.tables import show
+from plans import make_plan, random_weights
 from rounds import add_round_options, turns
 
 METHODS = ("sequential", "sync", "executor", "native", "ray")

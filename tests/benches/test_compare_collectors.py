@@ -29,12 +29,12 @@ from compare_collectors import (
     plan_for,
     price_cases,
 )
-from fastrl.benchmarks.plans import random_weights
 from fastrl.cli.main import run_command
 from fastrl.collectors.protocol import Report
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment, allocate
 from fastrl.utils.progress import Progress
+from plans import random_weights
 
 QUICK = EnvSpec("fastrl/Uneven-v0", {"step_seconds": 0.0005, "length": 10})
 

@@ -17,10 +17,10 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-from fastrl.benchmarks.results import Benchmark, Case
-from fastrl.benchmarks.rounds import measure_in_turns, rate
 from fastrl.envs import Cage2VectorEnv, ProcessVectorEnv
 from fastrl.utils.progress import Progress, silent
+from results import Benchmark, Case
+from rounds import measure_in_turns, rate
 
 CARTS = 8
 ACTIONS = 1000

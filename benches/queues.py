@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from fastrl.benchmarks.results import Benchmark, Case
-from fastrl.benchmarks.rounds import measure_in_turns
 from fastrl.queue import Queue
 from fastrl.utils.errors import UserError
 from fastrl.utils.progress import Progress, silent
+from results import Benchmark, Case
+from rounds import measure_in_turns
 
 
 def _faster_fifo() -> Any:
@@ -286,7 +286,7 @@ def measure(
         UserError: the system is not Linux.
     """
     if sys.platform != "linux":
-        raise UserError("fastrl bench queue measures memory that processes share, which needs Linux")
+        raise UserError("this measures memory that processes share, which needs Linux")
     progress = progress or silent()
     cases = []
     for size in sizes:

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastrl.benchmarks.results import Benchmark, Case
-from fastrl.benchmarks.rounds import measure_in_turns, rate
 from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 from fastrl.replay.samplers import ROTATION
 from fastrl.utils.progress import Progress, silent
 from fastrl.utils.torch_threads import one_thread
+from results import Benchmark, Case
+from rounds import measure_in_turns, rate
 
 BATCH = 256
 MILLION = 1_000_000
