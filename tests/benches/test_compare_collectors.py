@@ -103,7 +103,8 @@ def test_what_cannot_be_measured_is_left_out_and_not_asked_again() -> None:
             raise BenchError("Ray is not installed")
         return speed()
 
-    results, missing = compare(Setting(QUICK), cases_for(["ray", "sync"], [1, 2]), 2, measure=fake)
+    quiet = Progress("", None, Console(quiet=True))
+    results, missing = compare(Setting(QUICK), cases_for(["ray", "sync"], [1, 2]), 2, quiet, measure=fake)
     assert missing == {"ray": "Ray is not installed"}
     assert measured_methods.count("ray") == 1 and measured_methods.count("sync") == 4
     assert [result.case.method for result in results] == ["sync", "sync"]
