@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from fastrl.benchmarks.results import Case
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.compiled_actor import MlpActor
 from fastrl.networks.distributions import sample_actions
 from fastrl.utils.seeding import uniforms
+from results import Case
 from rounds import measure_in_turns, rate
 
 # Observation, hidden layers, actions: CAGE 2 with its effective and with all actions, and a wider network.

@@ -10,10 +10,10 @@ import functools
 
 import pytest
 
-from fastrl.benchmarks.plans import make_plan, random_weights
-from fastrl.benchmarks.results import Case
 from fastrl.collectors.synchronous import native_collector
 from fastrl.envs.spec import EnvSpec
+from plans import make_plan, random_weights
+from results import Case
 from rounds import measure_in_turns, rate
 
 CASES = {

@@ -15,7 +15,6 @@ from fastrl.autotune.candidates import collector_way
 from fastrl.autotune.trial import Trial
 from fastrl.autotune.tuner import Tuner
 from fastrl.autotune.way import Way
-from fastrl.benchmarks.results import Case
 from fastrl.cli.train import Command
 from fastrl.collectors.resources import cores
 from fastrl.tasks import find
@@ -23,6 +22,7 @@ from fastrl.utils.config import replaced
 from fastrl.utils.output import plain_console
 from fastrl.utils.tables import show
 from recording import Record
+from results import Case
 from rounds import number_table, turns
 
 ROUNDS = 5

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from fastrl.benchmarks.results import Case
-from fastrl.benchmarks.vector_envs import Cage2Steps, cyborg, measure_case
+from results import Case
+from vector_envs import Cage2Steps, cyborg, measure_case
 
 ROUNDS = 7
 

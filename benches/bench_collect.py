@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from fastrl.benchmarks.plans import make_plan, random_weights
-from fastrl.benchmarks.results import Benchmark, Case
 from fastrl.collectors.factory import make_collector
 from fastrl.collectors.protocol import Plan
 from fastrl.envs.spec import EnvSpec
 from fastrl.envs.toys.uneven import UnevenEnv
 from fastrl.utils.seeding import env_seed
+from plans import make_plan, random_weights
+from results import Benchmark, Case
 from rounds import measure_in_turns
 
 WORKERS = 8

@@ -5,8 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from fastrl.benchmarks.results import Case
 from fastrl.envs import make_multi
+from results import Case
 
 NUM_ENVS = 64
 AGENTS = 15

@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 
 from demo_expert import lean
-from fastrl.benchmarks.results import Case
 from fastrl.demos import recorder
 from fastrl.demos.find_expert import find_expert
 from fastrl.demos.recorder import Recording, make_plan
 from fastrl.envs.spec import EnvSpec
 from recording import Record
+from results import Case
 from rounds import measure_in_turns
 
 ROUNDS = 5

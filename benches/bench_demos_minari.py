@@ -15,8 +15,8 @@ import pytest
 from gymnasium.spaces import Box
 
 import fastrl
-from fastrl.benchmarks.results import Case
 from fastrl.demos import Episode, EpisodeWriter
+from results import Case
 from rounds import measure_in_turns
 
 minari = pytest.importorskip("minari")

@@ -18,13 +18,13 @@ from gymnasium.spaces import Box
 from fastrl.algorithms.dqn import DQN
 from fastrl.algorithms.dqn_settings import DQNConfig
 from fastrl.algorithms.protocol import Problem
-from fastrl.benchmarks.results import Case
 from fastrl.envs.toys.catch import CatchEnv
 from fastrl.networks.compiled_actor import Actor
 from fastrl.networks.encoded_q import loaded_q_actor
 from fastrl.replay import Replay
 from fastrl.training.minibatches import make_sampler
 from fastrl.utils.timer import Stopwatch
+from results import Case
 
 SEEDS = (0, 1, 2)
 SCREEN_EPISODES, EPISODES = 20, 100

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 from bench_collect import work_of
-from fastrl.benchmarks.plans import make_plan
-from fastrl.benchmarks.results import Benchmark, Case
 from fastrl.collectors.executor import ExecutorCollector
 from fastrl.collectors.protocol import Plan
 from fastrl.envs.spec import as_spec
 from fastrl.envs.toys.uneven import UnevenEnv
 from fastrl.utils.seeding import NO_ENV, env_seed
+from plans import make_plan
+from results import Benchmark, Case
 from rounds import measure_in_turns
 
 ROUNDS, SECONDS = 3, 6.0

@@ -13,7 +13,7 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 import fastrl
-from fastrl.benchmarks.results import Case
+from results import Case
 from rounds import measure_in_turns
 
 ROUNDS, CALLS = 15, 300

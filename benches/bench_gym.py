@@ -11,11 +11,11 @@ import contextlib
 import pytest
 from rich.console import Console
 
-from fastrl.benchmarks.results import Case
 from fastrl.tasks import find
 from fastrl.training.evaluation import Evaluation
 from fastrl.utils.output import plain_console
 from fastrl.utils.tables import show
+from results import Case
 from rounds import number_table
 
 SEEDS = (0, 1, 2)

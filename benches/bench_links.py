@@ -8,8 +8,8 @@ import time
 
 import numpy as np
 
-from fastrl.benchmarks.results import Case
 from fastrl.envs import make_multi
+from results import Case
 from rounds import measure_in_turns
 
 NUM_ENVS = 64

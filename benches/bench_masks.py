@@ -14,13 +14,13 @@ from gymnasium.spaces import Box, Discrete
 from fastrl.algorithms.ppo import PPO
 from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Problem
-from fastrl.benchmarks.results import Case
 from fastrl.collectors.protocol import Plan
 from fastrl.collectors.synchronous import native_collector
 from fastrl.envs.cage2.env import Cage2VectorEnv
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.rollout import Rollout
 from fastrl.utils.timer import Stopwatch
+from results import Case
 from rounds import measure_in_turns
 
 NUM_ENVS = 256

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from fastrl.benchmarks.results import Case
 from fastrl.cli.main import main
 from fastrl.tasks.pixels.settings import PRESETS
 from fastrl.tasks.pixels.task import TASK
 from recording import Record
+from results import Case
 from rounds import measure_in_turns
 
 # Frames of Atari's size from a game that costs next to nothing, and a small learner, so that mostly the way of frames

@@ -20,12 +20,12 @@ import pytest
 import torch
 from torch import nn
 
-from fastrl.benchmarks.results import Case
 from fastrl.envs.pixels import make_stacked_pixels
 from fastrl.tasks import find
 from fastrl.training.device import use_threads
 from fastrl.training.evaluation import Evaluation
 from fastrl.utils.output import plain_console
+from results import Case
 from rounds import measure_in_turns
 
 PIXELS = "fastrl.envs.pixels:make_stacked_pixels"

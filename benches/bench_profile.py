@@ -15,8 +15,6 @@ import pytest
 from fastrl.algorithms.ppo import PPO
 from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Problem
-from fastrl.benchmarks.plans import make_plan
-from fastrl.benchmarks.results import Case
 from fastrl.collectors.protocol import Plan
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.collectors.synchronous import native_collector
@@ -24,7 +22,9 @@ from fastrl.envs.cage2.env import Cage2VectorEnv
 from fastrl.envs.spec import EnvSpec
 from fastrl.training.profiler import Profile
 from fastrl.utils.timer import Stopwatch
+from plans import make_plan
 from recording import Record
+from results import Case
 from rounds import measure_in_turns
 
 ROUNDS = 6

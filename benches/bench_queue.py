@@ -1,6 +1,6 @@
 """Queues between processes and threads. Run: ``pytest benches/bench_queue.py -s`` on an otherwise idle machine.
 
-`fastrl.benchmarks.queues` says what is compared. Beside that, what copying blocks of 28 KiB costs without any queue.
+`queues` says what is compared. Beside that, what copying blocks of 28 KiB costs without any queue.
 """
 
 import mmap
@@ -12,8 +12,8 @@ from itertools import repeat
 import numpy as np
 import pytest
 
-from fastrl.benchmarks.queues import FORK, OURS, PEERS, SIZES, Fastrl, measure_case
-from fastrl.benchmarks.results import Case
+from queues import FORK, OURS, PEERS, SIZES, Fastrl, measure_case
+from results import Case
 
 ROUNDS = 5
 SECONDS = 0.2  # of a round

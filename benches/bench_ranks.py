@@ -17,8 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fastrl.benchmarks.results import Case
 from recording import Record
+from results import Case
 from rounds import measure_in_turns
 
 SECONDS, ROUNDS = 20.0, 3  # of each run, after its start

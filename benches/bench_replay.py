@@ -1,14 +1,14 @@
 """Replay beside numpy, Stable-Baselines3, cpprb and TorchRL. Run: ``pytest benches/bench_replay.py -s``.
 
-`fastrl.benchmarks.replays` says what is compared. Reference points, for one machine with 2 shared cores: adding one 3
+`replays` says what is compared. Reference points, for one machine with 2 shared cores: adding one 3
 million/s, adding 64 20 million/s, sampling twice and prioritized sampling three times the best peer, stacked frames at
 80% of the copy bandwidth.
 """
 
 import pytest
 
-from fastrl.benchmarks.replays import ADDING, OURS, SAMPLING, measure_case
-from fastrl.benchmarks.results import Case
+from replays import ADDING, OURS, SAMPLING, measure_case
+from results import Case
 
 ROUNDS = 7
 SECONDS = 0.25  # of each turn

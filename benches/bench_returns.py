@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fastrl._native import _returns
-from fastrl.benchmarks.results import Case
+from results import Case
 from rounds import measure_in_turns
 
 SHAPES = [(128, 8), (100, 256), (100, 1024), (16, 4096)]

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from fastrl.benchmarks.results import Case
 from fastrl.envs import RingVectorEnv, make_multi
 from fastrl.envs.traffic.ring import equilibrium_speed
 from fastrl.tasks.traffic.render import load_policy
 from fastrl.tasks.traffic.task import TASK
 from fastrl.training.evaluation import Evaluation
 from fastrl.utils.config import build
+from results import Case
 from rounds import measure_in_turns
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from bench_traffic import NUM_ENVS, compare, envpool_python  # noqa: F401 (a fixture)
-from fastrl.benchmarks.results import Benchmark
 from fastrl.envs.traffic import ROAD_IDS
+from results import Benchmark
 
 # EnvPool has no ids of connected lanes.
 ENVPOOL_IDS = (

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from fastrl.benchmarks.results import Benchmark, Case
+from results import Benchmark, Case
 from rounds import measure_in_turns
 
 pytest.importorskip("stable_baselines3")

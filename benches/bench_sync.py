@@ -9,14 +9,14 @@ import functools
 
 import pytest
 
-from fastrl.benchmarks.plans import make_plan, random_weights
-from fastrl.benchmarks.results import Case
-from fastrl.benchmarks.vector_envs import CARTS, cart_contenders, measure_case
 from fastrl.collectors.synchronous import native_collector, sync_collector
 from fastrl.envs.spec import EnvSpec
 from fastrl.utils.output import plain_console
 from fastrl.utils.tables import show
+from plans import make_plan, random_weights
+from results import Case
 from rounds import measure_in_turns, number_table, rate
+from vector_envs import CARTS, cart_contenders, measure_case
 
 ROUNDS = 7
 SECONDS = 1.0  # of a round

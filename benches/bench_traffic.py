@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pytest
 
-from fastrl.benchmarks.results import Benchmark, Case
+from results import Benchmark, Case
 from traffic_contenders import NUM_ENVS, NUM_RINGS
 
 ROUNDS = 5

@@ -285,7 +285,7 @@ CONTENDERS = {"fastrl": fastrl_run, "sb3": stable_baselines3, "rllib": rllib, "t
 
 
 def test_training_beside_stable_baselines3_and_rllib(record: Callable[..., Any]) -> None:
-    from fastrl.benchmarks.results import Case
+    from results import Case
 
     results, left_out = [run([sys.executable, __file__, "fastrl"], "fastrl")], {}
     try:

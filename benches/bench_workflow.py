@@ -7,8 +7,6 @@ import time
 
 import pytest
 
-from fastrl.benchmarks.results import Case
-from fastrl.benchmarks.vector_envs import Cage2Steps
 from fastrl.envs.cage2.env import ACTIONS, Cage2VectorEnv, action_indices
 from fastrl.envs.cage2.workflow import WORKFLOWS, Cage2WorkflowVectorEnv, parse_workflow
 from fastrl.tasks.cage2.evaluate import RULESETS
@@ -20,7 +18,9 @@ from fastrl.training.policy import Policy
 from fastrl.utils.config import build
 from fastrl.utils.output import plain_console
 from fastrl.utils.tables import show
+from results import Case
 from rounds import measure_in_turns, number_table
+from vector_envs import Cage2Steps
 
 WORKFLOW = parse_workflow("enterprise,op_server,op_host,user,defender")
 EPISODES, SCORED = 100_000, 1000  # of a training, of each cell of a score

@@ -9,12 +9,12 @@ import json
 import numpy as np
 import pytest
 
-from fastrl.benchmarks.results import Case
 from fastrl.cli.main import main_train
 from fastrl.envs.cage2.workflow import WORKFLOWS
 from fastrl.tasks.workflow.learner import WorkflowLearner, measure
 from fastrl.tasks.workflow.settings import EnvConfig, InnerConfig, SearchConfig
 from fastrl.tasks.workflow.strategies import make_search
+from results import Case
 
 TRIALS = (10, 20, 40)
 SEEDS = 8

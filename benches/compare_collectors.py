@@ -32,7 +32,6 @@ import psutil
 from numpy.typing import NDArray
 
 import collector_report
-from fastrl.benchmarks.plans import make_plan, random_weights
 from fastrl.cli.arguments import at_least, import_from_here, path
 from fastrl.cli.main import run_command
 from fastrl.collectors.factory import make_collector
@@ -46,8 +45,9 @@ from fastrl.utils.env_options import read_options
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import to_json, write_atomically
 from fastrl.utils.output import plain_console
-from fastrl.utils.progress import Progress, silent
+from fastrl.utils.progress import Progress
 from fastrl.utils.tables import show
+from plans import make_plan, random_weights
 from rounds import add_round_options, turns
 
 METHODS = ("sequential", "sync", "executor", "native", "ray")
@@ -381,19 +381,18 @@ def compare(
     setting: Setting,
     cases: Sequence[Case],
     rounds: int,
-    progress: Progress | None = None,
+    progress: Progress,
     measure: Callable[[Setting, Case], Speed] = measure_apart,
 ) -> tuple[list[Result], dict[str, str]]:
     """Measures all cases in turns, ``rounds`` times.
 
     Args:
-        progress: advances by 1 with each measurement; None: no progress is shown.
+        progress: advances by 1 with each measurement.
         measure: the function that measures a case.
 
     Returns:
         Medians, in the order of the cases; and the reasons why methods could not be measured, by label.
     """
-    progress = progress or silent()
     speeds: dict[int, list[Speed]] = {i: [] for i in range(len(cases))}
     missing: dict[str, str] = {}
     for i in turns(speeds, rounds):

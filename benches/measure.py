@@ -53,7 +53,7 @@ def commands(folder: Path, note: str) -> list[list[str]]:
         ]
         for name, tests in SELECTION.items()
     ]
-    return [[sys.executable, "-m", "fastrl", "bench", "--out", str(folder), "--note", note], *benches]
+    return [[sys.executable, str(BENCHES / "suite.py"), "--out", str(folder), "--note", note], *benches]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

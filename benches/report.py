@@ -1,9 +1,9 @@
 """Tables and charts from results of benchmarks.
 
-    fastrl bench --out results                              # or: pytest benches/bench_replay.py -s --bench-out results
+    python benches/suite.py --out results                   # or: pytest benches/bench_replay.py -s --bench-out results
     python benches/report.py results --out docs/benchmarks  # measured.md, and charts/*.svg beside it
 
-Reads all ``*.json`` of a folder (`fastrl.benchmarks.results` has the format). Results with the same topic, title and
+Reads all ``*.json`` of a folder (`results` has the format). Results with the same topic, title and
 unit make one section; in it, cases with the same contenders make one table and one chart.
 """
 
@@ -22,9 +22,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from fastrl.benchmarks.results import Benchmark, Case, Spread, read_all, shown
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import write_atomically
+from results import Benchmark, Case, Spread, read_all, shown
 
 PAGE = "measured.md"
 CHARTS = "charts"

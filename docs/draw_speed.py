@@ -17,11 +17,11 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
-from fastrl.benchmarks.results import Benchmark, ResultError, Spread, read_all
 from fastrl.utils.files import write_atomically
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benches"))
 import report
+from results import Benchmark, ResultError, Spread, read_all
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "docs" / "benchmarks"

@@ -20,7 +20,6 @@ ORDER = [
     "exports",
     "model",
     "model_arguments",
-    "benchmarks",
     "demos",
     "tuning",
     "autotune",

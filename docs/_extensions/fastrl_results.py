@@ -1,7 +1,7 @@
 """Sphinx directives that show results from data files.
 
 `{results} gym-ppo`: a table of trainings with their seeds and spread, from `docs/benchmarks/results/gym-ppo.toml`.
-`{speed} envs-cage2 ...`: tables of measurements, from `docs/benchmarks/data/envs-cage2.json` (`fastrl bench`, pytest);
+`{speed} envs-cage2 ...`: tables of measurements, from `docs/benchmarks/data/envs-cage2.json`, which benches write;
 those with the same title share tables.
 
 A file of results has `score`, what the numbers are; `digits` of them after the point; if known, `date`, `unit` and
@@ -21,10 +21,9 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from fastrl.benchmarks.results import read
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benches"))
 import report
+from results import read
 
 DOCS = Path(__file__).resolve().parent.parent
 RESULTS, DATA = DOCS / "benchmarks" / "results", DOCS / "benchmarks" / "data"

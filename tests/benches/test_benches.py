@@ -32,8 +32,8 @@ import bench_workflow_search
 import report
 from demo_expert import lean
 from fastrl.autotune.candidates import collector_way
-from fastrl.benchmarks.results import read_all
 from recording import recorder
+from results import read_all
 
 BENCHES = Path(__file__).resolve().parents[2] / "benches"
 

@@ -29,12 +29,12 @@ from compare_collectors import (
     plan_for,
     price_cases,
 )
-from fastrl.benchmarks.plans import random_weights
 from fastrl.cli.main import run_command
 from fastrl.collectors.protocol import Report
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment, allocate
 from fastrl.utils.progress import Progress
+from plans import random_weights
 
 QUICK = EnvSpec("fastrl/Uneven-v0", {"step_seconds": 0.0005, "length": 10})
 
@@ -103,7 +103,8 @@ def test_what_cannot_be_measured_is_left_out_and_not_asked_again() -> None:
             raise BenchError("Ray is not installed")
         return speed()
 
-    results, missing = compare(Setting(QUICK), cases_for(["ray", "sync"], [1, 2]), 2, measure=fake)
+    quiet = Progress("", None, Console(quiet=True))
+    results, missing = compare(Setting(QUICK), cases_for(["ray", "sync"], [1, 2]), 2, quiet, measure=fake)
     assert missing == {"ray": "Ray is not installed"}
     assert measured_methods.count("ray") == 1 and measured_methods.count("sync") == 4
     assert [result.case.method for result in results] == ["sync", "sync"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import measure
-from fastrl.benchmarks.results import Benchmark, Case, ResultError, read_all
+from results import Benchmark, Case, ResultError, read_all
 
 draw_speed = pytest.importorskip("draw_speed", reason="a source distribution has no documentation")
 DATA = draw_speed.BENCHMARKS / "data"
@@ -61,8 +61,8 @@ def test_ratios_have_two_digits(ratio: float, text: str) -> None:
 
 @pytest.mark.slow
 def test_each_selection_of_benches_chooses_tests() -> None:
-    bench, *benches = measure.commands(Path("out"), "a note")
-    assert bench[1:] == ["-m", "fastrl", "bench", "--out", "out", "--note", "a note"]
+    suite, *benches = measure.commands(Path("out"), "a note")
+    assert suite[1:] == [str(measure.BENCHES / "suite.py"), "--out", "out", "--note", "a note"]
     assert all(command[-2:] == ["--bench-out=out", "--bench-note=a note"] for command in benches)
     files = [str(measure.BENCHES / f"bench_{name}.py") for name in measure.SELECTION]
     collect = [sys.executable, "-m", "pytest", "-n", "0", "-q", "--collect-only", "-p", "no:cacheprovider"]

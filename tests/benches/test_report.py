@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 import report
-from fastrl.benchmarks.results import Benchmark, Case, read_all
+from results import Benchmark, Case, read_all
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def result(name: str, *cases: Case, **more: object) -> Benchmark:
     values = {"topic": "queue", "title": "Records", "unit": "records/s", "ours": ("fastrl",)}
-    return Benchmark(name=name, cases=cases, **values | more).stamped("fastrl bench queue", "A busy machine.")
+    return Benchmark(name=name, cases=cases, **values | more).stamped(
+        "python benches/suite.py queue", "A busy machine."
+    )
 
 
 @pytest.fixture

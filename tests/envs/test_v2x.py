@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
+from v2x_baselines import greedy_actions, random_actions
 
 from fastrl.envs import make_multi
 from fastrl.envs.adapters.pettingzoo import parallel_env
-from fastrl.envs.traffic.v2x import POWERS, greedy_actions, random_actions
+from fastrl.envs.traffic.v2x import POWERS
 
 ID = "fastrl/v2x-resource-v0"
 N = 4

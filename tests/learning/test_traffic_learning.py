@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from rich.console import Console
+from v2x_baselines import greedy_actions, random_actions
 
 from fastrl.envs import make_multi
-from fastrl.envs.traffic.v2x import greedy_actions, random_actions
 from fastrl.tasks import find
 from fastrl.training.evaluation import Evaluation
 

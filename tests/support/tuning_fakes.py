@@ -12,6 +12,7 @@ from rich.console import Console
 from fastrl.tasks import find
 from fastrl.training.row import STEPS
 from fastrl.training.run_facts import RunFacts
+from fastrl.tuning import journal
 from fastrl.tuning.pool import Answer
 from fastrl.tuning.settings import TuneConfig
 from fastrl.tuning.space import Space, read_space
@@ -120,3 +121,9 @@ def search(study: Study, score: Score, **options: Any) -> Any:
 def quality(trial: Trial) -> float:
     """1 at a learning rate of 1e-3, less elsewhere; 0 at a distance of one decade."""
     return 1 - (math.log10(trial.point["ppo.learning_rate"]) + 3) ** 2
+
+
+def recorded(directory: Path) -> list[journal.Record]:
+    """The records of a search on disk, which may go on."""
+    lines = (directory / journal.NAME).read_bytes().splitlines(keepends=True)
+    return [record for line in lines if (record := journal.parse(line)) is not None]

@@ -16,11 +16,11 @@ from typing import Any
 import psutil
 import pytest
 from rich.console import Console
-from tuning_fakes import SPACE, new_study, space_from
+from tuning_fakes import SPACE, new_study, recorded, space_from
 from waiting import TIMEOUT, is_running, wait_until
 
 from fastrl.tasks import find
-from fastrl.tuning import journal, worker
+from fastrl.tuning import worker
 from fastrl.tuning.pool import ProcessPool
 from fastrl.tuning.settings import TuneConfig
 from fastrl.tuning.study import Study
@@ -60,7 +60,7 @@ def search_while_killing(study: Study, kills: int, pool: ProcessPool, draws: ran
 
 
 def events(study: Study) -> Counter[tuple[str, str]]:
-    return Counter((record["event"], record["trial"]) for record in journal.read(study.directory))
+    return Counter((record["event"], record["trial"]) for record in recorded(study.directory))
 
 
 @pytest.mark.slow
@@ -201,7 +201,7 @@ def test_the_search_itself_and_its_workers_are_killed_while_they_train(tmp_path:
             process.kill()
         process.wait()
         arguments = [f"--resume={directory}"]
-    before = {trial["trial"] for trial in journal.read(directory) if trial["event"] == "ended"}
+    before = {trial["trial"] for trial in recorded(directory) if trial["event"] == "ended"}
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=TIMEOUT, check=True)
     assert "when trained again with 2 other seeds" in done.stdout
     with Study(directory) as study:

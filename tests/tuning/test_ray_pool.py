@@ -14,11 +14,10 @@ from typing import Any
 import psutil
 import pytest
 from rich.console import Console
-from tuning_fakes import SPACE, new_study
+from tuning_fakes import SPACE, new_study, recorded
 from waiting import wait_until
 
 from fastrl.collectors.ray_cluster import start
-from fastrl.tuning import journal
 from fastrl.tuning.population import parent_of
 from fastrl.tuning.ray_pool import RayPool, cpus_of_trials
 from fastrl.tuning.study import Study
@@ -117,7 +116,7 @@ def test_killed_workers_and_actors_lose_nothing(tmp_path: Path, address: str) ->
             done.set()
             killer.join()
             pool.close()
-        events = Counter((each["event"], each["trial"]) for each in journal.read(study.directory))
+        events = Counter((each["event"], each["trial"]) for each in recorded(study.directory))
         assert killed and len(study.of_search()) == 12
         assert all(events["started", name] == events["ended", name] == 1 for name in study.trials)
         assert {trial.result.state for trial in study.trials.values()} == {"complete"}

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 from fastrl.cli.arguments import print_error
 from fastrl.cli.autotune import autotune
-from fastrl.cli.bench import bench
 from fastrl.cli.demos import demos
 from fastrl.cli.eval import evaluate
 from fastrl.cli.export import export
@@ -164,5 +163,4 @@ COMMANDS: dict[str, tuple[Callable[[str, list[str]], int], str]] = {
     "runs": (runs, "list run directories: environment, algorithm, steps, last return, state"),
     "plot": (plot, "draw learning curves of runs, with mean and spread over seeds"),
     "verify": (verify, "check the simulator of CAGE 2 against traces of CybORG"),
-    "bench": (bench, "measure this machine beside other libraries, and write JSON"),
 }

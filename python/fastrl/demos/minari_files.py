@@ -23,13 +23,13 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.replay.episode_columns import DemosError
+from fastrl.utils.closing import Closing
 from fastrl.utils.files import new_file
 
 try:
@@ -181,7 +181,7 @@ def _dataset(array: NDArray[Any]) -> tuple[bytes, int]:
     return _object(messages), 16 + sum(map(len, messages[:3])) + 8 + 2
 
 
-class EpisodeFile:
+class EpisodeFile(Closing):
     """Writes a file of episodes, in order.
 
     Args:
@@ -287,14 +287,6 @@ class EpisodeFile:
             key = group[-1][1]
             nodes.append((self._append(block.ljust(size, b"\0")), key))
         return nodes
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _as_bytes(array: NDArray[Any]) -> NDArray[Any]:

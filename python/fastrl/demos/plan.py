@@ -5,7 +5,6 @@ This module runs in worker processes and loads no torch.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -175,8 +174,3 @@ def exact_action(space: Space[Any], given: Any) -> NDArray[Any] | int:
 def recorded_pair(fragment_actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Executed and expert's actions [T, *shape] of a fragment's [T, 1, 2, *shape]."""
     return fragment_actions[:, 0, 0], fragment_actions[:, 0, 1]
-
-
-def with_episodes(plan: RecordingPlan, episodes: int, num_envs: int) -> RecordingPlan:
-    """The plan with other numbers of episodes and environments."""
-    return dataclasses.replace(plan, episodes=episodes, num_envs=num_envs)

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -38,6 +37,7 @@ from fastrl.replay.episodes import (
     shard_files,
     totals,
 )
+from fastrl.utils.closing import Closing
 from fastrl.utils.files import atomic_file, to_json, write_atomically
 
 # A shard is complete once it has so many bytes.
@@ -55,7 +55,7 @@ class _Block(NamedTuple):
     values: tuple[NDArray[Any], ...]
 
 
-class EpisodeWriter:
+class EpisodeWriter(Closing):
     """Writes episodes one after the other.
 
     The files depend on the episodes and ``facts`` alone: not on how often `flush` was called, nor on whether the
@@ -273,14 +273,6 @@ class EpisodeWriter:
         blocks = (block.episodes for block in self._blocks)
         index = np.concatenate([np.zeros(0, INDEX_DTYPE), *self._index, *blocks])
         self._write_meta(totals(index["length"], index["return"]))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _write_meta(self, numbers: Mapping[str, Any]) -> None:
         versions = {"fastrl": __version__}

@@ -187,11 +187,6 @@ class EpisodeDataset:
         return int(self.lengths.sum())
 
     @property
-    def has_expert_actions(self) -> bool:
-        """Noise was added to the expert's actions, which are there, too."""
-        return bool(self._shards) and all(shard.group("expert_action") for shard in self._shards)
-
-    @property
     def info_names(self) -> list[str]:
         """Names of the recorded infos, such as ``inner/place``."""
         columns = self._shards[0].group("info").values() if self._shards else ()

@@ -2,10 +2,12 @@
 
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import SimpleNamespace
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+
+from fastrl.utils.closing import Closing
 
 BatchT = TypeVar("BatchT")
 BatchT_co = TypeVar("BatchT_co", covariant=True)
@@ -20,7 +22,7 @@ class Sampler(Protocol[BatchT_co]):
     def sample(self) -> BatchT_co: ...
 
 
-class Prefetcher(Generic[BatchT]):
+class Prefetcher(Closing, Generic[BatchT]):
     """Draws batches from a sampler one ahead of the learner, on its own thread.
 
     ::
@@ -107,12 +109,6 @@ class Prefetcher(Generic[BatchT]):
         self._pool.shutdown()
         self.ahead = None
         self._pass_priorities(self._priorities)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -165,10 +165,9 @@ def importances(space: Space, trials: Sequence[Trial]) -> list[Importance]:
 
 def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:
     """Ranks from 0 to 1; equal values have the mean of theirs."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    means = (ends - counts + ends - 1) / 2
-    return np.asarray(means[inverse] / max(len(values) - 1, 1), np.float64)
+    ordered = np.sort(values)
+    first, end = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
+    return np.asarray((first + end - 1) / 2 / max(len(values) - 1, 1), np.float64)
 
 
 def draw_importances(found: Sequence[Importance], path: Path) -> None:

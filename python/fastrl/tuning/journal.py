@@ -8,13 +8,13 @@ import fcntl
 import os
 import stat
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from fastrl.utils.closing import Closing
 from fastrl.utils.errors import UserError
-from fastrl.utils.files import open_file, parse_json, to_json
+from fastrl.utils.files import parse_json, to_json
 
 NAME = "journal.jsonl"
 # What stands before a line's checksum, of the text before it.
@@ -28,7 +28,7 @@ class JournalError(UserError, RuntimeError):
     """A journal that cannot be read or written; one line that says why."""
 
 
-class Journal:
+class Journal(Closing):
     """The journal of a search, open for one process.
 
     Args:
@@ -93,14 +93,6 @@ class Journal:
         os.close(self._file)
         os.close(self._lock)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def dump(record: Mapping[str, Any]) -> bytes:
     """A record as a line."""
@@ -117,11 +109,3 @@ def parse(line: bytes) -> Record | None:
         return parse_json(text + "}")
     except ValueError:
         return None
-
-
-def read(directory: Path) -> Iterator[Record]:
-    """The records of a search that another process may be writing."""
-    with open_file(directory / NAME) as file:
-        for line in file:
-            if (record := parse(line)) is not None:
-                yield record

@@ -22,7 +22,7 @@ class SearchPhase(Phase):
         sampler: proposes.
     """
 
-    title = "search"
+    title, prefix = "search", "trial-"
 
     def __init__(self, study: Study, sampler: Sampler) -> None:
         super().__init__(study)
@@ -31,9 +31,6 @@ class SearchPhase(Phase):
     @property
     def total(self) -> int:
         return self.study.config.trials
-
-    def trials(self) -> list[Trial]:
-        return self.study.of_search()
 
     def propose(self) -> Trial | None:
         started = self.trials()
@@ -79,7 +76,7 @@ class Candidate:
 class ConfirmationPhase(Phase):
     """The best trials, each trained again with the same other seeds."""
 
-    title = "confirmation"
+    title, prefix = "confirmation", "confirm-"
 
     @property
     def total(self) -> int:
@@ -90,10 +87,6 @@ class ConfirmationPhase(Phase):
         if self.study.config.objective != "score":
             trials = front(trials)
         return best_first(trials)[: self.study.config.confirm]
-
-    def trials(self) -> list[Trial]:
-        found = [trial for trial in self.study.trials.values() if trial.name.startswith("confirm-")]
-        return sorted(found, key=lambda trial: trial.name)
 
     def job(self, trial: Trial) -> Mapping[str, Any]:
         return self.study.job(trial, self.study.trial_settings(trial, self.evaluation()))
@@ -138,7 +131,7 @@ class ReportPhase(Phase):
         runs: complete trainings.
     """
 
-    title = "report"
+    title, prefix = "report", "report-"
 
     def __init__(self, study: Study, runs: Sequence[Trial]) -> None:
         super().__init__(study)
@@ -152,7 +145,7 @@ class ReportPhase(Phase):
         return [trial for trial in self.study.trials.values() if trial.name in self._names()]
 
     def _names(self) -> dict[str, Trial]:
-        return {f"report-{run.name}": run for run in self._runs}
+        return {f"{self.prefix}{run.name}": run for run in self._runs}
 
     def propose(self) -> Trial | None:
         if not self.study.config.report_episodes:

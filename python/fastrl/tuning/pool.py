@@ -10,10 +10,11 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from fastrl.tuning.trial import Trial, TuneError
 from fastrl.utils import child_process
+from fastrl.utils.closing import Closing
 from fastrl.utils.files import append_file
 from fastrl.utils.import_path import module_command
 
@@ -87,7 +88,7 @@ class _Worker:
     buffer: bytes = b""
 
 
-class ProcessPool:
+class ProcessPool(Closing):
     """Worker processes, see `fastrl.tuning.worker`. They end with this process, whatever ends it.
 
     Args:
@@ -224,9 +225,3 @@ class ProcessPool:
         self._workers.clear()
         self._selector.close()
         self._log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()

@@ -36,15 +36,11 @@ def population_space(space: Space) -> Space:
 class PopulationPhase(Phase):
     """The parts of all members."""
 
-    title = "population"
+    title, prefix = "population", "member-"
 
     @property
     def total(self) -> int:
         return self.study.config.trials * self.study.config.generations
-
-    def trials(self) -> list[Trial]:
-        found = [trial for trial in self.study.trials.values() if trial.name.startswith("member-")]
-        return sorted(found, key=lambda trial: trial.name)
 
     def propose(self) -> Trial | None:
         for generation in range(self.study.config.generations):

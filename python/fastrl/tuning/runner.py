@@ -45,9 +45,11 @@ class Phase(ABC):
 
     Attributes:
         title: for people.
+        prefix: of its trials' names.
     """
 
     title: str
+    prefix: str
 
     def __init__(self, study: Study) -> None:
         self.study = study
@@ -57,9 +59,9 @@ class Phase(ABC):
     def total(self) -> int:
         """Trials in all."""
 
-    @abstractmethod
     def trials(self) -> Sequence[Trial]:
-        """Those that were started, by an earlier process too."""
+        """Those that were started, by an earlier process too, by number."""
+        return self.study.named(self.prefix)
 
     @abstractmethod
     def propose(self) -> Trial | None:

@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from fastrl.collectors.resources import cores
@@ -13,6 +12,7 @@ from fastrl.tuning.journal import Journal
 from fastrl.tuning.settings import TuneConfig, TuneSettings
 from fastrl.tuning.space import Space, read_space
 from fastrl.tuning.trial import Result, Trial, TuneError
+from fastrl.utils.closing import Closing
 from fastrl.utils.config import Values, build, check, load_toml, to_toml, to_tree
 from fastrl.utils.files import write_atomically
 from fastrl.utils.trust import from_file, refuse_reach, trusted_import
@@ -21,7 +21,7 @@ from fastrl.utils.trust import from_file, refuse_reach, trusted_import
 _TUNE, _SETTINGS, _SPACE = "tune.toml", "settings.toml", "space.toml"
 
 
-class Study:
+class Study(Closing):
     """A search in its directory, which this process alone writes to.
 
     Args:
@@ -151,9 +151,14 @@ class Study:
 
     def of_search(self) -> list[Trial]:
         """The trials of the search itself, by number; of a population the last parts of its members."""
-        kind = f"member-{self.config.generations - 1:03d}-" if self.config.method == "pbt" else "trial-"
-        found = [trial for trial in self.trials.values() if trial.name.startswith(kind)]
-        return sorted(found, key=lambda trial: trial.number)
+        return self.named(
+            f"member-{self.config.generations - 1:03d}-" if self.config.method == "pbt" else "trial-"
+        )
+
+    def named(self, prefix: str) -> list[Trial]:
+        """The trials whose names begin so, by number."""
+        found = [trial for trial in self.trials.values() if trial.name.startswith(prefix)]
+        return sorted(found, key=lambda trial: (trial.number, trial.name))
 
     def trial_settings(self, trial: Trial, changes: Values | None = None) -> Any:
         """The settings of a trial's run.
@@ -208,14 +213,6 @@ class Study:
 
     def close(self) -> None:
         self.journal.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 _OWN = {name.partition(".toml")[0] for name in (_TUNE, _SETTINGS, _SPACE)}

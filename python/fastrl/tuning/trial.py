@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from safetensors import SafetensorError, safe_open
+
 from fastrl.training.row import STEPS
 from fastrl.training.run_facts import RunFacts
 from fastrl.tuning.space import Point
 from fastrl.utils.errors import UserError
-from fastrl.utils.files import MAX_JSON_BYTES, DamagedFileError, open_file, parse_json, read_json, read_lines
+from fastrl.utils.files import DamagedFileError, open_file, parse_json, read_json, read_lines
 from fastrl.utils.seeding import stream
 
 # Metrics of evaluations: the score, and the point of the run, see ``run.eval_points``.
@@ -176,13 +178,11 @@ def count_parameters(run: Path) -> int:
     if not files:
         return 0
     try:
-        with open_file(files[-1]) as file:
-            # The first 8 bytes are the length of the header, which is JSON.
-            header = parse_json(file.read(min(int.from_bytes(file.read(8), "little"), MAX_JSON_BYTES)))
-        tensors = {
-            name: math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__"
-        }
-    except (OSError, ValueError, KeyError, TypeError):
+        # Mapping a pipe would block for ever.
+        open_file(files[-1]).close()
+        with safe_open(files[-1], "numpy") as file:
+            tensors = {name: math.prod(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (OSError, ValueError, SafetensorError):
         return 0
     # Adam has one first moment for each.
     moments = [size for name, size in tensors.items() if re.search(r"exp_avg(/|$)", name)]

@@ -96,11 +96,6 @@ class Progress:
             self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
-def silent() -> Progress:
-    """Returns a progress that is not shown."""
-    return Progress("", None, plain_console(quiet=True))
-
-
 def load_torch(arguments: Sequence[str]) -> None:
     """Imports PyTorch, which takes seconds, and prints a line before.
 

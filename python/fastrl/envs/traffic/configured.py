@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -46,21 +46,6 @@ class ActionType:
     actions: dict[int, str]
     actions_indexes: dict[str, int]
     get_available_actions: Callable[[], list[int]]
-
-
-class Configured(Protocol):
-    """The vector environment of one behind it."""
-
-    config: dict[str, Any]
-    was_reset: bool
-
-    def action_masks(self) -> NDArray[np.bool_]: ...
-    def vehicles(self, index: int = 0) -> dict[str, NDArray[Any]]: ...
-    def read_info(self) -> dict[str, Any]: ...
-    def lane_indices(self) -> list[tuple[str, str, int]]: ...
-    def copy_generators(self, other: Any) -> None: ...
-    def save_state(self) -> bytes: ...
-    def close(self) -> None: ...
 
 
 class ConfiguredEnv(SingleEnv):

@@ -30,16 +30,8 @@ _REFUSED = {
 }
 # Vehicles of these classes drive as cars do.
 _CARS = (
-    "passenger",
-    "private",
-    "taxi",
-    "truck",
-    "delivery",
-    "motorcycle",
-    "evehicle",
-    "hov",
-    "custom1",
-    "custom2",
+    *("passenger", "private", "taxi", "truck", "delivery", "motorcycle", "evehicle", "hov"),
+    *("custom1", "custom2"),
 )
 
 
@@ -129,28 +121,17 @@ class _Reader:
         for child in element.children:
             if child.tag not in ("route", "param"):
                 raise child.error("stops and other children of vehicles are not supported, only <route>")
-        for key in (
-            "fromTaz",
-            "toTaz",
-            "fromJunction",
-            "toJunction",
-            "fromLonLat",
-            "toLonLat",
-            "fromXY",
-            "toXY",
-        ):
+        for key in (end + place for end in ("from", "to") for place in ("Taz", "Junction", "LonLat", "XY")):
             if key in element.attributes:
                 raise element.error(f"{key} is not supported, only edges: from and to")
         kind = element.attributes.get("type")
-        if kind is not None and kind not in self.types:
-            raise element.error(f"there is no vType {kind!r}{did_you_mean(kind, self.types)}")
+        if kind is not None:
+            element.check_known(kind, self.types, "there is no vType")
         if "route" in element.attributes:
-            name = element.text("route")
-            if name not in self.named:
-                raise element.error(f"there is no route {name!r}{did_you_mean(name, self.named)}")
+            name = element.check_known(element.text("route"), self.named, "there is no route")
             edges = self.edges(self.named[name])
-        elif any(True for _ in element.all("route")):
-            edges = self.edges(next(iter(element.all("route"))))
+        elif (own := next(iter(element.all("route")), None)) is not None:
+            edges = self.edges(own)
         else:
             edges = self.shortest(element)
         if edges not in self.numbers:

@@ -483,8 +483,7 @@ class _Reader:
             yield Connection(places[0], places[1], via, shape, speed, junction, request, light)
 
     def place(self, element: Element, edge: str, key: str) -> tuple[str, int]:
-        if edge not in self.edges:
-            raise element.error(f"there is no edge {edge!r}{did_you_mean(edge, self.edges)}")
+        element.check_known(edge, self.edges, "there is no edge")
         i, count = element.index(key), len(self.edges[edge].lanes)
         if i >= count:
             raise element.error(f"{key}: edge {edge!r} has the lanes 0 to {count - 1}, got {i}")
@@ -494,9 +493,7 @@ class _Reader:
         found: list[str] = []
         lane = element.attributes.get("via")
         while lane is not None:
-            if lane not in self.internal:
-                raise element.error(f"via: there is no lane {lane!r}{did_you_mean(lane, self.internal)}")
-            if lane in found:
+            if element.check_known(lane, self.internal, "via: there is no lane") in found:
                 raise element.error(f"via: the lanes from {lane!r} on lead round in a circle")
             found.append(lane)
             lane = onward.get(lane)
@@ -529,10 +526,7 @@ class _Reader:
         if "tl" not in element.attributes:
             return None
         light, link = element.text("tl"), element.index("linkIndex")
-        if light not in lights:
-            raise element.error(
-                f"the file has no program of the traffic light {light!r}{did_you_mean(light, lights)}"
-            )
+        element.check_known(light, lights, "the file has no program of the traffic light")
         least = min(len(state) for _, state in lights[light].phases)
         if link >= least:
             raise element.error(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from fastrl.utils.names import did_you_mean
 
+# Bytes of the largest file that is read, unpacked.
 MOST_BYTES = 1 << 28
 # The largest coordinates, m (those of UTM have 1e7), and other numbers: squares of them are finite.
 MOST_METRES, MOST = 1e8, 1e12
-"""Larger files, unpacked, are refused."""
 
 
 @dataclass
@@ -50,6 +50,12 @@ class Element:
     def all(self, tag: str) -> Iterable[Element]:
         """The children with a tag."""
         return (child for child in self.children if child.tag == tag)
+
+    def check_known(self, name: str, known: Collection[str], message: str) -> str:
+        """A name, which must be a known one; the message of the error ends with it and the nearest of these."""
+        if name not in known:
+            raise self.error(f"{message} {name!r}{did_you_mean(name, known)}")
+        return name
 
     def text(self, key: str) -> str:
         """An attribute that must be there."""

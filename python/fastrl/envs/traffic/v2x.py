@@ -31,7 +31,6 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
-from numpy.typing import NDArray
 
 from fastrl._native import _rust
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
@@ -95,22 +94,3 @@ class V2xResourceVectorEnv(MultiAgentVectorEnv):
             view=VIEW,
             fps=1000.0,
         )
-
-
-def random_actions(
-    rng: np.random.Generator, rows: int, num_links: int = 4, powers: int = len(POWERS)
-) -> NDArray[np.int64]:
-    """The random baseline: any block and any power, int64 [rows]."""
-    return rng.integers(num_links * powers, size=rows)
-
-
-def greedy_actions(
-    obs: NDArray[np.float32], num_links: int = 4, powers: Sequence[float] = POWERS
-) -> NDArray[np.int64]:
-    """The greedy baseline: the greatest power in the block where an agent's channel to its receiver is best compared
-    with the interference of the last step. `obs` float32 [rows, D]; returns int64 [rows]."""
-    n = num_links
-    fading = obs[:, n : 2 * n] * 35.0 - 10.0
-    disturbance = -(obs[:, n + n * n : 2 * n + n * n] * 60.0 + 60.0)
-    block = np.argmin(fading + disturbance, axis=1)
-    return np.asarray(block + n * int(np.argmax(powers)), np.int64)

@@ -17,10 +17,10 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-from fastrl.benchmarks.results import Benchmark, Case
-from fastrl.benchmarks.rounds import measure_in_turns, rate
 from fastrl.envs import Cage2VectorEnv, ProcessVectorEnv
-from fastrl.utils.progress import Progress, silent
+from fastrl.utils.progress import Progress
+from results import Benchmark, Case
+from rounds import measure_in_turns, rate
 
 CARTS = 8
 ACTIONS = 1000
@@ -192,9 +192,8 @@ def measure_case(contenders: dict[str, Measure], rounds: int, seconds: float) ->
     return measure_in_turns(calls, rounds)
 
 
-def measure(rounds: int = 5, seconds: float = 0.2, progress: Progress | None = None) -> list[Benchmark]:
+def measure(rounds: int, seconds: float, progress: Progress) -> list[Benchmark]:
     """Environment steps a second of CAGE 2, a highway, and CartPole in processes."""
-    progress = progress or silent()
     compiled = []
     with contextlib.ExitStack() as stack:
         for name, title, about, make in (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fastrl.benchmarks.results import Benchmark, Case, ResultError, Spread, read_all, shown
-from fastrl.benchmarks.rounds import measure_in_turns, turns
+from results import Benchmark, Case, ResultError, Spread, read_all, shown
+from rounds import measure_in_turns, turns
 
 
 def some_result(**changes: object) -> Benchmark:
@@ -43,7 +43,7 @@ def test_ratios_are_formed_round_by_round() -> None:
 
 
 def test_a_file_holds_everything_and_is_read_back(tmp_path: Path) -> None:
-    result = some_result().stamped("fastrl bench queue", "a busy machine")
+    result = some_result().stamped("python benches/suite.py queue", "a busy machine")
     file = result.write(tmp_path / "new" / "folder")
     assert file.name == "queue-64-b.json"
     tree = json.loads(file.read_text())

@@ -1,4 +1,4 @@
-"""The topics of `fastrl bench`: every contender does what is counted."""
+"""The topics of benches/suite.py: every contender does what is counted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fastrl.benchmarks import collecting, queues, replays, vector_envs
-from fastrl.benchmarks.suite import TOPICS
+import collecting
+import queues
+import replays
+import vector_envs
+from suite import TOPICS
 
 
 def test_every_topic_has_a_measurement() -> None:

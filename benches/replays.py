@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastrl.benchmarks.results import Benchmark, Case
-from fastrl.benchmarks.rounds import measure_in_turns, rate
 from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
 from fastrl.replay.samplers import ROTATION
-from fastrl.utils.progress import Progress, silent
+from fastrl.utils.progress import Progress
 from fastrl.utils.torch_threads import one_thread
+from results import Benchmark, Case
+from rounds import measure_in_turns, rate
 
 BATCH = 256
 MILLION = 1_000_000
@@ -337,9 +337,8 @@ def measure_case(contenders: Mapping[str, Contender], rounds: int, seconds: floa
     return measure_in_turns({name: measured(*each) for name, each in contenders.items()}, rounds)
 
 
-def measure(rounds: int = 5, seconds: float = 0.2, progress: Progress | None = None) -> list[Benchmark]:
+def measure(rounds: int, seconds: float, progress: Progress) -> list[Benchmark]:
     """Batches drawn and transitions added a second, in all cases."""
-    progress = progress or silent()
     found = installed(*_MODULES)
     missing = {name: "not installed: pip install 'fastrl[bench]'" for name in _MODULES if name not in found}
     benchmarks = []

@@ -6,13 +6,13 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from fastrl.benchmarks.plans import make_plan, random_weights
-from fastrl.benchmarks.results import Benchmark, Case
-from fastrl.benchmarks.rounds import measure_in_turns, rate
 from fastrl.collectors.factory import make_collector
 from fastrl.collectors.protocol import Plan
 from fastrl.envs.spec import EnvSpec
-from fastrl.utils.progress import Progress, silent
+from fastrl.utils.progress import Progress
+from plans import make_plan, random_weights
+from results import Benchmark, Case
+from rounds import measure_in_turns, rate
 
 # Environments, steps of a fragment and collectors by environment. "sequential" is the reference of the ratios.
 SEQUENTIAL = "sequential"
@@ -47,9 +47,8 @@ def measure_case(
     return measure_in_turns(calls, rounds)
 
 
-def measure(rounds: int = 5, seconds: float = 0.2, progress: Progress | None = None) -> list[Benchmark]:
+def measure(rounds: int, seconds: float, progress: Progress) -> list[Benchmark]:
     """Steps a second of the collectors on environments in Python and on compiled ones."""
-    progress = progress or silent()
     cases = []
     for title, (env, num_envs, num_steps, methods) in ENVS.items():
         progress.describe(f"collectors, {title}")

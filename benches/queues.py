@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from fastrl.benchmarks.results import Benchmark, Case
-from fastrl.benchmarks.rounds import measure_in_turns
 from fastrl.queue import Queue
 from fastrl.utils.errors import UserError
-from fastrl.utils.progress import Progress, silent
+from fastrl.utils.progress import Progress
+from results import Benchmark, Case
+from rounds import measure_in_turns
 
 
 def _faster_fifo() -> Any:
@@ -274,22 +274,16 @@ def measure_case(
             way.close()
 
 
-def measure(
-    rounds: int = 5,
-    seconds: float = 0.2,
-    progress: Progress | None = None,
-    sizes: Sequence[str] = tuple(SIZES),
-) -> list[Benchmark]:
-    """Records a second of all ways, for these sizes and one and two producers.
+def measure(rounds: int, seconds: float, progress: Progress) -> list[Benchmark]:
+    """Records a second of all ways, for all sizes and one and two producers.
 
     Raises:
         UserError: the system is not Linux.
     """
     if sys.platform != "linux":
-        raise UserError("fastrl bench queue measures memory that processes share, which needs Linux")
-    progress = progress or silent()
+        raise UserError("this measures memory that processes share, which needs Linux")
     cases = []
-    for size in sizes:
+    for size in SIZES:
         for producers in (1, 2):
             for kind in OURS:
                 name = f"{size}, {producers} producer{'s' if producers > 1 else ''}, {kind}"

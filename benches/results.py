@@ -82,7 +82,7 @@ class Benchmark:
     """A benchmark's results.
 
     Attributes:
-        topic: the topic of ``fastrl bench``, or the name of the file in benches/ without ``bench_``.
+        topic: the topic of ``benches/suite.py``, or the name of the file in benches/ without ``bench_``.
         name: name within the topic.
         title: heading of tables.
         unit: of the rates, such as ``records/s``.
@@ -233,7 +233,7 @@ def read_all(folder: Path) -> list[Benchmark]:
     files = sorted(folder.glob("*.json"))
     if not files:
         raise ResultError(
-            f"{folder}: no results (*.json) in this folder; fastrl bench --out {folder} writes some"
+            f"{folder}: no results (*.json) in this folder; python benches/suite.py --out {folder} writes some"
         )
     return [read(file) for file in files]
 

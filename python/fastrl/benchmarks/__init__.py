@@ -1,1 +1,0 @@
-"""Measurements of this machine beside other libraries: ``fastrl bench``. `results` has the files' format."""
