@@ -56,6 +56,10 @@ KINDS: dict[str, tuple[str, str]] = {
 CONTINUOUS: dict[str, dict[str, Any]] = {
     "fastrl/highway-v0": {"env__options": {"config": {"action": {"type": "ContinuousAction"}}}}
 }
+TEAM_KINDS = {
+    "a parallel environment of PettingZoo": "mpe2.simple_spread_v3:parallel_env",
+    "a compiled environment": "fastrl/coop-merge-v0",
+}
 NOTEBOOK = "a function or environment that this process alone has"
 VECTOR = "a vector environment of your own"
 
@@ -189,6 +193,17 @@ def of_collector(algorithm: str, kind: str, collector: str) -> str:
     return refusal(env, algorithm, collector=collector, **settings)
 
 
+def of_team_collector(algorithm: str, kind: str, collector: str) -> str:
+    """The refusal of a collector of many agents."""
+    kind, _, whole = kind.partition(", ")
+    settings: dict[str, Any] = {"episodes_per_update": 2} if whole else {}
+    if kind == NOTEBOOK:
+        return refusal(
+            factory_of(MyParallelEnv, "vector", "Discrete"), algorithm, collector=collector, **settings
+        )
+    return refusal(TEAM_KINDS[kind], algorithm, collector=collector, **settings)
+
+
 def of_masks(algorithm: str, actions: str) -> str:
     """The refusal of action masks."""
     if not has_setting(algorithm, "action_masks"):
@@ -215,6 +230,7 @@ def draw() -> str:
     choices = [kind for kind in ACTIONS if kind != "Tuple"]
     worlds = [f"`{name}`" for name in MULTI_AGENT_IDS if "coop" in name or "ring" in name]
     spaces = ("observations \\ actions", list(OBSERVATIONS), list(ACTIONS))
+    team_kinds = [f"{env}{unit}" for unit in ("", ", whole episodes") for env in (*TEAM_KINDS, NOTEBOOK)]
     kinds = [f"{env}{unit}" for unit in ("", ", whole episodes") for env in (*KINDS, NOTEBOOK, VECTOR)]
     return "\n".join(
         [
@@ -234,6 +250,8 @@ def draw() -> str:
             grouped(TEAMS, *spaces, functools.partial(of_spaces, MyParallelEnv)),
             "## Many agents: fastrl's environments\n",
             table("environment", worlds, TEAMS, of_world),
+            "## Many agents: collectors\n",
+            grouped(TEAMS, "environment", team_kinds, COLLECTORS, of_team_collector),
         ]
     )
 

@@ -250,3 +250,36 @@ def test_a_vector_environment(algorithm: str) -> None:
         found.append(untimed_state(training.state_dict()))
     assert differences(*found[:2]) == []
     assert differences(found[0]["policy"], found[2]["policy"])
+
+
+TEAMS_ELSEWHERE = {
+    "ippo": ("Tuple", "MultiBinary"),
+    "mappo": ("Dict", "Box"),
+    "reinforce": ("Discrete", "MultiDiscrete"),
+}
+
+
+def team_of(algorithm: str) -> EnvSpec:
+    obs, actions = TEAMS_ELSEWHERE[algorithm]
+    return as_spec(AnyTeam, obs=draw_matrix.OBSERVATIONS[obs], actions=draw_matrix.ACTIONS[actions])
+
+
+@pytest.mark.parametrize("algorithm", draw_matrix.TEAMS)
+def test_many_agents_in_worker_processes(algorithm: str, tmp_path: Path) -> None:
+    pytest.importorskip("pettingzoo")
+    halves = collector("sync"), collector("executor")
+    check(algorithm, team_of(algorithm), tmp_path, *halves, task="pettingzoo")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", draw_matrix.TEAMS)
+def test_many_agents_in_worker_processes_of_ray(algorithm: str, local_ray: None, tmp_path: Path) -> None:
+    pytest.importorskip("pettingzoo")
+    check(algorithm, team_of(algorithm), tmp_path, collector("ray"), {}, task="pettingzoo")
+
+
+@pytest.mark.parametrize("algorithm", draw_matrix.TEAMS)
+def test_many_agents_of_ours_in_threads_and_processes(algorithm: str, tmp_path: Path) -> None:
+    halves = collector("native"), collector("executor")
+    short = {"env.duration": 4.0, "env.vehicles": 2}
+    check(algorithm, "fastrl/coop-merge-v0", tmp_path, *halves, task="traffic", **short)

@@ -164,32 +164,22 @@ def test_short_rollouts_stand_for_long_ones(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-def test_runs_without_collectors_choose_their_threads(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = settings_of("traffic", "--num-envs=2", "--env.num-threads=1", "--ippo.num-steps=8")
+def test_runs_of_many_agents_choose_their_threads(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of("traffic", "--num-envs=2", "--ippo.num-steps=8")
     tuner = Tuner(find("traffic"), settings)
-    monkeypatch.setattr(tuner, "turn", lambda way: Turn(int(way.label.rpartition(" ")[2]), 1.0))
+    monkeypatch.setattr(tuner, "turn", lambda way: Turn(float("2" in way.label) + 1, 1.0))
     tuning = tuner.tune()
-    assert tuning.label == "env.num_threads 2; run.torch_threads 2"
-    assert tuning.reasons == {
-        "env.num_threads": "2 steps/s; env.num_threads 1: 1",
-        "run.torch_threads": "2 steps/s of the learner; run.torch_threads 1: 1",
-    }
-    same_but = to_tree(tuning.settings) | {name: to_tree(settings)[name] for name in ("env", "run")}
+    assert tuning.label == "run.torch_threads 2; native, 2 threads"
+    same_but = to_tree(tuning.settings) | {name: to_tree(settings)[name] for name in ("collect", "run")}
     assert same_but == to_tree(settings)
-    nothing = Tuner(find("traffic"), settings, fixed=["env.num_threads", "run.torch_threads"])
-    with pytest.raises(TrainError, match=r"^traffic with --algo ippo has nothing that could be chosen here$"):
-        nothing.tune()
 
 
 @pytest.mark.slow
-def test_runs_without_collectors_train_in_turns() -> None:
-    settings = settings_of("traffic", "--num-envs=2", "--env.num-threads=1", "--ippo.num-steps=32")
+def test_runs_of_many_agents_train_in_turns() -> None:
+    settings = settings_of("traffic", "--num-envs=2", "--ippo.num-steps=32")
     tuning = Tuner(find("traffic"), settings, seconds=0.1).tune()
-    # On a single core there is nothing else.
     keys = {key for each in tuning.results for key in each.way.values}
-    assert keys <= {"env.num_threads", "run.torch_threads"} and keys == tuning.reasons.keys()
+    assert keys == {"collect.collector", "collect.n_workers", "run.torch_threads"} == tuning.reasons.keys()
     assert all(each.rates for each in tuning.chosen)
 
 

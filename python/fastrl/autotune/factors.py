@@ -23,7 +23,7 @@ MAY_CHANGE = tuple(_LEARNING)
 THREADS = "run.torch_threads"
 
 # Numbers of processes or threads of runs that have no collectors; 0 and "auto" mean one a core.
-_WORKERS = ("env.num_threads", "env.n_workers")
+_WORKERS = ("env.n_workers",)
 
 
 def check_may_change(names: Collection[str]) -> None:

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.collectors.env_runner import EnvRunner
 from fastrl.collectors.failures import last_line
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.resources import MIB, memory_of
+from fastrl.collectors.team_runner import runner_of
+from fastrl.collectors.team_spec import TeamSpec
 from fastrl.envs import contract
 from fastrl.envs.spec import ElsewhereError, unpickle
 from fastrl.utils import processes
@@ -129,11 +130,10 @@ def _work(payload: bytes, sender: Connection) -> None:
 def measure(plan: Plan) -> Probe:
     """Steps the plan's environment in this process."""
     # Checks the spaces, and makes the actor.
-    runner = EnvRunner(plan, [0])
+    runner = runner_of(plan, [plan.first_env])
     runner.build()
     runner.close()
-    env, form = plan.env.make(), runner.form
-    env.action_space.seed(plan.seed % 2**31)
+    env: Any = _Team(plan) if isinstance(plan.env, TeamSpec) else _Single(plan)
     times: list[float] = []
     resets, number, over = 0.0, 0, True
     waits, cpu, began = _waits(), process_time(), perf_counter()
@@ -141,20 +141,57 @@ def measure(plan: Plan) -> Probe:
     while len(times) < MAX_STEPS and (perf_counter() < end or len(times) < 2):
         if over:
             start = perf_counter()
-            contract.reset(env, form, env_seed(plan.seed, NO_ENV, number))
+            env.reset(env_seed(plan.seed, NO_ENV, number))
             resets += perf_counter() - start
             number += 1
-        action = env.action_space.sample()
+        action = env.sample()
         start = perf_counter()
-        _, _, terminated, truncated, _ = contract.step(env, form, action)
+        over = env.step(action)
         times.append(perf_counter() - start)
-        over = terminated or truncated
     # A step that never waits takes longer than it computes only where other programs have its core.
     sleeps = _waits() - waits >= _WAITS * len(times)
     sleeps = sleeps and process_time() - cpu <= _BUSY * (perf_counter() - began)
     [mib] = memory_of([os.getpid()])
     env.close()
     return summary(np.array(times), resets, int(mib * MIB), sleeps=sleeps)
+
+
+class _Single:
+    """A single agent's environment, stepped with random actions; `step` returns whether the episode is over."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.env = plan.env.make()
+        self.env.action_space.seed(plan.seed % 2**31)
+        self.sample, self.close = self.env.action_space.sample, self.env.close
+        row_space = plan.obs_rows.row_space
+        self.form = contract.obs_form(plan.env.id, row_space.shape, row_space.dtype)
+
+    def reset(self, seed: int) -> None:
+        contract.reset(self.env, self.form, seed)
+
+    def step(self, action: Any) -> bool:
+        _, _, terminated, truncated, _ = contract.step(self.env, self.form, action)
+        return terminated or truncated
+
+
+class _Team:
+    """As `_Single`, of many agents."""
+
+    def __init__(self, plan: Plan) -> None:
+        assert isinstance(plan.env, TeamSpec), "it is of many agents"
+        self.env = plan.env.make_team(1, workers=1)
+        self.close = self.env.close
+        self.space, self.size = plan.action_space, self.env.num_agents
+        self.space.seed(plan.seed % 2**31)
+
+    def sample(self) -> NDArray[Any]:
+        return np.array([[self.space.sample() for _ in range(self.size)]], self.space.dtype)
+
+    def reset(self, seed: int) -> None:
+        self.env.reset(seed=seed)
+
+    def step(self, actions: NDArray[Any]) -> bool:
+        return not self.env.step(actions)[4].any()
 
 
 def _waits() -> int:

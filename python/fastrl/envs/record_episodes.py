@@ -1,5 +1,6 @@
 """Statistics of the episodes of a vector environment of several agents."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,6 @@ def run_episodes(
 
 
 def finite_mean(values: NDArray[np.floating]) -> float:
-    """The mean of the finite values; NaN if there is none."""
+    """The mean of the finite values, in whatever order they are; NaN if there is none."""
     finite = values[np.isfinite(values)]
-    return float(finite.mean()) if len(finite) else float("nan")
+    return math.fsum(finite.tolist()) / len(finite) if len(finite) else math.nan

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from rich.console import Console
 
+from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.synchronous import LockstepCollector
 from fastrl.collectors.team_backend import EPISODE_INFO, LEVEL, Difficulty
 from fastrl.collectors.team_spec import TeamSpec
@@ -72,6 +73,13 @@ class MultiAgentSource(RolloutSource):
         if isinstance(env, ParallelVectorEnv):
             self.form, self.obs_space = env.form, env.form.obs_space
         env.close()
+
+    def attach(self, algorithm: Algorithm[Any]) -> None:
+        if self.collect.episodes_per_update:
+            raise TrainError(
+                "--episodes-per-update: algorithms of many agents learn from steps, not from whole episodes: set it to 0"
+            )
+        super().attach(algorithm)
 
     def set_difficulty(self, level: int, difficulty: Difficulty | None) -> None:
         """Sets the difficulty of the episodes that start from now on.
