@@ -483,6 +483,13 @@ def space_state(space: Space[Any]) -> dict[str, Any]:
     }
 
 
+def has_state(space: Space[Any]) -> bool:
+    """True if `space_of` gives a space that takes the same observations from the state: not where keys of a Dict are
+    others than texts."""
+    kept = leaves_of(space_of(space_state(space)))
+    return [path for path, _ in leaves_of(space)] == [path for path, _ in kept]
+
+
 def _bounds_state(bounds: NDArray[Any]) -> list[str]:
     """Bounds as texts, for infinities are no JSON numbers; one text where all are equal."""
     flat = bounds.ravel()
