@@ -539,7 +539,7 @@ def _space_of(state: Mapping[str, Any]) -> Space[Any]:
             shape = _shape_of(state["shape"])
             return MultiBinary(shape[0] if len(shape) == 1 else shape)
         case "text":
-            return Text(1_000_000)
+            return Text(1000)
         case "box":
             shape, dtype = _shape_of(state["shape"]), _number_type(state["dtype"], "iufb")
             low, high = (_bounds_of(state[name], shape, dtype) for name in ("low", "high"))

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from fastrl.envs import contract
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
-from fastrl.envs.rows import TEXT_SIZE
 from fastrl.training.episodes import build_any
 from fastrl.training.play import Step, TeamEnv, episode_seeds, play
 from fastrl.training.task import Task
@@ -135,21 +134,12 @@ def value_of(space: Any, batch: Any) -> Any:
 
 
 def _sample(space: Any, count: int, seed: int) -> Any:
-    batched: Any = batch_space(_of_short_texts(space), count)
+    batched: Any = batch_space(space, count)
     batched.seed(seed)
     sampled = batched.sample()
     if isinstance(space, Discrete | MultiDiscrete):
         return np.asarray(sampled, np.int64)
     return sampled
-
-
-def _of_short_texts(space: Any) -> Any:
-    """The space with texts of `TEXT_SIZE` letters at most: a saved space does not say how long they are."""
-    if isinstance(space, gymnasium.spaces.Dict):
-        return gymnasium.spaces.Dict([(key, _of_short_texts(each)) for key, each in space.spaces.items()])
-    if isinstance(space, gymnasium.spaces.Tuple):
-        return gymnasium.spaces.Tuple([_of_short_texts(each) for each in space.spaces])
-    return gymnasium.spaces.Text(TEXT_SIZE) if isinstance(space, gymnasium.spaces.Text) else space
 
 
 def _batches(count: int, batch: int) -> Iterator[int]:

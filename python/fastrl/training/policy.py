@@ -17,7 +17,7 @@ from fastrl.algorithms.schedules import LinearSchedule
 from fastrl.envs.rows import ActionRows, ObsRows, RowError, space_of
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor, moved
-from fastrl.networks.encoded_q import KINDS
+from fastrl.networks.encoded_q import KINDS, q_type
 from fastrl.networks.off_policy import OffPolicyActor
 from fastrl.networks.own_network import own_path
 from fastrl.networks.parameters import SavedNetwork
@@ -93,11 +93,9 @@ def _takes_numbers(policy: Mapping[str, Any]) -> bool:
     """True for a network that `Policy.act` has rows for: no images, and no module of the user's, which would have to be
     imported."""
     architecture = policy.get("architecture", {})
-    if own_path(policy) is not None or not architecture.keys() & {"obs", "obs_dim", "obs_shape"}:
-        return False
-    if "obs" in architecture:
+    if own_path(policy) is None and "obs" in architecture:
         return ObsRows.from_state(architecture["obs"]).dtype == np.float32
-    return len(architecture.get("obs_shape", (1,))) == 1
+    return "obs_dim" in architecture or len(architecture.get("obs_shape", ())) == 1
 
 
 def _family(policy: Mapping[str, Any]) -> tuple[type[SavedNetwork], MakeActor]:
@@ -108,7 +106,7 @@ def _family(policy: Mapping[str, Any]) -> tuple[type[SavedNetwork], MakeActor]:
     """
     kind = policy.get("kind")
     if kind in KINDS:
-        return KINDS[kind], DQN.make_actor
+        return q_type(policy), DQN.make_actor
     if kind == OffPolicyActor.kind:
         return OffPolicyActor, OffPolicyActorCritic.make_actor
     return policy_type(policy), PolicyLearner.make_actor
@@ -148,18 +146,17 @@ def _spaces_of(state: Mapping[str, Any], policy: Mapping[str, Any]) -> Spaces:
     _family(policy)[0].check_size(policy)
     architecture, own = policy["architecture"], policy.get("action_space")
     numbers = sum(weights.numel() for weights in policy["weights"].values())
-    if "action_space" not in state:
-        actions = Discrete(architecture["num_actions"]) if own is None else Actions.from_state(own).space
-    elif claimed_numbers(state["action_space"]) > numbers:
-        raise ValueError(f"actions {state['action_space']} for a network of {numbers:,} numbers")
-    else:
-        actions = space_of(state["action_space"])
+    if claimed_numbers(state.get("action_space", {})) > numbers:
+        raise ValueError(f"actions {state.get('action_space')} for a network of {numbers:,} numbers")
     seen = architecture.get("actor_inputs")
-    if "obs_space" in state and seen is None:
-        return space_of(state["obs_space"]), actions
+    if seen is None and (saved := saved_spaces(state)) is not None:
+        return saved
+    actions = Discrete(architecture["num_actions"]) if own is None else Actions.from_state(own).space
+    if "action_space" in state:
+        actions = space_of(state["action_space"])
     if "obs" in architecture:
         return ObsRows.from_state(architecture["obs"]).space, actions
-    shape = architecture["obs_shape"] if "obs_shape" in architecture else [seen or architecture["obs_dim"]]
+    shape = architecture.get("obs_shape") or [seen or architecture["obs_dim"]]
     return Box(-np.inf, np.inf, tuple(shape), np.float32), actions
 
 
@@ -361,16 +358,6 @@ class Policy:
             action_mask = action_mask[None]
         if is_single and isinstance(states, np.ndarray):
             states = states[None]
-        actions = self._act(rows, deterministic, action_mask, states)
-        return actions[0] if is_single else actions
-
-    def _act(
-        self,
-        rows: NDArray[np.float32],
-        deterministic: bool,
-        action_mask: NDArray[np.bool_] | None,
-        states: NDArray[np.float32] | None,
-    ) -> NDArray[Any]:
         if self.continuous and action_mask is not None:
             raise ValueError(
                 "action_mask is for discrete actions, this policy's are continuous: leave it out"
@@ -382,10 +369,12 @@ class Policy:
             raise ValueError(f"states should be {expected}{hint}, got {found}")
         masks = None if action_mask is None else self._own_mask(action_mask, len(rows))
         after = None if states is None else np.array(states, order="C")
-        chosen: NDArray[Any] = self._choose(rows, deterministic, masks, after)
+        actions = self._choose(rows, deterministic, masks, after)
         if states is not None:
             states[...] = after
-        return self.actions[chosen] if self._is_part else chosen
+        if self._is_part:
+            actions = self.actions[actions]
+        return actions[0] if is_single else actions
 
     def _checked(self, obs: NDArray[np.floating]) -> NDArray[np.float32]:
         """A checked float32 copy [N, obs_dim]: PyTorch takes no read-only arrays."""

@@ -103,14 +103,13 @@ class ParallelForm:
 
     def state(self) -> list[dict[str, Any]] | None:
         """JSON-able; `from_state` reads it. None: names that are no texts, or spaces that no file can describe."""
-        pairs = list(zip(self.obs_rows, self.action_rows, strict=True))
         if not all(isinstance(agent, str) for agent in self.agents) or not all(
-            has_state(obs.space) for obs, _ in pairs
+            has_state(rows.space) for rows in self.obs_rows
         ):
             return None
         return [
             {"name": agent, "obs_space": space_state(obs.space), "action_space": space_state(actions.space)}
-            for agent, (obs, actions) in zip(self.agents, pairs, strict=True)
+            for agent, obs, actions in zip(self.agents, self.obs_rows, self.action_rows, strict=True)
         ]
 
     @classmethod
