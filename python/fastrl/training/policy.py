@@ -131,7 +131,7 @@ def saved_spaces(state: Mapping[str, Any]) -> Spaces | None:
     Raises:
         ValueError: the checkpoint is damaged.
     """
-    if "obs_space" not in state:
+    if not state.keys() >= {"obs_space", "action_space"}:
         return None
     return space_of(state["obs_space"]), space_of(state["action_space"])
 
