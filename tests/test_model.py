@@ -290,12 +290,15 @@ def test_a_function_that_nothing_saved_can_name_is_reported_at_once(tmp_path: Pa
         return Noisy()
 
     for env in (make, lambda: Noisy(), functools.partial(make), functools.partial(Noisy, noise=np.int64(3))):
-        with pytest.warns(UserWarning, match=r"at the top of no module.*fastrl\.load\(path, env=") as caught:
+        expected = r"at the top of no module.*fastrl\.load\(path\) gives a model that acts.*only with env="
+        with pytest.warns(UserWarning, match=expected) as caught:
             model = fastrl.PPO(env, **SMALL, total_timesteps=128)
         assert caught[0].filename == __file__
         assert "functools" not in model.settings["env"]["id"]
     model.learn().save(tmp_path / "model.safetensors")
-    assert fastrl.load(tmp_path / "model.safetensors", env=env).steps >= 128
+    obs = np.zeros(4, np.float32)
+    assert fastrl.load(tmp_path / "model.safetensors").predict(obs)[0] == model.predict(obs)[0]
+    assert fastrl.load(tmp_path / "model.safetensors", env=env).learn(128).steps >= 256
 
 
 def test_an_environment_without_a_spec_is_the_only_one() -> None:

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from fastrl.algorithms import algorithms, find
-from fastrl.algorithms.protocol import Algorithm, MultiAgentAlgorithm
+from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.protocol import CollectError
+from fastrl.envs.adapters.parallel_copy import ParallelForm
+from fastrl.envs.rows import ObsRows, space_of
 from fastrl.envs.spec import EnvSpec, any_spec
 from fastrl.model_arguments import (
     check_hooks,
@@ -40,18 +42,17 @@ from fastrl.training.callbacks import Callback
 from fastrl.training.checkpoint import CheckpointError, Checkpoints, find_checkpoint, save_checkpoint
 from fastrl.training.errors import HookError
 from fastrl.training.logger import Logger
-from fastrl.training.multi_agent import MultiAgentSource
-from fastrl.training.predict import ParallelPredictor, Predictor, TeamPredictor
+from fastrl.training.policy import Policy, saved_spaces
 from fastrl.training.rank_processes import started, without_ranks
-from fastrl.training.rollouts import RolloutSource
 from fastrl.training.row import Row
 from fastrl.training.run import load_run, load_weights, name_of, restored, train
 from fastrl.training.run_directory import RunDirectory, new_directory
 from fastrl.training.settings import settings_type, with_one_goal
-from fastrl.training.stages import saved_settings, stage_of
+from fastrl.training.stages import saved_settings, saved_stage, stage_of
 from fastrl.training.summary import Summary
 from fastrl.training.task import Task
-from fastrl.training.trainer import Trainer, Training
+from fastrl.training.team_policy import TeamPolicy
+from fastrl.training.trainer import Training
 from fastrl.training.transitions import TransitionSource
 from fastrl.utils.config import ConfigError, Values, build, by_keyword, check, leaves, load_toml, to_tree
 from fastrl.utils.output import plain_console
@@ -93,7 +94,7 @@ class Model:
             or a table of them (``collect={"n_workers": 4}``). A name that several tables have means the algorithm's.
 
     Attributes:
-        task, trainer: what trains it; their interfaces may change.
+        task: what is known of its problem; its interface may change.
 
     Raises:
         UserError: one line about what was expected, what came and what to do: an unknown environment, algorithm or
@@ -162,16 +163,41 @@ class Model:
         if settings_of_run.run.init_from is not None:
             # The model acts as that policy before it has learned anything.
             load_weights(trainer, settings_of_run, task, Console(quiet=True))
-        self._start(task, settings_of_run, trainer)
+        self._start(task, settings_of_run, lambda: trainer)
 
-    def _start(self, task: Task, settings: Any, trainer: Training) -> None:
+    def _start(
+        self,
+        task: Task,
+        settings: Any,
+        make_trainer: Callable[[], Training],
+        saved: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Starts as a checkpoint says, until the trainer is made; without one it is made at once."""
         self.task, self._settings = task, settings
         # The run directory that the newest checkpoint of the model lies in; None: it lies in none.
         self._directory: Path | None = None
         self._rows: list[dict[str, float]] = []
         self._summary: Summary | None = None
-        self.trainer = trainer
-        self._predictor: Predictor | None = None
+        self._make_trainer, self._saved = make_trainer, saved
+        self._trainer = make_trainer() if saved is None else None
+        self._policy: Policy | TeamPolicy | None = None
+
+    @property
+    def trainer(self) -> Training:
+        """What trains it, with an environment of its own; its interface may change.
+
+        Raises:
+            TrustError: its file would import code that `load` was not allowed.
+            CheckpointError, UserError, CollectError: it cannot continue from its file.
+        """
+        if self._trainer is None:
+            self._trainer, self._saved = self._make_trainer(), None
+        return self._trainer
+
+    @property
+    def policy_checkpoint(self) -> Mapping[str, Any]:
+        """The part of its checkpoint that inference needs; weights are not copies."""
+        return self.trainer.policy_checkpoint() if self._saved is None else self._saved
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:
@@ -181,6 +207,16 @@ class Model:
     @property
     def stage_settings(self) -> Any:
         """The settings of the stage of the run that the policy is of."""
+        stage = self.trainer.stage if self._saved is None else saved_stage(self._saved)
+        return stage_of(self._settings, stage).settings
+
+    @property
+    def play_settings(self) -> Any:
+        """`stage_settings`, where an environment is built of them.
+
+        Raises:
+            TrustError, UserError, CollectError: as of `trainer`.
+        """
         return stage_of(self._settings, self.trainer.stage).settings
 
     @property
@@ -191,14 +227,15 @@ class Model:
     @property
     def steps(self) -> int:
         """Environment steps that it has learned from."""
-        return self.trainer.steps
+        steps: int = self.trainer.steps if self._saved is None else self._saved["steps"]
+        return steps
 
     @property
     def env_spec(self) -> EnvSpec:
         """Specification of one environment as `predict` knows it: ``model.env_spec.make()`` gives observations that
         `predict` takes, and takes its actions. Games that show images stack their newest frames, uint8 [h, w, stack],
         the newest last."""
-        return self.task.play_spec(self.stage_settings)
+        return self.task.play_spec(self.play_settings)
 
     @property
     def summary(self) -> Summary | None:
@@ -344,7 +381,7 @@ class Model:
         return trainer
 
     def _keep(self, trainer: Training, directory: RunDirectory | None) -> None:
-        self.trainer, self._predictor = trainer, None
+        self._trainer, self._policy = trainer, None
         self._directory = None if directory is None else directory.path.resolve()
 
     def evaluate(self, episodes: int = 20, *, seed: int = 0, **options: Any) -> tuple[float, float]:
@@ -365,7 +402,7 @@ class Model:
             raise ConfigError(f"evaluate: episodes should be at least 1, got {episodes}")
         scores = self.task.evaluate(
             self.trainer.policy_checkpoint(),
-            self.task.resolve_defaults(self.stage_settings),
+            self.task.resolve_defaults(self.play_settings),
             episodes=episodes,
             seed=seed,
             advance=lambda done: None,
@@ -399,26 +436,34 @@ class Model:
         Raises:
             PredictError: they do not fit the policy.
         """
-        if self._predictor is None:
-            self._predictor = self._make_predictor()
-        return self._predictor.predict(obs, state, deterministic, action_masks)
+        return self.policy.predict(obs, state, deterministic, action_masks)
 
-    def _make_predictor(self) -> Predictor:
-        trainer, seed = self.trainer, self._settings.run.seed
-        state = trainer.policy_checkpoint()
-        spaces = None
-        if isinstance(trainer, Trainer):
-            algorithm, source = trainer.algorithm, trainer.source
-            if isinstance(algorithm, MultiAgentAlgorithm) and isinstance(source, MultiAgentSource):
-                team = MultiAgentPolicy.from_state(state["policy"])
-                if source.form is not None:
-                    return ParallelPredictor(team, source.form, seed)
-                return TeamPredictor(team, source.problem(1, 0, "cpu").obs_dim, seed)
-            if isinstance(source, RolloutSource):
-                spaces = source.obs_space, source.action_rows.space
-        own = self.stage_settings
-        spaces = spaces or self.task.play_spaces(own)
-        return self.task.make_predictor(state, own, spaces, seed=seed)
+    @property
+    def policy(self) -> Policy | TeamPolicy:
+        """The policy as it is now, with which `predict` acts."""
+        if self._policy is None:
+            self._policy = self._make_policy()
+        return self._policy
+
+    def _make_policy(self) -> Policy | TeamPolicy:
+        seed, own = self._settings.run.seed, self.stage_settings
+        state = self.policy_checkpoint
+        if find(own.run.algo).learns_from == "multi_agent_rollouts":
+            return self._make_team_policy(state, seed)
+        spaces = saved_spaces(state) or self.task.play_spaces(self.play_settings)
+        return self.task.make_policy(state, own, spaces, seed=seed)
+
+    def _make_team_policy(self, state: Mapping[str, Any], seed: int) -> TeamPolicy:
+        form = None
+        if "obs_space" not in state or state.get("agents", ()) is None:
+            # Of an older version, or of agents that no file can describe.
+            source: Any = self.trainer.source  # type: ignore[attr-defined] # of a `Trainer`
+            form, obs_dim = source.form, source.problem(1, 0, "cpu").obs_dim
+        else:
+            obs_dim = ObsRows(space_of(state["obs_space"])).size
+            if "agents" in state:
+                form = ParallelForm.from_state(state["environment"], state["agents"])
+        return TeamPolicy(MultiAgentPolicy.from_state(state["policy"]), obs_dim, form, seed)
 
     def save(self, path: str | Path) -> None:
         """Writes a checkpoint, from which `load` and ``fastrl train --resume`` continue.
@@ -427,10 +472,11 @@ class Model:
             path: of the file; its folders are made.
         """
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        save_checkpoint(path, self.trainer.state_dict())
+        save_checkpoint(path, self.trainer.state_dict() if self._saved is None else self._saved)
 
     def __repr__(self) -> str:
-        return f"<{self.trainer.algorithm_name} on {self.trainer.env_id}, {self.steps:,} steps>"
+        state = self.policy_checkpoint
+        return f"<{state['algorithm']} on {state['environment']}, {self.steps:,} steps>"
 
 
 def load(
@@ -443,6 +489,9 @@ def load(
     trust: bool = False,
 ) -> Model:
     """The model of a run directory (its newest checkpoint), or of a file that `Model.save` has written.
+
+    The file has all that `Model.predict` needs. The environment is built, and its code imported, where the model learns
+    or is evaluated.
 
     Args:
         path: of either. ``learn(run_dir=path)`` continues in the same run directory.
@@ -474,14 +523,12 @@ def load(
     if network is not None:
         table = task.algorithm_table(named.get("run.algo") or task.algorithm_in(config))
         named[f"{table}.network"] = import_path("network", network)
-    settings, state = load_run(task, path, trust=trust, named=named)
-    file = find_checkpoint(path)
+    settings, state = load_run(task, path, trust=trust, named=named, to_act=True)
+    file, config_type = find_checkpoint(path), type(settings)
     if env is not None:
         check_same_options(env, settings, file)
     if "stages" in state:
-        config_type = type(settings)
-        whole = from_file(config_type, saved_settings(state), str(file), trust=trust, named=named)
-        settings = build(config_type, whole)
+        settings = build(config_type, check(config_type, saved_settings(state), str(file)))
     if isinstance(demos, str | Path):
         if not hasattr(settings, "demos"):
             raise ConfigError(f"demos: {settings.run.algo} does not learn from demonstrations, leave it out")
@@ -489,8 +536,14 @@ def load(
         settings = dataclasses.replace(settings, demos=own)
     elif demos is not None:
         task = task.with_demos(demos)
+
+    def restore() -> Training:
+        for tree in (state["config"], saved_settings(state)):
+            from_file(config_type, tree, str(file), trust=trust, named=named)
+        return restored(task.to_act(), task.resolve_defaults(settings), file, state, _console())
+
     model = Model.__new__(model_type(settings.run.algo))
-    model._start(task, settings, restored(task.to_act(), settings, file, state, _console()))
+    model._start(task, settings, restore, state)
     if file.parent.name == "checkpoints":
         model._directory = file.parent.parent.resolve()
     return model

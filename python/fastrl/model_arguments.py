@@ -35,9 +35,9 @@ def task_on(env: Any, algorithm: str | None) -> Task:
         raise ConfigError(str(error)) from None
     if spec.is_nameless:
         warnings.warn(
-            f"env: {spec.id} is at the top of no module, so what is saved cannot name it: fastrl.load(path, env=...)"
-            " needs it again, and fastrl eval, render and --resume cannot build it; put the function into a module,"
-            " with arguments as functools.partial(make_env, size=3)",
+            f"env: {spec.id} is at the top of no module, so what is saved cannot name it: fastrl.load(path) gives a"
+            " model that acts, but learns only with env=..., and fastrl eval, render and --resume cannot build it; put"
+            " the function into a module, with arguments as functools.partial(make_env, size=3)",
             stacklevel=3,
         )
     # An environment that only this process can build has no id by which a task could recognise it.

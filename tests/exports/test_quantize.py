@@ -54,6 +54,10 @@ def test_int8_of_convolutions(
     both = [[each.outputs(feed["obs"]) for feed in feeds] for each in (other, policy)]
     ours, theirs = map(np.array, both)
     assert np.abs(ours - theirs).max() > 0 and np.abs(ours - theirs).mean() < 0.1 * np.abs(theirs).mean()
+    chosen = np.array([[each.predict(feed["obs"])[0] for feed in feeds] for each in (other, policy)])
+    best = np.sort(theirs, -1)
+    is_sure = best[..., -1] - best[..., -2] > 2 * np.abs(ours - theirs).max(-1)
+    assert is_sure.any() and (chosen[0] == chosen[1])[is_sure].all()
     # A worse score: the plain file is written.
     plays = quantize.play_returns
 

@@ -22,7 +22,7 @@ from fastrl.cli.main import main
 from fastrl.collectors.protocol import CollectError
 from fastrl.tasks.pettingzoo.task import TASK
 from fastrl.training.checkpoint import load_checkpoint, load_newest, save_checkpoint
-from fastrl.training.predict import PredictError
+from fastrl.training.policy import PredictError
 from fastrl.training.trainer import Trainer
 
 SMALL = ["--preset=smoke", "--env.num-envs=3", "--run.eval-episodes=5"]

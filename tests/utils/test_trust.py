@@ -97,7 +97,7 @@ def test_a_checkpoint_runs_no_command(run: Path, tmp_path: Path, capsys: pytest.
         line = refusal(capsys, *command)
         assert f"env.id would import the module 'os' and call its system(command=\"touch {proof}\")" in line
         assert line.endswith(
-            "only if you trust this file, give --trust or --env os:system (in Python, trust=True)"
+            "only if you trust this file, give --trust or --env os:system (in Python, env=... or trust=True)"
         )
     with pytest.raises(TrustError):
         evaluate_run(find("gym"), evil, episodes=1, seed=0)

@@ -85,10 +85,9 @@ def _of_callable(expert: Any) -> ExpertSpec:
 
 def _run(path: Path, env: gymnasium.Env[Any, Any], *, deterministic: bool, trust: bool) -> ExpertSpec:
     from fastrl.training.checkpoint import find_checkpoint
-    from fastrl.training.task import is_squashed
 
     task, settings, state = _loaded(path, trust=trust)
-    actor = task.make_actor(state, settings, (env.observation_space, env.action_space))
+    policy = task.make_policy(state, settings, (env.observation_space, env.action_space))
     facts = {
         "kind": "run",
         "algorithm": state["algorithm"],
@@ -99,10 +98,10 @@ def _run(path: Path, env: gymnasium.Env[Any, Any], *, deterministic: bool, trust
     }
     return ExpertSpec(
         str(path),
-        MakePolicy(actor, is_squashed(state), deterministic),
+        MakePolicy(policy.actor, policy.squash, deterministic),
         facts,
         action_masks=task.has_action_masks(settings),
-        batched=getattr(actor, "is_compiled", False),
+        batched=getattr(policy.actor, "is_compiled", False),
     )
 
 

@@ -483,6 +483,13 @@ def space_state(space: Space[Any]) -> dict[str, Any]:
     }
 
 
+def has_state(space: Space[Any]) -> bool:
+    """True if `space_of` gives a space that takes the same observations from the state: not where keys of a Dict are
+    others than texts."""
+    kept = leaves_of(space_of(space_state(space)))
+    return [path for path, _ in leaves_of(space)] == [path for path, _ in kept]
+
+
 def _bounds_state(bounds: NDArray[Any]) -> list[str]:
     """Bounds as texts, for infinities are no JSON numbers; one text where all are equal."""
     flat = bounds.ravel()
@@ -532,7 +539,7 @@ def _space_of(state: Mapping[str, Any]) -> Space[Any]:
             shape = _shape_of(state["shape"])
             return MultiBinary(shape[0] if len(shape) == 1 else shape)
         case "text":
-            return Text(1_000_000)
+            return Text(1000)
         case "box":
             shape, dtype = _shape_of(state["shape"]), _number_type(state["dtype"], "iufb")
             low, high = (_bounds_of(state[name], shape, dtype) for name in ("low", "high"))

@@ -18,7 +18,7 @@ from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.normalization import RunningNorm
 from fastrl.networks.off_policy import OffPolicyActor
 from fastrl.networks.q_network import QNetwork
-from fastrl.training.task import is_squashed
+from fastrl.training.policy import Policy
 from fastrl.utils.files import atomic_file
 
 Arrays = dict[str, NDArray[Any]]
@@ -101,17 +101,16 @@ class ArrayPlayer:
         return found
 
 
-def array_policy(graph: AgentGraph, state: dict[str, Any], obs_space: Any, action_space: Any) -> ArrayPolicy:
+def array_policy(graph: AgentGraph, policy: Policy) -> ArrayPolicy:
     """The arrays of a policy, and the code that acts with them.
 
     Args:
         graph: of the policy.
-        state: of the learner.
-        obs_space, action_space: of the environment.
 
     Raises:
         ExportError: the network is no perceptron, or the spaces have another form.
     """
+    obs_space, action_space = policy.obs_space, policy.action_space
     is_number = isinstance(obs_space, Box) and obs_space.dtype is not None and obs_space.dtype.kind == "f"
     if not is_number or not isinstance(action_space, Box | Discrete):
         raise ExportError(f"{_ONLY}: export to .onnx")
@@ -131,7 +130,7 @@ def array_policy(graph: AgentGraph, state: dict[str, Any], obs_space: Any, actio
         f"    x = {_ACTIVATIONS[activation]}",
         f'x = x @ p["w{last}"] + p["b{last}"]',
     ]
-    lines += _head(network, state, action_space, arrays)
+    lines += _head(network, policy, arrays)
     code = "\n".join(
         [
             "import numpy as np",
@@ -188,12 +187,13 @@ def _value_layers(
     return layers
 
 
-def _head(network: Any, state: dict[str, Any], space: Any, arrays: Arrays) -> list[str]:
+def _head(network: Any, policy: Policy, arrays: Arrays) -> list[str]:
     """Lines from the network's outputs to actions of the environment."""
+    space: Any = policy.action_space
     if isinstance(space, Discrete):
         return [f"return x.argmax(1) + {int(space.start)}" if space.start else "return x.argmax(1)"]
     rows = ActionRows(space)
-    actions = Actions(rows.flat_space, is_squashed(state))
+    actions = Actions(rows.flat_space, policy.squash)
     arrays |= {"action_scale": np.array(actions._scale), "action_middle": np.array(actions._middle)}
     # Those of the space itself: as float32 they may lie outside.
     arrays |= {"action_low": space.low.ravel(), "action_high": space.high.ravel()}

@@ -8,7 +8,6 @@ from gymnasium.spaces import Box
 
 from fastrl import runtime
 from fastrl._native._rust import __version__
-from fastrl.algorithms.protocol import MultiAgentAlgorithm
 from fastrl.envs.rows import space_state
 from fastrl.exports import quantize as quantization
 from fastrl.exports.arrays import array_policy
@@ -16,10 +15,9 @@ from fastrl.exports.compare import Comparison, in_episodes, in_team_episodes, on
 from fastrl.exports.graph import AgentGraph, ExportError, PolicyGraph, TeamGraph
 from fastrl.exports.onnx_file import require_onnx, write_onnx
 from fastrl.model import Model, load
-from fastrl.training.multi_agent import MultiAgentSource
+from fastrl.training.policy import Policy
 from fastrl.training.settings import table_of
-from fastrl.training.task import is_squashed
-from fastrl.training.trainer import Trainer
+from fastrl.training.team_policy import TeamPolicy
 
 # Observations that every export is compared on before it is kept.
 _SAMPLES = 64
@@ -83,13 +81,12 @@ def export(
         found = on_samples(model, policy, space, _SAMPLES, seed=seed)
         if check and not found.different:
             compare = in_team_episodes if isinstance(graph, TeamGraph) else in_episodes
-            found = compare(model, model.task, model.stage_settings, policy, episodes, seed=seed)
+            found = compare(model, model.task, model.play_settings, policy, episodes, seed=seed)
         if found.different:
             raise ExportError(f"{path} was not written, for the export acts in another way: {found}")
         if quantize:
-            task, settings = model.task, model.stage_settings
             found.quantization = quantization.quantize(
-                trial, small, task, settings, episodes=episodes, seed=seed
+                trial, small, model.task, model.play_settings, episodes=episodes, seed=seed
             )
         is_small = found.quantization is not None and found.quantization.accepted
         (small if is_small else trial).replace(path)
@@ -102,20 +99,19 @@ def export(
 def _export_arrays(
     model: Model, graph: PolicyGraph, space: Any, path: Path, episodes: int, seed: int
 ) -> Comparison:
-    task, settings = model.task, model.stage_settings
     if not isinstance(graph, AgentGraph):
         raise ExportError("plain numpy is for policies of one agent: export to .onnx")
-    if task.has_action_masks(settings):
+    if model.task.has_action_masks(model.stage_settings):
         raise ExportError("plain numpy knows no action masks: export to .onnx")
-    action_space = task.play_spaces(settings)[1]
-    policy = array_policy(graph, model.trainer.policy_checkpoint(), space, action_space)
+    assert isinstance(model.policy, Policy), "a graph of one agent"
+    policy = array_policy(graph, model.policy)
     trial = path.with_name(f".{path.stem}.new.npz")
     try:
         policy.save(trial)
         player = policy.player(trial, graph)
         found = on_samples(model, player, space, _SAMPLES, seed=seed)
         if episodes and not found.different:
-            found = in_episodes(model, task, settings, player, episodes, seed=seed)
+            found = in_episodes(model, model.task, model.play_settings, player, episodes, seed=seed)
         if found.different:
             raise ExportError(f"{path} was not written, for the export acts in another way: {found}")
         trial.replace(path)
@@ -127,16 +123,13 @@ def _export_arrays(
 
 def graph_of(model: Model) -> tuple[PolicyGraph, Any, dict[str, Any]]:
     """The graph of a model's policy, the space of observations to compare it on, and the metadata about spaces."""
-    trainer, task, settings = model.trainer, model.task, model.stage_settings
-    state = trainer.policy_checkpoint()
-    if "policy" not in state or not isinstance(state["policy"], dict):
-        raise ExportError(f"policies of {trainer.algorithm_name} cannot be exported")
-    if isinstance(trainer, Trainer) and isinstance(trainer.algorithm, MultiAgentAlgorithm):
-        source = trainer.source
-        assert isinstance(source, MultiAgentSource)
-        form = source.form
-        obs_dim = source.problem(1, 0, "cpu").obs_dim
-        team = TeamGraph(state["policy"], obs_dim, form)
+    state, task, settings = model.policy_checkpoint, model.task, model.stage_settings
+    if not isinstance(state.get("policy"), dict):
+        raise ExportError(f"policies of {state['algorithm']} cannot be exported")
+    policy = model.policy
+    if isinstance(policy, TeamPolicy):
+        form = policy.form
+        team = TeamGraph(state["policy"], policy.obs_dim, form)
         if form is None:
             shape = team.description["obs"][0]["shape"]
             obs: Any = Box(-1, 1, tuple(shape), np.float32)
@@ -153,24 +146,24 @@ def graph_of(model: Model) -> tuple[PolicyGraph, Any, dict[str, Any]]:
                 },
             },
         )
-    obs_space, action_space = task.play_spaces(settings)
+    obs_space, action_space = policy.obs_space, policy.action_space
     frames = getattr(getattr(settings, "env", None), "stack", None)
     stack = task.name == "pixels" and frames is not None
     first = stack and getattr(settings, "replay", None) is not None
     graph = AgentGraph(
-        state["policy"], obs_space, action_space, squash=is_squashed(state), stack=stack, stack_first=first
+        state["policy"], obs_space, action_space, squash=policy.squash, stack=stack, stack_first=first
     )
     return graph, obs_space, {"obs_space": space_state(obs_space), "action_space": space_state(action_space)}
 
 
 def _facts(model: Model) -> dict[str, Any]:
     """Metadata about the run."""
-    trainer, settings = model.trainer, model.settings
-    table = table_of(trainer.algorithm_name)
+    state, settings = model.policy_checkpoint, model.settings
+    table = table_of(state["algorithm"])
     return {
-        "algorithm": trainer.algorithm_name,
-        "environment": trainer.env_id,
-        "steps": trainer.steps,
+        "algorithm": state["algorithm"],
+        "environment": state["environment"],
+        "steps": model.steps,
         "version": __version__,
         "settings": {name: settings[name] for name in ("env", table) if name in settings},
     }

@@ -1,30 +1,42 @@
-"""Trained policies, loaded from one checkpoint file, for use outside a run."""
+"""Policies: actions of what an algorithm has learned, for observations of the environment or for rows of numbers."""
 
-import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Discrete, Space
+from gymnasium.spaces import Box, Discrete, Space
 from numpy.typing import NDArray
 
-from fastrl.envs.rows import ActionRows, space_of
+from fastrl.algorithms.dqn import DQN
+from fastrl.algorithms.off_policy import OffPolicyActorCritic
+from fastrl.algorithms.policy_learner import PolicyLearner
+from fastrl.algorithms.schedules import LinearSchedule
+from fastrl.envs.rows import ActionRows, ObsRows, RowError, space_of
 from fastrl.networks.action_space import Actions
-from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.compiled_actor import Actor, moved
-from fastrl.networks.encoded_q import EncodedQ, loaded_q_actor
-from fastrl.networks.off_policy import OffPolicyActor, policy_for
+from fastrl.networks.encoded_q import KINDS, q_type
+from fastrl.networks.off_policy import OffPolicyActor
 from fastrl.networks.own_network import own_path
-from fastrl.networks.policy_network import EncodedPolicy
-from fastrl.networks.q_network import ActionValues, QNetwork
-from fastrl.networks.torch_actor import PolicyNet, loaded_actor, policy_from_state
+from fastrl.networks.parameters import SavedNetwork
+from fastrl.networks.policy_network import claimed_numbers
+from fastrl.networks.torch_actor import policy_type
 from fastrl.training.checkpoint import CheckpointError, load_newest, unusable
-from fastrl.training.predict import RowPredictor, saved_policy
 from fastrl.training.settings import table_of
 from fastrl.utils.config import ConfigError
+from fastrl.utils.errors import UserError
+
+Spaces = tuple[Space[Any], Space[Any]]
+"""Observation space and action space."""
+
+MakeActor = Callable[[Mapping[str, Any], Space[Any], Space[Any]], Actor]
+"""`fastrl.algorithms.protocol.Algorithm.make_actor`."""
+
+
+class PredictError(UserError, ValueError):
+    """Observations, a state or masks that do not fit the policy; one line."""
 
 
 def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Policy":
@@ -59,15 +71,15 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
         raise ConfigError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
     file, state = load_newest(path)
     policy = state.get("policy")
-    if policy and not _is_of_vectors(policy):
-        raise CheckpointError(
-            f"{file}: policies of {state.get('algorithm')} cannot be loaded; fastrl eval scores the run"
-        )
     try:
-        made = Policy(state, device=device, seed=seed)
+        made = Policy(state, device=device, seed=seed) if not policy or _takes_numbers(policy) else None
     except Exception as error:
         # The contents of the file are to blame for any error here.
         raise unusable(file, "holds no policy that this fastrl can use", error) from None
+    if made is None:
+        raise CheckpointError(
+            f"{file}: policies of {state.get('algorithm')} cannot be loaded; fastrl eval scores the run"
+        )
     if "action_space" not in state and "actions" not in state:
         warnings.warn(
             f"{file} is of an older version, which did not save the action space: actions are of one dimension, from 0"
@@ -77,57 +89,92 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
     return made
 
 
-def _is_of_vectors(policy: Mapping[str, Any]) -> bool:
-    """True for the saved networks that a `Policy` has. Networks of the user's own would have to be imported."""
-    architecture, kind = policy.get("architecture", {}), policy.get("kind")
-    if kind == QNetwork.kind:
-        return len(architecture["obs_shape"]) == 1
-    if own_path(policy) is not None:
-        return False
-    return "obs_dim" in architecture or kind in (EncodedPolicy.kind, EncodedQ.kind, OffPolicyActor.kind)
+def _takes_numbers(policy: Mapping[str, Any]) -> bool:
+    """True for a network that `Policy.act` has rows for: no images, and no module of the user's, which would have to be
+    imported."""
+    architecture = policy.get("architecture", {})
+    if own_path(policy) is None and "obs" in architecture:
+        return ObsRows.from_state(architecture["obs"]).dtype == np.float32
+    return "obs_dim" in architecture or len(architecture.get("obs_shape", ())) == 1
 
 
-def _network_of(policy: Mapping[str, Any]) -> PolicyNet | QNetwork | EncodedQ | OffPolicyActor:
-    for kind in (QNetwork, EncodedQ):
-        if policy.get("kind") == kind.kind:
-            return kind.from_state(policy)
-    if policy.get("kind") == OffPolicyActor.kind:
-        return policy_for(policy)
-    network = policy_from_state(policy)
-    return network.blind() if isinstance(network, ActorCritic) else network
+def _family(policy: Mapping[str, Any]) -> tuple[type[SavedNetwork], MakeActor]:
+    """The class of a saved network, and what makes its actor.
 
-
-def _action_space(state: Mapping[str, Any], num_actions: int) -> Space[Any]:
-    """The environment's action space; the flat one where a checkpoint has no other.
-
-    Args:
-        num_actions: outputs of the network.
+    Raises:
+        ValueError: an unknown kind.
     """
-    if "action_space" not in state:
-        own = state["policy"].get("action_space")
-        return Discrete(num_actions) if own is None else Actions.from_state(own).space
-    if math.prod(state["action_space"].get("shape", ())) > num_actions:
-        raise ValueError(f"actions {state['action_space']} for a network of {num_actions}")
-    return space_of(state["action_space"])
+    kind = policy.get("kind")
+    if kind in KINDS:
+        return q_type(policy), DQN.make_actor
+    if kind == OffPolicyActor.kind:
+        return OffPolicyActor, OffPolicyActorCritic.make_actor
+    return policy_type(policy), PolicyLearner.make_actor
 
 
-def _actor_of(network: PolicyNet | ActionValues | OffPolicyActor, actions: Actions, epsilon: float) -> Actor:
-    if isinstance(network, ActionValues):
-        return loaded_q_actor(network, epsilon)
-    if isinstance(network, OffPolicyActor):
-        return network.loaded_actor()
-    return loaded_actor(network, actions)
+def saved_policy(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The policy in the state of a checkpoint. Of values of actions those of older versions lack the ``epsilon``, which
+    follows from the settings."""
+    policy: Mapping[str, Any] = state["policy"]
+    if policy.get("kind") not in KINDS or "epsilon" in policy:
+        return policy
+    table = state["config"].get(table_of(state["algorithm"]), {})
+    names = ("epsilon", "final_epsilon", "epsilon_steps")
+    schedule = LinearSchedule(*(table.get(name, 0) for name in names))
+    return {**policy, "epsilon": 0.0 if table.get("noisy") else schedule(state["steps"])}
+
+
+def saved_spaces(state: Mapping[str, Any]) -> Spaces | None:
+    """The spaces of the environment that a checkpoint's policy acts in; None: it is of an older version, or of an
+    environment whose observations no file can describe.
+
+    Raises:
+        ValueError: the checkpoint is damaged.
+    """
+    if not state.keys() >= {"obs_space", "action_space"}:
+        return None
+    return space_of(state["obs_space"]), space_of(state["action_space"])
+
+
+def _spaces_of(state: Mapping[str, Any], policy: Mapping[str, Any]) -> Spaces:
+    """The spaces that a network is for, of its checkpoint or, where that lacks them, of its architecture. A policy that
+    sees a part of the observations alone is given that part.
+
+    Raises:
+        ValueError: the checkpoint is damaged; no memory is taken for what it claims.
+    """
+    _family(policy)[0].check_size(policy)
+    architecture, own = policy["architecture"], policy.get("action_space")
+    numbers = sum(weights.numel() for weights in policy["weights"].values())
+    if claimed_numbers(state.get("action_space", {})) > numbers:
+        raise ValueError(f"actions {state.get('action_space')} for a network of {numbers:,} numbers")
+    seen = architecture.get("actor_inputs")
+    if seen is None and (saved := saved_spaces(state)) is not None:
+        return saved
+    actions = Discrete(architecture["num_actions"]) if own is None else Actions.from_state(own).space
+    if "action_space" in state:
+        actions = space_of(state["action_space"])
+    if "obs" in architecture:
+        return ObsRows.from_state(architecture["obs"]).space, actions
+    shape = architecture.get("obs_shape") or [seen or architecture["obs_dim"]]
+    return Box(-np.inf, np.inf, tuple(shape), np.float32), actions
 
 
 class Policy:
-    """Chooses actions for observations. Made by `load_policy`.
+    """Chooses actions for observations.
+
+    `predict` takes observations of the environment and gives its actions; `act` takes rows of numbers, which are the
+    flattened observations of one ``Box``. `load_policy` and `fastrl.Model` make policies.
 
     Args:
-        state: of a checkpoint.
-        device, seed: as of `load_policy`.
+        state: of a checkpoint; its part of `Trainer.policy_checkpoint` is enough.
+        spaces: observation space and action space of the environment; None: as the checkpoint says.
+        make_actor: of the algorithm; None: as the kind of the network says.
+        device: where PyTorch acts; a compiled actor acts on the CPU.
+        seed: of draws.
 
     Attributes:
-        obs_dim: length of an observation.
+        obs_dim: length of a row.
         action_space: of the environment, which `act` gives actions of; in CAGE 2 the space of the actions that the
             policy uses.
         continuous: actions are of a Box, not indices.
@@ -147,44 +194,134 @@ class Policy:
             ``fastrl.envs.cage2.workflow``); None if it was trained without one. It is part of the network, no argument
             of `act`.
         steps: how many environment steps it was trained for.
+        obs_space, squash, actor: of `predict`, see `Actions` and `Actor`; their interfaces may change.
+
+    Raises:
+        ValueError: the policy is for other spaces, or damaged.
     """
 
-    def __init__(self, state: dict[str, Any], *, device: str = "cpu", seed: int = 0) -> None:
+    def __init__(
+        self,
+        state: Mapping[str, Any],
+        *,
+        spaces: Spaces | None = None,
+        make_actor: MakeActor | None = None,
+        device: str = "cpu",
+        seed: int = 0,
+    ) -> None:
         policy = saved_policy(state)
-        network = _network_of(policy)
+        self.obs_space, self.action_space = spaces or _spaces_of(state, policy)
+        self._obs_rows, self._action_rows = ObsRows(self.obs_space), ActionRows(self.action_space)
+        flat = self._action_rows.flat_space
+        # Policies of workflows, and older ones, do not say their actions.
+        policy = {"action_space": Actions(flat).state(), **policy}
+        self.squash = bool(policy["action_space"].get("squash"))
+        self._flat = Actions(flat, self.squash)
+        make_actor = make_actor or _family(policy)[1]
+        self.actor = moved(make_actor(policy, self.obs_space, self.action_space), device)
+        self._generator = np.random.default_rng([seed, 1])
         self.environment: dict[str, Any] = state["config"]["env"]
         self.steps: int = state["steps"]
-        if isinstance(network, ActorCritic | QNetwork):
-            self.obs_dim = network.obs_dim
-        else:
-            self.obs_dim = network.obs_rows.size
-            if network.obs_rows.dtype != np.float32:
-                raise ValueError("its observations have images")
-        self.action_space = _action_space(state, network.num_actions)
-        rows, own = ActionRows(self.action_space), policy.get("action_space")
-        squash = own is not None and bool(own.get("squash"))
-        self._flat = Actions(rows.flat_space, squash)
+        self.obs_dim, self.state_size = self._obs_rows.size, self.actor.state_size
         self.continuous = self._flat.is_box
-        if self._flat.size != network.num_actions or own not in (None, self._flat.state()):
-            raise ValueError(f"actions {self._flat.state()} for a network of {network.num_actions}, {own}")
         # Checkpoints list the actions only if the policy uses some of them.
         self._is_part = "actions" in state and not self.continuous
-        all_actions = range(0 if self.continuous else network.num_actions)
+        all_actions = range(0 if self.continuous else self._flat.size)
         self.actions: NDArray[np.int64] = np.array(state.get("actions", all_actions), np.int64)
-        self.num_actions: int = state.get("num_actions", network.num_actions)
+        self.num_actions: int = state.get("num_actions", self._flat.size)
         self.memory: str = self.environment.get("memory", "none")
         table = state["config"].get(table_of(state["algorithm"]), {})
         # With `actor_inputs` the value function alone saw the truth.
         self.observe: str = "blue" if table.get("actor_inputs") else self.environment.get("observe", "blue")
         self.needs_action_mask: bool = state.get("action_masks", table.get("action_masks", False))
         self.workflow: str | None = state.get("workflow")
-        if not self.continuous and self.actions.shape != (network.num_actions,):
-            raise ValueError(f"{len(self.actions)} actions for a network of {network.num_actions}")
+        if not self.continuous and self.actions.shape != (self._flat.size,):
+            raise ValueError(f"{len(self.actions)} actions for a network of {self._flat.size}")
         if not ((self.actions >= 0) & (self.actions < self.num_actions)).all():
             raise ValueError(f"actions beyond the environment's {self.num_actions}")
-        actor = moved(_actor_of(network, self._flat, policy.get("epsilon", 0.0)), device)
-        self.state_size = actor.state_size
-        self._predictor = RowPredictor(actor, rows, squash=squash, seed=seed)
+
+    def predict(
+        self,
+        obs: Any,
+        state: Any = None,
+        deterministic: bool = True,
+        action_masks: NDArray[np.bool_] | None = None,
+    ) -> tuple[Any, Any]:
+        """The action for an observation of the environment, or those for a batch, and the state for the next call; see
+        `fastrl.Model.predict`. In CAGE 2 actions and masks are those that the policy uses.
+
+        Raises:
+            PredictError: they do not fit the policy.
+        """
+        rows, is_single = self._rows(obs)
+        states = None
+        if self.state_size:
+            states = _states(state, len(rows), self.state_size)
+        elif state is not None:
+            raise PredictError(f"state: this policy has no memory, expected None, got {type(state).__name__}")
+        masks = None if action_masks is None else self._masks(action_masks, len(rows))
+        actions = self._choose(rows, deterministic, masks, states)
+        if is_single:
+            return actions[0], None if states is None else states[0]
+        return actions, states
+
+    def _choose(
+        self,
+        rows: NDArray[Any],
+        deterministic: bool,
+        masks: NDArray[np.bool_] | None,
+        states: NDArray[np.float32] | None,
+    ) -> Any:
+        """Actions of the environment, [K, ...], for rows [K, D]; replaces the states [K, state_size]."""
+        count = len(rows)
+        draws = np.zeros((count, *self._flat.shape), self._flat.dtype)
+        streams = self._generator.integers(2**64, size=count, dtype=np.uint64)
+        # Actors without memory need not take states.
+        own = () if states is None else (states,)
+        steps, log_probs = np.zeros(count, np.int64), np.zeros(count, np.float32)
+        self.actor.act(rows, streams, steps, draws, log_probs, masks, *own, greedy=deterministic)
+        return self._action_rows.to_env(self._flat.to_env(draws))
+
+    def _rows(self, obs: Any) -> tuple[NDArray[Any], bool]:
+        """The rows of one observation or of a batch, and which of the two it was."""
+        part = self._obs_rows.parts[0]
+        try:
+            leaf = obs
+            for key in part.path:
+                leaf = leaf[key]
+            shape = np.shape(leaf)
+        except (TypeError, KeyError, IndexError, ValueError):
+            shape = ()
+        own = len(part.space.shape or ())
+        is_single = len(shape) == own
+        if not is_single and (len(shape) != own + 1 or shape[0] < 1):
+            expected = list(part.space.shape or ())
+            raise PredictError(
+                f"obs{''.join(f'[{key!r}]' for key in part.path)}: expected shape {expected} for one observation or"
+                f" [N, {str(expected)[1:]} for N, got {list(shape)}"
+            )
+        rows = np.zeros((1 if is_single else shape[0], self._obs_rows.size), self._obs_rows.dtype)
+        try:
+            if is_single:
+                self._obs_rows.write(obs, rows[0])
+            else:
+                self._obs_rows.write_batch(obs, rows)
+        except RowError as error:
+            raise PredictError(f"obs: {error}") from None
+        if rows.dtype == np.float32 and not np.isfinite(rows).all():
+            raise PredictError("obs: expected finite numbers, got NaN or infinity")
+        return rows, is_single
+
+    def _masks(self, masks: Any, count: int) -> NDArray[np.bool_]:
+        if self.continuous:
+            raise PredictError("action_masks: this policy's actions are continuous, expected None")
+        size = self._flat.size
+        array = np.atleast_2d(np.asarray(masks))
+        if array.dtype != np.bool_ or array.shape != (count, size):
+            raise PredictError(
+                f"action_masks: expected bool [{count}, {size}], got {array.dtype} {list(array.shape)}"
+            )
+        return np.ascontiguousarray(array)
 
     def act(
         self,
@@ -221,16 +358,6 @@ class Policy:
             action_mask = action_mask[None]
         if is_single and isinstance(states, np.ndarray):
             states = states[None]
-        actions = self._act(rows, deterministic, action_mask, states)
-        return actions[0] if is_single else actions
-
-    def _act(
-        self,
-        rows: NDArray[np.float32],
-        deterministic: bool,
-        action_mask: NDArray[np.bool_] | None,
-        states: NDArray[np.float32] | None,
-    ) -> NDArray[Any]:
         if self.continuous and action_mask is not None:
             raise ValueError(
                 "action_mask is for discrete actions, this policy's are continuous: leave it out"
@@ -242,10 +369,12 @@ class Policy:
             raise ValueError(f"states should be {expected}{hint}, got {found}")
         masks = None if action_mask is None else self._own_mask(action_mask, len(rows))
         after = None if states is None else np.array(states, order="C")
-        chosen: NDArray[Any] = self._predictor.act(rows, deterministic, masks, after)
+        actions = self._choose(rows, deterministic, masks, after)
         if states is not None:
             states[...] = after
-        return self.actions[chosen] if self._is_part else chosen
+        if self._is_part:
+            actions = self.actions[actions]
+        return actions[0] if is_single else actions
 
     def _checked(self, obs: NDArray[np.floating]) -> NDArray[np.float32]:
         """A checked float32 copy [N, obs_dim]: PyTorch takes no read-only arrays."""
@@ -286,3 +415,16 @@ class Policy:
             row = int(np.argmin(allows))
             raise ValueError(f"action_mask should allow some action that the policy uses, row {row} does not")
         return own
+
+
+def _states(state: Any, count: int, size: int) -> NDArray[np.float32]:
+    """A copy of the memory of so many episodes; zeros where they start."""
+    if state is None:
+        return np.zeros((count, size), np.float32)
+    array = np.array(np.atleast_2d(np.asarray(state)), np.float32, order="C")
+    if array.shape != (count, size):
+        raise PredictError(
+            f"state: expected what predict() returned for the same episodes, float32 [{count}, {size}], or None where"
+            f" they start; got shape {list(np.shape(state))}"
+        )
+    return array

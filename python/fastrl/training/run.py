@@ -42,7 +42,7 @@ from fastrl.utils.errors import UserError
 from fastrl.utils.files import to_json, write_atomically
 from fastrl.utils.interrupts import StopSignals
 from fastrl.utils.tables import print_lines
-from fastrl.utils.trust import from_file, refuse_reach, trusted_import
+from fastrl.utils.trust import refuse_reach, trusted_import
 
 
 def start_run(
@@ -176,13 +176,15 @@ def resumed_settings(
 
 
 def load_run(
-    task: Task, path: Path, *, trust: bool = False, named: Values | None = None
+    task: Task, path: Path, *, trust: bool = False, named: Values | None = None, to_act: bool = False
 ) -> tuple[Any, dict[str, Any]]:
     """The settings of a run and the state in its newest checkpoint, or in a checkpoint file.
 
     Args:
         trust: the checkpoint may import code, as it says.
         named: settings that the caller has named, such as ``env.id``, which may import code then.
+        to_act: for a policy that acts without its environment: only the algorithm and the network are checked for what
+            they import, and what the settings leave open stays open.
 
     Raises:
         CheckpointError: there is none, or none of a run of this task.
@@ -197,9 +199,12 @@ def load_run(
         algorithm = task.algorithm_in(state["config"])
         is_trusted = trust or named.get("run.algo") == algorithm
         config_type = task.settings_type(trusted_import("run.algo", algorithm, file, trust=is_trusted))
-        settings = build(
-            config_type, from_file(config_type, state["config"], str(file), trust=trust, named=named)
-        )
+        values = used = check(config_type, state["config"], str(file))
+        if to_act:
+            table = f"{task.algorithm_table(algorithm)}."
+            used = {key: value for key, value in values.items() if key.startswith(table)}
+        refuse_reach(config_type, used, str(file), trust=trust, named=named)
+        settings = build(config_type, values)
         for key, value in named.items():
             if attrgetter(key)(settings) != value:
                 raise ConfigError(
@@ -211,7 +216,7 @@ def load_run(
             check_own_network(
                 getattr(own, "network", None), parse_options(getattr(own, "network_options", ())), policy
             )
-        return task.resolve_defaults(settings), state
+        return settings if to_act else task.resolve_defaults(settings), state
     except UserError:
         raise
     except Exception as error:

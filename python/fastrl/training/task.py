@@ -16,9 +16,9 @@ from rich.console import Console
 from fastrl._native._rust import __version__
 from fastrl.algorithms import check_takes, find
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, Problem
-from fastrl.envs.rows import ActionRows, ObsRows, space_state
+from fastrl.envs.rows import has_state, space_state
 from fastrl.envs.spec import EnvSpec
-from fastrl.networks.compiled_actor import Actor, moved
+from fastrl.networks.compiled_actor import Actor
 from fastrl.training.callbacks import Callback, EarlyStopping
 from fastrl.training.checkpoint import CheckpointError
 from fastrl.training.comparison import Comparison
@@ -30,8 +30,9 @@ from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Evaluation, Returns, Scores
 from fastrl.training.experience import Source
 from fastrl.training.film import Films, Pictures, drawing_env
+from fastrl.training.multi_agent import MultiAgentSource
 from fastrl.training.play import Step, play
-from fastrl.training.predict import ActorPredictor, Predictor, saved_policy
+from fastrl.training.policy import Policy, Spaces
 from fastrl.training.profiler import GpuMeter, Profile
 from fastrl.training.rollouts import RolloutSource, check_num_envs
 from fastrl.training.settings import RunConfig, Settings
@@ -119,10 +120,14 @@ class Task(TaskSettings, ABC):
         raise TrainError(f"{self.name} has environments of several agents, of which there is no EnvSpec")
 
     def play_spec(self, settings: Settings) -> EnvSpec:
-        """Specification of one environment to use a policy in: it gives observations as a `Predictor` takes them."""
+        """Specification of one environment to use a policy in: it gives observations as `Policy.predict` takes them."""
         return self.env_spec(settings)
 
-    def play_spaces(self, settings: Any) -> tuple[Space[Any], Space[Any]]:
+    def play_obs_space(self, settings: Any, space: Space[Any]) -> Space[Any]:
+        """The observation space of `play_spec`, from that of `env_spec`."""
+        return space
+
+    def play_spaces(self, settings: Any) -> Spaces:
         """The observation space and the action space of `play_spec`, of which an environment is built.
 
         Raises:
@@ -136,47 +141,41 @@ class Task(TaskSettings, ABC):
         return env.observation_space, env.action_space
 
     def make_actor(
+        self, settings: Any, policy: Mapping[str, Any], obs_space: Space[Any], action_space: Space[Any]
+    ) -> Actor:
+        """An actor of one agent's policy for observations of `play_spec`; see `Algorithm.make_actor`.
+
+        Raises:
+            ValueError: the policy is for other spaces.
+        """
+        return find(settings.run.algo).make_actor(policy, obs_space, action_space)
+
+    def make_policy(
         self,
         state: Mapping[str, Any],
         settings: Any,
-        spaces: tuple[Space[Any], Space[Any]],
+        spaces: Spaces,
         *,
         device: str = "cpu",
-    ) -> Actor:
-        """An actor of one agent's policy.
+        seed: int = 0,
+    ) -> Policy:
+        """One agent's policy.
 
         Args:
             state: of a checkpoint; its part of `Trainer.policy_checkpoint` is enough.
             settings: of its run.
             spaces: observation space and action space of an environment as of `play_spec`.
             device: where PyTorch acts; a compiled actor acts on the CPU.
+            seed: of draws.
 
         Raises:
             CheckpointError: the policy is for other spaces.
         """
+        make_actor = functools.partial(self.make_actor, settings)
         try:
-            actor = find(settings.run.algo).make_actor(saved_policy(state), *spaces)
+            return Policy(state, spaces=spaces, make_actor=make_actor, device=device, seed=seed)
         except ValueError as error:
             raise CheckpointError(f"{self.play_spec(settings).id}: {error}") from None
-        return moved(actor, device)
-
-    def make_predictor(
-        self,
-        state: Mapping[str, Any],
-        settings: Any,
-        spaces: tuple[Space[Any], Space[Any]],
-        *,
-        seed: int = 0,
-    ) -> Predictor:
-        """A predictor of one agent's policy; arguments and errors are those of `make_actor`.
-
-        Args:
-            seed: of draws.
-        """
-        actor = self.make_actor(state, settings, spaces)
-        return ActorPredictor(
-            actor, ObsRows(spaces[0]), ActionRows(spaces[1]), squash=is_squashed(state), seed=seed
-        )
 
     def has_action_masks(self, settings: Any) -> bool:
         """True if the policy is given the environment's action masks."""
@@ -191,17 +190,17 @@ class Task(TaskSettings, ABC):
         *,
         device: str = "cpu",
     ) -> EnvEpisodes | VectorEpisodes:
-        """Episodes of a policy without exploration; arguments and errors are those of `make_actor`.
+        """Episodes of a policy without exploration; arguments and errors are those of `make_policy`.
 
         Args:
             spec: of environments in rows.
             env: that it has made. A vector environment only has the spaces: the episodes make their own.
         """
-        actor = self.make_actor(state, settings, spaces_of(env), device=device)
-        own = {"squash": is_squashed(state), "action_masks": self.has_action_masks(settings)}
+        policy = self.make_policy(state, settings, spaces_of(env), device=device)
+        own = {"squash": policy.squash, "action_masks": self.has_action_masks(settings)}
         if isinstance(env, VectorEnv):
-            return VectorEpisodes(spec, env, actor, **own)
-        return EnvEpisodes(env, spec.id, actor, **own)
+            return VectorEpisodes(spec, env, policy.actor, **own)
+        return EnvEpisodes(env, spec.id, policy.actor, **own)
 
     def films(self, settings: Any) -> Films:
         """Makes films of policies of a run with these settings.
@@ -308,6 +307,11 @@ class Task(TaskSettings, ABC):
         if isinstance(problem, Problem):
             own = problem.action_space if source.env_actions is None else source.env_actions
             header["action_space"] = space_state(own)
+            played = self.play_obs_space(settings, problem.obs_space)
+            if has_state(played):
+                header["obs_space"] = space_state(played)
+            if isinstance(source, MultiAgentSource) and source.form is not None:
+                header["agents"] = source.form.state()
         next_stage: Callable[[], Trainer] | None = None
         if whole.run.stages:
             header["stages"] = {"index": stage.index, "config": to_tree(self.resolve_defaults(whole))}
@@ -492,11 +496,6 @@ class Task(TaskSettings, ABC):
     def scores_from_tree(self, tree: Mapping[str, Any]) -> Scores:
         """The inverse of ``to_tree`` of the task's scores."""
         return Returns.from_tree(tree)
-
-
-def is_squashed(state: Mapping[str, Any]) -> bool:
-    """True if a checkpoint's policy squashes its actions, see `fastrl.networks.action_space.Actions`."""
-    return bool(state["policy"].get("action_space", {}).get("squash", False))
 
 
 def stopping(run: RunConfig) -> list[Callback]:

@@ -167,9 +167,10 @@ def refuse_reach(
                 if named is None or isinstance(value, tuple)
                 else f" or {option} {_shown(shlex.quote(str(value)))}"
             )
+            named_in_python = "env=... or " if key == "env.id" else ""
             raise TrustError(
                 f"{source}: {key} would {effect}; only if you trust this file, give --trust{own}"
-                " (in Python, trust=True)"
+                f" (in Python, {named_in_python}trust=True)"
             )
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fastrl.envs import contract
 from fastrl.envs.contract import ContractError, describe
-from fastrl.envs.rows import ActionRows, ObsRows, RowError
+from fastrl.envs.rows import ActionRows, ObsRows, RowError, has_state, space_of, space_state
 from fastrl.envs.spec import is_parallel
 from fastrl.utils.forks import ending_copies
 from fastrl.utils.seeding import env_seed
@@ -66,7 +66,22 @@ class ParallelForm:
         agents = tuple(env.possible_agents)
         if not agents:
             raise ValueError(f"env: {name} has no possible_agents")
-        spaces = [(env.observation_space(agent), env.action_space(agent)) for agent in agents]
+        return cls.of_spaces(
+            name, agents, [(env.observation_space(agent), env.action_space(agent)) for agent in agents]
+        )
+
+    @classmethod
+    def of_spaces(
+        cls,
+        name: str,
+        agents: tuple[Any, ...],
+        spaces: Sequence[tuple[gymnasium.Space[Any], gymnasium.Space[Any]]],
+    ) -> ParallelForm:
+        """The form of agents with these spaces of observations and actions.
+
+        Raises:
+            ValueError: they do not go together.
+        """
         obs_rows = tuple(ObsRows(obs) for obs, _ in spaces)
         action_rows = tuple(ActionRows(actions) for _, actions in spaces)
         names: list[str] = []
@@ -85,6 +100,27 @@ class ParallelForm:
             row_space,
             _common_actions(name, agents, [rows.flat_space for rows in action_rows]),
         )
+
+    def state(self) -> list[dict[str, Any]] | None:
+        """JSON-able; `from_state` reads it. None: names that are no texts, or spaces that no file can describe."""
+        if not all(isinstance(agent, str) for agent in self.agents) or not all(
+            has_state(rows.space) for rows in self.obs_rows
+        ):
+            return None
+        return [
+            {"name": agent, "obs_space": space_state(obs.space), "action_space": space_state(actions.space)}
+            for agent, obs, actions in zip(self.agents, self.obs_rows, self.action_rows, strict=True)
+        ]
+
+    @classmethod
+    def from_state(cls, name: str, state: Sequence[Mapping[str, Any]]) -> ParallelForm:
+        """The form of an environment that gave the state.
+
+        Raises:
+            ValueError: the state is damaged.
+        """
+        spaces = [(space_of(each["obs_space"]), space_of(each["action_space"])) for each in state]
+        return cls.of_spaces(name, tuple(each["name"] for each in state), spaces)
 
     def to_env(self, a: Any, action: Any) -> Any:
         """The environment's action of agent a from a flat one."""

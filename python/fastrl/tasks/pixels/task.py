@@ -17,7 +17,7 @@ from fastrl.collectors.failures import failed
 from fastrl.envs import contract
 from fastrl.envs.pixels import make_stacked_pixels
 from fastrl.envs.spec import EnvSpec, as_spec
-from fastrl.networks.compiled_actor import Actor
+from fastrl.networks.compiled_actor import Actor, moved
 from fastrl.tasks import pixels
 from fastrl.tasks.pixels.settings import PRESETS, EnvConfig
 from fastrl.training.checkpoint import CheckpointError
@@ -26,7 +26,6 @@ from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Returns
 from fastrl.training.experience import Source
 from fastrl.training.minibatches import ReplayConfig
-from fastrl.training.predict import Predictor
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
 from fastrl.training.transitions import TransitionSource
@@ -61,9 +60,7 @@ class PixelsTask(Task):
         return PRESETS.presets_for(settings.env.id) or ()
 
     def env_spec(self, settings: Any) -> EnvSpec:
-        """A replay, which stores single frames, stacks them along the first axis."""
-        first = find(settings.run.algo).learns_from == "transitions"
-        return self._spec(settings, channels_first=True) if first else self._spec(settings)
+        return self._spec(settings, **({"channels_first": True} if _stacks_first(settings) else {}))
 
     def play_spec(self, settings: Any) -> EnvSpec:
         """Stacked frames whatever the algorithm, whole games, and their own rewards."""
@@ -78,32 +75,19 @@ class PixelsTask(Task):
         lives = (contract.CONTINUES,) if settings.env.life_loss_ends else ()
         return (contract.GAME_RETURN, contract.GAME_LENGTH, *lives)
 
-    def make_actor(
-        self,
-        state: Mapping[str, Any],
-        settings: Any,
-        spaces: tuple[Space[Any], Space[Any]],
-        *,
-        device: str = "cpu",
-    ) -> Actor:
-        if find(settings.run.algo).learns_from != "transitions":
-            return super().make_actor(state, settings, spaces, device=device)
-        # A replay stacks frames along the first axis.
-        height, width, stack = spaces[0].shape or ()
-        stacked = Box(0, 255, (stack, height, width), np.uint8)
-        actor = super().make_actor(state, settings, (stacked, spaces[1]), device=device)
-        return _StackFirst(actor, (height, width, stack))
+    def play_obs_space(self, settings: Any, space: Space[Any]) -> Space[Any]:
+        stack, *size = space.shape or ()
+        return Box(0, 255, (*size, stack), np.uint8) if _stacks_first(settings) else space
 
-    def make_predictor(
-        self,
-        state: Mapping[str, Any],
-        settings: Any,
-        spaces: tuple[Space[Any], Space[Any]],
-        *,
-        seed: int = 0,
-    ) -> Predictor:
-        """A predictor for observations of `play_spec`, also where those of the training are stacked otherwise."""
-        return super().make_predictor(state, settings, self.play_spaces(settings), seed=seed)
+    def make_actor(
+        self, settings: Any, policy: Mapping[str, Any], obs_space: Space[Any], action_space: Space[Any]
+    ) -> Actor:
+        if not _stacks_first(settings):
+            return super().make_actor(settings, policy, obs_space, action_space)
+        height, width, stack = obs_space.shape or ()
+        stacked = Box(0, 255, (stack, height, width), np.uint8)
+        actor = super().make_actor(settings, policy, stacked, action_space)
+        return _StackFirst(actor, (height, width, stack))
 
     def _spec(self, settings: Any, **changes: Any) -> EnvSpec:
         """Specification of an environment of stacked frames.
@@ -164,7 +148,8 @@ class PixelsTask(Task):
         spec = self.play_spec(settings)
         env = build_env(spec)
         try:
-            actor = self.make_actor(state, settings, (env.observation_space, env.action_space), device=device)
+            spaces = env.observation_space, env.action_space
+            actor = self.make_policy(state, settings, spaces, device=device).actor
         except CheckpointError:
             contract.close(env)
             raise
@@ -181,6 +166,11 @@ class PixelsTask(Task):
         return Returns(tuple(returns))
 
 
+def _stacks_first(settings: Any) -> bool:
+    """True for a replay, which stores single frames and stacks them along the first axis."""
+    return find(settings.run.algo).learns_from == "transitions"
+
+
 class _StackFirst:
     """An actor for rows of stacked frames [h, w, stack] whose network takes them as [stack, h, w].
 
@@ -194,6 +184,9 @@ class _StackFirst:
     def __init__(self, actor: Actor, shape: tuple[int, int, int]) -> None:
         self._actor, self._shape = actor, shape
         self.weights_nbytes = actor.weights_nbytes
+
+    def to(self, device: str) -> None:
+        moved(self._actor, device)
 
     def load(self, weights: Buffer) -> None:
         self._actor.load(weights)

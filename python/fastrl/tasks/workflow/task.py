@@ -5,7 +5,6 @@ import functools
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from gymnasium.spaces import Space
 from rich.console import Console
 
 from fastrl.algorithms import find
@@ -15,8 +14,6 @@ from fastrl.algorithms.protocol import Algorithm
 from fastrl.envs.cage2.env import Ruleset
 from fastrl.envs.cage2.workflow import parse_workflow
 from fastrl.envs.spec import EnvSpec
-from fastrl.networks.action_space import Actions
-from fastrl.networks.compiled_actor import Actor
 from fastrl.tasks import workflow
 from fastrl.tasks.cage2.evaluate import RULESETS, modes, protocol_steps
 from fastrl.tasks.cage2.scores import Mode
@@ -114,19 +111,10 @@ class WorkflowTask(Task):
     def num_envs(self, settings: Any) -> int:
         return 1
 
-    def make_actor(
-        self,
-        state: Mapping[str, Any],
-        settings: Any,
-        spaces: tuple[Space[Any], Space[Any]],
-        *,
-        device: str = "cpu",
-    ) -> Actor:
+    def make_policy(self, state: Mapping[str, Any], *others: Any, **options: Any) -> Policy:
         if "policy" not in state:
             raise ConfigError("the search has not tried a workflow yet: there is no policy")
-        # The policy of a workflow is folded from a network that has others, too, and does not say its actions.
-        policy = {**state["policy"], "action_space": Actions(spaces[1]).state()}
-        return super().make_actor({**state, "policy": policy}, settings, spaces, device=device)
+        return super().make_policy(state, *others, **options)
 
     def check_state(self, state: Mapping[str, Any], settings: Any) -> None:
         learner, inner = state["learner"], settings.inner
