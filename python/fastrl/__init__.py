@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastrl import callbacks, demos, envs, loggers, queue, replay, runtime
+    from fastrl import algorithms, callbacks, demos, envs, loggers, queue, replay, runtime
     from fastrl._native._rust import __version__
     from fastrl.exports.export import export
     from fastrl.model import (
@@ -43,6 +43,7 @@ __all__ = [
     "AsyncPPO",
     "Model",
     "__version__",
+    "algorithms",
     "callbacks",
     "demos",
     "envs",
@@ -58,7 +59,7 @@ __all__ = [
 
 # Modules that are imported when they are first used, and the names in others. Only models need PyTorch, which takes
 # seconds to import.
-_MODULES = ("callbacks", "demos", "envs", "loggers", "queue", "replay", "runtime")
+_MODULES = ("algorithms", "callbacks", "demos", "envs", "loggers", "queue", "replay", "runtime")
 _ELSEWHERE = {
     "__version__": "fastrl._native._rust",
     "export": "fastrl.exports.export",

@@ -1,4 +1,5 @@
-"""The objective of policies of many agents: gradients in closed form against automatic differentiation."""
+"""The parts of PPO's loss against PyTorch's distributions; gradients in closed form, which policies of many agents use,
+against automatic differentiation."""
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrl.algorithms.ppo_loss import kl_gradient, log_probs_and_entropy, log_probs_of, surrogate_gradient
+from fastrl.algorithms.ppo_loss import divergence, log_probs_and_entropy, log_probs_of, surrogate_gradient
 from fastrl.networks.distributions import Choices, mask_logits
 
 
@@ -50,24 +51,32 @@ def test_gradients_are_those_of_autograd(seed, size, width, is_box):
 
 
 @settings(deadline=None)
-@given(st.integers(0, 2**32), st.integers(1, 9), st.integers(1, 4), st.booleans())
-def test_samples_may_share_rows(seed, size, num_rows, is_box):
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 9),
+    st.sampled_from(["discrete", "multi_discrete", "box"]),
+    st.booleans(),
+)
+def test_samples_may_share_rows(seed, size, kind, masked):
     rng = torch.Generator().manual_seed(seed)
-    outputs = torch.randn(num_rows, 3, generator=rng, dtype=torch.float64)
-    log_std = torch.randn(3, generator=rng, dtype=torch.float64) if is_box else None
-    actions = torch.randn(size, 3, generator=rng) if is_box else torch.randint(3, (size,), generator=rng)
-    rows = torch.randint(num_rows, (size,), generator=rng)
-    old = log_probs_of(outputs[rows], log_std, actions) + 0.3 * torch.randn(size, generator=rng)
-    advantages = torch.randn(size, generator=rng, dtype=torch.float64)
-    coefficients = {"clip_range": 0.2, "entropy_coef": 0.3}
-    shared = surrogate_gradient(outputs, log_std, actions, old, advantages, rows=rows, **coefficients)
-    own = surrogate_gradient(outputs[rows], log_std, actions, old, advantages, **coefficients)
-    expected = torch.zeros_like(outputs).index_add_(0, rows, own.outputs)
-    torch.testing.assert_close(shared.outputs, expected)
-    if is_box:
-        torch.testing.assert_close(shared.log_std, own.log_std)
-    for one, other in zip(shared.losses, own.losses, strict=True):
-        torch.testing.assert_close(one, other)
+    outputs = torch.randn(3, 6, generator=rng, dtype=torch.float64, requires_grad=True)
+    rows = torch.randint(3, (size,), generator=rng)
+    log_std = choices = masks = None
+    actions = torch.randint(6, (size,), generator=rng)
+    taken = actions.unsqueeze(1)
+    if kind == "box":
+        log_std, actions = torch.randn(6, generator=rng), torch.randn(size, 6, generator=rng)
+    elif kind == "multi_discrete":
+        choices = Choices([2, 4])
+        actions = torch.stack([torch.randint(n, (size,), generator=rng) for n in (2, 4)], 1)
+        taken = actions + torch.tensor([0, 2])
+    if masked and kind != "box":
+        masks = (torch.rand(size, 6, generator=rng) < 0.5).scatter_(1, taken, True)
+    found = log_probs_and_entropy(outputs, log_std, actions, choices, rows=rows, masks=masks)
+    own = log_probs_and_entropy(mask_logits(outputs[rows], masks), log_std, actions, choices)
+    gradients = [torch.autograd.grad((a + b).sum(), outputs, retain_graph=True) for a, b in (found, own)]
+    torch.testing.assert_close(found, own)
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("is_box", [False, True])
@@ -104,17 +113,14 @@ class TestMultiDiscrete:
     )
     def test_gradients_are_those_of_autograd(self, seed, size, nvec, masked):
         rng = torch.Generator().manual_seed(seed)
-        num_rows, width = 3, sum(nvec)
-        outputs = torch.randn(num_rows, width, generator=rng, dtype=torch.float64, requires_grad=True)
-        rows = torch.randint(num_rows, (size,), generator=rng)
+        width = sum(nvec)
+        outputs = torch.randn(size, width, generator=rng, dtype=torch.float64, requires_grad=True)
         actions = torch.stack([torch.randint(n, (size,), generator=rng) for n in nvec], 1)
-        firsts = torch.tensor([sum(nvec[:i]) for i in range(len(nvec))])
-        masks = None
+        choices, logits = Choices(nvec), outputs
         if masked:
+            firsts = torch.tensor([sum(nvec[:i]) for i in range(len(nvec))])
             masks = torch.rand(size, width, generator=rng) < 0.5
-            masks.scatter_(1, firsts + actions, True)
-        choices = Choices(nvec)
-        logits = mask_logits(outputs[rows], masks)
+            logits = mask_logits(outputs, masks.scatter_(1, firsts + actions, True))
         parts = [torch.distributions.Categorical(logits=part) for part in logits.split(nvec, 1)]
         log_probs = sum(part.log_prob(actions[:, i]) for i, part in enumerate(parts))
         entropies = sum(part.entropy() for part in parts)
@@ -122,15 +128,13 @@ class TestMultiDiscrete:
         advantages = torch.randn(size, generator=rng, dtype=torch.float64)
         ratio = (log_probs - old).exp()
         policy_loss = -torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).mean()
-        [expected] = torch.autograd.grad(policy_loss - 0.3 * entropies.mean(), outputs, retain_graph=True)
+        [expected] = torch.autograd.grad(policy_loss - 0.3 * entropies.mean(), logits, retain_graph=True)
         gradient = surrogate_gradient(
-            outputs,
+            logits,
             None,
             actions,
             old,
             advantages,
-            rows=rows,
-            masks=masks,
             choices=choices,
             clip_range=0.2,
             entropy_coef=0.3,
@@ -158,38 +162,28 @@ class TestMultiDiscrete:
 @given(
     st.integers(0, 2**32), st.integers(1, 9), st.sampled_from(["discrete", "masked", "multi_discrete", "box"])
 )
-def test_the_divergence_and_its_gradient_are_those_of_autograd(seed, size, kind):
+def test_the_divergence_is_that_of_the_distributions(seed, size, kind):
     rng = torch.Generator().manual_seed(seed)
     nvec = [2, 4]
-    outputs, theirs = torch.randn(2, 5, 6, generator=rng, dtype=torch.float64)
-    rows = torch.randint(5, (size,), generator=rng)
-    outputs.requires_grad_(True)
-    mine, other = outputs[rows], theirs[rows]
-    log_std = reference_log_std = masks = choices = None
+    own, theirs = torch.randn(2, size, 6, generator=rng, dtype=torch.float64)
+    log_std = reference_log_std = choices = None
     if kind == "box":
         log_std, reference_log_std = torch.randn(2, 6, generator=rng, dtype=torch.float64)
-        log_std.requires_grad_(True)
-        first = torch.distributions.Normal(other, reference_log_std.exp())
-        kl = torch.distributions.kl_divergence(first, torch.distributions.Normal(mine, log_std.exp()))
+        first = torch.distributions.Normal(theirs, reference_log_std.exp())
+        kl = torch.distributions.kl_divergence(first, torch.distributions.Normal(own, log_std.exp()))
         kl = kl.sum(-1).mean()
     else:
         if kind == "masked":
             masks = torch.rand(size, 6, generator=rng) < 0.5
             masks[:, 2] = True
-            mine, other = (torch.where(masks, each, -1e9) for each in (mine, other))
-        parts = [mine], [other]
+            own, theirs = (mask_logits(each, masks) for each in (own, theirs))
+        parts = [own], [theirs]
         if kind == "multi_discrete":
             choices = Choices(nvec)
-            parts = mine.split(nvec, 1), other.split(nvec, 1)
+            parts = own.split(nvec, 1), theirs.split(nvec, 1)
         categorical = torch.distributions.Categorical
         kl = sum(
             torch.distributions.kl_divergence(categorical(logits=b), categorical(logits=a)).mean()
             for a, b in zip(*parts, strict=True)
         )
-    parameters = [outputs] if log_std is None else [outputs, log_std]
-    expected = torch.autograd.grad(kl, parameters)
-    found = kl_gradient(outputs, log_std, theirs, reference_log_std, rows=rows, masks=masks, choices=choices)
-    torch.testing.assert_close(found.kl, kl)
-    torch.testing.assert_close(found.outputs, expected[0])
-    if log_std is not None:
-        torch.testing.assert_close(found.log_std, expected[1])
+    torch.testing.assert_close(divergence(theirs, own, reference_log_std, log_std, choices), kl)

@@ -1,7 +1,7 @@
 """Algorithms: one module each, found by name.
 
 A module of this package that defines a subclass of `fastrl.algorithms.protocol.Algorithm` with a ``name`` adds an
-algorithm; there is no list to extend.
+algorithm; there is no list to extend. Its class is a name of this package, for subclasses: ``fastrl.algorithms.PPO``.
 """
 
 import functools
@@ -32,6 +32,16 @@ def algorithms() -> Mapping[str, "type[Algorithm[Any]]"]:
         for algorithm in _defined_in(importlib.import_module(f"{__name__}.{module.name}")):
             found[algorithm.name] = algorithm
     return dict(sorted(found.items()))
+
+
+def __getattr__(name: str) -> Any:
+    """The classes of the algorithms, such as ``PPO``."""
+    # Imports of modules ask here, too.
+    if name[0].isupper():
+        for algorithm in algorithms().values():
+            if algorithm.__name__ == name:
+                return algorithm
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def find(name: str) -> "type[Algorithm[Any]]":

@@ -189,7 +189,7 @@ class BC(PolicyLearner[DatasetBatch], DatasetAlgorithm):
             outputs, _ = self._train_pass(batch)
         found = self._loss(outputs, batch)
         weight = len(batch.actions) / len(whole.actions)
-        torch.autograd.backward(self._optimizer.scale(found.objective * weight))
+        self._backpropagate(found.objective * weight)
         return torch.stack(found[1:]).detach() * weight
 
     def _loss(self, outputs: Tensor, batch: DatasetBatch) -> ImitationLoss:

@@ -1,18 +1,43 @@
 """PPO's gradient steps on the CPU, compiled."""
 
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from fastrl._native._rust import PpoUpdate
-from fastrl.algorithms import hyper_parameters as hp
+from fastrl.algorithms.actor_critic import ActorCriticConfig
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.torch_actor import PolicyNet
 from fastrl.rollout.rollout import Rollout
+
+# Settings that compiled steps obey, or that say nothing of a gradient step: with any other PyTorch takes the steps.
+_KNOWN = {field.name for field in fields(ActorCriticConfig)} | {
+    *(
+        "num_epochs",
+        "minibatch_size",
+        "gae_lambda",
+        "clip_range",
+        "value_clip",
+        "normalize_advantages",
+        "target_kl",
+    ),
+    *(
+        "critic_warmup",
+        "init_kl_coef",
+        "init_kl_steps",
+        "freeze_obs_norm",
+        "actor_inputs",
+        "precision",
+        "compile",
+    ),
+    *("update_backend", "max_staleness", "burn_in", "correct_off_policy"),
+}
 
 
 class StepMeans(NamedTuple):
@@ -111,27 +136,34 @@ class CompiledUpdate:
 
 
 def compiled_update(
-    backend: hp.UpdateBackend,
+    config: PPOConfig,
     policy: PolicyNet,
     actions: Actions,
     parameters: nn.Parameter,
     optimizer: Optimizer,
     *,
+    own_methods: Sequence[str] = (),
     shards: int = 0,
-) -> CompiledUpdate | None:
-    """The compiled gradient steps that a setting asks for; None: PyTorch takes them.
+) -> tuple[CompiledUpdate | None, str]:
+    """The compiled gradient steps that the settings ask for; None: PyTorch takes them, for the reason in the text.
 
     Args:
         parameters: the policy's, as one vector.
         optimizer: of these.
+        own_methods: of a subclass, in place of those that the compiled steps are of.
         shards: of each minibatch; 0: it is whole.
 
     Raises:
-        ValueError: compiled ones are asked for, and there are none for the network, its device or its precision.
+        ValueError: compiled ones are asked for, and there are none for the loss, the network, its device or precision.
     """
-    if backend == "torch":
-        return None
-    if shards:
+    unknown = sorted({field.name for field in fields(config)} - _KNOWN)
+    if config.update_backend == "torch":
+        return None, ""
+    if own_methods:
+        takes = f"PPO's own {' and '.join(own_methods)}"
+    elif unknown:
+        takes = f"PPO's own settings, without {', '.join(unknown)}"
+    elif shards:
         takes = "whole minibatches, without ranks and shards"
     elif parameters.device.type != "cpu":
         takes = "networks on the CPU"
@@ -140,7 +172,7 @@ def compiled_update(
     elif optimizer.half is not None:
         takes = "precision fp32"
     else:
-        return CompiledUpdate(policy, actions, parameters)
-    if backend == "compiled":
+        return CompiledUpdate(policy, actions, parameters), ""
+    if config.update_backend == "compiled":
         raise ValueError(f"update_backend compiled is for {takes}: set update_backend to auto or torch")
-    return None
+    return None, f"PyTorch takes the gradient steps: compiled ones are for {takes}"

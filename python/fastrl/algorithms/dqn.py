@@ -23,9 +23,10 @@ from torch import Tensor
 
 from fastrl.algorithms.dqn_loss import (
     bootstrap,
-    margin_gradient,
-    q_gradient,
-    quantile_gradient,
+    margin_losses,
+    of_actions,
+    q_losses,
+    quantile_losses,
     td_targets,
 )
 from fastrl.algorithms.dqn_settings import DQNConfig
@@ -282,32 +283,39 @@ class DQN(OffPolicyAlgorithm):
                 positive.
             weight: of these transitions in the minibatch.
         """
-        config = self.config
-        estimates = self._estimates(obs)
-        with torch.no_grad():
-            if config.quantiles:
-                assert config.huber is not None
-                gradient, td, loss, q = quantile_gradient(estimates, actions, targets, weights, config.huber)
-            else:
-                gradient, td, loss, q = q_gradient(estimates, actions, targets, weights, config.huber)
-            if num_second > 0:
-                rows = slice(len(actions) - num_second, len(actions))
-                pull, excess = margin_gradient(
-                    mean_values(estimates[rows]),
-                    actions[rows],
-                    config.margin,
-                    self._margin_coef(self.steps) / len(actions),
-                )
-                gradient[rows] += pull.unsqueeze(-1) / config.quantiles if config.quantiles else pull
-                loss = loss + excess
-            td_errors = td.abs()
-            means = torch.stack([loss, q, td_errors.mean()]) * weight
-            if weight != 1:
-                gradient = gradient * weight
-        # Scaled in float32, because in fp16 it may underflow.
-        gradient = self._optimizer.scale(gradient / config.accumulate).to(estimates.dtype)
-        torch.autograd.backward(estimates, gradient)
-        return means, td_errors
+        loss, td, q = self.loss(self._estimates(obs), actions, targets, weights, num_second)
+        scaled: Tensor = self._optimizer.scale(loss * weight / self.config.accumulate)
+        torch.autograd.backward(scaled)
+        td_errors = td.detach().abs()
+        return torch.stack([loss, q, td_errors.mean()]).detach() * weight, td_errors
+
+    def loss(
+        self, estimates: Tensor, actions: Tensor, targets: Tensor, weights: Tensor, num_second: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The mean over B transitions of ``weight * h(y - Q(s, a))``, and the margin of demonstrations.
+
+        Args:
+            estimates: values of all actions [B, A], or their quantiles [B, A, N], with gradients.
+            actions: int64 [B].
+            targets: y, float32 [B] or [B, N].
+            weights: of importance, float32 [B].
+            num_second: demonstrations among the transitions, the last ones; none where it is not positive.
+
+        Returns:
+            The loss, the errors y - Q(s, a) float32 [B], and the mean of Q(s, a).
+        """
+        config, Q = self.config, of_actions(estimates, actions).float()
+        if config.quantiles:
+            assert config.huber is not None
+            losses, td, q = quantile_losses(Q, targets, config.huber), (targets - Q).mean(1), Q.mean()
+        else:
+            losses, td, q = q_losses(Q, targets, config.huber), targets - Q, Q.mean()
+        loss = (weights * losses).mean()
+        if num_second > 0:
+            values, chosen = mean_values(estimates[-num_second:]), actions[-num_second:]
+            margins = margin_losses(values, chosen, config.margin)
+            loss = loss + self._margin_coef(self.steps) * margins.sum() / len(actions)
+        return loss, td, q
 
     def metrics(self) -> dict[str, float]:
         """Means over the minibatches since the last call, NaN without any. Waits for the GPU.

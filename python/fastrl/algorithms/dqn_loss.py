@@ -1,7 +1,8 @@
-"""Targets of deep Q-learning, and the gradients of its losses."""
+"""Targets of deep Q-learning, and its losses."""
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fastrl.networks.q_network import mean_values
 
@@ -37,90 +38,45 @@ def td_targets(rewards: Tensor, discounts: Tensor, bootstraps: Tensor) -> Tensor
     return torch.addcmul(rewards, discounts, bootstraps)
 
 
-def q_gradient(
-    values: Tensor, actions: Tensor, targets: Tensor, weights: Tensor, huber: float | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradient of the loss in the values of actions, in closed form: cheaper than automatic differentiation.
-
-    The loss is the mean over the batch of ``weight * h(td)`` with td = target - values[action] and
-    h(x) = x^2 / 2, beyond ``huber`` continued linearly. With c = td clipped to +-huber, h = c (td - c / 2),
-    and its derivative is c.
+def q_losses(values: Tensor, targets: Tensor, huber: float | None) -> Tensor:
+    """``h(target - value)`` of each sample, float32 [B], with h(x) = x^2 / 2, beyond ``huber`` continued linearly.
 
     Args:
-        values: [B, A].
-        actions: int64 [B].
-        targets, weights: float32 [B].
+        values, targets: of the actions, float32 [B].
         huber: see above; None: never linear.
-
-    Returns:
-        The gradient float32 [B, A], then td float32 [B], the loss and the mean value of ``actions``.
     """
-    chosen = values.gather(1, actions.unsqueeze(1)).squeeze(1).float()
-    td = targets - chosen
-    clipped = td if huber is None else td.clamp(-huber, huber)
-    pull = clipped * weights / len(td)
-    loss = torch.dot(pull, td - clipped / 2)
-    gradient = torch.zeros_like(values, dtype=torch.float32).scatter_(
-        1, actions.unsqueeze(1), pull.neg().unsqueeze(1)
-    )
-    return gradient, td, loss, chosen.mean()
+    if huber is None:
+        return (targets - values).square() / 2
+    return functional.huber_loss(values, targets, reduction="none", delta=huber)
 
 
-def quantile_gradient(
-    quantiles: Tensor, actions: Tensor, targets: Tensor, weights: Tensor, huber: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradient of the loss in the quantiles of returns, in closed form.
+def quantile_losses(quantiles: Tensor, targets: Tensor, huber: float) -> Tensor:
+    """The mean over all pairs of a quantile i of the action and a target j of ``|t_i - (u < 0)| h(u)``, float32 [B],
+    with u = target_j - quantile_i, t_i = (i + 1/2) / N, and h of `q_losses` (Dabney et al., 2018, equation 10).
 
-    The loss is the mean over the batch of ``weight`` times the mean over all pairs of a quantile i of the action and a
-    target j of ``|t_i - (u < 0)| h(u)``, with u = target_j - quantile_i, t_i = (i + 1/2) / N, and h of `q_gradient`
-    (Dabney et al., 2018, equation 10). Theirs is the sum over i in place of the mean, and h divided by ``huber``: as it
-    is here, its size depends on neither, and the margin of demonstrations weighs the same as without quantiles.
+    Theirs is the sum over i in place of the mean, and h divided by ``huber``: as it is here, its size depends on
+    neither, and the margin of demonstrations weighs the same as without quantiles.
 
     Args:
-        quantiles: [B, A, N].
-        actions: int64 [B].
-        targets: float32 [B, N].
-        weights: float32 [B].
-        huber: see `q_gradient`.
-
-    Returns:
-        The gradient float32 [B, A, N], then the errors of the means float32 [B], the loss and the mean value of
-        ``actions``.
+        quantiles, targets: of the actions, float32 [B, N].
     """
-    own = of_actions(quantiles, actions).float()
-    count, size = own.shape
-    ranks = (torch.arange(size, device=own.device) + 0.5) / size
-    errors = targets.unsqueeze(1) - own.unsqueeze(2)
-    clipped = errors.clamp(-huber, huber)
-    pulls = torch.where(errors < 0, (1 - ranks).unsqueeze(1), ranks.unsqueeze(1)) * clipped
-    scales = weights / (count * size * size)
-    loss = torch.dot((pulls * (errors - clipped / 2)).sum((1, 2)), scales)
-    gradient = torch.zeros_like(quantiles, dtype=torch.float32)
-    gradient[torch.arange(count, device=own.device), actions] = pulls.sum(2) * -scales.unsqueeze(1)
-    values = own.mean(1)
-    return gradient, targets.mean(1) - values, loss, values.mean()
+    size = quantiles.shape[1]
+    t = ((torch.arange(size, device=quantiles.device) + 0.5) / size).unsqueeze(1)
+    own, others = torch.broadcast_tensors(quantiles.unsqueeze(2), targets.unsqueeze(1))
+    h = functional.huber_loss(own, others, reduction="none", delta=huber)
+    shares = torch.where(others < own, 1 - t, t)
+    return torch.linalg.vecdot(shares.flatten(1), h.flatten(1)) / size**2
 
 
-def margin_gradient(values: Tensor, actions: Tensor, margin: float, weight: float) -> tuple[Tensor, Tensor]:
-    """Gradient of the large-margin loss of demonstrations in the values of actions, in closed form.
-
-    The loss is ``weight`` times the sum over the rows of ``max_a(values[a] + l(a)) - values[action]``, with l = margin
-    for all actions but the demonstrated one, where it is 0 (Hester
-    et al., "Deep Q-learning from Demonstrations", 2017).
+def margin_losses(values: Tensor, actions: Tensor, margin: float) -> Tensor:
+    """The large-margin loss of demonstrations, ``max_a(values[a] + l(a)) - values[action]``, float32 [N], with l =
+    margin for all actions but the demonstrated one, where it is 0 (Hester et al., "Deep Q-learning from
+    Demonstrations", 2017).
 
     Args:
         values: [N, A].
         actions: int64 [N], the demonstrated ones.
-        margin: see above.
-        weight: see above.
-
-    Returns:
-        The gradient float32 [N, A], and the loss.
     """
     values, chosen = values.float(), actions.unsqueeze(1)
-    raised = (values + margin).scatter_(1, chosen, values.gather(1, chosen))
-    highest, best = raised.max(1, keepdim=True)
-    loss = (highest - values.gather(1, chosen)).sum() * weight
-    gradient = torch.zeros_like(values).scatter_(1, best, weight)
-    gradient.scatter_add_(1, chosen, torch.full_like(highest, -weight))
-    return gradient, loss
+    raised = values + torch.full_like(values, margin).scatter_(1, chosen, 0.0)
+    return raised.max(1).values - values.gather(1, chosen).squeeze(1)

@@ -104,8 +104,8 @@ ActionMasks = Annotated[
 UpdateBackend = Annotated[
     Literal["auto", "compiled", "torch"],
     Field(
-        description="what takes the gradient steps. compiled: Rust, for separate perceptrons on the CPU in fp32;"
-        " torch: PyTorch; auto: compiled where it can be. Results differ by rounding alone"
+        description="what takes the gradient steps. compiled: Rust, for separate perceptrons on the CPU in fp32"
+        " and PPO's own loss; torch: PyTorch; auto: compiled where it can be. Results differ by rounding alone"
     ),
     Setting(resumable=True),
 ]

@@ -219,7 +219,7 @@ class IMPALA(ActorCriticLearner):
         value_coef = self.config.value_coef
         loss = losses.policy_loss + value_coef * losses.value_loss - entropy_coef * losses.entropy
         weight = len(own.log_probs) / size
-        self._backpropagate((loss,), (torch.full_like(loss, weight),))
+        self._backpropagate(loss * weight)
         return torch.stack(losses).detach() * weight
 
     def _passes_of_shards(self) -> dict[int, Pass]:

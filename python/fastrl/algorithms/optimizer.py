@@ -3,20 +3,18 @@
 import contextlib
 import functools
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fastrl.networks.parameters import check_moments
 
-T = TypeVar("T", bound=Tensor | tuple[Tensor, ...])
-
 
 class Optimizer:
     """Adam (Kingma and Ba, 2015) on one vector of parameters, see `flatten_parameters`.
 
-    Gradients add up in the vector's ``grad``, those of `scale`d outputs, until `step` takes them. (`FlatAdam` is for
+    Gradients add up in the vector's ``grad``, those of `scale`d losses, until `step` takes them. (`FlatAdam` is for
     networks of many agents, which spell their gradients out and use neither automatic differentiation nor half
     precision: without ``torch.optim`` a process is 120 MB smaller.)
 
@@ -59,9 +57,9 @@ class Optimizer:
         """Arithmetic of networks within it has the chosen precision."""
         return contextlib.nullcontext() if self.half is None else torch.autocast(self._device, self.half)
 
-    def scale(self, gradients: T) -> T:
-        """Gradients of outputs, scaled so that they do not vanish in fp16."""
-        return cast("T", self._scaler.scale(gradients))
+    def scale(self, loss: Tensor) -> Tensor:
+        """A loss, scaled so that its gradients do not vanish in fp16."""
+        return self._scaler.scale(loss)
 
     def step(self, max_grad_norm: float | None, learning_rate: float | None = None) -> Tensor:
         """Takes a step along the gradient, scaled down to ``max_grad_norm`` (None: as it is), and zeroes it.

@@ -1,6 +1,6 @@
 """Base of algorithms that learn a policy's network: network, optimiser, actors, loading, saving."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
 import gymnasium
@@ -180,12 +180,9 @@ class PolicyLearner(Algorithm[E], Generic[E]):
             self._passes = before + self.ranks.shards
         return found
 
-    def _backpropagate(
-        self, outputs: Sequence[Tensor], gradients: Sequence[Tensor], optimizer: Optimizer | None = None
-    ) -> None:
-        """Adds the gradients of some outputs to those of the parameters, for an optimiser (None: the policy's own)."""
-        optimizer = optimizer or self._optimizer
-        torch.autograd.backward(outputs, optimizer.scale(tuple(gradients)))
+    def _backpropagate(self, loss: Tensor, optimizer: Optimizer | None = None) -> None:
+        """Adds the gradient of a loss to that of the parameters, for an optimiser (None: the policy's own)."""
+        torch.autograd.backward((optimizer or self._optimizer).scale(loss))
 
     def descend(self, learning_rate: float, optimizer: Optimizer | None = None) -> Tensor:
         """Takes a step of an optimiser (None: the policy's own); returns the norm of the parameters' gradient before

@@ -1,7 +1,7 @@
 """Proximal policy optimisation with a clipped objective (Schulman et al., 2017, arXiv:1707.06347)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,13 +12,13 @@ from torch import Tensor
 from fastrl.algorithms.actor_critic import ActorCriticLearner
 from fastrl.algorithms.compiled_update import StepMeans, compiled_update
 from fastrl.algorithms.optimizer import Optimizer
-from fastrl.algorithms.ppo_loss import kl_gradient, log_probs_of, surrogate_gradient
+from fastrl.algorithms.ppo_loss import divergence, log_probs_and_entropy
 from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.schedules import LinearSchedule
 from fastrl.algorithms.sequence_passes import SequenceBatch, SequencePasses
 from fastrl.networks.actor_critic import ActorCritic
-from fastrl.networks.distributions import Choices, mask_logits
+from fastrl.networks.distributions import mask_logits
 from fastrl.networks.parameters import generator_of
 from fastrl.networks.policy_network import EncodedPolicy
 from fastrl.networks.torch_actor import PolicyNet, policy_from_state
@@ -27,6 +27,13 @@ from fastrl.rollout.rollout import explained_variance
 from fastrl.rollout.sequences import Sequences
 from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
+
+# Methods that the compiled gradient steps are of.
+_COMPILED = ("loss", "log_probs_and_entropy", "differentiate", "minibatches")
+# Numbers of a gradient step, the first ones those of `Losses`.
+_NUMBERS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "init_kl", "grad_norm")
+# Of a minibatch that the network has not seen.
+_NOT_YET = torch.empty(0)
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,8 @@ class Minibatch(NamedTuple):
     values: Tensor  # float32 [B], when the actions were chosen
     masks: Tensor | None = None  # bool [B, num_actions], True = allowed
     lags: Tensor | None = None  # float32 [B], `log_probs` less those of the policy before the update; None: 0
+    outputs: Tensor = _NOT_YET  # of the policy as it is, with gradients, float32 [D, size]: logits or means
+    new_values: Tensor = _NOT_YET  # of the value function as it is, with gradients, float32 [D]
 
 
 class Drawn(NamedTuple):
@@ -90,86 +99,30 @@ class Drawn(NamedTuple):
     take: Callable[[Shard], Minibatch | None]
 
 
-class Losses(NamedTuple):
-    """Scalars (0-dimensional tensors) of one minibatch, as in `PPOMetrics`."""
+@dataclass(frozen=True)
+class Losses:
+    """The loss of a minibatch and its parts, scalars (0-dimensional tensors); ``losses + x`` adds to the loss.
 
+    Attributes:
+        total: to descend along.
+        policy_loss, value_loss, entropy, approx_kl, clip_fraction: as in `PPOMetrics`.
+        init_kl: KL(first, policy), see `PPOConfig.init_kl_coef`.
+    """
+
+    total: Tensor
     policy_loss: Tensor
     value_loss: Tensor
     entropy: Tensor
     approx_kl: Tensor
     clip_fraction: Tensor
+    init_kl: Tensor
 
+    def __add__(self, other: Tensor) -> "Losses":
+        return replace(self, total=self.total + other)
 
-def value_gradient(values: Tensor, batch: Minibatch, *, value_clip: float | None) -> tuple[Tensor, Tensor]:
-    """Gradient of the value loss (half a mean square) in the predictions, float32 [D], and that loss.
-
-    With ``value_clip`` the loss of a sample is the larger of that of the prediction and that of the
-    prediction moved no further than ``value_clip`` from the old one.
-    """
-    predictions = values.take(batch.rows)
-    error = predictions - batch.returns
-    gradient = error
-    if value_clip is not None:
-        moved = predictions - batch.values
-        clipped_error = batch.values + moved.clamp(-value_clip, value_clip) - batch.returns
-        # Beyond the clip the clipped loss does not depend on the prediction; within it the two differ by
-        # rounding alone.
-        larger = (moved.abs() > value_clip) & (clipped_error.square() > error.square())
-        gradient = torch.where(larger, 0.0, error)
-        error = torch.where(larger, clipped_error, error)
-    summed = torch.zeros_like(values).index_add_(0, batch.rows, gradient / len(gradient))
-    return summed, error.square().mean() / 2
-
-
-class Gradients(NamedTuple):
-    """Gradients of ``policy_loss + value_coef * value_loss - entropy_coef * entropy``, and the losses."""
-
-    outputs: Tensor  # of the actor, float32 [D, size]
-    values: Tensor  # float32 [D]
-    log_std: Tensor | None  # of a Gaussian, float32 [n]
-    losses: Losses
-
-
-def ppo_gradients(
-    outputs: Tensor,
-    values: Tensor,
-    batch: Minibatch,
-    *,
-    log_std: Tensor | None = None,
-    choices: Choices | None = None,
-    clip_range: float,
-    value_clip: float | None,
-    value_coef: float,
-    entropy_coef: float,
-) -> Gradients:
-    """The gradients of the loss of a minibatch.
-
-    Args:
-        outputs: of the actor, float32 [D, size]: logits before masking, or means.
-        values: float32 [D].
-        log_std: float32 [n] of a Gaussian; None for discrete actions.
-        choices: of multi-discrete actions; None for others.
-    """
-    policy = surrogate_gradient(
-        outputs,
-        log_std,
-        batch.actions,
-        batch.log_probs,
-        batch.advantages,
-        rows=batch.rows,
-        masks=batch.masks,
-        choices=choices,
-        clip_range=clip_range,
-        entropy_coef=entropy_coef,
-    )
-    grad_values, value_loss = value_gradient(values, batch, value_clip=value_clip)
-    policy_loss, entropy, approx_kl, clip_fraction = policy.losses
-    return Gradients(
-        policy.outputs,
-        grad_values * value_coef,
-        policy.log_std,
-        Losses(policy_loss, value_loss, entropy, approx_kl, clip_fraction),
-    )
+    def numbers(self) -> Tensor:
+        """The parts, float32 [6]."""
+        return torch.stack([getattr(self, name) for name in _NUMBERS[:-1]]).detach()
 
 
 class PPO(ActorCriticLearner):
@@ -200,16 +153,20 @@ class PPO(ActorCriticLearner):
         super().__init__(config, problem, precision=config.precision, compiled=config.compile)
         # Permutations are drawn on the CPU: they are small, and a run may be resumed on another device.
         self._shuffling = generator_of(np.random.SeedSequence(problem.seed).spawn(3)[2])
-        self.compiled_update = compiled_update(
-            config.update_backend,
+        own_methods = [name for name in _COMPILED if getattr(type(self), name) is not getattr(PPO, name)]
+        self.compiled_update, self._why_not_compiled = compiled_update(
+            config,
             self.policy,
             self.actions,
             self._parameters,
             self._optimizer,
+            own_methods=own_methods,
             shards=self.ranks.shards,
         )
         # Learns while the critic alone does; None before and after.
         self._warmup: Optimizer | None = None
+        if config.init_kl_coef and "log_probs_and_entropy" in own_methods:
+            raise ValueError("init_kl_coef is for PPO's own distributions: set it to 0")
         has_own_critic = isinstance(self.policy, ActorCritic) or (
             isinstance(self.policy, EncodedPolicy) and self.policy.critic_trunk is not None
         )
@@ -218,10 +175,11 @@ class PPO(ActorCriticLearner):
                 "critic_warmup needs a value function that shares no layer with the policy: set it to 0, or"
                 " shared_trunk to false, without a memory or a network of your own"
             )
-        # The policy at the start of the run or stage, while the policy is held near it; and the weight of that in the
-        # present update, its divergence in gradient steps, and their number.
+        # The policy at the start of the run or stage, while the policy is held near it; and the mean divergence from it
+        # in the present update.
         self._reference: PolicyNet | None = None
-        self.kl_coef, self._kl_sum, self._kl_count = 0.0, 0.0, 0
+        self._init_kl: float | None = None
+        self.entropy_coef = self.kl_coef = 0.0
         # float32 [T, N], log-probabilities of the policy less those of the policies that acted; None if they are the
         # same.
         self.log_ratios: NDArray[np.float32] | None = None
@@ -263,9 +221,9 @@ class PPO(ActorCriticLearner):
     def learn(self, watch: Stopwatch) -> PPOMetrics:
         config = self.config
         learning_rate = self._scheduled(config.learning_rate, config.final_learning_rate)
-        entropy_coef = self._scheduled(config.entropy_coef, config.final_entropy_coef)
+        self.entropy_coef = self._scheduled(config.entropy_coef, config.final_entropy_coef)
         is_warmup = self._steps_before < config.critic_warmup
-        self._kl_sum, self._kl_count = 0.0, 0
+        self._init_kl = None
         self.kl_coef = 0.0 if is_warmup else self._scheduled_kl_coef()
         if config.init_kl_coef and self._reference is None:
             self._reference = self._copied()
@@ -294,17 +252,17 @@ class PPO(ActorCriticLearner):
             if is_warmup:
                 # Without advantages and a bonus the policy's gradient is 0, and so is what its optimiser adds.
                 self.rollout.advantages[:] = 0
-                entropy_coef = 0.0
+                self.entropy_coef = 0.0
         with watch("update"):
             if self.compiled_update is None or self.kl_coef:
-                means = self._gradient_steps(entropy_coef, learning_rate)
+                means = self._gradient_steps(learning_rate)
             else:
                 means = self.compiled_update(
                     self.rollout,
                     config,
                     self._warmup or self._optimizer,
                     self._shuffling,
-                    entropy_coef=entropy_coef,
+                    entropy_coef=self.entropy_coef,
                     learning_rate=learning_rate,
                 )
             if not (is_warmup or config.freeze_obs_norm):
@@ -314,13 +272,16 @@ class PPO(ActorCriticLearner):
             **means._asdict(),
             explained_variance=explained,
             learning_rate=learning_rate,
-            entropy_coef=entropy_coef,
+            entropy_coef=self.entropy_coef,
         )
+
+    def remarks(self) -> list[str]:
+        return [self._why_not_compiled] if self._why_not_compiled else []
 
     def metrics(self) -> dict[str, float]:
         found = super().metrics()
-        if self._kl_count:
-            found["init_kl"] = self._kl_sum / self._kl_count
+        if self._init_kl is not None:
+            found["init_kl"] = self._init_kl
         return found
 
     def _scheduled_kl_coef(self) -> float:
@@ -337,19 +298,20 @@ class PPO(ActorCriticLearner):
         copy = policy_from_state(state if weights is None else {**state, "weights": weights})
         return copy.to(self.device).eval().requires_grad_(False)
 
-    def _gradient_steps(self, entropy_coef: float, learning_rate: float) -> StepMeans:
+    def _gradient_steps(self, learning_rate: float) -> StepMeans:
         """Takes all gradient steps of an update by PyTorch."""
-        rows = []
+        steps, target_kl = [], self.config.target_kl
         if self._may_draw:
             self._before = self._parameters.data.clone()
         for drawn in self.minibatches():
-            losses, grad_norm = self._gradient_step(drawn, entropy_coef, learning_rate)
-            rows.append(torch.stack([*losses, grad_norm]))
+            steps.append(self._gradient_step(drawn, learning_rate))
             # Ranks have the same sums, and so stop together.
-            if self.config.target_kl is not None and losses.approx_kl > self.config.target_kl:
+            if target_kl is not None and steps[-1][_NUMBERS.index("approx_kl")] > target_kl:
                 break
-        means = dict(zip(StepMeans._fields, torch.stack(rows).mean(0).tolist(), strict=False))
-        return StepMeans(**means, gradient_steps=len(rows))
+        means = dict(zip(_NUMBERS, torch.stack(steps).mean(0).tolist(), strict=True))
+        init_kl = means.pop("init_kl")
+        self._init_kl = init_kl if self.kl_coef else None
+        return StepMeans(**means, gradient_steps=len(steps))
 
     def _evaluate(self, are_known: bool) -> None:
         """Values of all observations of the rollout, and of the last ones of episodes that were cut off.
@@ -380,10 +342,10 @@ class PPO(ActorCriticLearner):
                 outputs = outputs.index_select(0, rollout.flat("groups"))
             else:
                 outputs = self._outputs
-            of_samples = mask_logits(outputs, None if rollout.masks is None else rollout.flat("masks"))
+            masks = None if rollout.masks is None else rollout.flat("masks")
             log_std = None if self.policy.log_std is None else self.policy.log_std.cpu()
-            log_probs = log_probs_of(of_samples, log_std, self.rollout.flat("actions"), self._choices).numpy()
-        chosen: NDArray[np.float32] = log_probs.reshape(rollout.log_probs.shape)
+            log_probs, _ = self.log_probs_and_entropy(outputs, log_std, rollout.flat("actions"), masks=masks)
+        chosen: NDArray[np.float32] = log_probs.numpy().reshape(rollout.log_probs.shape)
         return chosen
 
     def minibatches(self) -> Iterator[Drawn]:
@@ -463,62 +425,86 @@ class PPO(ActorCriticLearner):
         deviation, mean = torch.std_mean(advantages)
         return (advantages - mean) / (deviation + 1e-8)
 
-    def _gradient_step(
-        self, drawn: Drawn, entropy_coef: float, learning_rate: float
-    ) -> tuple[Losses, Tensor]:
-        """One step of the optimiser. Returns the losses and the gradient's norm before clipping."""
+    def _gradient_step(self, drawn: Drawn, learning_rate: float) -> Tensor:
+        """One step of the optimiser. Returns `Losses.numbers` and the gradient's norm before clipping, float32 [7]."""
 
         def learn(shard: Shard) -> Tensor | None:
             batch = drawn.take(shard)
             if batch is None:
                 return None
-            numbers = self.differentiate(batch, len(batch.actions) / drawn.size, entropy_coef)
-            return numbers * (len(batch.actions) / drawn.size) if self.ranks.shards else numbers
+            weight = len(batch.actions) / drawn.size
+            numbers = self.differentiate(batch, weight)
+            return numbers * weight if self.ranks.shards else numbers
 
-        numbers = self._reduce(drawn.size, len(Losses._fields) + 1, learn)
-        if self.kl_coef:
-            self._kl_sum += float(numbers[-1])
-            self._kl_count += 1
-        return Losses(*numbers[:-1]), self.descend(learning_rate, self._warmup)
+        numbers = self._reduce(drawn.size, len(_NUMBERS) - 1, learn)
+        return torch.cat([numbers, self.descend(learning_rate, self._warmup).view(1)])
 
-    def differentiate(self, batch: Minibatch, weight: float, entropy_coef: float) -> Tensor:
+    def differentiate(self, batch: Minibatch, weight: float) -> Tensor:
         """Adds the gradient of the loss of a minibatch, or of a part of one, to those of the parameters.
 
         Args:
             weight: that the part has in the whole.
 
         Returns:
-            `Losses` of the part and its divergence from the first policy, float32 [6].
+            `Losses.numbers` of the part.
         """
-        log_std = self.policy.log_std
         with self._optimizer.autocast():
             outputs, values = self._train_pass(batch.obs)
-        outputs, values = outputs.float(), values.float()
+        batch = batch._replace(outputs=outputs.float(), new_values=values.float())
         if self._has_drawn:
             batch = self._under_same_dropout(batch)
-        with torch.no_grad():
-            gradients = ppo_gradients(
-                outputs,
-                values,
-                batch,
-                log_std=log_std,
-                choices=self._choices,
-                clip_range=self.config.clip_range,
-                value_clip=self.config.value_clip,
-                value_coef=self.config.value_coef,
-                entropy_coef=entropy_coef,
-            )
-        kl = torch.zeros((), device=self.device)
+        losses = self.loss(batch)
+        self._backpropagate(losses.total * weight, self._warmup)
+        return losses.numbers()
+
+    def loss(self, batch: Minibatch) -> Losses:
+        """The negated objective -(L^CLIP - c1 L^VF + c2 S) of arXiv:1707.06347, equations 7 and 9, and what the
+        settings add to it. A subclass may change it, see the guide "A loss of your own"."""
+        config, A, epsilon = self.config, batch.advantages, self.config.clip_range
+        log_pi, S = self._of_policy(batch, self.policy.log_std)
+        log_r = log_pi - batch.log_probs
+        r = log_r.exp()
+        L_clip = torch.min(r * A, r.clamp(1 - epsilon, 1 + epsilon) * A).mean()
+        V = batch.new_values.index_select(0, batch.rows)
+        errors = (V - batch.returns).square()
+        if config.value_clip is not None:
+            V_clip = batch.values + (V - batch.values).clamp(-config.value_clip, config.value_clip)
+            errors = torch.max(errors, (V_clip - batch.returns).square())
+        L_VF = errors.mean() / 2
+        total = -L_clip + config.value_coef * L_VF - self.entropy_coef * S.mean()
+        init_kl = torch.zeros_like(total)
         if self.kl_coef:
-            gradients, kl = self._with_kl(gradients, outputs, batch)
-        outputs_learned, output_gradients = [outputs, values], [gradients.outputs, gradients.values]
-        if log_std is not None and gradients.log_std is not None:
-            outputs_learned.append(log_std)
-            output_gradients.append(gradients.log_std)
-        if weight != 1:
-            output_gradients = [gradient * weight for gradient in output_gradients]
-        self._backpropagate(outputs_learned, output_gradients, self._warmup)
-        return torch.stack([*gradients.losses, kl])
+            init_kl = self._divergence_from_first(batch)
+            total = total + self.kl_coef * init_kl
+        return Losses(
+            total,
+            policy_loss=-L_clip,
+            value_loss=L_VF,
+            entropy=S.mean(),
+            approx_kl=(r - 1 - log_r).mean(),
+            clip_fraction=((r - 1).abs() > epsilon).float().mean(),
+            init_kl=init_kl,
+        )
+
+    def log_probs_and_entropy(
+        self,
+        outputs: Tensor,
+        log_std: Tensor | None,
+        actions: Tensor,
+        *,
+        rows: Tensor | None = None,
+        masks: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probabilities float32 [B] of actions, and the entropies; arguments as of
+        `fastrl.algorithms.ppo_loss.log_probs_and_entropy`. A subclass with another distribution changes it, and the
+        actor."""
+        return log_probs_and_entropy(outputs, log_std, actions, self._choices, rows=rows, masks=masks)
+
+    def _of_policy(self, batch: Minibatch, log_std: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The same of the policy that the outputs of a minibatch are of."""
+        return self.log_probs_and_entropy(
+            batch.outputs, log_std, batch.actions, rows=batch.rows, masks=batch.masks
+        )
 
     @torch.no_grad()
     def _under_same_dropout(self, batch: Minibatch) -> Minibatch:
@@ -526,38 +512,27 @@ class PPO(ActorCriticLearner):
         last pass: what moves the ratio is that the parameters have moved, not the noise (compare Hausknecht and
         Wagener, "Consistent Dropout for Policy Gradient Reinforcement Learning", 2022)."""
         outputs, values, log_std = self._pass_with(self._before, batch.obs)
-        of_samples = mask_logits(outputs.index_select(0, batch.rows), batch.masks)
-        log_probs = log_probs_of(of_samples, log_std, batch.actions, self._choices)
+        log_probs, _ = self._of_policy(batch._replace(outputs=outputs), log_std)
         if batch.lags is not None:
             log_probs += batch.lags
         return batch._replace(log_probs=log_probs, values=values.take(batch.rows))
 
-    @torch.no_grad()
-    def _with_kl(self, gradients: Gradients, outputs: Tensor, batch: Minibatch) -> tuple[Gradients, Tensor]:
-        """Adds the gradient of the divergence from the first policy, and gives that. With a memory both policies start
-        from the states that the newer one left."""
+    def _divergence_from_first(self, batch: Minibatch) -> Tensor:
+        """KL(first, policy), the mean over the samples. With a memory both policies start from the states that the
+        newer one left."""
         reference = self._reference
         assert reference is not None, "it is made before the first gradient step"
-        with self._optimizer.autocast():
+        with torch.no_grad(), self._optimizer.autocast():
             if isinstance(batch.obs, Tensor):
                 theirs = reference.outputs(batch.obs)
             else:
                 assert not isinstance(reference, ActorCritic), "a network with a memory"
                 theirs, _, _ = reference.sequences(*batch.obs[:3])
-        found = kl_gradient(
-            outputs,
-            self.policy.log_std,
-            theirs.float(),
-            reference.log_std,
-            rows=batch.rows,
-            masks=batch.masks,
-            choices=self._choices,
+        theirs, own = (
+            mask_logits(each.index_select(0, batch.rows), batch.masks)
+            for each in (theirs.float(), batch.outputs)
         )
-        log_std = gradients.log_std
-        if log_std is not None and found.log_std is not None:
-            log_std = log_std + self.kl_coef * found.log_std
-        outputs = gradients.outputs + self.kl_coef * found.outputs
-        return gradients._replace(outputs=outputs, log_std=log_std), found.kl
+        return divergence(theirs, own, reference.log_std, self.policy.log_std, self._choices)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {

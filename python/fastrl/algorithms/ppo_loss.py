@@ -46,17 +46,66 @@ def log_probs_of(
 
 
 def log_probs_and_entropy(
-    outputs: Tensor, log_std: Tensor | None, actions: Tensor, choices: Choices | None = None
+    outputs: Tensor,
+    log_std: Tensor | None,
+    actions: Tensor,
+    choices: Choices | None = None,
+    *,
+    rows: Tensor | None = None,
+    masks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`log_probs_of` and the entropy, in nats: float32 [B] of discrete actions, [] of a Gaussian (it is the same
-    everywhere)."""
+    everywhere).
+
+    Args:
+        outputs: logits (before masking) or means, float32 [D, size].
+        log_std, actions, choices: as of `log_probs_of`.
+        rows: int64 [B], which of the rows of outputs each sample has; None: its own, D = B.
+        masks: bool [B, size], True = allowed; None: everything is. For discrete actions.
+    """
+    if rows is not None and (log_std is not None or masks is not None):
+        # Each sample has a distribution of its own.
+        outputs, rows = outputs.index_select(0, rows), None
     if log_std is not None:
         return gaussian_log_probs(outputs, log_std, actions), gaussian_entropy(log_std)
+    logits = (
+        mask_logits(outputs, masks).unsqueeze(1)
+        if choices is None
+        else choices.split(mask_logits(outputs, masks))
+    )
+    all_log_probs = torch.log_softmax(logits, -1)
+    entropies = -(all_log_probs.exp() * all_log_probs).sum((1, 2))
+    actions = actions.view(len(actions), -1)
+    if rows is None:
+        return all_log_probs.gather(-1, actions.unsqueeze(-1)).sum((1, 2)), entropies
+    _, parts, width = logits.shape
+    places = (rows.unsqueeze(1) * parts + torch.arange(parts, device=rows.device)) * width + actions
+    log_probs = all_log_probs.flatten().index_select(0, places.flatten()).view(places.shape).sum(1)
+    return log_probs, entropies.index_select(0, rows)
+
+
+def divergence(
+    reference: Tensor,
+    outputs: Tensor,
+    reference_log_std: Tensor | None,
+    log_std: Tensor | None,
+    choices: Choices | None = None,
+) -> Tensor:
+    """KL(reference, policy), the mean over B samples, nats.
+
+    Args:
+        reference, outputs: of both: masked logits, or means float32 [B, size].
+        reference_log_std, log_std: float32 [n] of Gaussians; None for discrete actions.
+        choices: of multi-discrete actions; None for others.
+    """
+    if log_std is not None:
+        assert reference_log_std is not None, "both are Gaussian"
+        spread = ((2 * reference_log_std).exp() + (outputs - reference).square()) * (-2 * log_std).exp()
+        return (log_std - reference_log_std + spread / 2 - 0.5).sum(1).mean()
     if choices is not None:
-        return choices.log_probs_and_entropy(outputs, actions)
-    all_log_probs = torch.log_softmax(outputs, -1)
-    log_probs = all_log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-    return log_probs, -(all_log_probs.exp() * all_log_probs).sum(-1)
+        reference, outputs = choices.split(reference), choices.split(outputs)
+    theirs, own = torch.log_softmax(reference, -1), torch.log_softmax(outputs, -1)
+    return (theirs.exp() * (theirs - own)).sum() / len(own)
 
 
 @torch.no_grad()
@@ -67,55 +116,31 @@ def surrogate_gradient(
     old_log_probs: Tensor,
     advantages: Tensor,
     *,
-    rows: Tensor | None = None,
-    masks: Tensor | None = None,
     choices: Choices | None = None,
     clip_range: float,
     entropy_coef: float,
 ) -> PolicyGradient:
-    """PPO's clipped surrogate (arXiv:1707.06347, equation 7) and an entropy bonus, means over B samples.
+    """PPO's clipped surrogate (arXiv:1707.06347, equation 7) and an entropy bonus, means over B samples, for learners
+    without automatic differentiation.
 
-    With ratios of 1 (``old_log_probs`` those of the outputs themselves) it is the gradient of REINFORCE. Samples of
-    equal observation may share a row of outputs, whose gradient is the sum over them.
+    With ratios of 1 (``old_log_probs`` those of the outputs themselves) it is the gradient of REINFORCE.
 
     Args:
-        outputs: logits (before masking) or means, float32 [D, size].
-        log_std: float32 [n] of a Gaussian; None for discrete actions.
-        actions: int64 [B], of multi-discrete actions [B, n], or draws float32 [B, n].
+        outputs: logits or means, float32 [B, size].
+        log_std, actions, choices: as of `log_probs_of`.
         old_log_probs, advantages: float32 [B].
-        rows: int64 [B], which of the rows of outputs each sample has; None: its own, D = B.
-        masks: bool [B, size], True = allowed; None: everything is. For discrete actions.
-        choices: of multi-discrete actions; None for others.
     """
-    if rows is not None and (log_std is not None or masks is not None):
-        # Each sample has a distribution of its own.
-        gradient = surrogate_gradient(
-            outputs.index_select(0, rows),
-            log_std,
-            actions,
-            old_log_probs,
-            advantages,
-            masks=masks,
-            choices=choices,
-            clip_range=clip_range,
-            entropy_coef=entropy_coef,
-        )
-        return gradient._replace(outputs=torch.zeros_like(outputs).index_add_(0, rows, gradient.outputs))
     if log_std is not None:
         return _gaussian(outputs, log_std, actions, old_log_probs, advantages, clip_range, entropy_coef)
-    if rows is None:
-        rows = torch.arange(len(actions), device=outputs.device)
-    logits = mask_logits(outputs, masks)
     if choices is not None:
         return _multi_categorical(
-            choices, logits, rows, actions, old_log_probs, advantages, clip_range, entropy_coef
+            choices, outputs, actions, old_log_probs, advantages, clip_range, entropy_coef
         )
-    return _categorical(logits, rows, actions, old_log_probs, advantages, clip_range, entropy_coef)
+    return _categorical(outputs, actions, old_log_probs, advantages, clip_range, entropy_coef)
 
 
 def _categorical(
     logits: Tensor,
-    rows: Tensor,
     actions: Tensor,
     old_log_probs: Tensor,
     advantages: Tensor,
@@ -128,32 +153,21 @@ def _categorical(
 
         d(-min(r A, clip(r) A)) / d logits[j] = -A r ([j = a] - p[j])   where the minimum is r A, else 0
         d(-H) / d logits[j]                   = p[j] (log p[j] + H)
-
-    That takes far fewer passes over [D, num_actions] than automatic differentiation.
     """
-    num_rows, num_actions = logits.shape
-    size = len(actions)
-    all_log_probs = torch.log_softmax(logits, -1)
+    all_log_probs, chosen = torch.log_softmax(logits, -1), actions.unsqueeze(1)
     probs = all_log_probs.exp()
     entropies = -torch.linalg.vecdot(probs, all_log_probs)
-    chosen = rows * num_actions + actions
-    pull, objective, kl, clip_fraction = _clipped(
-        all_log_probs.take(chosen) - old_log_probs, advantages, clip_range
-    )
-
-    # Weight of each row's samples in the entropy, and the sum of their gradients.
-    bonus = torch.bincount(rows, minlength=num_rows) * (entropy_coef / size)
-    pulls = torch.zeros_like(entropies).index_add_(0, rows, pull)
-    gradient = (all_log_probs * bonus.unsqueeze(1)).add_((pulls + bonus * entropies).unsqueeze(1)).mul_(probs)
-    gradient.view(-1).index_add_(0, chosen, -pull)
-    losses = PolicyLosses(-objective, entropies.take(rows).mean(), kl, clip_fraction)
-    return PolicyGradient(gradient, None, losses)
+    log_ratio = all_log_probs.gather(1, chosen).squeeze(1) - old_log_probs
+    pull, objective, kl, clip_fraction = _clipped(log_ratio, advantages, clip_range)
+    bonus = entropy_coef / len(actions)
+    gradient = (all_log_probs * bonus).add_((pull + bonus * entropies).unsqueeze(1)).mul_(probs)
+    gradient.scatter_add_(1, chosen, -pull.unsqueeze(1))
+    return PolicyGradient(gradient, None, PolicyLosses(-objective, entropies.mean(), kl, clip_fraction))
 
 
 def _multi_categorical(
     choices: Choices,
     logits: Tensor,
-    rows: Tensor,
     actions: Tensor,
     old_log_probs: Tensor,
     advantages: Tensor,
@@ -162,20 +176,15 @@ def _multi_categorical(
 ) -> PolicyGradient:
     """Gradient for several discrete numbers, whose probabilities multiply and whose entropies add up: as of
     `_categorical` for each number, with the ratio of the whole action."""
-    all_log_probs = torch.log_softmax(choices.split(logits), -1)
+    all_log_probs, chosen = torch.log_softmax(choices.split(logits), -1), actions.unsqueeze(2)
     probs = all_log_probs.exp()
     entropies = -torch.linalg.vecdot(probs, all_log_probs)
-    parts = torch.arange(choices.num_parts, device=logits.device)
-    chosen = (rows.unsqueeze(1) * choices.num_parts + parts) * choices.width + actions
-    pull, objective, kl, clip_fraction = _clipped(
-        all_log_probs.take(chosen).sum(1) - old_log_probs, advantages, clip_range
-    )
-
-    bonus = (torch.bincount(rows, minlength=len(logits)) * (entropy_coef / len(actions))).view(-1, 1, 1)
-    pulls = torch.zeros_like(entropies[:, 0]).index_add_(0, rows, pull).view(-1, 1, 1)
-    gradient = (all_log_probs * bonus).add_(pulls + bonus * entropies.unsqueeze(-1)).mul_(probs)
-    gradient.view(-1).index_add_(0, chosen.flatten(), -pull.repeat_interleave(choices.num_parts))
-    losses = PolicyLosses(-objective, entropies.sum(1).take(rows).mean(), kl, clip_fraction)
+    log_ratio = all_log_probs.gather(2, chosen).squeeze(2).sum(1) - old_log_probs
+    pull, objective, kl, clip_fraction = _clipped(log_ratio, advantages, clip_range)
+    bonus, pull = entropy_coef / len(actions), pull.view(-1, 1, 1)
+    gradient = (all_log_probs * bonus).add_(pull + bonus * entropies.unsqueeze(-1)).mul_(probs)
+    gradient.scatter_add_(2, chosen, -pull.expand(chosen.shape))
+    losses = PolicyLosses(-objective, entropies.sum(1).mean(), kl, clip_fraction)
     return PolicyGradient(choices.join(gradient), None, losses)
 
 
@@ -211,63 +220,6 @@ def _gaussian(
 def gaussian_entropy(log_std: Tensor) -> Tensor:
     """Entropy of independent Gaussians with deviations exp(log_std [n]), in nats."""
     return log_std.sum() + 0.5 * math.log(2 * math.pi * math.e) * len(log_std)
-
-
-class KlGradient(NamedTuple):
-    """The gradient of a mean KL divergence, and the mean itself."""
-
-    outputs: Tensor  # of the network, float32 [D, size]
-    log_std: Tensor | None  # of a Gaussian, float32 [n]
-    kl: Tensor  # float32 [], nats
-
-
-@torch.no_grad()
-def kl_gradient(
-    outputs: Tensor,
-    log_std: Tensor | None,
-    reference: Tensor,
-    reference_log_std: Tensor | None,
-    *,
-    rows: Tensor | None = None,
-    masks: Tensor | None = None,
-    choices: Choices | None = None,
-) -> KlGradient:
-    """KL(reference, policy), the mean over B samples, and its gradient in the policy.
-
-    With p = softmax(logits) and q the reference's probabilities, a sample gives p - q in the logits; of Gaussians with
-    means m, deviations s and the reference's n, t it gives (m - n) / s^2 in m, and 1 - (t^2 + (m - n)^2) / s^2 in
-    log s.
-
-    Args:
-        outputs, log_std: of the policy: logits (before masking), or means float32 [D, size].
-        reference, reference_log_std: the same of the reference.
-        rows, masks, choices: as of `surrogate_gradient`.
-    """
-    if rows is not None:
-        gradient = kl_gradient(
-            outputs.index_select(0, rows),
-            log_std,
-            reference.index_select(0, rows),
-            reference_log_std,
-            masks=masks,
-            choices=choices,
-        )
-        return gradient._replace(outputs=torch.zeros_like(outputs).index_add_(0, rows, gradient.outputs))
-    size = len(outputs)
-    if log_std is not None:
-        assert reference_log_std is not None, "both are Gaussian"
-        difference, precision = outputs - reference, (-2 * log_std).exp()
-        spread = ((2 * reference_log_std).exp() + difference.square()) * precision
-        kl = (log_std - reference_log_std + spread / 2 - 0.5).sum(1).mean()
-        return KlGradient(difference * precision / size, 1 - spread.mean(0), kl)
-    matrices = [mask_logits(each, masks) for each in (outputs, reference)]
-    if choices is not None:
-        matrices = [choices.split(each) for each in matrices]
-    own, theirs = (torch.log_softmax(each, -1) for each in matrices)
-    gradient_of_logits = (own.exp() - theirs.exp()) / size
-    kl = (theirs.exp() * (theirs - own)).sum() / size
-    joined = gradient_of_logits if choices is None else choices.join(gradient_of_logits)
-    return KlGradient(joined, None, kl)
 
 
 def _clipped(

@@ -181,6 +181,10 @@ class Algorithm(ABC, Generic[E]):
         """Numbers by name, which is ``train/NAME`` in rows of metrics: of the last update, or means since the last
         call. It may wait for the GPU, which `update` need not."""
 
+    def remarks(self) -> list[str]:
+        """What people should know of the settings at the start of a run, a line each; usually nothing."""
+        return []
+
     @abstractmethod
     def policy_state(self) -> dict[str, Any]:
         """Weights and architecture, all that inference needs, for checkpoints. Not a copy."""

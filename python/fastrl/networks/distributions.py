@@ -60,13 +60,12 @@ class Choices:
 
     def __init__(self, nvec: Sequence[int]) -> None:
         sizes = torch.as_tensor(list(map(int, nvec)))
-        columns = torch.arange(int(sizes.max()))
+        self.num_parts, self.width = len(nvec), int(max(nvec))
+        columns = torch.arange(self.width)
         self._is_choice = columns < sizes.unsqueeze(1)
         firsts = sizes.cumsum(0) - sizes
         # For each place of the matrix its place among the logits; anything where there is no choice.
         self._sources = torch.where(self._is_choice, firsts.unsqueeze(1) + columns, 0)
-        self.num_parts = len(sizes)
-        self.width = int(sizes.max())
 
     def split(self, logits: Tensor) -> Tensor:
         """Logits float [B, sum of nvec] as float [B, n, width]."""

@@ -110,7 +110,7 @@ class TorchActor(NetworkActor[TorchPolicy]):
         )
         if masks is not None:
             outputs = mask_logits(outputs, torch.from_numpy(masks))
-        drawn, chances = self._draw(outputs, streams, steps, greedy)
+        drawn, chances = self.draw(outputs, streams, steps, greedy)
         actions[...] = drawn.numpy()
         log_probs[...] = chances.numpy()
 
@@ -124,7 +124,7 @@ class TorchActor(NetworkActor[TorchPolicy]):
         before.copy_(after)
         return outputs.float().cpu()
 
-    def _draw(
+    def draw(
         self, outputs: Tensor, streams: NDArray[np.uint64], steps: NDArray[np.int64], greedy: bool
     ) -> tuple[Tensor, Tensor]:
         """Draws and their log-probabilities."""

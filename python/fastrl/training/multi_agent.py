@@ -77,7 +77,7 @@ class MultiAgentSource(RolloutSource):
     def attach(self, algorithm: Algorithm[Any]) -> None:
         if self.collect.episodes_per_update:
             raise TrainError(
-                "--episodes-per-update: algorithms of many agents learn from steps, not from whole episodes: set it to 0"
+                "--episodes-per-update: algorithms of many agents learn from steps of all environments: set it to 0"
             )
         super().attach(algorithm)
 

@@ -384,6 +384,8 @@ class _Session:
             over = ", whose run had no checkpoint yet: it starts over" if directory.starts_over else ""
             print_lines(console, f"training on {trainer.device}, run directory {directory.path}{over}")
             self._checkpoints = Checkpoints(directory.checkpoints, trainer.run.keep_checkpoints)
+        for remark in trainer.remarks():
+            print_lines(console, remark)
 
     def run(self, further: Sequence[Logger]) -> None:
         """Trains, and logs rows."""

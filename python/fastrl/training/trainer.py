@@ -218,6 +218,10 @@ class Training(ABC):
     def take_over(self, other: Self) -> None:  # noqa: B027 - as `save_files`
         """Takes the same from a training of the same run that has ended, without files."""
 
+    def remarks(self) -> list[str]:
+        """What people should know at the start of a session, a line each."""
+        return []
+
     def summary(self) -> dict[str, Any]:
         """Details of the run's summary, JSON values by name."""
         return {name: value for callback in self.callbacks for name, value in callback.summary().items()}
@@ -312,6 +316,9 @@ class Trainer(Training):
     @property
     def rounds(self) -> tuple[int, str]:
         return self.source.rounds or super().rounds
+
+    def remarks(self) -> list[str]:
+        return self.algorithm.remarks()
 
     def summary(self) -> dict[str, Any]:
         return {**self.source.summary(), **super().summary()}

@@ -1,0 +1,122 @@
+"""Losses of a user's own: with every collector, masks, a memory, ranks; they resume exactly."""
+
+import io
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rank_runs import on_ranks
+from rich.console import Console
+from small_runs import differences, settings_of, trainer_of, untimed_state
+
+import fastrl
+from fastrl.algorithms.ppo import PPO
+from fastrl.tasks import find
+from fastrl.training.errors import TrainError
+from fastrl.utils.ranks import Ranks
+
+COMMON = (
+    *("--num-envs=4", "--ppo.num-steps=16", "--ppo.minibatch-size=32", "--ppo.num-epochs=2"),
+    *("--total-timesteps=256", "--run.eval-episodes=0", "--run.torch-threads=1", "--device=cpu"),
+    *("--run.row-seconds=0", "--run.seed=3"),
+)
+CARTPOLE, SMALL = "--env=CartPole-v1", "--ppo.hidden=8"
+RUNS = {
+    "native with masks": ("--env=fastrl/Cage2-v0", "--collector=native", "--ppo.action-masks", SMALL),
+    "sequential": (CARTPOLE, "--collector=sequential", SMALL),
+    "sync": (CARTPOLE, "--collector=sync", "--n-workers=2", SMALL),
+    "executor": (CARTPOLE, "--collector=executor", "--n-workers=2", SMALL),
+    "memory": (CARTPOLE, "--collector=sequential", SMALL, "--ppo.memory=gru", "--ppo.memory-size=4"),
+    "dropout": (CARTPOLE, "--collector=sequential", SMALL, "--ppo.dropout=0.2"),
+    "first policy": (CARTPOLE, "--collector=sequential", SMALL, "--ppo.init-kl-coef=0.5"),
+}
+
+
+def trained(*options: str, algo: str = "", updates: int = 4) -> Any:
+    trainer = trainer_of("gym", *COMMON, *options, *([f"--algo=own_losses:{algo}"] if algo else []))
+    for _ in islice(trainer.rows(), updates):
+        pass
+    return trainer
+
+
+def weights_of(trainer: Any) -> Any:
+    return trainer.algorithm.policy_state()["weights"]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_loss_of_the_users_own_learns_and_resumes_exactly(name: str) -> None:
+    plain, same = trained(*RUNS[name], "--ppo.update-backend=torch"), trained(*RUNS[name], algo="Same")
+    assert differences(weights_of(plain), weights_of(same)) == []
+    calm = trained(*RUNS[name], algo="Calm")
+    assert differences(weights_of(calm), weights_of(plain)) != []
+    half = trained(*RUNS[name], algo="Calm", updates=2)
+    resumed = trainer_of("gym", *COMMON, *RUNS[name], "--algo=own_losses:Calm")
+    resumed.load_state_dict(half.state_dict())
+    for _ in resumed.rows():
+        pass
+    states = [untimed_state(each.state_dict())["learner"] for each in (calm, resumed)]
+    assert differences(*states) == []
+
+
+def train_calm(ranks: Ranks) -> Any:
+    settings = settings_of("gym", *COMMON, *RUNS["sequential"], "--algo=own_losses:Calm", "--run.shards=2")
+    trainer: Any = find("gym").with_ranks(ranks).make_trainer(settings)
+    for _ in trainer.rows():
+        pass
+    return {name: tensor.numpy() for name, tensor in weights_of(trainer).items()}
+
+
+@pytest.mark.slow
+def test_two_ranks_learn_by_it_what_one_learns() -> None:
+    [alone] = on_ranks(1, train_calm)
+    for found in on_ranks(2, train_calm):
+        assert all(np.array_equal(found[name], alone[name]) for name in alone)
+
+
+@pytest.mark.parametrize(
+    ("algo", "why"), [("Calm", "PPO's own loss"), ("More", "PPO's own settings, without weight")]
+)
+def test_pytorch_takes_the_steps_of_what_compiled_ones_do_not_know(algo: str, why: str) -> None:
+    said = f"PyTorch takes the gradient steps: compiled ones are for {why}"
+    model = fastrl.Model("CartPole-v1", algo=f"own_losses:{algo}", num_envs=4, collector="sequential")
+    assert model.trainer.remarks() == [said]
+    with pytest.raises(TrainError, match=f"update_backend compiled is for {why}"):
+        fastrl.Model("CartPole-v1", algo=f"own_losses:{algo}", update_backend="compiled")
+
+
+def test_a_run_says_it_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastrl.training import run
+
+    out, task = io.StringIO(), find("gym")
+    settings = settings_of("gym", *COMMON, *RUNS["sequential"], "--algo=own_losses:Calm")
+    run.train(task, task.make_trainer(settings), settings, None, Console(file=out, width=200))
+    assert (
+        out.getvalue().count("PyTorch takes the gradient steps: compiled ones are for PPO's own loss\n") == 1
+    )
+
+
+def test_compiled_steps_know_every_setting_of_ppo() -> None:
+    for name in ("ppo", "async-ppo"):
+        model = fastrl.Model("CartPole-v1", algo=name, num_envs=4, collector="sequential")
+        assert model.trainer.remarks() == []
+        assert model.trainer.algorithm.compiled_update is not None
+
+
+def test_another_distribution_than_the_gaussian() -> None:
+    """Ratios start at 1: the actor draws from the distribution whose log-probabilities the loss compares."""
+    options = {"num_envs": 4, "collector": "sequential", "seed": 0, "hidden": (16,), "layer_norm": True}
+    once = {"num_epochs": 1, "minibatch_size": 10_000, "num_steps": 32}
+    model = fastrl.Model("Pendulum-v1", algo="own_losses:BetaPPO", **options, **once).learn(
+        128, progress=False
+    )
+    row = model.metrics[-1]
+    assert row["train/approx_kl"] == pytest.approx(0, abs=1e-6)
+    assert isinstance(model.trainer.algorithm, PPO) and np.isfinite(row["train/entropy"])
+    before = {name: tensor.clone() for name, tensor in weights_of(model.trainer).items()}
+    model.learn(256, progress=False)
+    assert not torch.equal(before["log_std"], weights_of(model.trainer)["log_std"])
+    assert np.isfinite(model.evaluate(1)[0])
+    with pytest.raises(TrainError, match="init_kl_coef is for PPO's own distributions"):
+        fastrl.Model("Pendulum-v1", algo="own_losses:BetaPPO", init_kl_coef=0.1, **options)
