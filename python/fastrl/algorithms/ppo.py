@@ -214,7 +214,7 @@ class PPO(ActorCriticLearner):
             if correct_off_policy:
                 log_probs = self.log_probs()
                 self.log_ratios = log_probs - self.rollout.log_probs
-                self.rollout.log_probs[:] = log_probs
+                self.rollout.borrow({"log_probs": log_probs})
             elif self.max_staleness and self._may_draw:
                 self._lags = self.rollout.flat("log_probs") - torch.from_numpy(self.log_probs()).flatten()
 
