@@ -118,7 +118,10 @@ def uses_table(algorithm: str) -> str:
         worlds = {
             row: cells[algorithm] for row, cells in tables["Many agents: fastrl's environments", ""].items()
         }
-        rest = {"environments of fastrl": taken(worlds)}
+        rest = {
+            "collectors": taken(*tables["Many agents: collectors", algorithm].values()),
+            "environments of fastrl": taken(worlds),
+        }
     else:
         spaces = tables["One agent: observations and actions", algorithm]
         rest = {

@@ -1,6 +1,7 @@
 """A model of a file acts without its environment, and asks for it where it learns or is evaluated."""
 
 import functools
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A module of the user's own; its file ``imported`` is there if it has been imported since `forget`."""
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "their_module.py").write_text(MODULE)
-    import their_module  # type: ignore[import-not-found]
+    their_module = importlib.import_module("their_module")
 
     yield their_module
     sys.modules.pop("their_module", None)
@@ -76,7 +77,7 @@ def test_an_environment_of_ones_own_is_not_imported_to_act(
         with pytest.raises(TrustError, match=r"env.id would import .*\(in Python, env=... or trust=True\)\Z"):
             use()
     assert not (tmp_path / "imported").exists() and "their_module" not in sys.modules
-    import their_module
+    their_module = importlib.import_module("their_module")
 
     for allowed in ({"env": functools.partial(their_module.make_env, **options)}, {"trust": True}):
         assert np.isfinite(fastrl.load(file, **allowed).evaluate(2)).all()

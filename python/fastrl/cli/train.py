@@ -315,6 +315,7 @@ class Command:
         values = self._shown_values() if words & {"-h", "--help", "--help-all"} else {}
         goal = "--total-episodes" if values.get("run.total_timesteps") is None else "--total-timesteps"
         common = [name for name in self.common if not name.startswith("--total-") or name == goal]
+        common = [name for name in common if name not in self.task.rare_options]
         # After the options that say how experience is collected.
         common[-4:-4] = [name for name in self.task.common_options if name not in common]
         parser = ArgumentParser(

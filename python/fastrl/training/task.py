@@ -57,6 +57,7 @@ class Task(TaskSettings, ABC):
         film: ``fastrl render`` can show a run of it.
         can_train_longer: a complete run can be resumed with a further goal.
         common_options: names of options of its own that ``--help`` shows beside those of all tasks.
+        rare_options: names of options of all tasks that ``--help`` leaves out.
         evaluation_options: further options of ``fastrl eval`` that `evaluate` takes.
         has_protocol: policies are evaluated in episodes of a protocol, not in the environment of their run.
         evaluates_on_the_way: its runs may be evaluated before their end.
@@ -73,6 +74,7 @@ class Task(TaskSettings, ABC):
     film: ClassVar[bool] = False
     can_train_longer: ClassVar[bool] = True
     common_options: ClassVar[Sequence[str]] = ()
+    rare_options: ClassVar[Sequence[str]] = ()
     evaluation_options: ClassVar[Sequence[str]] = ()
     has_protocol: ClassVar[bool] = False
     evaluates_on_the_way: ClassVar[bool] = True

@@ -73,6 +73,8 @@ class TrafficTask(Task):
     env = EnvConfig()
     tables = {"curriculum": CurriculumConfig(), "online": OnlineConfig()}  # noqa: RUF012
     common_options = ("--vehicles", "--density")
+    # All are compiled, and `auto` takes threads for them.
+    rare_options = ("--collector", "--n-workers")
     presets = PRESETS
     learns_from = ("multi_agent_rollouts",)
 
