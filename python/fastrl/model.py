@@ -184,7 +184,7 @@ class Model:
 
     @property
     def trainer(self) -> Training:
-        """What trains it, with an environment of its own; its interface may change.
+        """The trainer, with an environment of its own; its interface may change.
 
         Raises:
             TrustError: its file would import code that `load` was not allowed.

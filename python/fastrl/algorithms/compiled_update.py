@@ -18,25 +18,24 @@ from fastrl.rollout.rollout import Rollout
 
 # Settings that compiled steps obey, or that say nothing of a gradient step: with any other PyTorch takes the steps.
 _KNOWN = {field.name for field in fields(ActorCriticConfig)} | {
-    *(
-        "num_epochs",
-        "minibatch_size",
-        "gae_lambda",
-        "clip_range",
-        "value_clip",
-        "normalize_advantages",
-        "target_kl",
-    ),
-    *(
-        "critic_warmup",
-        "init_kl_coef",
-        "init_kl_steps",
-        "freeze_obs_norm",
-        "actor_inputs",
-        "precision",
-        "compile",
-    ),
-    *("update_backend", "max_staleness", "burn_in", "correct_off_policy"),
+    "num_epochs",
+    "minibatch_size",
+    "gae_lambda",
+    "clip_range",
+    "value_clip",
+    "normalize_advantages",
+    "target_kl",
+    "critic_warmup",
+    "init_kl_coef",
+    "init_kl_steps",
+    "freeze_obs_norm",
+    "actor_inputs",
+    "precision",
+    "compile",
+    "update_backend",
+    "max_staleness",
+    "burn_in",
+    "correct_off_policy",
 }
 
 

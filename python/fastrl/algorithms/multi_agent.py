@@ -109,6 +109,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         weights = generator_of(seeds[0])
         # All draws are made on the CPU: they are few, and a run may resume on another device. Policies and critics
         # learn at the same time and so have generators of their own.
+        # The second seed is unused: without it a run of a given seed would draw other samples and dropout.
         names = ("acting", "policies", "critics")
         self._generators = {name: generator_of(each) for name, each in zip(names, seeds[2:], strict=True)}
 

@@ -182,7 +182,7 @@ class Algorithm(ABC, Generic[E]):
         call. It may wait for the GPU, which `update` need not."""
 
     def remarks(self) -> list[str]:
-        """What people should know of the settings at the start of a run, a line each; usually nothing."""
+        """Remarks on the settings for people at the start of a run, a line each; usually none."""
         return []
 
     @abstractmethod

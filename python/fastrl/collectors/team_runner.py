@@ -97,7 +97,7 @@ class TeamRunner:
             yield runner
         except CollectError as error:
             self.close()
-            # What a user's environment raised costs a worker its task only.
+            # An error of a user's environment costs a worker its task only.
             raise error.__cause__ or error from None
         except BaseException:
             self.close()

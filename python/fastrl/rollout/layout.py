@@ -93,7 +93,7 @@ def _copy(
     for name in _STEPS:
         getattr(rollout, name)[place] = getattr(fragment, name)[source]
     rollout.obs[_with_last(place)] = fragment.obs[source]
-    if fragment.alive is None or rollout.alive is None:
+    if fragment.alive is None:
         ended = rollout.terminations[place] | rollout.truncations[place]
         rollout.final_obs[place][ended] = fragment.final_obs[source][ended]
     else:

@@ -219,7 +219,7 @@ class Training(ABC):
         """Takes the same from a training of the same run that has ended, without files."""
 
     def remarks(self) -> list[str]:
-        """What people should know at the start of a session, a line each."""
+        """Remarks for people at the start of a session, a line each."""
         return []
 
     def summary(self) -> dict[str, Any]:

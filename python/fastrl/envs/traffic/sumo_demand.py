@@ -30,8 +30,16 @@ _REFUSED = {
 }
 # Vehicles of these classes drive as cars do.
 _CARS = (
-    *("passenger", "private", "taxi", "truck", "delivery", "motorcycle", "evehicle", "hov"),
-    *("custom1", "custom2"),
+    "passenger",
+    "private",
+    "taxi",
+    "truck",
+    "delivery",
+    "motorcycle",
+    "evehicle",
+    "hov",
+    "custom1",
+    "custom2",
 )
 
 
