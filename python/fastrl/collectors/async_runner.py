@@ -65,7 +65,7 @@ class AsyncEnvRunner:
     def __init__(self, plan: Plan, backend: AsyncBackend, ready: int) -> None:
         self.plan, self.backend = plan, backend
         self.actor = plan.make_local_actor()
-        self.stopped = False
+        self.stop = bytearray(1)
         self.seconds = dict.fromkeys(PARTS, 0.0)
         rows = plan.num_envs
         self.env_indices = np.full(rows, NO_ENV) if plan.unit == "episodes" else np.array(plan.env_indices)
@@ -251,7 +251,7 @@ class AsyncEnvRunner:
         Raises:
             Stopped: the collector is closed.
         """
-        if self.stopped:
+        if self.stop[0]:
             raise Stopped
         start = perf_counter()
         env = self.backend.env

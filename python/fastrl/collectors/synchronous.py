@@ -31,7 +31,7 @@ from fastrl.collectors.team_backend import Difficulty, TeamBackend
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.collectors.vector_backends import NativeBackend, ProcessBackend
 from fastrl.collectors.vector_env_backend import VectorEnvBackend
-from fastrl.collectors.vector_runner import EndedEpisode, VectorEnvRunner
+from fastrl.collectors.vector_runner import EndedEpisode, VectorEnvRunner, meta_of
 from fastrl.envs.process_pool import SHUTDOWN_GRACE_S, WorkerError
 from fastrl.envs.vector import NativeVectorEnv
 from fastrl.networks.compiled_actor import MlpActor
@@ -166,15 +166,7 @@ class LockstepCollector:
         for name in () if self.plan.agents else ("terminations", "truncations", "final_obs", "final_masks"):
             if name in arrays:
                 arrays[name][...] = 0
-        # By step, then environment.
-        ends = sorted(self.runner.run_steps(arrays))
-        meta = FragmentMeta(
-            self.plan.num_steps,
-            [end[3] for end in ends],
-            [end[4] for end in ends],
-            [(end[1], end[2]) for end in ends],
-            [end[6] for end in ends],
-        )
+        meta = meta_of(self.plan.num_steps, self.runner.run_steps(arrays))
         fragment = fragment_of(self.plan, arrays, meta, version, self.runner.env_indices.copy())
         fragments = [fragment]
         if self.runner.skipped is not None and self.runner.skipped.any():
@@ -255,7 +247,7 @@ class LockstepCollector:
 
     def close(self) -> None:
         if self.background is not None:
-            self.runner.stopped = True
+            self.runner.stop[0] = 1
             self.background.end()
         self.runner.backend.close()
 

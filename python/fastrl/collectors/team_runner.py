@@ -15,7 +15,7 @@ from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.running import RunningEpisode
 from fastrl.collectors.team_backend import TeamBackend
 from fastrl.collectors.team_spec import TeamSpec
-from fastrl.collectors.vector_runner import EndedEpisode, VectorEnvRunner
+from fastrl.collectors.vector_runner import EndedEpisode, VectorEnvRunner, meta_of
 from fastrl.networks.compiled_actor import Actor
 from fastrl.utils.seeding import NO_ENV
 
@@ -65,15 +65,9 @@ class TeamRunner:
         with self._running() as runner:
             runner.running, self.running = self.running or runner.running, ()
             runner.numbers[:] = self.numbers
-            ends = sorted(runner.run_steps(out))
+            ends = runner.run_steps(out)
             self.numbers, self.restarted = runner.numbers.tolist(), tuple(runner.restarted)
-        return FragmentMeta(
-            self.plan.num_steps,
-            [end[3] for end in ends],
-            [end[4] for end in ends],
-            [(end[1], end[2]) for end in ends],
-            [end[6] for end in ends],
-        )
+        return meta_of(self.plan.num_steps, ends)
 
     def run_episode(self, number: int, out: Arrays) -> FragmentMeta:
         """See `EnvRunner.run_episode`."""

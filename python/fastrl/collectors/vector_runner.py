@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fastrl.collectors.env_runner import (
     PARTS,
     Arrays,
+    FragmentMeta,
     Stopped,
     allocate_steps,
     arrays_for,
@@ -44,6 +45,18 @@ class EndedEpisode(NamedTuple):
 EpisodeSink = Callable[[list[EndedEpisode]], None]
 
 
+def meta_of(num_steps: int, ends: list[End]) -> FragmentMeta:
+    """The parts of a fragment that are not arrays, of the episodes that ended in it, by step, then environment."""
+    ordered = sorted(ends)
+    return FragmentMeta(
+        num_steps,
+        [end[3] for end in ordered],
+        [end[4] for end in ordered],
+        [(end[1], end[2]) for end in ordered],
+        [end[6] for end in ordered],
+    )
+
+
 def _of_envs(rewards: NDArray[np.floating]) -> NDArray[np.floating]:
     """Rewards by environment, [R], of all its agents together."""
     return rewards if rewards.ndim == 1 else rewards.sum(1, dtype=np.float64)
@@ -73,8 +86,7 @@ class VectorEnvRunner:
         restarts: of workers.
         skipped: bool [T, R], the last fragment's steps of the backend that are no steps of the agent; None: there are
             none in any fragment.
-        stopped: set by another thread; the next step raises `Stopped`.
-        stop: a byte of shared memory that does the same once it is not 0.
+        stop: a byte, perhaps of shared memory; the next step raises `Stopped` once it is not 0.
     """
 
     def __init__(self, plan: Plan, backend: VectorBackend, actor: Actor, failures: Failures) -> None:
@@ -89,8 +101,7 @@ class VectorEnvRunner:
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self.restarts = 0
         self.skipped: NDArray[np.bool_] | None = None
-        self.stopped = False
-        self.stop = memoryview(b"\0")
+        self.stop: bytearray | memoryview = bytearray(1)
         # Of many agents each has a stream of its own.
         self._streams = np.zeros((num_rows, *plan.agents), np.uint64)
         self._steps = np.zeros(num_rows, np.int64)
@@ -200,7 +211,7 @@ class VectorEnvRunner:
         self.numbers -= lives
         failed, dead = np.zeros((2, len(episodes)), np.bool_)
         for t in range(lengths.max() + 1):
-            if self.stopped or self.stop[0]:
+            if self.stop[0]:
                 raise Stopped
             if (first == t).any():
                 self._start_episodes((first == t) & ~failed, self._last)
@@ -295,7 +306,7 @@ class VectorEnvRunner:
     def _step_envs(self, out: Arrays, t: int) -> None:
         """Steps every row that plays. Where a worker dies, the episodes of its rows end as truncated, are restarted,
         and take this step."""
-        if self.stopped or self.stop[0]:
+        if self.stop[0]:
             raise Stopped
         mask = None if self._active.all() else self._active
         while True:

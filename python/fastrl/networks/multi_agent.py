@@ -31,7 +31,7 @@ from fastrl.networks.parameters import SavedNetwork, check_numbers, load_weights
 from fastrl.networks.perceptron import Activation, Init, Linear, Perceptron, Trace
 from fastrl.networks.policy_network import check_encoded_size
 from fastrl.networks.team_actor import Member, Scripted, TeamActor
-from fastrl.networks.torch_actor import TorchActor
+from fastrl.networks.torch_actor import DrawingActor
 
 # Rows of one pass through a network; the gradients of a minibatch add up over its chunks. Large enough to be cheap a
 # row, small enough that what lies between the layers stays in caches and out of the process's memory.
@@ -310,7 +310,7 @@ class PolicyNetwork(_Network):
         check_numbers(weights, [inputs, *architecture["hidden"], actions.size])
 
 
-class AgentActor(TorchActor):
+class AgentActor(DrawingActor[PolicyNetwork]):
     """Acts for a `PolicyNetwork` that has no compiled form; rows have the one-hot index of the agent, if the network
     takes one, behind the observation.
 
@@ -318,13 +318,9 @@ class AgentActor(TorchActor):
         architecture, actions: of the network, as its `state` has them.
     """
 
-    network: Any
-
     def __init__(self, architecture: Mapping[str, Any], actions: Mapping[str, Any]) -> None:
-        network = PolicyNetwork(
-            **architecture, actions=Actions.from_state(actions), generator=torch.Generator()
-        )
-        self._use(network, Actions.from_state(actions))
+        own: dict[str, Any] = {"actions": Actions.from_state(actions), "generator": torch.Generator()}
+        super().__init__(PolicyNetwork(**architecture, **own), actions)
 
     def _outputs(self, obs: NDArray[Any], states: NDArray[np.float32] | None) -> Tensor:
         rows = torch.from_numpy(obs).to(self._device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar, cast
 
@@ -60,29 +61,25 @@ class NetworkActor(Generic[Network]):
         return CHUNK if self._device.type == "cpu" else GPU_CHUNK
 
 
-class TorchActor(NetworkActor[TorchPolicy]):
-    """Acts for all rows of a call at once, in ``eval()`` mode.
+class DrawingActor(NetworkActor[Network], ABC):
+    """Base of actors that draw from a distribution, for all rows of a call at once, in ``eval()`` mode.
 
     Random numbers are those of the rows' streams, as of the compiled actor. Outputs of PyTorch depend on the batch in
     their last bits, so unlike the compiled actor's a row's action may depend on the rows beside it where two actions
     are as good as equally probable.
 
     Args:
-        kind, architecture: of the network, as `TorchPolicy.state` has them.
+        network: has a ``log_std``, of a Gaussian; None for choices.
         actions: `Actions.state` of the policy's draws.
-
-    Raises:
-        ValueError: the network cannot be made.
+        state_size: of the network's memory.
     """
 
-    def __init__(self, kind: str, architecture: Mapping[str, Any], actions: Mapping[str, Any]) -> None:
-        network = _TORCH_POLICIES[kind].without_weights(architecture)
-        self._use(network, Actions.from_state(actions), network.state_size)
+    network: Any
 
-    def _use(self, network: Any, actions: Actions, state_size: int = 0) -> None:
-        """Acts by a network, whose outputs `_outputs` gives."""
+    def __init__(self, network: Network, actions: Mapping[str, Any], state_size: int = 0) -> None:
         super().__init__(network)
-        self._actions, self._choices = actions, choices_of(actions)
+        self._actions = Actions.from_state(actions)
+        self._choices = choices_of(self._actions)
         self.state_size = state_size
 
     @torch.inference_mode()
@@ -114,15 +111,9 @@ class TorchActor(NetworkActor[TorchPolicy]):
         actions[...] = drawn.numpy()
         log_probs[...] = chances.numpy()
 
+    @abstractmethod
     def _outputs(self, obs: NDArray[Any], states: NDArray[np.float32] | None) -> Tensor:
         """Outputs of some rows on the CPU; replaces the rows' states."""
-        rows = torch.from_numpy(obs).to(self._device)
-        if states is None:
-            return self.network.outputs(rows).float().cpu()
-        before = torch.from_numpy(states)
-        outputs, _, after = self.network.sequences(rows, torch.tensor([len(rows)]), before.to(self._device))
-        before.copy_(after)
-        return outputs.float().cpu()
 
     def draw(
         self, outputs: Tensor, streams: NDArray[np.uint64], steps: NDArray[np.int64], greedy: bool
@@ -145,6 +136,31 @@ class TorchActor(NetworkActor[TorchPolicy]):
             highest, chosen = torch.log_softmax(outputs, -1).max(-1)
             return chosen, highest
         return sample_actions(outputs, torch.from_numpy(uniforms(streams, steps)[:, None]))
+
+
+class TorchActor(DrawingActor[TorchPolicy]):
+    """Acts for a policy of one agent.
+
+    Args:
+        kind, architecture: of the network, as `TorchPolicy.state` has them.
+        actions: as of `DrawingActor`.
+
+    Raises:
+        ValueError: the network cannot be made.
+    """
+
+    def __init__(self, kind: str, architecture: Mapping[str, Any], actions: Mapping[str, Any]) -> None:
+        network = _TORCH_POLICIES[kind].without_weights(architecture)
+        super().__init__(network, actions, network.state_size)
+
+    def _outputs(self, obs: NDArray[Any], states: NDArray[np.float32] | None) -> Tensor:
+        rows = torch.from_numpy(obs).to(self._device)
+        if states is None:
+            return self.network.outputs(rows).float().cpu()
+        before = torch.from_numpy(states)
+        outputs, _, after = self.network.sequences(rows, torch.tensor([len(rows)]), before.to(self._device))
+        before.copy_(after)
+        return outputs.float().cpu()
 
 
 class ValuingTorchActor(TorchActor):
