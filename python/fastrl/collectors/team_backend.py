@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
 from fastrl.collectors.running import RunningEpisode
-from fastrl.collectors.vector_backends import NO_RESET, VectorBackend
+from fastrl.collectors.vector_backends import JointBackend
 from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.contract import as_given
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
@@ -36,7 +36,7 @@ class Difficulty(NamedTuple):
     density: float
 
 
-class TeamBackend(VectorBackend):
+class TeamBackend(JointBackend):
     """Environments of A agents each, stepped together.
 
     Arrays of steps have an axis of agents, [R, A, ...]; actions are flat, [R * A, ...].
@@ -59,32 +59,17 @@ class TeamBackend(VectorBackend):
             # Rows of images are flat.
             obs_space = ObsRows(env.form.obs_space).row_space
         expect_spaces(plan, obs_space, env.single_action_space)
-        self._keys = plan.episode_info
-        self.next_seeds = np.zeros(rows, np.int64)
-        self.ended_info = np.full((rows, len(self._keys)), np.nan)
+        super().__init__(plan)
         self.alive = np.zeros((rows, agents), np.bool_)
         self.over = np.zeros(rows, np.bool_)
-        self._limit = plan.num_steps if plan.unit == "episodes" else 0
-        self._lengths = np.zeros(rows, np.int64)
-        # Rows that have to be reset before the next step, and an array for resets that no fragment needs.
-        self._due = np.ones(rows, np.bool_)
-        self._unseen = np.zeros((rows, agents, plan.obs_dim), plan.obs_rows.dtype)
         # Level, agents and density, NaN where they are as they are: those that were set last, those of each row's next
         # episode and of its running one, [R, 3].
         self._difficulty = np.array([0.0, np.nan, np.nan])
         self._next, self._running = np.tile(self._difficulty, (2, rows, 1))
 
-    def reset(self, obs: NDArray[Any], mask: NDArray[np.bool_]) -> None:
-        if self._due.all():
-            self._reset(self._unseen, self._due)
-        self._reset(obs, mask)
-
-    def _reset(self, obs: NDArray[Any], mask: NDArray[np.bool_]) -> None:
-        seeds: Any = np.maximum(self.next_seeds, 0).astype(np.uint64)
+    def _reset_env(self, obs: NDArray[Any], seeds: Any, mask: NDArray[np.bool_]) -> None:
         self._env.reset_into(_flat(obs), _flat(self.alive), seed=seeds, reset_mask=mask)
         self._running[mask] = self._next[mask]
-        self._lengths[mask] = 0
-        self._due &= ~mask
 
     def step(
         self,
@@ -97,15 +82,12 @@ class TeamBackend(VectorBackend):
         mask: NDArray[np.bool_] | None,
         final_masks: NDArray[np.bool_] | None = None,
     ) -> None:
-        if self._due.any():
-            # All rows step together: those without an episode are stepped, too, and ignored.
-            self._reset(self._unseen, self._due.copy())
+        self._reset_due()
         acted = self.alive.copy()
         outputs: tuple[NDArray[Any], ...] = (obs, rewards, terminations, truncations, self.alive)
         self._env.step_into(actions, *map(_flat, outputs))
         if self._limit:
-            self._lengths += 1
-            late = self._lengths >= self._limit
+            late = self._at_limit()
             truncations[late] |= acted[late] & ~terminations[late]
             self.alive[late] = False
         # Of agents that did not act the simulator may say anything.
@@ -137,10 +119,7 @@ class TeamBackend(VectorBackend):
             values = self._running[:, 0] if key == LEVEL else statistics.get(key)
             if values is not None:
                 self.ended_info[self.over, column] = values[self.over]
-        self._due |= self.over
-        continues = self.over & (self.next_seeds != NO_RESET)
-        if continues.any():
-            self._reset(obs, continues)
+        self._start_next(self.over, obs)
 
     def action_masks(self, out: NDArray[np.bool_]) -> None:
         raise NotImplementedError("plans of many agents have no action masks")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,14 +83,27 @@ class ParallelSpec(TeamSpec):
     def is_nameless(self) -> bool:
         return self.spec.is_nameless
 
-    def make_team(self, num_envs: int, *, workers: int | None = None) -> UserVectorEnv:
+    def make_team(
+        self,
+        num_envs: int,
+        *,
+        workers: int | None = None,
+        make: Callable[[], Any] | None = None,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+    ) -> UserVectorEnv:
+        """See `TeamSpec.make_team`.
+
+        Args:
+            make: builds one copy; None: as the spec says.
+            autoreset_mode: another one, for evaluation.
+        """
         with blaming(f"--env {self.id}: it could not be built"):
             return UserVectorEnv(
-                functools.partial(make_parallel, self.spec, self.size, self.stack),
+                make or functools.partial(make_parallel, self.spec, self.size, self.stack),
                 num_envs,
                 num_workers=1 if workers is None else workers,
                 max_episode_steps=self.max_episode_steps,
-                autoreset_mode=AutoresetMode.DISABLED,
+                autoreset_mode=autoreset_mode,
                 name=self.id,
             )
 

@@ -176,7 +176,53 @@ class ProcessBackend(VectorBackend):
         self._env.close()
 
 
-class NativeBackend(VectorBackend):
+class JointBackend(VectorBackend):
+    """Base of backends that step all rows together: those without an episode are stepped, too, and ignored."""
+
+    def __init__(self, plan: Plan) -> None:
+        rows = plan.num_envs
+        self._keys = plan.episode_info
+        self.ended_info = np.full((rows, len(self._keys)), np.nan)
+        self._limit = plan.num_steps if plan.unit == "episodes" else 0
+        self.next_seeds = np.zeros(rows, np.int64)
+        self._lengths = np.zeros(rows, np.int64)
+        # Rows that have to be reset before the next step, and an array for resets that no fragment needs.
+        self._due = np.ones(rows, np.bool_)
+        self._unseen = np.zeros((rows, *plan.agents, plan.obs_dim), plan.obs_rows.dtype)
+
+    def reset(self, obs: NDArray[Any], mask: NDArray[np.bool_]) -> None:
+        if self._due.all():
+            self._reset(self._unseen, self._due)
+        self._reset(obs, mask)
+
+    def _reset(self, obs: NDArray[Any], mask: NDArray[np.bool_]) -> None:
+        self._reset_env(obs, np.maximum(self.next_seeds, 0).astype(np.uint64), mask)
+        self._lengths[mask] = 0
+        self._due &= ~mask
+
+    @abstractmethod
+    def _reset_env(self, obs: NDArray[Any], seeds: NDArray[np.uint64], mask: NDArray[np.bool_]) -> None:
+        """Starts episodes in the rows of a mask with their seeds, and writes these rows of ``obs``."""
+
+    def _reset_due(self) -> None:
+        """Starts episodes in rows that have none, so that they can be stepped."""
+        if self._due.any():
+            self._reset(self._unseen, self._due.copy())
+
+    def _at_limit(self) -> NDArray[np.bool_]:
+        """Counts a step; returns the rows whose episodes are as long as they may be. Only where there is a limit."""
+        self._lengths += 1
+        return self._lengths >= self._limit
+
+    def _start_next(self, ended: NDArray[np.bool_], obs: NDArray[Any]) -> None:
+        """Starts the next episodes of rows that have ended, unless their seed is `NO_RESET`."""
+        self._due |= ended
+        continues = ended & (self.next_seeds != NO_RESET)
+        if continues.any():
+            self._reset(obs, continues)
+
+
+class NativeBackend(JointBackend):
     """A compiled vector environment, stepped in threads of its own.
 
     Args:
@@ -202,24 +248,10 @@ class NativeBackend(VectorBackend):
             )
         expect_spaces(plan, self._env.single_observation_space, self._env.single_action_space)
         expect_masks(plan, self._env)
-        self._keys = plan.episode_info
-        self.ended_info = np.full((num_rows, len(self._keys)), np.nan)
-        self._limit = plan.num_steps if plan.unit == "episodes" else 0
-        self.next_seeds = np.zeros(num_rows, np.int64)
-        self._lengths = np.zeros(num_rows, np.int64)
-        # Rows that have to be reset before the next step, and an array for resets that no fragment needs.
-        self._due = np.ones(num_rows, np.bool_)
-        self._unseen = np.zeros((num_rows, plan.obs_dim), plan.obs_rows.dtype)
+        super().__init__(plan)
 
-    def reset(self, obs: NDArray[Any], mask: NDArray[np.bool_]) -> None:
-        if self._due.all():
-            self._reset(self._unseen, self._due)
-        self._reset(obs, mask)
-
-    def _reset(self, obs: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
-        self._env.reset_into(obs, seed=np.maximum(self.next_seeds, 0).astype(np.uint64), reset_mask=mask)
-        self._lengths[mask] = 0
-        self._due &= ~mask
+    def _reset_env(self, obs: NDArray[Any], seeds: NDArray[np.uint64], mask: NDArray[np.bool_]) -> None:
+        self._env.reset_into(obs, seed=seeds, reset_mask=mask)
 
     def step(
         self,
@@ -232,13 +264,10 @@ class NativeBackend(VectorBackend):
         mask: NDArray[np.bool_] | None,
         final_masks: NDArray[np.bool_] | None = None,
     ) -> None:
-        if self._due.any():
-            # Compiled environments step all rows: those without an episode are stepped, too, and ignored.
-            self._reset(self._unseen, self._due.copy())
+        self._reset_due()
         self._env.step_into(actions, obs, rewards, terminations, truncations)
         if self._limit:
-            self._lengths += 1
-            truncations |= (self._lengths >= self._limit) & ~terminations
+            truncations |= self._at_limit() & ~terminations
         ended = terminations | truncations
         if ended.any():
             final_obs[ended] = obs[ended]
@@ -248,10 +277,7 @@ class NativeBackend(VectorBackend):
                 final_masks[cut] = masks[cut]
             for i, key in enumerate(self._keys):
                 self.ended_info[ended, i] = self._env.episode_info(key)[ended]
-            self._due |= ended
-            goes_on = ended & (self.next_seeds != NO_RESET)
-            if goes_on.any():
-                self._reset(obs, goes_on)
+            self._start_next(ended, obs)
 
     def action_masks(self, out: NDArray[np.bool_]) -> None:
         self._env.action_masks(out)

@@ -2,15 +2,15 @@
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm
-from fastrl.collectors.team_spec import ParallelSpec, UserVectorEnv, blaming
+from fastrl.collectors.team_spec import ParallelSpec, blaming
 from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_frames import make_parallel
 from fastrl.envs.record_episodes import run_episodes
@@ -53,12 +53,19 @@ class PettingZooTask(Task):
         options = parse_options(settings.env.options)
         return EnvSpec(settings.env.id, options) if self.spec is None else self.spec.with_options(options)
 
+    def team_spec(self, settings: Any) -> ParallelSpec:
+        """The specification of the environments that the settings describe."""
+        env, spec = settings.env, self.env_spec(settings)
+        return ParallelSpec(
+            spec.id, spec=spec, size=env.size, stack=env.stack, max_episode_steps=env.max_episode_steps
+        )
+
     def make_env(
         self,
         settings: Any,
         num_envs: int,
         make: Callable[[], Any] | None = None,
-        autoreset_mode: str = "same_step",
+        autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
     ) -> ParallelVectorEnv:
         """The environment that the settings describe.
 
@@ -69,16 +76,8 @@ class PettingZooTask(Task):
             TrainError: it cannot be built.
             CollectError: it raised while it was built.
         """
-        spec, env = self.env_spec(settings), settings.env
         try:
-            with blaming(f"--env {spec.id}: it could not be built"):
-                return UserVectorEnv(
-                    make or functools.partial(make_parallel, spec, env.size, env.stack),
-                    num_envs,
-                    max_episode_steps=env.max_episode_steps,
-                    autoreset_mode=autoreset_mode,
-                    name=spec.id,
-                )
+            return self.team_spec(settings).make_team(num_envs, make=make, autoreset_mode=autoreset_mode)
         except (ValueError, TypeError) as error:
             raise TrainError(str(error)) from None
 
@@ -102,7 +101,7 @@ class PettingZooTask(Task):
             built.append(make_parallel(drawing, settings.env.size, settings.env.stack))
             return built[0]
 
-        env = self.make_env(settings, 1, make, "disabled")
+        env = self.make_env(settings, 1, make, AutoresetMode.DISABLED)
         own, metadata = built[0], getattr(built[0], "metadata", {})
         if getattr(own, "render_mode", None) != "rgb_array":
             modes = ", ".join(metadata.get("render_modes", ())) or "none"
@@ -120,15 +119,9 @@ class PettingZooTask(Task):
         return Films(play_drawn, float(metadata.get("render_fps") or FPS), env.close)
 
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
-        env, spec = settings.env, self.env_spec(settings)
+        env = settings.env
         return MultiAgentSource(
-            ParallelSpec(
-                spec.id,
-                spec=spec,
-                size=env.size,
-                stack=env.stack,
-                max_episode_steps=env.max_episode_steps,
-            ),
+            self.team_spec(settings),
             env.num_envs,
             settings.collect,
             episode_steps=env.max_episode_steps,
