@@ -20,6 +20,7 @@ from fastrl.rollout.fragment import (
     Fragment,
     all_finite,
     allocate,
+    ended_steps,
     first_not_finite,
     first_steps,
 )
@@ -129,8 +130,7 @@ def check_finite(
     if all_finite(arrays, num_steps):
         return
     t, row, what = first_not_finite(arrays, num_steps)
-    ended = arrays["ends"] if "ends" in arrays else arrays["terminations"] | arrays["truncations"]
-    ends = np.flatnonzero(ended[: max(t, 0), row])
+    ends = np.flatnonzero(ended_steps(arrays)[: max(t, 0), row])
     number, step = numbers[row] + len(ends), t - int(ends[-1]) if len(ends) else steps[row] + t + 1
     seed = env_seed(plan.seed, env_indices[row], number)
     raise CollectError(

@@ -71,7 +71,7 @@ class TeamActor:
         for name, member in sorted(self._members.items()):
             if member.make is not None:
                 actor = member.make()
-                if member.learns and isinstance(actor, MlpActor):
+                if num_threads > 1 and member.learns and isinstance(actor, MlpActor):
                     actor = actor.with_threads(num_threads)
                 self._actors[name] = actor
         self._learning = [name for name in self._actors if members[name].learns]

@@ -78,7 +78,7 @@ class Fragment:
     @property
     def ended(self) -> NDArray[np.bool_]:
         """Mask of the steps with which the episode of an environment ended, bool [T, R]."""
-        return self.terminations | self.truncations if self.ends is None else self.ends
+        return ended_steps(vars(self))
 
     @property
     def num_steps(self) -> int:
@@ -189,14 +189,17 @@ def copied_steps(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> dict[str
     return found
 
 
+def ended_steps(arrays: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Mask of the steps of a fragment's arrays with which the episode of an environment ended, bool [T, R]."""
+    ends: NDArray[np.bool_] | None = arrays.get("ends")
+    return arrays["terminations"] | arrays["truncations"] if ends is None else ends
+
+
 def last_places(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
     """Mask of the places of a fragment's arrays in which ``final_obs`` is meaningful, bool [T, R]."""
-    ends = arrays.get("ends")
-    if ends is None:
-        ended: NDArray[np.bool_] = arrays["terminations"] | arrays["truncations"]
-        return ended
-    some: NDArray[np.bool_] = arrays["truncations"].any(2) | ends
-    return some
+    ended = ended_steps(arrays)
+    truncations = arrays["truncations"]
+    return ended if truncations.ndim == 2 else ended | truncations.any(2)
 
 
 def without_steps(fragment: Fragment, skipped: NDArray[np.bool_]) -> list[Fragment]:
