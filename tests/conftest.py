@@ -27,8 +27,9 @@ settings.load_profile("repeat")
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Processes that share the tests: one a core, and not so many that memory runs out; ``-n 0`` for one."""
-    return min(os.cpu_count() or 1, 4)
+    """Processes that share the tests: one a core and one more, since many tests wait for processes that they start, and
+    not so many that memory runs out; ``-n 0`` for one."""
+    return min((os.cpu_count() or 1) + 1, 5)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

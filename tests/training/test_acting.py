@@ -288,7 +288,7 @@ def test_all_ways_take_the_same_actions(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_all_ways_take_the_same_actions_in_many_cases(name: str) -> None:
-    check_family(name, 60)
+    check_family(name, 20)
 
 
 # Episodes of environments of this process: of each step the observation, the masks and the action.
