@@ -190,7 +190,7 @@ class Policy:
         *,
         action_masks: NDArray[np.bool_] | None = None,
     ) -> tuple[Any, tuple[NDArray[Any], ...] | None]:
-        """As `act`, with the memory as an argument and a result.
+        """Chooses actions as `act` does, with the memory as an argument and a result.
 
         Args:
             state: what the call before returned; None where episodes start.

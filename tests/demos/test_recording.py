@@ -151,7 +151,7 @@ class Changed(gymnasium.Wrapper[Any, Any, Any, Any]):
         ("shape", r"from step 2 of \d+ on another observation: obs: shape \[4\] stored, now \[3\]"),
         ("ragged", r"from step 2 of \d+ on another observation: it does not fit the space: ValueError: "),
         ("reward", r"from step 2 of \d+ on another reward: 1.0 stored, now 0.5"),
-        ("end", r"step 2 of \d+ ends otherwise: it goes on stored, now truncated"),
+        ("end", r"step 2 of \d+ ends otherwise: no end stored, now truncated"),
     ],
 )
 def test_a_replay_says_where_an_environment_differs(what: str, line: str, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def bootstrap(
 
 
 def of_actions(estimates: Tensor, actions: Tensor) -> Tensor:
-    """Of each row the estimates of one action: [B] of [B, A], [B, N] of [B, A, N]."""
+    """Estimates of one action of each row: [B] of [B, A], [B, N] of [B, A, N]."""
     return estimates[torch.arange(len(actions), device=actions.device), actions]
 
 

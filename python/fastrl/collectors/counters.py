@@ -90,5 +90,5 @@ class SharedCounters:
         return Times(*(float(self._collectors[part][collector]) for part in _TIMES))
 
     def times(self) -> Times:
-        """Of all collectors together."""
+        """Times of all collectors together."""
         return Times(*(float(self._collectors[part].sum()) for part in _TIMES))

@@ -59,7 +59,7 @@ class Failures:
 
 
 def last_line(traceback: str) -> str:
-    """Of a traceback: what was raised."""
+    """Last line of a traceback: what was raised."""
     return traceback.strip().splitlines()[-1]
 
 

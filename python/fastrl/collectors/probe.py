@@ -103,7 +103,7 @@ def probe(plan: Plan, start_method: str = "spawn") -> Probe:
 def summary(
     step_seconds: NDArray[np.float64], reset_seconds: float, memory: int, *, sleeps: bool = False
 ) -> Probe:
-    """From the times of K steps in order, float64 [K], and of all resets together."""
+    """Probe of the times of K steps in order, float64 [K], and of all resets together."""
     quiet = step_seconds[step_seconds <= np.quantile(step_seconds, 1 - _DISTURBED)]
     mean = float(quiet.mean())
     groups = quiet[: len(quiet) // TOGETHER * TOGETHER].reshape(-1, TOGETHER)

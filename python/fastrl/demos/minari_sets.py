@@ -131,7 +131,7 @@ def _write_episode(file: EpisodeFile, shard: Shard, start: int, steps: int, seed
 
 
 def _path(column: Column) -> tuple[str, ...]:
-    """Of a column in an episode's group."""
+    """Path of a column in an episode's group."""
     names = [f"_index_{key}" if isinstance(key, int) else str(key) for key in column.path]
     for name in names:
         if "/" in name or name in ("", "."):

@@ -153,7 +153,7 @@ def _replayed(env: gymnasium.Env[Any, Any], name: str, space: Any, episode: Any,
 def _end(flags: tuple[bool, bool]) -> str:
     terminated, truncated = flags
     names = [name for name, is_set in (("terminated", terminated), ("truncated", truncated)) if is_set]
-    return " and ".join(names) or "it goes on"
+    return " and ".join(names) or "no end"
 
 
 def _at(observations: Any, step: int) -> Any:

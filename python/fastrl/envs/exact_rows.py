@@ -40,7 +40,7 @@ class Sense(Protocol):
         ...
 
     def read_vector(self, env: Any) -> NDArray[Any]:
-        """The same of a compiled vector environment, [N, size]."""
+        """Rows of a compiled vector environment, [N, size]."""
         ...
 
 
@@ -220,7 +220,7 @@ class ExactRows(ObsRows):
         return self._view(rows, self.sense_column)
 
     def read_infos(self, rows: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Of each recorded key the values in rows [..., size], [..., *shape]; NaN where it was missing."""
+        """Values [..., *shape] of each recorded key in rows [..., size]; NaN where it was missing."""
         return {column.path[0]: self._view(rows, column) for column in self.info_columns}
 
     def not_finite(self, rows: NDArray[Any]) -> tuple[int, str] | None:

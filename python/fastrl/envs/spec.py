@@ -118,11 +118,11 @@ class EnvSpec:
         return env
 
     def as_rows(self) -> Self:
-        """The same with `rows`: its environments convert what has to be converted, and are as they are otherwise."""
+        """A copy with `rows`: its environments convert what has to be converted, and are as they are otherwise."""
         return dataclasses.replace(self, rows=True)
 
     def with_options(self, options: Mapping[str, Any]) -> Self:
-        """The same with further keyword arguments; an environment that exists already stays as it is."""
+        """A copy with further keyword arguments; an environment that exists already stays as it is."""
         return dataclasses.replace(self, options={**self.options, **options})
 
     def make_vector(self, num_envs: int) -> VectorEnv[Any, Any, Any]:
@@ -146,7 +146,7 @@ class EnvSpec:
             env.close()
 
     def build(self, num_envs: int | None = None) -> gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]:
-        """As `make` or `make_vector`, whichever the factory makes.
+        """Builds what the factory makes, as `make` or as `make_vector`.
 
         Args:
             num_envs: of a vector environment; None: any number.
@@ -372,7 +372,7 @@ class _Lent(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def any_spec(env: Any) -> EnvSpec:
-    """As `as_spec`, also of a function or an environment that only this process has; see `EnvSpec.is_local`.
+    """Spec as of `as_spec`, also of a function or an environment that only this process has; see `EnvSpec.is_local`.
 
     Raises:
         TypeError: it is nothing of the kind.

@@ -310,7 +310,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         return out
 
     def _flat(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The same memory as [N, obs_dim]; an array of another shape is left to the compiled side to refuse."""
+        """View of the same memory as [N, obs_dim]; an array of another shape is left to the compiled side to refuse."""
         if self._batch_shape == self._obs_shape or not isinstance(obs, np.ndarray):
             return obs
         fits = obs.shape == self._batch_shape and obs.flags.c_contiguous
@@ -410,7 +410,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         return _add_masks(self._info_of(self._native), np.ones(self.num_envs, np.bool_))
 
     def render(self) -> tuple[Any, ...] | None:
-        """With `render_mode="ansi"` one text an environment, with "rgb_array" one picture, uint8 [H, W, 3]. In mode
+        """One text an environment with `render_mode="ansi"`, one picture uint8 [H, W, 3] with "rgb_array". In mode
         "human" it shows the first environment in a window, as `reset` and `step` do, and returns None."""
         if self.render_mode is None:
             return None

@@ -89,7 +89,7 @@ class ArrayPlayer:
         return self.predict(obs)[0]
 
     def outputs(self, obs: Any, state: Any = None, **others: Any) -> NDArray[np.float32]:
-        """Of the network, [N, ...]."""
+        """Outputs of the network, [N, ...]."""
         batch = np.asarray(obs, np.float32).reshape(-1, *self._shape)
         given = {
             name: torch.as_tensor(np.repeat(value, len(batch), 0))

@@ -48,7 +48,7 @@ class Quantization:
 
     @property
     def standard_error(self) -> float:
-        """Of the plain export's mean return."""
+        """Standard error of the plain export's mean return."""
         return float(self.plain_returns.std(ddof=1) / len(self.plain_returns) ** 0.5)
 
     @property

@@ -83,7 +83,7 @@ class Actions:
         return np.clip(draws * self._scale + self._middle, self._low, self._high)
 
     def to_envs(self, draws: NDArray[Any]) -> Sequence[Any]:
-        """As `to_env`, for environments that each take their own: ints, or arrays that are not written to later."""
+        """Actions as `to_env` gives them, one for each environment: ints, or arrays that are not written to later."""
         if self.kind == "discrete":
             numbers: list[int] = draws.tolist()
             return numbers

@@ -97,7 +97,7 @@ class ActorCritic(SavedNetwork):
 
     @torch.no_grad()
     def blind(self) -> "ActorCritic":
-        """The same policy for observations of `actor_inputs` numbers, with a value function of no use; the network
+        """A copy of the policy for observations of `actor_inputs` numbers, with a value function of no use; the network
         itself if it sees all."""
         if self.actor_inputs == self.obs_dim:
             return self

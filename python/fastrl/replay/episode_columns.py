@@ -51,7 +51,7 @@ class Column:
 
     @property
     def name(self) -> str:
-        """Of the column, such as ``observation/camera``."""
+        """Name of the column, such as ``observation/camera``."""
         return "/".join((self.group, *map(str, self.path)))
 
     @property
@@ -69,7 +69,7 @@ class Column:
         return 16 if self.is_text else self.size * self.dtype.itemsize
 
     def field(self) -> pa.Field:
-        """Of the table's schema; its metadata has what `from_field` needs."""
+        """Field of the table's schema; its metadata has what `from_field` needs."""
         facts = {
             "group": self.group,
             "path": list(self.path),

@@ -337,7 +337,7 @@ def _checked(column: Column, steps: Episode, rows: int, where: str) -> NDArray[A
 
 
 def _last_rows(lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which rows of a table are the last ones of its episodes, bool [rows]."""
+    """Mask of the rows of a table that end its episodes, bool [rows]."""
     ends = np.cumsum(lengths + 1)
     last = np.zeros(int(ends[-1]), np.bool_)
     last[ends - 1] = True

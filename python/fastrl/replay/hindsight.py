@@ -89,7 +89,7 @@ class HindsightSampler(UniformSampler):
         self._build(core, pin_memory)
 
     def fill(self, arrays: dict[str, NDArray[Any]], batch: Batch) -> None:
-        """As `UniformSampler.fill`.
+        """Fills the arrays of a batch, see `UniformSampler.fill`.
 
         Raises:
             ValueError: also if a function does not return one value for each transition.

@@ -59,7 +59,7 @@ class MixedSampler(UniformSampler):
 
     @property
     def beta(self) -> float:
-        """Of the parts that are prioritized."""
+        """Exponent of the weights of importance, of the parts that are prioritized."""
         return next(part.beta for part in self.parts if isinstance(part, PrioritizedSampler))
 
     @beta.setter

@@ -149,7 +149,7 @@ class Callback:
         return {}
 
     def lines(self) -> list[str]:
-        """The same in lines for people."""
+        """Lines for people with what `summary` has."""
         return []
 
     def state_dict(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class CheckpointError(UserError, ValueError):
 
 
 def unusable(path: str | Path, what: str, error: Exception) -> CheckpointError:
-    """Of a checkpoint whose contents raised an error: ``path what: error``, in one line."""
+    """Error of a checkpoint whose contents raised one: ``path what: error``, in one line."""
     reason = " ".join(repr(error).split())
     return CheckpointError(f"{path} {what}: {reason if len(reason) <= 300 else f'{reason[:300]}...'}")
 
@@ -136,7 +136,7 @@ class Checkpoints:
 
 
 def checksum(state: Mapping[str, Any]) -> str:
-    """Of all tensors and values of a state as of `save_checkpoint`."""
+    """Checksum of all tensors and values of a state as of `save_checkpoint`."""
     tensors: dict[str, Tensor] = {}
     return _digest(json.dumps(_detach(state, "", tensors)), tensors)
 

@@ -272,7 +272,7 @@ def _masks(
     """The action masks of an episode's observations.
 
     Raises:
-        ValueError: another shape, or they forbid what was done, or everything where the episode goes on.
+        ValueError: another shape, or they forbid what was done, or everything where the episode continues.
     """
     # NaN stands for a missing value.
     masks: NDArray[np.bool_] = np.nan_to_num(given) != 0

@@ -35,7 +35,7 @@ class Scores(Protocol):
 
     @property
     def mean_return(self) -> float:
-        """By which evaluations are compared; more is better."""
+        """Mean return of the episodes, by which evaluations are compared; more is better."""
         ...
 
     @property

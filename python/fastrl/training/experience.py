@@ -150,7 +150,7 @@ class Source(ABC):
         return {}
 
     def lines(self) -> list[str]:
-        """The same in lines for people; none where there is nothing to show."""
+        """Lines for people with what `summary` has; none where there is nothing to show."""
         return []
 
     @abstractmethod

@@ -60,7 +60,7 @@ def count(value: float) -> str:
 
 
 def rate(value: float) -> str:
-    """As `count`, with digits behind the point below 10: ``0.23``."""
+    """Text of a rate: as `count` writes it, below 10 with two decimals: ``0.23``."""
     return brief(value) if 0 < value < 10 else count(value)
 
 

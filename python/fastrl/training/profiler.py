@@ -149,7 +149,7 @@ class Breakdown:
     gpu_use: float | None
 
     def to_tree(self) -> dict[str, Any]:
-        """For JSON: of each part its seconds, share, seconds per step and per episode (null without any)."""
+        """Tree for JSON: seconds, share, seconds per step and per episode of each part (null without any)."""
 
         def entry(seconds: float, whole: float) -> dict[str, float | None]:
             return {

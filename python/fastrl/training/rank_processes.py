@@ -112,7 +112,7 @@ def train_rank(ranks: Ranks, task: Task, settings: Any, stage: int, saved: bytes
 
 
 def without_ranks(task: Task, trainer: Training, settings: Any, console: Console) -> Training:
-    """The same training in this process alone; all ranks must take part."""
+    """Returns the training for this process alone; all ranks must take part."""
     state = trainer.state_dict()
     alone = task.with_ranks(ALONE).make_trainer(settings, console, stage=trainer.stage)
     alone.take_over(trainer)

@@ -191,7 +191,7 @@ def _settings_type(tables: tuple[tuple[str, Any], ...]) -> type:
 
 
 def with_one_goal(values: Values) -> Values:
-    """The same settings, where a goal in steps replaces one in episodes of lower layers, and the other way round.
+    """Settings in which a goal in steps replaces one in episodes of lower layers, and the other way round.
 
     Raises:
         ConfigError: both are given.

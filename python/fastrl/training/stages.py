@@ -44,7 +44,7 @@ class Stage:
 
     @property
     def seed(self) -> int:
-        """Of its environments and of the draws of actions."""
+        """Seed of the environments and of the draws of actions."""
         seed: int = self.settings.run.seed
         return int(stream(seed, self.index)) >> 1 if self.index else seed
 

@@ -89,25 +89,25 @@ class Task(TaskSettings, ABC):
         return f"Trains {self.summary}."
 
     def on(self, spec: EnvSpec) -> Self:
-        """The same task with environments of a spec that no setting can name, such as a function of a notebook."""
+        """A copy of the task with environments of a spec that no setting can name, such as a function of a notebook."""
         other = copy.copy(self)
         other.spec = spec
         return other
 
     def with_demos(self, demos: Demos) -> Self:
-        """The same task with a data set that no setting can name, because it is in memory."""
+        """A copy of the task with a data set that no setting can name, because it is in memory."""
         other = copy.copy(self)
         other.demos = demos
         return other
 
     def with_ranks(self, ranks: Ranks) -> Self:
-        """The same task for one of several ranks."""
+        """A copy of the task for one of several ranks."""
         other = copy.copy(self)
         other.ranks = ranks
         return other
 
     def to_act(self) -> Self:
-        """The same task for policies that act and do not learn: no data set has to be there."""
+        """A copy of the task for policies that act and do not learn: no data set has to be there."""
         other = copy.copy(self)
         other.needs_demos = False
         return other

@@ -227,7 +227,7 @@ class Training(ABC):
         return {name: value for callback in self.callbacks for name, value in callback.summary().items()}
 
     def lines(self) -> list[RenderableType]:
-        """The same for people, lines or tables."""
+        """Lines or tables for people with what `summary` has."""
         return [line for callback in self.callbacks for line in callback.lines()]
 
     def time_numbers(
@@ -489,7 +489,7 @@ class Trainer(Training):
         return {**self.header, "steps": self.steps, "policy": self.algorithm.policy_state()}
 
     def state_dict(self) -> dict[str, Any]:
-        """As of `Training`; with several ranks all of them have to call it."""
+        """State of the training, see `Training`; with several ranks all of them have to call it."""
         if self.ranks.count > 1:
             self._check_ranks()
         return {

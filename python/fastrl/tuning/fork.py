@@ -1,4 +1,4 @@
-"""Forks of runs: a new run directory that goes on from another run's checkpoint with other settings."""
+"""Forks of runs: a new run directory that continues from another run's checkpoint with other settings."""
 
 import shutil
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _HISTORY = ("metrics.jsonl", "episodes.csv")
 
 
 def fork(source: Path, target: Path, config: Mapping[str, Any], toml: str) -> None:
-    """Makes a run that goes on from where another one stands: networks, optimisers, statistics, replay.
+    """Makes a run that continues where another one stands: networks, optimisers, statistics, replay.
 
     Its episodes start anew, because their seeds are those of its own settings. The directory is there when it is
     complete, and not before.

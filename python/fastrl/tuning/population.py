@@ -1,7 +1,7 @@
 """Population-based training (Jaderberg et al., 2017): members train side by side, and after each part of the training
 the worst ones copy the best ones, networks and settings, and change the settings a little.
 
-A member's part is a run directory of its own, which goes on from that of its parent. Who is whose parent follows from
+A member's part is a run directory of its own, which continues from that of its parent. Who is whose parent follows from
 the seed and the scores, so that a search is resumed from its journal alone.
 """
 
@@ -95,7 +95,7 @@ def members(study: Study, generation: int) -> list[Trial]:
 
 
 def parent_of(study: Study, generation: int, member: int) -> int:
-    """The member that another one, or itself, goes on from.
+    """The member that another one, or itself, continues from.
 
     Raises:
         TuneError: no member has a score.

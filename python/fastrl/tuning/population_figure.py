@@ -12,7 +12,7 @@ from fastrl.tuning.study import Study
 
 def population_figure(study: Study) -> Figure:
     """Draws a panel of scores and one of each setting, over generations. A line leads from each part of a member to the
-    part that it goes on from, so that copies of the best are seen to branch off.
+    part that it continues from, so that copies of the best are seen to branch off.
 
     Args:
         study: of method "pbt", with at least one generation that has ended.

@@ -9,7 +9,7 @@ from fastrl.tuning.trial import Evaluated, Trial
 
 # Trials that must have got to a point before others are compared with them there.
 _LEAST = 5
-# Of the trials at a rung one in so many goes on.
+# Of the trials at a rung one in so many continues.
 _FACTOR = 3
 
 

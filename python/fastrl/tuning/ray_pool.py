@@ -1,6 +1,6 @@
 """The actors that train the trials of a search on the nodes of a Ray cluster, each by a worker process of its own.
 
-Run directories are on a file system that all nodes share, so a trial whose node is lost goes on elsewhere.
+Run directories are on a file system that all nodes share, so a trial whose node is lost continues elsewhere.
 """
 
 import contextlib
@@ -100,8 +100,8 @@ class _Slot:
 class RayPool:
     """Actors on the nodes of a Ray cluster. They end with this process, whatever ends it.
 
-    An actor that dies, alone or with its node, is replaced; its trial goes on from its last checkpoint. If no node has
-    processors for another one, those that are left do the work.
+    An actor that dies, alone or with its node, is replaced; its trial continues from its last checkpoint. If no node
+    has processors for another one, those that are left do the work.
 
     Args:
         size: of the pool.

@@ -165,7 +165,7 @@ class Runner:
         return next((n for n in range(1, len(found) + 1) if phase.should_stop(trial, found[:n])), 0)
 
     def _take(self, phase: Phase, answer: Answer) -> None:
-        """Writes down how a trial has ended, or that it goes on later."""
+        """Writes down how a trial has ended, or that it continues later."""
         trial = answer.trial
         if answer.disk_full:
             raise TuneError(f"the disk is full: {answer.error}")

@@ -26,7 +26,7 @@ class TuneConfig:
         Literal["tpe", "random", "halving", "gp", "pbt"],
         Field(
             description="random: values drawn at random; halving: the same, and at a third and a ninth of its length"
-            " only the best third of the trials goes on; tpe: tree-structured Parzen estimator; gp: Gaussian process"
+            " only the best third of the trials continues; tpe: tree-structured Parzen estimator; gp: Gaussian process"
             " (both Optuna's); pbt: a population whose worst members copy the best ones on the way"
         ),
         Setting(option="--method"),
@@ -100,7 +100,7 @@ class TuneConfig:
         Field(
             ge=0,
             le=1_000_000,
-            description="times that a trial goes on from its last checkpoint after its process was killed, before it"
+            description="times that a trial continues from its last checkpoint after its process was killed, before it"
             " counts as failed; 0: it counts as failed at once",
         ),
         Setting(option="--restarts"),

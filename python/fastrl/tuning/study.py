@@ -142,7 +142,7 @@ class Study(Closing):
 
     @property
     def seed(self) -> int:
-        """Of the search, from which all others follow."""
+        """Seed of the search, from which all others follow."""
         return int(self.settings.run.seed)
 
     def run_of(self, trial: Trial) -> Path:

@@ -112,7 +112,7 @@ class Trial:
 
     @property
     def score(self) -> float:
-        """Of a complete trial; NaN of others."""
+        """Score of a complete trial; NaN of others."""
         return self.result.score if self.result is not None and self.result.state == "complete" else math.nan
 
 

@@ -48,7 +48,7 @@ class Contact(NamedTuple):
 
 
 class Heartbeat:
-    """The beats of one rank, and its ear for those of the others. A context: it beats in between.
+    """Heartbeats that one rank sends, and a listener for those of the others. It runs while its context is open.
 
     Only a rank that has been heard can be lost: where datagrams do not get through, none is ever lost. While this
     process is stopped itself, its time does not count.

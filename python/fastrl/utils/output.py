@@ -103,7 +103,7 @@ def ignoring_write_errors(name: str, prefix: str = "") -> Iterator[None]:
 
 
 def ignore_write_errors(name: str, prefix: str | None = None) -> None:
-    """As `ignoring_write_errors`, for the rest of the process; without a prefix nothing is reported."""
+    """Ignores errors of writing from now on, see `ignoring_write_errors`; without a prefix none is reported."""
     stream = getattr(sys, name)
     try:
         number = stream.fileno()

@@ -90,7 +90,7 @@ class Ranks:
     end: Callable[[int], None] | None = field(default=None, compare=False)
 
     def with_shards(self, shards: int | None) -> "Ranks":
-        """The same ranks with batches in so many shards; None: as many as ranks, or whole batches of one rank.
+        """A copy with batches in so many shards; None: as many as ranks, or whole batches of one rank.
 
         Raises:
             RanksError: they cannot be shared out evenly.

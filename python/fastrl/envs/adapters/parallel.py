@@ -275,7 +275,7 @@ class _Envs:
             raise gymnasium.error.ResetNeeded("an environment has to be reset first: call reset()")
 
     def episodes(self) -> dict[str, NDArray[Any]]:
-        """As `MultiAgentVectorEnv.episodes`; NaN of what PettingZoo does not say."""
+        """Table of ended episodes, see `MultiAgentVectorEnv.episodes`; NaN for what PettingZoo does not say."""
         out: dict[str, NDArray[Any]] = {name: np.full(self.num_envs, np.nan) for name in EPISODE_FIELDS}
         out["finished"] = self._facts["finished"].copy()
         for name, values in zip(COUNTED, self._facts["last"].T, strict=True):

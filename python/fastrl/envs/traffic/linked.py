@@ -28,7 +28,7 @@ class LinkedVectorEnv(MultiAgentVectorEnv):
         NDArray[np.bool_],
         dict[str, Any],
     ]:
-        """As `MultiAgentVectorEnv.step`; with links the info also has `comms`, see `comms`."""
+        """Steps all environments, see `MultiAgentVectorEnv.step`; with links the info also has `comms`, see `comms`."""
         *arrays, info = super().step(actions)
         if self._has_links:
             info["comms"] = self.comms()

@@ -408,7 +408,7 @@ class RoadEnv(ConfiguredEnv):
 
 
 class OwnEndsRoadEnv(RoadEnv):
-    """The same with rewards and ends in tuples, one entry an agent, as with highway-env's MultiAgentWrapper."""
+    """A `RoadEnv` with rewards and ends in tuples, one entry an agent, as with highway-env's MultiAgentWrapper."""
 
     own_ends = True
 

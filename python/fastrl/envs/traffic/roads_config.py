@@ -452,7 +452,7 @@ KINDS: dict[str, Kind] = {
     "racetrack-oval-v0": _RACETRACK_OVAL,
     "racetrack-oval-v1": _RACETRACK_OVAL.connected(),
 }
-"""By highway-env's ids."""
+"""Scenes by highway-env's ids."""
 
 
 def agent_config(config: Mapping[str, Any]) -> dict[str, Any]:

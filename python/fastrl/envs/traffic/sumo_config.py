@@ -179,4 +179,4 @@ ROAD = Kind(
     numbers=_numbers,
 )
 SUMO_KINDS: dict[str, Kind] = {"road-v0": ROAD}
-"""By id."""
+"""Kinds of environments by id."""

@@ -54,7 +54,7 @@ class SumoLane:
 
     @cached_property
     def length(self) -> float:
-        """Of the shape, m."""
+        """Length of the shape, m."""
         return float(np.hypot(*np.diff(self.shape, axis=0).T).sum())
 
 
@@ -289,7 +289,7 @@ class RoadNetwork:
 
     @cached_property
     def digest(self) -> str:
-        """Of everything that a simulation depends on."""
+        """Digest of everything that a simulation depends on."""
         return hashlib.sha256(json.dumps([self.native, self.lane_indices]).encode()).hexdigest()
 
     def __eq__(self, other: object) -> bool:

@@ -100,7 +100,7 @@ class GameConfig:
     ] = "effective"
 
     def options(self) -> dict[str, Any]:
-        """As the environments name them."""
+        """Options of the environments, as they name them."""
         return {
             "ruleset": self.ruleset,
             "red_agent": red_weights(self.red_agent),

@@ -334,7 +334,7 @@ class HighwayDriver:
         return actions.get(name, actions["IDLE"])
 
     def _acceleration(self, speed: float, gap: float, front_speed: float) -> float:
-        """Of the Intelligent Driver Model, m/s^2."""
+        """Acceleration of the Intelligent Driver Model, m/s^2."""
         desired = float(self._speeds[-1])
         wanted = 10.0 + 1.5 * speed + speed * (speed - front_speed) / (2 * 15.0**0.5)
         free = 1 - (max(speed, 0.0) / desired) ** 4

@@ -245,7 +245,7 @@ class WorkflowLearner:
         return self._inactive[workflow]
 
     def _activate(self, workflow: Workflow, warm_start: Workflow | None) -> None:
-        """With separate networks: makes that of the workflow the one that learns."""
+        """Makes the workflow's network the one that learns, where each workflow has one."""
         if self.config.networks == "shared" or workflow == self._active:
             return
         if self._active is not None:

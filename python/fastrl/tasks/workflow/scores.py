@@ -80,7 +80,7 @@ class WorkflowScores:
 
     @property
     def mean_return(self) -> float:
-        """Of the best workflow's policy."""
+        """Mean return of the best workflow's policy."""
         return self.best.mean_return
 
     @property

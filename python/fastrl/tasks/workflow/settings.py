@@ -38,7 +38,7 @@ class EnvConfig(GameConfig):
 
     @property
     def num_threads(self) -> int:
-        """Of the simulators; 0: one per core."""
+        """Threads of the simulators; 0: one per core."""
         return 0 if self.n_workers == "auto" else self.n_workers
 
     def make(self, num_envs: int, **options: Any) -> Cage2WorkflowVectorEnv:
