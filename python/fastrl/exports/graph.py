@@ -155,12 +155,11 @@ class TeamGraph(PolicyGraph):
         except ValueError as error:
             raise ExportError(f"agents that act by a rule cannot be exported: {error}") from None
         self._agents, self._form, self._obs_dim = team.num_agents, form, obs_dim
-        networks = {name: each for name, each in team.policies.items() if isinstance(each, PolicyNetwork)}
         self._policies = nn.ModuleList(
-            [_AgentPolicy(networks[name], index) for index, name in enumerate(team.names)]
+            [_AgentPolicy(team.networks[name], index) for index, name in enumerate(team.names)]
         )
         self._heads = nn.ModuleList(
-            [_Head(team.actions.kind, team.actions, networks[name]) for name in team.names]
+            [_Head(team.actions.kind, team.actions, team.networks[name]) for name in team.names]
         )
         head = self._heads[0]
         assert isinstance(head, _Head)

@@ -22,6 +22,7 @@ from fastrl.networks.off_policy import OffPolicyActor
 from fastrl.networks.own_network import own_path
 from fastrl.networks.parameters import SavedNetwork
 from fastrl.networks.policy_network import claimed_numbers
+from fastrl.networks.team_actor import TeamActor
 from fastrl.networks.torch_actor import policy_type
 from fastrl.training.checkpoint import CheckpointError, load_newest, unusable
 from fastrl.training.settings import table_of
@@ -273,14 +274,10 @@ class Policy:
         states: NDArray[np.float32] | None,
     ) -> Any:
         """Actions of the environment, [K, ...], for rows [K, D]; replaces the states [K, state_size]."""
-        count = len(rows)
-        draws = np.zeros((count, *self._flat.shape), self._flat.dtype)
-        streams = self._generator.integers(2**64, size=count, dtype=np.uint64)
         # Actors without memory need not take states.
         own = () if states is None else (states,)
-        steps, log_probs = np.zeros(count, np.int64), np.zeros(count, np.float32)
-        self.actor.act(rows, streams, steps, draws, log_probs, masks, *own, greedy=deterministic)
-        return self._action_rows.to_env(self._flat.to_env(draws))
+        chosen = choose(self.actor, self._flat, self._generator, rows, masks, *own, greedy=deterministic)
+        return self._action_rows.to_env(chosen)
 
     def _rows(self, obs: Any) -> tuple[NDArray[Any], bool]:
         """The rows of one observation or of a batch, and which of the two it was."""
@@ -415,6 +412,28 @@ class Policy:
             row = int(np.argmin(allows))
             raise ValueError(f"action_mask should allow some action that the policy uses, row {row} does not")
         return own
+
+
+def choose(
+    actor: Actor | TeamActor,
+    actions: Actions,
+    generator: np.random.Generator,
+    rows: NDArray[Any],
+    *others: Any,
+    **options: Any,
+) -> NDArray[Any]:
+    """Actions of the environment, [K, ...], for rows [K, D] that have no streams of their own.
+
+    Args:
+        actions: that the actor's draws become.
+        generator: of streams to draw from.
+        others, options: of `Actor.act`, after the log-probabilities.
+    """
+    count = len(rows)
+    draws, log_probs = np.zeros((count, *actions.shape), actions.dtype), np.zeros(count, np.float32)
+    streams, steps = generator.integers(2**64, size=count, dtype=np.uint64), np.zeros(count, np.int64)
+    actor.act(rows, streams, steps, draws, log_probs, *others, **options)
+    return actions.to_env(draws)
 
 
 def _states(state: Any, count: int, size: int) -> NDArray[np.float32]:
