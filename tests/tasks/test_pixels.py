@@ -18,7 +18,7 @@ from rich.console import Console
 from shared_memory import shared_memory_of
 from waiting import TIMEOUT
 
-from fastrl import load_policy
+from fastrl import load, load_policy
 from fastrl.cli.main import main
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs.pixels import PixelEnv
@@ -121,8 +121,8 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     assert state["steps"] == summary["steps"]
     assert shared_memory_of(os.getpid()) <= before
 
-    with pytest.raises(CheckpointError, match="policies of dqn cannot be loaded; fastrl eval scores the run"):
-        load_policy(run)
+    frames = TASK.play_spec(settings()).make().reset(seed=0)[0]
+    assert load_policy(run).predict(frames)[0] == load(run).predict(frames)[0]
     capsys.readouterr()
     assert main(["eval", str(run), "--episodes=2"]) == 0
     assert "2 episodes: mean return" in capsys.readouterr().out
@@ -153,7 +153,9 @@ def test_an_environment_that_ends_its_process_has_failed(monkeypatch: pytest.Mon
 
     state = make_trainer().policy_checkpoint()
     monkeypatch.setattr(PixelEnv, "step", leave)
-    with pytest.raises(CollectError, match=r"Catch-v0 failed in the game that reset\(.*: SystemExit: 0"):
+    with pytest.raises(
+        CollectError, match=r"Catch-v0 failed at step 1 of the episode that reset\(.*: SystemExit: 0"
+    ):
         TASK.evaluate(state, settings(), episodes=1, seed=0, advance=lambda games: None)
     monkeypatch.setattr(PixelEnv, "__init__", leave)
     with pytest.raises(CollectError, match="--env fastrl/Catch-v0: it could not be built: SystemExit: 0"):
