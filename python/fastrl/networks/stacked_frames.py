@@ -44,5 +44,5 @@ class FramesFirst:
 
     def act(self, obs: NDArray[Any], *arguments: Any, **options: Any) -> None:
         """See `Actor.act`."""
-        frames = np.moveaxis(obs.reshape(-1, *self._shape), -1, 1)
+        frames = obs.reshape(-1, *self._shape).transpose(0, 3, 1, 2)
         self._actor.act(np.ascontiguousarray(frames).reshape(obs.shape), *arguments, **options)
