@@ -16,6 +16,7 @@ from fastrl.envs.traffic.ring import equilibrium_speed
 from fastrl.tasks.traffic.render import load_policy
 from fastrl.tasks.traffic.task import TASK
 from fastrl.training.evaluation import Evaluation
+from fastrl.training.team_policy import TeamPolicy
 from fastrl.utils.config import build
 from results import Case
 from rounds import measure_in_turns
@@ -177,7 +178,8 @@ def test_an_agent_learns_to_dissolve_the_wave(tmp_path, record):
         for _ in trainer.rows():
             pass
         _, best = load_policy(evaluation.best_file)
-        for name, policy in (("best checkpoint", best), ("last checkpoint", trainer.algorithm.policy)):
+        last = TeamPolicy(trainer.algorithm.policy_state())
+        for name, policy in (("best checkpoint", best), ("last checkpoint", last)):
             rows[name].append([float(held_out(policy, length)) for length in HELD_OUT])
         print(
             f"seed {seed}: {trainer.seconds:.0f} s; best at {evaluation.best_at} of {trainer.episodes} episodes"

@@ -20,7 +20,6 @@ from fastrl.algorithms import algorithms, find
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs.adapters.parallel_copy import ParallelForm
-from fastrl.envs.rows import ObsRows, space_of
 from fastrl.envs.spec import EnvSpec, any_spec
 from fastrl.model_arguments import (
     check_hooks,
@@ -35,7 +34,6 @@ from fastrl.model_arguments import (
     recorded_env,
     task_on,
 )
-from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.tasks import find as find_task
 from fastrl.tasks import load_saved
 from fastrl.training.callbacks import Callback
@@ -457,13 +455,10 @@ class Model:
         form = None
         if "obs_space" not in state or state.get("agents", ()) is None:
             # Of an older version, or of agents that no file can describe.
-            source: Any = self.trainer.source  # type: ignore[attr-defined] # of a `Trainer`
-            form, obs_dim = source.form, source.problem(1, 0, "cpu").obs_dim
-        else:
-            obs_dim = ObsRows(space_of(state["obs_space"])).size
-            if "agents" in state:
-                form = ParallelForm.from_state(state["environment"], state["agents"])
-        return TeamPolicy(MultiAgentPolicy.from_state(state["policy"]), obs_dim, form, seed)
+            form = self.trainer.source.form  # type: ignore[attr-defined] # of a `Trainer`
+        elif "agents" in state:
+            form = ParallelForm.from_state(state["environment"], state["agents"])
+        return TeamPolicy(state["policy"], form, seed)
 
     def save(self, path: str | Path) -> None:
         """Writes a checkpoint, from which `load` and ``fastrl train --resume`` continue.

@@ -7,13 +7,13 @@ import io
 import numpy as np
 import pytest
 import torch
-from multi_agent_run import Run, problem_of
+from multi_agent_run import Run, acted, problem_of
 from pydantic import ValidationError
 from team_env import EDGE, TeamEnv
 
 from fastrl.algorithms.mappo import IPPO, MAPPO, MAPPOConfig
 from fastrl.collectors.protocol import CollectError
-from fastrl.networks.multi_agent import MultiAgentPolicy
+from fastrl.training.team_policy import TeamPolicy
 from fastrl.utils.timer import Stopwatch
 
 SMALL = {"num_steps": 16, "hidden": (32, 32), "minibatch_size": 512}
@@ -190,7 +190,7 @@ class TestMixedPolicies:
         run = mappo_for(env, critic=critic, policies=("rule", "new"), partners={"rule": towards_goal})
         run.train()
         obs, alive = env.reset(seed=3)
-        actions = run.learner.act(obs.reshape(-1, 3), alive.reshape(-1)).reshape(32, 2)
+        actions = acted(run.learner.policy, obs.reshape(-1, 3), alive.reshape(-1)).reshape(32, 2)
         np.testing.assert_array_equal(actions, np.sign(obs[..., 0]) + 1)
 
     @pytest.mark.parametrize("critic", ["own", "central"])
@@ -358,7 +358,7 @@ class TestResume:
             run = mappo_for(env)
             run.train(1)
             if looks:
-                run.learner.act(np.ones((6, 3), np.float32), np.ones(6, np.bool_), deterministic=False)
+                acted(run.learner.policy, np.ones((6, 3), np.float32), np.ones(6, np.bool_), greedy=False)
             run.train(1)
             states.append(written_and_read(run.learner.state_dict()["actors"]))
         assert_same(*states)
@@ -367,10 +367,10 @@ class TestResume:
         env = TeamEnv(8, 3)
         run = mappo_for(env, normalize_obs=True)
         run.train(2)
-        policy = MultiAgentPolicy.from_state(written_and_read(run.learner.policy_state()))
+        policy = TeamPolicy(written_and_read(run.learner.policy_state()))
         obs, alive = env.reset(seed=1)
         rows = obs.reshape(-1, 3), alive.reshape(-1)
-        np.testing.assert_array_equal(policy.act(*rows), run.learner.act(*rows))
+        np.testing.assert_array_equal(policy.act(*rows), acted(run.learner.policy, *rows))
 
     @pytest.mark.parametrize(
         ("other", "message"),

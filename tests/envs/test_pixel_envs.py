@@ -38,6 +38,8 @@ class Counting:
         over = self.time >= self.length
         return float(action), over and not self.truncates, over and self.truncates
 
+    def mask(self) -> None: ...
+
     def screen(self) -> np.ndarray[Any, Any]:
         return np.full(self.shape, self.time, np.uint8)
 

@@ -354,6 +354,7 @@ class TestErrors:
 def test_an_agent_learns_to_dissolve_the_wave() -> None:
     """A sixth of the preset removes most of the wave of humans (0.70 of the equilibrium speed)."""
     from fastrl.tasks.traffic.task import TASK
+    from fastrl.training.team_policy import TeamPolicy
     from fastrl.utils.config import build
 
     config_type = TASK.settings_type("ippo")
@@ -362,14 +363,14 @@ def test_an_agent_learns_to_dissolve_the_wave() -> None:
     trainer = TASK.make_trainer(settings)
     for _ in trainer.rows():
         pass
-    learner: Any = trainer.algorithm
+    policy = TeamPolicy(trainer.policy_checkpoint()["policy"])
     options = {"ring_length": 240.0, "sims_per_step": 10, "horizon": 301, "warmup_steps": 75, "memory": 20.0}
     options["distance_scale"] = 270.0
     held_out = RingVectorEnv(8, **options)
     obs, _ = held_out.reset(seed=1_000_000)
     speeds = []
     for step in range(300):
-        obs, *_ = held_out.step(learner.act(obs, np.ones(8, np.bool_), deterministic=True))
+        obs, *_ = held_out.step(policy.act(obs, np.ones(8, np.bool_)))
         if step >= 200:
             speeds.append(held_out.vehicles().speeds.mean())
     assert np.mean(speeds) / equilibrium_speed(240.0) > 0.85

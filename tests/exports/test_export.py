@@ -28,7 +28,6 @@ from fastrl.cli.main import main
 from fastrl.envs.record_episodes import run_episodes
 from fastrl.exports.compare import in_team_episodes, on_samples
 from fastrl.exports.graph import ExportError
-from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.networks.torch_actor import policy_from_state
 from fastrl.runtime import RuntimePolicyError
 
@@ -182,8 +181,10 @@ def test_episodes_of_a_team_are_those_of_its_policy_and_show_another_one(tmp_pat
         assert own.mean_return != other.mean_return
     # The mean return is that of an evaluation in the same episodes.
     seeds = [int(number) >> 1 for number in np.random.SeedSequence([0, 1]).generate_state(3)]
-    team = MultiAgentPolicy.from_state(models[0].trainer.policy_checkpoint()["policy"])
-    returns = [run_episodes(task.team_env(settings), team.act, [seed])["return_mean"][0] for seed in seeds]
+    returns = [
+        run_episodes(task.team_env(settings), models[0].policy.act, [seed])["return_mean"][0]
+        for seed in seeds
+    ]
     assert own.mean_return == pytest.approx(np.mean(returns))
 
 

@@ -1,16 +1,16 @@
 """Networks of many agents: initialisation, gradients, heads, and who acts how."""
 
 import io
-import math
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from multi_agent_run import acted
 
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.action_space import Actions
-from fastrl.networks.distributions import gaussian_log_probs, sampling_noise
+from fastrl.networks.distributions import gaussian_log_probs
 from fastrl.networks.multi_agent import CentralCritic, Critic, MultiAgentPolicy, PolicyNetwork
 from fastrl.networks.perceptron import Trace
 
@@ -66,35 +66,6 @@ class TestActor:
         means, log_std, draws = torch.randn(3, 5, 2, generator=generator()).unbind()
         expected = torch.distributions.Normal(means, log_std[0].exp()).log_prob(draws).sum(-1)
         torch.testing.assert_close(gaussian_log_probs(means, log_std[0], draws), expected)
-
-    def test_draws_have_the_distribution_they_say(self):
-        network = actor(BOX, initial_log_std=-1.0)
-        obs = torch.ones(20_000, 3)
-        with torch.no_grad():
-            draws, log_probs = network.draw(
-                obs, torch.zeros(20_000, dtype=torch.int64), sampling_noise(BOX, (20_000,), generator())
-            )
-            means = network(obs[:1], torch.zeros(1, dtype=torch.int64))
-        torch.testing.assert_close(draws.mean(0), means[0], atol=0.01, rtol=0)
-        torch.testing.assert_close(draws.std(0), torch.full((2,), math.exp(-1)), atol=0.01, rtol=0)
-        torch.testing.assert_close(log_probs, gaussian_log_probs(means, network.log_std, draws))
-
-    def test_discrete_draws(self):
-        network = actor()
-        with torch.no_grad():
-            network.body[-1].weight.zero_()
-            network.body[-1].bias.copy_(torch.log(torch.tensor([0.1, 0.2, 0.3, 0.4])))
-            draws, log_probs = network.draw(
-                torch.ones(20_000, 3),
-                torch.zeros(20_000, dtype=torch.int64),
-                sampling_noise(DISCRETE, (20_000,), generator()),
-            )
-            best, best_log_probs = network.draw(torch.ones(2, 3), torch.zeros(2, dtype=torch.int64), None)
-        shares = torch.bincount(draws) / len(draws)
-        torch.testing.assert_close(shares, torch.tensor([0.1, 0.2, 0.3, 0.4]), atol=0.012, rtol=0)
-        torch.testing.assert_close(log_probs.exp(), torch.tensor([0.1, 0.2, 0.3, 0.4])[draws])
-        assert best.tolist() == [3, 3]
-        torch.testing.assert_close(best_log_probs.exp(), torch.full((2,), 0.4))
 
     def test_ids_tell_agents_apart(self):
         network = actor(num_ids=2)
@@ -179,28 +150,28 @@ class TestMultiAgentPolicy:
     def test_each_agent_follows_its_own(self):
         policy = self.policy(BOX)
         obs = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
-        actions = policy.act(obs, np.ones(6, np.bool_))
+        actions = acted(policy, obs, np.ones(6, np.bool_))
         with torch.no_grad():
             means = {
                 name: net(torch.from_numpy(obs), torch.zeros(6, dtype=torch.int64)).numpy()
-                for name, net in policy.policies.items()
+                for name, net in policy.networks.items()
             }
         expected = BOX.to_env(np.where(np.array([0, 1, 0] * 2)[:, None], means["b"], means["a"]))
         np.testing.assert_allclose(actions, expected, rtol=1e-5)
 
+    @pytest.mark.parametrize("greedy", [True, False])
     @pytest.mark.parametrize("actions", [DISCRETE, BOX])
-    def test_the_dead_do_not_matter(self, actions):
+    def test_the_dead_do_not_matter(self, actions, greedy):
         policy = self.policy(actions)
         obs = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
         alive = np.array([1, 0, 0, 1, 1, 0], np.bool_)
-        noise = sampling_noise(actions, (6,), generator())
         results = []
         for garbage in (0.0, np.nan):
             obs[~alive] = garbage
-            results.append(policy.draw(torch.from_numpy(obs), alive, noise))
-        for a, b in zip(*results, strict=True):
-            assert torch.equal(a, b)
-            assert not a[~torch.from_numpy(alive)].any()
+            results.append(acted(policy, obs, alive, greedy=greedy))
+        np.testing.assert_array_equal(*results)
+        nothing = actions.to_env(np.zeros((3, *actions.shape), actions.dtype))
+        np.testing.assert_array_equal(results[0][~alive], nothing)
 
     def test_rules_get_their_rows_and_give_actions_of_the_environment(self):
         seen = []
@@ -211,37 +182,25 @@ class TestMultiAgentPolicy:
 
         policy = MultiAgentPolicy(["a", "r"], {"a": actor(BOX), "r": rule}, BOX)
         obs = np.arange(12, dtype=np.float32).reshape(4, 3)
-        actions = policy.act(obs, np.array([True, True, True, False]))
+        actions = acted(policy, obs, np.array([True, True, True, False]))
         assert seen[0][0].tolist() == [[3, 4, 5]] and seen[0][1].tolist() == [1]
         assert actions[1].tolist() == [0.5, 10] and actions[3].tolist() == BOX.to_env(np.zeros(2)).tolist()
 
     def test_state_makes_the_same_policy_and_loads_into_another(self):
-        policy, obs = self.policy(), np.ones((3, 3), np.float32)
-        alive, noise = np.ones(3, np.bool_), sampling_noise(DISCRETE, (3,), generator())
+        policy, rows = self.policy(BOX), (np.ones((3, 3), np.float32), np.ones(3, np.bool_))
+        expected = acted(policy, *rows, greedy=False)
         other = MultiAgentPolicy.from_state(policy.state())
-        log_probs = policy.draw(torch.from_numpy(obs), alive, noise)[1]
-        assert torch.equal(other.draw(torch.from_numpy(obs), alive, noise)[1], log_probs)
-        fresh = MultiAgentPolicy(["a", "b", "a"], {"a": actor(seed=8), "b": actor(seed=9)}, DISCRETE)
-        assert not torch.equal(fresh.draw(torch.from_numpy(obs), alive, noise)[1], log_probs)
+        np.testing.assert_array_equal(acted(other, *rows, greedy=False), expected)
+        fresh = MultiAgentPolicy(["a", "b", "a"], {"a": actor(BOX, 8), "b": actor(BOX, 9)}, BOX)
+        assert not np.array_equal(acted(fresh, *rows, greedy=False), expected)
         fresh.load_state(policy.state())
-        assert torch.equal(fresh.draw(torch.from_numpy(obs), alive, noise)[1], log_probs)
+        np.testing.assert_array_equal(acted(fresh, *rows, greedy=False), expected)
 
     def test_rules_have_to_be_given_again(self):
         policy = MultiAgentPolicy(["a", "r"], {"a": actor(), "r": nobody}, DISCRETE)
         with pytest.raises(ValueError, match=r"there is none named \['r'\]"):
             MultiAgentPolicy.from_state(policy.state())
         assert MultiAgentPolicy.from_state(policy.state(), {"r": nobody}).policies["r"] is nobody
-
-    def test_drawing_needs_a_generator_and_repeats_with_it(self):
-        policy, obs, alive = self.policy(BOX), np.ones((6, 3), np.float32), np.ones(6, np.bool_)
-        with pytest.raises(ValueError, match="give a generator"):
-            policy.act(obs, alive, deterministic=False)
-        a, b = (policy.act(obs, alive, False, generator(5)) for _ in range(2))
-        assert (a == b).all() and len(np.unique(a[:, 0])) > 1
-
-    def test_refuses_parts_of_environments(self):
-        with pytest.raises(ValueError, match="environments of 3 agents, got 4 observations"):
-            self.policy().act(np.ones((4, 3), np.float32), np.ones(4, np.bool_))
 
     def test_refuses_actors_of_other_actions(self):
         with pytest.raises(ValueError, match="policy 'a' chooses"):
@@ -250,7 +209,7 @@ class TestMultiAgentPolicy:
     def test_refuses_rules_that_give_something_else(self):
         policy = MultiAgentPolicy(["r"], {"r": lambda obs, agents: [[1]]}, DISCRETE)
         with pytest.raises(ValueError, match=r"'r' should give actions \[2\], gave \[1, 1\]"):
-            policy.act(np.ones((2, 3), np.float32), np.ones(2, np.bool_))
+            acted(policy, np.ones((2, 3), np.float32), np.ones(2, np.bool_))
 
     def test_refuses_weights_of_another_policy(self):
         with pytest.raises(ValueError, match="no actor named 'a'"):

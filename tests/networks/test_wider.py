@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from multi_agent_run import acted
 
 from fastrl.algorithms.async_ppo import AsyncPPO
 from fastrl.algorithms.dqn import DQN
@@ -123,7 +124,7 @@ def test_agents_with_further_inputs_act_and_value_as_before(
     assert len(new.load_policy(old.state_dict())) == 1
     obs, alive = observations(12), np.ones(12, bool)
     narrow = np.ascontiguousarray(obs[:, :OLD])
-    np.testing.assert_array_equal(old.act(narrow, alive), new.act(obs, alive))
+    np.testing.assert_array_equal(acted(old.policy, narrow, alive), acted(new.policy, obs, alive))
     values = []
     for networks, rows in zip(critics, (narrow, obs), strict=True):
         given = torch.from_numpy(rows)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from fastrl.networks.action_space import Actions
-from fastrl.networks.distributions import gaussian_log_probs, mask_logits, sample_actions, sampling_noise
+from fastrl.networks.distributions import gaussian_log_probs, mask_logits, sample_actions
 from fastrl.rollout.fragment import STEP_ARRAYS, Fragment
 from fastrl.utils.seeding import NO_ENV
 
@@ -40,12 +40,13 @@ class Rows:
                 if allowed is not None:
                     env.action_masks(allowed[t])
                     outputs = mask_logits(outputs, torch.from_numpy(allowed[t]))
-                noise = sampling_noise(takes, (rows,), self.generator)
                 if takes.is_box:
+                    noise = torch.randn((rows, takes.size), generator=self.generator)
                     chosen = outputs + policy.log_std.exp() * noise
                     chosen_log_probs = gaussian_log_probs(outputs, policy.log_std, chosen)
                 else:
-                    chosen, chosen_log_probs = sample_actions(outputs, noise)
+                    uniforms = torch.rand((rows, 1), generator=self.generator)
+                    chosen, chosen_log_probs = sample_actions(outputs, uniforms)
             actions[t], log_probs[t] = chosen.numpy(), chosen_log_probs.numpy()
             env.step_into(
                 takes.to_env(actions[t]),

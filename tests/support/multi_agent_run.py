@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 from team_env import TeamEnvSpec
 
 from fastrl.algorithms.multi_agent import MultiAgentLearner
@@ -10,8 +11,16 @@ from fastrl.collectors.protocol import Plan
 from fastrl.collectors.saved_state import packed, unpacked
 from fastrl.collectors.synchronous import team_collector
 from fastrl.collectors.team_backend import EPISODE_INFO
+from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.rollout.fragment import Fragment
+from fastrl.training.policy import choose
 from fastrl.utils.timer import Stopwatch
+
+
+def acted(policy: MultiAgentPolicy, obs: Any, alive: Any, *, greedy: bool = True, seed: int = 0) -> Any:
+    """Actions of the environment for rows of agents, by the actor of their policies."""
+    generator = np.random.default_rng(seed)
+    return choose(policy.actor_spec()(), policy.actions, generator, obs, greedy=greedy, alive=alive)
 
 
 def problem_of(env: Any, total_updates: int, num_steps: int, seed: int = 0, **options: Any) -> Problem:

@@ -12,13 +12,16 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import psutil
 import pytest
+from gymnasium.envs.registration import EnvSpec as EnvironmentSpec
 from rich.console import Console
 from shared_memory import shared_memory_of
 from waiting import TIMEOUT
 
-from fastrl import load_policy
+import fastrl
 from fastrl.cli.main import main
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs.pixels import PixelEnv
@@ -121,8 +124,8 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     assert state["steps"] == summary["steps"]
     assert shared_memory_of(os.getpid()) <= before
 
-    with pytest.raises(CheckpointError, match="policies of dqn cannot be loaded; fastrl eval scores the run"):
-        load_policy(run)
+    frames = TASK.play_spec(settings()).make().reset(seed=0)[0]
+    assert fastrl.load_policy(run).predict(frames)[0] == fastrl.load(run).predict(frames)[0]
     capsys.readouterr()
     assert main(["eval", str(run), "--episodes=2"]) == 0
     assert "2 episodes: mean return" in capsys.readouterr().out
@@ -153,11 +156,55 @@ def test_an_environment_that_ends_its_process_has_failed(monkeypatch: pytest.Mon
 
     state = make_trainer().policy_checkpoint()
     monkeypatch.setattr(PixelEnv, "step", leave)
-    with pytest.raises(CollectError, match=r"Catch-v0 failed in the game that reset\(.*: SystemExit: 0"):
+    with pytest.raises(
+        CollectError, match=r"Catch-v0 failed at step 1 of the episode that reset\(.*: SystemExit: 0"
+    ):
         TASK.evaluate(state, settings(), episodes=1, seed=0, advance=lambda games: None)
     monkeypatch.setattr(PixelEnv, "__init__", leave)
     with pytest.raises(CollectError, match="--env fastrl/Catch-v0: it could not be built: SystemExit: 0"):
         make_trainer()
+
+
+class MaskedGame(gymnasium.Env[Any, Any]):
+    """Frames of one grey; an action that is not allowed is an error."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (12, 12), np.uint8)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def seen(self) -> tuple[Any, dict[str, Any]]:
+        self.allowed = np.arange(3) != self.time % 3
+        return np.full((12, 12), 20 * self.time, np.uint8), {"action_mask": self.allowed}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.time = 0
+        return self.seen()
+
+    def step(self, action: Any) -> Any:
+        assert self.allowed[action]
+        self.time += 1
+        obs, info = self.seen()
+        return obs, float(action), self.time == 9, self.time == 7 and self.np_random.random() < 0.3, info
+
+
+@pytest.mark.parametrize("algo", ["DQN", "PPO"])
+def test_games_with_action_masks_are_learned_and_scored(
+    algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, settings = "MaskedNoFrameskip-v0", {"env__frame_skip": 1, "env__noop_max": 0, "env__size": 12}
+    monkeypatch.setitem(gymnasium.registry, name, EnvironmentSpec(name, entry_point=MaskedGame))
+    if algo == "DQN":
+        settings |= {"capacity": 500, "learning_starts": 50, "conv": ()}
+    common = {"action_masks": True, "num_envs": 2, "collector": "sequential", "eval_episodes": 0}
+    model = getattr(fastrl, algo)(name, **common, **settings).learn(200)
+    assert 1 <= model.evaluate(5)[0] <= 18
+    obs, info = model.env_spec.make().reset(seed=0)
+    model.save(tmp_path / "model")
+    policy = fastrl.load_policy(tmp_path / "model")
+    assert policy.needs_action_mask
+    for deterministic in (True, False):
+        action = policy.act(obs.reshape(1, -1), deterministic, info["action_mask"][None])
+        assert info["action_mask"][action]
 
 
 def test_an_evaluation_checks_the_policy() -> None:

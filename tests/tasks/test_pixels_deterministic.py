@@ -115,6 +115,8 @@ class TwoLives:
         self.frame += 1
         return 1.0, self.frame > 4, False
 
+    def mask(self) -> None: ...
+
     def screen(self) -> Any:
         return np.zeros(self.shape, np.uint8)
 

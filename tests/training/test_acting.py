@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from demo_sets import played
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Text
 from gymnasium.vector.utils import batch_space
@@ -25,6 +26,7 @@ from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.exports.compare import Comparison
 from fastrl.exports.graph import ExportError
 from fastrl.networks import off_policy, policy_network, q_network
+from fastrl.networks.encoded_q import q_type
 from fastrl.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from fastrl.training.policy import Policy
 
@@ -150,7 +152,7 @@ def by_rows(policy: Policy, obs_space: Space[Any]) -> Way:
 
     def act(obs: Any, state: Any, is_best: bool, masks: Any) -> tuple[Any, Any]:
         count = len(masks)
-        rows = np.zeros((count, obs_rows.size), np.float32)
+        rows = np.zeros((count, obs_rows.size), obs_rows.dtype)
         obs_rows.write_batch(obs, rows)
         if state is None and policy.state_size:
             state = np.zeros((count, policy.state_size), np.float32)
@@ -172,7 +174,7 @@ def ways_of(model: Any, folder: Path, network: Any) -> tuple[dict[str, Way], Any
     file, exported = folder / "model", None
     model.save(file)
     ways = {"loaded": way(fastrl.load(file, network=network)), "torch": way(by_torch(model))}
-    if network is None and ObsRows(model.policy.obs_space).dtype == np.float32:
+    if network is None:
         ways["rows"] = by_rows(fastrl.load_policy(file, seed=2), model.policy.obs_space)
     if HAS_ONNX:
         fastrl.export(model, folder / "policy.onnx")
@@ -351,6 +353,37 @@ def test_evaluations_and_films_take_the_actions_of_predict(name: str, tmp_path: 
             found, state = model.predict(seen, state, action_masks=masks)
             np.testing.assert_array_equal(found, action)
     assert len({action.tobytes() for episode in episodes for _, _, action in episode}) > 1
+
+
+@pytest.mark.parametrize("stack", [2, 10])
+@pytest.mark.parametrize("algo", ["DQN", "PPO"])
+def test_files_act_on_frames_alone(algo: str, stack: int, tmp_path: Path) -> None:
+    """Frames are stacked last where they are played, and first where a replay stacks them; of 10 x 10 pixels and 10
+    frames both have one shape."""
+    model = stir(getattr(fastrl, algo)("fastrl/Catch-v0", num_envs=2, eval_episodes=0, env__stack=stack))
+    model.save(tmp_path / "model")
+    env, policy = model.env_spec.make(), fastrl.load_policy(tmp_path / "model")
+    assert env.observation_space == policy.obs_space == Box(0, 255, (10, 10, stack), np.uint8)
+    obs = sampled(env.observation_space, 40, 0)
+    obs[0] = env.reset(seed=0)[0]
+    found = policy.predict(obs)[0]
+    np.testing.assert_array_equal(found, model.predict(obs)[0])
+    np.testing.assert_array_equal(found, policy.act(obs.reshape(40, -1)))
+    assert policy.act(obs[3].ravel()) == found[3]
+    if algo == "DQN":
+        state = load_checkpoint(tmp_path / "model")["policy"]
+        frames = torch.from_numpy(np.ascontiguousarray(np.moveaxis(obs, -1, 1)))
+        with torch.no_grad():
+            values = q_type(state).from_state(state)(frames)
+        np.testing.assert_array_equal(found, values.argmax(1))
+    with pytest.raises(TypeError, match="obs should be uint8, got float32"):
+        policy.act(np.zeros((1, 100 * stack), np.float32))
+
+
+def test_a_file_that_names_code_of_the_users_does_not_load_alone(tmp_path: Path) -> None:
+    model_of("PPO", "vector", "discrete from 3", network="own_networks:Net").save(tmp_path / "model")
+    with pytest.raises(CheckpointError, match="policies of ppo cannot be loaded; fastrl eval scores the run"):
+        fastrl.load_policy(tmp_path / "model")
 
 
 # The second number has one value.

@@ -1,5 +1,6 @@
 """A replay of frames, each stored once: its stacks are those that actors saw; and minibatches drawn ahead."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from fastrl.algorithms import find
 from fastrl.algorithms.dqn import DQN
 from fastrl.algorithms.dqn_settings import DQNConfig
-from fastrl.envs.contract import CONTINUES, GAME_LENGTH, GAME_RETURN
+from fastrl.envs.contract import ACTION_MASK, CONTINUES, GAME_LENGTH, GAME_RETURN
 from fastrl.envs.pixels import PixelEnv, SeededGames, StackedFrames
 from fastrl.envs.spec import as_spec
 from fastrl.replay import PrioritizedSampler
@@ -122,6 +123,57 @@ def test_the_replay_gives_the_stacks_that_the_actor_saw(algorithm: str) -> None:
     assert len(starts) > 10
 
 
+def allowed_in(frame: Any) -> Any:
+    """The actions that `Walk` would allow with a frame, of which no two in succession have the same."""
+    number = int(frame[0, 1])
+    return np.array([number % 4 == 0, number & 1, number & 2, number & 4]).astype(np.bool_) | (
+        np.arange(4) == number % 4
+    )
+
+
+class Masked(StackedFrames):
+    """Says which actions are allowed, by a method or by infos."""
+
+    def __init__(self, by_method: bool) -> None:
+        super().__init__(Walk(), STACK, channels_first=True)
+        if by_method:
+            self.action_masks = lambda: allowed_in(self._stack[-1])
+
+    def reset(self, **options: Any) -> Any:
+        obs, _ = super().reset(**options)
+        return obs, {ACTION_MASK: allowed_in(obs[-1])}
+
+    def step(self, action: Any) -> Any:
+        assert allowed_in(self._stack[-1])[action]
+        obs, *others, _ = super().step(action)
+        return obs, *others, {ACTION_MASK: allowed_in(obs[-1])}
+
+
+@pytest.mark.parametrize("by_method", [False, True], ids=["infos", "method"])
+@pytest.mark.parametrize("n_step", [1, 2])
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_samples_have_the_masks_of_their_frames(by_method: bool, n_step: int, prioritized: bool) -> None:
+    """To the bit, at starts of episodes, at terminations, which no action follows, and at truncations."""
+    config = DQNConfig(
+        batch_size=512, hidden=(8,), conv=(), n_step=n_step, action_masks=True, prioritized=prioritized
+    )
+    source, learner = source_of(config, env=functools.partial(Masked, by_method))
+    with source:
+        (batch,) = learn(source, learner, 1)
+    masks = np.stack([allowed_in(frames[-1]) for frames in batch.obs.numpy().reshape(-1, STACK, 2, 2)])
+    np.testing.assert_array_equal(batch.masks.numpy(), masks)
+    following = np.stack(
+        [allowed_in(frames[-1]) for frames in batch.next_obs.numpy().reshape(-1, STACK, 2, 2)]
+    )
+    ended = batch.discounts.numpy() == 0
+    np.testing.assert_array_equal(batch.next_masks.numpy(), following & ~ended[:, None])
+    assert np.take_along_axis(masks, batch.actions.numpy()[:, None], 1).all()
+    # Frames of zeros stand before the first one; after the fifth step an episode is truncated.
+    stacks = batch.obs.numpy().reshape(-1, STACK, 4)
+    starts = ~stacks[:, :-1].any((1, 2))
+    assert starts.sum() > 20 and ended.sum() > 20 and (~ended & ~starts).sum() > 20
+
+
 class TwoLives:
     """A game of eight frames that loses a life with the third one; each frame is worth 2."""
 
@@ -137,6 +189,8 @@ class TwoLives:
     def act(self, action: int) -> tuple[float, bool, bool]:
         self.frame += 1
         return 2.0, self.frame == 8, False
+
+    def mask(self) -> None: ...
 
     def screen(self) -> NDArray[np.uint8]:
         return np.full(self.shape, self.frame, np.uint8)
@@ -187,11 +241,6 @@ def test_settings_that_do_not_go_together_are_refused() -> None:
         TrainError, match=r"prefetch on: it draws while experience comes in; add --replay\.overlap"
     ):
         source_of(prefetch="on")
-    # Before anything is collected.
-    with pytest.raises(
-        TrainError, match=r"--dqn\.action-masks: a replay of frames keeps no action masks; set"
-    ):
-        source_of(DQNConfig(action_masks=True, conv=()))
 
 
 def test_no_gpu_no_use() -> None:

@@ -109,9 +109,9 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         weights = generator_of(seeds[0])
         # All draws are made on the CPU: they are few, and a run may resume on another device. Policies and critics
         # learn at the same time and so have generators of their own.
-        # The second seed is unused: without it a run of a given seed would draw other samples and dropout.
-        names = ("acting", "policies", "critics")
-        self._generators = {name: generator_of(each) for name, each in zip(names, seeds[2:], strict=True)}
+        # The second and third seed are unused: without them a run would draw other samples and dropout.
+        names = ("policies", "critics")
+        self._generators = {name: generator_of(each) for name, each in zip(names, seeds[3:], strict=True)}
 
         has_images = problem.obs_rows.dtype == np.uint8
         check_encoder(config.encoder, has_images)
@@ -142,7 +142,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         for policy in fixed.values():
             if isinstance(policy, PolicyNetwork):
                 policy.to(self.device).requires_grad_(False)
-        self.policy = MultiAgentPolicy(names_of_agents, policies, actions, self.device)
+        self.policy = MultiAgentPolicy(names_of_agents, policies, actions)
         self.actors = {name: FlatAdam(actor) for name, actor in actors.items()}
         members = {name: self.policy.members(name) for name in learning}
         learns = np.any(list(members.values()), axis=0)
@@ -390,12 +390,6 @@ class MultiAgentLearner(MultiAgentAlgorithm):
                 optimizer.log_std_gradient.add_(gradient.log_std, alpha=weight)
             losses.append(torch.stack(gradient.losses) * weight)
         return torch.stack(losses).sum(0)
-
-    def act(
-        self, obs: NDArray[np.float32], alive: NDArray[np.bool_], deterministic: bool = True
-    ) -> NDArray[Any]:
-        """Actions for any number of environments, see `MultiAgentPolicy.act`."""
-        return self.policy.act(obs, alive, deterministic, self._generators["acting"])
 
     def _rows(self, name: str) -> NDArray[np.int64]:
         """The steps in which a policy acted, as indices into [T * N]."""

@@ -15,7 +15,7 @@ from typing_extensions import Buffer
 
 from fastrl.collectors.action_noise import Noise, NoiseSource
 from fastrl.collectors.expert import Expert, ExpertError
-from fastrl.collectors.failures import last_line, own_traceback
+from fastrl.collectors.failures import failed, own_traceback
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs.exact_rows import ExactRows
 from fastrl.utils.seeding import NO_ENV, act_streams, env_seed
@@ -53,8 +53,7 @@ class RecordingActor:
         except CollectError:
             raise
         except Exception as error:
-            trace = own_traceback(error)
-            raise CollectError(f"expert {name}: {last_line(trace) if trace else error}", trace) from error
+            raise failed(f"expert {name}", error) from error
         self.state_size = self._expert.state_size
 
     def load(self, weights: Buffer) -> None:

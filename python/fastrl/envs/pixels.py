@@ -44,6 +44,10 @@ class Game(Protocol):
         """Advances the game by a frame and returns reward, terminated, truncated."""
         ...
 
+    def mask(self) -> Any:
+        """The actions that are allowed now, bool [num_actions]; None: the game does not say."""
+        ...
+
     def screen(self) -> Frame:
         """uint8 [H, W] or [H, W, 3]; valid until the next call of any method."""
         ...
@@ -59,7 +63,8 @@ class PixelEnv(gymnasium.Env[Any, Any]):
     """A game as an environment with preprocessed frames. Made by `make_pixels`.
 
     An observation is the newest frame, uint8 [h, w], in a new array. At the end of a game ``info["episode"]`` has its
-    undiscounted return before clipping, ``r``, and its length in steps of this environment, ``l``.
+    undiscounted return before clipping, ``r``, and its length in steps of this environment, ``l``. Where the game says
+    which actions it allows, ``info["action_mask"]`` has them.
 
     Args:
         game: closed with this environment.
@@ -132,7 +137,11 @@ class PixelEnv(gymnasium.Env[Any, Any]):
             self._return += reward
             if terminated or truncated:
                 self._new_game(None)
-        return self._observe(None), {}
+        return self._observe(None), self._info()
+
+    def _info(self) -> dict[str, Any]:
+        mask = self.game.mask()
+        return {} if mask is None else {contract.ACTION_MASK: mask}
 
     @property
     def over(self) -> bool:
@@ -165,7 +174,7 @@ class PixelEnv(gymnasium.Env[Any, Any]):
                 break
         self._return += total
         self._length += 1
-        info: dict[str, Any] = {}
+        info = self._info()
         self._over = terminated or truncated
         if self._over:
             info["episode"] = {"r": self._return, "l": self._length}
@@ -239,6 +248,9 @@ class AtariGame:
             return reward, False, False
         return reward, self._ale.game_over(with_truncation=False), self._ale.game_truncated()
 
+    def mask(self) -> None:
+        """All actions are allowed."""
+
     def screen(self) -> Frame:
         self._ale.getScreenGrayscale(self._frame)
         return self._frame
@@ -282,23 +294,27 @@ class ImageGame:
         self.shape: tuple[int, int] = (space.shape[0], space.shape[1])
         self.num_actions = int(actions.n)
         self.lives = 0
+        self._mask_method = contract.mask_method(env)
 
     def reset(self, seed: int | None) -> None:
-        self._frame, info = contract.reset(self._env, self._form, seed)
-        self._count_lives(info)
+        self._frame, self._info = contract.reset(self._env, self._form, seed)
+        self._count_lives()
 
     def act(self, action: int) -> tuple[float, bool, bool]:
-        self._frame, reward, terminated, truncated, info = contract.step(self._env, self._form, action)
+        self._frame, reward, terminated, truncated, self._info = contract.step(self._env, self._form, action)
         if not math.isfinite(reward):
             raise contract.ContractError(
                 f"{self._form.name}: step() gave the reward {reward}, it should be finite"
             )
-        self._count_lives(info)
+        self._count_lives()
         return float(reward), bool(terminated), bool(truncated)
 
-    def _count_lives(self, info: Mapping[str, Any]) -> None:
-        if "lives" in info:
-            self.lives = int(info["lives"])
+    def _count_lives(self) -> None:
+        if "lives" in self._info:
+            self.lives = int(self._info["lives"])
+
+    def mask(self) -> Any:
+        return contract.with_action_mask(self._info, self._mask_method).get(contract.ACTION_MASK)
 
     def screen(self) -> Frame:
         return self._frame[..., 0] if self._frame.shape[2:] == (1,) else self._frame

@@ -123,7 +123,7 @@ def _export_arrays(
 
 def graph_of(model: Model) -> tuple[PolicyGraph, Any, dict[str, Any]]:
     """The graph of a model's policy, the space of observations to compare it on, and the metadata about spaces."""
-    state, task, settings = model.policy_checkpoint, model.task, model.stage_settings
+    state, task = model.policy_checkpoint, model.task
     if not isinstance(state.get("policy"), dict):
         raise ExportError(f"policies of {state['algorithm']} cannot be exported")
     policy = model.policy
@@ -147,11 +147,13 @@ def graph_of(model: Model) -> tuple[PolicyGraph, Any, dict[str, Any]]:
             },
         )
     obs_space, action_space = policy.obs_space, policy.action_space
-    frames = getattr(getattr(settings, "env", None), "stack", None)
-    stack = task.name == "pixels" and frames is not None
-    first = stack and getattr(settings, "replay", None) is not None
     graph = AgentGraph(
-        state["policy"], obs_space, action_space, squash=policy.squash, stack=stack, stack_first=first
+        state["policy"],
+        obs_space,
+        action_space,
+        squash=policy.squash,
+        stack=task.name == "pixels",
+        stack_first=policy.frames_first,
     )
     return graph, obs_space, {"obs_space": space_state(obs_space), "action_space": space_state(action_space)}
 

@@ -24,6 +24,7 @@ from fastrl.networks.off_policy import OffPolicyActor, policy_for
 from fastrl.networks.own_network import OwnModule, OwnPolicy, nested
 from fastrl.networks.policy_network import EncodedPolicy
 from fastrl.networks.q_network import ActionValues, QNetwork, mean_values
+from fastrl.networks.stacked_frames import stacked_first
 from fastrl.networks.torch_actor import policy_from_state
 from fastrl.utils.errors import UserError
 
@@ -79,10 +80,7 @@ class AgentGraph(PolicyGraph):
         super().__init__()
         self._obs_rows, action_rows = ObsRows(obs_space), ActionRows(action_space)
         self._stack, self._stack_first = stack, stack_first
-        network_rows = self._obs_rows
-        if stack_first:
-            height, width, frames = obs_space.shape or ()
-            network_rows = ObsRows(Box(0, 255, (frames, height, width), np.uint8))
+        network_rows = ObsRows(stacked_first(obs_space)) if stack_first else self._obs_rows
         self._network = _AgentNetwork(policy, network_rows)
         self._head = _Head(self._network.head, Actions(action_rows.flat_space, squash), self._network)
         self._to_env = _EnvActions(action_rows)
@@ -155,12 +153,11 @@ class TeamGraph(PolicyGraph):
         except ValueError as error:
             raise ExportError(f"agents that act by a rule cannot be exported: {error}") from None
         self._agents, self._form, self._obs_dim = team.num_agents, form, obs_dim
-        networks = {name: each for name, each in team.policies.items() if isinstance(each, PolicyNetwork)}
         self._policies = nn.ModuleList(
-            [_AgentPolicy(networks[name], index) for index, name in enumerate(team.names)]
+            [_AgentPolicy(team.networks[name], index) for index, name in enumerate(team.names)]
         )
         self._heads = nn.ModuleList(
-            [_Head(team.actions.kind, team.actions, networks[name]) for name in team.names]
+            [_Head(team.actions.kind, team.actions, team.networks[name]) for name in team.names]
         )
         head = self._heads[0]
         assert isinstance(head, _Head)

@@ -115,15 +115,3 @@ def gaussian_log_probs(means: Tensor, log_std: Tensor, draws: Tensor) -> Tensor:
     """Log-densities float [B] of draws [B, n] under independent Gaussians."""
     z = (draws - means) * (-log_std).exp()
     return -0.5 * z.square().sum(-1) - (log_std.sum() + 0.5 * math.log(2 * math.pi) * len(log_std))
-
-
-def sampling_noise(actions: Actions, shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    """The random numbers that it takes to draw actions for rows [*shape].
-
-    Returns:
-        Uniform float32 [*shape, 1] for discrete actions (see `sample_actions`), [*shape, n] for multi-discrete ones;
-        normal [*shape, n] for a Box.
-    """
-    if actions.is_box:
-        return torch.randn((*shape, actions.size), generator=generator)
-    return torch.rand((*shape, len(actions.nvec)), generator=generator)

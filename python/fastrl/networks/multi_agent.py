@@ -20,10 +20,7 @@ from fastrl.networks.compiled_actor import ActorSpec, MlpActor, with_weights
 from fastrl.networks.distributions import (
     Choices,
     choices_of,
-    gaussian_log_probs,
     log_std_parameter,
-    sample_actions,
-    sampling_noise,
 )
 from fastrl.networks.encoders import Decoder, Encoder, EncoderKind
 from fastrl.networks.normalization import RunningNorm
@@ -218,22 +215,6 @@ class PolicyNetwork(_Network):
         """
         return self._outputs(obs, agents, trace)
 
-    def draw(self, obs: Tensor, agents: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Draws (see `Actions`) and their log-probabilities float [B]; without noise the likeliest ones."""
-        outputs = self(obs, agents)
-        if self.log_std is not None:
-            draws = outputs if noise is None else outputs + self.log_std.exp() * noise
-            return draws, gaussian_log_probs(outputs, self.log_std, draws)
-        if self.choices is not None:
-            if noise is not None:
-                return self.choices.sample(outputs, noise)
-            chosen = self.choices.split(outputs).argmax(-1)
-            return chosen, self.choices.log_probs(outputs, chosen)
-        if noise is not None:
-            return sample_actions(outputs, noise)
-        log_probs, chosen = torch.log_softmax(outputs, -1).max(-1)
-        return chosen, log_probs
-
     def actor_spec(self) -> ActorSpec:
         """Makes an actor of this policy, for rows of observations with the one-hot index of the agent behind them:
         compiled where it can be, else PyTorch's."""
@@ -378,20 +359,17 @@ class CentralCritic(_Network):
 
 
 class MultiAgentPolicy:
-    """The policies of all agents of an environment, and how they act.
+    """The policies of all agents of an environment, for which a `TeamActor` acts.
 
-    A policy is an `PolicyNetwork` or a rule (`Scripted`).
-
-    ::
-
-        policy = MultiAgentPolicy.from_state(learner.policy_state())
-        actions = policy.act(obs, alive)                    # obs [K * A, D], alive [K * A], any number of environments
+    A policy is a `PolicyNetwork` or a rule (`Scripted`).
 
     Args:
         names: of the policy of each agent of an environment, A.
         policies: by name.
         actions: of an agent.
-        device: of the actors.
+
+    Attributes:
+        networks: the policies that are no rules, by name.
 
     Raises:
         ValueError: a name without a policy, or an actor of other actions.
@@ -402,7 +380,6 @@ class MultiAgentPolicy:
         names: Sequence[str],
         policies: Mapping[str, PolicyNetwork | Scripted],
         actions: Actions,
-        device: torch.device | str = "cpu",
     ) -> None:
         missing = sorted(set(names) - policies.keys())
         if missing or not names:
@@ -412,9 +389,9 @@ class MultiAgentPolicy:
         self.names = tuple(names)
         self.policies = dict(policies)
         self.actions = actions
-        self.device = torch.device(device)
-        for name, policy in policies.items():
-            if isinstance(policy, PolicyNetwork) and policy.actions.state() != actions.state():
+        self.networks = {name: each for name, each in policies.items() if isinstance(each, PolicyNetwork)}
+        for name, policy in self.networks.items():
+            if policy.actions.state() != actions.state():
                 raise ValueError(
                     f"policy {name!r} chooses {policy.actions.state()}, the agents' actions are {actions.state()}"
                 )
@@ -428,84 +405,12 @@ class MultiAgentPolicy:
         """The agents of an environment that follow a policy, bool [A]."""
         return self._members[name]
 
-    def act(
-        self,
-        obs: NDArray[Any],
-        alive: NDArray[np.bool_],
-        deterministic: bool = True,
-        generator: torch.Generator | None = None,
-    ) -> NDArray[Any]:
-        """Actions of the environment, int64 [K * A] or [K * A, n], or float32 [K * A, n]; any where no agent is alive.
-
-        Args:
-            obs: float32 or uint8 [K * A, obs_dim].
-            alive: bool [K * A].
-            deterministic: the likeliest actions; otherwise drawn, for which a generator is needed.
-            generator: of the draws.
-
-        Raises:
-            ValueError: rows that are no whole number of environments, or no generator.
-        """
-        if len(obs) % self.num_agents or len(obs) != len(alive):
-            raise ValueError(
-                f"expected rows of environments of {self.num_agents} agents, got {len(obs)} observations"
-                f" and {len(alive)} flags"
-            )
-        noise = None
-        if not deterministic:
-            if generator is None:
-                raise ValueError("actions are to be drawn: give a generator")
-            noise = sampling_noise(self.actions, (len(obs),), generator)
-        draws, _ = self.draw(torch.from_numpy(obs), alive, noise)
-        return self.actions.to_env(draws.numpy())
-
-    def draw(self, obs: Tensor, alive: NDArray[np.bool_], noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Draws int64 [R] or [R, n], or float32 [R, n], and log-probabilities float32 [R]; zeros where no agent is
-        alive."""
-        rows = len(alive)
-        draws = torch.from_numpy(np.zeros((rows, *self.actions.shape), self.actions.dtype))
-        log_probs = torch.zeros(rows)
-        num_envs = rows // self.num_agents
-        for name, members in self._members.items():
-            chosen = np.flatnonzero(alive & np.tile(members, num_envs))
-            if not len(chosen):
-                continue
-            agents = chosen % self.num_agents
-            policy = self.policies[name]
-            index = torch.from_numpy(chosen)
-            if isinstance(policy, PolicyNetwork):
-                with torch.inference_mode():
-                    drawn, log_prob = policy.draw(
-                        obs.index_select(0, index).to(self.device),
-                        torch.from_numpy(agents).to(self.device),
-                        None if noise is None else noise.index_select(0, index).to(self.device),
-                    )
-                draws[index], log_probs[index] = drawn.cpu(), log_prob.cpu()
-            else:
-                draws[index] = torch.from_numpy(self._scripted(name, policy, obs.numpy()[chosen], agents))
-        return draws, log_probs
-
-    def _scripted(
-        self, name: str, rule: Scripted, obs: NDArray[Any], agents: NDArray[np.int64]
-    ) -> NDArray[Any]:
-        actions = np.asarray(rule(obs, agents))
-        shape = (len(obs), *self.actions.shape)
-        if actions.shape != shape:
-            raise ValueError(
-                f"the scripted policy {name!r} should give actions {list(shape)}, gave {list(actions.shape)}"
-            )
-        return self.actions.from_env(actions)
-
     def state(self) -> dict[str, Any]:
         """All that `from_state` needs, tensors and JSON-able values, but for rules: of these only names. Not a copy."""
         return {
             "policies": list(self.names),
             "actions": self.actions.state(),
-            "actors": {
-                name: policy.state()
-                for name, policy in self.policies.items()
-                if isinstance(policy, PolicyNetwork)
-            },
+            "actors": {name: policy.state() for name, policy in self.networks.items()},
         }
 
     @classmethod
@@ -525,12 +430,11 @@ class MultiAgentPolicy:
             ValueError: they do not fit or are not finite; nothing has changed for the actor that is named.
         """
         for name, actor in state["actors"].items():
-            own = self.policies.get(name)
-            if not isinstance(own, PolicyNetwork):
+            if name not in self.networks:
                 raise ValueError(f"there is no actor named {name!r} here, only {sorted(self.policies)}")
-            load_weights(own, actor["weights"])
+            load_weights(self.networks[name], actor["weights"])
 
-    def actor_spec(self, learning: Collection[str]) -> Callable[[], TeamActor]:
+    def actor_spec(self, learning: Collection[str] = ()) -> Callable[[], TeamActor]:
         """Makes the actor of these policies; it pickles, if rules do.
 
         Args:

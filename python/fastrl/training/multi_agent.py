@@ -15,12 +15,8 @@ from fastrl.collectors.team_backend import EPISODE_INFO, LEVEL, Difficulty
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_copy import ParallelForm
-from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.record_episodes import MEANS, finite_mean
-from fastrl.networks.action_space import Actions
-from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork
 from fastrl.training.callbacks import Callback
-from fastrl.training.checkpoint import CheckpointError
 from fastrl.training.errors import TrainError
 from fastrl.training.experience import Episodes
 from fastrl.training.metrics import percent
@@ -141,25 +137,3 @@ class EpisodeMeans(Callback):
     def highlights(self) -> list[str]:
         shown = {"success": "success_rate", "collisions": "collision_rate"}
         return [f"{label} {percent(self._latest[name])}" for label, name in shown.items() if self._latest]
-
-
-def check_fits(policy: MultiAgentPolicy, env: MultiAgentVectorEnv, images: Any = None) -> None:
-    """Compares a policy with an environment.
-
-    Args:
-        images: the state of the `ObsRows` of observations with images.
-
-    Raises:
-        CheckpointError: it is of other agents.
-    """
-    shape, actors = env.single_observation_space.shape, policy.policies.values()
-    if (
-        any(
-            (each.obs_dim,) != shape or each.images != images
-            for each in actors
-            if isinstance(each, PolicyNetwork)
-        )
-        or policy.num_agents != env.num_agents
-        or policy.actions.state() != Actions(env.single_action_space).state()
-    ):
-        raise CheckpointError(f"the policy does not fit its environment, {env.name}")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from fastrl.collectors.failures import last_line, own_traceback
+from fastrl.collectors.failures import failed
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs import contract
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
@@ -106,10 +106,8 @@ def play(
             if isinstance(error, UserError | CollectError) or not isinstance(error, Exception | SystemExit):
                 raise
             # Whatever an environment raises.
-            trace = own_traceback(error)
-            cause = last_line(trace) if trace else str(error) or type(error).__name__
             where = f"at step {number} of the episode that reset(seed={seed}) started"
-            raise CollectError(f"{name} failed {where}: {cause}", trace) from error
+            raise failed(f"{name} failed {where}", error) from error
 
 
 def episode_seeds(episodes: int, *seed: int) -> list[int]:

@@ -22,6 +22,8 @@ from fastrl.networks.off_policy import OffPolicyActor
 from fastrl.networks.own_network import own_path
 from fastrl.networks.parameters import SavedNetwork
 from fastrl.networks.policy_network import claimed_numbers
+from fastrl.networks.stacked_frames import FramesFirst, stacked_first
+from fastrl.networks.team_actor import TeamActor
 from fastrl.networks.torch_actor import policy_type
 from fastrl.training.checkpoint import CheckpointError, load_newest, unusable
 from fastrl.training.settings import table_of
@@ -72,7 +74,8 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
     file, state = load_newest(path)
     policy = state.get("policy")
     try:
-        made = Policy(state, device=device, seed=seed) if not policy or _takes_numbers(policy) else None
+        is_alone = not policy or ("architecture" in policy and own_path(policy) is None)
+        made = Policy(state, device=device, seed=seed) if is_alone else None
     except Exception as error:
         # The contents of the file are to blame for any error here.
         raise unusable(file, "holds no policy that this fastrl can use", error) from None
@@ -87,15 +90,6 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
             stacklevel=2,
         )
     return made
-
-
-def _takes_numbers(policy: Mapping[str, Any]) -> bool:
-    """True for a network that `Policy.act` has rows for: no images, and no module of the user's, which would have to be
-    imported."""
-    architecture = policy.get("architecture", {})
-    if own_path(policy) is None and "obs" in architecture:
-        return ObsRows.from_state(architecture["obs"]).dtype == np.float32
-    return "obs_dim" in architecture or len(architecture.get("obs_shape", ())) == 1
 
 
 def _family(policy: Mapping[str, Any]) -> tuple[type[SavedNetwork], MakeActor]:
@@ -163,13 +157,17 @@ def _spaces_of(state: Mapping[str, Any], policy: Mapping[str, Any]) -> Spaces:
 class Policy:
     """Chooses actions for observations.
 
-    `predict` takes observations of the environment and gives its actions; `act` takes rows of numbers, which are the
-    flattened observations of one ``Box``. `load_policy` and `fastrl.Model` make policies.
+    `predict` takes observations of the environment and gives its actions; `act` takes rows, which are the flattened
+    observations of one ``Box``. `load_policy` and `fastrl.Model` make policies.
+
+    Observations are those of the environment that is played, see `fastrl.training.task.Task.play_spec`. Frames are
+    stacked along their last axis there, also where the network takes them along the first.
 
     Args:
         state: of a checkpoint; its part of `Trainer.policy_checkpoint` is enough.
         spaces: observation space and action space of the environment; None: as the checkpoint says.
         make_actor: of the algorithm; None: as the kind of the network says.
+        frames_first: see `fastrl.training.task.Task.frames_first`; None: as the checkpoint says.
         device: where PyTorch acts; a compiled actor acts on the CPU.
         seed: of draws.
 
@@ -195,6 +193,7 @@ class Policy:
             of `act`.
         steps: how many environment steps it was trained for.
         obs_space, squash, actor: of `predict`, see `Actions` and `Actor`; their interfaces may change.
+        frames_first: the network takes the stacked frames [h, w, k] as [k, h, w].
 
     Raises:
         ValueError: the policy is for other spaces, or damaged.
@@ -206,6 +205,7 @@ class Policy:
         *,
         spaces: Spaces | None = None,
         make_actor: MakeActor | None = None,
+        frames_first: bool | None = None,
         device: str = "cpu",
         seed: int = 0,
     ) -> None:
@@ -218,7 +218,10 @@ class Policy:
         self.squash = bool(policy["action_space"].get("squash"))
         self._flat = Actions(flat, self.squash)
         make_actor = make_actor or _family(policy)[1]
-        self.actor = moved(make_actor(policy, self.obs_space, self.action_space), device)
+        self.frames_first = bool(state.get("frames_first")) if frames_first is None else frames_first
+        taken = stacked_first(self.obs_space) if self.frames_first else self.obs_space
+        actor = make_actor(policy, taken, self.action_space)
+        self.actor = moved(FramesFirst(actor, self.obs_space) if self.frames_first else actor, device)
         self._generator = np.random.default_rng([seed, 1])
         self.environment: dict[str, Any] = state["config"]["env"]
         self.steps: int = state["steps"]
@@ -273,14 +276,10 @@ class Policy:
         states: NDArray[np.float32] | None,
     ) -> Any:
         """Actions of the environment, [K, ...], for rows [K, D]; replaces the states [K, state_size]."""
-        count = len(rows)
-        draws = np.zeros((count, *self._flat.shape), self._flat.dtype)
-        streams = self._generator.integers(2**64, size=count, dtype=np.uint64)
         # Actors without memory need not take states.
         own = () if states is None else (states,)
-        steps, log_probs = np.zeros(count, np.int64), np.zeros(count, np.float32)
-        self.actor.act(rows, streams, steps, draws, log_probs, masks, *own, greedy=deterministic)
-        return self._action_rows.to_env(self._flat.to_env(draws))
+        chosen = choose(self.actor, self._flat, self._generator, rows, masks, *own, greedy=deterministic)
+        return self._action_rows.to_env(chosen)
 
     def _rows(self, obs: Any) -> tuple[NDArray[Any], bool]:
         """The rows of one observation or of a batch, and which of the two it was."""
@@ -325,7 +324,7 @@ class Policy:
 
     def act(
         self,
-        obs: NDArray[np.floating],
+        obs: NDArray[Any],
         deterministic: bool = True,
         action_mask: NDArray[np.bool_] | None = None,
         states: NDArray[np.float32] | None = None,
@@ -333,7 +332,7 @@ class Policy:
         """The actions for observations.
 
         Args:
-            obs: float32 [N, obs_dim], or [obs_dim] for one observation. float64 is converted.
+            obs: float32 [N, obs_dim], or [obs_dim] for one observation. float64 is converted. Of images uint8.
             deterministic: the most probable action, of values the best one; otherwise one is drawn, of values (DQN)
                 any allowed one with the run's last epsilon, else the best.
             action_mask: bool [N, num_actions], or [num_actions] for one observation, True = allowed; for all but
@@ -376,12 +375,14 @@ class Policy:
             actions = self.actions[actions]
         return actions[0] if is_single else actions
 
-    def _checked(self, obs: NDArray[np.floating]) -> NDArray[np.float32]:
-        """A checked float32 copy [N, obs_dim]: PyTorch takes no read-only arrays."""
+    def _checked(self, obs: NDArray[Any]) -> NDArray[Any]:
+        """A checked copy [N, obs_dim], float32 or uint8: PyTorch takes no read-only arrays."""
         if not isinstance(obs, np.ndarray):
             raise TypeError(f"obs should be a numpy array, got {type(obs).__name__}")
-        if obs.dtype not in (np.float32, np.float64):
-            raise TypeError(f"obs should be float32 or float64, got {obs.dtype}")
+        dtype = self._obs_rows.dtype
+        if obs.dtype not in ((np.uint8,) if dtype == np.uint8 else (np.float32, np.float64)):
+            expected = "uint8" if dtype == np.uint8 else "float32 or float64"
+            raise TypeError(f"obs should be {expected}, got {obs.dtype}")
         if obs.ndim not in (1, 2) or obs.shape[-1] != self.obs_dim:
             hint = ""
             if obs.size and obs.size % self.obs_dim == 0:
@@ -392,7 +393,7 @@ class Policy:
                 f"obs should have shape [N, {self.obs_dim}] or [{self.obs_dim}], got {list(obs.shape)}{hint}"
             )
         with np.errstate(over="ignore"):
-            checked = np.array(obs, np.float32, order="C").reshape(-1, self.obs_dim)
+            checked = np.array(obs, dtype, order="C").reshape(-1, self.obs_dim)
         if not np.isfinite(checked).all():
             row = int(np.argmin(np.isfinite(checked).all(axis=1)))
             raise ValueError(f"obs should be finite, row {row} has NaN or infinity")
@@ -415,6 +416,28 @@ class Policy:
             row = int(np.argmin(allows))
             raise ValueError(f"action_mask should allow some action that the policy uses, row {row} does not")
         return own
+
+
+def choose(
+    actor: Actor | TeamActor,
+    actions: Actions,
+    generator: np.random.Generator,
+    rows: NDArray[Any],
+    *others: Any,
+    **options: Any,
+) -> NDArray[Any]:
+    """Actions of the environment, [K, ...], for rows [K, D] that have no streams of their own.
+
+    Args:
+        actions: that the actor's draws become.
+        generator: of streams to draw from.
+        others, options: of `Actor.act`, after the log-probabilities.
+    """
+    count = len(rows)
+    draws, log_probs = np.zeros((count, *actions.shape), actions.dtype), np.zeros(count, np.float32)
+    streams, steps = generator.integers(2**64, size=count, dtype=np.uint64), np.zeros(count, np.int64)
+    actor.act(rows, streams, steps, draws, log_probs, *others, **options)
+    return actions.to_env(draws)
 
 
 def _states(state: Any, count: int, size: int) -> NDArray[np.float32]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import gymnasium
-from gymnasium.spaces import Space
 from gymnasium.vector import VectorEnv
 from rich.console import Console
 
@@ -18,7 +17,7 @@ from fastrl.algorithms import check_takes, find
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, Problem
 from fastrl.envs.rows import has_state, space_state
 from fastrl.envs.spec import EnvSpec
-from fastrl.networks.compiled_actor import Actor
+from fastrl.networks.stacked_frames import stacked_last
 from fastrl.training.callbacks import Callback, EarlyStopping
 from fastrl.training.checkpoint import CheckpointError
 from fastrl.training.comparison import Comparison
@@ -125,9 +124,9 @@ class Task(TaskSettings, ABC):
         """Specification of one environment to use a policy in: it gives observations as `Policy.predict` takes them."""
         return self.env_spec(settings)
 
-    def play_obs_space(self, settings: Any, space: Space[Any]) -> Space[Any]:
-        """The observation space of `play_spec`, from that of `env_spec`."""
-        return space
+    def frames_first(self, settings: Any) -> bool:
+        """True if the algorithm learns from stacked frames [k, h, w], which `play_spec` gives as [h, w, k]."""
+        return False
 
     def play_spaces(self, settings: Any) -> Spaces:
         """The observation space and the action space of `play_spec`, of which an environment is built.
@@ -141,16 +140,6 @@ class Task(TaskSettings, ABC):
         if isinstance(env, VectorEnv):
             return env.single_observation_space, env.single_action_space
         return env.observation_space, env.action_space
-
-    def make_actor(
-        self, settings: Any, policy: Mapping[str, Any], obs_space: Space[Any], action_space: Space[Any]
-    ) -> Actor:
-        """An actor of one agent's policy for observations of `play_spec`; see `Algorithm.make_actor`.
-
-        Raises:
-            ValueError: the policy is for other spaces.
-        """
-        return find(settings.run.algo).make_actor(policy, obs_space, action_space)
 
     def make_policy(
         self,
@@ -173,9 +162,15 @@ class Task(TaskSettings, ABC):
         Raises:
             CheckpointError: the policy is for other spaces.
         """
-        make_actor = functools.partial(self.make_actor, settings)
         try:
-            return Policy(state, spaces=spaces, make_actor=make_actor, device=device, seed=seed)
+            return Policy(
+                state,
+                spaces=spaces,
+                make_actor=find(settings.run.algo).make_actor,
+                frames_first=self.frames_first(settings),
+                device=device,
+                seed=seed,
+            )
         except ValueError as error:
             raise CheckpointError(f"{self.play_spec(settings).id}: {error}") from None
 
@@ -309,7 +304,9 @@ class Task(TaskSettings, ABC):
         if isinstance(problem, Problem):
             own = problem.action_space if source.env_actions is None else source.env_actions
             header["action_space"] = space_state(own)
-            played = self.play_obs_space(settings, problem.obs_space)
+            played = problem.obs_space
+            if self.frames_first(settings):
+                header["frames_first"], played = True, stacked_last(played)
             if has_state(played):
                 header["obs_space"] = space_state(played)
             if isinstance(source, MultiAgentSource) and source.form is not None:

@@ -4,29 +4,80 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_copy import ParallelForm
 from fastrl.envs.contract import describe
-from fastrl.envs.rows import RowError
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.rows import ObsRows, RowError
+from fastrl.networks.action_space import Actions
 from fastrl.networks.multi_agent import MultiAgentPolicy
-from fastrl.training.policy import PredictError
+from fastrl.training.checkpoint import CheckpointError
+from fastrl.training.policy import PredictError, choose
 
 
 class TeamPolicy:
     """Chooses actions of all agents of an environment, as `fastrl.training.policy.Policy` does those of one.
 
+    `predict` takes observations of the environment and gives its actions; `act` takes and gives rows of agents.
+
     Args:
-        policy: of all agents.
-        obs_dim: length of an agent's observation.
+        state: `MultiAgentPolicy.state`, as a checkpoint has it.
         form: of a parallel environment of PettingZoo, whose agents have names; None: an array has a row of each agent.
         seed: of draws.
+
+    Attributes:
+        team: the policies.
+        obs_dim: length of an agent's observation.
+
+    Raises:
+        ValueError: an agent acts by a rule, or the state is damaged.
     """
 
-    def __init__(self, policy: MultiAgentPolicy, obs_dim: int, form: ParallelForm | None, seed: int) -> None:
-        self._policy, self.obs_dim, self.form = policy, obs_dim, form
-        self._generator = torch.Generator().manual_seed(seed)
+    def __init__(self, state: Mapping[str, Any], form: ParallelForm | None = None, seed: int = 0) -> None:
+        self.team, self.form = MultiAgentPolicy.from_state(state), form
+        self.obs_dim = self.team.networks[self.team.names[0]].obs_dim
+        self._actor = self.team.actor_spec()()
+        self._generator = np.random.default_rng([seed, 1])
+
+    def check_fits(self, env: MultiAgentVectorEnv) -> None:
+        """Compares the policies with an environment.
+
+        Raises:
+            CheckpointError: they are of other agents.
+        """
+        images, shape = None, env.single_observation_space.shape
+        if isinstance(env, ParallelVectorEnv) and env.form.row_space.dtype == np.uint8:
+            images = ObsRows(env.form.obs_space).state()
+        networks = self.team.networks.values()
+        if (
+            any((each.obs_dim,) != shape or each.images != images for each in networks)
+            or self.team.num_agents != env.num_agents
+            or self.team.actions.state() != Actions(env.single_action_space).state()
+        ):
+            raise CheckpointError(f"the policy does not fit its environment, {env.name}")
+
+    def act(self, obs: NDArray[Any], alive: NDArray[np.bool_], deterministic: bool = True) -> NDArray[Any]:
+        """The actions for rows of agents, row = environment * A + agent, of any number of environments.
+
+        Args:
+            obs: float32 or uint8 [K * A, obs_dim].
+            alive: bool [K * A], agents that act.
+            deterministic: the likeliest actions; otherwise they are drawn.
+
+        Returns:
+            Actions of the environment, int64 [K * A] or [K * A, n], or float32 [K * A, n]; any where no agent is alive.
+
+        Raises:
+            ValueError: rows that are no whole number of environments.
+        """
+        if len(obs) % self.team.num_agents or len(obs) != len(alive):
+            raise ValueError(
+                f"expected rows of environments of {self.team.num_agents} agents, got {len(obs)} observations"
+                f" and {len(alive)} flags"
+            )
+        return choose(self._actor, self.team.actions, self._generator, obs, greedy=deterministic, alive=alive)
 
     def predict(
         self,
@@ -47,7 +98,7 @@ class TeamPolicy:
         return self._of_names(obs, self.form, deterministic), None
 
     def _of_rows(self, obs: Any, deterministic: bool) -> Any:
-        agents = self._policy.num_agents
+        agents = self.team.num_agents
         if isinstance(obs, Mapping):
             raise PredictError("obs: expected an array of all agents' observations, got a dict")
         array = np.asarray(obs, np.float32)
@@ -57,7 +108,7 @@ class TeamPolicy:
                 f" got {list(array.shape)}"
             )
         rows = np.ascontiguousarray(array.reshape(-1, self.obs_dim))
-        actions = self._policy.act(rows, np.ones(len(rows), np.bool_), deterministic, self._generator)
+        actions = self.act(rows, np.ones(len(rows), np.bool_), deterministic)
         return actions.reshape(*array.shape[:-1], *actions.shape[1:])
 
     def _of_names(self, obs: Any, form: ParallelForm, deterministic: bool) -> Any:
@@ -76,5 +127,5 @@ class TeamPolicy:
                 raise PredictError(f"obs[{form.agents[a]!r}]: {error}") from None
         if rows.dtype == np.float32 and not np.isfinite(rows).all():
             raise PredictError("obs: expected finite numbers, got NaN or infinity")
-        actions = self._policy.act(rows, alive, deterministic, self._generator)
+        actions = self.act(rows, alive, deterministic)
         return {form.agents[a]: form.to_env(a, actions[a]) for a in np.flatnonzero(alive)}

@@ -108,10 +108,6 @@ class TransitionSource(RolloutSource):
         return _ANY_STALENESS if self._replay_config.overlap else 0
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
-        if self._stack > 1 and algorithm.action_masks:
-            raise TrainError(
-                f"--{algorithm.name}.action-masks: a replay of frames keeps no action masks; set action_masks to false"
-            )
         super().attach(algorithm)
         plan = self.plan
         row: dict[str, Any] = {

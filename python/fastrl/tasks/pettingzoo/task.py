@@ -5,7 +5,6 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from gymnasium.vector import AutoresetMode
 from rich.console import Console
 
@@ -14,19 +13,18 @@ from fastrl.collectors.team_spec import ParallelSpec, blaming
 from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_frames import make_parallel
 from fastrl.envs.record_episodes import run_episodes
-from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec
-from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.tasks import pettingzoo
 from fastrl.tasks.pettingzoo.settings import PRESETS, EnvConfig
 from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Returns
 from fastrl.training.experience import Source
 from fastrl.training.film import FPS, Films, checked_picture
-from fastrl.training.multi_agent import MultiAgentSource, check_fits
+from fastrl.training.multi_agent import MultiAgentSource
 from fastrl.training.play import Step, TeamEnv, play, team_act, team_seeds
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
+from fastrl.training.team_policy import TeamPolicy
 from fastrl.utils.env_options import parse_options
 
 
@@ -111,8 +109,8 @@ class PettingZooTask(Task):
             )
 
         def play_drawn(state: Mapping[str, Any], episodes: int, seed: int) -> Iterator[Step]:
-            policy, seeds = MultiAgentPolicy.from_state(state["policy"]), range(seed, seed + episodes)
-            _check_fits(policy, env)
+            policy, seeds = TeamPolicy(state["policy"]), range(seed, seed + episodes)
+            policy.check_fits(env)
             draw = lambda: checked_picture(own.render())  # noqa: E731
             return play(team_act(policy.act), TeamEnv(env), seeds, name=env.name, draw=draw)
 
@@ -151,20 +149,15 @@ class PettingZooTask(Task):
         advance: Advance,
         **options: Any,
     ) -> Returns:
-        policy = MultiAgentPolicy.from_state(state["policy"])
+        policy = TeamPolicy(state["policy"])
         seeds = team_seeds(seed, episodes)
         returns: list[float] = []
         for start in range(0, episodes, settings.env.num_envs):
             batch = seeds[start : start + settings.env.num_envs]
             with contextlib.closing(self.make_env(settings, len(batch))) as env:
-                _check_fits(policy, env)
+                policy.check_fits(env)
                 returns += run_episodes(env, policy.act, batch, advance)["return_mean"].tolist()
         return Returns(tuple(returns))
-
-
-def _check_fits(policy: MultiAgentPolicy, env: ParallelVectorEnv) -> None:
-    form = env.form
-    check_fits(policy, env, ObsRows(form.obs_space).state() if form.row_space.dtype == np.uint8 else None)
 
 
 TASK = PettingZooTask()

@@ -29,7 +29,7 @@ from fastrl.utils.video import check_video, write_video
 if TYPE_CHECKING:
     from fastrl._native._rust import TrafficScene
     from fastrl.envs.record_episodes import Act
-    from fastrl.networks.multi_agent import MultiAgentPolicy
+    from fastrl.training.team_policy import TeamPolicy
 
 POLICIES = ("idle", "random")
 # Pictures per second of films.
@@ -57,19 +57,19 @@ def make_env(env_id: str, options: Mapping[str, Any]) -> MultiAgentVectorEnv:
     return env
 
 
-def load_policy(path: Path) -> tuple[Any, MultiAgentPolicy]:
+def load_policy(path: Path) -> tuple[Any, TeamPolicy]:
     """The settings of a run in traffic (of its newest checkpoint) or of a checkpoint file, and the policy.
 
     Raises:
         CheckpointError: there is no checkpoint, or one of another kind of run.
     """
-    from fastrl.networks.multi_agent import MultiAgentPolicy
     from fastrl.tasks.traffic.task import TASK
     from fastrl.training.run import load_run, using_checkpoint
+    from fastrl.training.team_policy import TeamPolicy
 
     settings, state = load_run(TASK, path)
     with using_checkpoint(path, "holds no policy that this fastrl can use"):
-        return settings, MultiAgentPolicy.from_state(state["policy"])
+        return settings, TeamPolicy(state["policy"])
 
 
 def run_env(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorEnv, Act]:
@@ -84,23 +84,23 @@ def run_env(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorEnv
         RenderError: the environment refuses an option, or with it the policy does not fit.
     """
     from fastrl.networks.action_space import Actions
-    from fastrl.networks.multi_agent import MultiAgentPolicy
     from fastrl.tasks.traffic.settings import environment_options
     from fastrl.training.evaluation import BEST
+    from fastrl.training.team_policy import TeamPolicy
 
     best = path / "checkpoints" / BEST
     settings, policy = load_policy(best if best.is_file() else path)
     env = make_env(settings.env.id, {**environment_options(settings.env), **options})
-    if len(policy.names) != env.num_agents and len(policy.policies) == 1:
+    if policy.team.num_agents != env.num_agents and len(policy.team.networks) == 1:
         # One policy for all can drive any number of vehicles.
-        names = list(policy.policies) * env.num_agents
-        policy = MultiAgentPolicy(names, policy.policies, policy.actions, policy.device)
+        policy = TeamPolicy({**policy.team.state(), "policies": list(policy.team.networks) * env.num_agents})
     takes = Actions(env.single_action_space).state()
     obs = np.zeros((env.num_agents, *(env.single_observation_space.shape or ())), np.float32)
     try:
-        if len(policy.names) != env.num_agents or policy.actions.state() != takes:
+        team = policy.team
+        if team.num_agents != env.num_agents or team.actions.state() != takes:
             raise ValueError(
-                f"it drives {len(policy.names)} agents by {policy.actions.state()},"
+                f"it drives {team.num_agents} agents by {team.actions.state()},"
                 f" here are {env.num_agents} by {takes}"
             )
         policy.act(obs, np.ones(env.num_agents, np.bool_))

@@ -10,7 +10,6 @@ from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.team_spec import CompiledTeamSpec
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.registration import make_multi
-from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.tasks import traffic
 from fastrl.tasks.traffic import render
 from fastrl.tasks.traffic.curriculum import Curriculum, CurriculumCallback, CurriculumConfig
@@ -34,11 +33,12 @@ from fastrl.training.evaluation import Advance
 from fastrl.training.experience import Source
 from fastrl.training.film import Films
 from fastrl.training.metrics import counted
-from fastrl.training.multi_agent import EpisodeMeans, MultiAgentSource, check_fits
+from fastrl.training.multi_agent import EpisodeMeans, MultiAgentSource
 from fastrl.training.online import OnlineSource
 from fastrl.training.play import Step, team_seeds
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
+from fastrl.training.team_policy import TeamPolicy
 from fastrl.utils.config import Values
 from fastrl.utils.tables import print_lines, show
 
@@ -169,11 +169,11 @@ class TrafficTask(Task):
         advance: Advance,
         **options: Any,
     ) -> Scores:
-        policy = MultiAgentPolicy.from_state(state["policy"])
+        policy = TeamPolicy(state["policy"])
 
         def make(num_envs: int) -> MultiAgentVectorEnv:
             env = make_env(settings.env, num_envs)
-            check_fits(policy, env)
+            policy.check_fits(env)
             return env
 
         return score(make, policy.act, episodes=episodes, seed=seed, advance=advance)
@@ -189,7 +189,7 @@ class TrafficTask(Task):
             raise TrainError(str(error)) from None
 
         def play_drawn(state: Mapping[str, Any], episodes: int, seed: int) -> Iterator[Step]:
-            policy, seeds = MultiAgentPolicy.from_state(state["policy"]), team_seeds(seed, episodes)
+            policy, seeds = TeamPolicy(state["policy"]), team_seeds(seed, episodes)
             return render.pictures(render.moments(env, policy.act, seeds), env.view)
 
         return Films(play_drawn, render.FPS, env.close)
