@@ -898,7 +898,8 @@ class PpoUpdate:
     `hidden`: widths of the hidden layers, `activation` after each. Of categorical actions `nvec` has the choices of
     each of their n numbers, and A is their sum; of Gaussian ones `numbers` is n, and A the same, with one standard
     deviation each that does not depend on the observation. The actor sees the first `actor_inputs` numbers of an
-    observation (None: all). ValueError: an option is out of range.
+    observation (None: all). `networks`: which learn; with one the other is not there, `critic` does not read `actions`,
+    `log_probs`, `advantages` and `masks`, and what is said of the other is 0. ValueError: an option is out of range.
     """
 
     def __new__(
@@ -910,10 +911,11 @@ class PpoUpdate:
         nvec: list[int] | None = None,
         numbers: int = 0,
         actor_inputs: int | None = None,
+        networks: Literal["both", "actor", "critic"] = "both",
     ) -> PpoUpdate: ...
     @property
     def num_parameters(self) -> int:
-        """P, of Gaussians n more than of the two networks."""
+        """P, of the networks that learn; of an actor of Gaussians n more."""
 
     def run(
         self,

@@ -2,7 +2,7 @@
 
 use fastrl_binding::arrays::{Flag, disjoint, list, list_or_none, readable, writeable};
 use fastrl_core::learn::losses::Kind;
-use fastrl_core::learn::ppo::{Actions, Parameters, Samples, Settings, Shape, update};
+use fastrl_core::learn::ppo::{Actions, Networks, Parameters, Samples, Settings, Shape, update};
 use fastrl_core::mlp::Activation;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -23,7 +23,7 @@ fn rows_of(array: &Bound<'_, PyAny>) -> usize {
 #[pymethods]
 impl PpoUpdate {
     #[new]
-    #[pyo3(signature = (*, obs_dim, hidden, activation, nvec=None, numbers=0, actor_inputs=None))]
+    #[pyo3(signature = (*, obs_dim, hidden, activation, nvec=None, numbers=0, actor_inputs=None, networks="both"))]
     fn new(
         obs_dim: usize,
         #[pyo3(from_py_with = list)] hidden: Vec<usize>,
@@ -31,12 +31,19 @@ impl PpoUpdate {
         #[pyo3(from_py_with = list_or_none)] nvec: Option<Vec<usize>>,
         numbers: usize,
         actor_inputs: Option<usize>,
+        networks: &str,
     ) -> PyResult<Self> {
         let refuse = |message: String| Err(PyValueError::new_err(message));
         let activation = match activation {
             "tanh" => Activation::Tanh,
             "relu" => Activation::Relu,
             _ => return refuse(format!("activation: expected 'tanh' or 'relu', got '{activation}'")),
+        };
+        let networks = match networks {
+            "both" => Networks::Both,
+            "actor" => Networks::Actor,
+            "critic" => Networks::Critic,
+            _ => return refuse(format!("networks: expected 'both', 'actor' or 'critic', got '{networks}'")),
         };
         let kind = match (nvec, numbers) {
             (Some(nvec), 0) if !nvec.is_empty() => Kind::Categorical(nvec),
@@ -57,7 +64,7 @@ impl PpoUpdate {
         if !(1..=obs_dim).contains(&actor_inputs) {
             return refuse(format!("actor_inputs: expected 1 to {obs_dim}, got {actor_inputs}"));
         }
-        Ok(Self { shape: Shape { inputs: obs_dim, actor_inputs, hidden, activation, kind } })
+        Ok(Self { shape: Shape { networks, inputs: obs_dim, actor_inputs, hidden, activation, kind } })
     }
 
     #[getter]

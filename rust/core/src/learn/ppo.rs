@@ -23,9 +23,19 @@ const MIN_WORK: usize = 1 << 20;
 /// The logarithms of a Gaussian's deviations stay within these, as in `fastrl.networks.distributions`.
 const LOG_STD_RANGE: (f32, f32) = (-5.0, 2.0);
 
-/// An actor and a critic: two perceptrons with hidden layers of the same widths.
+/// Which networks learn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Networks {
+    Both,
+    Actor,
+    Critic,
+}
+
+/// An actor and a critic, or one of them: perceptrons with hidden layers of the same widths.
 #[derive(Clone, Debug)]
 pub struct Shape {
+    /// Those that learn; the other is not there.
+    pub networks: Networks,
     pub inputs: usize,
     /// The first of them, which the actor sees; the critic sees all.
     pub actor_inputs: usize,
@@ -48,6 +58,14 @@ impl Shape {
         Perceptron::new(&sizes, self.activation)
     }
 
+    fn has_actor(&self) -> bool {
+        self.networks != Networks::Critic
+    }
+
+    fn has_critic(&self) -> bool {
+        self.networks != Networks::Actor
+    }
+
     /// Numbers of a Gaussian's deviations; 0 for other actions.
     fn deviations(&self) -> usize {
         match self.kind {
@@ -58,7 +76,8 @@ impl Shape {
 
     /// Number of parameters.
     pub fn num_parameters(&self) -> usize {
-        self.deviations() + self.actor().len() + self.critic().len()
+        let actor = if self.has_actor() { self.deviations() + self.actor().len() } else { 0 };
+        actor + if self.has_critic() { self.critic().len() } else { 0 }
     }
 }
 
@@ -105,8 +124,8 @@ pub struct Samples<'a> {
     pub values: &'a [f32],
 }
 
-/// Parameters, in the order of PyTorch: logarithms of deviations, then of each layer of the actor and then of the critic
-/// weights [outputs, inputs] and biases. [`Shape::num_parameters`] numbers each.
+/// Parameters of the networks that learn, in the order of PyTorch: logarithms of deviations, then of each layer of the
+/// actor and then of the critic weights [outputs, inputs] and biases. [`Shape::num_parameters`] numbers each.
 #[derive(Debug)]
 pub struct Parameters<'a> {
     pub values: &'a mut [f32],
@@ -536,63 +555,80 @@ pub fn update(
     assert_eq!(lengths, [count; 3], "parameters of another network");
     let parts = || order.chunks(samples.groups.len()).flat_map(|epoch| split(epoch, settings.minibatches));
     let rows = CHUNK.min(samples.groups.len().div_ceil(settings.minibatches));
-    let mut actor = Actor::new(shape, settings, samples, parameters, rows);
-    let mut critic = Critic::new(shape, settings, samples, parameters, rows);
+    let mut actor = shape.has_actor().then(|| Actor::new(shape, settings, samples, parameters, rows));
+    let mut critic = shape.has_critic().then(|| Critic::new(shape, settings, samples, parameters, rows));
     let (mut norms, mut steps) = (0.0, 0);
     let size = samples.groups.len() / settings.minibatches;
-    if settings.two_threads && size * critic.learner.network.work() >= MIN_WORK {
-        let exchange = Exchange::new();
-        thread::scope(|scope| {
-            let critic = &mut critic;
-            let exchange = &exchange;
-            scope.spawn(move || {
-                let mut end = exchange.endpoint(Side::Right);
+    match (&mut actor, &mut critic) {
+        (Some(actor), Some(critic)) if settings.two_threads && size * critic.learner.network.work() >= MIN_WORK => {
+            let exchange = Exchange::new();
+            thread::scope(|scope| {
+                let exchange = &exchange;
+                scope.spawn(move || {
+                    let mut end = exchange.endpoint(Side::Right);
+                    for part in parts() {
+                        critic.differentiate(part);
+                        let own = critic.learner.vectors.norm_squared();
+                        let (other, stop) = end.swap((own, false));
+                        critic.step(scale((other + own).sqrt(), settings));
+                        if stop {
+                            break;
+                        }
+                    }
+                });
+                let mut end = exchange.endpoint(Side::Left);
                 for part in parts() {
-                    critic.differentiate(part);
-                    let own = critic.learner.vectors.norm_squared();
-                    let (other, stop) = end.swap((own, false));
-                    critic.step(scale((other + own).sqrt(), settings));
+                    let stop = actor.differentiate(part);
+                    let own = actor.learner.vectors.norm_squared();
+                    let (other, _) = end.swap((own, stop));
+                    let norm = (own + other).sqrt();
+                    actor.step(scale(norm, settings));
+                    norms += norm;
+                    steps += 1;
                     if stop {
                         break;
                     }
                 }
             });
-            let mut end = exchange.endpoint(Side::Left);
+        }
+        (actor, critic) => {
             for part in parts() {
-                let stop = actor.differentiate(part);
-                let own = actor.learner.vectors.norm_squared();
-                let (other, _) = end.swap((own, stop));
-                let norm = (own + other).sqrt();
-                actor.step(scale(norm, settings));
+                let (mut stop, mut norm_squared) = (false, 0.0);
+                if let Some(actor) = actor.as_mut() {
+                    stop = actor.differentiate(part);
+                    norm_squared += actor.learner.vectors.norm_squared();
+                }
+                if let Some(critic) = critic.as_mut() {
+                    critic.differentiate(part);
+                    norm_squared += critic.learner.vectors.norm_squared();
+                }
+                let norm = norm_squared.sqrt();
+                if let Some(actor) = actor.as_mut() {
+                    actor.step(scale(norm, settings));
+                }
+                if let Some(critic) = critic.as_mut() {
+                    critic.step(scale(norm, settings));
+                }
                 norms += norm;
                 steps += 1;
                 if stop {
                     break;
                 }
             }
-        });
-    } else {
-        for part in parts() {
-            let stop = actor.differentiate(part);
-            critic.differentiate(part);
-            let norm = (actor.learner.vectors.norm_squared() + critic.learner.vectors.norm_squared()).sqrt();
-            actor.step(scale(norm, settings));
-            critic.step(scale(norm, settings));
-            norms += norm;
-            steps += 1;
-            if stop {
-                break;
-            }
         }
     }
-    actor.write(parameters);
-    critic.write(parameters);
+    if let Some(actor) = &actor {
+        actor.write(parameters);
+    }
+    if let Some(critic) = &critic {
+        critic.write(parameters);
+    }
     parameters.steps += steps as u64;
     let mean = |total: f64| total / steps.max(1) as f64;
-    let [policy_loss, entropy, approx_kl, clip_fraction] = actor.totals.map(mean);
+    let [policy_loss, entropy, approx_kl, clip_fraction] = actor.map_or([0.0; 4], |actor| actor.totals).map(mean);
     Ok(Outcome {
         policy_loss,
-        value_loss: mean(critic.total),
+        value_loss: mean(critic.map_or(0.0, |critic| critic.total)),
         entropy,
         approx_kl,
         clip_fraction,
