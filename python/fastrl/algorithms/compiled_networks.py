@@ -5,65 +5,54 @@ from dataclasses import fields
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fastrl.algorithms.compiled_update import (
     CompiledSteps,
+    Samples,
     StepMeans,
-    samples_of,
     what_steps_are_for,
     why_torch,
 )
 from fastrl.algorithms.flat_adam import FlatAdam
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
-from fastrl.networks.action_space import Actions
-from fastrl.networks.multi_agent import Critic, PolicyNetwork
-from fastrl.rollout.rollout import Rollout
+from fastrl.networks.multi_agent import CentralCritic, Critic, PolicyNetwork
+
+Optimizer = FlatAdam[PolicyNetwork] | FlatAdam[Critic] | FlatAdam[CentralCritic]
 
 # Settings that compiled steps obey, or that say nothing of a gradient step: with any other PyTorch takes the steps.
 _KNOWN = {field.name for field in fields(MultiAgentConfig)} | {
     "num_epochs",
     "clip_range",
     "target_kl",
-    "update_backend",
+    "critic",
 }
 
 
 class CompiledNetwork:
-    """All gradient steps of a policy, or of a critic of one agent's observations, see `CompiledSteps`.
+    """All gradient steps of a policy, or of a critic, see `CompiledSteps`.
 
     Args:
         optimizer: of the network.
-        actions: of an agent.
-        num_agents: of an environment.
     """
 
-    def __init__(
-        self, optimizer: FlatAdam[PolicyNetwork] | FlatAdam[Critic], actions: Actions, num_agents: int
-    ) -> None:
-        network = optimizer.network
-        self._optimizer, self._num_agents = optimizer, num_agents
-        self._steps = CompiledSteps(
-            optimizer.vector,
-            actions,
-            obs_dim=network.obs_dim + network.num_ids,
-            hidden=list(network.body.hidden),
-            activation=network.body.activation,
-            networks="actor" if isinstance(network, PolicyNetwork) else "critic",
-        )
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer, network = optimizer, optimizer.network
+        inputs, *hidden, outputs = network.body.sizes
+        options: dict[str, Any] = {
+            "obs_dim": inputs,
+            "hidden": hidden,
+            "activation": network.body.activation,
+        }
+        actions = None
+        if isinstance(network, PolicyNetwork):
+            actions, options["networks"] = network.actions, "actor"
+        else:
+            options |= {"networks": "critic", "critic_outputs": outputs}
+        self._steps = CompiledSteps(optimizer.vector, actions, **options)
 
-    def __call__(
-        self, rollout: Rollout, rows: Tensor, generator: torch.Generator, **settings: Any
-    ) -> StepMeans:
-        """Learns from rows int64 [B] of [T * N].
-
-        Args:
-            settings: as of `CompiledSteps`.
-        """
+    def __call__(self, samples: Samples, generator: torch.Generator, **settings: Any) -> StepMeans:
+        """Takes the gradient steps; arguments as of `CompiledSteps`."""
         optimizer = self._optimizer
-        with torch.no_grad():
-            obs = optimizer.network.inputs(rollout.flat("obs")[rows], rows % self._num_agents)
-        samples = samples_of(rollout, obs, torch.arange(len(rows)), rows)
         means = self._steps(samples, optimizer.mean, optimizer.square, optimizer.steps, generator, **settings)
         optimizer.steps += means.gradient_steps
         return means
@@ -73,11 +62,9 @@ Compiled = dict[str, CompiledNetwork]
 
 
 def compiled_networks(
-    config: Any,
+    config: MultiAgentConfig,
     actors: Mapping[str, FlatAdam[PolicyNetwork]],
-    critics: Mapping[str, FlatAdam[Critic]],
-    actions: Actions,
-    num_agents: int,
+    critics: Mapping[str, FlatAdam[Critic] | FlatAdam[CentralCritic]],
     *,
     has_own_loss: bool,
     shards: int,
@@ -86,8 +73,7 @@ def compiled_networks(
     PyTorch takes them, for the reason in the text.
 
     Args:
-        config: of `MAPPO`, or of a subclass.
-        critics: of one agent's observations.
+        actors: those with PPO's loss.
         has_own_loss: a subclass has a loss of its own.
         shards: of each minibatch; 0: it is whole.
 
@@ -96,16 +82,15 @@ def compiled_networks(
     """
     if config.update_backend == "torch":
         return {}, {}, ""
-    [device] = {optimizer.vector.device for optimizer in actors.values()}
+    optimizers: list[Optimizer] = [*actors.values(), *critics.values()]
+    [device] = {optimizer.vector.device for optimizer in optimizers}
     own_methods = ["loss"] if has_own_loss else []
     takes = what_steps_are_for(config, _KNOWN, device, own_methods=own_methods, shards=shards)
-    are_plain = all(actor.network.is_plain for actor in actors.values())
-    if not takes and (config.dropout or not are_plain):
+    if not takes and (config.dropout or not all(each.network.is_plain for each in optimizers)):
         takes = "perceptrons of vectors with tanh or relu, without images or dropout"
     if takes:
         return {}, {}, why_torch(config.update_backend, takes)
-    return (
-        {name: CompiledNetwork(each, actions, num_agents) for name, each in actors.items()},
-        {name: CompiledNetwork(each, actions, num_agents) for name, each in critics.items()},
-        "",
+    of_actors, of_critics = (
+        {name: CompiledNetwork(each) for name, each in group.items()} for group in (actors, critics)
     )
+    return of_actors, of_critics, ""

@@ -50,25 +50,37 @@ class StepMeans(NamedTuple):
     grad_norm: float
     gradient_steps: int
 
+    def of_each_step(self, *names: str) -> list[Tensor]:
+        """For each of the gradient steps some of the means, by name, float32 [n]."""
+        return [torch.tensor([getattr(self, name) for name in names])] * self.gradient_steps
+
 
 class Samples(NamedTuple):
-    """S samples of a rollout."""
+    """S samples of a rollout. What the actor alone learns from is empty for a critic."""
 
     obs: Tensor  # float32 [G, D], what the networks see
     groups: Tensor  # int64 [S], which of these each sample has
-    actions: Tensor  # int64 [S] or [S, n], or draws float32 [S, n]
-    log_probs: Tensor  # float32 [S]
-    advantages: Tensor  # float32 [S]
-    returns: Tensor  # float32 [S]
-    values: Tensor  # float32 [S]
-    masks: Tensor | None  # bool [S, num_actions], True = allowed
+    returns: Tensor  # float32 [S], or [S, A] of a critic of A agents
+    values: Tensor  # as returns
+    actions: Tensor = torch.zeros((0, 0), dtype=torch.int64)  # int64 [S] or [S, n], or draws float32 [S, n]
+    log_probs: Tensor = torch.zeros(0)  # float32 [S]
+    advantages: Tensor = torch.zeros(0)  # float32 [S]
+    masks: Tensor | None = None  # bool [S, num_actions], True = allowed
+    learned: Tensor | None = None  # bool [S, A], which returns are learned from; None: all
 
 
 def samples_of(rollout: Rollout, obs: Tensor, groups: Tensor, rows: Tensor | slice = slice(None)) -> Samples:
     """Some rows of a rollout of [T * N]."""
-    names = ("actions", "log_probs", "advantages", "returns", "values")
-    masks = None if rollout.masks is None else rollout.flat("masks")[rows]
-    return Samples(obs, groups, *(rollout.flat(name)[rows] for name in names), masks)
+    return Samples(
+        obs,
+        groups,
+        returns=rollout.flat("returns")[rows],
+        values=rollout.flat("values")[rows],
+        actions=rollout.flat("actions")[rows],
+        log_probs=rollout.flat("log_probs")[rows],
+        advantages=rollout.flat("advantages")[rows],
+        masks=None if rollout.masks is None else rollout.flat("masks")[rows],
+    )
 
 
 class CompiledSteps:
@@ -79,18 +91,19 @@ class CompiledSteps:
 
     Args:
         parameters: of the networks that learn, as one vector.
-        actions: that the actor chooses.
-        options: of ``PpoUpdate``, whose actor and critic learn together, or one of them alone.
+        actions: that the actor chooses; None: a critic learns alone.
+        options: the others of ``PpoUpdate``.
     """
 
-    def __init__(self, parameters: Tensor, actions: Actions, **options: Any) -> None:
+    def __init__(self, parameters: Tensor, actions: Actions | None, **options: Any) -> None:
         self._parameters = parameters.detach().numpy()
-        self._has_one_choice = len(actions.nvec) == 1
-        self._compiled = PpoUpdate(
-            nvec=None if actions.is_box else actions.nvec.tolist(),
-            numbers=actions.size if actions.is_box else 0,
-            **options,
-        )
+        nvec, numbers = None, 0
+        if actions is not None and actions.is_box:
+            numbers = actions.size
+        elif actions is not None:
+            nvec = actions.nvec.tolist()
+        self._has_one_choice = nvec is not None and len(nvec) == 1
+        self._compiled = PpoUpdate(nvec=nvec, numbers=numbers, **options)
 
     def __call__(
         self,
@@ -137,6 +150,7 @@ class CompiledSteps:
             samples.returns.numpy(),
             samples.values.numpy(),
             None if samples.masks is None else samples.masks.numpy(),
+            None if samples.learned is None else samples.learned.numpy(),
             torch.stack(orders).numpy(),
             steps=steps,
             minibatches=minibatches,

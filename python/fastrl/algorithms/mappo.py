@@ -2,21 +2,17 @@
 their own (de Witt et al., 2020, arXiv:2011.09533)."""
 
 import copy
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from fastrl.algorithms import hyper_parameters as hp
-from fastrl.algorithms.compiled_networks import compiled_networks
+from fastrl.algorithms.compiled_update import samples_of
 from fastrl.algorithms.flat_adam import parts
 from fastrl.algorithms.multi_agent import Losses, Minibatch, MultiAgentLearner
-from fastrl.algorithms.multi_agent_critics import OwnCritics
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
-from fastrl.algorithms.protocol import Problem
-from fastrl.networks.team_actor import Scripted
 from fastrl.utils.config import section
 from fastrl.utils.tunable import Range
 
@@ -30,7 +26,6 @@ class MAPPOConfig(MultiAgentConfig):
     ] = 2
     clip_range: hp.ClipRange = 0.2
     target_kl: hp.TargetKl = None
-    update_backend: hp.UpdateBackend = "auto"
 
 
 class MAPPO(MultiAgentLearner):
@@ -47,32 +42,9 @@ class MAPPO(MultiAgentLearner):
     config_type = MAPPOConfig
     config: MAPPOConfig
 
-    def __init__(
-        self,
-        config: MAPPOConfig,
-        problem: Problem,
-        partners: Mapping[str, Mapping[str, Any] | Scripted] | None = None,
-    ) -> None:
-        super().__init__(config, problem, partners)
-        own_critics = self.critics if isinstance(self.critics, OwnCritics) else None
-        self._compiled, compiled_critics, self._why_not_compiled = compiled_networks(
-            config,
-            self.actors,
-            {} if own_critics is None else own_critics.optimizers,
-            self.policy.actions,
-            self.num_agents,
-            has_own_loss=type(self).loss is not MAPPO.loss,
-            shards=self.ranks.shards,
-        )
-        if own_critics is not None:
-            own_critics.compiled = compiled_critics
-
     @property
     def central_critic(self) -> bool:
         return True
-
-    def remarks(self) -> list[str]:
-        return [self._why_not_compiled] if self._why_not_compiled else []
 
     def loss(self, batch: Minibatch) -> Losses:
         """The negated objective of the policies, L(theta) of arXiv:2103.01955, appendix A: the clipped surrogate and an
@@ -90,12 +62,15 @@ class MAPPO(MultiAgentLearner):
             clip_fraction=((r - 1).abs() > epsilon).float().mean(),
         )
 
+    compiled_loss = loss
+
     def _update_policy(self, name: str, rows: Tensor, learning_rate: float) -> list[Tensor]:
         config, optimizer, generator = self.config, self.actors[name], self._generators["policies"]
         if name in self._compiled and len(rows):
+            with torch.no_grad():
+                obs = optimizer.network.inputs(self.rollout.flat("obs")[rows], self._agents(rows))
             means = self._compiled[name](
-                self.rollout,
-                rows,
+                samples_of(self.rollout, obs, torch.arange(len(rows)), rows),
                 generator,
                 num_epochs=config.num_epochs,
                 minibatch_size=config.minibatch_size,
@@ -105,8 +80,7 @@ class MAPPO(MultiAgentLearner):
                 entropy_coef=self.entropy_coef,
                 target_kl=config.target_kl,
             )
-            numbers = [getattr(means, part) for part in Losses.parts()]
-            return [torch.tensor([*numbers, means.grad_norm])] * means.gradient_steps
+            return means.of_each_step(*Losses.parts(), "grad_norm")
         old = copy.deepcopy(optimizer.network).requires_grad_(False) if config.dropout else None
         steps = []
         for _ in range(config.num_epochs):

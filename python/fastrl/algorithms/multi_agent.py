@@ -11,13 +11,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastrl.algorithms.compiled_networks import compiled_networks
 from fastrl.algorithms.flat_adam import FlatAdam
 from fastrl.algorithms.loss import Loss
 from fastrl.algorithms.multi_agent_critics import CentralCritics, OwnCritics, Rows
@@ -105,6 +106,8 @@ class MultiAgentLearner(MultiAgentAlgorithm):
 
     config: MultiAgentConfig
     takes_shards = True
+    # The loss that the compiled gradient steps of policies are of; None: there are none.
+    compiled_loss: ClassVar[Callable[..., Losses] | None] = None
 
     def __init__(
         self,
@@ -180,6 +183,14 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             self.critics = OwnCritics(
                 config, own, members, self._generators["critics"], self.device, self.ranks
             )
+        has_own_loss = self.compiled_loss is not None and type(self).loss is not type(self).compiled_loss
+        self._compiled, self.critics.compiled, self._why_not_compiled = compiled_networks(
+            config,
+            {} if self.compiled_loss is None else self.actors,
+            self.critics.optimizers,
+            has_own_loss=has_own_loss,
+            shards=self.ranks.shards,
+        )
         # Mask of the rows that learn, bool [N].
         self._learning = np.tile(learns, num_envs)
         self._schedules = {
@@ -236,6 +247,9 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             actor = self.actors[name].network
             start, end = end, end + actor.actor_size
             actor.actor_weights(values[start:end])
+
+    def remarks(self) -> list[str]:
+        return [self._why_not_compiled] if self._why_not_compiled else []
 
     def update(self, experience: Sequence[Fragment], watch: Stopwatch) -> None:
         self.load_rollout(experience, watch)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl.algorithms.compiled_networks import Compiled
+from fastrl.algorithms.compiled_update import Samples
 from fastrl.algorithms.flat_adam import FlatAdam, parts
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
 from fastrl.networks.multi_agent import CentralCritic, Critic
@@ -75,16 +76,18 @@ class OwnCritics:
         for name, optimizer in self.optimizers.items():
             own = torch.from_numpy(rows[name])
             if name in self.compiled and len(own):
+                with torch.no_grad():
+                    obs = optimizer.network.inputs(rollout.flat("obs")[own], self._agents(own))
+                targets = (rollout.flat(target)[own] for target in ("returns", "values"))
                 means = self.compiled[name](
-                    rollout,
-                    own,
+                    Samples(obs, torch.arange(len(own)), *targets),
                     self._generator,
                     num_epochs=config.critic_epochs,
                     minibatch_size=config.minibatch_size,
                     learning_rate=learning_rate,
                     max_grad_norm=config.max_grad_norm,
                 )
-                sums += [torch.tensor([means.value_loss, means.grad_norm])] * means.gradient_steps
+                sums += means.of_each_step("value_loss", "grad_norm")
                 continue
             for _ in range(config.critic_epochs):
                 for part in parts(own, config.minibatch_size, self._generator):
@@ -154,6 +157,8 @@ class CentralCritics:
         self.device = device
         self._learns = learns
         self._generator = generator
+        # "central", if its gradient steps are compiled.
+        self.compiled: Compiled = {}
 
     def evaluate(self, rollout: Rollout) -> None:
         """Fills ``values``, and ``final_values`` of environments in which agents were cut off.
@@ -195,6 +200,23 @@ class CentralCritics:
         learns = torch.from_numpy(self._learns)
         samples = (all_alive & learns).any(1).nonzero().squeeze(1)
         size = config.minibatch_size // len(self._learns)
+        if "central" in self.compiled and len(samples):
+            with torch.no_grad():
+                obs = optimizer.network.inputs(all_obs[samples], all_alive[samples])
+            # A critic of one agent has one value a sample.
+            returns, values, learned = (
+                each[samples].squeeze(1)
+                for each in (all_returns, rollout.flat("values").unflatten(0, shape), all_alive & learns)
+            )
+            means = self.compiled["central"](
+                Samples(obs, torch.arange(len(samples)), returns, values, learned=learned),
+                self._generator,
+                num_epochs=config.critic_epochs,
+                minibatch_size=size,
+                learning_rate=learning_rate,
+                max_grad_norm=config.max_grad_norm,
+            )
+            return means.of_each_step("value_loss", "grad_norm")
         chunk_size = max(optimizer.network.chunk // len(self._learns), 1)
         sums = []
         for _ in range(config.critic_epochs):

@@ -356,10 +356,14 @@ class CentralCritic(_Network):
 
         Observations of agents that are not alive do not matter.
         """
+        values: Tensor = self.body(self.inputs(obs, alive), drops)
+        return values
+
+    def inputs(self, obs: Tensor, alive: Tensor) -> Tensor:
+        """Inputs of the perceptron float [B, n]: joint observations."""
         features = self._features(obs.flatten(0, 1)).unflatten(0, alive.shape)
         features = features.masked_fill(~alive.unsqueeze(-1), 0)
-        values: Tensor = self.body(torch.cat([features.flatten(1), alive.float()], 1), drops)
-        return values
+        return torch.cat([features.flatten(1), alive.float()], 1)
 
 
 class MultiAgentPolicy:

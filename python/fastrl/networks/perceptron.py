@@ -73,7 +73,7 @@ class Perceptron(nn.ModuleList):
         if activation not in get_args(Activation):
             raise ValueError(f"activation should be one of {get_args(Activation)}, got {activation!r}")
         self.activation = activation
-        self.hidden = tuple(sizes[1:-1])
+        self.sizes, self.hidden = tuple(sizes), tuple(sizes[1:-1])
         for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
             is_last = i == len(sizes) - 2
             linear = (OutputLayer if is_last else Linear)(fan_in, fan_out)

@@ -6,7 +6,7 @@ use fastrl_core::mlp::Activation;
 use proptest::prelude::*;
 
 /// A network and a rollout, drawn from a seed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Case {
     shape: Shape,
     parameters: Vec<f32>,
@@ -93,6 +93,7 @@ impl Case {
             advantages: &self.advantages,
             returns: &self.returns,
             values: &self.values,
+            learned: None,
         }
     }
 
@@ -226,7 +227,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
 
 /// A shape whose actor sees all inputs.
 fn plain(inputs: usize, hidden: Vec<usize>, activation: Activation, kind: Kind) -> Shape {
-    Shape { networks: Networks::Both, inputs, actor_inputs: inputs, hidden, activation, kind }
+    Shape { networks: Networks::Both, inputs, actor_inputs: inputs, hidden, activation, kind, critic_outputs: 1 }
 }
 
 proptest! {
@@ -289,7 +290,15 @@ proptest! {
             let shape = Shape { networks, ..case.shape.clone() };
             let places = first..first + shape.num_parameters();
             first = places.end;
-            let alone = Case { parameters: case.parameters[places.clone()].to_vec(), shape, ..case.clone() };
+            let mut alone = Case { parameters: case.parameters[places.clone()].to_vec(), shape, ..case.clone() };
+            if networks == Networks::Critic {
+                // It does not need what the actor learns from.
+                for array in [&mut alone.draws, &mut alone.log_probs, &mut alone.advantages] {
+                    array.clear();
+                }
+                alone.choices.clear();
+                alone.masks = None;
+            }
             let ([values, ..], outcome) = alone.update(&settings, &order);
             prop_assert_eq!(&values[..], &both[places]);
             prop_assert_eq!(outcome.steps, 6);

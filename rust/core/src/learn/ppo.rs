@@ -42,6 +42,8 @@ pub struct Shape {
     pub hidden: Vec<usize>,
     pub activation: Activation,
     pub kind: Kind,
+    /// Outputs of the critic: 1, or as many as agents that it values.
+    pub critic_outputs: usize,
 }
 
 impl Shape {
@@ -50,7 +52,7 @@ impl Shape {
     }
 
     fn critic(&self) -> Perceptron {
-        self.network(self.inputs, 1)
+        self.network(self.inputs, self.critic_outputs)
     }
 
     fn network(&self, inputs: usize, outputs: usize) -> Perceptron {
@@ -117,11 +119,14 @@ pub struct Samples<'a> {
     pub groups: &'a [i64],
     /// [S, width of an action].
     pub actions: Actions<'a>,
-    /// [S] each, when the actions were chosen.
+    /// [S] each, when the actions were chosen. Like actions and masks, a critic alone does not need them.
     pub log_probs: &'a [f32],
     pub advantages: &'a [f32],
+    /// [S, outputs of the critic] each.
     pub returns: &'a [f32],
     pub values: &'a [f32],
+    /// [S, outputs of the critic], 0 where a return is not learned from.
+    pub learned: Option<&'a [u8]>,
 }
 
 /// Parameters of the networks that learn, in the order of PyTorch: logarithms of deviations, then of each layer of the
@@ -172,9 +177,12 @@ fn within(name: &str, values: &[i64], end: usize) -> Result<(), Refused> {
 fn check(shape: &Shape, settings: &Settings, samples: &Samples<'_>, order: &[i64]) -> Result<(), Refused> {
     let (count, width) = (samples.groups.len(), shape.kind.width());
     let groups = samples.obs.len() / shape.inputs;
-    let lengths = [samples.log_probs, samples.advantages, samples.returns, samples.values].map(<[f32]>::len);
-    assert!(lengths.iter().all(|&len| len == count), "arrays of samples differ in length");
-    assert!(samples.masks.is_none_or(|masks| masks.len() == count * shape.kind.outputs()), "masks of other sizes");
+    let acted = if shape.has_actor() { count } else { 0 };
+    assert!([samples.log_probs, samples.advantages].iter().all(|array| array.len() == acted), "of other lengths");
+    let valued = count * shape.critic_outputs;
+    assert!([samples.returns, samples.values].iter().all(|array| array.len() == valued), "of other lengths");
+    assert!(samples.learned.is_none_or(|learned| learned.len() == valued), "of other lengths");
+    assert!(samples.masks.is_none_or(|masks| masks.len() == acted * shape.kind.outputs()), "masks of other sizes");
     if count == 0 || order.len() % count != 0 {
         return Err(Refused(format!("order: expected orders of {count} samples, got {} numbers", order.len())));
     }
@@ -189,10 +197,10 @@ fn check(shape: &Shape, settings: &Settings, samples: &Samples<'_>, order: &[i64
     within("groups", samples.groups, groups)?;
     within("order", order, count)?;
     match (&shape.kind, samples.actions) {
-        (Kind::Gaussian(_), Actions::Gaussian(draws)) => assert_eq!(draws.len(), count * width, "too few draws"),
+        (Kind::Gaussian(_), Actions::Gaussian(draws)) => assert_eq!(draws.len(), acted * width, "too few draws"),
         (Kind::Categorical(choices), Actions::Categorical(actions)) => {
-            assert_eq!(actions.len(), count * width, "too few actions");
-            for action in actions.chunks(width) {
+            assert_eq!(actions.len(), acted * width, "too few actions");
+            for action in actions.chunks(width.max(1)) {
                 for (number, &choices) in action.iter().zip(choices) {
                     within("actions", std::slice::from_ref(number), choices)?;
                 }
@@ -500,25 +508,40 @@ impl<'a> Critic<'a> {
         let Learner { network, vectors, pass, batch } = learner;
         batch.set(samples.groups, part);
         network.transpose(&vectors.values, pass);
-        let weight = settings.value_coef / part.len() as f32;
+        let outputs = shape.critic_outputs;
+        let count = match samples.learned {
+            None => part.len() * outputs,
+            Some(learned) => {
+                let learned_of = |&sample: &i64| &learned[sample as usize * outputs..][..outputs];
+                part.iter().flat_map(learned_of).filter(|&&learned| learned != 0).count().max(1)
+            }
+        };
+        let weight = settings.value_coef / count as f32;
         let mut squares = 0.0;
         for rows in chunks(batch.rows.len()) {
             batch.gather(samples.obs, shape.inputs, shape.inputs, rows.clone(), pass);
             network.forward(&vectors.values, rows.len(), pass);
             let (results, slopes, stride) = pass.ends(network);
             for (i, row) in rows.clone().enumerate() {
-                let mut sum = 0.0;
-                for &sample in batch.of(row) {
-                    let (target, old) = (samples.returns[sample as usize], samples.values[sample as usize]);
-                    let (slope, square) = value_slope(results[i * stride], target, old, settings.value_clip);
-                    sum += slope * weight;
-                    squares += f64::from(square);
+                for output in 0..outputs {
+                    let mut sum = 0.0;
+                    for &sample in batch.of(row) {
+                        let place = sample as usize * outputs + output;
+                        if samples.learned.is_some_and(|learned| learned[place] == 0) {
+                            continue;
+                        }
+                        let (target, old) = (samples.returns[place], samples.values[place]);
+                        let value = results[i * stride + output];
+                        let (slope, square) = value_slope(value, target, old, settings.value_clip);
+                        sum += slope * weight;
+                        squares += f64::from(square);
+                    }
+                    slopes[i * stride + output] = sum;
                 }
-                slopes[i * stride] = sum;
             }
             network.backward(rows.len(), pass, &mut vectors.gradient);
         }
-        self.total += squares / part.len() as f64 / 2.0;
+        self.total += squares / count as f64 / 2.0;
     }
 
     fn step(&mut self, scale: f32) {
