@@ -119,7 +119,6 @@ def test_parameters_differ_by_rounding_alone(name, kind):
         assert metrics["gradient_steps"] >= 4
     for one, other in zip(*map(optimizers, (torchs, compiled)), strict=True):
         error = torch.linalg.vector_norm(one.vector - other.vector) / torch.linalg.vector_norm(one.vector)
-        print("ERR", name, kind, error.item())
         assert error < 1e-5
 
 
