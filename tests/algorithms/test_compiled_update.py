@@ -228,7 +228,7 @@ def arrays(samples=4, obs_dim=2, width=3):
     obs, groups = np.ones((1, obs_dim), np.float32), np.zeros(samples, np.int64)
     rest = [np.zeros(samples, np.float32) for _ in range(4)]
     order = np.arange(samples)[None]
-    return [*floats, obs, groups, np.zeros(samples, np.int64), *rest, None, order]
+    return [*floats, obs, groups, np.zeros(samples, np.int64), *rest, None, None, order]
 
 
 RUN = {
@@ -264,7 +264,8 @@ class TestRefusals:
         self.refuses("actions: expected numbers from 0 to 2, got 3", 5, np.array([0, 1, 3, 2]))
         self.refuses("actions: expected numbers from 0 to 2, got -1", 5, np.array([0, 1, -1, 2]))
         self.refuses("masks: expected", 10, np.ones((2, 3), bool))
-        self.refuses("order: expected numbers from 0 to 3, got 4", 11, np.array([[0, 1, 2, 4]]))
+        self.refuses("learned: expected", 11, np.ones((2, 1), bool))
+        self.refuses("order: expected numbers from 0 to 3, got 4", 12, np.array([[0, 1, 2, 4]]))
         self.refuses("minibatches: expected 1 to 4, got 5", None, None, minibatches=5)
         self.refuses("minibatches: expected 1 to 4, got 0", None, None, minibatches=0)
 
@@ -286,6 +287,8 @@ class TestRefusals:
             ({"nvec": None}, "nvec, numbers"),
             ({"numbers": 2}, "nvec, numbers"),
             ({"nvec": []}, "nvec, numbers"),
+            ({"networks": "all"}, "networks: expected 'both', 'actor' or 'critic', got 'all'"),
+            ({"critic_outputs": 0}, "widths of 1 to"),
             ({"nvec": [0]}, "widths of 1 to"),
             ({"hidden": [0]}, "widths of 1 to"),
             ({"nvec": [2**16, 2**16]}, "widths of 1 to"),

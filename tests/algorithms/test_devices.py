@@ -17,8 +17,7 @@ from test_sac import batch_of
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fastrl.algorithms import algorithms
-from fastrl.algorithms.impala import impala_losses
+from fastrl.algorithms import algorithms, impala
 from fastrl.algorithms.ppo import Minibatch
 from fastrl.algorithms.ppo_loss import log_probs_and_entropy
 from fastrl.algorithms.protocol import DatasetBatch, Problem
@@ -111,11 +110,12 @@ def test_a_tensor_in_main_memory_is_found() -> None:
 
 @pytest.mark.parametrize("actions", [CHOICES, BOX], ids=["discrete", "box"])
 def test_impala(actions: Any) -> None:
-    impala = learner("impala", OBS, actions, num_steps=3)
-    outputs, values = impala.policy(torch.zeros((B, 3), device="cuda"))
-    log_probs, entropy = log_probs_and_entropy(outputs, impala.policy.log_std, drawn(actions))
-    losses = impala_losses(log_probs, entropy, values, *torch.zeros((2, B), device="cuda"))
-    assert sum(losses).device.type == impala.descend(1e-3).device.type == "cuda"
+    algorithm = learner("impala", OBS, actions, num_steps=3)
+    outputs, values = algorithm.policy(torch.zeros((B, 3), device="cuda"))
+    log_probs, entropy = log_probs_and_entropy(outputs, algorithm.policy.log_std, drawn(actions))
+    own = (outputs, drawn(actions), log_probs, entropy, values, *torch.zeros((2, B), device="cuda"))
+    losses = algorithm.loss(impala.Minibatch(*own))
+    assert losses.total.device.type == algorithm.descend(1e-3).device.type == "cuda"
 
 
 @pytest.mark.parametrize("actions", [CHOICES, NUMBERS, BOX], ids=["discrete", "multi-discrete", "box"])

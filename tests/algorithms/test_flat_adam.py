@@ -40,7 +40,7 @@ def test_the_deviation_stays_in_its_range():
     trained = FlatAdam(actor())
     for sign, bound in ((-1, LOG_STD_RANGE[1]), (1, LOG_STD_RANGE[0])):
         for _ in range(100):
-            trained.log_std_gradient.fill_(sign)
+            trained.network.log_std.grad.fill_(sign)
             trained.step(1.0, 1.0)
         assert trained.network.log_std.tolist() == [bound, bound]
 

@@ -1,6 +1,7 @@
 """IMPALA: its losses against numpy, V-trace in its place, truncation, learning from old policies, exact resumption."""
 
 import copy
+from types import SimpleNamespace
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
@@ -14,7 +15,7 @@ from slow_returns import slow_vtrace
 from test_ppo import assert_same_state, problem_of, written_and_read
 from test_ppo_fragments import distinct, known_answer
 
-from fastrl.algorithms.impala import IMPALA, ImpalaConfig, impala_losses
+from fastrl.algorithms.impala import IMPALA, ImpalaConfig, Minibatch
 from fastrl.algorithms.ppo_loss import log_probs_and_entropy
 from fastrl.utils.timer import Stopwatch
 
@@ -54,10 +55,11 @@ def test_losses_are_those_of_the_paper(data, size, width, is_box):
         torch.from_numpy(outputs), torch.from_numpy(log_std) if is_box else None, torch.from_numpy(actions)
     )
     tensors = (torch.from_numpy(array) for array in (values, advantages, returns))
-    losses = impala_losses(log_probs, entropies, *tensors)
-    np.testing.assert_allclose(
-        [loss.item() for loss in losses], [policy, value, entropy], rtol=1e-6, atol=1e-9
-    )
+    learner = SimpleNamespace(config=SimpleNamespace(value_coef=0.5), entropy_coef=0.1)
+    losses = IMPALA.loss(learner, Minibatch(None, None, log_probs, entropies, *tensors))
+    found = [losses.total.item(), *losses.numbers().tolist()]
+    expected = [policy + 0.5 * value - 0.1 * entropy, policy, value, entropy]
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 
 
 PLAIN = {"hidden": (), "normalize_returns": False, "normalize_advantages": "none", "learning_rate": 0.0}

@@ -4,9 +4,11 @@ import io
 from itertools import islice
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from demo_sets import cartpole_expert, played
 from rank_runs import on_ranks
 from rich.console import Console
 from small_runs import differences, settings_of, trainer_of, untimed_state
@@ -15,7 +17,7 @@ import fastrl
 from fastrl.algorithms.ppo import PPO
 from fastrl.tasks import find
 from fastrl.training.errors import TrainError
-from fastrl.utils.ranks import Ranks
+from fastrl.utils.ranks import ALONE, Ranks
 
 COMMON = (
     *("--num-envs=4", "--ppo.num-steps=16", "--ppo.minibatch-size=32", "--ppo.num-epochs=2"),
@@ -73,6 +75,58 @@ def test_two_ranks_learn_by_it_what_one_learns() -> None:
     [alone] = on_ranks(1, train_calm)
     for found in on_ranks(2, train_calm):
         assert all(np.array_equal(found[name], alone[name]) for name in alone)
+
+
+TEAM = ("traffic", "--vehicles=3", "--num-envs=4", "--total-timesteps=192")
+OTHERS = {
+    "IPPO": (*TEAM, "--collector=native"),
+    "IPPO, executor": (*TEAM, "--collector=executor", "--n-workers=2"),
+    "MAPPO": (*TEAM, "--collector=native"),
+    "MAPPO, sequential": (*TEAM, "--collector=sequential"),
+    "REINFORCE": (*TEAM, "--collector=native"),
+    "IMPALA": ("gym", CARTPOLE, "--collector=sequential", "--num-envs=4", "--total-timesteps=192"),
+    "BC": ("gym", CARTPOLE, "--bc.batch-size=40", "--epochs=2"),
+}
+
+
+def trained_other(ranks: Ranks, name: str, algo: str, *options: str) -> dict[str, Any]:
+    """The policy after a whole run of another algorithm than PPO."""
+    task_name, *own = OTHERS[name]
+    section = name.partition(",")[0].lower()
+    task = find(task_name).with_ranks(ranks)
+    if section == "bc":
+        task = task.with_demos(played(gymnasium.make("CartPole-v1"), cartpole_expert, 6, steps=40))
+    else:
+        options = (*options, f"--{section}.num-steps=16")
+    fixed = ("--run.eval-episodes=0", "--run.torch-threads=1", "--device=cpu", "--run.seed=3")
+    trainer: Any = task.make_trainer(
+        settings_of(task_name, *own, f"--algo={algo}", f"--{section}.hidden=8", *fixed, *options)
+    )
+    for _ in trainer.rows():
+        pass
+    state = trainer.algorithm.policy_state()
+    weights = state["weights"] if "weights" in state else state["actors"]["shared"]["weights"]
+    return {key: tensor.numpy().copy() for key, tensor in weights.items()}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_loss_of_the_users_own_of_other_algorithms(name: str) -> None:
+    algo = name.partition(",")[0]
+    backend = () if algo in ("IMPALA", "BC") else (f"--{algo.lower()}.update-backend=torch",)
+    plain = trained_other(ALONE, name, algo.lower(), *backend)
+    calm = trained_other(ALONE, name, f"own_losses:Calm{algo}")
+    again = trained_other(ALONE, name, f"own_losses:Calm{algo}")
+    assert all(np.array_equal(calm[key], again[key]) for key in calm)
+    assert any(not np.array_equal(calm[key], plain[key]) for key in plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["IPPO", "MAPPO", "IMPALA", "BC"])
+def test_two_ranks_learn_by_it_of_other_algorithms_what_one_learns(name: str) -> None:
+    arguments = (name, f"own_losses:Calm{name}", "--run.shards=2")
+    [alone] = on_ranks(1, trained_other, *arguments)
+    for found in on_ranks(2, trained_other, *arguments):
+        assert all(np.array_equal(found[key], alone[key]) for key in alone)
 
 
 @pytest.mark.parametrize(

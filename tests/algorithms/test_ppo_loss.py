@@ -1,14 +1,25 @@
-"""The parts of PPO's loss against PyTorch's distributions; gradients in closed form, which policies of many agents use,
-against automatic differentiation."""
+"""The terms of losses, and the losses of policies of many agents, against PyTorch's distributions."""
 
-import numpy as np
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrl.algorithms.ppo_loss import divergence, log_probs_and_entropy, log_probs_of, surrogate_gradient
+from fastrl.algorithms.mappo import MAPPO
+from fastrl.algorithms.multi_agent import Minibatch
+from fastrl.algorithms.ppo_loss import divergence, log_probs_and_entropy, log_probs_of
+from fastrl.algorithms.reinforce import REINFORCE
 from fastrl.networks.distributions import Choices, mask_logits
+
+
+def loss_of(algorithm, outputs, log_std, actions, log_probs, advantages, choices=None, entropy_coef=0.3):
+    """What an algorithm's `loss` gives."""
+    policy = SimpleNamespace(log_std=log_std, choices=choices)
+    learner = SimpleNamespace(config=SimpleNamespace(clip_range=0.2), entropy_coef=entropy_coef)
+    batch = Minibatch(policy, None, None, outputs, actions, log_probs, advantages)
+    return algorithm.loss(learner, batch)
 
 
 def plain_loss(outputs, log_std, actions, old_log_probs, advantages, clip_range, entropy_coef):
@@ -26,7 +37,7 @@ def plain_loss(outputs, log_std, actions, old_log_probs, advantages, clip_range,
 
 @settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 9), st.integers(1, 4), st.booleans())
-def test_gradients_are_those_of_autograd(seed, size, width, is_box):
+def test_the_loss_of_ppo_of_many_agents(seed, size, width, is_box):
     rng = torch.Generator().manual_seed(seed)
     outputs = torch.randn(size, width, generator=rng, dtype=torch.float64, requires_grad=True)
     log_std, actions = None, torch.randint(width, (size,), generator=rng)
@@ -39,15 +50,10 @@ def test_gradients_are_those_of_autograd(seed, size, width, is_box):
     loss, policy_loss, entropy = plain_loss(outputs, log_std, actions, old, advantages, 0.2, 0.3)
     parameters = [outputs] if log_std is None else [outputs, log_std]
     expected = torch.autograd.grad(loss, parameters)
-    gradient = surrogate_gradient(
-        outputs, log_std, actions, old, advantages, clip_range=0.2, entropy_coef=0.3
-    )
-    torch.testing.assert_close(gradient.outputs, expected[0])
-    assert (gradient.log_std is None) == (log_std is None)
-    if is_box:
-        torch.testing.assert_close(gradient.log_std, expected[1])
-    torch.testing.assert_close(gradient.losses.policy_loss, policy_loss)
-    torch.testing.assert_close(gradient.losses.entropy, entropy)
+    losses = loss_of(MAPPO, outputs, log_std, actions, old, advantages)
+    torch.testing.assert_close(torch.autograd.grad(losses.total, parameters), expected)
+    torch.testing.assert_close(losses.numbers()[:2], torch.stack([policy_loss, entropy]).detach())
+    assert ((losses + torch.ones(())).total - losses.total).item() == pytest.approx(1)
 
 
 @settings(deadline=None)
@@ -80,7 +86,7 @@ def test_samples_may_share_rows(seed, size, kind, masked):
 
 
 @pytest.mark.parametrize("is_box", [False, True])
-def test_against_itself_it_is_the_policy_gradient(is_box):
+def test_the_loss_of_reinforce(is_box):
     """The gradient of -log pi(a) A, Williams' (1992)."""
     rng = torch.Generator().manual_seed(0)
     outputs = torch.randn(6, 2, generator=rng, requires_grad=True)
@@ -88,19 +94,12 @@ def test_against_itself_it_is_the_policy_gradient(is_box):
     actions = torch.randn(6, 2, generator=rng) if is_box else torch.randint(2, (6,), generator=rng)
     advantages = torch.randn(6, generator=rng)
     log_probs = log_probs_of(outputs, log_std, actions)
-    expected = torch.autograd.grad(-(log_probs * advantages).mean(), outputs)[0]
-    gradient = surrogate_gradient(
-        outputs.detach(),
-        None if log_std is None else log_std.detach(),
-        actions,
-        log_probs.detach(),
-        advantages,
-        clip_range=1.0,
-        entropy_coef=0.0,
-    )
-    torch.testing.assert_close(gradient.outputs, expected)
-    assert gradient.losses.clip_fraction == 0
-    np.testing.assert_allclose(gradient.losses.approx_kl, 0, atol=1e-7)
+    expected = -(log_probs * advantages).mean()
+    found = loss_of(REINFORCE, outputs, log_std, actions, log_probs, advantages, entropy_coef=0.0)
+    torch.testing.assert_close(found.policy_loss, expected)
+    parameters = [outputs, log_std] if is_box else [outputs]
+    gradients = (torch.autograd.grad(each, parameters, retain_graph=True) for each in (found.total, expected))
+    torch.testing.assert_close(*gradients)
 
 
 class TestMultiDiscrete:
@@ -111,7 +110,7 @@ class TestMultiDiscrete:
         st.lists(st.integers(1, 4), min_size=1, max_size=3),
         st.booleans(),
     )
-    def test_gradients_are_those_of_autograd(self, seed, size, nvec, masked):
+    def test_the_loss_and_its_terms(self, seed, size, nvec, masked):
         rng = torch.Generator().manual_seed(seed)
         width = sum(nvec)
         outputs = torch.randn(size, width, generator=rng, dtype=torch.float64, requires_grad=True)
@@ -129,19 +128,11 @@ class TestMultiDiscrete:
         ratio = (log_probs - old).exp()
         policy_loss = -torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).mean()
         [expected] = torch.autograd.grad(policy_loss - 0.3 * entropies.mean(), logits, retain_graph=True)
-        gradient = surrogate_gradient(
-            logits,
-            None,
-            actions,
-            old,
-            advantages,
-            choices=choices,
-            clip_range=0.2,
-            entropy_coef=0.3,
-        )
-        torch.testing.assert_close(gradient.outputs, expected)
-        torch.testing.assert_close(gradient.losses.policy_loss, policy_loss)
-        torch.testing.assert_close(gradient.losses.entropy, entropies.mean())
+        losses = loss_of(MAPPO, logits, None, actions, old, advantages, choices)
+        [gradient] = torch.autograd.grad(losses.total, logits)
+        torch.testing.assert_close(gradient, expected)
+        torch.testing.assert_close(losses.policy_loss, policy_loss)
+        torch.testing.assert_close(losses.entropy, entropies.mean())
         own, own_entropies = log_probs_and_entropy(logits, None, actions, choices)
         torch.testing.assert_close(own, log_probs)
         torch.testing.assert_close(own_entropies, entropies)

@@ -12,7 +12,6 @@ from fastrl.envs.rows import ObsRows
 from fastrl.networks.action_space import Actions
 from fastrl.networks.distributions import gaussian_log_probs
 from fastrl.networks.multi_agent import CentralCritic, Critic, MultiAgentPolicy, PolicyNetwork
-from fastrl.networks.perceptron import Trace
 
 DISCRETE = Actions(gymnasium.spaces.Discrete(4))
 BOX = Actions(gymnasium.spaces.Box(np.array([-1, 0], np.float32), np.array([1, 10], np.float32)))
@@ -42,7 +41,7 @@ class TestImages:
         torch.testing.assert_close(network(rows, agents), plain(rows / 255, agents))
 
     @pytest.mark.parametrize("encoder", ["mlp", "nature"])
-    def test_gradients_are_those_of_autograd(self, encoder):
+    def test_all_layers_have_gradients(self, encoder):
         image = ObsRows(gymnasium.spaces.Box(0, 255, (10, 8, 3), np.uint8))
         options = {"hidden": (8,), "obs": image.state(), "encoder": encoder, "generator": generator()}
         critic = CentralCritic(
@@ -51,14 +50,7 @@ class TestImages:
         rows = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 2, image.size), np.uint8))
         alive = torch.tensor([[True, True], [True, False], [False, True]])
         critic(rows, alive).square().sum().backward()
-        expected = [weights.grad.clone() for weights in critic.parameters()]
-        critic.zero_grad(set_to_none=False)
-        trace = Trace()
-        with torch.no_grad():
-            values = critic(rows, alive, trace)
-        trace.backpropagate(2 * values)
-        for weights, gradient in zip(critic.parameters(), expected, strict=True):
-            torch.testing.assert_close(weights.grad, gradient)
+        assert all(weights.grad is not None and weights.grad.any() for weights in critic.parameters())
 
 
 class TestActor:

@@ -19,9 +19,35 @@ class Same(fastrl.algorithms.PPO):
         return super().loss(batch) + torch.zeros(())
 
 
-class Calm(fastrl.algorithms.PPO):
+class SmallOutputs:
+    """A term of the loss of any algorithm of policies."""
+
     def loss(self, batch):
         return super().loss(batch) + 0.1 * batch.outputs.square().mean()
+
+
+class Calm(SmallOutputs, fastrl.algorithms.PPO):
+    pass
+
+
+class CalmIPPO(SmallOutputs, fastrl.algorithms.IPPO):
+    pass
+
+
+class CalmMAPPO(SmallOutputs, fastrl.algorithms.MAPPO):
+    pass
+
+
+class CalmREINFORCE(SmallOutputs, fastrl.algorithms.REINFORCE):
+    pass
+
+
+class CalmIMPALA(SmallOutputs, fastrl.algorithms.IMPALA):
+    pass
+
+
+class CalmBC(SmallOutputs, fastrl.algorithms.BC):
+    pass
 
 
 @section

@@ -898,7 +898,8 @@ class PpoUpdate:
     `hidden`: widths of the hidden layers, `activation` after each. Of categorical actions `nvec` has the choices of
     each of their n numbers, and A is their sum; of Gaussian ones `numbers` is n, and A the same, with one standard
     deviation each that does not depend on the observation. The actor sees the first `actor_inputs` numbers of an
-    observation (None: all). ValueError: an option is out of range.
+    observation (None: all). The critic has `critic_outputs`, one for each agent that it values. `networks`: which of
+    the two learn; one alone needs nothing of the other, whose losses are 0. ValueError: an option is out of range.
     """
 
     def __new__(
@@ -910,10 +911,12 @@ class PpoUpdate:
         nvec: list[int] | None = None,
         numbers: int = 0,
         actor_inputs: int | None = None,
+        critic_outputs: int = 1,
+        networks: Literal["both", "actor", "critic"] = "both",
     ) -> PpoUpdate: ...
     @property
     def num_parameters(self) -> int:
-        """P, of Gaussians n more than of the two networks."""
+        """P, of the networks that learn; of an actor of Gaussians n more."""
 
     def run(
         self,
@@ -928,6 +931,7 @@ class PpoUpdate:
         returns: NDArray[np.float32],
         values: NDArray[np.float32],
         masks: NDArray[np.bool_] | None,
+        learned: NDArray[np.bool_] | None,
         order: NDArray[np.int64],
         *,
         steps: int,
@@ -950,10 +954,12 @@ class PpoUpdate:
 
         `obs` [G, D]; `groups` [S]: which of these a sample has; `masks` [S, A], True where an action is allowed;
         `actions` int64 [S] with one number, else [S, n], or float32 [S, n] of Gaussians; `log_probs`, `advantages`,
-        `returns` and `values` [S]. `order` [E, S]: in each of E epochs the samples in so many `minibatches`, whose
-        sizes differ by one at most. `normalize_advantages`: those of a minibatch are brought to mean 0 and sample
-        deviation 1. `target_kl`: the update ends after a step in which the KL was larger. With `num_threads` above 1
-        actor and critic learn side by side if they are large enough; the numbers are the same to the last bit.
+        `returns` and `values` [S], or [S, `critic_outputs`] if there are several, like `learned`, True where a return
+        is learned from. For a critic alone `actions` [0, 0], `log_probs` [0] and `advantages` [0] are empty. `order`
+        [E, S]: in each of E epochs the samples in so many `minibatches`, whose sizes differ by one at most.
+        `normalize_advantages`: those of a minibatch are brought to mean 0 and sample deviation 1. `target_kl`: the
+        update ends after a step in which the KL was larger. With `num_threads` above 1 actor and critic learn side by
+        side if they are large enough; the numbers are the same to the last bit.
 
         Returns means over gradient steps: the policy's loss, the value's, entropy, KL, clipped share, the gradient's
         norm before clipping; and the number of steps.

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -23,8 +23,8 @@ from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 from fastrl.utils.tunable import Choices
 
-# Numbers whose means are metrics: of `ImitationLoss` all but the first, and the gradient's norm.
-_SUMMED = 4
+# Numbers whose means are metrics: the parts of `ImitationLoss`, and the gradient's norm.
+_SUMMED = len(ImitationLoss.parts()) + 1
 
 
 @section
@@ -113,6 +113,14 @@ class BCConfig(NetworkConfig):
     ] = "fp32"
 
 
+class Minibatch(NamedTuple):
+    """B samples to learn from, or a part of them."""
+
+    obs: Tensor  # [B, obs_dim]
+    outputs: Tensor  # of the policy as it is, with gradients, float32 [B, size]: logits or means
+    actions: Tensor  # int64 [B] or [B, n], or draws float32 [B, n], of the expert
+
+
 class BC(PolicyLearner[DatasetBatch], DatasetAlgorithm):
     """Behaviour cloning with the networks of PPO, of which the value function does not learn.
 
@@ -181,20 +189,21 @@ class BC(PolicyLearner[DatasetBatch], DatasetAlgorithm):
             self.steps += len(experience.actions)
 
     def _differentiate(self, whole: DatasetBatch, shard: Shard) -> Tensor | None:
-        """Adds the gradient of the loss of a shard; `ImitationLoss` but the first, weighted, float32 [3]."""
+        """Adds the gradient of the loss of a shard; the parts of its `ImitationLoss`, weighted."""
         batch = whole if not self.ranks.shards else part_of(whole, shard, self.ranks.shards)
         if not len(batch.actions):
             return None
         with self._optimizer.autocast():
             outputs, _ = self._train_pass(batch)
-        found = self._loss(outputs, batch)
+        losses = self.loss(Minibatch(batch.obs, outputs.float(), batch.actions))
         weight = len(batch.actions) / len(whole.actions)
-        self._backpropagate(found.objective * weight)
-        return torch.stack(found[1:]).detach() * weight
+        self._backpropagate(losses.total * weight)
+        return losses.numbers() * weight
 
-    def _loss(self, outputs: Tensor, batch: DatasetBatch) -> ImitationLoss:
+    def loss(self, batch: Minibatch) -> ImitationLoss:
+        """The loss that the setting asks for. A subclass may change it, see the guide "A loss of your own"."""
         return imitation_loss(
-            outputs.float(),
+            batch.outputs,
             self.policy.log_std,
             batch.actions,
             name=self._loss_name,
@@ -224,7 +233,7 @@ class BC(PolicyLearner[DatasetBatch], DatasetAlgorithm):
         return self._means
 
     def _named(self, means: list[float]) -> dict[str, float]:
-        """Means of `ImitationLoss.loss` and so on, by name."""
+        """Means of the parts of `ImitationLoss`, by name."""
         score = "mean_square_error" if self.actions.is_box else "accuracy"
         names = ("loss", score, "entropy", "grad_norm")
         return {name: mean for name, mean in zip(names, means, strict=False) if mean == mean}
@@ -236,7 +245,8 @@ class BC(PolicyLearner[DatasetBatch], DatasetAlgorithm):
         for batch in batches:
             with self._optimizer.autocast():
                 outputs, _ = self._outputs_and_values(batch)
-            sums += torch.stack(self._loss(outputs, batch)[1:]) * len(batch.actions)
+            losses = self.loss(Minibatch(batch.obs, outputs.float(), batch.actions))
+            sums += losses.numbers() * len(batch.actions)
             count += len(batch.actions)
         return self._named((sums / count).tolist())
 

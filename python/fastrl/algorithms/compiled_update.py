@@ -1,11 +1,11 @@
 """PPO's gradient steps on the CPU, compiled."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fastrl._native._rust import PpoUpdate
 from fastrl.algorithms.actor_critic import ActorCriticConfig
@@ -50,27 +50,144 @@ class StepMeans(NamedTuple):
     grad_norm: float
     gradient_steps: int
 
+    def of_each_step(self, *names: str) -> list[Tensor]:
+        """For each of the gradient steps some of the means, by name, float32 [n]."""
+        return [torch.tensor([getattr(self, name) for name in names])] * self.gradient_steps
 
-class CompiledUpdate:
+
+class Samples(NamedTuple):
+    """S samples of a rollout. What the actor alone learns from is empty for a critic."""
+
+    obs: Tensor  # float32 [G, D], what the networks see
+    groups: Tensor  # int64 [S], which of these each sample has
+    returns: Tensor  # float32 [S], or [S, A] of a critic of A agents
+    values: Tensor  # as returns
+    actions: Tensor = torch.zeros((0, 0), dtype=torch.int64)  # int64 [S] or [S, n], or draws float32 [S, n]
+    log_probs: Tensor = torch.zeros(0)  # float32 [S]
+    advantages: Tensor = torch.zeros(0)  # float32 [S]
+    masks: Tensor | None = None  # bool [S, num_actions], True = allowed
+    learned: Tensor | None = None  # bool [S, A], which returns are learned from; None: all
+
+
+def samples_of(rollout: Rollout, obs: Tensor, groups: Tensor, rows: Tensor | slice = slice(None)) -> Samples:
+    """Some rows of a rollout of [T * N]."""
+    return Samples(
+        obs,
+        groups,
+        returns=rollout.flat("returns")[rows],
+        values=rollout.flat("values")[rows],
+        actions=rollout.flat("actions")[rows],
+        log_probs=rollout.flat("log_probs")[rows],
+        advantages=rollout.flat("advantages")[rows],
+        masks=None if rollout.masks is None else rollout.flat("masks")[rows],
+    )
+
+
+class CompiledSteps:
     """All gradient steps of a rollout in one call of ``fastrl._native._rust.PpoUpdate``.
 
-    It reads and writes the policy's parameters and the optimiser's moments where they are, and draws the order of
-    samples as PyTorch's steps do, so that both backends can take turns. Results do not depend on the number of threads.
+    It changes parameters and the optimiser's moments where they are, and draws the order of samples as PyTorch's steps
+    do, so that both can take turns. Results do not depend on the number of threads.
+
+    Args:
+        parameters: of the networks that learn, as one vector.
+        actions: that the actor chooses; None: a critic learns alone.
+        options: the others of ``PpoUpdate``.
+    """
+
+    def __init__(self, parameters: Tensor, actions: Actions | None, **options: Any) -> None:
+        self._parameters = parameters.detach().numpy()
+        nvec, numbers = None, 0
+        if actions is not None and actions.is_box:
+            numbers = actions.size
+        elif actions is not None:
+            nvec = actions.nvec.tolist()
+        self._has_one_choice = nvec is not None and len(nvec) == 1
+        self._compiled = PpoUpdate(nvec=nvec, numbers=numbers, **options)
+
+    def __call__(
+        self,
+        samples: Samples,
+        mean: Tensor,
+        square: Tensor,
+        steps: int,
+        generator: torch.Generator,
+        *,
+        num_epochs: int,
+        minibatch_size: int,
+        learning_rate: float,
+        max_grad_norm: float,
+        clip_range: float = 0.0,
+        value_clip: float | None = None,
+        value_coef: float = 1.0,
+        entropy_coef: float = 0.0,
+        normalize_advantages: bool = False,
+        target_kl: float | None = None,
+    ) -> StepMeans:
+        """Takes the gradient steps.
+
+        Args:
+            mean, square: Adam's moments, which change in place, after so many steps.
+            generator: draws the order of samples.
+        """
+        size = len(samples.groups)
+        minibatches = -(-size // max(minibatch_size, 1))
+        states, orders = [], []
+        for _ in range(num_epochs):
+            states.append(generator.get_state())
+            orders.append(torch.randperm(size, generator=generator))
+        actions = samples.actions
+        numbers = self._compiled.run(
+            self._parameters,
+            mean.numpy(),
+            square.numpy(),
+            samples.obs.numpy(),
+            samples.groups.numpy(),
+            # Those of MultiDiscrete have a further axis, also where they are of one choice.
+            (actions.flatten() if self._has_one_choice else actions).numpy(),
+            samples.log_probs.numpy(),
+            samples.advantages.numpy(),
+            samples.returns.numpy(),
+            samples.values.numpy(),
+            None if samples.masks is None else samples.masks.numpy(),
+            None if samples.learned is None else samples.learned.numpy(),
+            torch.stack(orders).numpy(),
+            steps=steps,
+            minibatches=minibatches,
+            clip_range=clip_range,
+            value_clip=value_clip,
+            value_coef=value_coef,
+            entropy_coef=entropy_coef,
+            max_grad_norm=max_grad_norm,
+            learning_rate=learning_rate,
+            normalize_advantages=normalize_advantages,
+            target_kl=target_kl,
+            num_threads=torch.get_num_threads(),
+        )
+        means = StepMeans(*numbers)
+        epochs = -(-means.gradient_steps // minibatches)
+        if epochs < num_epochs:
+            # PyTorch's steps draw no order that they do not need.
+            generator.set_state(states[epochs])
+        return means
+
+
+class CompiledUpdate:
+    """The compiled gradient steps of an actor and a critic that take them together.
 
     Args:
         parameters: the policy's, as one vector.
     """
 
     def __init__(self, policy: ActorCritic, actions: Actions, parameters: nn.Parameter) -> None:
-        self._policy, self._parameters = policy, parameters.data.numpy()
-        self._has_one_choice = len(actions.nvec) == 1
+        self._policy = policy
         architecture = policy.actor_architecture()
-        self._compiled = PpoUpdate(
+        self._steps = CompiledSteps(
+            parameters,
+            actions,
             obs_dim=policy.obs_dim,
             hidden=architecture["hidden"],
             activation=architecture["activation"],
-            nvec=None if actions.is_box else actions.nvec.tolist(),
-            numbers=actions.size if actions.is_box else 0,
             actor_inputs=policy.actor_inputs,
         )
 
@@ -84,54 +201,63 @@ class CompiledUpdate:
         entropy_coef: float,
         learning_rate: float,
     ) -> StepMeans:
-        """Takes the gradient steps.
-
-        Args:
-            rollout: with advantages, returns and groups.
-            optimizer: of the parameters.
-            generator: draws the order of samples.
-        """
-        minibatches = -(-len(rollout) // config.minibatch_size)
-        states, orders = [], []
-        for _ in range(config.num_epochs):
-            states.append(generator.get_state())
-            orders.append(torch.randperm(len(rollout), generator=generator))
+        """Takes the gradient steps of a rollout with advantages, returns and groups."""
         obs = self._policy.normalized(torch.from_numpy(rollout.distinct_obs()))
         moments = optimizer.moments()
-        actions = rollout.flat("actions")
-        numbers = self._compiled.run(
-            self._parameters,
-            moments["exp_avg"].numpy(),
-            moments["exp_avg_sq"].numpy(),
-            obs.numpy(),
-            rollout.flat("groups").numpy(),
-            # Those of MultiDiscrete have a further axis, also where they are of one choice.
-            (actions.flatten() if self._has_one_choice else actions).numpy(),
-            rollout.flat("log_probs").numpy(),
-            rollout.flat("advantages").numpy(),
-            rollout.flat("returns").numpy(),
-            rollout.flat("values").numpy(),
-            None if rollout.masks is None else rollout.flat("masks").numpy(),
-            torch.stack(orders).numpy(),
-            steps=int(moments["step"]),
-            minibatches=minibatches,
+        means = self._steps(
+            samples_of(rollout, obs, rollout.flat("groups")),
+            moments["exp_avg"],
+            moments["exp_avg_sq"],
+            int(moments["step"]),
+            generator,
+            num_epochs=config.num_epochs,
+            minibatch_size=config.minibatch_size,
+            learning_rate=learning_rate,
+            max_grad_norm=config.max_grad_norm,
             clip_range=config.clip_range,
             value_clip=config.value_clip,
             value_coef=config.value_coef,
             entropy_coef=entropy_coef,
-            max_grad_norm=config.max_grad_norm,
-            learning_rate=learning_rate,
             normalize_advantages=config.normalize_advantages == "minibatch",
             target_kl=config.target_kl,
-            num_threads=torch.get_num_threads(),
         )
-        means = StepMeans(*numbers)
         moments["step"] += means.gradient_steps
-        epochs = -(-means.gradient_steps // minibatches)
-        if epochs < config.num_epochs:
-            # PyTorch's steps draw no order that they do not need.
-            generator.set_state(states[epochs])
         return means
+
+
+def what_steps_are_for(
+    config: Any, known: Set[str], device: torch.device, *, own_methods: Sequence[str], shards: int
+) -> str:
+    """What compiled steps are for and these are not, whatever the networks; empty: nothing is in the way.
+
+    Args:
+        known: settings that compiled steps obey.
+        own_methods: of a subclass, in place of those that the compiled steps are of.
+        shards: of each minibatch; 0: it is whole.
+    """
+    unknown = sorted({field.name for field in fields(config)} - known)
+    if own_methods:
+        return f"PPO's own {' and '.join(own_methods)}"
+    if unknown:
+        return f"PPO's own settings, without {', '.join(unknown)}"
+    if shards:
+        return "whole minibatches, without ranks and shards"
+    return "" if device.type == "cpu" else "networks on the CPU"
+
+
+def why_torch(backend: str, takes: str) -> str:
+    """Why PyTorch takes the gradient steps, for people.
+
+    Args:
+        backend: the setting.
+        takes: what compiled ones are for.
+
+    Raises:
+        ValueError: compiled ones are asked for.
+    """
+    if backend == "compiled":
+        raise ValueError(f"update_backend compiled is for {takes}: set update_backend to auto or torch")
+    return f"PyTorch takes the gradient steps: compiled ones are for {takes}"
 
 
 def compiled_update(
@@ -155,23 +281,14 @@ def compiled_update(
     Raises:
         ValueError: compiled ones are asked for, and there are none for the loss, the network, its device or precision.
     """
-    unknown = sorted({field.name for field in fields(config)} - _KNOWN)
     if config.update_backend == "torch":
         return None, ""
-    if own_methods:
-        takes = f"PPO's own {' and '.join(own_methods)}"
-    elif unknown:
-        takes = f"PPO's own settings, without {', '.join(unknown)}"
-    elif shards:
-        takes = "whole minibatches, without ranks and shards"
-    elif parameters.device.type != "cpu":
-        takes = "networks on the CPU"
-    elif not isinstance(policy, ActorCritic):
+    takes = what_steps_are_for(config, _KNOWN, parameters.device, own_methods=own_methods, shards=shards)
+    if not takes and not isinstance(policy, ActorCritic):
         takes = "separate perceptrons of vectors, without images, memory, layer norm, dropout or a network of your own"
-    elif optimizer.half is not None:
+    if not takes and optimizer.half is not None:
         takes = "precision fp32"
-    else:
-        return CompiledUpdate(policy, actions, parameters), ""
-    if config.update_backend == "compiled":
-        raise ValueError(f"update_backend compiled is for {takes}: set update_backend to auto or torch")
-    return None, f"PyTorch takes the gradient steps: compiled ones are for {takes}"
+    if takes:
+        return None, why_torch(config.update_backend, takes)
+    assert isinstance(policy, ActorCritic)
+    return CompiledUpdate(policy, actions, parameters), ""

@@ -1,4 +1,4 @@
-"""Adam for networks that spell their gradients out: one vector of parameters, clipping, dropout, order of samples."""
+"""Adam for small networks: one vector of parameters, clipping, dropout, order of samples."""
 
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
@@ -9,7 +9,6 @@ from torch import Tensor
 from fastrl.networks.distributions import LOG_STD_RANGE
 from fastrl.networks.multi_agent import CentralCritic, Critic, PolicyNetwork
 from fastrl.networks.parameters import flatten_parameters, load_weights
-from fastrl.networks.perceptron import Trace
 
 Network = TypeVar("Network", bound=PolicyNetwork | Critic | CentralCritic)
 
@@ -28,6 +27,8 @@ class FlatAdam(Generic[Network]):
         network: learns; its parameters become views of ``vector``.
 
     Attributes:
+        gradient: of the vector; `step` zeroes it.
+        mean, square: Adam's moments.
         steps: of the optimiser so far.
     """
 
@@ -37,8 +38,8 @@ class FlatAdam(Generic[Network]):
         assert self.vector.grad is not None
         self.gradient = self.vector.grad
         self.steps = 0
-        self._mean = torch.zeros_like(self.gradient)
-        self._square = torch.zeros_like(self.gradient)
+        self.mean = torch.zeros_like(self.gradient)
+        self.square = torch.zeros_like(self.gradient)
 
     @torch.no_grad()
     def step(self, learning_rate: float, max_grad_norm: float) -> Tensor:
@@ -48,35 +49,28 @@ class FlatAdam(Generic[Network]):
         norm = torch.linalg.vector_norm(gradient)
         gradient.mul_((max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
         self.steps += 1
-        self._mean.lerp_(gradient, 1 - _BETA1)
-        self._square.mul_(_BETA2).addcmul_(gradient, gradient, value=1 - _BETA2)
-        spread = (self._square / (1 - _BETA2**self.steps)).sqrt_().add_(_EPSILON)
-        self.vector.addcdiv_(self._mean, spread, value=-learning_rate / (1 - _BETA1**self.steps))
+        self.mean.lerp_(gradient, 1 - _BETA1)
+        self.square.mul_(_BETA2).addcmul_(gradient, gradient, value=1 - _BETA2)
+        spread = (self.square / (1 - _BETA2**self.steps)).sqrt_().add_(_EPSILON)
+        self.vector.addcdiv_(self.mean, spread, value=-learning_rate / (1 - _BETA1**self.steps))
         gradient.zero_()
         if isinstance(self.network, PolicyNetwork) and self.network.log_std is not None:
             self.network.log_std.clamp_(*LOG_STD_RANGE)
         return norm
 
-    @property
-    def log_std_gradient(self) -> Tensor:
-        """Gradient of a Gaussian policy's ``log_std``; add to it."""
-        assert isinstance(self.network, PolicyNetwork) and self.network.log_std is not None
-        assert self.network.log_std.grad is not None
-        return self.network.log_std.grad
-
-    def trace(self, rows: int, dropout: float, generator: torch.Generator) -> Trace:
-        """For a pass of so many rows through the network, with dropout at that rate."""
-        if dropout == 0:
-            return Trace()
-        masks = self.network.body.dropout_masks(rows, dropout, generator)
-        return Trace([mask.to(self.vector.device) for mask in masks])
+    def drops(self, rows: int, rate: float, generator: torch.Generator) -> list[Tensor]:
+        """Dropout at that rate of a pass of so many rows through the network, as `Perceptron` takes it."""
+        if rate == 0:
+            return []
+        masks = self.network.body.dropout_masks(rows, rate, generator)
+        return [mask.to(self.vector.device) for mask in masks]
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and moments, not copies."""
         return {
             "weights": self.network.state_dict(),
-            "mean": self._mean,
-            "square": self._square,
+            "mean": self.mean,
+            "square": self.square,
             "steps": self.steps,
         }
 
@@ -87,10 +81,10 @@ class FlatAdam(Generic[Network]):
             ValueError: it is of another network, or not finite.
         """
         load_weights(self.network, state["weights"])
-        if not state["mean"].shape == state["square"].shape == self._mean.shape:
-            raise ValueError(f"the moments should have shape {list(self._mean.shape)}")
-        self._mean.copy_(state["mean"])
-        self._square.copy_(state["square"])
+        if not state["mean"].shape == state["square"].shape == self.mean.shape:
+            raise ValueError(f"the moments should have shape {list(self.mean.shape)}")
+        self.mean.copy_(state["mean"])
+        self.square.copy_(state["square"])
         self.steps = state["steps"]
 
 

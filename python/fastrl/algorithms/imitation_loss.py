@@ -1,11 +1,13 @@
 """Losses of imitation: how far a policy is from the actions that an expert took."""
 
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fastrl.algorithms.loss import Loss
 from fastrl.algorithms.ppo_loss import gaussian_entropy
 from fastrl.networks.action_space import Actions
 from fastrl.networks.distributions import gaussian_log_probs
@@ -13,18 +15,17 @@ from fastrl.networks.distributions import gaussian_log_probs
 LossName = Literal["log_likelihood", "mse", "cross_entropy"]
 
 
-class ImitationLoss(NamedTuple):
-    """Scalars (0-dimensional tensors), means over samples.
+@dataclass(frozen=True)
+class ImitationLoss(Loss):
+    """The loss of samples, whose total may have no meaning, and means over them.
 
     Attributes:
-        objective: to descend along; its value may have no meaning.
         loss: that which was asked for, without label smoothing and entropy bonus.
         score: discrete actions: share of the expert's numbers that are the policy's likeliest; continuous ones: mean
             square error of the means, in units of half the range of an action.
         entropy: of the policy, in nats; NaN of discrete actions without a bonus, for which it is not computed.
     """
 
-    objective: Tensor
     loss: Tensor
     score: Tensor
     entropy: Tensor

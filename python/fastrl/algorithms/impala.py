@@ -16,6 +16,7 @@ from fastrl.algorithms.actor_critic import (
     ActorCriticConfig,
     ActorCriticLearner,
 )
+from fastrl.algorithms.loss import Loss
 from fastrl.algorithms.ppo_loss import log_probs_and_entropy
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.sequence_passes import SequencePasses
@@ -75,8 +76,9 @@ class ImpalaMetrics:
     entropy_coef: float
 
 
-class Losses(NamedTuple):
-    """Scalars (0-dimensional tensors), means over samples.
+@dataclass(frozen=True)
+class Losses(Loss):
+    """The loss of samples of a rollout.
 
     Attributes:
         policy_loss: ``-advantage * log p(action)``.
@@ -89,42 +91,30 @@ class Losses(NamedTuple):
     entropy: Tensor
 
 
-def impala_losses(
-    log_probs: Tensor, entropy: Tensor, values: Tensor, advantages: Tensor, returns: Tensor
-) -> Losses:
-    """The three parts of the loss (section 4.2 of the paper), to be differentiated.
-
-    Args:
-        log_probs: float32 [B], of the actions.
-        entropy: of the policy at each sample, float32 [B], or the same everywhere, [].
-        values: float32 [B].
-        advantages, returns: float32 [B], V-trace's, constants: the former contain the clipped ratios.
-    """
-    return Losses(
-        policy_loss=-(advantages * log_probs).mean(),
-        value_loss=(values - returns).square().mean() / 2,
-        entropy=entropy.mean(),
-    )
-
-
 class Pass(NamedTuple):
-    """Outputs of the network for some samples of a rollout, with gradients.
+    """Outputs of the network for B samples of a rollout, with gradients."""
 
-    Attributes:
-        log_probs: float32 [B], of the actions.
-        entropy: as of `impala_losses`.
-        values: float32 [B].
-        whole: float32 [B], log-probabilities without dropout, as of the policies that acted; without gradients.
-        places: which samples they are; with shards an array.
-        valued: int64, places of the observations that were valued, as of `fastrl.rollout.sequences.Sequences`.
-    """
-
-    log_probs: Tensor
-    entropy: Tensor
-    values: Tensor
+    outputs: Tensor  # float32 [B, size]: logits, masked, or means
+    log_probs: Tensor  # float32 [B], of the actions
+    entropy: Tensor  # of the policy at each sample, float32 [B], or the same everywhere, []
+    values: Tensor  # float32 [B]
+    # float32 [B], log-probabilities without dropout, as of the policies that acted; without gradients.
     whole: Tensor
-    places: slice | NDArray[np.int64]
+    places: slice | NDArray[np.int64]  # which samples they are; with shards an array
+    # int64, places of the observations that were valued, as of `fastrl.rollout.sequences.Sequences`.
     valued: NDArray[np.int64]
+
+
+class Minibatch(NamedTuple):
+    """B samples to learn from, whose outputs of the network as it is have gradients."""
+
+    outputs: Tensor  # float32 [B, size]: logits, masked, or means
+    actions: Tensor  # int64 [B] or [B, n], or draws float32 [B, n]
+    log_probs: Tensor  # float32 [B], of these
+    entropy: Tensor  # of the policy at each sample, float32 [B], or the same everywhere, []
+    new_values: Tensor  # float32 [B], of the value function as it is
+    advantages: Tensor  # float32 [B], V-trace's, constants that contain the clipped ratios
+    returns: Tensor  # float32 [B], V-trace's
 
 
 class IMPALA(ActorCriticLearner):
@@ -150,6 +140,7 @@ class IMPALA(ActorCriticLearner):
         if config.c_clip > config.rho_clip:
             raise ValueError(f"c_clip should be at most rho_clip, got {config.c_clip} and {config.rho_clip}")
         super().__init__(config, problem)
+        self.entropy_coef = 0.0
 
     @property
     def max_staleness(self) -> int:
@@ -162,7 +153,7 @@ class IMPALA(ActorCriticLearner):
     def learn(self, watch: Stopwatch) -> ImpalaMetrics:
         config, rollout = self.config, self.rollout
         learning_rate = self._scheduled(config.learning_rate, config.final_learning_rate)
-        entropy_coef = self._scheduled(config.entropy_coef, config.final_entropy_coef)
+        self.entropy_coef = self._scheduled(config.entropy_coef, config.final_entropy_coef)
         with watch("update"):
             # One pass serves the corrections and the gradient, unless there is dropout.
             passes = self._passes_of_shards()
@@ -193,34 +184,46 @@ class IMPALA(ActorCriticLearner):
 
             def learn(shard: Shard) -> Tensor | None:
                 own = passes.get(shard.number)
-                return None if own is None else self._differentiate(own, size, entropy_coef)
+                return None if own is None else self._differentiate(own, size)
 
-            losses = Losses(*self._reduce(size, len(Losses._fields), learn))
+            policy_loss, value_loss, entropy = self._reduce(size, len(Losses.parts()), learn).tolist()
             grad_norm = self.descend(learning_rate)
             self.policy.update_statistics(self.rollout.flat("obs"))
             self._check_parameters()
         ratios = np.exp(np.minimum(log_ratios[places], 80))
         return ImpalaMetrics(
-            policy_loss=losses.policy_loss.item(),
-            value_loss=losses.value_loss.item(),
-            entropy=losses.entropy.item(),
+            policy_loss=policy_loss,
+            value_loss=value_loss,
+            entropy=entropy,
             mean_ratio=float(ratios.mean()),
             clip_fraction=float((ratios > config.rho_clip * (1 + _ROUNDING)).mean()),
             grad_norm=grad_norm.item(),
             explained_variance=explained,
             learning_rate=learning_rate,
-            entropy_coef=entropy_coef,
+            entropy_coef=self.entropy_coef,
         )
 
-    def _differentiate(self, own: Pass, size: int, entropy_coef: float) -> Tensor:
-        """Adds the gradient of the loss of some of ``size`` samples; their `Losses`, weighted, float32 [3]."""
-        advantages, returns = (self._samples(name, own.places) for name in ("advantages", "returns"))
-        losses = impala_losses(own.log_probs, own.entropy, own.values, advantages, returns)
-        value_coef = self.config.value_coef
-        loss = losses.policy_loss + value_coef * losses.value_loss - entropy_coef * losses.entropy
+    def loss(self, batch: Minibatch) -> Losses:
+        """The sum of the three parts in section 4.2 of arXiv:1802.01561. A subclass may change it, see the guide "A
+        loss of your own"."""
+        log_pi, A, V, v = batch.log_probs, batch.advantages, batch.new_values, batch.returns
+        policy_loss = -(A * log_pi).mean()
+        value_loss = (V - v).square().mean() / 2
+        H = batch.entropy.mean()
+        total = policy_loss + self.config.value_coef * value_loss - self.entropy_coef * H
+        return Losses(total, policy_loss, value_loss, H)
+
+    def _differentiate(self, own: Pass, size: int) -> Tensor:
+        """Adds the gradient of the loss of some of ``size`` samples; the parts of their `Losses`, weighted."""
+        actions, advantages, returns = (
+            self._samples(name, own.places) for name in ("actions", "advantages", "returns")
+        )
+        losses = self.loss(
+            Minibatch(own.outputs, actions, own.log_probs, own.entropy, own.values, advantages, returns)
+        )
         weight = len(own.log_probs) / size
-        self._backpropagate(loss * weight)
-        return torch.stack(losses).detach() * weight
+        self._backpropagate(losses.total * weight)
+        return losses.numbers() * weight
 
     def _passes_of_shards(self) -> dict[int, Pass]:
         """The passes of this rank's shards of the rollout, by their number; fills the rollout's values there."""
@@ -257,7 +260,7 @@ class IMPALA(ActorCriticLearner):
         log_probs, entropy = log_probs_and_entropy(
             outputs, self.policy.log_std, self._samples("actions", places), self._choices
         )
-        return Pass(log_probs, entropy, values, log_probs.detach(), places, valued)
+        return Pass(outputs, log_probs, entropy, values, log_probs.detach(), places, valued)
 
     def _pass_of_steps(
         self, network: Network, rows: slice

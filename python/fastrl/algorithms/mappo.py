@@ -4,14 +4,15 @@ their own (de Witt et al., 2020, arXiv:2011.09533)."""
 import copy
 from typing import Annotated
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from fastrl.algorithms import hyper_parameters as hp
-from fastrl.algorithms.flat_adam import FlatAdam, parts
-from fastrl.algorithms.multi_agent import MultiAgentLearner, PolicySums
+from fastrl.algorithms.compiled_update import samples_of
+from fastrl.algorithms.flat_adam import parts
+from fastrl.algorithms.multi_agent import Losses, Minibatch, MultiAgentLearner
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
-from fastrl.networks.multi_agent import PolicyNetwork
 from fastrl.utils.config import section
 from fastrl.utils.tunable import Range
 
@@ -45,29 +46,48 @@ class MAPPO(MultiAgentLearner):
     def central_critic(self) -> bool:
         return True
 
-    def _update_policy(
-        self,
-        name: str,
-        optimizer: FlatAdam[PolicyNetwork],
-        rows: Tensor,
-        learning_rate: float,
-        entropy_coef: float,
-    ) -> list[PolicySums]:
-        config = self.config
+    def loss(self, batch: Minibatch) -> Losses:
+        """The negated objective of the policies, L(theta) of arXiv:2103.01955, appendix A: the clipped surrogate and an
+        entropy bonus."""
+        A, epsilon = batch.advantages, self.config.clip_range
+        log_pi, S = batch.log_probs_and_entropy()
+        log_r = log_pi - batch.log_probs
+        r = log_r.exp()
+        L_clip = torch.min(r * A, r.clamp(1 - epsilon, 1 + epsilon) * A).mean()
+        return Losses(
+            -L_clip - self.entropy_coef * S.mean(),
+            policy_loss=-L_clip,
+            entropy=S.mean(),
+            approx_kl=(r - 1 - log_r).mean(),
+            clip_fraction=((r - 1).abs() > epsilon).float().mean(),
+        )
+
+    compiled_loss = loss
+
+    def _update_policy(self, name: str, rows: Tensor, learning_rate: float) -> list[Tensor]:
+        config, optimizer, generator = self.config, self.actors[name], self._generators["policies"]
+        if name in self._compiled and len(rows):
+            with torch.no_grad():
+                obs = optimizer.network.inputs(self.rollout.flat("obs")[rows], self._agents(rows))
+            means = self._compiled[name](
+                samples_of(self.rollout, obs, torch.arange(len(rows)), rows),
+                generator,
+                num_epochs=config.num_epochs,
+                minibatch_size=config.minibatch_size,
+                learning_rate=learning_rate,
+                max_grad_norm=config.max_grad_norm,
+                clip_range=config.clip_range,
+                entropy_coef=self.entropy_coef,
+                target_kl=config.target_kl,
+            )
+            return means.of_each_step(*Losses.parts(), "grad_norm")
         old = copy.deepcopy(optimizer.network).requires_grad_(False) if config.dropout else None
         steps = []
         for _ in range(config.num_epochs):
-            for part in parts(rows, config.minibatch_size, self._generators["policies"]):
-                sums = self._policy_step(
-                    optimizer,
-                    part,
-                    old,
-                    clip_range=config.clip_range,
-                    entropy_coef=entropy_coef,
-                    learning_rate=learning_rate,
-                )
-                steps.append(sums)
-                if config.target_kl is not None and sums.approx_kl > config.target_kl:
+            for part in parts(rows, config.minibatch_size, generator):
+                steps.append(self._policy_step(optimizer, part, learning_rate, old))
+                approx_kl = steps[-1][Losses.parts().index("approx_kl")]
+                if config.target_kl is not None and approx_kl > config.target_kl:
                     return steps
         return steps
 

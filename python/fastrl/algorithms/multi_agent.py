@@ -2,26 +2,28 @@
 
 One agent could be learned here, as one row of each environment. But `fastrl.algorithms.ppo` learns it otherwise, and
 joining the two would cost both. There, an actor and a critic take one step together; observations that repeat pass
-through the network once (CAGE 2 repeats them fifty times); half precision and ``torch.compile`` need automatic
-differentiation. Here, policies and critics are many networks on two threads, and gradients are spelled out, which is
-faster for them and leaves 120 MB of PyTorch unloaded. The losses, the rollout and the perceptrons are the same.
+through the network once (CAGE 2 repeats them fifty times); there are half precision and ``torch.compile``. Here,
+policies and critics are many networks, each with steps of its own, on two threads. The rollout, the perceptrons and the
+compiled gradient steps are the same.
 """
 
-import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastrl.algorithms.compiled_networks import compiled_networks
 from fastrl.algorithms.flat_adam import FlatAdam
+from fastrl.algorithms.loss import Loss
 from fastrl.algorithms.multi_agent_critics import CentralCritics, OwnCritics, Rows
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
-from fastrl.algorithms.ppo_loss import log_probs_of, surrogate_gradient
+from fastrl.algorithms.ppo_loss import log_probs_and_entropy, log_probs_of
 from fastrl.algorithms.protocol import MultiAgentAlgorithm, Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.schedules import Schedule
@@ -29,7 +31,6 @@ from fastrl.networks.action_space import Actions
 from fastrl.networks.encoders import check_encoder
 from fastrl.networks.multi_agent import CentralCritic, Critic, MultiAgentPolicy, PolicyNetwork
 from fastrl.networks.parameters import check_layers, check_shapes, generator_of, load_weights
-from fastrl.networks.perceptron import Trace
 from fastrl.networks.team_actor import Scripted, TeamActor
 from fastrl.networks.wider import widening
 from fastrl.rollout.fragment import Fragment
@@ -39,14 +40,34 @@ from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 
 
-class PolicySums(NamedTuple):
-    """Scalars (0-dimensional tensors) of one policy step, see `MultiAgentLearner.metrics`."""
+class Minibatch(NamedTuple):
+    """B samples of one policy to learn from, or a part of them. In each an agent acted that was alive."""
+
+    policy: PolicyNetwork  # that they are of
+    obs: Tensor  # float32 or, with images, uint8 [B, obs_dim]
+    agents: Tensor  # int64 [B], index of the agent in its environment
+    outputs: Tensor  # of the policy as it is, with gradients, float32 [B, size]: logits or means
+    actions: Tensor  # int64 [B] or [B, n], or draws float32 [B, n]
+    log_probs: Tensor  # float32 [B], when the actions were chosen; with dropout under the same one
+    advantages: Tensor  # float32 [B]
+
+    def log_probs_and_entropy(self) -> tuple[Tensor, Tensor]:
+        """Of the actions under the policy as it is, see `fastrl.algorithms.ppo_loss.log_probs_and_entropy`."""
+        return log_probs_and_entropy(self.outputs, self.policy.log_std, self.actions, self.policy.choices)
+
+
+@dataclass(frozen=True)
+class Losses(Loss):
+    """The loss of a minibatch of a policy.
+
+    Attributes:
+        policy_loss, entropy, approx_kl, clip_fraction: as of `MultiAgentLearner.metrics`.
+    """
 
     policy_loss: Tensor
     entropy: Tensor
     approx_kl: Tensor
     clip_fraction: Tensor
-    grad_norm: Tensor
 
 
 class MultiAgentLearner(MultiAgentAlgorithm):
@@ -77,6 +98,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
     Attributes:
         updates: done so far; total_updates: of the whole run, over which schedules run.
         actors, critics: the networks that learn, with their optimisers.
+        entropy_coef: in force.
 
     Raises:
         ValueError: spaces that it does not take, or policies and partners that do not fit.
@@ -84,6 +106,8 @@ class MultiAgentLearner(MultiAgentAlgorithm):
 
     config: MultiAgentConfig
     takes_shards = True
+    # The loss that the compiled gradient steps of policies are of; None: there are none.
+    compiled_loss: ClassVar[Callable[..., Losses] | None] = None
 
     def __init__(
         self,
@@ -159,6 +183,14 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             self.critics = OwnCritics(
                 config, own, members, self._generators["critics"], self.device, self.ranks
             )
+        has_own_loss = self.compiled_loss is not None and type(self).loss is not type(self).compiled_loss
+        self._compiled, self.critics.compiled, self._why_not_compiled = compiled_networks(
+            config,
+            {} if self.compiled_loss is None else self.actors,
+            self.critics.optimizers,
+            has_own_loss=has_own_loss,
+            shards=self.ranks.shards,
+        )
         # Mask of the rows that learn, bool [N].
         self._learning = np.tile(learns, num_envs)
         self._schedules = {
@@ -179,6 +211,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             }.items()
         }
         start, end = config.entropy_coef, config.final_entropy_coef
+        self.entropy_coef = start
         self._entropy = Schedule("linear", start, end=start if end is None else end, total=total_updates)
         rows = num_envs * num_agents
         self._return_scale = ReturnScale(rows, config.gamma) if config.normalize_rewards else None
@@ -214,6 +247,9 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             actor = self.actors[name].network
             start, end = end, end + actor.actor_size
             actor.actor_weights(values[start:end])
+
+    def remarks(self) -> list[str]:
+        return [self._why_not_compiled] if self._why_not_compiled else []
 
     def update(self, experience: Sequence[Fragment], watch: Stopwatch) -> None:
         self.load_rollout(experience, watch)
@@ -254,7 +290,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
     def _learn(self, watch: Stopwatch) -> None:
         """Learns from `rollout`."""
         config, rollout = self.config, self.rollout
-        entropy_coef = self._entropy(self.updates)
+        self.entropy_coef = self._entropy(self.updates)
         actor_rate, critic_rate = (self._schedules[name](self.updates) for name in ("actor", "critic"))
         with watch("returns"):
             if self._return_scale is not None:
@@ -276,15 +312,15 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             if self.ranks.count > 1:
                 # Ranks exchange gradients in one order.
                 wait([critics])
-            sums = [
-                self._update_policy(name, optimizer, torch.from_numpy(rows[name]), actor_rate, entropy_coef)
-                for name, optimizer in self.actors.items()
+            steps = [
+                step
+                for name in self.actors
+                for step in self._update_policy(name, torch.from_numpy(rows[name]), actor_rate)
             ]
             value_sums = critics.result()
             self._observe(rows)
             self._check_parameters()
-        policy_rows = [torch.stack(row) for steps in sums for row in steps]
-        means = torch.stack(policy_rows).mean(0).tolist() if policy_rows else [0.0] * 5
+        means = torch.stack(steps).mean(0).tolist() if steps else [0.0] * (len(Losses.parts()) + 1)
         value_means = torch.stack(value_sums).mean(0).tolist() if value_sums else [0.0] * 2
         self.updates += 1
         policy_loss, entropy, approx_kl, clip_fraction, grad_norm = means
@@ -300,96 +336,62 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             "reward_scale": self._reward_scale,
             "alive": float(rollout.alive[:-1].mean()),
             "learning_rate": actor_rate,
-            "entropy_coef": entropy_coef,
-            "gradient_steps": float(len(policy_rows)),
+            "entropy_coef": self.entropy_coef,
+            "gradient_steps": float(len(steps)),
         }
 
     @abstractmethod
-    def _update_policy(
-        self,
-        name: str,
-        optimizer: FlatAdam[PolicyNetwork],
-        rows: Tensor,
-        learning_rate: float,
-        entropy_coef: float,
-    ) -> list[PolicySums]:
-        """Learns from the rows int64 [B] (of T * N) of one policy; the losses of each step."""
+    def _update_policy(self, name: str, rows: Tensor, learning_rate: float) -> list[Tensor]:
+        """Learns from the rows int64 [B] (of T * N) of one policy; what `_policy_step` gives of each step."""
 
-    @torch.no_grad()
+    @abstractmethod
+    def loss(self, batch: Minibatch) -> Losses:
+        """The loss of a minibatch of a policy. A subclass may change it, see the guide "A loss of your own"."""
+
     def _policy_step(
         self,
         optimizer: FlatAdam[PolicyNetwork],
         rows: Tensor,
-        old: PolicyNetwork | None,
-        *,
-        clip_range: float,
-        entropy_coef: float,
         learning_rate: float,
-    ) -> PolicySums:
+        old: PolicyNetwork | None = None,
+    ) -> Tensor:
         """One step of a policy along the mean over rows int64 [B] (of [T * N]).
 
         Args:
             old: the policy that ratios compare with, under the same dropout; None: the rollout's log-probabilities.
+
+        Returns:
+            The parts of `Losses`, and the norm of the gradient before clipping, float32 [5].
         """
 
         def learn(shard: Shard) -> Tensor | None:
             own = rows[shard.rows]
-            if not len(own):
-                return None
-            return self._differentiate(
-                optimizer, own, len(rows), old, clip_range=clip_range, entropy_coef=entropy_coef
-            )
+            return self._differentiate(optimizer, own, len(rows), old) if len(own) else None
 
-        numbers = self.ranks.reduce(optimizer.gradient, len(rows), 4, learn)
-        norm = optimizer.step(learning_rate, self.config.max_grad_norm)
-        policy_loss, entropy, approx_kl, clip_fraction = numbers
-        return PolicySums(policy_loss, entropy, approx_kl, clip_fraction, norm)
+        numbers = self.ranks.reduce(optimizer.gradient, len(rows), len(Losses.parts()), learn)
+        return torch.cat([numbers, optimizer.step(learning_rate, self.config.max_grad_norm).view(1)])
 
     def _differentiate(
-        self,
-        optimizer: FlatAdam[PolicyNetwork],
-        rows: Tensor,
-        size: int,
-        old: PolicyNetwork | None,
-        *,
-        clip_range: float,
-        entropy_coef: float,
+        self, optimizer: FlatAdam[PolicyNetwork], rows: Tensor, size: int, old: PolicyNetwork | None
     ) -> Tensor:
-        """Adds the gradients of some of ``size`` samples to those of a policy; the first four `PolicySums`."""
-        actor, rollout = optimizer.network, self.rollout
-        obs, actions, log_probs, advantages = (
-            rollout.flat(name) for name in ("obs", "actions", "log_probs", "advantages")
-        )
-        losses = []
-        for part in rows.split(actor.chunk):
+        """Adds the gradients of some of ``size`` samples to those of a policy; parts of their `Losses`, weighted."""
+        policy, numbers = optimizer.network, []
+        for part in rows.split(policy.chunk):
+            obs, actions, log_probs, advantages = (
+                self.rollout.flat(name).index_select(0, part).to(self.device)
+                for name in ("obs", "actions", "log_probs", "advantages")
+            )
+            agents = self._agents(part)
+            drops = optimizer.drops(len(part), self.config.dropout, self._generators["policies"])
+            if old is not None:
+                with torch.no_grad():
+                    log_probs = log_probs_of(old(obs, agents, drops), old.log_std, actions, old.choices)
+            outputs = policy(obs, agents, drops)
+            losses = self.loss(Minibatch(policy, obs, agents, outputs, actions, log_probs, advantages))
             weight = len(part) / size
-            own_obs, agents, chosen = (
-                obs.index_select(0, part).to(self.device),
-                self._agents(part),
-                actions.index_select(0, part).to(self.device),
-            )
-            trace = optimizer.trace(len(part), self.config.dropout, self._generators["policies"])
-            outputs = actor(own_obs, agents, trace)
-            if old is None:
-                old_log_probs = log_probs.index_select(0, part).to(self.device)
-            else:
-                old_outputs = outputs if old is actor else old(own_obs, agents, Trace(trace.drops))
-                old_log_probs = log_probs_of(old_outputs, old.log_std, chosen, old.choices)
-            gradient = surrogate_gradient(
-                outputs,
-                actor.log_std,
-                chosen,
-                old_log_probs,
-                advantages.index_select(0, part).to(self.device),
-                choices=actor.choices,
-                clip_range=clip_range,
-                entropy_coef=entropy_coef,
-            )
-            trace.backpropagate(gradient.outputs * weight)
-            if gradient.log_std is not None:
-                optimizer.log_std_gradient.add_(gradient.log_std, alpha=weight)
-            losses.append(torch.stack(gradient.losses) * weight)
-        return torch.stack(losses).sum(0)
+            torch.autograd.backward(losses.total * weight)
+            numbers.append(losses.numbers() * weight)
+        return torch.stack(numbers).sum(0)
 
     def _rows(self, name: str) -> NDArray[np.int64]:
         """The steps in which a policy acted, as indices into [T * N]."""
@@ -467,7 +469,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             network, saved = self.policy.policies[name], policy["actors"][name]
             assert isinstance(network, PolicyNetwork)
             wider = widening(theirs["actors"][name], architecture, self._obs_rows)
-            inputs = dataclasses.replace(wider, others=network.num_ids)
+            inputs = replace(wider, others=network.num_ids)
             actors[name] = {**saved, "weights": inputs.weights(saved["weights"], network)}
             remarks |= dict.fromkeys(wider.remark())
         self.policy.load_state({**policy, "actors": actors})
@@ -479,7 +481,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             return fresh
         # All actors have the same observations: the last one's widening is that of all.
         if self.central_critic:
-            inputs = dataclasses.replace(wider, agents=self.num_agents, others=self.num_agents)
+            inputs = replace(wider, agents=self.num_agents, others=self.num_agents)
         weights = {name: inputs.weights(critics[name]["weights"], critic) for name, critic in own.items()}
         try:
             for name, critic in own.items():

@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastrl.algorithms.compiled_networks import Compiled
+from fastrl.algorithms.compiled_update import Samples
 from fastrl.algorithms.flat_adam import FlatAdam, parts
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
 from fastrl.networks.multi_agent import CentralCritic, Critic
@@ -43,6 +45,8 @@ class OwnCritics:
         self.device = device
         self._members = members
         self._generator = generator
+        # By name, those whose gradient steps are compiled; PyTorch takes those of the others.
+        self.compiled: Compiled = {}
 
     def evaluate(self, rollout: Rollout) -> None:
         """Fills ``values``, and ``final_values`` where agents were cut off."""
@@ -66,36 +70,55 @@ class OwnCritics:
             ]
             return torch.cat(values).numpy()
 
-    @torch.no_grad()
     def update(self, rollout: Rollout, rows: Rows, learning_rate: float) -> list[Tensor]:
         """Learns from the rows int64 [B] (of [T * N]) of each policy; loss and gradient norm [2] of each step."""
-        config = self.config
-        all_obs, all_returns = rollout.flat("obs"), rollout.flat("returns")
-        sums = []
+        config, sums = self.config, []
         for name, optimizer in self.optimizers.items():
+            own = torch.from_numpy(rows[name])
+            if name in self.compiled and len(own):
+                with torch.no_grad():
+                    obs = optimizer.network.inputs(rollout.flat("obs")[own], self._agents(own))
+                targets = (rollout.flat(target)[own] for target in ("returns", "values"))
+                means = self.compiled[name](
+                    Samples(obs, torch.arange(len(own)), *targets),
+                    self._generator,
+                    num_epochs=config.critic_epochs,
+                    minibatch_size=config.minibatch_size,
+                    learning_rate=learning_rate,
+                    max_grad_norm=config.max_grad_norm,
+                )
+                sums += means.of_each_step("value_loss", "grad_norm")
+                continue
             for _ in range(config.critic_epochs):
-                for part in parts(torch.from_numpy(rows[name]), config.minibatch_size, self._generator):
+                for part in parts(own, config.minibatch_size, self._generator):
 
                     def learn(
                         shard: Shard, optimizer: FlatAdam[Critic] = optimizer, part: Tensor = part
                     ) -> Tensor:
-                        loss = torch.zeros((), device=self.device)
-                        for chunk in part[shard.rows].split(optimizer.network.chunk):
-                            if not len(chunk):
-                                continue
-                            trace = optimizer.trace(len(chunk), config.dropout, self._generator)
-                            values = optimizer.network(
-                                all_obs.index_select(0, chunk).to(self.device), self._agents(chunk), trace
-                            )
-                            errors = values - all_returns.index_select(0, chunk).to(self.device)
-                            trace.backpropagate((errors / len(part)).unsqueeze(1))
-                            loss += errors.square().sum() / (2 * len(part))
-                        return loss.view(1)
+                        return self._differentiate(optimizer, rollout, part[shard.rows], len(part))
 
-                    [loss] = self._ranks.reduce(optimizer.gradient, len(part), 1, learn)
+                    loss = self._ranks.reduce(optimizer.gradient, len(part), 1, learn)
                     norm = optimizer.step(learning_rate, config.max_grad_norm)
-                    sums.append(torch.stack([loss, norm]))
+                    sums.append(torch.cat([loss, norm.view(1)]))
         return sums
+
+    def _differentiate(
+        self, optimizer: FlatAdam[Critic], rollout: Rollout, rows: Tensor, size: int
+    ) -> Tensor:
+        """Adds the gradients of some of ``size`` samples to those of a critic; their loss, weighted, float32 [1]."""
+        total = torch.zeros(1, device=self.device)
+        for chunk in rows.split(optimizer.network.chunk):
+            if not len(chunk):
+                continue
+            obs, returns = (
+                rollout.flat(name).index_select(0, chunk).to(self.device) for name in ("obs", "returns")
+            )
+            drops = optimizer.drops(len(chunk), self.config.dropout, self._generator)
+            errors = optimizer.network(obs, self._agents(chunk), drops) - returns
+            loss = errors.square().sum() / (2 * size)
+            torch.autograd.backward(loss)
+            total += loss.detach()
+        return total
 
     def observe(self, rollout: Rollout, rows: Rows) -> None:
         """Takes the rollout's observations into the running statistics, if there are any."""
@@ -134,6 +157,8 @@ class CentralCritics:
         self.device = device
         self._learns = learns
         self._generator = generator
+        # "central", if its gradient steps are compiled.
+        self.compiled: Compiled = {}
 
     def evaluate(self, rollout: Rollout) -> None:
         """Fills ``values``, and ``final_values`` of environments in which agents were cut off.
@@ -165,7 +190,6 @@ class CentralCritics:
             ]
             return torch.cat(values).numpy()
 
-    @torch.no_grad()
     def update(self, rollout: Rollout, rows: Rows, learning_rate: float) -> list[Tensor]:
         """Learns from all environments in which a learning agent acted; loss and gradient norm [2] of each step."""
         config, optimizer = self.config, self.optimizers["central"]
@@ -176,6 +200,23 @@ class CentralCritics:
         learns = torch.from_numpy(self._learns)
         samples = (all_alive & learns).any(1).nonzero().squeeze(1)
         size = config.minibatch_size // len(self._learns)
+        if "central" in self.compiled and len(samples):
+            with torch.no_grad():
+                obs = optimizer.network.inputs(all_obs[samples], all_alive[samples])
+            # A critic of one agent has one value a sample.
+            returns, values, learned = (
+                each[samples].squeeze(1)
+                for each in (all_returns, rollout.flat("values").unflatten(0, shape), all_alive & learns)
+            )
+            means = self.compiled["central"](
+                Samples(obs, torch.arange(len(samples)), returns, values, learned=learned),
+                self._generator,
+                num_epochs=config.critic_epochs,
+                minibatch_size=size,
+                learning_rate=learning_rate,
+                max_grad_norm=config.max_grad_norm,
+            )
+            return means.of_each_step("value_loss", "grad_norm")
         chunk_size = max(optimizer.network.chunk // len(self._learns), 1)
         sums = []
         for _ in range(config.critic_epochs):
@@ -186,27 +227,28 @@ class CentralCritics:
                 def learn(
                     shard: Shard, part: Tensor = part, learning: Tensor = learning, count: Tensor = count
                 ) -> Tensor:
-                    loss = torch.zeros((), device=self.device)
+                    total = torch.zeros(1, device=self.device)
                     of_shard = part[shard.rows].split(chunk_size), learning[shard.rows].split(chunk_size)
                     for envs, counts in zip(*of_shard, strict=True):
                         if not len(envs):
                             continue
-                        trace = optimizer.trace(len(envs), config.dropout, self._generator)
+                        drops = optimizer.drops(len(envs), config.dropout, self._generator)
                         obs, alive = (
                             all_obs.index_select(0, envs).to(self.device),
                             all_alive.index_select(0, envs).to(self.device),
                         )
-                        values = optimizer.network(obs, alive, trace)
+                        values = optimizer.network(obs, alive, drops)
                         errors = torch.where(
                             counts, values - all_returns.index_select(0, envs).to(self.device), 0.0
                         )
-                        trace.backpropagate(errors / count)
-                        loss += errors.square().sum() / (2 * count)
-                    return loss.view(1)
+                        loss = errors.square().sum() / (2 * count)
+                        torch.autograd.backward(loss)
+                        total += loss.detach()
+                    return total
 
-                [loss] = self._ranks.reduce(optimizer.gradient, len(part), 1, learn)
+                loss = self._ranks.reduce(optimizer.gradient, len(part), 1, learn)
                 norm = optimizer.step(learning_rate, config.max_grad_norm)
-                sums.append(torch.stack([loss, norm]))
+                sums.append(torch.cat([loss, norm.view(1)]))
         return sums
 
     def observe(self, rollout: Rollout, rows: Rows) -> None:

@@ -72,3 +72,4 @@ class MultiAgentConfig:
     max_grad_norm: Annotated[
         float, Field(gt=0, description="gradients of each network are scaled down to this norm")
     ] = 1.0
+    update_backend: hp.UpdateBackend = "auto"

@@ -1,7 +1,7 @@
 """Proximal policy optimisation with a clipped objective (Schulman et al., 2017, arXiv:1707.06347)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fastrl.algorithms.actor_critic import ActorCriticLearner
 from fastrl.algorithms.compiled_update import StepMeans, compiled_update
+from fastrl.algorithms.loss import Loss
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.ppo_loss import divergence, log_probs_and_entropy
 from fastrl.algorithms.ppo_settings import PPOConfig
@@ -30,8 +31,6 @@ from fastrl.utils.timer import Stopwatch
 
 # Methods that the compiled gradient steps are of.
 _COMPILED = ("loss", "log_probs_and_entropy", "differentiate", "minibatches")
-# Numbers of a gradient step, the first ones those of `Losses`.
-_NUMBERS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "init_kl", "grad_norm")
 # Of a minibatch that the network has not seen.
 _NOT_YET = torch.empty(0)
 
@@ -100,16 +99,14 @@ class Drawn(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Losses:
-    """The loss of a minibatch and its parts, scalars (0-dimensional tensors); ``losses + x`` adds to the loss.
+class Losses(Loss):
+    """The loss of a minibatch.
 
     Attributes:
-        total: to descend along.
         policy_loss, value_loss, entropy, approx_kl, clip_fraction: as in `PPOMetrics`.
         init_kl: KL(first, policy), see `PPOConfig.init_kl_coef`.
     """
 
-    total: Tensor
     policy_loss: Tensor
     value_loss: Tensor
     entropy: Tensor
@@ -117,12 +114,9 @@ class Losses:
     clip_fraction: Tensor
     init_kl: Tensor
 
-    def __add__(self, other: Tensor) -> "Losses":
-        return replace(self, total=self.total + other)
 
-    def numbers(self) -> Tensor:
-        """The parts, float32 [6]."""
-        return torch.stack([getattr(self, name) for name in _NUMBERS[:-1]]).detach()
+# Numbers of a gradient step.
+_NUMBERS = (*Losses.parts(), "grad_norm")
 
 
 class PPO(ActorCriticLearner):
@@ -436,7 +430,7 @@ class PPO(ActorCriticLearner):
             numbers = self.differentiate(batch, weight)
             return numbers * weight if self.ranks.shards else numbers
 
-        numbers = self._reduce(drawn.size, len(_NUMBERS) - 1, learn)
+        numbers = self._reduce(drawn.size, len(Losses.parts()), learn)
         return torch.cat([numbers, self.descend(learning_rate, self._warmup).view(1)])
 
     def differentiate(self, batch: Minibatch, weight: float) -> Tensor:

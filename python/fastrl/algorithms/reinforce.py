@@ -2,13 +2,12 @@
 
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
-from fastrl.algorithms.flat_adam import FlatAdam
-from fastrl.algorithms.multi_agent import MultiAgentLearner, PolicySums
+from fastrl.algorithms.multi_agent import Losses, Minibatch, MultiAgentLearner
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
-from fastrl.networks.multi_agent import PolicyNetwork
 from fastrl.utils.config import section
 
 
@@ -47,20 +46,13 @@ class REINFORCE(MultiAgentLearner):
     def central_critic(self) -> bool:
         return self.config.critic == "central"
 
-    def _update_policy(
-        self,
-        name: str,
-        optimizer: FlatAdam[PolicyNetwork],
-        rows: Tensor,
-        learning_rate: float,
-        entropy_coef: float,
-    ) -> list[PolicySums]:
-        if not len(rows):
-            return []
-        # With itself as old policy the ratio is 1, and its gradient is that of the log-probability.
-        own = optimizer.network
-        return [
-            self._policy_step(
-                optimizer, rows, own, clip_range=1.0, entropy_coef=entropy_coef, learning_rate=learning_rate
-            )
-        ]
+    def loss(self, batch: Minibatch) -> Losses:
+        """The negated performance J, whose gradient is that of the policy gradient theorem, E[A grad log pi], and an
+        entropy bonus."""
+        log_pi, S = batch.log_probs_and_entropy()
+        J = (batch.advantages * log_pi).mean()
+        unchanged = torch.zeros_like(J)  # The policy is the one that acted.
+        return Losses(-J - self.entropy_coef * S.mean(), -J, S.mean(), unchanged, unchanged)
+
+    def _update_policy(self, name: str, rows: Tensor, learning_rate: float) -> list[Tensor]:
+        return [self._policy_step(self.actors[name], rows, learning_rate)] if len(rows) else []

@@ -25,7 +25,7 @@ from fastrl.networks.distributions import (
 from fastrl.networks.encoders import Decoder, Encoder, EncoderKind
 from fastrl.networks.normalization import RunningNorm
 from fastrl.networks.parameters import SavedNetwork, check_numbers, load_weights, write_parts
-from fastrl.networks.perceptron import Activation, Init, Linear, Perceptron, Trace
+from fastrl.networks.perceptron import Activation, Init, Linear, Perceptron
 from fastrl.networks.policy_network import check_encoded_size
 from fastrl.networks.team_actor import Member, Scripted, TeamActor
 from fastrl.networks.torch_actor import DrawingActor
@@ -49,8 +49,6 @@ class NetworkOptions(TypedDict):
 
 class _Network(SavedNetwork):
     """A perceptron that may whiten observations; before it, where observations have images, an encoder.
-
-    The gradients of the perceptron are spelled out, those of an encoder are left to autograd.
 
     Args:
         obs_dim: length of an agent's observation.
@@ -105,29 +103,17 @@ class _Network(SavedNetwork):
             return features
         return obs if self.obs_norm is None else self.obs_norm(obs)
 
-    def _through_body(self, inputs: Callable[[], Tensor], trace: Trace | None) -> Tensor:
-        """The outputs float [B, n] of the perceptron; with a trace, autograd records how its inputs are made."""
-        if self.encoder is None or trace is None:
-            given = inputs()
-        else:
-            with torch.enable_grad():
-                source = inputs()
-            # Without images an encoder learns nothing.
-            trace.source = source if source.requires_grad else None
-            given = source.detach()
-        outputs: Tensor = self.body(given, trace)
-        return outputs
+    @property
+    def is_plain(self) -> bool:
+        """It is a perceptron of numbers that compiled actors and gradient steps know."""
+        return self.encoder is None and self.body.activation in ("relu", "tanh")
 
-    def _outputs(self, obs: Tensor, agents: Tensor, trace: Trace | None) -> Tensor:
-        """The outputs float [B, n] at observations [B, obs_dim] of agents int64 [B]."""
-
-        def inputs() -> Tensor:
-            features = self._features(obs)
-            if not self.num_ids:
-                return features
-            return torch.cat([features, nn.functional.one_hot(agents, self.num_ids).to(features.dtype)], -1)
-
-        return self._through_body(inputs, trace)
+    def inputs(self, obs: Tensor, agents: Tensor) -> Tensor:
+        """Inputs of the perceptron float [B, n] at observations [B, obs_dim] of agents int64 [B]."""
+        features = self._features(obs)
+        if not self.num_ids:
+            return features
+        return torch.cat([features, nn.functional.one_hot(agents, self.num_ids).to(features.dtype)], -1)
 
 
 class PolicyNetwork(_Network):
@@ -205,15 +191,16 @@ class PolicyNetwork(_Network):
         """Of multi-discrete actions; None for others."""
         return choices_of(self.actions)
 
-    def forward(self, obs: Tensor, agents: Tensor, trace: Trace | None = None) -> Tensor:
+    def forward(self, obs: Tensor, agents: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:
         """Logits float [B, size], or means of the Gaussian.
 
         Args:
             obs: float or, with images, uint8 [B, obs_dim].
             agents: int64 [B], index of the agent in its environment.
-            trace: as for `Perceptron`.
+            drops: as for `Perceptron`.
         """
-        return self._outputs(obs, agents, trace)
+        outputs: Tensor = self.body(self.inputs(obs, agents), drops)
+        return outputs
 
     def actor_spec(self) -> ActorSpec:
         """Makes an actor of this policy, for rows of observations with the one-hot index of the agent behind them:
@@ -231,7 +218,7 @@ class PolicyNetwork(_Network):
 
     def _actor_architecture(self) -> dict[str, Any] | None:
         """Arguments of `MlpActor`; None: the network has no compiled form."""
-        if self.encoder is not None or self.body.activation not in ("relu", "tanh"):
+        if not self.is_plain:
             return None
         architecture = {
             "kind": "gaussian" if self.actions.is_box else self.actions.kind,
@@ -323,9 +310,10 @@ class Critic(_Network):
     def __init__(self, obs_dim: int, *, num_ids: int, **options: Unpack[NetworkOptions]) -> None:
         super().__init__(obs_dim, lambda features: features + num_ids, 1, 1.0, num_ids, **options)
 
-    def forward(self, obs: Tensor, agents: Tensor, trace: Trace | None = None) -> Tensor:
+    def forward(self, obs: Tensor, agents: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:
         """Expected discounted returns float [B] at observations [B, obs_dim] of agents int64 [B]."""
-        return self._outputs(obs, agents, trace).squeeze(-1)
+        values: Tensor = self.body(self.inputs(obs, agents), drops).squeeze(-1)
+        return values
 
 
 class CentralCritic(_Network):
@@ -344,18 +332,19 @@ class CentralCritic(_Network):
     def __init__(self, obs_dim: int, num_agents: int, **options: Unpack[NetworkOptions]) -> None:
         super().__init__(obs_dim, lambda features: num_agents * (features + 1), num_agents, 1.0, **options)
 
-    def forward(self, obs: Tensor, alive: Tensor, trace: Trace | None = None) -> Tensor:
+    def forward(self, obs: Tensor, alive: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:
         """Expected discounted returns float [B, A] at observations [B, A, D] of agents alive bool [B, A].
 
         Observations of agents that are not alive do not matter.
         """
+        values: Tensor = self.body(self.inputs(obs, alive), drops)
+        return values
 
-        def inputs() -> Tensor:
-            features = self._features(obs.flatten(0, 1)).unflatten(0, alive.shape)
-            features = features.masked_fill(~alive.unsqueeze(-1), 0)
-            return torch.cat([features.flatten(1), alive.float()], 1)
-
-        return self._through_body(inputs, trace)
+    def inputs(self, obs: Tensor, alive: Tensor) -> Tensor:
+        """Inputs of the perceptron float [B, n]: joint observations."""
+        features = self._features(obs.flatten(0, 1)).unflatten(0, alive.shape)
+        features = features.masked_fill(~alive.unsqueeze(-1), 0)
+        return torch.cat([features.flatten(1), alive.float()], 1)
 
 
 class MultiAgentPolicy:

@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons, whose backpropagation can be spelled out."""
+"""Multi-layer perceptrons."""
 
 import itertools
 import math
@@ -73,7 +73,7 @@ class Perceptron(nn.ModuleList):
         if activation not in get_args(Activation):
             raise ValueError(f"activation should be one of {get_args(Activation)}, got {activation!r}")
         self.activation = activation
-        self.hidden = tuple(sizes[1:-1])
+        self.sizes, self.hidden = tuple(sizes), tuple(sizes[1:-1])
         for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
             is_last = i == len(sizes) - 2
             linear = (OutputLayer if is_last else Linear)(fan_in, fan_out)
@@ -88,26 +88,20 @@ class Perceptron(nn.ModuleList):
             nn.init.zeros_(linear.bias)
             self.append(linear)
 
-    def forward(self, x: Tensor, trace: "Trace | None" = None) -> Tensor:
+    def forward(self, x: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:
         """Outputs float [B, sizes[-1]] of inputs float [B, sizes[0]].
 
         Args:
-            trace: records what `Trace.backpropagate` needs, and has the dropout; None: for outputs alone.
+            drops: what each hidden layer's outputs are multiplied by, as `dropout_masks` draws them; empty: nothing.
         """
         activate = {"relu": torch.relu, "tanh": torch.tanh, "elu": nn.functional.elu}[self.activation]
         last = len(self) - 1
         for i, layer in enumerate(self):
-            if trace is not None:
-                trace.inputs.append(x)
             x = layer(x)
             if i < last:
                 x = activate(x)
-                if trace is not None:
-                    trace.hidden.append(x)
-                    if trace.drops:
-                        x = x * trace.drops[i]
-        if trace is not None:
-            trace.body = self
+                if drops:
+                    x = x * drops[i]
         return x
 
     def dropout_masks(self, rows: int, rate: float, generator: torch.Generator) -> list[Tensor]:
@@ -115,58 +109,3 @@ class Perceptron(nn.ModuleList):
         return [
             torch.rand((rows, width), generator=generator).ge_(rate).div_(1 - rate) for width in self.hidden
         ]
-
-
-class Trace:
-    """Record of a pass through a `Perceptron`, for the gradients of its parameters.
-
-    Backpropagation is spelled out: half of what autograd takes for networks this small is its own, and the first call
-    of ``backward`` loads PyTorch's compiler, 50 MB.
-
-    Args:
-        drops: what each hidden layer's outputs are multiplied by, as `Perceptron.dropout_masks` draws them; empty:
-            nothing.
-
-    Attributes:
-        source: a tensor of autograd whose values are the inputs of the perceptron; None: nothing lies before it.
-    """
-
-    body: Perceptron
-    source: Tensor | None = None
-
-    def __init__(self, drops: Sequence[Tensor] = ()) -> None:
-        self.drops = drops
-        self.inputs: list[Tensor] = []  # of each layer
-        self.hidden: list[Tensor] = []  # outputs of each hidden layer, before dropout
-
-    @torch.no_grad()
-    def backpropagate(self, gradient: Tensor) -> None:
-        """Adds the gradients to those of the network's parameters, which must have some (zeros at first); from `source`
-        on autograd continues.
-
-        Args:
-            gradient: of the outputs, float [B, sizes[-1]].
-        """
-        for i in reversed(range(len(self.inputs))):
-            layer = self.body[i]
-            assert isinstance(layer, Linear)
-            assert layer.weight.grad is not None and layer.bias.grad is not None
-            layer.weight.grad.addmm_(gradient.T, self.inputs[i])
-            layer.bias.grad.add_(gradient.sum(0))
-            if i == 0:
-                if self.source is not None:
-                    self.source.backward(gradient @ layer.weight)
-                return
-            gradient = gradient @ layer.weight
-            if self.drops:
-                gradient = gradient * self.drops[i - 1]
-            gradient = _derivative(self.body.activation, gradient, self.hidden[i - 1])
-
-
-def _derivative(activation: Activation, gradient: Tensor, outputs: Tensor) -> Tensor:
-    """The gradient of an activation's inputs from that of its outputs."""
-    if activation == "relu":
-        return torch.ops.aten.threshold_backward(gradient, outputs, 0)
-    if activation == "tanh":
-        return torch.ops.aten.tanh_backward(gradient, outputs)
-    return torch.ops.aten.elu_backward(gradient, 1, 1, 1, True, outputs)

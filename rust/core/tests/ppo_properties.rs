@@ -1,12 +1,12 @@
 //! Updates of PPO against the losses as the paper writes them, in f64, sample by sample, and differences of these.
 
 use fastrl_core::learn::losses::Kind;
-use fastrl_core::learn::ppo::{Actions, Outcome, Parameters, Samples, Settings, Shape, update};
+use fastrl_core::learn::ppo::{Actions, Networks, Outcome, Parameters, Samples, Settings, Shape, update};
 use fastrl_core::mlp::Activation;
 use proptest::prelude::*;
 
 /// A network and a rollout, drawn from a seed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Case {
     shape: Shape,
     parameters: Vec<f32>,
@@ -93,6 +93,7 @@ impl Case {
             advantages: &self.advantages,
             returns: &self.returns,
             values: &self.values,
+            learned: None,
         }
     }
 
@@ -226,7 +227,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
 
 /// A shape whose actor sees all inputs.
 fn plain(inputs: usize, hidden: Vec<usize>, activation: Activation, kind: Kind) -> Shape {
-    Shape { inputs, actor_inputs: inputs, hidden, activation, kind }
+    Shape { networks: Networks::Both, inputs, actor_inputs: inputs, hidden, activation, kind, critic_outputs: 1 }
 }
 
 proptest! {
@@ -276,6 +277,33 @@ proptest! {
         prop_assert_eq!(outcome, other);
         prop_assert_eq!(alone, together);
         prop_assert_eq!(outcome.steps, 2 * minibatches);
+    }
+
+    #[test]
+    fn a_network_alone_learns_what_it_learns_beside_the_other(shape in shapes(), masked: bool, seed: u64) {
+        let case = Case::new(shape, 90, 60, masked, seed);
+        let order: Vec<i64> = (0..180).map(|i| i * 7 % 90).collect();
+        let settings = Settings { minibatches: 3, ..SETTINGS };
+        let ([both, ..], _) = case.update(&settings, &order);
+        let mut first = 0;
+        for networks in [Networks::Actor, Networks::Critic] {
+            let shape = Shape { networks, ..case.shape.clone() };
+            let places = first..first + shape.num_parameters();
+            first = places.end;
+            let mut alone = Case { parameters: case.parameters[places.clone()].to_vec(), shape, ..case.clone() };
+            if networks == Networks::Critic {
+                // It does not need what the actor learns from.
+                for array in [&mut alone.draws, &mut alone.log_probs, &mut alone.advantages] {
+                    array.clear();
+                }
+                alone.choices.clear();
+                alone.masks = None;
+            }
+            let ([values, ..], outcome) = alone.update(&settings, &order);
+            prop_assert_eq!(&values[..], &both[places]);
+            prop_assert_eq!(outcome.steps, 6);
+        }
+        prop_assert_eq!(first, both.len());
     }
 
     #[test]

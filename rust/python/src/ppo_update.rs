@@ -2,7 +2,7 @@
 
 use fastrl_binding::arrays::{Flag, disjoint, list, list_or_none, readable, writeable};
 use fastrl_core::learn::losses::Kind;
-use fastrl_core::learn::ppo::{Actions, Parameters, Samples, Settings, Shape, update};
+use fastrl_core::learn::ppo::{Actions, Networks, Parameters, Samples, Settings, Shape, update};
 use fastrl_core::mlp::Activation;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -23,7 +23,7 @@ fn rows_of(array: &Bound<'_, PyAny>) -> usize {
 #[pymethods]
 impl PpoUpdate {
     #[new]
-    #[pyo3(signature = (*, obs_dim, hidden, activation, nvec=None, numbers=0, actor_inputs=None))]
+    #[pyo3(signature = (*, obs_dim, hidden, activation, nvec=None, numbers=0, actor_inputs=None, critic_outputs=1, networks="both"))]
     fn new(
         obs_dim: usize,
         #[pyo3(from_py_with = list)] hidden: Vec<usize>,
@@ -31,6 +31,8 @@ impl PpoUpdate {
         #[pyo3(from_py_with = list_or_none)] nvec: Option<Vec<usize>>,
         numbers: usize,
         actor_inputs: Option<usize>,
+        critic_outputs: usize,
+        networks: &str,
     ) -> PyResult<Self> {
         let refuse = |message: String| Err(PyValueError::new_err(message));
         let activation = match activation {
@@ -38,9 +40,16 @@ impl PpoUpdate {
             "relu" => Activation::Relu,
             _ => return refuse(format!("activation: expected 'tanh' or 'relu', got '{activation}'")),
         };
+        let networks = match networks {
+            "both" => Networks::Both,
+            "actor" => Networks::Actor,
+            "critic" => Networks::Critic,
+            _ => return refuse(format!("networks: expected 'both', 'actor' or 'critic', got '{networks}'")),
+        };
         let kind = match (nvec, numbers) {
             (Some(nvec), 0) if !nvec.is_empty() => Kind::Categorical(nvec),
             (None, 1..) => Kind::Gaussian(numbers),
+            (None, 0) if networks == Networks::Critic => Kind::Categorical(vec![]),
             _ => return refuse("nvec, numbers: expected a list of numbers of choices, or a number above 0".to_owned()),
         };
         let choices = match &kind {
@@ -49,15 +58,18 @@ impl PpoUpdate {
         };
         // Not `sum`, which could overflow.
         let total = choices.iter().try_fold(0_usize, |total, &values| total.checked_add(values));
-        let widths = std::iter::once(obs_dim).chain(hidden.iter().copied()).chain(choices).chain(total);
-        if total.is_none() || widths.clone().any(|width| !(1..=MAX_WIDTH).contains(&width)) {
-            return refuse(format!("obs_dim, hidden, nvec, numbers: expected widths of 1 to {MAX_WIDTH}"));
+        let widths = std::iter::once(obs_dim).chain(hidden.iter().copied()).chain(choices).chain([critic_outputs]);
+        let has_total = total.is_some_and(|total| total <= MAX_WIDTH);
+        if !has_total || widths.clone().any(|width| !(1..=MAX_WIDTH).contains(&width)) {
+            return refuse(format!(
+                "obs_dim, hidden, nvec, numbers, critic_outputs: expected widths of 1 to {MAX_WIDTH}"
+            ));
         }
         let actor_inputs = actor_inputs.unwrap_or(obs_dim);
         if !(1..=obs_dim).contains(&actor_inputs) {
             return refuse(format!("actor_inputs: expected 1 to {obs_dim}, got {actor_inputs}"));
         }
-        Ok(Self { shape: Shape { inputs: obs_dim, actor_inputs, hidden, activation, kind } })
+        Ok(Self { shape: Shape { networks, inputs: obs_dim, actor_inputs, hidden, activation, kind, critic_outputs } })
     }
 
     #[getter]
@@ -66,8 +78,8 @@ impl PpoUpdate {
     }
 
     #[pyo3(signature = (
-        parameters, mean, square, obs, groups, actions, log_probs, advantages, returns, values, masks, order, *, steps,
-        minibatches, clip_range, value_clip, value_coef, entropy_coef, max_grad_norm, learning_rate,
+        parameters, mean, square, obs, groups, actions, log_probs, advantages, returns, values, masks, learned, order, *,
+        steps, minibatches, clip_range, value_clip, value_coef, entropy_coef, max_grad_norm, learning_rate,
         normalize_advantages, target_kl, num_threads,
     ))]
     #[expect(clippy::too_many_arguments, reason = "the arrays and settings of an update")]
@@ -85,6 +97,7 @@ impl PpoUpdate {
         returns: &Bound<'_, PyAny>,
         values: &Bound<'_, PyAny>,
         masks: Option<&Bound<'_, PyAny>>,
+        learned: Option<&Bound<'_, PyAny>>,
         order: &Bound<'_, PyAny>,
         steps: u64,
         minibatches: usize,
@@ -98,28 +111,31 @@ impl PpoUpdate {
         target_kl: Option<f64>,
         num_threads: usize,
     ) -> PyResult<(f64, f64, f64, f64, f64, f64, usize)> {
-        let Shape { inputs, kind, .. } = &self.shape;
+        let Shape { inputs, kind, critic_outputs, networks, .. } = &self.shape;
         let (distinct, samples, epochs) = (rows_of(obs), rows_of(groups), rows_of(order));
+        let acted = if *networks == Networks::Critic { 0 } else { samples };
+        let valued = if *critic_outputs == 1 { vec![samples] } else { vec![samples, *critic_outputs] };
         let size = [self.shape.num_parameters()];
         let parameters = writeable::<f32>("parameters", parameters, &size)?;
         let mean = writeable::<f32>("mean", mean, &size)?;
         let square = writeable::<f32>("square", square, &size)?;
         let obs = readable::<f32>("obs", obs, &[distinct, *inputs])?;
         let groups = readable::<i64>("groups", groups, &[samples])?;
-        let log_probs = readable::<f32>("log_probs", log_probs, &[samples])?;
-        let advantages = readable::<f32>("advantages", advantages, &[samples])?;
-        let returns = readable::<f32>("returns", returns, &[samples])?;
-        let values = readable::<f32>("values", values, &[samples])?;
-        let masks = masks.map(|masks| readable::<Flag>("masks", masks, &[samples, kind.outputs()])).transpose()?;
+        let log_probs = readable::<f32>("log_probs", log_probs, &[acted])?;
+        let advantages = readable::<f32>("advantages", advantages, &[acted])?;
+        let returns = readable::<f32>("returns", returns, &valued)?;
+        let values = readable::<f32>("values", values, &valued)?;
+        let masks = masks.map(|masks| readable::<Flag>("masks", masks, &[acted, kind.outputs()])).transpose()?;
+        let learned = learned.map(|learned| readable::<Flag>("learned", learned, &valued)).transpose()?;
         let order = readable::<i64>("order", order, &[epochs, samples])?;
         let (place, actions) = match kind {
             Kind::Gaussian(numbers) => {
-                let actions = readable::<f32>("actions", actions, &[samples, *numbers])?;
+                let actions = readable::<f32>("actions", actions, &[acted, *numbers])?;
                 // SAFETY: `readable` has checked it; `disjoint`, before anything is written, keeps it apart from what is.
                 (actions.place(), Actions::Gaussian(unsafe { actions.slice() }))
             }
             Kind::Categorical(nvec) => {
-                let shape = if nvec.len() == 1 { vec![samples] } else { vec![samples, nvec.len()] };
+                let shape = if nvec.len() == 1 { vec![acted] } else { vec![acted, nvec.len()] };
                 let actions = readable::<i64>("actions", actions, &shape)?;
                 // SAFETY: as above.
                 (actions.place(), Actions::Categorical(unsafe { actions.slice() }))
@@ -129,7 +145,8 @@ impl PpoUpdate {
         let read =
             [obs.place(), groups.place(), log_probs.place(), advantages.place(), returns.place(), values.place()];
         let mask = masks.as_ref().map_or(("masks", 0..0), |masks| masks.place());
-        disjoint(&[&written[..], &read[..], &[place, mask, order.place()]].concat())?;
+        let flags = learned.as_ref().map_or(("learned", 0..0), |learned| learned.place());
+        disjoint(&[&written[..], &read[..], &[place, mask, flags, order.place()]].concat())?;
         // SAFETY: checked, disjoint, and the caller's for the length of this call.
         let samples = unsafe {
             Samples {
@@ -141,6 +158,7 @@ impl PpoUpdate {
                 advantages: advantages.slice(),
                 returns: returns.slice(),
                 values: values.slice(),
+                learned: learned.as_ref().map(|learned| learned.bytes()),
             }
         };
         // SAFETY: as above.

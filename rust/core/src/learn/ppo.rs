@@ -23,15 +23,27 @@ const MIN_WORK: usize = 1 << 20;
 /// The logarithms of a Gaussian's deviations stay within these, as in `fastrl.networks.distributions`.
 const LOG_STD_RANGE: (f32, f32) = (-5.0, 2.0);
 
-/// An actor and a critic: two perceptrons with hidden layers of the same widths.
+/// Which networks learn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Networks {
+    Both,
+    Actor,
+    Critic,
+}
+
+/// An actor and a critic, or one of them: perceptrons with hidden layers of the same widths.
 #[derive(Clone, Debug)]
 pub struct Shape {
+    /// Those that learn; the other is not there.
+    pub networks: Networks,
     pub inputs: usize,
     /// The first of them, which the actor sees; the critic sees all.
     pub actor_inputs: usize,
     pub hidden: Vec<usize>,
     pub activation: Activation,
     pub kind: Kind,
+    /// Outputs of the critic: 1, or as many as agents that it values.
+    pub critic_outputs: usize,
 }
 
 impl Shape {
@@ -40,12 +52,20 @@ impl Shape {
     }
 
     fn critic(&self) -> Perceptron {
-        self.network(self.inputs, 1)
+        self.network(self.inputs, self.critic_outputs)
     }
 
     fn network(&self, inputs: usize, outputs: usize) -> Perceptron {
         let sizes: Vec<usize> = std::iter::once(inputs).chain(self.hidden.iter().copied()).chain([outputs]).collect();
         Perceptron::new(&sizes, self.activation)
+    }
+
+    fn has_actor(&self) -> bool {
+        self.networks != Networks::Critic
+    }
+
+    fn has_critic(&self) -> bool {
+        self.networks != Networks::Actor
     }
 
     /// Numbers of a Gaussian's deviations; 0 for other actions.
@@ -58,7 +78,8 @@ impl Shape {
 
     /// Number of parameters.
     pub fn num_parameters(&self) -> usize {
-        self.deviations() + self.actor().len() + self.critic().len()
+        let actor = if self.has_actor() { self.deviations() + self.actor().len() } else { 0 };
+        actor + if self.has_critic() { self.critic().len() } else { 0 }
     }
 }
 
@@ -98,15 +119,18 @@ pub struct Samples<'a> {
     pub groups: &'a [i64],
     /// [S, width of an action].
     pub actions: Actions<'a>,
-    /// [S] each, when the actions were chosen.
+    /// [S] each, when the actions were chosen. Like actions and masks, a critic alone does not need them.
     pub log_probs: &'a [f32],
     pub advantages: &'a [f32],
+    /// [S, outputs of the critic] each.
     pub returns: &'a [f32],
     pub values: &'a [f32],
+    /// [S, outputs of the critic], 0 where a return is not learned from.
+    pub learned: Option<&'a [u8]>,
 }
 
-/// Parameters, in the order of PyTorch: logarithms of deviations, then of each layer of the actor and then of the critic
-/// weights [outputs, inputs] and biases. [`Shape::num_parameters`] numbers each.
+/// Parameters of the networks that learn, in the order of PyTorch: logarithms of deviations, then of each layer of the
+/// actor and then of the critic weights [outputs, inputs] and biases. [`Shape::num_parameters`] numbers each.
 #[derive(Debug)]
 pub struct Parameters<'a> {
     pub values: &'a mut [f32],
@@ -153,9 +177,12 @@ fn within(name: &str, values: &[i64], end: usize) -> Result<(), Refused> {
 fn check(shape: &Shape, settings: &Settings, samples: &Samples<'_>, order: &[i64]) -> Result<(), Refused> {
     let (count, width) = (samples.groups.len(), shape.kind.width());
     let groups = samples.obs.len() / shape.inputs;
-    let lengths = [samples.log_probs, samples.advantages, samples.returns, samples.values].map(<[f32]>::len);
-    assert!(lengths.iter().all(|&len| len == count), "arrays of samples differ in length");
-    assert!(samples.masks.is_none_or(|masks| masks.len() == count * shape.kind.outputs()), "masks of other sizes");
+    let acted = if shape.has_actor() { count } else { 0 };
+    assert!([samples.log_probs, samples.advantages].iter().all(|array| array.len() == acted), "of other lengths");
+    let valued = count * shape.critic_outputs;
+    assert!([samples.returns, samples.values].iter().all(|array| array.len() == valued), "of other lengths");
+    assert!(samples.learned.is_none_or(|learned| learned.len() == valued), "of other lengths");
+    assert!(samples.masks.is_none_or(|masks| masks.len() == acted * shape.kind.outputs()), "masks of other sizes");
     if count == 0 || order.len() % count != 0 {
         return Err(Refused(format!("order: expected orders of {count} samples, got {} numbers", order.len())));
     }
@@ -170,10 +197,10 @@ fn check(shape: &Shape, settings: &Settings, samples: &Samples<'_>, order: &[i64
     within("groups", samples.groups, groups)?;
     within("order", order, count)?;
     match (&shape.kind, samples.actions) {
-        (Kind::Gaussian(_), Actions::Gaussian(draws)) => assert_eq!(draws.len(), count * width, "too few draws"),
+        (Kind::Gaussian(_), Actions::Gaussian(draws)) => assert_eq!(draws.len(), acted * width, "too few draws"),
         (Kind::Categorical(choices), Actions::Categorical(actions)) => {
-            assert_eq!(actions.len(), count * width, "too few actions");
-            for action in actions.chunks(width) {
+            assert_eq!(actions.len(), acted * width, "too few actions");
+            for action in actions.chunks(width.max(1)) {
                 for (number, &choices) in action.iter().zip(choices) {
                     within("actions", std::slice::from_ref(number), choices)?;
                 }
@@ -481,25 +508,40 @@ impl<'a> Critic<'a> {
         let Learner { network, vectors, pass, batch } = learner;
         batch.set(samples.groups, part);
         network.transpose(&vectors.values, pass);
-        let weight = settings.value_coef / part.len() as f32;
+        let outputs = shape.critic_outputs;
+        let count = match samples.learned {
+            None => part.len() * outputs,
+            Some(learned) => {
+                let learned_of = |&sample: &i64| &learned[sample as usize * outputs..][..outputs];
+                part.iter().flat_map(learned_of).filter(|&&learned| learned != 0).count().max(1)
+            }
+        };
+        let weight = settings.value_coef / count as f32;
         let mut squares = 0.0;
         for rows in chunks(batch.rows.len()) {
             batch.gather(samples.obs, shape.inputs, shape.inputs, rows.clone(), pass);
             network.forward(&vectors.values, rows.len(), pass);
             let (results, slopes, stride) = pass.ends(network);
             for (i, row) in rows.clone().enumerate() {
-                let mut sum = 0.0;
-                for &sample in batch.of(row) {
-                    let (target, old) = (samples.returns[sample as usize], samples.values[sample as usize]);
-                    let (slope, square) = value_slope(results[i * stride], target, old, settings.value_clip);
-                    sum += slope * weight;
-                    squares += f64::from(square);
+                for output in 0..outputs {
+                    let mut sum = 0.0;
+                    for &sample in batch.of(row) {
+                        let place = sample as usize * outputs + output;
+                        if samples.learned.is_some_and(|learned| learned[place] == 0) {
+                            continue;
+                        }
+                        let (target, old) = (samples.returns[place], samples.values[place]);
+                        let value = results[i * stride + output];
+                        let (slope, square) = value_slope(value, target, old, settings.value_clip);
+                        sum += slope * weight;
+                        squares += f64::from(square);
+                    }
+                    slopes[i * stride + output] = sum;
                 }
-                slopes[i * stride] = sum;
             }
             network.backward(rows.len(), pass, &mut vectors.gradient);
         }
-        self.total += squares / part.len() as f64 / 2.0;
+        self.total += squares / count as f64 / 2.0;
     }
 
     fn step(&mut self, scale: f32) {
@@ -536,63 +578,80 @@ pub fn update(
     assert_eq!(lengths, [count; 3], "parameters of another network");
     let parts = || order.chunks(samples.groups.len()).flat_map(|epoch| split(epoch, settings.minibatches));
     let rows = CHUNK.min(samples.groups.len().div_ceil(settings.minibatches));
-    let mut actor = Actor::new(shape, settings, samples, parameters, rows);
-    let mut critic = Critic::new(shape, settings, samples, parameters, rows);
+    let mut actor = shape.has_actor().then(|| Actor::new(shape, settings, samples, parameters, rows));
+    let mut critic = shape.has_critic().then(|| Critic::new(shape, settings, samples, parameters, rows));
     let (mut norms, mut steps) = (0.0, 0);
     let size = samples.groups.len() / settings.minibatches;
-    if settings.two_threads && size * critic.learner.network.work() >= MIN_WORK {
-        let exchange = Exchange::new();
-        thread::scope(|scope| {
-            let critic = &mut critic;
-            let exchange = &exchange;
-            scope.spawn(move || {
-                let mut end = exchange.endpoint(Side::Right);
+    match (&mut actor, &mut critic) {
+        (Some(actor), Some(critic)) if settings.two_threads && size * critic.learner.network.work() >= MIN_WORK => {
+            let exchange = Exchange::new();
+            thread::scope(|scope| {
+                let exchange = &exchange;
+                scope.spawn(move || {
+                    let mut end = exchange.endpoint(Side::Right);
+                    for part in parts() {
+                        critic.differentiate(part);
+                        let own = critic.learner.vectors.norm_squared();
+                        let (other, stop) = end.swap((own, false));
+                        critic.step(scale((other + own).sqrt(), settings));
+                        if stop {
+                            break;
+                        }
+                    }
+                });
+                let mut end = exchange.endpoint(Side::Left);
                 for part in parts() {
-                    critic.differentiate(part);
-                    let own = critic.learner.vectors.norm_squared();
-                    let (other, stop) = end.swap((own, false));
-                    critic.step(scale((other + own).sqrt(), settings));
+                    let stop = actor.differentiate(part);
+                    let own = actor.learner.vectors.norm_squared();
+                    let (other, _) = end.swap((own, stop));
+                    let norm = (own + other).sqrt();
+                    actor.step(scale(norm, settings));
+                    norms += norm;
+                    steps += 1;
                     if stop {
                         break;
                     }
                 }
             });
-            let mut end = exchange.endpoint(Side::Left);
+        }
+        (actor, critic) => {
             for part in parts() {
-                let stop = actor.differentiate(part);
-                let own = actor.learner.vectors.norm_squared();
-                let (other, _) = end.swap((own, stop));
-                let norm = (own + other).sqrt();
-                actor.step(scale(norm, settings));
+                let (mut stop, mut norm_squared) = (false, 0.0);
+                if let Some(actor) = actor.as_mut() {
+                    stop = actor.differentiate(part);
+                    norm_squared += actor.learner.vectors.norm_squared();
+                }
+                if let Some(critic) = critic.as_mut() {
+                    critic.differentiate(part);
+                    norm_squared += critic.learner.vectors.norm_squared();
+                }
+                let norm = norm_squared.sqrt();
+                if let Some(actor) = actor.as_mut() {
+                    actor.step(scale(norm, settings));
+                }
+                if let Some(critic) = critic.as_mut() {
+                    critic.step(scale(norm, settings));
+                }
                 norms += norm;
                 steps += 1;
                 if stop {
                     break;
                 }
             }
-        });
-    } else {
-        for part in parts() {
-            let stop = actor.differentiate(part);
-            critic.differentiate(part);
-            let norm = (actor.learner.vectors.norm_squared() + critic.learner.vectors.norm_squared()).sqrt();
-            actor.step(scale(norm, settings));
-            critic.step(scale(norm, settings));
-            norms += norm;
-            steps += 1;
-            if stop {
-                break;
-            }
         }
     }
-    actor.write(parameters);
-    critic.write(parameters);
+    if let Some(actor) = &actor {
+        actor.write(parameters);
+    }
+    if let Some(critic) = &critic {
+        critic.write(parameters);
+    }
     parameters.steps += steps as u64;
     let mean = |total: f64| total / steps.max(1) as f64;
-    let [policy_loss, entropy, approx_kl, clip_fraction] = actor.totals.map(mean);
+    let [policy_loss, entropy, approx_kl, clip_fraction] = actor.map_or([0.0; 4], |actor| actor.totals).map(mean);
     Ok(Outcome {
         policy_loss,
-        value_loss: mean(critic.total),
+        value_loss: mean(critic.map_or(0.0, |critic| critic.total)),
         entropy,
         approx_kl,
         clip_fraction,

@@ -1,0 +1,96 @@
+"""Gradient steps of policies and critics of many agents on the CPU, compiled."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import torch
+
+from fastrl.algorithms.compiled_update import (
+    CompiledSteps,
+    Samples,
+    StepMeans,
+    what_steps_are_for,
+    why_torch,
+)
+from fastrl.algorithms.flat_adam import FlatAdam
+from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
+from fastrl.networks.multi_agent import CentralCritic, Critic, PolicyNetwork
+
+Optimizer = FlatAdam[PolicyNetwork] | FlatAdam[Critic] | FlatAdam[CentralCritic]
+
+# Settings that compiled steps obey, or that say nothing of a gradient step: with any other PyTorch takes the steps.
+_KNOWN = {field.name for field in fields(MultiAgentConfig)} | {
+    "num_epochs",
+    "clip_range",
+    "target_kl",
+    "critic",
+}
+
+
+class CompiledNetwork:
+    """All gradient steps of a policy, or of a critic, see `CompiledSteps`.
+
+    Args:
+        optimizer: of the network.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer, network = optimizer, optimizer.network
+        inputs, *hidden, outputs = network.body.sizes
+        options: dict[str, Any] = {
+            "obs_dim": inputs,
+            "hidden": hidden,
+            "activation": network.body.activation,
+        }
+        actions = None
+        if isinstance(network, PolicyNetwork):
+            actions, options["networks"] = network.actions, "actor"
+        else:
+            options |= {"networks": "critic", "critic_outputs": outputs}
+        self._steps = CompiledSteps(optimizer.vector, actions, **options)
+
+    def __call__(self, samples: Samples, generator: torch.Generator, **settings: Any) -> StepMeans:
+        """Takes the gradient steps; arguments as of `CompiledSteps`."""
+        optimizer = self._optimizer
+        means = self._steps(samples, optimizer.mean, optimizer.square, optimizer.steps, generator, **settings)
+        optimizer.steps += means.gradient_steps
+        return means
+
+
+Compiled = dict[str, CompiledNetwork]
+
+
+def compiled_networks(
+    config: MultiAgentConfig,
+    actors: Mapping[str, FlatAdam[PolicyNetwork]],
+    critics: Mapping[str, FlatAdam[Critic] | FlatAdam[CentralCritic]],
+    *,
+    has_own_loss: bool,
+    shards: int,
+) -> tuple[Compiled, Compiled, str]:
+    """The compiled gradient steps of policies and critics that the settings ask for, by name. There are none where
+    PyTorch takes them, for the reason in the text.
+
+    Args:
+        actors: those with PPO's loss.
+        has_own_loss: a subclass has a loss of its own.
+        shards: of each minibatch; 0: it is whole.
+
+    Raises:
+        ValueError: compiled ones are asked for, and there are none for the loss, the networks or their device.
+    """
+    if config.update_backend == "torch":
+        return {}, {}, ""
+    optimizers: list[Optimizer] = [*actors.values(), *critics.values()]
+    [device] = {optimizer.vector.device for optimizer in optimizers}
+    own_methods = ["loss"] if has_own_loss else []
+    takes = what_steps_are_for(config, _KNOWN, device, own_methods=own_methods, shards=shards)
+    if not takes and (config.dropout or not all(each.network.is_plain for each in optimizers)):
+        takes = "perceptrons of vectors with tanh or relu, without images or dropout"
+    if takes:
+        return {}, {}, why_torch(config.update_backend, takes)
+    of_actors, of_critics = (
+        {name: CompiledNetwork(each) for name, each in group.items()} for group in (actors, critics)
+    )
+    return of_actors, of_critics, ""
