@@ -20,9 +20,8 @@ from waiting import TIMEOUT, wait_until
 
 import fastrl
 from fastrl.collectors import executor_worker, scheduler
-from fastrl.collectors.env_runner import PARTS
 from fastrl.collectors.executor import ExecutorCollector
-from fastrl.collectors.protocol import CollectError, Plan
+from fastrl.collectors.protocol import PARTS, CollectError, Plan
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import pytest
 from collect_cases import chooser, plan, rows, updates
 
-from fastrl.collectors.env_runner import PARTS, Arrays, EnvRunner, FragmentMeta, arrays_for
-from fastrl.collectors.protocol import CollectError, Plan
+from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for
+from fastrl.collectors.local_runner import LocalRunner
+from fastrl.collectors.protocol import PARTS, CollectError, Plan
 from fastrl.collectors.scheduler import TaskScheduler, TaskWorker
 from fastrl.collectors.sequential import SequentialCollector
 
@@ -23,7 +24,7 @@ class WorkerReply(NamedTuple):
 
 
 class Near(TaskWorker):
-    def __init__(self, index: int, env_indices: range, runner: EnvRunner) -> None:
+    def __init__(self, index: int, env_indices: range, runner: LocalRunner) -> None:
         super().__init__(index, env_indices)
         self.runner = runner
         self.tasks: deque[tuple[int, ...]] = deque()
@@ -61,7 +62,7 @@ class NearCollector(TaskScheduler[Near]):
         self.given: list[tuple[int, tuple[int, ...]]] = []
         self.hangs: set[int] = set()
         for index, env_indices in enumerate(workers):
-            worker = Near(index, env_indices, EnvRunner(plan, env_indices))
+            worker = Near(index, env_indices, LocalRunner(plan, env_indices))
             self.workers.append(worker)
             self._worker_started(worker, WorkerReply(), 0.5)
 
@@ -91,9 +92,7 @@ class NearCollector(TaskScheduler[Near]):
                 self._task_finished(worker, numbers, fragments, self.version, WorkerReply(cause="it failed"))
                 return
             arrays = arrays_for(self.plan, len(worker.env_indices) or 1)
-            runner = worker.runner
-            meta = runner.run_steps(arrays) if number is None else runner.run_episode(number, arrays)
-            fragments.append((arrays, meta))
+            fragments.append((arrays, worker.runner.collect(arrays, number)))
         self._task_finished(worker, numbers, fragments, self.version, WorkerReply())
 
     def _die(self, worker: Near) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fastrl.collectors.env_runner import PARTS, Arrays, Stopped, arrays_for, check_masks
-from fastrl.collectors.protocol import Plan, expect_spaces
+from fastrl.collectors.fragment_arrays import Arrays, arrays_for, check_masks
+from fastrl.collectors.protocol import PARTS, Plan, Stopped, expect_spaces
 from fastrl.collectors.running import RunningEpisode, actions_of, reached, state_of
 from fastrl.collectors.vector_backends import expect_masks, native_vector_env
 from fastrl.collectors.vector_runner import End, EndedEpisode, EpisodeSink, episode_arrays

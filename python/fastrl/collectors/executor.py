@@ -24,10 +24,10 @@ from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
 from fastrl.collectors import executor_task
-from fastrl.collectors.env_runner import arrays_for
 from fastrl.collectors.executor_context import executor_context
 from fastrl.collectors.executor_task import Outcome, Slots, Task, nbytes_of
 from fastrl.collectors.executor_worker import Worker
+from fastrl.collectors.fragment_arrays import arrays_for
 from fastrl.collectors.protocol import Plan, partition_envs
 from fastrl.collectors.resources import WorkerCount, check_start_method, count_workers, memory_of
 from fastrl.collectors.scheduler import TaskScheduler

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastrl.collectors.env_runner import PARTS, Arrays, EnvRunner, FragmentMeta, Stopped, arrays_for
 from fastrl.collectors.failures import last_line
-from fastrl.collectors.protocol import CollectError, Plan
+from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for
+from fastrl.collectors.local_runner import LocalRunner
+from fastrl.collectors.protocol import PARTS, CollectError, Plan, Stopped
 from fastrl.collectors.running import RunningEpisode
-from fastrl.collectors.team_runner import TeamRunner, runner_of
 from fastrl.collectors.weights import Weights
 from fastrl.envs.spec import ElsewhereError, unpickle
 from fastrl.utils import processes
@@ -136,7 +136,7 @@ class _Process:
         report: Connection,
         rebuild: bool,
     ) -> None:
-        self._new_runner = lambda: runner_of(plan, env_indices, np.frombuffer(stop, np.uint8).data)
+        self._new_runner = lambda: LocalRunner(plan, env_indices, np.frombuffer(stop, np.uint8).data)
         self._report = report
         self.runner = self._make_runner()
         self._slots = slots
@@ -146,7 +146,7 @@ class _Process:
         self._rebuild = rebuild
         self._replied_at = perf_counter()
 
-    def _make_runner(self) -> EnvRunner | TeamRunner:
+    def _make_runner(self) -> LocalRunner:
         runner = self._new_runner()
         runner.closing = lambda: processes.close_deadline(self._report.fileno())
         return runner
@@ -168,10 +168,8 @@ class _Process:
                 self.runner.running = [episode for _, episode in task.resume]
             self._update(task)
             slots = [self._slots.arrays[slot] for slot in task.slots]
-            if not task.numbers:
-                metas.append(self.runner.run_steps(slots[0]))
-            for number, arrays in zip(task.numbers, slots, strict=False):
-                metas.append(self.runner.run_episode(number, arrays))
+            for number, arrays in zip(task.numbers or (None,), slots, strict=True):
+                metas.append(self.runner.collect(arrays, number))
 
         return self._answer(work)._replace(span=(start, time.monotonic()))
 

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.collectors.failures import last_line
+from fastrl.collectors.local_runner import LocalRunner
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.resources import MIB, memory_of
-from fastrl.collectors.team_runner import runner_of
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.envs import contract
 from fastrl.envs.spec import ElsewhereError, unpickle
@@ -130,7 +130,7 @@ def _work(payload: bytes, sender: Connection) -> None:
 def measure(plan: Plan) -> Probe:
     """Steps the plan's environment in this process."""
     # Checks the spaces, and makes the actor.
-    runner = runner_of(plan, [plan.first_env])
+    runner = LocalRunner(plan, [plan.first_env])
     runner.build()
     runner.close()
     env: Any = _Team(plan) if isinstance(plan.env, TeamSpec) else _Single(plan)

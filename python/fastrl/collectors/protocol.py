@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 Unit = Literal["steps", "episodes"]
 
 
+PARTS = ("environment", "inference", "buffer", "weights", "waiting")
+"""Names of the parts of time in `Report`."""
+
+UNPUBLISHED = "no weights yet: publish some before anything is collected with them"
+
+
+class Stopped(Exception):  # noqa: N818 - no error: the runner ends
+    """The collector is closed while its environments are stepped."""
+
+
 class CollectError(RuntimeError):
     """Nothing can be collected, for the reason in the message; ``traceback`` is the worker's, if it had one."""
 

@@ -1,9 +1,9 @@
 """Collects on Ray actors: on this machine or on a cluster of machines, `pip install 'fastrl[ray]'`.
 
-Each worker is a Ray actor with its own `EnvRunner`. Weights go into Ray's object store once an update, and each machine
-fetches them once; fragments come back through the store, too. A free worker gets the next episodes; with unit "steps",
-each worker steps its own environments. Ray restarts a worker that has died, and this module sends it what it needs to
-resume; its task is done again.
+Each worker is a Ray actor with its own `fastrl.collectors.local_runner.LocalRunner`. Weights go into Ray's object store
+once an update, and each machine fetches them once; fragments come back through the store, too. A free worker gets the
+next episodes; with unit "steps", each worker steps its own environments. Ray restarts a worker that has died, and this
+module sends it what it needs to resume; its task is done again.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fastrl.collectors.env_runner import arrays_for
 from fastrl.collectors.failures import last_line
+from fastrl.collectors.fragment_arrays import arrays_for
 from fastrl.collectors.protocol import CollectError, Plan, partition_envs
 from fastrl.collectors.ray_cluster import connect, import_ray, shutdown, start
 from fastrl.collectors.ray_worker import RunnerActor

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.collectors.env_runner import PARTS, Arrays, FragmentMeta, arrays_for
 from fastrl.collectors.failures import last_line
-from fastrl.collectors.protocol import CollectError, Plan
+from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for
+from fastrl.collectors.local_runner import LocalRunner
+from fastrl.collectors.protocol import PARTS, CollectError, Plan
 from fastrl.collectors.resources import memory_of
 from fastrl.collectors.running import RunningEpisode
-from fastrl.collectors.team_runner import runner_of
 from fastrl.rollout.fragment import first_steps
 
 # Seconds between looks at the memory of a worker.
@@ -54,7 +54,7 @@ class RunnerActor:
     """The actor of a worker. Ray calls `begin`, `build` and `run` in turn, the other methods concurrently."""
 
     def __init__(self, plan: Plan, env_indices: Sequence[int]) -> None:
-        self._runner = runner_of(plan, env_indices)
+        self._runner = LocalRunner(plan, env_indices)
         self._life = self._version = -1
         self._offered: tuple[int, NDArray[np.uint8] | None] = (-1, None)
         self._thread = 0
@@ -97,7 +97,7 @@ class RunnerActor:
             self._version = newest
             for number in numbers or (None,):
                 arrays = arrays_for(runner.plan, len(runner.env_indices))
-                meta = runner.run_steps(arrays) if number is None else runner.run_episode(number, arrays)
+                meta = runner.collect(arrays, number)
                 fragments.append((first_steps(arrays, meta.num_steps), meta))
 
         return self._answer(fragments, work)

@@ -215,3 +215,19 @@ class RunningEpisodes:
                 self._states[row] = state_of(self._plan, episodes[row])
             self._blocks, self.steps = deque([block]), len(block)
         return episodes
+
+
+def resumed(state: Mapping[str, Any], env_indices: Iterable[int]) -> list[int]:
+    """Returns the episode numbers of environments in a collector's state.
+
+    Raises:
+        ValueError: the state is of another plan.
+    """
+    numbers = state["numbers"]
+    env_indices = list(env_indices)
+    if set(numbers) != set(env_indices):
+        raise ValueError(
+            f"the state is of {len(numbers)} environments, the plan of {len(env_indices)}: unit and num_envs should"
+            " be as they were"
+        )
+    return [numbers[env_index] for env_index in env_indices]

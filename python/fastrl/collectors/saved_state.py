@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from fastrl.collectors.env_runner import resumed
 from fastrl.collectors.protocol import Plan
-from fastrl.collectors.running import RunningEpisode, RunningEpisodes
+from fastrl.collectors.running import RunningEpisode, RunningEpisodes, resumed
 
 
 def packed(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,11 +17,11 @@ from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 
-from fastrl.collectors.env_runner import PARTS, UNPUBLISHED, Arrays, FragmentMeta, fragment_of, resumed
 from fastrl.collectors.failures import Episode, Failures
+from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, fragment_of
 from fastrl.collectors.learner_time import LearnerTime
-from fastrl.collectors.protocol import CollectError, Plan, Report
-from fastrl.collectors.running import RunningEpisode, RunningEpisodes
+from fastrl.collectors.protocol import PARTS, UNPUBLISHED, CollectError, Plan, Report
+from fastrl.collectors.running import RunningEpisode, RunningEpisodes, resumed
 from fastrl.rollout.fragment import Fragment, copied_steps
 from fastrl.utils.seeding import NO_ENV
 

@@ -6,10 +6,11 @@ import traceback
 from types import TracebackType
 from typing import Any, Self
 
-from fastrl.collectors.env_runner import UNPUBLISHED, EnvRunner, resumed
 from fastrl.collectors.failures import Failures, last_line
-from fastrl.collectors.protocol import CollectError, Plan, Report
-from fastrl.collectors.running import RunningEpisodes
+from fastrl.collectors.fragment_arrays import arrays_for, fragment_of
+from fastrl.collectors.local_runner import LocalRunner
+from fastrl.collectors.protocol import UNPUBLISHED, CollectError, Plan, Report
+from fastrl.collectors.running import RunningEpisodes, resumed
 from fastrl.collectors.synchronous import LockstepCollector, team_collector
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.rollout.fragment import Fragment
@@ -32,7 +33,7 @@ class SequentialCollector:
         self.plan = plan
         self.version = 0
         local = dataclasses.replace(plan, make_actor=plan.make_local_actor)
-        self.runner = EnvRunner(local, plan.env_indices if plan.unit == "steps" else ())
+        self.runner = LocalRunner(local, plan.env_indices if plan.unit == "steps" else ())
         self.running_episodes = RunningEpisodes(plan, self.runner.env_indices.tolist())
         self._published = False
         self._next = self._diverged = 0
@@ -70,11 +71,8 @@ class SequentialCollector:
                 if not self._steps:
                     runner.build()
                     self._cold_start = self._cold_start or self._failures.elapsed()
-                fragment = (
-                    runner.collect_episode(self._next, self.version)
-                    if whole
-                    else runner.collect_steps(self.version)
-                )
+                arrays = arrays_for(self.plan, len(runner.env_indices))
+                meta = runner.collect(arrays, self._next if whole else None)
                 break
             except CollectError:
                 raise
@@ -95,6 +93,7 @@ class SequentialCollector:
                     self._failures.add(0, task, last_line(trace), trace, episodes)
                 except CollectError as end:
                     raise end from error
+        fragment = fragment_of(self.plan, arrays, meta, self.version, runner.env_indices.copy())
         if not whole:
             self.running_episodes.add(fragment, runner.restarted)
             self._diverged += len(runner.restarted)

@@ -14,19 +14,11 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from fastrl.collectors.async_runner import AsyncBackend, AsyncEnvRunner
-from fastrl.collectors.env_runner import (
-    PARTS,
-    UNPUBLISHED,
-    Arrays,
-    FragmentMeta,
-    arrays_for,
-    fragment_of,
-    resumed,
-)
 from fastrl.collectors.failures import Failures
-from fastrl.collectors.protocol import CollectError, Plan, Report
+from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for, fragment_of
+from fastrl.collectors.protocol import PARTS, UNPUBLISHED, CollectError, Plan, Report
 from fastrl.collectors.resources import WorkerCount, cores, count_workers
-from fastrl.collectors.running import RunningEpisodes
+from fastrl.collectors.running import RunningEpisodes, resumed
 from fastrl.collectors.team_backend import Difficulty, TeamBackend
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.collectors.vector_backends import NativeBackend, ProcessBackend

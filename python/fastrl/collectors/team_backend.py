@@ -81,7 +81,7 @@ class TeamBackend(JointBackend):
         final_obs: NDArray[Any],
         mask: NDArray[np.bool_] | None,
         final_masks: NDArray[np.bool_] | None = None,
-    ) -> None:
+    ) -> bool:
         self._reset_due()
         acted = self.alive.copy()
         outputs: tuple[NDArray[Any], ...] = (obs, rewards, terminations, truncations, self.alive)
@@ -109,8 +109,10 @@ class TeamBackend(JointBackend):
         last = truncations.any(1) | self.over
         if last.any():
             final_obs[last] = obs[last]
-        if self.over.any():
+        has_ends = bool(self.over.any())
+        if has_ends:
             self._end(obs)
+        return has_ends
 
     def _end(self, obs: NDArray[Any]) -> None:
         """Keeps the infos of the episodes that are over, and starts the next ones."""

@@ -17,7 +17,7 @@ from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
 from fastrl.collectors.resources import memory_of
 from fastrl.collectors.running import RunningEpisode
 from fastrl.envs.process_vector import ProcessVectorEnv
-from fastrl.envs.process_worker import NO_RESET, NO_SEED
+from fastrl.envs.serial_envs import NO_RESET, NO_SEED
 from fastrl.envs.vector import NativeVectorEnv
 
 __all__ = ["NO_RESET", "NativeBackend", "ProcessBackend", "VectorBackend", "native_vector_env"]
@@ -34,6 +34,7 @@ class VectorBackend(ABC):
         ignored: bool [R], rows whose last step only started an episode, as in the autoreset mode "next_step"; None: no
             step does.
         num_workers: processes that step environments; 0: this one alone does.
+        needs_check: environments may give rewards and observations that are NaN or infinite.
         alive: bool [R, A], agents that act next; None: environments are a single agent's.
         over: bool [R], rows whose episodes the last step ended; of environments of many agents.
     """
@@ -44,6 +45,7 @@ class VectorBackend(ABC):
     next_seeds: NDArray[np.int64]
     ended_info: NDArray[np.float64]
     num_workers = 0
+    needs_check = False
 
     @abstractmethod
     def reset(self, obs: NDArray[Any], mask: NDArray[np.bool_]) -> None:
@@ -64,10 +66,10 @@ class VectorBackend(ABC):
         final_obs: NDArray[Any],
         mask: NDArray[np.bool_] | None,
         final_masks: NDArray[np.bool_] | None = None,
-    ) -> None:
-        """Steps the rows of a mask, or all. Where an episode ends, its last observation goes to ``final_obs`` and the
-        first one of the next to ``obs``, unless the row's seed is `NO_RESET`. Where it is truncated and not terminated,
-        its last mask goes to ``final_masks``, for plans with them.
+    ) -> bool:
+        """Steps the rows of a mask, or all; returns whether an episode has ended, or may have. Where one ends, its last
+        observation goes to ``final_obs`` and the first one of the next to ``obs``, unless the row's seed is `NO_RESET`.
+        Where it is truncated and not terminated, its last mask goes to ``final_masks``, for plans with them.
 
         Raises:
             WorkerError: workers have died; the other rows have stepped.
@@ -108,6 +110,8 @@ class VectorBackend(ABC):
 
 class ProcessBackend(VectorBackend):
     """Environments in worker processes. The end of an episode needs no extra barrier: workers have the next seed."""
+
+    needs_check = True
 
     def __init__(
         self,
@@ -151,10 +155,11 @@ class ProcessBackend(VectorBackend):
         final_obs: NDArray[Any],
         mask: NDArray[np.bool_] | None,
         final_masks: NDArray[np.bool_] | None = None,
-    ) -> None:
+    ) -> bool:
         self._env.step_into(
             actions, obs, rewards, terminations, truncations, final_obs, mask=mask, final_masks=final_masks
         )
+        return bool((terminations | truncations).any())
 
     def action_masks(self, out: NDArray[np.bool_]) -> None:
         self._env.action_masks(out)
@@ -263,21 +268,23 @@ class NativeBackend(JointBackend):
         final_obs: NDArray[Any],
         mask: NDArray[np.bool_] | None,
         final_masks: NDArray[np.bool_] | None = None,
-    ) -> None:
+    ) -> bool:
         self._reset_due()
         self._env.step_into(actions, obs, rewards, terminations, truncations)
         if self._limit:
             truncations |= self._at_limit() & ~terminations
         ended = terminations | truncations
-        if ended.any():
-            final_obs[ended] = obs[ended]
-            if final_masks is not None and (cut := truncations & ~terminations).any():
-                masks = np.empty_like(final_masks)
-                self._env.action_masks(masks)
-                final_masks[cut] = masks[cut]
-            for i, key in enumerate(self._keys):
-                self.ended_info[ended, i] = self._env.episode_info(key)[ended]
-            self._start_next(ended, obs)
+        if not ended.any():
+            return False
+        final_obs[ended] = obs[ended]
+        if final_masks is not None and (cut := truncations & ~terminations).any():
+            masks = np.empty_like(final_masks)
+            self._env.action_masks(masks)
+            final_masks[cut] = masks[cut]
+        for i, key in enumerate(self._keys):
+            self.ended_info[ended, i] = self._env.episode_info(key)[ended]
+        self._start_next(ended, obs)
+        return True
 
     def action_masks(self, out: NDArray[np.bool_]) -> None:
         self._env.action_masks(out)

@@ -119,11 +119,12 @@ class VectorEnvBackend(VectorBackend):
         final_obs: NDArray[Any],
         mask: NDArray[np.bool_] | None,
         final_masks: NDArray[np.bool_] | None = None,
-    ) -> None:
+    ) -> bool:
         assert mask is None, "all environments step together"
         self._run(
             lambda: self._step(actions, obs, rewards, terminations, truncations, final_obs, final_masks)
         )
+        return bool(self._ended.any())
 
     def _step(
         self,

@@ -1,4 +1,4 @@
-"""Steps environments in lockstep with one actor: the loop of the collectors "sync" and "native"."""
+"""Steps environments together with one actor: the loop of every collector, over its vector backend."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.collectors.env_runner import (
-    PARTS,
+from fastrl.collectors.failures import Failures
+from fastrl.collectors.fragment_arrays import (
     Arrays,
     FragmentMeta,
-    Stopped,
     allocate_steps,
     arrays_for,
     check_finite,
     check_masks,
 )
-from fastrl.collectors.failures import Failures
-from fastrl.collectors.protocol import CollectError, Plan
+from fastrl.collectors.protocol import PARTS, CollectError, Plan, Stopped
 from fastrl.collectors.running import RunningEpisode, actions_of, reached, state_of
 from fastrl.collectors.vector_backends import NO_RESET, NativeBackend, VectorBackend
 from fastrl.envs.process_pool import WorkerError
@@ -115,7 +113,7 @@ class VectorEnvRunner:
         self._active = np.full(num_rows, not whole)
         # With unit "episodes", the next episode of each row; -1: none is left.
         self._reserved = np.full(num_rows, -1)
-        self._actions = plan.actions
+        self._actions, self._has_agents = plan.actions, bool(plan.agents)
         self._step: Arrays | None = None
         self._episodes: Arrays | None = None
 
@@ -142,7 +140,7 @@ class VectorEnvRunner:
             out["states"][...] = self._states
         for t in range(self.plan.num_steps):
             self._choose_actions(out, t)
-            self._step_envs(out, t)
+            has_ends = self._step_envs(out, t)
             start = perf_counter()
             if ignored is None or self.skipped is None:
                 self._steps += 1
@@ -152,33 +150,59 @@ class VectorEnvRunner:
                 if self._states is not None:
                     self._states[ignored] = 0
             self._returns += _of_envs(rewards[t])
-            ended = self._ended(out, t)
-            if ended.any():
-                for row in np.flatnonzero(ended).tolist():
+            if has_ends:
+                over = np.flatnonzero(self._ended(out, t))
+                for row in over.tolist():
                     env_index, number = int(self.env_indices[row]), int(self.numbers[row])
                     info = tuple(self.backend.ended_info[row].tolist())
                     ends.append((t, env_index, number, self._return(row), int(self._steps[row]), row, info))
-                self.numbers[ended] += 1
-                self._prepare_episodes(ended)
+                self.numbers[over] += 1
+                self._prepare_episodes(over)
             self._see_agents()
             self.seconds["buffer"] += perf_counter() - start
         self._last[...] = obs[-1]
         if self._states is not None:
             out["next_states"][...] = self._states
-        if self.backend.num_workers:
-            # Compiled environments of fastrl need no check.
-            check_finite(self.plan, out, self.plan.num_steps, self.env_indices.tolist(), numbers, steps)
-        check_masks(self.plan, out, self.plan.num_steps)
+        self._check(out, self.plan.num_steps, numbers, steps)
         return ends
+
+    def run_episode(self, number: int, out: Arrays) -> FragmentMeta:
+        """Runs the episode of a number in the only row.
+
+        Args:
+            out: of `arrays_for`; written.
+        """
+        out = out | {"final_obs": out["obs"][1:]}
+        self.numbers[0], self._active[0] = number, True
+        self._start_episodes(self._active, out["obs"][0])
+        if self.backend.alive is not None:
+            out["alive"][0] = self.backend.alive
+        t = -1
+        while self._active[0]:
+            t += 1
+            self._choose_actions(out, t)
+            self._active[0] = not self._step_envs(out, t)
+            start = perf_counter()
+            self._steps += 1
+            self._returns += _of_envs(out["rewards"][t])
+            self._see_agents()
+            self.seconds["buffer"] += perf_counter() - start
+        self._check(out, t + 1, [number], [0])
+        info = tuple(self.backend.ended_info[0].tolist())
+        return FragmentMeta(t + 1, [self._return(0)], [t + 1], [(NO_ENV, number)], [info])
+
+    def _check(self, arrays: Arrays, num_steps: int, numbers: Sequence[int], steps: Sequence[int]) -> None:
+        """Refuses what environments should not give; see `check_finite`."""
+        if self.backend.needs_check:
+            check_finite(self.plan, arrays, num_steps, self.env_indices.tolist(), numbers, steps)
+        check_masks(self.plan, arrays, num_steps)
 
     def _ended(self, arrays: Arrays, t: int) -> NDArray[np.bool_]:
         """The rows whose episodes step t ended, bool [R]."""
-        if "ends" not in arrays:
-            ended: NDArray[np.bool_] = arrays["terminations"][t] | arrays["truncations"][t]
-            return ended
-        arrays["ends"][t] = self.backend.over
-        arrays["alive"][t + 1] = self.backend.alive
-        return self.backend.over.copy()
+        if self._has_agents:
+            return self.backend.over.copy()
+        ended: NDArray[np.bool_] = arrays["terminations"][t] | arrays["truncations"][t]
+        return ended
 
     def _see_agents(self) -> None:
         """Notes which agents take part in the running episodes."""
@@ -188,7 +212,7 @@ class VectorEnvRunner:
     def _return(self, row: int) -> float:
         """The return of a row's episode so far; of many agents the mean over those that took part."""
         total = float(self._returns[row])
-        return total / int(self._took_part[row].sum()) if self.plan.agents else total
+        return total / int(self._took_part[row].sum()) if self._has_agents else total
 
     def refresh_observations(self) -> None:
         """Reads the observations again, as the owner of the environment has changed it since its last step."""
@@ -249,21 +273,17 @@ class VectorEnvRunner:
             for row in np.flatnonzero(~failed).tolist():
                 self._states[row] = state_of(self.plan, episodes[row])
 
-    def _choose_actions(self, out: Arrays, t: int, rows: NDArray[np.bool_] | None = None) -> None:
-        """Chooses the actions of step t; of some rows alone, where a mask is given."""
+    def _choose_actions(self, out: Arrays, t: int) -> None:
+        """Chooses the actions of step t."""
         start = perf_counter()
-        if self.plan.agents:
+        if self._has_agents:
             self._choose_actions_of_agents(out, t)
             self.seconds["inference"] += perf_counter() - start
             return
-        arrays = {
-            name: out[name][t] if rows is None else out[name][t].copy()
-            for name in ("actions", "log_probs", "masks", "values")
-            if name in out
-        }
-        states = self._states if rows is None or self._states is None else self._states.copy()
+        masks = None
         if self.plan.action_masks:
-            self.backend.action_masks(arrays["masks"])
+            masks = out["masks"][t]
+            self.backend.action_masks(masks)
             now = perf_counter()
             self.seconds["environment"] += now - start
             start = now
@@ -271,19 +291,24 @@ class VectorEnvRunner:
             out["obs"][t],
             self._streams,
             self._steps,
-            arrays["actions"],
-            arrays["log_probs"],
-            arrays.get("masks"),
-            states,
+            out["actions"][t],
+            out["log_probs"][t],
+            masks,
+            self._states,
         )
-        if "values" in arrays:
-            arrays["values"][...] = values_of(self.actor)
-        if rows is not None:
-            for name, array in arrays.items():
-                out[name][t][rows] = array[rows]
-            if self._states is not None and states is not None:
-                self._states[rows] = states[rows]
+        if "values" in out:
+            out["values"][t] = values_of(self.actor)
         self.seconds["inference"] += perf_counter() - start
+
+    def _choose_again(self, out: Arrays, t: int, rows: NDArray[np.bool_]) -> None:
+        """Chooses the actions of step t once more, of some rows alone."""
+        chosen = {name: out[name][t] for name in ("actions", "log_probs", "masks", "values") if name in out}
+        if self._states is not None:
+            chosen["states"] = self._states
+        before = {name: array[~rows] for name, array in chosen.items()}
+        self._choose_actions(out, t)
+        for name, array in chosen.items():
+            array[~rows] = before[name]
 
     def _choose_actions_of_agents(self, out: Arrays, t: int) -> None:
         """Chooses the actions of all agents at step t."""
@@ -301,31 +326,17 @@ class VectorEnvRunner:
 
     def _to_env(self, draws: NDArray[Any]) -> NDArray[Any]:
         """Actions of the environment, of many agents flat, [R * A, ...]."""
-        return self._actions.to_env(draws.reshape(-1, *self._actions.shape) if self.plan.agents else draws)
+        return self._actions.to_env(draws.reshape(-1, *self._actions.shape) if self._has_agents else draws)
 
-    def _step_envs(self, out: Arrays, t: int) -> None:
-        """Steps every row that plays. Where a worker dies, the episodes of its rows end as truncated, are restarted,
-        and take this step."""
+    def _step_envs(self, out: Arrays, t: int, mask: NDArray[np.bool_] | None = None) -> bool:
+        """Steps the rows of a mask, or all. Where a worker dies, the episodes of its rows end as truncated, are
+        restarted, and take this step. Returns whether an episode has ended, or may have."""
         if self.stop[0]:
             raise Stopped
-        mask = None if self._active.all() else self._active
-        while True:
-            try:
-                self._step_backend(out, t, mask)
-                return
-            except WorkerError as error:
-                mask = self._handle_deaths(error)
-            mask = self._start_episodes(mask, out["obs"][t], out, t)
-            if not mask.any():
-                return
-            self._choose_actions(out, t, mask)
-
-    def _step_backend(self, out: Arrays, t: int, mask: NDArray[np.bool_] | None) -> None:
         start = perf_counter()
-        actions = self._to_env(out["actions"][t])
         try:
-            self.backend.step(
-                actions,
+            has_ends = self.backend.step(
+                self._to_env(out["actions"][t]),
                 out["obs"][t + 1],
                 out["rewards"][t],
                 out["terminations"][t],
@@ -334,8 +345,16 @@ class VectorEnvRunner:
                 mask,
                 out["final_masks"][t] if "final_masks" in out else None,
             )
-        finally:
-            self.seconds["environment"] += perf_counter() - start
+        except WorkerError as error:
+            mask = self._start_episodes(self._handle_deaths(error), out["obs"][t], out, t)
+            if mask.any():
+                self._choose_again(out, t, mask)
+                self._step_envs(out, t, mask)
+            return True
+        self.seconds["environment"] += perf_counter() - start
+        if self._has_agents:
+            out["ends"][t], out["alive"][t + 1] = self.backend.over, self.backend.alive
+        return has_ends
 
     def _start_episodes(
         self, mask: NDArray[np.bool_], obs: NDArray[Any], out: Arrays | None = None, t: int = 0
@@ -367,22 +386,29 @@ class VectorEnvRunner:
         self.seconds["environment"] += perf_counter() - start
         return mask
 
-    def _prepare_episodes(self, mask: NDArray[np.bool_]) -> None:
-        """Sets the random streams of episodes that have started, and the seeds of the next ones."""
-        seed, env_indices, numbers = self.plan.seed, self.env_indices[mask], self.numbers[mask]
+    def _prepare_episodes(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> None:
+        """Sets the random streams of episodes that have started, and the seeds of the next ones.
+
+        Args:
+            rows: a mask, or numbers of rows, which take half the time where there are few.
+        """
+        seed, env_indices, numbers = self.plan.seed, self.env_indices[rows], self.numbers[rows]
         streams = act_streams(seed, env_indices, numbers)
-        self._streams[mask] = (
+        self._streams[rows] = (
             streams if self.plan.num_agents is None else agent_streams(streams, self.plan.num_agents)
         )
-        self._steps[mask], self._returns[mask] = 0, 0.0
+        self._steps[rows], self._returns[rows] = 0, 0.0
         if self.backend.alive is not None:
-            self._took_part[mask] = self.backend.alive[mask]
+            self._took_part[rows] = self.backend.alive[rows]
         if self._states is not None:
-            self._states[mask] = 0
-        following = self._reserved[mask] if self.plan.unit == "episodes" else numbers + 1
-        self.backend.next_seeds[mask] = np.where(
-            following < 0, NO_RESET, env_seeds(seed, env_indices, np.maximum(following, 0))
-        )
+            self._states[rows] = 0
+        if self.plan.unit == "steps":
+            self.backend.next_seeds[rows] = env_seeds(seed, env_indices, numbers + 1)
+        else:
+            following = self._reserved[rows]
+            self.backend.next_seeds[rows] = np.where(
+                following < 0, NO_RESET, env_seeds(seed, env_indices, np.maximum(following, 0))
+            )
 
     def _handle_deaths(self, error: WorkerError) -> NDArray[np.bool_]:
         """Restarts dead workers; returns those of their rows that play.
@@ -430,7 +456,7 @@ class VectorEnvRunner:
             if self.backend.alive is not None:
                 step["alive"][0] = self.backend.alive
             self._choose_actions(step, 0)
-            self._step_envs(step, 0)
+            self._step_envs(step, 0, None if len(rows) == len(playing) else playing)
             start = perf_counter()
             at = self._steps[rows]
             ended = playing & self._ended(step, 0)
@@ -463,9 +489,7 @@ class VectorEnvRunner:
             own = rows[lengths == length]
             for row, arrays in zip(own.tolist(), episode_arrays(kept, own, length), strict=True):
                 number = int(self.numbers[row])
-                check_masks(self.plan, arrays, length)
-                if self.backend.num_workers:
-                    check_finite(self.plan, arrays, length, [NO_ENV], [number], [0])
+                self._check(arrays, length, [number], [0])
                 info = tuple(self.backend.ended_info[row].tolist())
                 ended[row] = EndedEpisode(arrays, number, self._return(row), info)
         return [ended[row] for row in rows.tolist()]

@@ -15,7 +15,8 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from fastrl.envs.process_pool import Death, StartMethod, WorkerError, WorkerPool
-from fastrl.envs.process_worker import NO_RESET, NO_SEED, Command, EnvsBuilt, Layout, WorkerTask
+from fastrl.envs.process_worker import Command, EnvsBuilt, Layout, WorkerTask
+from fastrl.envs.serial_envs import NO_RESET, NO_SEED
 from fastrl.envs.spec import EnvSpec, Factory, as_spec
 from fastrl.envs.vector import as_autoreset_mode
 from fastrl.utils import processes

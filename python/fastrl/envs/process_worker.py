@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fastrl._native._rust import LockstepBarrier
 from fastrl.envs import contract
+from fastrl.envs.serial_envs import SerialEnvs
 from fastrl.envs.spec import ElsewhereError, EnvSpec, unpickle
 from fastrl.utils import processes
 
@@ -41,11 +42,6 @@ class Reply(enum.IntEnum):
     NONE = 0
     INFOS = 1
     ERROR = 2
-
-
-# Special values of `Memory.seeds`: reset without a seed, and no reset.
-NO_SEED = -1
-NO_RESET = -2
 
 
 @dataclass(frozen=True)
@@ -96,7 +92,7 @@ class Memory:
     Attributes:
         command: int64 [1], the `Command` of the round.
         mask: bool [N], the environments that take part in the round.
-        seeds: int64 [N], the seed of the next ``reset``, which sets it to `NO_SEED`; or `NO_SEED` or `NO_RESET`.
+        seeds: int64 [N], of `fastrl.envs.serial_envs.SerialEnvs`.
         actions, obs, final_obs: [N, ...], in the spaces' shapes and dtypes.
         rewards: float64 [N]; terminations, truncations: bool [N].
         masks: bool [N, num_actions], which actions are allowed now; [N, 0] unless they are asked for.
@@ -174,97 +170,39 @@ class _Worker:
     """The environments of one worker, and its views of the shared arrays."""
 
     def __init__(self, task: WorkerTask, envs: list[gymnasium.Env[Any, Any]], memory: Memory) -> None:
-        self.task, self.envs = task, envs
+        self.task = task
         own = slice(task.envs.start, task.envs.stop)
-        self.seeds, self.mask, self.actions = memory.seeds[own], memory.mask[own], memory.actions[own]
-        self.obs, self.final_obs, self.rewards = (
-            memory.obs[own],
-            memory.final_obs[own],
-            memory.rewards[own],
+        self.mask, self.obs, self.final_masks = memory.mask[own], memory.obs[own], memory.final_masks[own]
+        names = ("actions", "obs", "rewards", "terminations", "truncations", "final_obs", "mask")
+        self.outputs = [getattr(memory, name)[own] for name in names]
+        self.envs = SerialEnvs(
+            envs,
+            contract.obs_form(task.spec.id, memory.obs.shape[1:], memory.obs.dtype),
+            memory.seeds[own],
+            memory.masks[own],
+            memory.info[own],
+            mode=task.mode,
+            max_episode_steps=task.max_episode_steps,
+            episode_info=task.episode_info,
+            keeps_infos=task.info,
         )
-        self.terminations, self.truncations = memory.terminations[own], memory.truncations[own]
-        self.masks, self.final_masks, self.info = memory.masks[own], memory.final_masks[own], memory.info[own]
-        self.mask_methods = [contract.mask_method(env) if task.action_masks else None for env in envs]
-        self.reset_info: list[tuple[float, ...]] = [()] * len(envs)
-        self.form = contract.obs_form(task.spec.id, memory.obs.shape[1:], memory.obs.dtype)
-        self.lengths = [0] * len(envs)
-        self.ended = [False] * len(envs)
-        self.limit = task.max_episode_steps or sys.maxsize
-        self.infos: list[tuple[int, dict[str, Any]]] = []
-
-    def reset_one(self, k: int, options: dict[str, Any] | None = None) -> dict[str, Any]:
-        seed = int(self.seeds[k])
-        self.seeds[k] = NO_SEED
-        self.obs[k], info = contract.reset(
-            self.envs[k], self.form, None if seed == NO_SEED else seed, options
-        )
-        self.lengths[k], self.ended[k] = 0, False
-        self.read_mask(self.masks, k, info)
-        if self.task.episode_info:
-            self.reset_info[k] = contract.info_values(self.form.name, self.task.episode_info, info)
-        return info
-
-    def read_mask(self, masks: NDArray[np.bool_], k: int, info: dict[str, Any]) -> None:
-        if self.task.action_masks:
-            masks[k] = contract.action_mask(self.form.name, self.mask_methods[k], info, masks.shape[1])
-
-    def reset(self, options: dict[str, Any] | None) -> None:
-        for k in np.flatnonzero(self.mask).tolist():
-            self.add_info(k, self.reset_one(k, options))
-
-    def add_info(self, k: int, info: dict[str, Any]) -> None:
-        if self.task.info and info:
-            self.infos.append((self.task.envs[k], info))
 
     def step(self) -> None:
-        mode, rewards, terminations, truncations = (
-            self.task.mode,
-            self.rewards,
-            self.terminations,
-            self.truncations,
-        )
-        for k, (env, active) in enumerate(zip(self.envs, self.mask.tolist(), strict=True)):
-            if not active:
-                continue
-            if self.ended[k] and mode is AutoresetMode.NEXT_STEP:
-                self.add_info(k, self.reset_one(k))
-                rewards[k], terminations[k], truncations[k] = 0.0, False, False
-                continue
-            action = self.actions[k]
-            # Environments get Python numbers, or copies, which the next step does not overwrite.
-            given = action.item() if action.ndim == 0 else action.copy()
-            obs, reward, terminated, truncated, info = contract.step(env, self.form, given)
-            self.lengths[k] += 1
-            if self.lengths[k] >= self.limit and not terminated:
-                truncated = True
-            rewards[k], terminations[k], truncations[k] = reward, terminated, truncated
-            if not (terminated or truncated):
-                self.obs[k] = obs
-                self.read_mask(self.masks, k, info)
-                self.add_info(k, info)
-                continue
-            if self.task.final_masks and not terminated:
-                self.read_mask(self.final_masks, k, info)
-            if self.task.episode_info:
-                self.info[k] = contract.info_values(
-                    self.form.name, self.task.episode_info, info, self.reset_info[k]
-                )
-            if mode is AutoresetMode.SAME_STEP:
-                self.obs[k] = self.final_obs[k] = obs
-                reset_info = {} if self.seeds[k] == NO_RESET else self.reset_one(k)
-                self.add_info(k, {"final_info": info, **reset_info})
-            else:
-                self.obs[k], self.ended[k] = obs, True
-                self.add_info(k, info)
+        self.envs.step(*self.outputs, self.final_masks if self.task.final_masks else None)
+
+    def infos(self) -> list[tuple[int, dict[str, Any]]]:
+        """Infos since the last call, with the environments' indices."""
+        found, self.envs.infos = self.envs.infos, []
+        return [(self.task.envs[k], info) for k, info in found]
 
     def call(self, name: str, values: Sequence[Any] | None, args: Any, kwargs: Any) -> list[Any]:
         """Gets an attribute of each environment, and calls it if it is callable; with values, sets it."""
         if values is not None:
-            for env, i in zip(self.envs, self.task.envs, strict=True):
+            for env, i in zip(self.envs.envs, self.task.envs, strict=True):
                 env.set_wrapper_attr(name, values[i])
             return []
         results = []
-        for env in self.envs:
+        for env in self.envs.envs:
             attribute = env.get_wrapper_attr(name)
             results.append(attribute(*args, **kwargs) if callable(attribute) else attribute)
         return results
@@ -321,7 +259,7 @@ def _run_rounds(worker: _Worker, barrier: LockstepBarrier, memory: Memory, pipe:
             case Command.STEP:
                 worker.step()
             case Command.RESET:
-                worker.reset(pipe.recv() if pipe.poll() else None)
+                worker.envs.reset(worker.obs, worker.mask, pipe.recv() if pipe.poll() else None)
             case Command.CALL:
                 replies[index] = Reply.NONE
                 barrier.done()
@@ -331,12 +269,12 @@ def _run_rounds(worker: _Worker, barrier: LockstepBarrier, memory: Memory, pipe:
                 return
         waited, worked = waited + start - end, worked + (end := time.perf_counter()) - start
         times[0], times[1] = worked, waited
-        replies[index] = Reply.INFOS if worker.infos else Reply.NONE
-        if worker.infos:
+        infos = worker.infos()
+        replies[index] = Reply.INFOS if infos else Reply.NONE
+        if infos:
             # The round first: `send` may block until the parent reads, which it does after the round.
             barrier.done()
-            pipe.send(worker.infos)
-            worker.infos = []
+            pipe.send(infos)
 
 
 def _call_attribute(worker: _Worker, *message: Any) -> tuple[Any, str]:

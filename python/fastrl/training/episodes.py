@@ -10,8 +10,8 @@ from gymnasium.spaces import Space
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from fastrl.collectors.env_runner import allocate_steps
 from fastrl.collectors.failures import last_line, own_traceback
+from fastrl.collectors.fragment_arrays import allocate_steps
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.vector_env_backend import VectorEnvBackend
 from fastrl.envs import contract

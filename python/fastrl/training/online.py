@@ -21,8 +21,8 @@ from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.counters import SharedCounters, Times
-from fastrl.collectors.env_runner import FragmentMeta, allocate_steps, fragment_of
 from fastrl.collectors.failures import Failures
+from fastrl.collectors.fragment_arrays import FragmentMeta, allocate_steps, fragment_of
 from fastrl.collectors.pool import CONTEXT, CollectorError, Pool
 from fastrl.collectors.protocol import CollectError, Plan, Report
 from fastrl.collectors.team_backend import Difficulty, TeamBackend

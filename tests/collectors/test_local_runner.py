@@ -9,11 +9,19 @@ import pytest
 from collect_cases import ACTIONS, OBS, Broken, Chooser, Noise, chooser, plan, rows
 from numpy.typing import NDArray
 
-from fastrl.collectors.env_runner import PARTS, EnvRunner
-from fastrl.collectors.protocol import CollectError, Plan
+from fastrl.collectors.fragment_arrays import arrays_for, fragment_of
+from fastrl.collectors.local_runner import LocalRunner
+from fastrl.collectors.protocol import PARTS, CollectError, Plan
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.envs.spec import as_spec
+from fastrl.rollout.fragment import Fragment
 from fastrl.utils.seeding import NO_ENV, act_stream, env_seed
+
+
+def collect(runner: LocalRunner, number: int | None = None, version: int = 0) -> Fragment:
+    """The runner's next fragment, or the whole episode of a number."""
+    arrays = arrays_for(runner.plan, len(runner.env_indices))
+    return fragment_of(runner.plan, arrays, runner.collect(arrays, number), version, runner.env_indices)
 
 
 def to_force(draw: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -49,15 +57,15 @@ def episode(
 
 @pytest.mark.parametrize("forces", [False, True])
 def test_rows_are_episodes_one_after_the_other(forces: bool) -> None:
-    runner = EnvRunner(plan(forces=forces), [4, 2])
-    fragments = [runner.collect_steps(7) for _ in range(3)]
-    for row, env_index in enumerate((4, 2)):
+    runner = LocalRunner(plan(forces=forces), [2, 3])
+    fragments = [collect(runner, version=7) for _ in range(3)]
+    for row, env_index in enumerate((2, 3)):
         number, place = 0, 0
         model = episode(env_index, 0, 99, forces=forces)
         lanes_episodes = []
         for fragment in fragments:
             assert fragment.version == 7
-            assert fragment.env_indices.tolist() == [4, 2]
+            assert fragment.env_indices.tolist() == [2, 3]
             np.testing.assert_array_equal(fragment.obs[0, row], model["obs"][place])
             for t in range(12):
                 np.testing.assert_array_equal(fragment.actions[t, row], model["actions"][place])
@@ -87,11 +95,11 @@ def test_rows_are_episodes_one_after_the_other(forces: bool) -> None:
 
 
 def test_whole_episodes_end_with_their_last_step() -> None:
-    runner = EnvRunner(plan("episodes", num_steps=6))
+    runner = LocalRunner(plan("episodes", num_steps=6))
     lengths = set()
     for number in (5, 0, 6, 7, 8, 9, 10):
         model = episode(NO_ENV, number, 6)
-        fragment = runner.collect_episode(number, 2)
+        fragment = collect(runner, number, 2)
         steps = len(model["rewards"])
         lengths.add(steps)
         np.testing.assert_array_equal(fragment.obs[:, 0], model["obs"])
@@ -110,17 +118,17 @@ def test_whole_episodes_end_with_their_last_step() -> None:
 
 
 def test_an_episode_does_not_depend_on_its_company() -> None:
-    together = EnvRunner(plan(), range(5))
-    both = [together.collect_steps(), together.collect_steps()]
+    together = LocalRunner(plan(), range(5))
+    both = [collect(together), collect(together)]
     for env_index in range(5):
-        alone = EnvRunner(plan(), [env_index])
+        alone = LocalRunner(plan(), [env_index])
         for fragment in both:
-            assert rows([alone.collect_steps()])[env_index] == rows([fragment])[env_index]
+            assert rows([collect(alone)])[env_index] == rows([fragment])[env_index]
 
 
 def test_time_is_counted_by_parts() -> None:
-    runner = EnvRunner(plan(sleep=0.001), [0, 1])
-    fragment = runner.collect_steps()
+    runner = LocalRunner(plan(sleep=0.001), [0, 1])
+    fragment = collect(runner)
     runner.load(chooser(1.0))
     assert set(runner.seconds) == set(PARTS)
     assert runner.seconds["environment"] >= fragment.rewards.size * 0.001
@@ -143,16 +151,16 @@ def test_time_is_counted_by_parts() -> None:
 def test_differing_spaces_are_refused(obs: Any, actions: Any, message: str) -> None:
     other = Plan(as_spec(Noise), Chooser, obs, actions, num_envs=1, num_steps=4)
     with pytest.raises(CollectError, match=message):
-        EnvRunner(other, [0]).collect_steps()
+        collect(LocalRunner(other, [0]))
 
 
 def test_after_a_failure_the_episodes_are_restarted(tmp_path: Any) -> None:
-    runner = EnvRunner(plan(env=Broken, share=0.3, what="raise", once=str(tmp_path)), [0, 1])
+    runner = LocalRunner(plan(env=Broken, share=0.3, what="raise", once=str(tmp_path)), [0, 1])
     failures = 0
     ended = set()
     for _ in range(10):
         try:
-            fragment = runner.collect_steps()
+            fragment = collect(runner)
         except ValueError:
             failures += 1
         else:

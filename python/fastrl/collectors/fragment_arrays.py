@@ -1,0 +1,155 @@
+"""Arrays of a plan's fragments: allocated, made into fragments, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrl.collectors.protocol import CollectError, Plan
+from fastrl.rollout.fragment import (
+    STATE_ARRAYS,
+    Fragment,
+    all_finite,
+    allocate,
+    ended_steps,
+    first_not_finite,
+    first_steps,
+)
+from fastrl.utils.seeding import env_seed
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class FragmentMeta(NamedTuple):
+    """The parts of a fragment that are not arrays of steps.
+
+    Attributes:
+        num_steps: T.
+        returns, lengths: of the episodes that ended.
+        episodes: their environment indices and numbers.
+        info: of each, the values of the plan's ``episode_info`` keys.
+    """
+
+    num_steps: int
+    returns: list[float]
+    lengths: list[int]
+    episodes: list[tuple[int, int]]
+    info: list[tuple[float, ...]]
+
+
+def arrays_for(plan: Plan, rows: int) -> Arrays:
+    """Allocates the arrays that a runner writes: a fragment's, for whole episodes without those that `fragment_of`
+    knows."""
+    arrays = allocate_steps(plan, plan.num_steps, rows)
+    if plan.unit == "episodes":
+        for name in ("final_obs", *STATE_ARRAYS):
+            arrays.pop(name, None)
+    return arrays
+
+
+def allocate_steps(plan: Plan, num_steps: int, rows: int) -> Arrays:
+    """Allocates a fragment's arrays for so many steps of a plan's environments."""
+    actions = plan.actions
+    return allocate(
+        num_steps,
+        rows,
+        plan.obs_dim,
+        actions.shape,
+        actions.dtype,
+        obs_dtype=plan.obs_rows.dtype,
+        reward_dtype=plan.reward_dtype,
+        num_masked=plan.num_masked,
+        final_masks=plan.final_masks,
+        state_size=plan.state_size,
+        values=plan.has_values,
+        agents=plan.agents,
+    )
+
+
+def fragment_of(
+    plan: Plan, arrays: Arrays, meta: FragmentMeta, version: int, env_indices: NDArray[np.int64]
+) -> Fragment:
+    """Makes a fragment of the arrays' first steps, without copying them."""
+    steps = meta.num_steps
+    cut = first_steps(arrays, steps)
+    if plan.unit == "episodes":
+        cut["final_obs"] = cut["obs"][1:]
+        if (states := plan.zero_states(1)) is not None:
+            cut |= dict.fromkeys(STATE_ARRAYS, states)
+    return Fragment(
+        **cut,
+        version=version,
+        env_indices=env_indices,
+        returns=np.asarray(meta.returns, np.float64),
+        lengths=np.asarray(meta.lengths, np.int64),
+        episodes=np.asarray(meta.episodes, np.int64).reshape(-1, 2),
+        episode_info={
+            key: np.array([values[i] for values in meta.info], np.float64)
+            for i, key in enumerate(plan.episode_info)
+        },
+    )
+
+
+def check_finite(
+    plan: Plan,
+    arrays: Arrays,
+    num_steps: int,
+    env_indices: Sequence[int],
+    numbers: Sequence[int],
+    steps: Sequence[int],
+) -> None:
+    """Refuses rewards and observations that are NaN or infinite.
+
+    Args:
+        arrays: of `arrays_for`, filled up to ``num_steps``.
+        env_indices: of the environments.
+        numbers: of their running episodes at the start of the arrays.
+        steps: that had been taken in these episodes.
+
+    Raises:
+        CollectError: names the value, and the seed that reproduces the episode.
+    """
+    if all_finite(arrays, num_steps):
+        return
+    t, row, what = first_not_finite(arrays, num_steps)
+    ends = np.flatnonzero(ended_steps(arrays)[: max(t, 0), row])
+    number, step = numbers[row] + len(ends), t - int(ends[-1]) if len(ends) else steps[row] + t + 1
+    seed = env_seed(plan.seed, env_indices[row], number)
+    raise CollectError(
+        f"{plan.env.id}: {what} at step {step} of the episode that reset(seed={seed}) began; rewards and observations"
+        " should be finite float32 numbers"
+    )
+
+
+def check_masks(plan: Plan, arrays: Arrays, num_steps: int) -> None:
+    """Refuses states in which no action was allowed: the actor took one that its mask forbids, or is to learn what the
+    best one is worth.
+
+    Raises:
+        CollectError
+    """
+    if not plan.action_masks:
+        return
+    masks, actions = arrays["masks"][:num_steps], plan.actions.choices(arrays["actions"][:num_steps])
+    nvec = plan.actions.nvec
+    firsts = np.cumsum(nvec) - nvec
+    taken = np.take_along_axis(masks, actions.reshape(*masks.shape[:2], -1) + firsts, axis=-1)
+    if not taken.all():
+        t, row, number = np.argwhere(~taken)[0]
+        own = masks[t, row, firsts[number] :][: nvec[number]]
+        of_number = f" for number {number}" if len(nvec) > 1 else ""
+        raise CollectError(
+            f"{plan.env.id}: the action mask of a state allows {own.sum()} of {nvec[number]} actions{of_number}, and"
+            f" action {actions[t, row].flat[number]} was taken, which is not one of them; every state needs an allowed"
+            " action"
+        )
+    if plan.final_masks:
+        cut = arrays["truncations"][:num_steps] & ~arrays["terminations"][:num_steps]
+        if not np.logical_or.reduceat(arrays["final_masks"][:num_steps][cut], firsts, axis=-1).all():
+            raise CollectError(
+                f"{plan.env.id}: the action mask of the last observation of a truncated episode allows no action; where"
+                " none is possible the episode should be terminated"
+            )

@@ -1,0 +1,90 @@
+"""The vector backend of single environments that this process steps one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from fastrl.collectors.protocol import Plan, expect_spaces
+from fastrl.collectors.vector_backends import VectorBackend
+from fastrl.envs import contract
+from fastrl.envs.serial_envs import SerialEnvs
+
+
+class LocalBackend(VectorBackend):
+    """Environments of this process; their errors are raised as they are."""
+
+    needs_check = True
+
+    def __init__(self, plan: Plan) -> None:
+        rows, self._plan = plan.num_envs, plan
+        self._envs: list[gymnasium.Env[Any, Any]] = []
+        self._row_space = plan.obs_rows.row_space
+        self._is_flat = len(self._row_space.shape) == 1
+        self._everyone = np.ones(rows, np.bool_)
+        self._masks = np.zeros((rows, plan.num_masked), np.bool_)
+        self.next_seeds = np.zeros(rows, np.int64)
+        self.ended_info = np.full((rows, len(plan.episode_info)), np.nan)
+
+    def build(self) -> None:
+        """Builds the environments; called once.
+
+        Raises:
+            CollectError: their spaces are not those that the learner expects.
+            Exception: whatever they raise.
+        """
+        plan, space = self._plan, self._row_space
+        while len(self._envs) < plan.num_envs:
+            env = plan.env.make()
+            self._envs.append(env)
+            expect_spaces(plan, env.observation_space, env.action_space)
+        self._serial = SerialEnvs(
+            self._envs,
+            contract.obs_form(plan.env.id, space.shape, space.dtype),
+            self.next_seeds,
+            self._masks,
+            self.ended_info,
+            mode=AutoresetMode.SAME_STEP,
+            max_episode_steps=plan.num_steps if plan.unit == "episodes" else None,
+            episode_info=plan.episode_info,
+        )
+
+    def _in_shape(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """A view of rows [R, D] in the shape of the environments' observations."""
+        return rows if self._is_flat else rows.reshape(len(rows), *self._row_space.shape)
+
+    def reset(self, obs: NDArray[Any], mask: NDArray[np.bool_]) -> None:
+        self._serial.reset(self._in_shape(obs), mask)
+
+    def step(
+        self,
+        actions: NDArray[Any],
+        obs: NDArray[Any],
+        rewards: NDArray[np.float32],
+        terminations: NDArray[np.bool_],
+        truncations: NDArray[np.bool_],
+        final_obs: NDArray[Any],
+        mask: NDArray[np.bool_] | None,
+        final_masks: NDArray[np.bool_] | None = None,
+    ) -> bool:
+        return self._serial.step(
+            actions,
+            self._in_shape(obs),
+            rewards,
+            terminations,
+            truncations,
+            self._in_shape(final_obs),
+            self._everyone if mask is None else mask,
+            final_masks,
+        )
+
+    def action_masks(self, out: NDArray[np.bool_]) -> None:
+        out[...] = self._masks
+
+    def close(self) -> None:
+        while self._envs:
+            contract.close(self._envs.pop(0))

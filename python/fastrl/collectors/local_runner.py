@@ -1,0 +1,144 @@
+"""Steps the environments of a worker in its own process, for the collectors "sequential", "executor" and "ray"."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from fastrl.collectors.failures import Failures
+from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta
+from fastrl.collectors.local_backend import LocalBackend
+from fastrl.collectors.protocol import PARTS, CollectError, Plan
+from fastrl.collectors.running import RunningEpisode
+from fastrl.collectors.team_backend import TeamBackend
+from fastrl.collectors.team_spec import TeamSpec
+from fastrl.collectors.vector_runner import VectorEnvRunner, meta_of
+from fastrl.envs.contract import ContractError
+from fastrl.networks.compiled_actor import Actor
+from fastrl.utils.seeding import NO_ENV
+
+
+class LocalRunner:
+    """Steps some environments of a plan T steps at a time, or runs whole episodes, by the plan's unit.
+
+    Episodes follow from ``fastrl.utils.seeding`` in any process. Environments and actor are built at the first use, and
+    environments again after an error: the steps since the last fragment are then lost, and the running episodes are
+    restarted.
+
+    Args:
+        env_indices: consecutive environment indices; empty with unit "episodes", where one environment runs any
+            episode.
+        stop: a byte of shared memory; `fastrl.collectors.protocol.Stopped` is raised before the next step once it is
+            not 0.
+
+    Attributes:
+        env_indices: int64 [R], of the rows.
+        numbers: of their running episodes; may be set before the first fragment.
+        running: the running episodes to resume; may be set before the first fragment, which then replays them.
+        restarted: rows whose running episodes were restarted with the last fragment, as replaying them diverged.
+        seconds: by `PARTS`.
+        closing: a context in which environments are closed; does nothing unless set.
+    """
+
+    def __init__(self, plan: Plan, env_indices: Sequence[int] = (), stop: memoryview | None = None) -> None:
+        self.plan = plan
+        whole = plan.unit == "episodes"
+        self.env_indices = np.asarray((NO_ENV,) if whole else env_indices, np.int64)
+        first = plan.first_env if whole else int(self.env_indices[0])
+        self._own = dataclasses.replace(plan, num_envs=len(self.env_indices), first_env=first)
+        self.numbers = [0] * len(self.env_indices)
+        self.running: Sequence[RunningEpisode] = ()
+        self.restarted: tuple[int, ...] = ()
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self.closing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+        self._stop = memoryview(b"\0") if stop is None else stop
+        self._actor: Actor | None = None
+        self._runner: VectorEnvRunner | None = None
+
+    @property
+    def actor(self) -> Actor:
+        if self._actor is None:
+            self._actor = self.plan.make_actor()
+        return self._actor
+
+    def build(self) -> VectorEnvRunner:
+        """Builds environments and actor, unless there are some. Collecting does so by itself.
+
+        Raises:
+            CollectError: the environment's spaces are not those that the learner expects.
+            Exception: whatever environment and actor raise.
+        """
+        if self._runner is not None:
+            return self._runner
+        start = perf_counter()
+        plan, spec, actor = self._own, self._own.env, self.actor
+        backend = (
+            TeamBackend(plan, spec.make_team(plan.num_envs, workers=1))
+            if isinstance(spec, TeamSpec)
+            else LocalBackend(plan)
+        )
+        self._runner = runner = VectorEnvRunner(plan, backend, actor, Failures(1))
+        runner.stop = self._stop
+        try:
+            if isinstance(backend, LocalBackend):
+                backend.build()
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self.seconds["environment"] += perf_counter() - start
+        return runner
+
+    def load(self, weights: Any) -> None:
+        """Loads weights into the actor."""
+        start = perf_counter()
+        self.actor.load(weights)
+        self.seconds["weights"] += perf_counter() - start
+
+    def collect(self, out: Arrays, number: int | None = None) -> FragmentMeta:
+        """Collects the next T steps of every environment, or the whole episode of a number.
+
+        Args:
+            out: of `fastrl.collectors.fragment_arrays.arrays_for`; written.
+        """
+        with self._running() as runner:
+            if number is not None:
+                return runner.run_episode(number, out)
+            runner.running, self.running = self.running or runner.running, ()
+            runner.numbers[:] = self.numbers
+            ends = runner.run_steps(out)
+            self.numbers, self.restarted = runner.numbers.tolist(), tuple(runner.restarted)
+        return meta_of(self.plan.num_steps, ends)
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[VectorEnvRunner]:
+        """The loop; environments are closed where it raises, and its seconds counted."""
+        runner = self.build()
+        try:
+            yield runner
+        except ContractError as error:
+            self.close()
+            # A retry would fail again.
+            raise CollectError(str(error)) from None
+        except CollectError as error:
+            self.close()
+            # An error of a user's environment costs a worker its task only.
+            raise error.__cause__ or error from None
+        except BaseException:
+            self.close()
+            raise
+        for part, seconds in runner.seconds.items():
+            self.seconds[part] += seconds
+            runner.seconds[part] = 0.0
+
+    def close(self) -> None:
+        """Closes the environments. Later fragments build new ones and restart the running episodes."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            with self.closing():
+                runner.backend.close()
