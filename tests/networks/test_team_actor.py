@@ -57,7 +57,7 @@ def compiled_and_by_torch(policy, make):
     """What `make` gives for the actors of a policy, compiled where they can be, and by PyTorch."""
     found = [make(policy)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PolicyNetwork, "_actor_architecture", lambda self: None)
+        patch.setattr(PolicyNetwork, "actor_architecture", lambda self: None)
         return [*found, make(policy)]
 
 

@@ -205,7 +205,7 @@ class PolicyNetwork(_Network):
     def actor_spec(self) -> ActorSpec:
         """Makes an actor of this policy, for rows of observations with the one-hot index of the agent behind them:
         compiled where it can be, else PyTorch's."""
-        architecture = self._actor_architecture()
+        architecture = self.actor_architecture()
         if architecture is None:
             return functools.partial(AgentActor, self._architecture, self.actions.state())
         return functools.partial(MlpActor, architecture)
@@ -216,7 +216,7 @@ class PolicyNetwork(_Network):
         self.actor_weights(weights)
         return functools.partial(with_weights, self.actor_spec(), weights)
 
-    def _actor_architecture(self) -> dict[str, Any] | None:
+    def actor_architecture(self) -> dict[str, Any] | None:
         """Arguments of `MlpActor`; None: the network has no compiled form."""
         if not self.is_plain:
             return None
@@ -243,7 +243,7 @@ class PolicyNetwork(_Network):
 
     def _actor_parts(self) -> list[Tensor]:
         """Tensors that an actor reads, in order."""
-        if self._actor_architecture() is None:
+        if self.actor_architecture() is None:
             return list(self.state_dict().values())
         parts: list[Tensor] = []
         if self.obs_norm is not None:
