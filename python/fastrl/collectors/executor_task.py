@@ -184,7 +184,7 @@ class _Process:
             self.runner.seconds["weights"] += perf_counter() - start
             self.runner.load(self._buffer)
 
-    def _answer(self, work: Callable[[list[FragmentMeta]], None]) -> Outcome:
+    def _answer(self, work: Callable[[list[FragmentMeta]], object]) -> Outcome:
         """Does some work and returns its outcome."""
         metas: list[FragmentMeta] = []
         outcome = Outcome(metas)

@@ -302,7 +302,9 @@ class VectorEnvRunner:
 
     def _choose_again(self, out: Arrays, t: int, rows: NDArray[np.bool_]) -> None:
         """Chooses the actions of step t once more, of some rows alone."""
-        chosen = {name: out[name][t] for name in ("actions", "log_probs", "masks", "values") if name in out}
+        chosen: Arrays = {
+            name: out[name][t] for name in ("actions", "log_probs", "masks", "values") if name in out
+        }
         if self._states is not None:
             chosen["states"] = self._states
         before = {name: array[~rows] for name, array in chosen.items()}

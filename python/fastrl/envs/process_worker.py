@@ -172,9 +172,10 @@ class _Worker:
     def __init__(self, task: WorkerTask, envs: list[gymnasium.Env[Any, Any]], memory: Memory) -> None:
         self.task = task
         own = slice(task.envs.start, task.envs.stop)
-        self.mask, self.obs, self.final_masks = memory.mask[own], memory.obs[own], memory.final_masks[own]
+        self.mask, self.obs = memory.mask[own], memory.obs[own]
         names = ("actions", "obs", "rewards", "terminations", "truncations", "final_obs", "mask")
-        self.outputs = [getattr(memory, name)[own] for name in names]
+        final_masks = memory.final_masks[own] if task.final_masks else None
+        self.arrays: list[Any] = [*(getattr(memory, name)[own] for name in names), final_masks]
         self.envs = SerialEnvs(
             envs,
             contract.obs_form(task.spec.id, memory.obs.shape[1:], memory.obs.dtype),
@@ -188,7 +189,7 @@ class _Worker:
         )
 
     def step(self) -> None:
-        self.envs.step(*self.outputs, self.final_masks if self.task.final_masks else None)
+        self.envs.step(*self.arrays)
 
     def infos(self) -> list[tuple[int, dict[str, Any]]]:
         """Infos since the last call, with the environments' indices."""
