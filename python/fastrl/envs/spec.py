@@ -119,7 +119,8 @@ class EnvSpec:
 
     def as_rows(self) -> Self:
         """A copy with `rows`: its environments convert what has to be converted, and are as they are otherwise."""
-        return dataclasses.replace(self, rows=True)
+        # A copy would forget what the sender knew, see `__getstate__`.
+        return self if self.rows else dataclasses.replace(self, rows=True)
 
     def with_options(self, options: Mapping[str, Any]) -> Self:
         """A copy with further keyword arguments; an environment that exists already stays as it is."""
