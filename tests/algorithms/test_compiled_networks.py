@@ -46,7 +46,7 @@ def fill(learner, alive, seed):
         choices = space.nvec if isinstance(space, MultiDiscrete) else space.n
         rollout.actions[:] = rng.integers(0, choices, rollout.actions.shape)
     for name, optimizer in learner.actors.items():
-        actor, places = optimizer.network, learner._rows(name)
+        actor, places = optimizer.network, learner.rows_of(name)
         rows = torch.from_numpy(places)
         outputs = actor(rollout.flat("obs")[rows], rows % learner.num_agents)
         chosen = log_probs_of(outputs, actor.log_std, rollout.flat("actions")[rows], actor.choices)
@@ -60,7 +60,7 @@ def learned(learner, alive=0.7, updates=2):
     metrics = []
     for seed in range(updates):
         fill(learner, alive, seed)
-        learner._learn(Stopwatch())
+        learner.learn_rollout(Stopwatch())
         metrics.append(learner.metrics())
     return metrics
 

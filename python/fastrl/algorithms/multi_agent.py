@@ -253,7 +253,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
 
     def update(self, experience: Sequence[Fragment], watch: Stopwatch) -> None:
         self.load_rollout(experience, watch)
-        self._learn(watch)
+        self.learn_rollout(watch)
 
     def metrics(self) -> dict[str, float]:
         """Numbers of the last update: means over its gradient steps, unless noted; of living, learning agents alone.
@@ -287,7 +287,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             self._evaluate()
         self.steps += rollout.num_steps * self.num_envs
 
-    def _learn(self, watch: Stopwatch) -> None:
+    def learn_rollout(self, watch: Stopwatch) -> None:
         """Learns from `rollout`."""
         config, rollout = self.config, self.rollout
         self.entropy_coef = self._entropy(self.updates)
@@ -300,7 +300,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             rollout.compute_advantages(config.gamma, config.gae_lambda, self._reward_scale)
             acted = rollout.alive[:-1] & self._learning
             explained = explained_variance(rollout.returns[acted], rollout.values[:-1][acted])
-            rows = {name: self._rows(name) for name in self.actors}
+            rows = {name: self.rows_of(name) for name in self.actors}
             if config.normalize_advantages == "rollout":
                 flat = rollout.advantages.reshape(-1)
                 for chosen in rows.values():
@@ -393,7 +393,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             numbers.append(losses.numbers() * weight)
         return torch.stack(numbers).sum(0)
 
-    def _rows(self, name: str) -> NDArray[np.int64]:
+    def rows_of(self, name: str) -> NDArray[np.int64]:
         """The steps in which a policy acted, as indices into [T * N]."""
         chose = self.rollout.alive[:-1] & np.tile(self.policy.members(name), self.num_envs)
         return np.flatnonzero(chose)

@@ -25,7 +25,6 @@ class LocalBackend(VectorBackend):
         self._envs: list[gymnasium.Env[Any, Any]] = []
         self._row_space = plan.obs_rows.row_space
         self._is_flat = len(self._row_space.shape) == 1
-        self._everyone = np.ones(rows, np.bool_)
         self._masks = np.zeros((rows, plan.num_masked), np.bool_)
         self.next_seeds = np.zeros(rows, np.int64)
         self.ended_info = np.full((rows, len(plan.episode_info)), np.nan)
@@ -71,15 +70,10 @@ class LocalBackend(VectorBackend):
         mask: NDArray[np.bool_] | None,
         final_masks: NDArray[np.bool_] | None = None,
     ) -> bool:
+        if not self._is_flat:
+            obs, final_obs = self._in_shape(obs), self._in_shape(final_obs)
         return self._serial.step(
-            actions,
-            self._in_shape(obs),
-            rewards,
-            terminations,
-            truncations,
-            self._in_shape(final_obs),
-            self._everyone if mask is None else mask,
-            final_masks,
+            actions, obs, rewards, terminations, truncations, final_obs, mask, final_masks
         )
 
     def action_masks(self, out: NDArray[np.bool_]) -> None:

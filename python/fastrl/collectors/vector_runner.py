@@ -138,6 +138,7 @@ class VectorEnvRunner:
             out["alive"][0] = self.backend.alive
         if self._states is not None:
             out["states"][...] = self._states
+        has_agents = self._has_agents
         for t in range(self.plan.num_steps):
             self._choose_actions(out, t)
             has_ends = self._step_envs(out, t)
@@ -149,7 +150,7 @@ class VectorEnvRunner:
                 self._steps += ~ignored
                 if self._states is not None:
                     self._states[ignored] = 0
-            self._returns += _of_envs(rewards[t])
+            self._returns += _of_envs(rewards[t]) if has_agents else rewards[t]
             if has_ends:
                 over = np.flatnonzero(self._ended(out, t))
                 for row in over.tolist():
@@ -158,7 +159,8 @@ class VectorEnvRunner:
                     ends.append((t, env_index, number, self._return(row), int(self._steps[row]), row, info))
                 self.numbers[over] += 1
                 self._prepare_episodes(over)
-            self._see_agents()
+            if has_agents:
+                self._see_agents()
             self.seconds["buffer"] += perf_counter() - start
         self._last[...] = obs[-1]
         if self._states is not None:
@@ -177,16 +179,18 @@ class VectorEnvRunner:
         self._start_episodes(self._active, out["obs"][0])
         if self.backend.alive is not None:
             out["alive"][0] = self.backend.alive
-        t = -1
-        while self._active[0]:
+        t, rewards, has_agents, has_ended = -1, out["rewards"], self._has_agents, False
+        while not has_ended:
             t += 1
             self._choose_actions(out, t)
-            self._active[0] = not self._step_envs(out, t)
+            has_ended = self._step_envs(out, t)
             start = perf_counter()
             self._steps += 1
-            self._returns += _of_envs(out["rewards"][t])
-            self._see_agents()
+            self._returns += _of_envs(rewards[t]) if has_agents else rewards[t]
+            if has_agents:
+                self._see_agents()
             self.seconds["buffer"] += perf_counter() - start
+        self._active[0] = False
         self._check(out, t + 1, [number], [0])
         info = tuple(self.backend.ended_info[0].tolist())
         return FragmentMeta(t + 1, [self._return(0)], [t + 1], [(NO_ENV, number)], [info])
@@ -205,7 +209,7 @@ class VectorEnvRunner:
         return ended
 
     def _see_agents(self) -> None:
-        """Notes which agents take part in the running episodes."""
+        """Notes which of many agents take part in the running episodes."""
         if self.backend.alive is not None:
             self._took_part |= self.backend.alive
 

@@ -92,22 +92,24 @@ class SerialEnvs:
         terminations: NDArray[np.bool_],
         truncations: NDArray[np.bool_],
         final_obs: NDArray[Any],
-        mask: NDArray[np.bool_],
+        mask: NDArray[np.bool_] | None,
         final_masks: NDArray[np.bool_] | None,
     ) -> bool:
-        """Steps the environments of a mask; returns whether an episode ended. In mode SAME_STEP its last observation
-        goes to ``final_obs``, and to ``obs`` the first one of the next, unless the seed is `NO_RESET`.
+        """Steps the environments; returns whether an episode ended. In mode SAME_STEP its last observation goes to
+        ``final_obs``, and to ``obs`` the first one of the next, unless the seed is `NO_RESET`.
 
         Args:
+            mask: bool [N], of the environments to step; None: all.
             final_masks: bool [N, M], gets the last masks of episodes that are truncated and not terminated.
         """
         form, limit, lengths, has_ended = self._form, self._limit, self._lengths, self._ended
         take_step, has_masks, keeps_infos = contract.step, self._has_masks, self._keeps_infos
         # Environments get Python numbers, or arrays that are not written to later.
         given = actions.tolist() if actions.ndim == 1 else actions.copy()
+        active = None if mask is None else mask.tolist()
         has_ends = False
-        for k, (env, action, active) in enumerate(zip(self.envs, given, mask.tolist(), strict=True)):
-            if not active:
+        for k, (env, action) in enumerate(zip(self.envs, given, strict=True)):
+            if active is not None and not active[k]:
                 continue
             if has_ended[k]:
                 self._add_info(k, self._reset_one(k, obs))
