@@ -489,9 +489,9 @@ def test_learning_rates_follow_their_schedule():
 def test_on_a_gpu(critic, box):
     env = TeamEnv(32, 3, box=box)
     run = mappo_for(env, critic=critic, dropout=0.1, normalize_obs=True, agent_ids=True, device="cuda")
-    run.train(30)
+    run.train(60)
     run.learner.load_state_dict(written_and_read(run.learner.state_dict()))
-    episodes, _ = run.train(30)
+    episodes, _ = run.train(20)
     assert episodes["return_mean"].mean() == pytest.approx(env.best_return(), abs=0.1)
 
 

@@ -24,6 +24,7 @@ fn rows_of(array: &Bound<'_, PyAny>) -> usize {
 impl PpoUpdate {
     #[new]
     #[pyo3(signature = (*, obs_dim, hidden, activation, nvec=None, numbers=0, actor_inputs=None, critic_outputs=1, networks="both"))]
+    #[expect(clippy::too_many_arguments, reason = "the architecture")]
     fn new(
         obs_dim: usize,
         #[pyo3(from_py_with = list)] hidden: Vec<usize>,
