@@ -127,8 +127,9 @@ class LocalRunner:
             raise CollectError(str(error)) from None
         except CollectError as error:
             self.close()
-            # An error of a user's environment costs a worker its task only.
-            raise error.__cause__ or error from None
+            # The backend of many agents wraps errors of the user's environment, which cost a worker its task only.
+            cause = error.__cause__ if isinstance(runner.backend, TeamBackend) else None
+            raise cause or error from None
         except BaseException:
             self.close()
             raise
