@@ -15,7 +15,7 @@ from fastrl.networks.distributions import Choices, mask_logits
 
 
 def loss_of(algorithm, outputs, log_std, actions, log_probs, advantages, choices=None, entropy_coef=0.3):
-    """What an algorithm's `loss` gives."""
+    """Total and parts of an algorithm's `loss`."""
     policy = SimpleNamespace(log_std=log_std, choices=choices)
     learner = SimpleNamespace(config=SimpleNamespace(clip_range=0.2), entropy_coef=entropy_coef)
     batch = Minibatch(policy, None, None, outputs, actions, log_probs, advantages)

@@ -54,7 +54,7 @@ def published(policy, learning):
 
 
 def compiled_and_by_torch(policy, make):
-    """What `make` gives for the actors of a policy, compiled where they can be, and by PyTorch."""
+    """Results of `make` for the actors of a policy, compiled where they can be, and by PyTorch."""
     found = [make(policy)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PolicyNetwork, "actor_architecture", lambda self: None)

@@ -10,7 +10,7 @@ from fastrl.algorithms.compiled_update import (
     CompiledSteps,
     Samples,
     StepMeans,
-    what_steps_are_for,
+    failing_condition,
     why_torch,
 )
 from fastrl.algorithms.flat_adam import FlatAdam
@@ -85,7 +85,7 @@ def compiled_networks(
     optimizers: list[Optimizer] = [*actors.values(), *critics.values()]
     [device] = {optimizer.vector.device for optimizer in optimizers}
     own_methods = ["loss"] if has_own_loss else []
-    takes = what_steps_are_for(config, _KNOWN, device, own_methods=own_methods, shards=shards)
+    takes = failing_condition(config, _KNOWN, device, own_methods=own_methods, shards=shards)
     if not takes and (config.dropout or not all(each.network.is_plain for each in optimizers)):
         takes = "perceptrons of vectors with tanh or relu, without images or dropout"
     if takes:

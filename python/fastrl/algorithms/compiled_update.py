@@ -225,10 +225,10 @@ class CompiledUpdate:
         return means
 
 
-def what_steps_are_for(
+def failing_condition(
     config: Any, known: Set[str], device: torch.device, *, own_methods: Sequence[str], shards: int
 ) -> str:
-    """What compiled steps are for and these are not, whatever the networks; empty: nothing is in the way.
+    """The first condition of compiled steps that does not hold, apart from those of networks; empty: all hold.
 
     Args:
         known: settings that compiled steps obey.
@@ -246,11 +246,11 @@ def what_steps_are_for(
 
 
 def why_torch(backend: str, takes: str) -> str:
-    """Why PyTorch takes the gradient steps, for people.
+    """Remark that PyTorch takes the gradient steps, with the reason.
 
     Args:
         backend: the setting.
-        takes: what compiled ones are for.
+        takes: the condition of compiled ones that does not hold.
 
     Raises:
         ValueError: compiled ones are asked for.
@@ -283,7 +283,7 @@ def compiled_update(
     """
     if config.update_backend == "torch":
         return None, ""
-    takes = what_steps_are_for(config, _KNOWN, parameters.device, own_methods=own_methods, shards=shards)
+    takes = failing_condition(config, _KNOWN, parameters.device, own_methods=own_methods, shards=shards)
     if not takes and not isinstance(policy, ActorCritic):
         takes = "separate perceptrons of vectors, without images, memory, layer norm, dropout or a network of your own"
     if not takes and optimizer.half is not None:

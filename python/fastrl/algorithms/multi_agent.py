@@ -52,7 +52,7 @@ class Minibatch(NamedTuple):
     advantages: Tensor  # float32 [B]
 
     def log_probs_and_entropy(self) -> tuple[Tensor, Tensor]:
-        """Of the actions under the policy as it is, see `fastrl.algorithms.ppo_loss.log_probs_and_entropy`."""
+        """Log-probabilities of the actions and entropies under the policy as it is, see the function of this name."""
         return log_probs_and_entropy(self.outputs, self.policy.log_std, self.actions, self.policy.choices)
 
 

@@ -37,7 +37,7 @@ class LocalBackend(VectorBackend):
             Exception: whatever they raise.
         """
         plan, space = self._plan, self._row_space
-        while len(self._envs) < plan.num_envs:
+        for _ in range(plan.num_envs):
             env = plan.env.make()
             self._envs.append(env)
             expect_spaces(plan, env.observation_space, env.action_space)
@@ -54,7 +54,7 @@ class LocalBackend(VectorBackend):
 
     def _in_shape(self, rows: NDArray[Any]) -> NDArray[Any]:
         """A view of rows [R, D] in the shape of the environments' observations."""
-        return rows if self._is_flat else rows.reshape(len(rows), *self._row_space.shape)
+        return rows.reshape(len(rows), *self._row_space.shape)
 
     def reset(self, obs: NDArray[Any], mask: NDArray[np.bool_]) -> None:
         self._serial.reset(self._in_shape(obs), mask)
@@ -70,6 +70,7 @@ class LocalBackend(VectorBackend):
         mask: NDArray[np.bool_] | None,
         final_masks: NDArray[np.bool_] | None = None,
     ) -> bool:
+        # A view of rows that have the shape already would cost half a microsecond.
         if not self._is_flat:
             obs, final_obs = self._in_shape(obs), self._in_shape(final_obs)
         return self._serial.step(

@@ -188,7 +188,7 @@ class PolicyNetwork(_Network):
 
     @functools.cached_property
     def choices(self) -> Choices | None:
-        """Of multi-discrete actions; None for others."""
+        """Layout of the logits of multi-discrete actions; None for others."""
         return choices_of(self.actions)
 
     def forward(self, obs: Tensor, agents: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:

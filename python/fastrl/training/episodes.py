@@ -39,7 +39,7 @@ def build_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
 
 
 def build_any(spec: EnvSpec, num_envs: int | None) -> gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]:
-    """What the factory makes: an environment as of `build_env`, or a vector environment of ``num_envs`` (None: any)."""
+    """Builds what the factory makes: an environment as of `build_env`, or a vector one of ``num_envs`` (None: any)."""
     return _build(spec, lambda: spec.build(num_envs))
 
 
