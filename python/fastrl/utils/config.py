@@ -9,6 +9,7 @@ the command line (``--ppo.learning-rate 0.001``). Layers of values go on top of 
 
 import contextlib
 import dataclasses
+import functools
 import json
 import tomllib
 import types
@@ -172,7 +173,7 @@ class Leaf:
             return None
         try:
             # Strict conversion from JSON takes a list for a tuple, and does not take true for a number.
-            return self._adapter().validate_json(json.dumps(value, default=str), strict=True)
+            return _adapter(self.type).validate_json(json.dumps(value, default=str), strict=True)
         except ValidationError as error:
             raise ConfigError(_refusal(name, error, value)) from None
 
@@ -195,23 +196,26 @@ class Leaf:
             readings.append(int(float(text)))
         for reading in readings[:-1]:
             with contextlib.suppress(ValidationError):
-                return self._adapter().validate_python(reading)
+                return _adapter(self.type).validate_python(reading)
         try:
-            return self._adapter().validate_python(readings[-1])
+            return _adapter(self.type).validate_python(readings[-1])
         except ValidationError as error:
             raise ConfigError(_refusal(name, error, text)) from None
-
-    def _adapter(self) -> TypeAdapter[Any]:
-        return TypeAdapter(self.type, config=ConfigDict(allow_inf_nan=False))
 
     def metavar(self) -> str:
         """The placeholder of the value in help texts, such as ``FLOAT`` or ``cpu|cuda``."""
         return self.setting.words or "|".join(_metavar(member) for member in _members(self.type))
 
 
-def leaves(config_type: type) -> dict[str, Leaf]:
+@functools.cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False))
+
+
+@functools.cache
+def leaves(config_type: type) -> Mapping[str, Leaf]:
     """The leaves of a configuration by dotted key, in the order of their definition."""
-    return {leaf.key: leaf for leaf in _walk(config_type, "")}
+    return types.MappingProxyType({leaf.key: leaf for leaf in _walk(config_type, "")})
 
 
 def short_names(known: Mapping[str, Leaf], table: str) -> dict[str, list[str]]:
@@ -241,9 +245,11 @@ def resumable_keys(config_type: type) -> list[str]:
     return [key for key, leaf in leaves(config_type).items() if leaf.setting.resumable]
 
 
-def sections(config_type: type) -> dict[str, type]:
+@functools.cache
+def sections(config_type: type) -> Mapping[str, type]:
     """The sections of a configuration, by name."""
-    return {name: hint for name, hint in get_type_hints(config_type).items() if _is_section(hint)}
+    hints = get_type_hints(config_type)
+    return types.MappingProxyType({name: hint for name, hint in hints.items() if _is_section(hint)})
 
 
 def check(config_type: type, tree: Mapping[str, Any], source: str) -> Values:
