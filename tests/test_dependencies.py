@@ -99,6 +99,7 @@ OURS = {"fastrl", "fastrl_backend", "ferry"}
 OURS |= {path.parent.name if path.stem == "__init__" else path.stem for path in TEST_FILES}
 
 
+@pytest.mark.slow
 def test_tests_import_what_their_extra_names() -> None:
     """Beyond it, tests are skipped, and say which extra they need."""
     declared = [*PROJECT["dependencies"], *EXTRAS["test"]]

@@ -124,6 +124,7 @@ def test_an_own_algorithm_takes_any_action(masks: bool, example: Any) -> None:
     assert np.isfinite(model.learn(64, progress=False).metrics[-1]["train/policy_loss"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("collector", COLLECTORS)
 def test_an_own_algorithm_goes_with_collectors_and_resumes_exactly(
     collector: str, example: Any, tmp_path: Path

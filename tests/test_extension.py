@@ -50,6 +50,7 @@ def test_an_algorithm_of_ones_own_trains_with_each_collector(collector: str, tmp
     assert learnt(tmp_path / "run")["learner"]["policy"]["weights"].any()
 
 
+@pytest.mark.slow
 def test_an_algorithm_of_ones_own_learns(tmp_path: Path) -> None:
     options = ["--env=CartPole-v1", "--collector=sequential", "--num-envs=8", "--toy.num-steps=64"]
     train(tmp_path / "run", *options, "--toy.learning-rate=3", "--run.eval-episodes=5", steps=25_000)
@@ -59,6 +60,7 @@ def test_an_algorithm_of_ones_own_learns(tmp_path: Path) -> None:
     assert summary["evaluation"]["mean"] > 100
 
 
+@pytest.mark.slow
 def test_an_algorithm_of_ones_own_is_resumed_exactly_and_scored(tmp_path: Path) -> None:
     options = ["--env=CartPole-v1", "--collector=sequential", "--run.eval-episodes=0"]
     train(tmp_path / "straight", *options)
@@ -105,6 +107,7 @@ def _as_if_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_as_if_not_imported")
 def test_a_task_of_ones_own_is_trained_on_resumed_and_scored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -146,6 +146,7 @@ def test_all_names_the_public_surface() -> None:
         _ = fastrl.PPPO  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_the_command_line_trains_the_same_model_and_resumes_it_the_same(tmp_path: Path) -> None:
     command = ["train", "CartPole-v1", "--seed=3", *OPTIONS, "--run.eval-episodes=0"]
     assert main([*command, "--total-timesteps=384", f"--run-dir={tmp_path / 'cli'}"]) == 0
@@ -259,6 +260,7 @@ def test_options_reach_a_class_and_are_refused_for_an_environment_that_exists(tm
         fastrl.PPO(Noisy(), **options | SMALL | {"num_envs": 1})
 
 
+@pytest.mark.slow
 def test_a_partial_is_saved_as_its_function_and_options(tmp_path: Path) -> None:
     model = fastrl.PPO(functools.partial(Noisy, noise=7), **SMALL, total_timesteps=256)
     env = model.settings["env"]
@@ -312,6 +314,7 @@ def test_an_environment_without_a_spec_is_the_only_one() -> None:
         fastrl.PPO(env, **(options | {"collector": "sync"})).learn(64)
 
 
+@pytest.mark.slow
 def test_spaces_of_any_form_are_predicted_in() -> None:
     model = fastrl.PPO(
         DictEnv, num_envs=8, num_steps=64, minibatch_size=128, learning_rate=0.01, collector="sequential"

@@ -10,6 +10,7 @@ from paths import SUPPORT
 from fastrl._native import _rust
 
 
+@pytest.mark.slow
 def test_no_panic_passes_the_binding(tmp_path: Path) -> None:
     log = tmp_path / "last"
     command = [sys.executable, "-W", "ignore", str(SUPPORT / "native_fuzz.py"), "0", str(log)]

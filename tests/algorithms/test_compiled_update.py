@@ -122,6 +122,7 @@ CONFIGS = st.fixed_dictionaries(
 
 
 class TestAgainstPyTorch:
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", SPACES)
     @settings(deadline=None, max_examples=25)
     @given(config=CONFIGS, masked=st.booleans(), distinct=st.sampled_from([None, 1, 4]))

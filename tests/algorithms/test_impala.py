@@ -27,6 +27,7 @@ def impala_for(env, *, seed=0, total_timesteps=50_000, **config):
     )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.data(), st.integers(1, 6), st.integers(1, 4), st.booleans())
 def test_losses_are_those_of_the_paper(data, size, width, is_box):
@@ -65,6 +66,7 @@ def test_losses_are_those_of_the_paper(data, size, width, is_box):
 PLAIN = {"hidden": (), "normalize_returns": False, "normalize_advantages": "none", "learning_rate": 0.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
 def test_truncation_with_a_known_answer(unit):
     """Reward -1 each step, value 1, lambda 0: -1 + gamma, once, and -1 at a true end."""

@@ -99,6 +99,7 @@ class TestLearns:
         episodes, _ = mappo_for(env, **options).train()
         assert episodes["return_mean"].mean() == pytest.approx(env.best_return(), abs=0.1)
 
+    @pytest.mark.slow
     def test_episodes_of_fewer_agents(self):
         env = TeamEnv(32, 5)
         env.set_difficulty(num_agents=np.arange(32) % 5 + 1)
@@ -106,6 +107,7 @@ class TestLearns:
         assert episodes["return_mean"].mean() == pytest.approx(env.best_return(), abs=0.06)
         assert rows[-1]["alive"] < 0.6
 
+    @pytest.mark.slow
     def test_a_central_critic_sees_what_own_critics_cannot(self):
         """The reward is the other agent's distance to its goal, of which one's own observation says nothing."""
 
@@ -184,6 +186,7 @@ class TestMixedPolicies:
         moved = after["new"]["weights"]["body.0.weight"] - before["new"]["weights"]["body.0.weight"]
         assert moved.abs().max() > 1e-4
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("critic", ["own", "central"])
     def test_beside_a_rule(self, critic):
         env = TeamEnv(32, 2)

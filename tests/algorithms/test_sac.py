@@ -344,6 +344,7 @@ def test_a_loss_that_is_not_finite_is_an_error() -> None:
         sac.metrics()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("terminated", [False, True])
 @pytest.mark.parametrize("actions", [Box(-1, 1, (1,), np.float32), Discrete(2)], ids=["box", "discrete"])
 def test_truncated_episodes_are_bootstrapped(actions: Any, terminated: bool) -> None:
@@ -428,6 +429,7 @@ class Target(gymnasium.Env[Any, Any]):
         return np.zeros(3, np.float32), -float(np.abs(far).sum()), True, False, {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["sac", "td3"])
 def test_the_best_action_is_found_and_none_leaves_the_bounds(algorithm: str) -> None:
     import fastrl

@@ -100,6 +100,7 @@ def test_learns_multi_discrete_actions(masks):
     assert run.mean_return > 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_impala_learns_with_the_masks_that_actors_had(memory):
     """Without staleness a policy gives its own actions the probabilities that they had."""
@@ -220,6 +221,7 @@ def test_only_images_share_layers_by_default():
     assert shared == {CARDS: True, DIALS: False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_half_precision_learns_about_the_same_on_a_cpu(memory):
     """Only what is between images and the memory or the last layers is rounded."""

@@ -207,6 +207,7 @@ def test_a_measurement_in_a_process_of_its_own() -> None:
         measure_apart(Setting(QUICK), Case("executor", 0))
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_a_measurement() -> None:
     interrupt = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
 

@@ -51,6 +51,7 @@ def test_the_same_data_give_the_same_files_and_old_charts_go(data: Path, tmp_pat
     assert not (tmp_path / "charts" / "old.svg").exists()
 
 
+@pytest.mark.slow
 def test_an_axis_is_logarithmic_where_bars_differ_much(data: Path) -> None:
     result("e", Case("losses", {"fastrl": [-50.0], "peer": [-60.0]})).write(data)
     scales = {

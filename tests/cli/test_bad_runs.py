@@ -178,6 +178,7 @@ def test_priorities_of_another_length_are_refused(tmp_path: Path) -> None:
         resume(run, cut)
 
 
+@pytest.mark.slow
 def test_mutated_checkpoints_are_refused_or_resumed(run: Path) -> None:
     chance = random.Random(1)
     file, good = load_newest(run)

@@ -177,6 +177,7 @@ def test_help_breaks_lines_between_words_alone(
             assert all(len(line) <= width or line.lstrip()[:1] in "-[" for line in lines)
 
 
+@pytest.mark.slow
 def test_commands_that_need_no_torch_do_not_load_it() -> None:
     code = (
         "import sys, fastrl.cli.main\n"

@@ -126,6 +126,7 @@ def collect(name: str, what: Plan, updates: int = 2, **options: Any) -> list[Any
         return fragments
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
 @pytest.mark.parametrize("name", COLLECTORS)
 def test_masks_by_a_method_a_wrapper_and_infos_are_the_same(name: str, unit: Any) -> None:

@@ -102,6 +102,7 @@ def test_collects_no_more_than_max_pending_fragments() -> None:
         assert versions[-1] == 2
 
 
+@pytest.mark.slow
 def test_taking_gives_up_in_time() -> None:
     slow = plan("episodes", sleep=TIMEOUT)
     with ExecutorCollector(slow, n_workers=1) as collector:
@@ -214,6 +215,7 @@ def small_steps(seed: int, unit: Any) -> tuple[ExecutorCollector, list[dict[int,
     return ExecutorCollector(same, n_workers=3, max_failures=100), expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_episodes_arrive_once_though_workers_are_killed_at_random(seed: int) -> None:
     """Killed whenever it pleases chance, while they start too."""
@@ -269,6 +271,7 @@ class Killing:
         self.thread.join()
 
 
+@pytest.mark.slow
 def test_rows_continue_though_workers_are_killed_at_random() -> None:
     same = plan("steps", sleep=0.0005)
     ended: list[tuple[int, int]] = []
@@ -378,6 +381,7 @@ def test_an_environment_that_does_not_close_is_ended_and_named(tmp_path: Path) -
         assert updates(sequential, 2) == episodes
 
 
+@pytest.mark.slow
 def test_who_is_killed_at_the_end_is_named(caplog: pytest.LogCaptureFixture) -> None:
     with ExecutorCollector(plan("episodes", Unclosed, share=0, what=""), n_workers=1) as collector:
         updates(collector, 1)
@@ -387,6 +391,7 @@ def test_who_is_killed_at_the_end_is_named(caplog: pytest.LogCaptureFixture) -> 
     ]
 
 
+@pytest.mark.slow
 def test_closing_ends_everything() -> None:
     before = shared_memory(os.getpid())
     collector = ExecutorCollector(plan("episodes", sleep=TIMEOUT), n_workers=3)

@@ -140,6 +140,7 @@ def test_collectors_act_on_the_newest_weights_and_end_when_stopped(setups: list[
     setups.clear()
 
 
+@pytest.mark.slow
 def test_a_killed_collector_is_replaced_and_no_step_is_torn(setups: list[Setup]) -> None:
     setup = Setup(Job(0), Job(1))
     setups.append(setup)
@@ -161,6 +162,7 @@ def test_a_killed_collector_is_replaced_and_no_step_is_torn(setups: list[Setup])
     assert all(b == a + 1 for a, b in itertools.pairwise(steps))
 
 
+@pytest.mark.slow
 def test_a_collector_that_dies_again_and_again_stops_the_run_with_its_traceback(setups: list[Setup]) -> None:
     setup = Setup(Job(0, dies_at=0))
     setups.append(setup)

@@ -79,6 +79,7 @@ def test_all_ids_are_registered() -> None:
     assert {id: kind.most_steps for id, kind in KINDS.items()} == ROAD_IDS  # noqa: A001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", SELECTED)
 def test_roads_agree_with_highway_env(played: dict[str, Future[Any]], id: str) -> None:  # noqa: A002
     roads, _ = played[id].result()

@@ -244,6 +244,7 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_damaged_metadata_are_refused_in_one_line(tmp_path: Path, datasets: Path) -> None:
     """Each of 400 changes to what Minari keeps of our own, and to its own entries, is refused or does no harm."""
     space = Dict({"a": Box(-1, 1, (2,), np.float32), "b": MultiDiscrete([2, 3])})

@@ -176,6 +176,7 @@ def test_a_figure_of_stages_without_numbers(tmp_path: Path) -> None:
     assert (tmp_path / "figure.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
 def test_an_expert_may_draw_its_actions(tmp_path: Path) -> None:
     run, out = tmp_path / "run", tmp_path / "out"
     options = ["--total-timesteps=256", "--ppo.num-steps=64", "--run.eval-episodes=0", "--num-envs=1"]

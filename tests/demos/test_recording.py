@@ -392,6 +392,7 @@ def test_a_kill_at_any_moment_leaves_whole_episodes(tmp_path: Path) -> None:
     assert {name: data for name, data in files(out).items() if not name.startswith(".")} == expected
 
 
+@pytest.mark.slow
 def test_more_episodes_are_added(tmp_path: Path) -> None:
     record(tmp_path / "whole", episodes=25)
     for episodes in (1, 2, 17, 25):

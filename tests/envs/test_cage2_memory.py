@@ -99,6 +99,7 @@ some_actions = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     games=st.lists(

@@ -63,6 +63,7 @@ FIXES = [i for i, name in enumerate(ACTIONS) if name.startswith(("Remove", "Rest
 HABITS = {"anything": range(len(ACTIONS)), "fixes": FIXES, "fixes seldom": [0] * 120 + FIXES, "sleeps": [0]}
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
@@ -215,6 +216,7 @@ def test_state_has_workflows_and_episode_statistics() -> None:
         other.load_state(env.save_state())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ruleset", ["main", "leaderboard"])
 @pytest.mark.parametrize(
     "options",

@@ -393,6 +393,7 @@ def test_it_passes_the_conformance_kit(config: dict[str, Any]) -> None:
     check_vector_env(make, steps=20, time_limit=6)
 
 
+@pytest.mark.slow
 def test_it_passes_without_info_and_made_by_gymnasium() -> None:
     def make(**options: Any) -> VectorEnv:
         return gymnasium.make_vec(
@@ -475,6 +476,7 @@ def test_traffic_keeps_its_invariants_under_any_actions(data: st.DataObject) -> 
         before, crashed, ended = after, after["crashed"], terminated or truncated
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(key=st.sampled_from(sorted(default_config())), value=st.data())
 def test_any_value_of_a_key_works_or_is_refused(key: str, value: st.DataObject) -> None:

@@ -248,6 +248,7 @@ def atari() -> Any:
     return pytest.importorskip("ale_py", reason="ale-py is not installed: pip install 'fastrl[atari]'")
 
 
+@pytest.mark.slow
 def test_atari_agrees_with_gymnasium_and_numpy(atari: Any) -> None:
     """Compared with the plain environment and numpy, frame by frame and reward by reward, until games have ended."""
     env = make_pixels("ALE/Pong-v5", noop_max=0, clip_reward=False)

@@ -91,6 +91,7 @@ def arrays(env: ProcessVectorEnv) -> list[NDArray[Any]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)
 def test_it_is_a_correct_vector_environment(mode: AutoresetMode) -> None:
     def make(num_envs: int, autoreset_mode: AutoresetMode) -> ProcessVectorEnv:
@@ -437,6 +438,7 @@ def test_workers_and_memory_of_a_killed_or_careless_parent_are_removed(
         parent.wait()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_parent_and_workers_print_no_traceback(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(PARENT)

@@ -48,6 +48,7 @@ class TestContract:
         # Controllers ignore the actions.
         check_vector_env(make, steps=4 * LENGTH, time_limit=LENGTH, terminates=False)
 
+    @pytest.mark.slow
     def test_it_passes_the_kit_made_by_gymnasium(self) -> None:
         def make(**kwargs: Any) -> VectorEnv:
             return gymnasium.make_vec(

@@ -114,6 +114,7 @@ def test_rows_are_what_gymnasium_flattens(space: Space[Any], seed: int) -> None:
         )
 
 
+@pytest.mark.slow
 @given(space=SPACES, seed=SEEDS)
 @settings(max_examples=150, deadline=None)
 def test_batches_are_rows_of_each(space: Space[Any], seed: int) -> None:

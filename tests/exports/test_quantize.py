@@ -33,6 +33,7 @@ def test_the_score_may_fall_by_less_than_a_standard_error() -> None:
     assert not Quantization(same, same - 1e-3, 100, 50, 1, 1).accepted
 
 
+@pytest.mark.slow
 def test_int8_of_convolutions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,6 +173,7 @@ class TestSampleActions:
 
 
 class TestRunningNorm:
+    @pytest.mark.slow
     @settings(deadline=None)
     @given(st.lists(st.integers(1, 20), min_size=1, max_size=5))
     def test_batches_add_up_to_the_statistics_of_all(self, sizes):

@@ -149,6 +149,7 @@ def contents(dtype):
     return fields, dtype.itemsize, dtype.isalignedstruct
 
 
+@pytest.mark.slow
 @given(DTYPES.filter(lambda dtype: dtype.itemsize > 0))
 def test_any_dtype_is_attached_with_the_queue(dtype):
     with Queue(dtype, 2, max_producers=1, shared=True) as q, Queue.attach(q.name) as attached:

@@ -56,6 +56,7 @@ def test_episodes_are_stored_exactly(tmp_path: Path, space: Space[Any], infos: b
     np.testing.assert_array_equal(demos.returns, [each.rewards.sum() for each in episodes])
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=12), st.integers(100, 3000), st.data())
 def test_the_bytes_do_not_depend_on_flushes_and_resumes(
@@ -128,6 +129,7 @@ def test_parts_of_a_set(tmp_path: Path) -> None:
     assert sum(len(starts) for _, starts in parts) == 20
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8))
 def test_statistics_are_those_of_all_rows(tmp_path_factory: pytest.TempPathFactory, steps: list[int]) -> None:
     episodes, spaces = plain(steps)
@@ -343,6 +345,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_moment_leaves_whole_episodes(tmp_path: Path) -> None:
     path, known = tmp_path / "set", 0
     rng = np.random.default_rng(0)

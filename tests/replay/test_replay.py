@@ -53,6 +53,7 @@ def check(replay, model, n_step=1, gamma=0.99):
     assert sorted(everything(replay, n_step, gamma)) == sorted(model.transitions(n_step, gamma))
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None)
 @given(
     operations,

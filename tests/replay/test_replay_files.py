@@ -119,6 +119,7 @@ def test_arbitrary_bytes_as_description_are_refused(saved, content):
     (folder / "replay.json").write_bytes(files["replay.json"])
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from(NAMES),

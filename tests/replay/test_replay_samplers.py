@@ -193,6 +193,7 @@ priorities = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data(), st.integers(2, 700), st.integers(1, 40))
 def test_draws_and_weights_over_all_magnitudes(data, capacity, batch_size):

@@ -24,6 +24,7 @@ def expected_sequence(model, env, episode, i, length, burn_in):
     return first, i - first, last - first
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     operations,
@@ -154,6 +155,7 @@ def goals(replay, strategy, ratio=1.0, size=400, **options):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     operations,

@@ -22,6 +22,7 @@ from fastrl.collectors.saved_state import unpacked
 from fastrl.training.trainer import Trainer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [("--no-ppo.action-masks",), ("--env.actions=none",)], ids=["no masks", "masks"]
 )

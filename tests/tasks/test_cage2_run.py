@@ -259,6 +259,7 @@ def test_the_settings_that_a_run_would_go_on_with_are_printed(
     assert (sorted(tmp_path.rglob("*")), (tmp_path / "config.toml").read_bytes()) == before
 
 
+@pytest.mark.slow
 def test_from_an_older_checkpoint_the_later_ones_are_written_again(tmp_path: Path) -> None:
     train_small(tmp_path / "run", "--run.checkpoint-seconds=0", iterations=4)
     expected = learnt(tmp_path / "run"), rows_of(tmp_path / "run")

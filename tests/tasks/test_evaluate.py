@@ -105,6 +105,7 @@ def test_contenders_meet_the_same_draws_until_their_actions_differ() -> None:
     assert (never[21:] != late[21:]).any()
 
 
+@pytest.mark.slow
 def test_differences_are_those_of_single_episodes() -> None:
     """A slow model: one episode at a time, each of its own seed."""
     contenders = {name: Contender.from_baseline(name) for name in ("sleep", "react-restore", "react-remove")}

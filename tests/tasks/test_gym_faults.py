@@ -170,6 +170,7 @@ class Wandering(Faulty):
         return super().step(action)
 
 
+@pytest.mark.slow
 def test_one_that_changes_the_current_directory_does_not_split_its_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

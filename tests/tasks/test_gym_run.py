@@ -152,6 +152,7 @@ def test_it_learns_the_same_however_compiled_environments_are_played(tmp_path: P
         assert rows_of(tmp_path / "sequential") == rows_of(tmp_path / name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_continuous_actions(algorithm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"

@@ -168,6 +168,7 @@ def taken(source: OnlineSource) -> Fragment:
     return fragments[0]
 
 
+@pytest.mark.slow
 def test_rollouts_arrive_whole_and_are_learnt_from(start: Start) -> None:
     learner, source = start()
     episodes = 0
@@ -202,6 +203,7 @@ def test_a_slow_learner_does_not_block_the_simulation(start: Start) -> None:
     assert source.numbers()["collect/simulated"] > 20 * STEPS
 
 
+@pytest.mark.slow
 def test_the_newest_policy_acts(start: Start) -> None:
     """Once published, a policy that always moves in one direction is what the rollouts show."""
     learner, source = start(queue=1)

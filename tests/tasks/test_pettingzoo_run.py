@@ -151,6 +151,7 @@ def test_a_factory_is_found_to_make_a_parallel_environment(tmp_path: Path) -> No
     assert state["kind"] == "pettingzoo" and state["algorithm"] == "ippo"
 
 
+@pytest.mark.slow
 def test_agents_learn_to_choose_what_they_see(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert train(run, "Leavers", "--total-timesteps=6000") == 0
@@ -201,6 +202,7 @@ def test_a_run_on_small_frames_is_scored_and_filmed(
     assert out.stat().st_size > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "package", "options"),
     [

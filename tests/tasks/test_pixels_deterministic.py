@@ -38,6 +38,7 @@ def untimed(run: Path) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 def test_one_seed_fixes_the_run_for_any_number_of_processes(tmp_path: Path) -> None:
     train(tmp_path / "two", "--collector=sync", "--n-workers=2")
     train(tmp_path / "one", "--run.checkpoint-seconds=0.2")
@@ -72,6 +73,7 @@ def test_stopped_in_the_middle_of_episodes_it_ends_as_if_never_stopped(
     assert untimed(tmp_path / "parts") == untimed(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_resume_that_is_not_to_the_bit_says_so(tmp_path: Path) -> None:
     train(tmp_path / "run", steps=200)
 

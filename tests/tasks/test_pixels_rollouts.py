@@ -76,6 +76,7 @@ def test_atari_has_cleanrls_numbers() -> None:
     assert (ppo.entropy_coef, ppo.final_entropy_coef, ppo.hidden) == (0.01, 0.01, ())
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_as_one_that_was_not_stopped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -174,6 +174,7 @@ ALGORITHMS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ALGORITHMS, ids=("mappo", "ippo", "reinforce"))
 def test_a_restored_trainer_continues_as_if_it_had_not_stopped(
     tmp_path: Path, options: Sequence[str]
@@ -197,6 +198,7 @@ def test_a_restored_trainer_continues_as_if_it_had_not_stopped(
     assert differences(learnt(second), learnt(whole)) == []
 
 
+@pytest.mark.slow
 def test_evaluations_change_nothing_and_are_the_same_again(tmp_path: Path) -> None:
     without, often = (small_trainer("--total-episodes=200", f"--run.eval-freq={n}") for n in (0, 1))
     list(without.rows())

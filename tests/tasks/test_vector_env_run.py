@@ -110,6 +110,7 @@ def test_a_run_trains_evaluates_and_resumes(
     assert load_newest(run)[1]["steps"] >= 512
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_a_network_with_memory_trains_and_is_scored(mode: str, tmp_path: Path) -> None:
     options = [

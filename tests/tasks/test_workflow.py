@@ -80,6 +80,7 @@ def without_times(row: Row) -> dict[str, Any]:
     return {"steps": row.steps, "done": row.done, **numbers}
 
 
+@pytest.mark.slow
 def test_a_failing_evaluation_leaves_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError("no evaluation today")
@@ -91,6 +92,7 @@ def test_a_failing_evaluation_leaves_the_report(tmp_path: Path, monkeypatch: pyt
         assert (tmp_path / name).exists()
 
 
+@pytest.mark.slow
 def test_a_run_from_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +279,7 @@ def test_one_workflow_is_trained_alone() -> None:
     assert trainer.policy_checkpoint()["workflow"] == order
 
 
+@pytest.mark.slow
 def test_says_that_no_workflow_reaches_the_threshold(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -330,6 +333,7 @@ def test_mistakes_are_errors_of_one_line(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_small(tmp_path / "run") == 0
     for option in ("--search=random", "--total-episodes=100", "--ruleset=leaderboard"):

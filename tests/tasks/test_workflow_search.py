@@ -68,6 +68,7 @@ def test_the_budget_is_used_up_and_not_exceeded(
     assert min(outcome.episodes for outcome in search.outcomes) >= min_episodes
 
 
+@pytest.mark.slow
 def test_bayes_uses_up_its_budget_and_ends_with_the_best() -> None:
     search = search_of("bayes", 2345, trial_episodes=100, trial_share=0.6, initial=6)
     proposals = []

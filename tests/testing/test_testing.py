@@ -21,6 +21,7 @@ def check(env: Any, **kwargs: Any) -> None:
     check_vector_env(env, **{"steps": 60, "time_limit": TIME_LIMIT, "terminates": True} | kwargs)
 
 
+@pytest.mark.slow
 def test_a_correct_environment_passes() -> None:
     check(WalkVectorEnv)
 
@@ -30,6 +31,7 @@ def test_a_single_mode_can_be_checked(mode: AutoresetMode) -> None:
     check(WalkVectorEnv, modes=[mode], num_envs=2)
 
 
+@pytest.mark.slow
 def test_object_arrays_of_final_obs_are_accepted() -> None:
     class Objects(WalkVectorEnv):
         def step(self, actions: Any) -> Any:
@@ -65,6 +67,7 @@ class Countdown(gymnasium.Env):
         return {"left": np.int64(self.left), "noise": self.np_random.random((2, 2), np.float32)}
 
 
+@pytest.mark.slow
 def test_gymnasiums_own_vector_environment_passes_the_clauses_that_it_promises() -> None:
     def make(num_envs: int, autoreset_mode: AutoresetMode) -> SyncVectorEnv:
         return SyncVectorEnv([Countdown] * num_envs, autoreset_mode=autoreset_mode)
@@ -524,6 +527,7 @@ def test_an_environment_without_num_threads_is_checked_without() -> None:
     check(make, modes=[NEXT_STEP])
 
 
+@pytest.mark.slow
 def test_skip_leaves_a_clause_out() -> None:
     with pytest.raises(AssertionError, match="before reset"):
         check(StepsUnreset)

@@ -149,6 +149,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(options: list[str]) -> None:
     assert differences(untimed_state(second.state_dict()), untimed_state(whole.state_dict())) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["mse", "log_likelihood"])
 def test_a_clone_of_a_linear_gaussian_expert_is_least_squares(loss: str) -> None:
     generator = np.random.default_rng(1)

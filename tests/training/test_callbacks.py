@@ -164,6 +164,7 @@ def test_a_logger_that_raises_ends_the_run_with_its_checkpoint(
         assert learnt(run)["steps"] == steps
 
 
+@pytest.mark.slow
 def test_a_run_stops_at_a_return(tmp_path: Path) -> None:
     options = ["--stop-at-return=8", "--total-timesteps=20000", "--ppo.learning-rate=1e-9"]
     assert main(["train", *SMALL, *options, f"--run-dir={tmp_path / 'run'}"]) == 0
@@ -253,6 +254,7 @@ def test_what_cannot_be_filmed_is_said_in_one_line() -> None:
         list(trainer_of(FakeSource(), VideoRecorder()).rows())
 
 
+@pytest.mark.slow
 def test_a_model_takes_callbacks_and_loggers(tmp_path: Path) -> None:
     class Recorder:
         steps: ClassVar[list[int]] = []

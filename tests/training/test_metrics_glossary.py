@@ -63,6 +63,7 @@ def test_rows_have_documented_names(options: list[str]) -> None:
     assert not is_documented("rollout/no_such_number")
 
 
+@pytest.mark.slow
 def test_what_is_documented_is_logged() -> None:
     source = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
     lasts = {

@@ -283,6 +283,7 @@ def test_the_loss_of_the_margin_is_that_of_the_paper(margin: float) -> None:
     torch.testing.assert_close(margin_losses(values, actions, margin), expected)
 
 
+@pytest.mark.slow
 def test_with_a_margin_demonstrated_actions_get_the_highest_values() -> None:
     demos = cartpole(episodes=4, steps=40)
     obs = torch.from_numpy(np.concatenate([episode.observations[:-1] for episode in demos]))

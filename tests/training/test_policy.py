@@ -50,6 +50,7 @@ def test_fastrl_offers_it(run: Path, policy: Policy) -> None:
     assert np.array_equal(fastrl.load_policy(str(run)).act(observations(9)), policy.act(observations(9)))
 
 
+@pytest.mark.slow
 def test_it_needs_one_file_and_no_more(run: Path, tmp_path: Path, policy: Policy) -> None:
     shutil.copy(Checkpoints(run / "checkpoints").paths()[-1], tmp_path / "carried")
     code = (

@@ -54,6 +54,7 @@ def divergences(trainer: Trainer) -> list[float]:
     return [record["train/init_kl"] for row in trainer.rows() if "train/init_kl" in (record := row.record())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [[], ["--ppo.memory=gru", "--ppo.memory-size=4"]])
 def test_a_large_weight_holds_the_policy_near_the_first_one(memory: list[str]) -> None:
     found = []

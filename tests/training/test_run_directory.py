@@ -167,6 +167,7 @@ def test_or_starts_over_in_another_directory(tmp_path: Path, capsys: pytest.Capt
     assert contents(run) == before
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_does_not_start_over_without_its_checkpoints(tmp_path: Path) -> None:
     run = tmp_path / "run"
     killed(run)

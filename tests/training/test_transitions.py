@@ -259,6 +259,7 @@ def test_rows_have_masks_beside_observations(final_masks: bool) -> None:
     assert (batch.next_masks is not None) == final_masks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -83,6 +83,7 @@ def test_100_kills_lose_nothing_and_the_budget_is_exact(tmp_path: Path) -> None:
     assert noticed > 0
 
 
+@pytest.mark.slow
 def test_a_killed_trial_counts_as_failed_where_that_is_set(tmp_path: Path) -> None:
     config: dict[str, Any] = {"method": "random", "restarts": 0, "confirm": 0, "report_episodes": 0}
     draws, failed = random.Random(0), list[Any]()

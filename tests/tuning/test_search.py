@@ -95,6 +95,7 @@ def test_the_same_seed_gives_the_same_trials_also_resumed(method: str, tmp_path:
     assert other.of_search()[0].point != whole.of_search()[0].point
 
 
+@pytest.mark.slow
 def test_wherever_the_journal_ends_nothing_is_lost_and_the_budget_is_exact(tmp_path: Path) -> None:
     config: dict[str, Any] = {"trials": 8, "method": "random", "confirm": 2, "confirm_seeds": 2}
     with new_study(tmp_path / "whole", **config) as whole:

@@ -107,6 +107,7 @@ def test_mistakes_are_one_line(
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_and_name_what_matters(tmp_path: Path) -> None:
     with new_study(tmp_path / "s", trials=40, method="random", confirm=0, report_episodes=0) as study:
         search(study, lambda trial, share: quality(trial) * share)

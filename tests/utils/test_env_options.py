@@ -31,6 +31,7 @@ def from_command_line(config_type: type, *words: str) -> Any:
     return build(config_type, read_arguments(config_type, parser.parse_args(words)))
 
 
+@pytest.mark.slow
 @given(st.dictionaries(names, values, max_size=4))
 def test_values_come_back_from_command_lines_and_files(
     tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any]

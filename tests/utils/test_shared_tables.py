@@ -58,6 +58,7 @@ def test_tables_are_those_of_all_ranks(count: int, dtype: torch.dtype) -> None:
     assert not list(Path(prefix).parent.glob(f"{Path(prefix).name}*"))
 
 
+@pytest.mark.slow
 def test_ranks_without_room_in_memory_send_their_tables(tmp_path: Path) -> None:
     for is_without, tables in on_ranks(2, _without_room, str(tmp_path / "missing")):
         assert is_without

@@ -104,6 +104,7 @@ def test_a_checkpoint_runs_no_command(run: Path, tmp_path: Path, capsys: pytest.
     assert not proof.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", ["trap_module:make", "trap_module:Trap-v0"])
 def test_code_is_imported_if_it_is_named_or_the_file_is_trusted(
     env: str, run: Path, trap: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
