@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from fastrl.algorithms import algorithms, find
+from fastrl.algorithms import algorithms, class_named, find
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs.adapters.parallel_copy import ParallelForm
@@ -590,9 +590,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    for algorithm in () if name.startswith("_") else algorithms().values():
-        if algorithm.__name__ == name:
-            return model_type(algorithm.name)
+    if not name.startswith("_") and (algorithm := class_named(name)) is not None:
+        return model_type(algorithm.name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

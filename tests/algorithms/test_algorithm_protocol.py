@@ -1,13 +1,17 @@
 """The protocol of algorithms: all of the package follow it, and are found by name."""
 
 import copy
+import importlib
+import inspect
 import pickle
+import pkgutil
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 
+import fastrl.algorithms
 from fastrl.algorithms import AlgorithmError, algorithms, check_takes, find
 from fastrl.algorithms.ppo import PPO
 from fastrl.algorithms.protocol import Algorithm, Problem, no_exploration
@@ -25,6 +29,15 @@ def made(name: str, seed: int = 0, **config: Any) -> Algorithm[Any]:
     algorithm = find(name)
     problem = Problem(OBS, actions_of(name), 2, total_timesteps=1000, num_agents=3, seed=seed)
     return algorithm(algorithm.config_type(hidden=(8,), **config), problem)
+
+
+def test_each_stands_in_the_module_of_its_name() -> None:
+    modules = pkgutil.iter_modules(fastrl.algorithms.__path__, "fastrl.algorithms.")
+    for module in [importlib.import_module(each.name) for each in modules]:
+        for value in vars(module).values():
+            if inspect.isclass(value) and value.__module__ == module.__name__ and "name" in vars(value):
+                assert module.__name__.endswith(f".{value.name.replace('-', '_')}")
+                assert algorithms()[value.name] is value
 
 
 def test_all_are_found_by_name() -> None:

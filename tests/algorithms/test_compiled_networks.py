@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_runs import differences
 
-from fastrl.algorithms.mappo import IPPO, MAPPO, MAPPOConfig
+from fastrl.algorithms.ippo import IPPO
+from fastrl.algorithms.mappo import MAPPO, MAPPOConfig
 from fastrl.algorithms.ppo_loss import log_probs_of
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.reinforce import REINFORCE, REINFORCEConfig

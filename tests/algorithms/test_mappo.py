@@ -11,7 +11,8 @@ from multi_agent_run import Run, acted, problem_of
 from pydantic import ValidationError
 from team_env import EDGE, TeamEnv
 
-from fastrl.algorithms.mappo import IPPO, MAPPO, MAPPOConfig
+from fastrl.algorithms.ippo import IPPO
+from fastrl.algorithms.mappo import MAPPO, MAPPOConfig
 from fastrl.collectors.protocol import CollectError
 from fastrl.training.team_policy import TeamPolicy
 from fastrl.utils.timer import Stopwatch

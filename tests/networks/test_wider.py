@@ -12,7 +12,8 @@ from fastrl.algorithms.async_ppo import AsyncPPO
 from fastrl.algorithms.dqn import DQN
 from fastrl.algorithms.dqn_settings import DQNConfig
 from fastrl.algorithms.impala import IMPALA
-from fastrl.algorithms.mappo import IPPO, MAPPO
+from fastrl.algorithms.ippo import IPPO
+from fastrl.algorithms.mappo import MAPPO
 from fastrl.algorithms.ppo import PPO
 from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Algorithm, Problem

@@ -1,14 +1,15 @@
 """Algorithms: one module each, found by name.
 
-A module of this package that defines a subclass of `fastrl.algorithms.protocol.Algorithm` with a ``name`` adds an
-algorithm; there is no list to extend. Its class is a name of this package, for subclasses: ``fastrl.algorithms.PPO``.
+A module of this package that defines a subclass of `fastrl.algorithms.protocol.Algorithm` with a ``name``, which is
+that of the module with hyphens for underscores, adds an algorithm; there is no list to extend. Its class is a name of
+this package, for subclasses: ``fastrl.algorithms.PPO``.
 """
 
 import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastrl.utils.errors import UserError
@@ -24,23 +25,52 @@ class AlgorithmError(UserError, ValueError):
     """A name or import path that is no algorithm."""
 
 
-@functools.cache
+class _Algorithms(Mapping[str, "type[Algorithm[Any]]"]):
+    """The algorithms of this package by name, in alphabetical order. Finding one imports its module alone, as the
+    others take longer to import than a short run takes."""
+
+    def __getitem__(self, name: str) -> "type[Algorithm[Any]]":
+        module = name.replace("-", "_")
+        if module in self._modules:
+            for value in vars(importlib.import_module(f"{__name__}.{module}")).values():
+                if _is_algorithm(value) and value.name == name:
+                    return value
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        names = (module.replace("_", "-") for module in self._modules)
+        return (name for name in names if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @functools.cached_property
+    def _modules(self) -> list[str]:
+        return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+_ALGORITHMS = _Algorithms()
+
+
 def algorithms() -> Mapping[str, "type[Algorithm[Any]]"]:
     """The algorithms of this package by name, in alphabetical order."""
-    found = {}
-    for module in pkgutil.iter_modules(__path__):
-        for algorithm in _defined_in(importlib.import_module(f"{__name__}.{module.name}")):
-            found[algorithm.name] = algorithm
-    return dict(sorted(found.items()))
+    return _ALGORITHMS
+
+
+def class_named(name: str) -> "type[Algorithm[Any]] | None":
+    """The algorithm of this package whose class has a name, such as ``PPO``; None: there is none."""
+    # Most classes have the name of their module.
+    likely = algorithms().get(name.lower())
+    if likely is not None and likely.__name__ == name:
+        return likely
+    return next((each for each in algorithms().values() if each.__name__ == name), None)
 
 
 def __getattr__(name: str) -> Any:
     """The classes of the algorithms, such as ``PPO``."""
     # Imports of modules ask here, too.
-    if name[0].isupper():
-        for algorithm in algorithms().values():
-            if algorithm.__name__ == name:
-                return algorithm
+    if name[0].isupper() and (algorithm := class_named(name)) is not None:
+        return algorithm
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -111,11 +141,6 @@ def _family(algorithm: "type[Algorithm[Any]]") -> str:
     """Algorithms of one family can take each other's place: with one agent, with many, without an environment."""
     learns_from = algorithm.learns_from
     return learns_from if learns_from in ("multi_agent_rollouts", "dataset") else "single"
-
-
-def _defined_in(module: Any) -> "list[type[Algorithm[Any]]]":
-    members = (member for member in vars(module).values() if _is_algorithm(member))
-    return [member for member in members if member.__module__ == module.__name__]
 
 
 def _is_algorithm(value: Any) -> bool:

@@ -1,5 +1,5 @@
-"""PPO for many agents: MAPPO with a central critic (Yu et al., 2022, arXiv:2103.01955), independent PPO with critics of
-their own (de Witt et al., 2020, arXiv:2011.09533)."""
+"""MAPPO, PPO for many agents with a central critic: Yu et al., "The Surprising Effectiveness of PPO in Cooperative
+Multi-Agent Games", 2022, arXiv:2103.01955."""
 
 import copy
 from typing import Annotated
@@ -90,14 +90,3 @@ class MAPPO(MultiAgentLearner):
                 if config.target_kl is not None and approx_kl > config.target_kl:
                     return steps
         return steps
-
-
-class IPPO(MAPPO):
-    """Independent PPO: as `MAPPO`, but each critic sees what its agent observes."""
-
-    name = "ippo"
-    summary = "PPO of many agents; each critic sees what its agent sees"
-
-    @property
-    def central_critic(self) -> bool:
-        return False

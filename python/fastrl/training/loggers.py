@@ -9,9 +9,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tensorboardX import SummaryWriter
-from tensorboardX.summary import hparams
-
 from fastrl.training.errors import HookError
 from fastrl.training.logger import Flushing, LoggedRun, Logger, LoggerError, is_logger
 from fastrl.training.row import STEPS, Row
@@ -211,6 +208,10 @@ class TensorBoardLogger(Logger):
     name = "tensorboard"
 
     def __init__(self, run: LoggedRun) -> None:
+        # It takes a quarter of a second to import.
+        from tensorboardX import SummaryWriter
+        from tensorboardX.summary import hparams
+
         self._writer = SummaryWriter(
             str(run.files.tensorboard), purge_step=run.after + 1, write_to_disk=True, flush_secs=10
         )

@@ -10,8 +10,6 @@ import torch
 from gymnasium.spaces import Box, Discrete, Space
 from numpy.typing import NDArray
 
-from fastrl.algorithms.dqn import DQN
-from fastrl.algorithms.off_policy import OffPolicyActorCritic
 from fastrl.algorithms.policy_learner import PolicyLearner
 from fastrl.algorithms.schedules import LinearSchedule
 from fastrl.envs.rows import ActionRows, ObsRows, RowError, space_of
@@ -99,9 +97,14 @@ def _family(policy: Mapping[str, Any]) -> tuple[type[SavedNetwork], MakeActor]:
         ValueError: an unknown kind.
     """
     kind = policy.get("kind")
+    # Algorithms take a while to import: only that of the policy is.
     if kind in KINDS:
+        from fastrl.algorithms.dqn import DQN
+
         return q_type(policy), DQN.make_actor
     if kind == OffPolicyActor.kind:
+        from fastrl.algorithms.off_policy import OffPolicyActorCritic
+
         return OffPolicyActor, OffPolicyActorCritic.make_actor
     return policy_type(policy), PolicyLearner.make_actor
 

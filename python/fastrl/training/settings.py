@@ -2,12 +2,13 @@
 together."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, cast
 
 from pydantic import Field
 
+from fastrl.algorithms import algorithms
 from fastrl.utils.config import ConfigError, Setting, Values, section
 from fastrl.utils.trust import Reach, imports_algorithm, imports_modules
 
@@ -173,6 +174,12 @@ def table_of(algorithm: str) -> str:
     """The table that an algorithm's settings stand in: ``async_ppo`` for ``async-ppo``; of a class of the user's own
     its name in lower case."""
     return algorithm.rpartition(":")[2].lower().replace("-", "_")
+
+
+def algorithms_of(tables: Iterable[str]) -> list[str]:
+    """The algorithms of this package whose settings stand in these tables, in alphabetical order."""
+    names = (table.replace("_", "-") for table in tables)
+    return sorted(name for name in names if name in algorithms())
 
 
 def settings_type(tables: Mapping[str, Any]) -> type:

@@ -13,7 +13,14 @@ from fastrl.training.demo_replay import OfflineConfig
 from fastrl.training.errors import TrainError
 from fastrl.training.minibatches import ReplayConfig
 from fastrl.training.rollouts import CollectConfig
-from fastrl.training.settings import RunConfig, Settings, settings_type, table_of, with_one_goal
+from fastrl.training.settings import (
+    RunConfig,
+    Settings,
+    algorithms_of,
+    settings_type,
+    table_of,
+    with_one_goal,
+)
 from fastrl.training.stages import OF_NETWORKS
 from fastrl.utils.config import ConfigError, Preset, Values, build, check, sections
 from fastrl.utils.names import suggestion
@@ -185,11 +192,10 @@ class TaskSettings:
                 f"{min(goals)} counts what environments do; {algorithm} learns from a data set: set"
                 f" {table_of(algorithm)}.epochs"
             )
-        for other in algorithms():
-            if table_of(other) in tree and table_of(other) not in sections(config_type):
-                raise ConfigError(
-                    f"{source} has settings of --algo {other}, not of {algorithm}: change one of them"
-                )
+        for other in algorithms_of(tree.keys() - sections(config_type).keys()):
+            raise ConfigError(
+                f"{source} has settings of --algo {other}, not of {algorithm}: change one of them"
+            )
         layers = []
         if preset is not None:
             self._check_goes_with(preset, algorithm)
@@ -223,7 +229,7 @@ class TaskSettings:
             ConfigError
         """
         chosen = self._preset(preset)
-        own = [name for name in algorithms() if table_of(name) in {*chosen.values, *chosen.with_table}]
+        own = algorithms_of({*chosen.values, *chosen.with_table})
         if own and not chosen.for_any_algorithm and table_of(algorithm) not in map(table_of, own):
             raise ConfigError(
                 f"--preset {preset} is for --algo {' or '.join(own)}, not for {algorithm}: leave it out, or change one"
@@ -238,9 +244,10 @@ class TaskSettings:
         """
         own, preset = self.preset_tables(config_type), self._preset(name)
         tree: dict[str, dict[str, Any]] = {}
-        for other, algorithm in algorithms().items():
+        for other in algorithms_of(own):
+            algorithm = find(other)
             model = algorithm.network_of
-            if table_of(other) in own and table_of(model) in preset.values:
+            if table_of(model) in preset.values:
                 tree[table_of(other)] = self._network_values(algorithm, preset.values[table_of(model)])
         for values in (preset.values, *(more for key, more in preset.with_table.items() if key in own)):
             for table in values:
