@@ -126,7 +126,7 @@ class LiveCollector(Collector):
             own[:] = new
             self.version += 1
             self._header["version"], self._header["published"] = self.version, time.monotonic()
-            self._weights.publish(self._buffer)
+            self._weights.publish(self._buffer.data)
         if self._process is None:
             self._start()
         return self.version
@@ -135,7 +135,7 @@ class LiveCollector(Collector):
         """See `fastrl.collectors.team_backend.TeamBackend.set_difficulty`."""
         self._header["difficulty"] = level, *(difficulty or (math.nan, math.nan))
         if self._process is not None:
-            self._weights.publish(self._buffer)
+            self._weights.publish(self._buffer.data)
 
     def _start(self) -> None:
         self._report, report = self._context.Pipe(duplex=False)
@@ -260,6 +260,8 @@ class LiveCollector(Collector):
         self.version = state["version"]
 
     def close(self) -> None:
+        if self._stop[0]:
+            return
         self._at_exit.cancel()
         self._stop[0] = 1
         self._queue.shutdown(immediate=True)
