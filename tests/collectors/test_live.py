@@ -89,9 +89,6 @@ def test_the_newest_policy_acts(start: Start) -> None:
         fragment = taken(collector)
     assert fragment.log_probs.min() >= 5
     assert fragment.version == 2 and collector.report().numbers["policy_age_updates"] == 0
-    # The same weights again are no new version.
-    assert collector.publish(chooser(5.0)) == 2
-    assert collector.publish(chooser(6.0)) == 3
     with pytest.raises(ValueError, match="4 bytes, got 12"):
         collector.publish(np.zeros(3, np.float32))
 
@@ -127,13 +124,16 @@ def test_in_real_time_steps_come_one_by_one(start: Start) -> None:
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 def test_a_killed_simulation_is_replaced_with_new_episodes(start: Start, start_method: str) -> None:
     collector = start(start_method=start_method)
-    taken(collector)
+    played = [tuple(each) for each in taken(collector).episodes.tolist()]
     [pid] = collector.pids
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: collector.take(0.1) is None)
-    before = [collector._numbers.copy()]
-    fragment = taken(collector)
-    assert (fragment.episodes[:, 1] >= before[0][fragment.episodes[:, 0]]).all()
+    # The queue may still have fragments.
+    while collector.report().restarts == 0:
+        played += [
+            tuple(each) for each in getattr(collector.take(0.1), "episodes", np.empty((0, 2))).tolist()
+        ]
+    played += [tuple(each) for each in taken(collector).episodes.tolist()]
+    assert len(set(played)) == len(played)
     report = collector.report()
     assert report.restarts == 1 and collector.pids != [pid]
     [failure] = report.failures
@@ -260,7 +260,7 @@ if __name__ == "__main__":
     collector = LiveCollector(plan())
     collector.publish(chooser(0.0))
     taken(collector)
-    print(*collector.pids, collector._queue.name, collector._weights.name, flush=True)
+    print(*collector.pids, flush=True)
     sys.stdin.readline()
 """
 
@@ -275,11 +275,10 @@ def test_a_learner_that_ends_leaves_neither_process_nor_memory(tmp_path: Path, e
         [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )
     assert learner.stdout is not None
-    pid, queue, weights = learner.stdout.readline().split()
-    files = [Path("/dev/shm", f"fastrl-{name}") for name in (queue, weights)]
-    assert alive(int(pid)) and all(file.exists() for file in files)
+    pid = int(learner.stdout.readline())
+    assert alive(pid) and len(shared_memory_of(learner.pid)) == 2
     if ends == "killed":
         learner.kill()
     learner.communicate("\n", timeout=TIMEOUT)
-    wait_until(lambda: not alive(int(pid)), "the simulation outlives its learner")
-    wait_until(lambda: not any(file.exists() for file in files), "its memory does")
+    wait_until(lambda: not alive(pid), "the simulation outlives its learner")
+    wait_until(lambda: not shared_memory_of(learner.pid), "its memory does")

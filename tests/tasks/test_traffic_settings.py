@@ -187,7 +187,7 @@ def test_help_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str])
         "--total-episodes",
         "--save-freq",
         "--eval-freq",
-        "--collect.speed",
+        "--speed",
         "--algo",
         "--lr",
     ):

@@ -118,15 +118,13 @@ class LiveCollector(Collector):
         return [] if pid is None else [pid]
 
     def publish(self, weights: Any) -> int:
-        """See `Collector.publish`; the weights that are the newest already keep their version."""
         new, own = np.frombuffer(weights, np.uint8), self._buffer[HEADER.itemsize :]
         if len(new) != len(own):
             raise ValueError(f"the actor's weights have {len(own)} bytes, got {len(new)}")
-        if self._process is None or not np.array_equal(new, own):
-            own[:] = new
-            self.version += 1
-            self._header["version"], self._header["published"] = self.version, time.monotonic()
-            self._weights.publish(self._buffer.data)
+        own[:] = new
+        self.version += 1
+        self._header["version"], self._header["published"] = self.version, time.monotonic()
+        self._weights.publish(self._buffer.data)
         if self._process is None:
             self._start()
         return self.version

@@ -130,7 +130,7 @@ class CollectConfig:
 ANY_STALENESS = 2**62
 
 # Seconds without a row of metrics while a live simulation has brought nothing to learn from.
-_LIVE_WAIT_S = 2.0
+LIVE_WAIT_S = 2.0
 
 # Entries of a collector's state that are by environment index.
 _OF_ENVS = ("numbers", "running")
@@ -299,9 +299,11 @@ class RolloutSource(Source):
             collector.close()
             raise
         self._collector, self.collector = collector, collector.name
-        self._stream = FragmentStream(collector, staleness, _LIVE_WAIT_S if self.collect.is_live else None)
+        self._stream = FragmentStream(collector, staleness, LIVE_WAIT_S if self.collect.is_live else None)
         self._failure_lines = FailurePrinter(self._console)
         self._weights = np.zeros(self._algorithm.weights_nbytes, np.uint8)
+        # The collector has the algorithm's present weights.
+        self._is_published = False
         return self
 
     def _own_plan(self) -> Plan:
@@ -367,14 +369,17 @@ class RolloutSource(Source):
         assert self._collector is not None, "it runs as a context"
         self._algorithm.write_weights(self._weights)
         self._collector.publish(self._weights)
+        self._is_published = True
 
     def _collect(self, watch: Stopwatch) -> list[Fragment]:
         """Publishes the weights as they are now, and collects what an update learns from; nothing, if a live
         simulation brings nothing for some time."""
         assert self._stream is not None, "it runs as a context"
-        with watch("publishing"):
-            self._publish()
+        if not self._is_published:
+            with watch("publishing"):
+                self._publish()
         fragments = self._all_ranks(self._stream.next(watch))
+        self._is_published = not fragments
         self._episodes += map(ended_in, fragments)
         return fragments
 
