@@ -22,7 +22,7 @@ from fastrl.collectors.executor import pickled
 from fastrl.collectors.executor_task import Outcome
 from fastrl.collectors.failures import Failures
 from fastrl.collectors.fragment_arrays import FragmentMeta, arrays_for, fragment_of
-from fastrl.collectors.live_process import COUNTS, HEADER, record_dtype, simulate
+from fastrl.collectors.live_process import HEADER, record_dtype, simulate
 from fastrl.collectors.protocol import PARTS, UNPUBLISHED, CollectError, Collector, Plan, Report
 from fastrl.collectors.resources import check_start_method, memory_of
 from fastrl.collectors.running import resumed
@@ -92,9 +92,9 @@ class LiveCollector(Collector):
         self._numbers = np.zeros(plan.num_envs, np.int64)
         self._steps = self._episodes = self._restarts = 0
         self._cold_start = 0.0
-        # Of earlier simulations, and of the present one as its newest record says.
-        self._earlier, self._seconds = np.zeros((2, len(PARTS)))
-        self._counts = dict.fromkeys(COUNTS, 0.0)
+        # The newest record, and the seconds of earlier simulations, by part.
+        self._newest = np.zeros(1, record_dtype(plan))
+        self._earlier = np.zeros(len(PARTS))
         # Age of the policy that chose the actions of the newest fragment, in versions and in seconds.
         self._age_updates = self._age_seconds = math.nan
         # A header and the newest weights.
@@ -104,7 +104,7 @@ class LiveCollector(Collector):
         self._weights = Weights(len(self._buffer))
         try:
             # Two producers: a new simulation may start before the place of a killed one is free.
-            self._queue = Queue(record_dtype(plan), queue, max_producers=2, policy="drop_oldest", shared=True)
+            self._queue = Queue(self._newest.dtype, queue, max_producers=2, policy="drop_oldest", shared=True)
         except BaseException:
             self._weights.close()
             raise
@@ -137,16 +137,10 @@ class LiveCollector(Collector):
 
     def _start(self) -> None:
         self._report, report = self._context.Pipe(duplex=False)
-        arguments = (
-            self._payload,
-            self._numbers.tolist(),
-            self._period,
-            self._stop,
-            self._queue,
-            self._weights,
-        )
+        arguments = [self._payload, self._numbers.tolist(), self._period]
+        arguments += [self._stop, self._queue, self._weights, report]
         # Not daemonic in multiprocessing's sense, whose environments could not start processes themselves.
-        self._process = self._context.Process(target=simulate, args=(*arguments, report), name="simulation")
+        self._process = self._context.Process(target=simulate, args=arguments, name="simulation")
         with processes.starting_workers():
             self._process.start()
         report.close()
@@ -158,7 +152,7 @@ class LiveCollector(Collector):
         if self._process is None:
             raise CollectError(UNPUBLISHED)
         end = math.inf if timeout is None else time.monotonic() + timeout
-        record = np.zeros(1, self._queue.dtype)
+        record = np.zeros_like(self._newest)
         while True:
             left = max(end - time.monotonic(), 0.0)
             try:
@@ -170,9 +164,8 @@ class LiveCollector(Collector):
                     return []
 
     def _fragment(self, record: Any) -> Fragment:
-        plan, row = self.plan, record[0]
+        self._newest, plan, row = record, self.plan, record[0]
         self._numbers = np.maximum(self._numbers, row["numbers"])
-        self._seconds, self._counts = row["seconds"].copy(), {name: float(row[name]) for name in COUNTS}
         self._cold_start = self._cold_start or float(row["ready"]) - self._failures.started_at
         self._age_updates = float(self.version - row["versions"].mean())
         self._age_seconds = float(row["ages"].mean())
@@ -211,8 +204,8 @@ class LiveCollector(Collector):
         self._failures.add(0, task, outcome.cause, outcome.traceback, [(NO_ENV, 0)])
         self._restarts += 1
         self._numbers += 1
-        self._earlier += self._seconds
-        self._seconds, self._counts = np.zeros(len(PARTS)), dict.fromkeys(COUNTS, 0.0)
+        self._earlier += self._newest["seconds"][0]
+        self._newest["seconds"] = 0.0
         self._start()
 
     def limit(self, end: int) -> None:
@@ -226,7 +219,8 @@ class LiveCollector(Collector):
         that were late; ``late_mean``, ``late_max``: their delay in seconds. These count since the simulation was last
         started. ``waiting``: fragments in the queue.
         """
-        counts, queue = self._counts, self._queue.stats()
+        newest, queue = self._newest[0], self._queue.stats()
+        missed = int(newest["missed"])
         return Report(
             steps=self._steps,
             episodes=self._episodes,
@@ -236,14 +230,14 @@ class LiveCollector(Collector):
             dropped=queue.dropped_newest + queue.dropped_oldest + queue.abandoned,
             cold_start=self._cold_start,
             memory_mib=memory_of(self.pids),
-            seconds=dict(zip(PARTS, (self._earlier + self._seconds).tolist(), strict=True)),
+            seconds=dict(zip(PARTS, (self._earlier + newest["seconds"]).tolist(), strict=True)),
             numbers={
                 "policy_age_updates": self._age_updates,
                 "policy_age_seconds": self._age_seconds,
-                "simulated": int(counts["steps"]),
-                "missed": int(counts["missed"]),
-                "late_mean": counts["late"] / counts["missed"] if counts["missed"] else 0.0,
-                "late_max": counts["latest"],
+                "simulated": int(newest["steps"]),
+                "missed": missed,
+                "late_mean": float(newest["late"]) / max(missed, 1),
+                "late_max": float(newest["latest"]),
                 "waiting": queue.depth,
             },
         )

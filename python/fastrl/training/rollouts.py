@@ -95,28 +95,17 @@ class CollectConfig:
     ] = None
     period: Annotated[
         float | None,
-        Field(
-            ge=0,
-            description="live: simulated seconds of a step; none: those of traffic's environments, of others 0, which"
-            " is as fast as possible",
-        ),
+        Field(ge=0, description="live: seconds of a step; none: traffic's own, else as fast as possible"),
         Setting(resumable=True),
     ] = None
     speed: Annotated[
         float,
-        Field(
-            ge=0,
-            description="live: simulated seconds per second: 1 is real time; 0: as fast as possible",
-        ),
+        Field(ge=0, description="live: simulated seconds per second: 1: real time; 0: as fast as possible"),
         Setting(resumable=True),
     ] = 1.0
     queue: Annotated[
         int,
-        Field(
-            ge=1,
-            le=1024,
-            description="live: fragments that may wait for the learner; beyond that the oldest are dropped",
-        ),
+        Field(ge=1, le=1024, description="live: fragments that may wait; of more, the oldest are dropped"),
         Setting(resumable=True),
     ] = 2
 
@@ -131,6 +120,9 @@ ANY_STALENESS = 2**62
 
 # Seconds without a row of metrics while a live simulation has brought nothing to learn from.
 LIVE_WAIT_S = 2.0
+
+# Settings that not all collectors have.
+_OPTIONS = ("n_workers", "start_method", "ray_address", "asynchronous", "period", "speed", "queue")
 
 # Entries of a collector's state that are by environment index.
 _OF_ENVS = ("numbers", "running")
@@ -542,12 +534,8 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console, max_stal
     # Options with default values are left out: a collector refuses options that do not apply to it.
     usual = CollectConfig()
     given = {
-        name: getattr(config, name)
-        for name in ("n_workers", "start_method", "ray_address", "period", "speed", "queue")
-        if getattr(config, name) != getattr(usual, name)
+        name: getattr(config, name) for name in _OPTIONS if getattr(config, name) != getattr(usual, name)
     }
-    if config.asynchronous is not None:
-        given["asynchronous"] = config.asynchronous
     if config.task_timeout != usual.task_timeout:
         given["task_timeout"] = config.task_timeout or None
     if max_staleness and config.collector not in ("sequential", "live"):
@@ -585,9 +573,8 @@ def options_of_others(collector: str) -> Values:
     usual = CollectConfig()
     if collector not in COLLECTORS:
         return {}
-    names = {"n_workers", "task_timeout", "start_method", "asynchronous", "ray_address"}
-    names |= {"period", "speed", "queue"}
-    return {f"collect.{name}": getattr(usual, name) for name in names - options_of(collector)}
+    names = {*_OPTIONS, "task_timeout"} - options_of(collector)
+    return {f"collect.{name}": getattr(usual, name) for name in names}
 
 
 class FailurePrinter:
