@@ -100,6 +100,7 @@ class FragmentStream:
         while rows < wanted:
             fragment = self._collector.take(self._timeout)
             if fragment is None:
+                assert self._timeout is not None, "without a timeout there is always one"
                 break
             if self._collector.version - fragment.version > self._max_staleness:
                 self._staleness = self._staleness.plus(Staleness(dropped=1))
