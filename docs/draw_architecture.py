@@ -39,7 +39,7 @@ BOXES = {
     "actor": Box(7.8, 14, 12.5, 9, COMPILED, "actor", "compiled, or\nby PyTorch"),
     "env": Box(26.5, 14, 16.5, 9, COMPILED, "environments", "native, or your Python\nenvs/, rust/core/"),
     "fragments": Box(49, 18, 20, 6, PYTHON, "fragments", "arrays of T steps, collectors/"),
-    "queue": Box(49, 10, 20, 6, COMPILED, "queue", "online runs"),
+    "queue": Box(49, 10, 20, 6, COMPILED, "queue", "live simulations"),
     "storage": Box(73, 14, 18, 9, COMPILED, "rollouts, replay", "returns in place\nrollout/, replay/, cython/"),
 }  # fmt: skip
 ARROWS = (

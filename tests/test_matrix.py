@@ -252,6 +252,24 @@ def test_a_vector_environment(algorithm: str) -> None:
     assert differences(found[0]["policy"], found[2]["policy"])
 
 
+@pytest.mark.parametrize("algorithm", [*draw_matrix.SINGLE, *draw_matrix.TEAMS])
+def test_a_live_simulation(algorithm: str) -> None:
+    """Its experience depends on the time; a resumed run starts other episodes and learns on."""
+    is_team = algorithm in draw_matrix.TEAMS
+    spec = team_of(algorithm) if is_team else spec_of(*ELSEWHERE[algorithm])
+    live = {"collect.collector": "live", "collect.queue": 16, "run.total_timesteps": 3 * UPDATES * UPDATE}
+    task = "pettingzoo" if is_team else "gym"
+    first, second = (training_of(algorithm, spec, live, task) for _ in range(2))
+    rows_of(first, UPDATES)
+    assert 0 < first.steps <= UPDATES * UPDATE
+    state = first.state_dict()
+    second.load_state_dict(state)
+    rows = rows_of(second, 2**30)
+    assert second.steps >= 3 * UPDATES * UPDATE and second.iteration > first.iteration
+    assert rows[-1]["collect/missed"] == "0" and int(rows[-1]["collect/simulated"]) > 0
+    assert differences(state["policy"], second.state_dict()["policy"])
+
+
 TEAMS_ELSEWHERE = {
     "ippo": ("Tuple", "MultiBinary"),
     "mappo": ("Dict", "Box"),

@@ -83,7 +83,7 @@ class Model:
         network: a ``torch.nn.Module`` of the user's own, a class or ``"my_module:Net"``, with arguments in
             ``network_options``.
         num_envs: environments that are stepped together.
-        collector: how they are stepped, "auto", "sequential", "sync", "executor", "native" or "ray".
+        collector: how they are stepped, "auto", "sequential", "sync", "executor", "native", "ray" or "live".
         seed: fixes everything random.
         device: where networks learn, "auto", "cpu" or "cuda".
         demos: recorded demonstrations, for algorithms that learn from them: a data set or its folder.

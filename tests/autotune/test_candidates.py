@@ -81,3 +81,5 @@ def test_fixed_settings_stay() -> None:
     assert (way.label, way.values, way.effort) == ("executor, 2 workers", {}, 2)
     with pytest.raises(TrainError, match="--collector ray: nothing is measured on a cluster"):
         labels(own, COMPUTING, "collect.collector", collector="ray")
+    with pytest.raises(TrainError, match="--collector live: nothing is measured of a live simulation"):
+        labels(own, COMPUTING, "collect.collector", collector="live")

@@ -127,7 +127,7 @@ def test_options_reach_the_collector(tmp_path: Path) -> None:
         (
             "exekutor",
             {},
-            "should be 'sequential', 'sync', 'executor', 'native', 'ray', 'vector' or 'auto', got 'exekutor'",
+            "should be 'sequential', 'sync', 'executor', 'native', 'ray', 'vector', 'live' or 'auto', got 'exekutor'",
         ),
         (
             "sequential",
@@ -215,4 +215,4 @@ def test_ray_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_collectors_are_named_in_order() -> None:
-    assert COLLECTORS == ("sequential", "sync", "executor", "native", "ray", "vector")
+    assert COLLECTORS == ("sequential", "sync", "executor", "native", "ray", "vector", "live")

@@ -49,7 +49,8 @@ class Scripted:
 
     def take(self, timeout=None):
         self.taken += 1
-        return self.fragment(*next(self.script))
+        found = next(self.script)
+        return None if found is None else self.fragment(*found)
 
 
 def test_synchronous_is_what_the_collector_collects():
@@ -73,6 +74,12 @@ def test_what_is_older_than_the_bound_is_dropped_and_counted():
     stream = FragmentStream(collector, max_staleness=1)
     assert [fragment.version for fragment in stream.next(Stopwatch())] == [4, 4]
     assert stream.take_staleness() == Staleness(steps=20, total=20, highest=1, dropped=2)
+
+
+def test_after_a_timeout_there_are_fewer():
+    collector = Scripted(plan_for(), [(5, 2), None], version=5)
+    stream = FragmentStream(collector, max_staleness=1, timeout=0.1)
+    assert [fragment.num_rows for fragment in stream.next(Stopwatch())] == [2]
 
 
 def test_of_whole_episodes_as_many_as_planned():

@@ -278,7 +278,7 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_it_trains_while_the_simulation_runs_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert train("fastrl/roundabout-v0", run, "--vehicles=2", "--online", "--online.speed=0") == 0
+    assert train("fastrl/roundabout-v0", run, "--vehicles=2", "--collector=live", "--speed=0") == 0
     assert rows(run)[-1]["collect/simulated"] > 0
 
 

@@ -91,18 +91,18 @@ def test_only_presets_of_very_few_episodes_change_what_a_crash_costs() -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 10**7), st.sampled_from(ALGORITHMS), st.integers(1, 500), st.booleans())
 def test_the_number_of_environments_suits_the_number_of_episodes(
-    episodes: int, algorithm: str, num_steps: int, online: bool
+    episodes: int, algorithm: str, num_steps: int, is_live: bool
 ) -> None:
     given = {
         "run__total_episodes": episodes,
         f"{algorithm}__num_steps": num_steps,
-        "online__enabled": online,
+        "collect__collector": "live" if is_live else "auto",
     }
     it = TASK.resolve_defaults(config(algorithm, **given))
     num_envs = it.env.num_envs
     assert num_envs is not None
     # A power of two, so that it is no different for a few episodes more.
-    assert 2 <= num_envs <= (8 if online else 128)
+    assert 2 <= num_envs <= (8 if is_live else 128)
     assert num_envs & (num_envs - 1) == 0
     # No fewer updates than are aimed at, unless there are too few steps for that.
     assert expected_updates(it) >= min(128, episodes * 40 / (2 * num_steps))
@@ -187,7 +187,7 @@ def test_help_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str])
         "--total-episodes",
         "--save-freq",
         "--eval-freq",
-        "--online",
+        "--speed",
         "--algo",
         "--lr",
     ):
@@ -196,12 +196,12 @@ def test_help_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str])
 
 def test_a_whole_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     line = "--preset performance --vehicles 12 --total-episodes 800 --save-freq 100 --eval-freq 50"
-    assert main(["train", "traffic", *line.split(), "--lr", "2e-4", "--online", "--print-config"]) == 0
+    assert main(["train", "traffic", *line.split(), "--lr", "2e-4", "--speed=10", "--print-config"]) == 0
     it = tomllib.loads(capsys.readouterr().out)
     assert (it["env"]["vehicles"], it["run"]["total_episodes"]) == (12, 800)
     assert (it["run"]["save_freq"], it["run"]["eval_freq"]) == (100, 50)
     assert it["ippo"]["learning_rate"] == 2e-4
-    assert it["online"]["enabled"] is True
+    assert it["collect"]["speed"] == 10
     assert main(["train", "traffic", "--algo=reinforce", "--lr", "2e-4", "--print-config"]) == 0
     it = tomllib.loads(capsys.readouterr().out)
     assert it["reinforce"]["learning_rate"] == 2e-4

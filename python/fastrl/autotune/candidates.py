@@ -64,6 +64,8 @@ def candidates(
     if _KIND in fixed:
         if kind == "ray":
             raise TrainError("--collector ray: nothing is measured on a cluster; leave it out")
+        if kind == "live":
+            raise TrainError("--collector live: nothing is measured of a live simulation; choose another one")
         kinds = [kind]
     found = [
         (kind, count)

@@ -109,7 +109,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
         check_start_method(start_method)
         n_workers = count_workers(n_workers, useful=self._useful_workers, measure=measure)
         self._expect(n_workers)
-        self._payload = _pickled(plan)
+        self._payload = pickled(plan)
         self._rebuild = rebuild
         self._sent: tuple[int, bytes] | None = None
         self.replies: SimpleQueue[tuple[Worker, int, Future[Outcome]]] = SimpleQueue()
@@ -254,7 +254,12 @@ class ExecutorCollector(TaskScheduler[Worker]):
         _open.discard(self)
 
 
-def _pickled(plan: Plan) -> bytes:
+def pickled(plan: Plan) -> bytes:
+    """The plan for another process.
+
+    Raises:
+        TypeError: it does not pickle.
+    """
     try:
         return pickle.dumps(plan)
     except Exception as error:

@@ -13,7 +13,8 @@
 6. ``executor`` otherwise.
 
 For the last two the environment is stepped for half a second (`fastrl.collectors.probe`). ``sync`` is not chosen: the
-executor was faster even with steps as cheap and even as CartPole's, and its lead grows with their unevenness.
+executor was faster even with steps as cheap and even as CartPole's, and its lead grows with their unevenness. Nor is
+``live``, which never waits for the learner.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from fastrl.collectors.team_spec import TeamSpec
 from fastrl.collectors.vector_backends import compiled_spec, native_spec
 from fastrl.envs.spec import EnvSpec
 
-COLLECTORS = ("sequential", "sync", "executor", "native", "ray", "vector")
+COLLECTORS = ("sequential", "sync", "executor", "native", "ray", "vector", "live")
 
 # Time of an update's worth of steps in one process from which workers are worth it.
 WORTH_SECONDS = 0.01
@@ -191,6 +192,10 @@ def check_suits(name: str, plan: Plan) -> None:
             "a vector environment starts its episodes itself, so that whole episodes cannot be assigned to it: collect"
             " steps"
         )
+    if name == "live" and plan.unit == "episodes":
+        raise ValueError(
+            "a live simulation continues its episodes from one fragment to the next: collect steps, not whole episodes"
+        )
     if name == "native" and isinstance(plan.env, TeamSpec):
         if not plan.env.is_compiled:
             raise CollectError(
@@ -199,7 +204,7 @@ def check_suits(name: str, plan: Plan) -> None:
             )
     elif name == "native":
         compiled_spec(plan)
-    elif name in ("sync", "executor", "ray") and plan.env.is_local:
+    elif name in ("sync", "executor", "ray", "live") and plan.env.is_local:
         raise ValueError(
             f"{plan.env.id} can be built by this process alone: choose 'sequential', or give the import path of a"
             " function at the top of a module, 'my_module:make_env'"
@@ -214,6 +219,7 @@ _MAKERS = {
     "native": "fastrl.collectors.synchronous:native_collector",
     "ray": "fastrl.collectors.ray_collector:RayCollector",
     "vector": "fastrl.collectors.synchronous:vector_collector",
+    "live": "fastrl.collectors.live:LiveCollector",
 }
 
 

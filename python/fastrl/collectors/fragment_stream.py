@@ -58,22 +58,23 @@ class FragmentStream:
         collector: collects; the caller publishes weights.
         max_staleness: versions that a fragment may be behind the newest one; staler ones are dropped. 0: the collector
             collects with the newest version alone, and only while `next` waits for it.
+        timeout: seconds that `next` waits for a fragment, with staleness allowed; None: as long as it takes.
 
     Raises:
         ValueError: ``max_staleness`` is negative.
     """
 
-    def __init__(self, collector: Collector, max_staleness: int = 0) -> None:
+    def __init__(self, collector: Collector, max_staleness: int = 0, timeout: float | None = None) -> None:
         if max_staleness < 0:
             raise ValueError(f"max_staleness should be at least 0, got {max_staleness}")
         self._staleness = Staleness()
         self._collector = collector
-        self._max_staleness = max_staleness
+        self._max_staleness, self._timeout = max_staleness, timeout
 
     def next(self, watch: Stopwatch) -> list[Fragment]:
         """Returns fragments of ``num_envs`` environments or ``episodes`` episodes, by the plan's unit. With staleness
-        allowed, they are the first that are finished, of any environments; without, they are valid until the next
-        call.
+        allowed, they are the first that are finished, of any environments, and fewer where a timeout is over; without,
+        they are valid until the next call.
 
         Raises:
             Interrupted: a second Ctrl-C ends the wait; fragments that were finished for this call are dropped.
@@ -97,8 +98,10 @@ class FragmentStream:
         fragments: list[Fragment] = []
         rows = 0
         while rows < wanted:
-            fragment = self._collector.take()
-            assert fragment is not None, "without a timeout there is always one"
+            fragment = self._collector.take(self._timeout)
+            if fragment is None:
+                assert self._timeout is not None, "without a timeout there is always one"
+                break
             if self._collector.version - fragment.version > self._max_staleness:
                 self._staleness = self._staleness.plus(Staleness(dropped=1))
                 continue

@@ -1,4 +1,5 @@
-"""Steps the environments of a worker in its own process, for the collectors "sequential", "executor" and "ray"."""
+"""Steps the environments of a worker in its own process, for the collectors "sequential", "executor", "ray"
+and "live"."""
 
 from __future__ import annotations
 
@@ -35,6 +36,7 @@ class LocalRunner:
             episode.
         stop: a byte of shared memory; `fastrl.collectors.protocol.Stopped` is raised before the next step once it is
             not 0.
+        threads: of environments of many agents; None: as many as their options say.
 
     Attributes:
         env_indices: int64 [R], of the rows.
@@ -45,8 +47,15 @@ class LocalRunner:
         closing: a context in which environments are closed; does nothing unless set.
     """
 
-    def __init__(self, plan: Plan, env_indices: Sequence[int] = (), stop: memoryview | None = None) -> None:
-        self.plan = plan
+    def __init__(
+        self,
+        plan: Plan,
+        env_indices: Sequence[int] = (),
+        stop: memoryview | None = None,
+        *,
+        threads: int | None = 1,
+    ) -> None:
+        self.plan, self._threads = plan, threads
         whole = plan.unit == "episodes"
         self.env_indices = np.asarray((NO_ENV,) if whole else env_indices, np.int64)
         first = plan.first_env if whole else int(self.env_indices[0])
@@ -78,7 +87,7 @@ class LocalRunner:
         start = perf_counter()
         plan, spec, actor = self._own, self._own.env, self.actor
         backend = (
-            TeamBackend(plan, spec.make_team(plan.num_envs, workers=1))
+            TeamBackend(plan, spec.make_team(plan.num_envs, workers=self._threads))
             if isinstance(spec, TeamSpec)
             else LocalBackend(plan)
         )

@@ -228,6 +228,7 @@ class Report:
             process collects while the learner waits.
         failures: of workers, in order.
         restarts: workers that were replaced.
+        dropped: fragments that were not taken in time.
         diverged: running episodes of the loaded state that were restarted, because replaying their seeds and actions
             led to another observation: the environment is not deterministic.
         cold_start: seconds until the first worker had built its environment.
@@ -236,6 +237,7 @@ class Report:
             (choosing actions), ``buffer`` (rewards and storing), ``weights`` (reading them), ``waiting``.
         overlap_seconds: seconds that workers collected while the learner did not wait for them, summed over workers;
             None where that is not measured.
+        numbers: further numbers of this kind of collector, by name.
     """
 
     steps: int = 0
@@ -243,16 +245,20 @@ class Report:
     workers: int = 0
     failures: tuple[Failure, ...] = ()
     restarts: int = 0
+    dropped: int = 0
     diverged: int = 0
     cold_start: float = 0.0
     memory_mib: tuple[float, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     overlap_seconds: float | None = None
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 class Collector(Protocol):
-    """Collects what a plan says. With `collect`, the fragments depend on the plan and the published weights alone; not
-    on the kind of collector, nor on its workers.
+    """Collects what a plan says; a context that closes it at its end.
+
+    With `collect`, the fragments depend on the plan and the published weights alone; not on the kind of collector, nor
+    on its workers. Those of a live simulation depend on the time, too.
     """
 
     name: str
@@ -282,7 +288,7 @@ class Collector(Protocol):
         Raises:
             CollectError: the same task failed too often.
         """
-        ...
+        return next(iter(self.take_many(1, timeout)), None)
 
     def take_many(self, most: int, timeout: float | None = None) -> list[Fragment]:
         """Returns up to ``most`` finished fragments, those that are there; otherwise as `take`, with an empty list for
@@ -318,8 +324,10 @@ class Collector(Protocol):
         """Stops workers and frees shared memory. May be called again."""
         ...
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()

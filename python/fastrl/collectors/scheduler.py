@@ -9,18 +9,17 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
-from types import TracebackType
-from typing import Any, Generic, Literal, Protocol, Self, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from fastrl.collectors.failures import Episode, Failures
 from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, fragment_of
 from fastrl.collectors.learner_time import LearnerTime
-from fastrl.collectors.protocol import PARTS, UNPUBLISHED, CollectError, Plan, Report
+from fastrl.collectors.protocol import PARTS, UNPUBLISHED, CollectError, Collector, Plan, Report
 from fastrl.collectors.running import RunningEpisode, RunningEpisodes, resumed
 from fastrl.rollout.fragment import Fragment, copied_steps
 from fastrl.utils.seeding import NO_ENV
@@ -80,7 +79,7 @@ class WorkerReply(Protocol):
 W = TypeVar("W", bound=TaskWorker)
 
 
-class TaskScheduler(ABC, Generic[W]):
+class TaskScheduler(Collector, Generic[W]):
     """Scheduler of workers' tasks, the base of collectors with workers; see `fastrl.collectors.protocol.Collector`.
 
     A subclass sends weights and tasks to its workers, waits for their replies, and replaces workers that die or hang.
@@ -230,9 +229,6 @@ class TaskScheduler(ABC, Generic[W]):
         self._ready.clear()
         return fragments
 
-    def take(self, timeout: float | None = None) -> Fragment | None:
-        return next(iter(self.take_many(1, timeout)), None)
-
     def take_many(self, most: int, timeout: float | None = None) -> list[Fragment]:
         self._use("take")
         until = math.inf if timeout is None else time.monotonic() + timeout
@@ -314,14 +310,6 @@ class TaskScheduler(ABC, Generic[W]):
         """The running episodes of a worker that has not collected yet."""
         _, episodes = self._running_of(worker).state()
         return [episodes.get(env_index, RunningEpisode()) for env_index in worker.env_indices]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # Scheduling
 

@@ -3,13 +3,12 @@
 import dataclasses
 import math
 import traceback
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from fastrl.collectors.failures import Failures, last_line
 from fastrl.collectors.fragment_arrays import arrays_for, fragment_of
 from fastrl.collectors.local_runner import LocalRunner
-from fastrl.collectors.protocol import UNPUBLISHED, CollectError, Plan, Report
+from fastrl.collectors.protocol import UNPUBLISHED, CollectError, Collector, Plan, Report
 from fastrl.collectors.running import RunningEpisodes, resumed
 from fastrl.collectors.synchronous import LockstepCollector, team_collector
 from fastrl.collectors.team_spec import TeamSpec
@@ -17,7 +16,7 @@ from fastrl.rollout.fragment import Fragment
 from fastrl.utils.seeding import NO_ENV
 
 
-class SequentialCollector:
+class SequentialCollector(Collector):
     """The reference that the other collectors agree with; see `fastrl.collectors.protocol.Collector`.
 
     `take` collects the next fragment itself, in the caller's thread, and ignores its timeout.
@@ -51,12 +50,8 @@ class SequentialCollector:
     def collect(self) -> list[Fragment]:
         return [self._collect() for _ in range(self.plan.episodes if self.plan.unit == "episodes" else 1)]
 
-    def take(self, timeout: float | None = None) -> Fragment | None:
-        return self._collect() if self._next < self._end else None
-
     def take_many(self, most: int, timeout: float | None = None) -> list[Fragment]:
-        fragment = self.take(timeout)
-        return [] if fragment is None else [fragment]
+        return [self._collect()] if self._next < self._end else []
 
     def limit(self, end: int) -> None:
         self._end = end
@@ -130,14 +125,6 @@ class SequentialCollector:
 
     def close(self) -> None:
         self.runner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def sequential_collector(plan: Plan, *, max_failures: int = 3) -> SequentialCollector | LockstepCollector:

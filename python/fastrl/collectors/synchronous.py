@@ -8,15 +8,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 
 from fastrl.collectors.async_runner import AsyncBackend, AsyncEnvRunner
 from fastrl.collectors.failures import Failures
 from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for, fragment_of
-from fastrl.collectors.protocol import PARTS, UNPUBLISHED, CollectError, Plan, Report
+from fastrl.collectors.protocol import PARTS, UNPUBLISHED, CollectError, Collector, Plan, Report
 from fastrl.collectors.resources import WorkerCount, cores, count_workers
 from fastrl.collectors.running import RunningEpisodes, resumed
 from fastrl.collectors.team_backend import Difficulty, TeamBackend
@@ -34,7 +33,7 @@ from fastrl.utils.seeding import NO_ENV
 Runner = VectorEnvRunner | AsyncEnvRunner
 
 
-class LockstepCollector:
+class LockstepCollector(Collector):
     """See `fastrl.collectors.protocol.Collector`. Made by `sync_collector`, `native_collector` or
     `vector_collector`.
 
@@ -123,9 +122,6 @@ class LockstepCollector:
         if not isinstance(backend, TeamBackend):
             raise NotImplementedError(f"the difficulty of {self.plan.env.id} is fixed")
         backend.set_difficulty(level, difficulty)
-
-    def take(self, timeout: float | None = None) -> Fragment | None:
-        return next(iter(self.take_many(1, timeout)), None)
 
     def take_many(self, most: int, timeout: float | None = None) -> list[Fragment]:
         if self.background is None:
@@ -242,14 +238,6 @@ class LockstepCollector:
             self.runner.stop[0] = 1
             self.background.end()
         self.runner.backend.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Background:

@@ -85,6 +85,7 @@ class VectorEnvRunner:
         skipped: bool [T, R], the last fragment's steps of the backend that are no steps of the agent; None: there are
             none in any fragment.
         stop: a byte, perhaps of shared memory; the next step raises `Stopped` once it is not 0.
+        before_step: called with its number in the fragment before a step of `run_steps`; None.
     """
 
     def __init__(self, plan: Plan, backend: VectorBackend, actor: Actor, failures: Failures) -> None:
@@ -100,6 +101,7 @@ class VectorEnvRunner:
         self.restarts = 0
         self.skipped: NDArray[np.bool_] | None = None
         self.stop: bytearray | memoryview = bytearray(1)
+        self.before_step: Callable[[int], object] | None = None
         # Of many agents each has a stream of its own.
         self._streams = np.zeros((num_rows, *plan.agents), np.uint64)
         self._steps = np.zeros(num_rows, np.int64)
@@ -138,8 +140,10 @@ class VectorEnvRunner:
             out["alive"][0] = self.backend.alive
         if self._states is not None:
             out["states"][...] = self._states
-        has_agents = self._has_agents
+        has_agents, before_step = self._has_agents, self.before_step
         for t in range(self.plan.num_steps):
+            if before_step is not None:
+                before_step(t)
             self._choose_actions(out, t)
             has_ends = self._step_envs(out, t)
             start = perf_counter()

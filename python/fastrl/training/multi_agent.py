@@ -10,6 +10,7 @@ import numpy as np
 from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm
+from fastrl.collectors.live import LiveCollector
 from fastrl.collectors.synchronous import LockstepCollector
 from fastrl.collectors.team_backend import EPISODE_INFO, LEVEL, Difficulty
 from fastrl.collectors.team_spec import TeamSpec
@@ -100,7 +101,7 @@ class MultiAgentSource(RolloutSource):
         self._give_difficulty()
 
     def _give_difficulty(self) -> None:
-        if isinstance(self._collector, LockstepCollector):
+        if isinstance(self._collector, LockstepCollector | LiveCollector):
             self._collector.set_difficulty(*self._difficulty)
 
     def __enter__(self) -> Self:

@@ -32,12 +32,13 @@ from fastrl.utils.timer import Stopwatch
 from fastrl.utils.trust import Reach, connects_to_ray
 
 CollectorName = Annotated[
-    Literal["auto", "sequential", "sync", "executor", "native", "ray", "vector"],
+    Literal["auto", "sequential", "sync", "executor", "native", "ray", "vector", "live"],
     Field(
         description="sequential: in this process; sync: processes that step together; executor: processes that each"
         " run at their own pace; native: threads, for fastrl's compiled environments, where it is several times as"
         " fast as processes; ray: Ray actors; vector: this process,"
-        " for a vector environment of your own; auto: what suits the environment"
+        " for a vector environment of your own; live: a process that simulates, perhaps in real time, and never waits"
+        " for the learner; auto: what suits the environment"
     ),
 ]
 
@@ -92,7 +93,36 @@ class CollectConfig:
         Reach(connects_to_ray),
         Setting(resumable=True, option="--ray-address"),
     ] = None
+    period: Annotated[
+        float | None,
+        Field(ge=0, description="live: seconds of a step; none: traffic's own, else as fast as possible"),
+        Setting(resumable=True),
+    ] = None
+    speed: Annotated[
+        float,
+        Field(ge=0, description="live: simulated seconds per second: 1: real time; 0: as fast as possible"),
+        Setting(resumable=True),
+    ] = 1.0
+    queue: Annotated[
+        int,
+        Field(ge=1, le=1024, description="live: fragments that may wait; of more, the oldest are dropped"),
+        Setting(resumable=True),
+    ] = 2
 
+    @property
+    def is_live(self) -> bool:
+        """True if environments are stepped whether the learner is ready or not."""
+        return self.collector == "live"
+
+
+# Staleness that no fragment has.
+ANY_STALENESS = 2**62
+
+# Seconds without a row of metrics while a live simulation has brought nothing to learn from.
+LIVE_WAIT_S = 2.0
+
+# Settings that not all collectors have.
+_OPTIONS = ("n_workers", "start_method", "ray_address", "asynchronous", "period", "speed", "queue")
 
 # Entries of a collector's state that are by environment index.
 _OF_ENVS = ("numbers", "running")
@@ -214,6 +244,10 @@ class RolloutSource(Source):
     def check_ranks(self) -> None:
         """They divide the environments."""
         count = self.ranks.count
+        if self.collect.is_live:
+            raise TrainError(
+                f"--ranks {count}: there is one live simulation; leave out --ranks, or choose another --collector"
+            )
         if self.spec.is_vector:
             raise TrainError(
                 f"--ranks {count}: {self.spec.id} is a vector environment, which cannot be divided; give a function"
@@ -237,7 +271,7 @@ class RolloutSource(Source):
 
     def _max_staleness(self) -> int:
         """Versions that a fragment's policy may be behind the newest one."""
-        return self._algorithm.max_staleness
+        return self._algorithm.max_staleness or (ANY_STALENESS if self.collect.is_live else 0)
 
     @property
     def plan(self) -> Plan:
@@ -257,9 +291,11 @@ class RolloutSource(Source):
             collector.close()
             raise
         self._collector, self.collector = collector, collector.name
-        self._stream = FragmentStream(collector, staleness)
+        self._stream = FragmentStream(collector, staleness, LIVE_WAIT_S if self.collect.is_live else None)
         self._failure_lines = FailurePrinter(self._console)
         self._weights = np.zeros(self._algorithm.weights_nbytes, np.uint8)
+        # The collector has the algorithm's present weights.
+        self._is_published = False
         return self
 
     def _own_plan(self) -> Plan:
@@ -307,21 +343,35 @@ class RolloutSource(Source):
             # Where this rank fails, the others do not know it yet, and do not send theirs.
             if kind is None or self.ranks.count == 1:
                 self._saved = self._state_of(collector)
-            self._report = collector.report()
+            self._account(collector.report())
             collector.close()
 
     def next(self, watch: Stopwatch) -> list[Fragment] | None:
         fragments = self._collect(watch)
         self.steps += sum(len(fragment) for fragment in fragments)
-        return fragments
+        return fragments or None
+
+    def feedback(self, result: Any) -> None:
+        """Has a live simulation act by what the algorithm has learned, without delay."""
+        if self.collect.is_live:
+            self._publish()
+
+    def _publish(self) -> None:
+        """Publishes the weights as they are now."""
+        assert self._collector is not None, "it runs as a context"
+        self._algorithm.write_weights(self._weights)
+        self._collector.publish(self._weights)
+        self._is_published = True
 
     def _collect(self, watch: Stopwatch) -> list[Fragment]:
-        """Publishes the weights as they are now, and collects what an update learns from."""
-        assert self._collector is not None and self._stream is not None, "it runs as a context"
-        with watch("publishing"):
-            self._algorithm.write_weights(self._weights)
-            self._collector.publish(self._weights)
+        """Publishes the weights as they are now, and collects what an update learns from; nothing, if a live
+        simulation brings nothing for some time."""
+        assert self._stream is not None, "it runs as a context"
+        if not self._is_published:
+            with watch("publishing"):
+                self._publish()
         fragments = self._all_ranks(self._stream.next(watch))
+        self._is_published = not fragments
         self._episodes += map(ended_in, fragments)
         return fragments
 
@@ -343,7 +393,8 @@ class RolloutSource(Source):
     def report(self) -> Report:
         """Asks the collector, and prints what has failed since the last time."""
         if self._collector is not None:
-            before, self._report = self._report, self._collector.report()
+            before = self._report
+            self._account(self._collector.report())
             self._failure_lines.print_new(self._report.failures)
             if self._report.diverged > before.diverged:
                 print_lines(
@@ -352,6 +403,11 @@ class RolloutSource(Source):
                     f" actions led elsewhere than before, so {self.spec.id} is not deterministic",
                 )
         return self._report
+
+    def _account(self, report: Report) -> None:
+        """Keeps the collector's report, and counts what it has dropped since the last one."""
+        new = Staleness(dropped=report.dropped - self._report.dropped)
+        self._report, self._staleness = report, self._staleness.plus(new)
 
     def numbers(self) -> Mapping[str, Number]:
         assert self._stream is not None, "it runs as a context"
@@ -363,6 +419,7 @@ class RolloutSource(Source):
             "collect/dropped": self._staleness.dropped,
             **{f"collect/{name}": number for name, number in self._faults().items()},
             "collect/worker_memory_mib": max(self._report.memory_mib, default=0.0),
+            **{f"collect/{name}": number for name, number in self._report.numbers.items()},
         }
 
     def _faults(self) -> dict[str, int]:
@@ -373,8 +430,15 @@ class RolloutSource(Source):
         }
 
     def highlights(self) -> list[str]:
-        stale = self._row_staleness
+        stale, live = self._row_staleness, self._report.numbers
         shown = [f"staleness {brief(stale.mean)}"] if stale.highest else []
+        if live:
+            if not live["simulated"]:
+                return ["waiting for the first fragment"]
+            shown = [
+                f"policy age {brief(live['policy_age_seconds'])} s",
+                f"late {live['missed']} of {live['simulated']}",
+            ]
         counts = {"dropped": self._staleness.dropped, **self._faults()}
         return shown + [f"{name} {number}" for name, number in counts.items() if number]
 
@@ -398,7 +462,7 @@ class RolloutSource(Source):
         if stale.highest or stale.dropped:
             lines.append(
                 f"staleness {stale.mean:.2f} updates on average, {stale.highest} at most,"
-                f" {stale.dropped:,} fragments dropped as too old"
+                f" {stale.dropped:,} fragments dropped"
             )
         faults = self._faults()
         if any(faults.values()):
@@ -470,15 +534,11 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console, max_stal
     # Options with default values are left out: a collector refuses options that do not apply to it.
     usual = CollectConfig()
     given = {
-        name: getattr(config, name)
-        for name in ("n_workers", "start_method", "ray_address")
-        if getattr(config, name) != getattr(usual, name)
+        name: getattr(config, name) for name in _OPTIONS if getattr(config, name) != getattr(usual, name)
     }
-    if config.asynchronous is not None:
-        given["asynchronous"] = config.asynchronous
     if config.task_timeout != usual.task_timeout:
         given["task_timeout"] = config.task_timeout or None
-    if max_staleness and config.collector != "sequential":
+    if max_staleness and config.collector not in ("sequential", "live"):
         useful = plan.episodes if plan.unit == "episodes" else plan.num_envs
         workers = min(cores(), useful) if config.n_workers == "auto" else config.n_workers
         given["max_pending"] = pending_for(
@@ -501,7 +561,7 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console, max_stal
     if config.collector != "auto":
         faster = (
             f"; {plan.env.id} is compiled: --collector native steps it in threads, several times as fast"
-            if collector.name != "native" and is_native(plan.env)
+            if collector.name not in ("native", "live") and is_native(plan.env)
             else ""
         )
         print_lines(console, f"collecting with {collector.name!r}{faster}")
@@ -513,9 +573,7 @@ def options_of_others(collector: str) -> Values:
     usual = CollectConfig()
     if collector not in COLLECTORS:
         return {}
-    names = {"n_workers", "task_timeout", "start_method", "asynchronous", "ray_address"} - options_of(
-        collector
-    )
+    names = {*_OPTIONS, "task_timeout"} - options_of(collector)
     return {f"collect.{name}": getattr(usual, name) for name in names}
 
 

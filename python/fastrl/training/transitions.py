@@ -24,15 +24,12 @@ from fastrl.training.errors import TrainError
 from fastrl.training.goals import Goals
 from fastrl.training.metrics import count
 from fastrl.training.minibatches import Minibatches, ReplayConfig
-from fastrl.training.rollouts import CollectConfig, RolloutSource
+from fastrl.training.rollouts import ANY_STALENESS, CollectConfig, RolloutSource
 from fastrl.training.row import Number
 from fastrl.utils.errors import UserError
 from fastrl.utils.seeding import NO_ENV
 from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
-
-# Staleness that no fragment has.
-_ANY_STALENESS = 2**62
 
 
 class TransitionSource(RolloutSource):
@@ -105,7 +102,7 @@ class TransitionSource(RolloutSource):
         return self._replay_config.train_freq
 
     def _max_staleness(self) -> int:
-        return _ANY_STALENESS if self._replay_config.overlap else 0
+        return ANY_STALENESS if self._replay_config.overlap or self.collect.is_live else 0
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
         super().attach(algorithm)

@@ -20,7 +20,7 @@ from fastrl.utils.names import did_you_mean
 _UPDATES = 128
 _MIN_ENVS = 2
 _MAX_ENVS = 128
-_MAX_ENVS_ONLINE = 8
+_MAX_ENVS_LIVE = 8
 
 
 @section
@@ -90,38 +90,6 @@ class EnvConfig:
     ] = 0
 
 
-@section
-class OnlineConfig:
-    """Training while a simulation runs in a process of its own."""
-
-    enabled: Annotated[
-        bool,
-        Field(
-            description="train while a simulation runs in a process of its own, which never waits for the learner"
-        ),
-        Setting(option="--online"),
-    ] = False
-    speed: Annotated[
-        float,
-        Field(ge=0, description="simulated seconds per second: 1 is real time; 0: as fast as possible"),
-        Setting(resumable=True),
-    ] = 1.0
-    queue: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=1024,
-            description="rollouts that may wait for the learner; beyond that the oldest are dropped",
-        ),
-        Setting(resumable=True),
-    ] = 2
-    row_seconds: Annotated[
-        float,
-        Field(gt=0, description="seconds between rows of metrics while there is nothing to learn from"),
-        Setting(resumable=True),
-    ] = 2.0
-
-
 RING = "fastrl/ring-v0"
 V2X = "fastrl/v2x-resource-v0"
 
@@ -134,16 +102,16 @@ _USUAL_SECONDS = 40.0
 _VEHICLES = 8
 
 
-def choose_num_envs(steps: int, num_steps: int, *, online: bool) -> int:
+def choose_num_envs(steps: int, num_steps: int, *, is_live: bool) -> int:
     """The number of environments for a run: a power of two, the largest that leaves room for ``_UPDATES`` updates.
 
     Args:
         steps: environment steps of the run.
         num_steps: steps of each environment between updates.
-        online: the simulation runs in a process of its own.
+        is_live: the collector is a live simulation.
     """
     fitting = max(steps / (_UPDATES * num_steps), _MIN_ENVS)
-    return min(2 ** math.floor(math.log2(fitting)), _MAX_ENVS_ONLINE if online else _MAX_ENVS)
+    return min(2 ** math.floor(math.log2(fitting)), _MAX_ENVS_LIVE if is_live else _MAX_ENVS)
 
 
 def vehicles_of(config: EnvConfig) -> int:

@@ -17,7 +17,6 @@ from fastrl.tasks.traffic.scores import Scores, score, score_table
 from fastrl.tasks.traffic.settings import (
     PRESETS,
     EnvConfig,
-    OnlineConfig,
     check_preset,
     choose_num_envs,
     environment_options,
@@ -34,7 +33,6 @@ from fastrl.training.experience import Source
 from fastrl.training.film import Films
 from fastrl.training.metrics import counted
 from fastrl.training.multi_agent import EpisodeMeans, MultiAgentSource
-from fastrl.training.online import OnlineSource
 from fastrl.training.play import Step, team_seeds
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
@@ -71,7 +69,7 @@ class TrafficTask(Task):
         eval_freq=50,
     )
     env = EnvConfig()
-    tables = {"curriculum": CurriculumConfig(), "online": OnlineConfig()}  # noqa: RUF012
+    tables = {"curriculum": CurriculumConfig()}  # noqa: RUF012
     common_options = ("--vehicles", "--density")
     # All are compiled, and `auto` takes threads for them.
     rare_options = ("--collector", "--n-workers")
@@ -101,7 +99,7 @@ class TrafficTask(Task):
         num_envs = env.num_envs
         if num_envs is None:
             num_envs = choose_num_envs(
-                self._steps(settings), self._num_steps(settings), online=settings.online.enabled
+                self._steps(settings), self._num_steps(settings), is_live=settings.collect.is_live
             )
         resolved = dataclasses.replace(env, num_envs=num_envs, vehicles=vehicles_of(env))
         return dataclasses.replace(settings, env=resolved)
@@ -120,22 +118,16 @@ class TrafficTask(Task):
 
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
         self._check_memory(settings)
-        env, online = settings.env, settings.online
-        spec = CompiledTeamSpec(env.id, environment_options(env))
-        options: dict[str, Any] = {
-            "episode_steps": episode_steps(env),
-            "seed": settings.run.seed,
-            "console": console,
-        }
-        if not online.enabled:
-            return MultiAgentSource(spec, env.num_envs, settings.collect, **options)
-        return OnlineSource(
-            spec,
+        env, collect = settings.env, settings.collect
+        if collect.is_live and collect.period is None:
+            collect = dataclasses.replace(collect, period=step_seconds(env))
+        return MultiAgentSource(
+            CompiledTeamSpec(env.id, environment_options(env)),
             env.num_envs,
-            period=step_seconds(env) / online.speed if online.speed else 0.0,
-            queue=online.queue,
-            timeout=online.row_seconds,
-            **options,
+            collect,
+            episode_steps=episode_steps(env),
+            seed=settings.run.seed,
+            console=console,
         )
 
     def _check_memory(self, settings: Any) -> None:

@@ -1,0 +1,264 @@
+"""Collects from a live simulation: a process of its own steps all environments, perhaps in real time.
+
+The simulation never waits for the learner. It reads the newest policy before each step, and puts whole fragments on a
+queue (`fastrl.queue`) that drops the oldest one when it is full; dropped fragments are counted, and leave no gap within
+another. Each step may have a deadline, see `fastrl.collectors.pace`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import multiprocessing
+import time
+from multiprocessing import util
+from multiprocessing.process import BaseProcess
+from typing import Any, Literal
+
+import numpy as np
+
+from fastrl.collectors.executor import pickled
+from fastrl.collectors.executor_task import Outcome
+from fastrl.collectors.failures import Failures
+from fastrl.collectors.fragment_arrays import FragmentMeta, arrays_for, fragment_of
+from fastrl.collectors.live_process import HEADER, record_dtype, simulate
+from fastrl.collectors.protocol import PARTS, UNPUBLISHED, CollectError, Collector, Plan, Report
+from fastrl.collectors.resources import check_start_method, memory_of
+from fastrl.collectors.running import resumed
+from fastrl.collectors.team_backend import Difficulty
+from fastrl.collectors.weights import Weights
+from fastrl.queue import Empty, Queue
+from fastrl.rollout.fragment import Fragment
+from fastrl.utils import processes
+from fastrl.utils.seeding import NO_ENV
+
+# Seconds between checks that the simulation is alive.
+_POLL_INTERVAL_S = 0.1
+
+# Seconds that `close` grants the simulation to end by itself.
+_SHUTDOWN_GRACE_S = 5.0
+
+
+class LiveCollector(Collector):
+    """See `fastrl.collectors.protocol.Collector`; the docstring of the module describes this one.
+
+    The first weights start the simulation. Its fragments depend on how fast it and the learner are: each step is by the
+    newest policy, and the version of a fragment is that of its first step. `collect` brings what `take` does, the
+    oldest fragment that waits. A simulation that has died is replaced, with new episodes.
+
+    Args:
+        plan: with unit "steps".
+        period: seconds from one step to the next; None or 0: as fast as possible.
+        speed: of the clock, which divides the period; 0: as fast as possible.
+        queue: fragments that may wait for the learner, rounded up to a power of two.
+        max_failures: failures without a fragment in between that stop the run.
+        start_method: of ``multiprocessing``.
+
+    Raises:
+        ValueError: an argument that makes no sense.
+        TypeError: the plan does not pickle.
+        OSError: there is no room for the queue in /dev/shm.
+    """
+
+    name = "live"
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        period: float | None = None,
+        speed: float = 1.0,
+        queue: int = 2,
+        max_failures: int = 3,
+        start_method: Literal["spawn", "forkserver"] = "forkserver",
+    ) -> None:
+        processes.require_main_guard()
+        check_start_method(start_method)
+        for name, value in (("period", period or 0.0), ("speed", speed)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} should be a number from 0 on, got {value}")
+        self.plan, self.version = plan, 0
+        self._period = (period or 0.0) / speed if speed else 0.0
+        self._payload = pickled(plan)
+        self._failures = Failures(max_failures)
+        self._context: Any = multiprocessing.get_context(start_method)
+        if start_method == "forkserver":
+            # A new simulation has then loaded what it needs before it starts.
+            self._context.set_forkserver_preload([simulate.__module__])
+        self._stop: Any = self._context.RawArray(ctypes.c_ubyte, 1)
+        self._process: BaseProcess | None = None
+        # Numbers of the episodes that a simulation starts with.
+        self._numbers = np.zeros(plan.num_envs, np.int64)
+        self._steps = self._episodes = self._restarts = 0
+        self._cold_start = 0.0
+        # The newest record, and the seconds of earlier simulations, by part.
+        self._newest = np.zeros(1, record_dtype(plan))
+        self._earlier = np.zeros(len(PARTS))
+        # Age of the policy that chose the actions of the newest fragment, in versions and in seconds.
+        self._age_updates = self._age_seconds = math.nan
+        # A header and the newest weights.
+        self._buffer = np.zeros(HEADER.itemsize + plan.make_actor().weights_nbytes, np.uint8)
+        self._header = self._buffer[: HEADER.itemsize].view(HEADER)
+        self._header["difficulty"] = 0.0, math.nan, math.nan
+        self._weights = Weights(len(self._buffer))
+        try:
+            # Two producers: a new simulation may start before the place of a killed one is free.
+            self._queue = Queue(self._newest.dtype, queue, max_producers=2, policy="drop_oldest", shared=True)
+        except BaseException:
+            self._weights.close()
+            raise
+        # Python would wait at its end for a simulation that nobody has closed.
+        self._at_exit = util.Finalize(None, self.close, exitpriority=10)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the simulation's process, once it has started."""
+        pid = None if self._process is None else self._process.pid
+        return [] if pid is None else [pid]
+
+    def publish(self, weights: Any) -> int:
+        new, own = np.frombuffer(weights, np.uint8), self._buffer[HEADER.itemsize :]
+        if len(new) != len(own):
+            raise ValueError(f"the actor's weights have {len(own)} bytes, got {len(new)}")
+        own[:] = new
+        self.version += 1
+        self._header["version"], self._header["published"] = self.version, time.monotonic()
+        self._weights.publish(self._buffer.data)
+        if self._process is None:
+            self._start()
+        return self.version
+
+    def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
+        """See `fastrl.collectors.team_backend.TeamBackend.set_difficulty`."""
+        self._header["difficulty"] = level, *(difficulty or (math.nan, math.nan))
+        if self._process is not None:
+            self._weights.publish(self._buffer.data)
+
+    def _start(self) -> None:
+        self._report, report = self._context.Pipe(duplex=False)
+        arguments = [self._payload, self._numbers.tolist(), self._period]
+        arguments += [self._stop, self._queue, self._weights, report]
+        # Not daemonic in multiprocessing's sense, whose environments could not start processes themselves.
+        self._process = self._context.Process(target=simulate, args=arguments, name="simulation")
+        with processes.starting_workers():
+            self._process.start()
+        report.close()
+
+    def collect(self) -> list[Fragment]:
+        return self.take_many(1)
+
+    def take_many(self, most: int, timeout: float | None = None) -> list[Fragment]:
+        if self._process is None:
+            raise CollectError(UNPUBLISHED)
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        record = np.zeros_like(self._newest)
+        while True:
+            left = max(end - time.monotonic(), 0.0)
+            try:
+                if len(self._queue.get_many(1, timeout=min(_POLL_INTERVAL_S, left), out=record)):
+                    return [self._fragment(record)]
+            except Empty:
+                self._replace_dead(self._process)
+                if not left:
+                    return []
+
+    def _fragment(self, record: Any) -> Fragment:
+        self._newest, plan, row = record, self.plan, record[0]
+        self._numbers = np.maximum(self._numbers, row["numbers"])
+        self._cold_start = self._cold_start or float(row["ready"]) - self._failures.started_at
+        self._age_updates = float(self.version - row["versions"].mean())
+        self._age_seconds = float(row["ages"].mean())
+        ended = row["ended"][: int(row["num_ended"])]
+        meta = FragmentMeta(
+            plan.num_steps,
+            returns=ended[:, 0].tolist(),
+            lengths=ended[:, 1].astype(np.int64).tolist(),
+            episodes=[(env, number) for env, number in ended[:, 2:4].astype(np.int64).tolist()],
+            info=[tuple(values) for values in ended[:, 4:].tolist()],
+        )
+        arrays = {name: record[name][0] for name in arrays_for(plan, 1)}
+        fragment = fragment_of(plan, arrays, meta, int(row["versions"][0]), np.array(plan.env_indices))
+        self._steps += len(fragment)
+        self._episodes += len(ended)
+        self._failures.over([(NO_ENV, 0)])
+        return fragment
+
+    def _replace_dead(self, process: BaseProcess) -> None:
+        """Starts another simulation if this one has died.
+
+        Raises:
+            CollectError: it has died too often, or of a cause that would recur.
+        """
+        if process.is_alive():
+            return
+        outcome = Outcome([], cause=processes.exit_cause(process.exitcode))
+        with contextlib.suppress(EOFError, OSError):
+            if self._report.poll():
+                outcome = self._report.recv()
+        self._report.close()
+        if outcome.refused:
+            raise CollectError(outcome.cause, outcome.traceback)
+        indices = self.plan.env_indices
+        task = f"a fragment of rows {indices[0]} to {indices[-1]}"
+        self._failures.add(0, task, outcome.cause, outcome.traceback, [(NO_ENV, 0)])
+        self._restarts += 1
+        self._numbers += 1
+        self._earlier += self._newest["seconds"][0]
+        self._newest["seconds"] = 0.0
+        self._start()
+
+    def limit(self, end: int) -> None:
+        """Has no effect: steps have no last episode."""
+
+    def report(self) -> Report:
+        """See `Report`. Its numbers:
+
+        ``policy_age_updates``, ``policy_age_seconds``: staleness of the policy that chose the actions of the newest
+        fragment, in versions and in seconds, means over its steps. ``simulated``, ``missed``: steps, and those of them
+        that were late; ``late_mean``, ``late_max``: their delay in seconds. These count since the simulation was last
+        started. ``waiting``: fragments in the queue.
+        """
+        newest, queue = self._newest[0], self._queue.stats()
+        missed = int(newest["missed"])
+        return Report(
+            steps=self._steps,
+            episodes=self._episodes,
+            workers=1,
+            failures=tuple(self._failures.all),
+            restarts=self._restarts,
+            dropped=queue.dropped_newest + queue.dropped_oldest + queue.abandoned,
+            cold_start=self._cold_start,
+            memory_mib=memory_of(self.pids),
+            seconds=dict(zip(PARTS, (self._earlier + newest["seconds"]).tolist(), strict=True)),
+            numbers={
+                "policy_age_updates": self._age_updates,
+                "policy_age_seconds": self._age_seconds,
+                "simulated": int(newest["steps"]),
+                "missed": missed,
+                "late_mean": float(newest["late"]) / max(missed, 1),
+                "late_max": float(newest["latest"]),
+                "waiting": queue.depth,
+            },
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Collector.state_dict`; without running episodes, in place of which a resumed collector starts others."""
+        numbers = dict(zip(self.plan.env_indices, (self._numbers + 1).tolist(), strict=True))
+        return {"numbers": numbers, "running": {}, "version": self.version}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._numbers[:] = resumed(state, self.plan.env_indices)
+        self.version = state["version"]
+
+    def close(self) -> None:
+        if self._stop[0]:
+            return
+        self._at_exit.cancel()
+        self._stop[0] = 1
+        self._queue.shutdown(immediate=True)
+        if self._process is not None:
+            processes.join_or_kill([self._process], _SHUTDOWN_GRACE_S)
+            self._report.close()
+        self._queue.close()
+        self._weights.close()
