@@ -94,6 +94,7 @@ def test_an_own_loop_learns_on_compiled_games(example: Any) -> None:
     assert main(updates=1) < -80 and main(updates=30) > -65
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cage2", "traffic"])
 def test_the_simulators_are_trained_on(
     name: str,

@@ -603,6 +603,7 @@ def test_a_schedule_whose_start_is_given_is_constant(tmp_path: Path) -> None:
     assert [each["final_epsilon"] for each in dqn] == [0.04, 0.0]
 
 
+@pytest.mark.slow
 def test_a_replay_goes_on_from_one_training_to_the_next() -> None:
     model = fastrl.DQN(
         "CartPole-v1",

@@ -44,15 +44,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return where
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "page",
-    [
-        # Searches train by processes.
-        pytest.param(page, marks=pytest.mark.slow if page.stem == "tune" else ())
-        for page in pages.PAGES
-        if pages.blocks(page, "python")
-    ],
-    ids=pages.name,
+    "page", [page for page in pages.PAGES if pages.blocks(page, "python")], ids=pages.name
 )
 def test_python_of_a_page_runs(
     page: Path, workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

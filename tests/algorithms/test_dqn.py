@@ -94,6 +94,7 @@ class TestLosses:
         expected = [x * x / 2 if abs(x) <= edge else edge * (abs(x) - edge / 2) for x in targets.tolist()]
         torch.testing.assert_close(q_losses(values, targets, huber), torch.tensor(expected))
 
+    @pytest.mark.slow
     @settings(deadline=None)
     @given(st.integers(1, 4), st.integers(1, 5), st.sampled_from([0.5, 1.0, 10.0]), st.data())
     def test_of_quantiles_is_that_of_a_slow_model(self, size, count, huber, data):

@@ -91,6 +91,7 @@ def test_learns_from_dicts_with_images(kind, updates, settings, expected):
     assert np.mean(last) > expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masks", [False, True])
 def test_learns_multi_discrete_actions(masks):
     """Random actions get 2.8 of 8, with masks 3.6."""
@@ -109,6 +110,7 @@ def test_impala_learns_with_the_masks_that_actors_had(memory):
     assert run.algorithm.metrics()["mean_ratio"] == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))
 @pytest.mark.parametrize(
     ("env", "settings"),

@@ -242,6 +242,7 @@ def test_tables_tell_what_was_measured() -> None:
     assert barrier.split()[-3:] == ["4.00", "1.50", "10.00%"]
 
 
+@pytest.mark.slow
 def test_the_picture_is_one(tmp_path: Path) -> None:
     draw(results(), Setting(QUICK), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG\r\n")

@@ -40,6 +40,7 @@ def shared_memory(*pids: int) -> set[Path]:
     return names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
 @pytest.mark.parametrize("forces", [False, True])
 def test_any_number_of_workers_plays_the_same(unit: Any, forces: bool) -> None:

@@ -179,6 +179,7 @@ def test_some_episodes_end_in_a_crash(reports: dict[int, Future[Report]]) -> Non
 WANTED = int(os.environ.get("FASTRL_LOCKSTEP_EPISODES", "0"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not WANTED, reason="thousands of episodes on request: FASTRL_LOCKSTEP_EPISODES=5000")
 @pytest.mark.parametrize("id", IDS)
 def test_episodes_on_request(id: str) -> None:  # noqa: A002

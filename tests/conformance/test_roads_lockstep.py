@@ -86,6 +86,7 @@ def test_roads_agree_with_highway_env(played: dict[str, Future[Any]], id: str) -
     assert not roads, "\n".join(roads[:20])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", SELECTED)
 def test_episodes_agree_with_highway_env(played: dict[str, Future[Any]], id: str) -> None:  # noqa: A002
     for case, report in zip(cases(id), played[id].result()[1], strict=True):

@@ -157,6 +157,7 @@ def test_an_exported_set_can_be_extended_and_listed(tmp_path: Path) -> None:
         assert_same(got, expected)
 
 
+@pytest.mark.slow
 def test_many_episodes_are_found_by_name(tmp_path: Path) -> None:
     spaces = Discrete(9000), Discrete(2)
     episodes = [

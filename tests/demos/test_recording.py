@@ -211,6 +211,7 @@ def test_texts_large_numbers_and_infos_are_exact(tmp_path: Path) -> None:
         assert [math.isnan(value) for value in episode.infos["odd"]] == [True, False, True, False, True]
 
 
+@pytest.mark.slow
 def test_noise_keeps_the_actions_of_the_expert(tmp_path: Path) -> None:
     demos = record(tmp_path / "demos", noise=0.25, episodes=60)
     taken = np.concatenate([demos[i].actions for i in range(60)])

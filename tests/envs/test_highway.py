@@ -380,7 +380,10 @@ def test_the_multi_agent_env_has_one_agent_each() -> None:
         SMALL
         | {"vehicles_density": 3, "other_vehicles_type": "highway_env.vehicle.behavior.AggressiveVehicle"},
         pytest.param(observation("Kinematics", order="shuffled"), marks=pytest.mark.slow),
-        observation("OccupancyGrid", as_image=True) | {"action": {"type": "ContinuousAction"}},
+        pytest.param(
+            observation("OccupancyGrid", as_image=True) | {"action": {"type": "ContinuousAction"}},
+            marks=pytest.mark.slow,
+        ),
         pytest.param(observation("TimeToCollision"), marks=pytest.mark.slow),
         action("DiscreteAction") | {"controlled_vehicles": 2},
     ],
@@ -407,6 +410,7 @@ def test_it_passes_without_info_and_made_by_gymnasium() -> None:
     check_vector_env(make, steps=20, time_limit=6)
 
 
+@pytest.mark.slow
 def test_a_time_limit_in_steps_ends_episodes_too() -> None:
     def make(**options: Any) -> VectorEnv:
         config = SMALL | {"policy_frequency": 5}

@@ -407,6 +407,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "end"), [("spawn", "kill"), ("forkserver", "kill"), ("spawn", "forget")])
 def test_workers_and_memory_of_a_killed_or_careless_parent_are_removed(
     method: str, end: str, tmp_path: Path

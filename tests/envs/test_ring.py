@@ -35,9 +35,11 @@ class TestContract:
         "options",
         [
             {},
-            {"ballistic": True, "sims_per_step": 3, "memory": 10.0},
+            pytest.param({"ballistic": True, "sims_per_step": 3, "memory": 10.0}, marks=pytest.mark.slow),
             pytest.param({"drive": "pi_saturation", "noise": 0.0}, marks=pytest.mark.slow),
-            {"num_vehicles": 9, "ring_length": (120.0, 140.0), "dt": 0.5},
+            pytest.param(
+                {"num_vehicles": 9, "ring_length": (120.0, 140.0), "dt": 0.5}, marks=pytest.mark.slow
+            ),
         ],
         ids=str,
     )
@@ -206,6 +208,7 @@ def slow_idm(
     return 0.0 if speed < 1e-4 * dt else speed
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     gaps=st.lists(st.floats(1e-6, 60), min_size=1, max_size=12),

@@ -86,6 +86,7 @@ def row_of(rows: ObsRows, value: Any) -> Any:
     return row
 
 
+@pytest.mark.slow
 @given(space=SPACES, seed=SEEDS)
 @settings(max_examples=300, deadline=None)
 def test_rows_are_what_gymnasium_flattens(space: Space[Any], seed: int) -> None:

@@ -73,6 +73,7 @@ def test_matches_the_model_of_lists_of_episodes(operations, capacity, num_envs, 
         assert replay.lost == model.lost
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(operations, st.integers(1, 4), st.sampled_from(list(MASKS)))
 def test_mixed_batches_drawn_ahead_have_transitions_of_each_model(operations, n_step, masks):

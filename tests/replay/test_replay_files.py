@@ -82,6 +82,7 @@ def places(value, path=()):
         yield from places(item, (*path, key))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_arbitrary_descriptions_are_refused_or_safe(saved, data):

@@ -101,6 +101,7 @@ def test_prioritized_draws_are_proportional():
     assert abs(counts[49] / counts.sum() - 50 / 1275) < 0.002
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 40), st.floats(0, 100)), max_size=12), min_size=1, max_size=8),

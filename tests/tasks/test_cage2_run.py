@@ -66,6 +66,7 @@ def test_rows_tell_what_was_done() -> None:
     assert sum(training.parts.values()) < training.seconds
 
 
+@pytest.mark.slow
 def test_one_seed_fixes_a_run(tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         train_small(tmp_path / name, "--seed", str(seed))

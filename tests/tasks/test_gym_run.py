@@ -120,6 +120,7 @@ def test_rows_by_time_add_up() -> None:
     assert row["rollout/ep_rew_mean"] == pytest.approx(returns / ended.sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_one_seed_fixes_a_run_whose_collector_waits(tmp_path: Path, algorithm: str) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
@@ -205,6 +206,7 @@ def test_it_goes_on_where_it_stood(algorithm: str, options: list[str], tmp_path:
         assert list(numbers.values()) == [3 * more[-1]["time/iterations"]]
 
 
+@pytest.mark.slow
 def test_stopped_with_whole_episodes_it_ends_as_if_never_stopped(tmp_path: Path) -> None:
     """Nothing runs between updates then."""
     options = ["--episodes-per-update=3", "--run.checkpoint-seconds=0"]

@@ -234,6 +234,7 @@ def test_interrupted_and_resumed_it_ends_the_same(
     assert (tmp_path / "stopped" / "steps.csv").read_text() == (tmp_path / "whole" / "steps.csv").read_text()
 
 
+@pytest.mark.slow
 def test_interrupted_before_the_first_update_of_the_plain_policy_it_keeps_the_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,7 @@ def trials_until_found(method: str, hidden: Hidden, seed: int) -> int:
     return 121
 
 
+@pytest.mark.slow
 def test_bayes_finds_the_best_with_less_than_random() -> None:
     trials = {
         method: [
@@ -237,6 +238,7 @@ def test_too_small_a_budget_is_refused() -> None:
     Hidden().run(search_of("exhaustive", 6_000, min_episodes=50))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["bayes", "random"])
 def test_without_learning_each_order_is_tried_once(method: str) -> None:
     search = search_of(method, 40_000, min_episodes=200, min_learning_episodes=500, trial_share=0.9, beta=3.0)

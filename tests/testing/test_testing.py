@@ -506,6 +506,7 @@ class RunsAfterClose(WalkVectorEnv):
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("failure", "cls"), BROKEN, ids=lambda x: getattr(x, "__name__", ""))
 def test_a_broken_environment_fails_with_its_own_message(failure: str, cls: type[WalkVectorEnv]) -> None:
     with pytest.raises(AssertionError, match=re.escape(failure)) as raised:

@@ -281,6 +281,7 @@ def check_family(name: str, max_examples: int) -> None:
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_all_ways_take_the_same_actions(name: str) -> None:
     """Any spaces and network: model, file, rows, PyTorch, ONNX and numpy, of the best actions and of draws."""
