@@ -20,8 +20,9 @@ from fastrl.cli.main import main
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs.spec import as_spec
 from fastrl.training.checkpoint import load_newest
+from fastrl.training.collecting import CollectConfig
 from fastrl.training.errors import HookError, TrainError
-from fastrl.training.rollouts import CollectConfig, RolloutSource
+from fastrl.training.rollouts import RolloutSource
 
 MODES = ["next_step", "same_step", "disabled"]
 

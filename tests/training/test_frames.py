@@ -16,10 +16,10 @@ from fastrl.envs.contract import ACTION_MASK, CONTINUES, GAME_LENGTH, GAME_RETUR
 from fastrl.envs.pixels import PixelEnv, SeededGames, StackedFrames
 from fastrl.envs.spec import as_spec
 from fastrl.replay import PrioritizedSampler
+from fastrl.training.collecting import CollectConfig
 from fastrl.training.errors import TrainError
 from fastrl.training.minibatches import ReplayConfig
 from fastrl.training.profiler import GpuMeter
-from fastrl.training.rollouts import CollectConfig
 from fastrl.training.transitions import TransitionSource
 from fastrl.utils.timer import Stopwatch
 

@@ -18,10 +18,11 @@ from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_copy import ParallelForm
 from fastrl.envs.record_episodes import MEANS, finite_mean
 from fastrl.training.callbacks import Callback
+from fastrl.training.collecting import CollectConfig
 from fastrl.training.errors import TrainError
 from fastrl.training.experience import Episodes
 from fastrl.training.metrics import percent
-from fastrl.training.rollouts import CollectConfig, RolloutSource
+from fastrl.training.rollouts import RolloutSource
 from fastrl.training.row import Number
 
 # Fields of an episode's record that are fields of `Episodes`, not of its info.

@@ -20,6 +20,7 @@ from fastrl.training.checkpoint import (
     load_newest,
     unusable,
 )
+from fastrl.training.collecting import options_of_others
 from fastrl.training.console_logger import ConsoleLogger
 from fastrl.training.curves import Curve, draw_curves
 from fastrl.training.errors import HookError, TrainError
@@ -27,7 +28,6 @@ from fastrl.training.evaluation import BEST, Advance, Evaluation, Scores
 from fastrl.training.logger import LoggedRun, Logger
 from fastrl.training.loggers import EpisodesLogger, JsonlLogger, Loggers, start_loggers
 from fastrl.training.profiler import with_other
-from fastrl.training.rollouts import options_of_others
 from fastrl.training.run_directory import RunDirectory, new_directory, run_name
 from fastrl.training.run_facts import FactsFile, State
 from fastrl.training.run_list import RETURN, read_curve

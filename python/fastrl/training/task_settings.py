@@ -8,11 +8,11 @@ from fastrl.algorithms import algorithms, find
 from fastrl.algorithms.network_settings import NetworkConfig
 from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm
 from fastrl.training.after_clone import after_clone
+from fastrl.training.collecting import CollectConfig
 from fastrl.training.demo_arrays import DemosConfig
 from fastrl.training.demo_replay import OfflineConfig
 from fastrl.training.errors import TrainError
 from fastrl.training.minibatches import ReplayConfig
-from fastrl.training.rollouts import CollectConfig
 from fastrl.training.settings import (
     RunConfig,
     Settings,

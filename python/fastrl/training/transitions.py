@@ -17,6 +17,7 @@ from rich.console import Console
 from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment
+from fastrl.training.collecting import CollectConfig
 from fastrl.training.dataset_source import opened
 from fastrl.training.demo_arrays import Demos, check_env
 from fastrl.training.demo_replay import DemoReplay, OfflineConfig
@@ -24,7 +25,7 @@ from fastrl.training.errors import TrainError
 from fastrl.training.goals import Goals
 from fastrl.training.metrics import count
 from fastrl.training.minibatches import Minibatches, ReplayConfig
-from fastrl.training.rollouts import ANY_STALENESS, CollectConfig, RolloutSource
+from fastrl.training.rollouts import ANY_STALENESS, RolloutSource
 from fastrl.training.row import Number
 from fastrl.utils.errors import UserError
 from fastrl.utils.seeding import NO_ENV

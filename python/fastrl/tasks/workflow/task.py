@@ -24,11 +24,11 @@ from fastrl.tasks.workflow.learner import ENV_ID, measure
 from fastrl.tasks.workflow.scores import WorkflowScores, score_by_protocol
 from fastrl.tasks.workflow.settings import PRESETS, EnvConfig, InnerConfig, SearchConfig
 from fastrl.tasks.workflow.trainer import SearchTrainer
+from fastrl.training.collecting import CollectConfig
 from fastrl.training.comparison import Comparison
 from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance
 from fastrl.training.policy import Policy
-from fastrl.training.rollouts import CollectConfig
 from fastrl.training.settings import RunConfig, settings_type
 from fastrl.training.task import Task, stopping
 from fastrl.utils.config import ConfigError
