@@ -43,8 +43,8 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for name, buffer in module._buffers.items():
             module._buffers[name] = None if buffer is None else function(buffer)
         if isinstance(module, Ensemble):
-            layers = enumerate(module._linear)
-            module._linear = [
+            layers = enumerate(module.linear)
+            module.linear = [
                 [module.get_parameter(f"{name}_{i}") for name in ("weight", "bias")] for i, _ in layers
             ]
         return module

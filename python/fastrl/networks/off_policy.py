@@ -16,7 +16,7 @@ from fastrl.networks.bounded_actor import BoundedActor
 from fastrl.networks.compiled_actor import MAX_OBS_DIM, Actor, ActorSpec, MlpActor
 from fastrl.networks.distributions import mask_logits, sample_actions
 from fastrl.networks.encoders import Decoder, Encoder, EncoderKind
-from fastrl.networks.ensemble import Ensemble, EnsembleTrace
+from fastrl.networks.ensemble import Ensemble
 from fastrl.networks.own_network import OwnModule, own_path
 from fastrl.networks.parameters import SavedNetwork, flat_size, write_flat
 from fastrl.networks.policy_network import check_encoded_size
@@ -216,19 +216,24 @@ class Critics(_Encoded):
         sizes = [self.num_features + num_inputs, *hidden, num_outputs]
         self.body = Ensemble(count, sizes, layer_norm=layer_norm, generator=generator)
 
-    def values(
-        self, features: Tensor, actions: Tensor | None = None, trace: EnsembleTrace | None = None
-    ) -> Tensor:
-        """Values float32 [E, B, num_outputs].
+    def forward(self, rows: Tensor, actions: Tensor | None = None) -> Tensor:
+        """Values of actions, float32 [E, B]; without actions those of all discrete ones, [E, B, num_outputs].
 
         Args:
-            features: of observations, see `features`.
-            actions: float32 [B, num_inputs], if they are inputs.
-            trace: as of `Ensemble.forward`.
+            rows: observations [B, size].
+            actions: float32 [B, num_inputs], or discrete ones int64 [B].
         """
-        inputs = features if actions is None else torch.cat([features, actions], 1)
-        values: Tensor = self.body(inputs, trace)
-        return values
+        features = self.features(rows)
+        if actions is not None and actions.is_floating_point():
+            values: Tensor = self.body(torch.cat([features, actions], 1)).squeeze(-1)
+            return values
+        values = self.body(features)
+        return values if actions is None else values_of(values, actions)
+
+
+def values_of(values: Tensor, actions: Tensor) -> Tensor:
+    """Values [E, B] of discrete actions int64 [B], of those of all actions [E, B, M]."""
+    return values.gather(-1, actions.expand(len(values), -1).unsqueeze(-1)).squeeze(-1)
 
 
 def policy_for(policy: Mapping[str, Any]) -> OffPolicyActor:
