@@ -8,19 +8,20 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fastrl.algorithms.loss import TDLoss
 from fastrl.algorithms.off_policy_loss import IQLLoss, Minibatch, PolicyLoss, SACLoss, squashed
 from fastrl.networks.bounded_actor import LOG_STD_RANGE
 from fastrl.networks.distributions import mask_logits
 from fastrl.networks.ensemble import Ensemble, affine
-from fastrl.networks.off_policy import values_of
+from fastrl.networks.off_policy import Critics, values_of
 
 if TYPE_CHECKING:
     from fastrl.algorithms.iql import IQL
     from fastrl.algorithms.off_policy import OffPolicyActorCritic
     from fastrl.algorithms.sac import SAC
+    from fastrl.algorithms.td3 import TD3
 
 
 class Pass:
@@ -40,47 +41,30 @@ class Pass:
             self._inputs.append(affine(self._inputs[-1], weight, bias).relu_())
         self.outputs = affine(self._inputs[-1], *body.linear[-1])
 
-    def backpropagate(self, gradient: Tensor) -> None:
+    def backpropagate(self, gradient: Tensor, inputs: int = 0) -> Tensor:
         """Adds gradients to those of the parameters, which must have some (zeros at first).
 
         Args:
             gradient: of the outputs, float32 [E, B, outputs].
+            inputs: how many inputs, the last ones, whose gradient is computed in place of those of the parameters.
+
+        Returns:
+            The gradient of these inputs, summed over the networks, float32 [B, inputs].
         """
-        self._backwards(gradient, learns=True)
-
-    def of_inputs(self, gradient: Tensor, columns: slice) -> Tensor:
-        """The gradient of columns of the inputs, summed over the networks, float32 [B, columns]."""
-        gradient = self._backwards(gradient, learns=False)
-        weight = self._body.linear[0][0][:, columns]
-        if self._body.count == 1:
-            return gradient[0] @ weight[0].T
-        return torch.bmm(gradient, weight.transpose(1, 2)).sum(0)
-
-    def _backwards(self, gradient: Tensor, *, learns: bool) -> Tensor:
-        """The gradient of the first layer's outputs."""
         for i in reversed(range(self._body.num_layers)):
             x, (weight, bias) = self._inputs[i], self._body.linear[i]
-            if learns:
-                _add_product(weight, x, gradient)
-                _add(bias, gradient.sum(1, keepdim=True))
+            if not inputs:
+                assert weight.grad is not None and bias.grad is not None
+                if weight.shape[2] == 1:
+                    weight.grad.add_((x * gradient).sum(1).unsqueeze(-1))
+                else:
+                    weight.grad.baddbmm_(x.transpose(1, 2), gradient)
+                bias.grad.add_(gradient.sum(1, keepdim=True))
+            backwards = weight.transpose(1, 2)
             if i:
-                backwards = weight.transpose(1, 2)
                 gradient = gradient * backwards if weight.shape[2] == 1 else torch.bmm(gradient, backwards)
                 gradient = torch.ops.aten.threshold_backward(gradient, x, 0)
-        return gradient
-
-
-def _add_product(parameter: nn.Parameter, x: Tensor, gradient: Tensor) -> None:
-    if gradient.shape[2] == 1:
-        _add(parameter, (x * gradient).sum(1).unsqueeze(-1))
-    else:
-        assert parameter.grad is not None
-        parameter.grad.baddbmm_(x.transpose(1, 2), gradient)
-
-
-def _add(parameter: nn.Parameter, gradient: Tensor) -> None:
-    assert parameter.grad is not None
-    parameter.grad.add_(gradient)
+        return torch.bmm(gradient, backwards[:, :, backwards.shape[2] - inputs :]).sum(0)
 
 
 class EnsembleGradients(ABC):
@@ -113,40 +97,21 @@ class EnsembleGradients(ABC):
         return cls(learner)
 
     def critic_loss(self, batch: Minibatch, weight: float) -> TDLoss:
-        learner: OffPolicyActorCritic = self.learner
-        y = learner.td_targets(batch)
-        if learner.actions.is_box:
-            critics = Pass(
-                learner.critics.body, torch.cat([learner.critics.features(batch.obs), batch.actions], 1)
-            )
-            Q = critics.outputs.squeeze(-1)
-        else:
-            critics = Pass(learner.critics.body, learner.critics.features(batch.obs))
-            Q = values_of(critics.outputs, batch.actions)
+        critics: Critics = self.learner.critics
+        y = self.learner.td_targets(batch)
+        passed = Pass(critics.body, critics.inputs(batch.obs, batch.actions))
+        Q = values_of(passed.outputs, batch.actions)
         errors = Q - y
         gradient = (errors / (len(batch) / weight)).unsqueeze(-1)
-        if not learner.actions.is_box:
+        if not critics.num_inputs:
             places = batch.actions.expand(len(errors), -1).unsqueeze(-1)
-            gradient = torch.zeros_like(critics.outputs).scatter_(-1, places, gradient)
-        critics.backpropagate(gradient)
+            gradient = torch.zeros_like(passed.outputs).scatter_(-1, places, gradient)
+        passed.backpropagate(gradient)
         loss = errors.square().mean().mul_(0.5 * len(errors))
-        td_errors = errors.abs().mean(0)
-        return TDLoss(loss, loss=loss, q=Q.mean(), td_error=td_errors.mean(), td_errors=td_errors)
+        return TDLoss(loss, loss=loss, q=Q.mean(), td_errors=errors.abs().mean(0))
 
     @abstractmethod
     def policy_loss(self, batch: Minibatch, weight: float) -> PolicyLoss: ...
-
-    def _policy(self, batch: Minibatch) -> Pass:
-        policy = self.learner.policy
-        return Pass(policy.body, policy.features(batch.obs))
-
-    def _critics(self, batch: Minibatch, actions: Tensor) -> tuple[Pass, slice]:
-        """Values of actions that the policy chooses, and their place among the critics' inputs."""
-        features = self.learner.critics.features(batch.obs)
-        size = features.shape[1]
-        return Pass(self.learner.critics.body, torch.cat([features, actions], 1)), slice(
-            size, size + actions.shape[1]
-        )
 
 
 class SACGradients(EnsembleGradients):
@@ -156,7 +121,7 @@ class SACGradients(EnsembleGradients):
 
     def policy_loss(self, batch: Minibatch, weight: float) -> SACLoss:
         sac: SAC = self.learner
-        policy, alpha = self._policy(batch), sac.temperature
+        policy, alpha = Pass(sac.policy.body, sac.policy.features(batch.obs)), sac.temperature
         outputs = policy.outputs[0]
         if sac.actions.is_box:
             gradient, loss, entropy = self._continuous(batch, outputs, alpha)
@@ -169,26 +134,28 @@ class SACGradients(EnsembleGradients):
             loss, entropy = mean.mean(), -(pi * log_pi).sum(-1).mean()
         policy.backpropagate((gradient * weight).unsqueeze(0))
         if sac.config.learn_temperature:
-            _add(sac.log_temperature, (entropy - sac.target_entropy) * weight)
+            assert sac.log_temperature.grad is not None
+            sac.log_temperature.grad.add_((entropy - sac.target_entropy) * weight)
         return SACLoss(loss, policy_loss=loss, entropy=entropy, temperature=alpha)
 
     def _continuous(self, batch: Minibatch, outputs: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The gradient in the policy's outputs [B, 2 n], the loss and the entropy."""
         assert batch.noise is not None
+        sac, count = self.learner, batch.actions.shape[1]
         actions, log_pi, deviations = squashed(outputs, batch.noise)
-        critics, place = self._critics(batch, actions)
+        critics = Pass(sac.critics.body, sac.critics.inputs(batch.obs, actions))
         Q = critics.outputs
-        if self.learner.config.policy_value == "mean":
+        if sac.config.policy_value == "mean":
             value, share = Q.mean(0), torch.full_like(Q, 1 / len(Q))
         else:
             value, least = Q.min(0, keepdim=True)
             share = torch.zeros_like(Q).scatter_(0, least, 1.0)
-        slopes = critics.of_inputs(share, place)
         # The log-density changes by 2 tanh(u) with u.
-        of_draws = (2 * alpha * actions - slopes * (1 - actions.square())) / len(batch)
+        slopes = critics.backpropagate(share, inputs=count) * (1 - actions.square())
+        of_draws = (2 * alpha * actions - slopes) / len(batch)
         of_log_stds = of_draws * deviations * batch.noise - alpha / len(batch)
         low, high = LOG_STD_RANGE
-        raw = outputs[:, actions.shape[1] :]
+        raw = outputs[:, count:]
         of_log_stds = of_log_stds * ((raw >= low) & (raw <= high))
         loss = (alpha * log_pi).mean() - value.mean()
         return torch.cat([of_draws, of_log_stds], 1), loss, -log_pi.mean()
@@ -198,12 +165,14 @@ class TD3Gradients(EnsembleGradients):
     """Gradients of TD3."""
 
     def policy_loss(self, batch: Minibatch, weight: float) -> PolicyLoss:
-        policy = self._policy(batch)
+        td3: TD3 = self.learner
+        policy = Pass(td3.policy.body, td3.policy.features(batch.obs))
         actions = policy.outputs[0].tanh()
-        critics, place = self._critics(batch, actions)
+        critics = Pass(td3.critics.body, td3.critics.inputs(batch.obs, actions))
         share = torch.zeros_like(critics.outputs)
         share[0] = 1
-        gradient = critics.of_inputs(share, place) * (actions.square() - 1) / len(batch)
+        slopes = critics.backpropagate(share, inputs=actions.shape[1])
+        gradient = slopes * (actions.square() - 1) / len(batch)
         policy.backpropagate((gradient * weight).unsqueeze(0))
         loss = -critics.outputs[0].mean()
         return PolicyLoss(loss, policy_loss=loss)
@@ -216,24 +185,24 @@ class IQLGradients(EnsembleGradients):
 
     def policy_loss(self, batch: Minibatch, weight: float) -> IQLLoss:
         iql: IQL = self.learner
-        config, share = iql.config, weight / len(batch)
-        value, policy = Pass(iql.value.body, iql.value.features(batch.obs)), self._policy(batch)
-        V = value.outputs[0, :, 0]
+        value, policy = (Pass(each.body, each.features(batch.obs)) for each in (iql.value, iql.policy))
+        V, outputs, share = value.outputs[0, :, 0], policy.outputs[0], weight / len(batch)
         A = iql.least_target(batch.obs, batch.actions) - V
-        slopes = torch.where(A < 0, 1 - config.expectile, config.expectile)
+        slopes = torch.where(A < 0, 1 - iql.config.expectile, iql.config.expectile)
         value.backpropagate((slopes * A * (-2 * share))[None, :, None])
-        weights, outputs = iql.imitation_weights(A), policy.outputs[0]
-        scale = weights.unsqueeze(-1) * share
+        w = iql.imitation_weights(A)
+        scale = w.unsqueeze(-1) * share
         if iql.actions.is_box:
             means = outputs.tanh()
-            gradient = 2 * scale * (means - batch.actions) * (1 - means.square())
+            errors = means - batch.actions
+            costs, gradient = errors.square().sum(-1), 2 * scale * errors * (1 - means.square())
         else:
-            gradient = torch.softmax(mask_logits(outputs, batch.masks), -1)
+            log_pi = torch.log_softmax(mask_logits(outputs, batch.masks), -1)
             places = batch.actions.unsqueeze(-1)
+            costs, gradient = -log_pi.gather(-1, places).squeeze(-1), log_pi.exp()
             gradient = scale * gradient.scatter_add_(-1, places, gradient.new_full(places.shape, -1.0))
         policy.backpropagate(gradient.unsqueeze(0))
-        loss = (weights * iql.imitation_costs(outputs, batch)).mean()
-        value_loss = (slopes * A.square()).mean()
+        loss, value_loss = (w * costs).mean(), (slopes * A.square()).mean()
         return IQLLoss(
-            loss, policy_loss=loss, value_loss=value_loss, value=V.mean(), imitation_weight=weights.mean()
+            loss, policy_loss=loss, value_loss=value_loss, value=V.mean(), imitation_weight=w.mean()
         )

@@ -1,24 +1,22 @@
 """Implicit Q-learning: Kostrikov, Nair and Levine, "Offline Reinforcement Learning with Implicit Q-Learning", 2021."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
-from fastrl.algorithms import hyper_parameters as hp
-from fastrl.algorithms import sac_settings as shared
 from fastrl.algorithms.ensemble_gradients import IQLGradients
 from fastrl.algorithms.off_policy import OffPolicyActorCritic, layers_of
 from fastrl.algorithms.off_policy_loss import IQLLoss, Minibatch
 from fastrl.algorithms.protocol import Problem
+from fastrl.algorithms.sac_settings import ActionMasks, OffPolicyConfig
 from fastrl.networks.action_space import Actions
 from fastrl.networks.distributions import mask_logits
 from fastrl.networks.off_policy import Critics, OffPolicyActor
-from fastrl.networks.parameters import generator_of, load_weights
+from fastrl.networks.parameters import generator_of
 from fastrl.utils.config import section
 from fastrl.utils.tunable import Range
 
@@ -27,15 +25,9 @@ _VALUE_STREAM = 3
 
 
 @section
-class IQLConfig:
+class IQLConfig(OffPolicyConfig):
     """Hyper-parameters of implicit Q-learning."""
 
-    gamma: hp.Gamma = 0.99
-    n_step: shared.NStep = 1
-    learning_rate: hp.LearningRate = 3e-4
-    final_learning_rate: hp.FinalLearningRate = None
-    batch_size: shared.BatchSize = 256
-    tau: shared.Tau = 0.005
     expectile: Annotated[
         float,
         Field(
@@ -56,7 +48,6 @@ class IQLConfig:
         Range(0.5, 10.0, log=True),
     ] = 3.0
     max_weight: Annotated[float, Field(gt=0, description="largest weight of an action")] = 100.0
-    critics: shared.NumCritics = 2
     exploration_noise: Annotated[
         float,
         Field(
@@ -64,13 +55,7 @@ class IQLConfig:
             description="deviation of the noise on continuous actions that are taken, in units of half their range",
         ),
     ] = 0.1
-    hidden: shared.Hidden = (256, 256)
-    layer_norm: shared.LayerNorm = False
-    encoder: hp.ImageEncoder = "auto"
-    network: shared.OwnFeatures = None
-    network_options: hp.NetworkOptions = ()
-    action_masks: shared.ActionMasks = False
-    precision: shared.Precision = "fp32"
+    action_masks: ActionMasks = False
 
     @property
     def target_critics(self) -> int:
@@ -81,11 +66,6 @@ class IQLConfig:
     def policy_every(self) -> int:
         """Gradient steps of the critics for each one of value function and policy."""
         return 1
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> "IQLConfig":
-        shared.check_networks(self)
-        return self
 
 
 class IQL(OffPolicyActorCritic):
@@ -129,6 +109,7 @@ class IQL(OffPolicyActorCritic):
             noise=config.exploration_noise if is_box else 0.0,
             extra=self.value,
         )
+        self.saved["value"] = self.value
         self.gradients = IQLGradients.of(self, IQL)
 
     @property
@@ -176,15 +157,3 @@ class IQL(OffPolicyActorCritic):
             return (outputs.tanh() - batch.actions).square().sum(-1)
         log_pi = torch.log_softmax(mask_logits(outputs, batch.masks), -1)
         return -log_pi.gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)
-
-    def load_policy(self, state: Mapping[str, Any]) -> list[str]:
-        remarks = super().load_policy(state)
-        load_weights(self.value, state["value"])
-        return remarks
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "value": self.value.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        load_weights(self.value, state["value"])

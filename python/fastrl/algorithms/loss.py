@@ -42,18 +42,19 @@ class TDLoss(Loss):
     Attributes:
         loss: that of the algorithm.
         q: mean value of the actions that were taken.
-        td_error: absolute, mean over the samples.
-        td_errors: absolute, of each sample, float32 [B], without gradients.
+        td_errors: absolute, float32 [B], without gradients; their mean is a part.
     """
 
     loss: Tensor
     q: Tensor
-    td_error: Tensor
     td_errors: Tensor
 
     @classmethod
     def parts(cls) -> tuple[str, ...]:
         return ("loss", "q", "td_error")
+
+    def numbers(self) -> Tensor:
+        return torch.stack([self.loss, self.q, self.td_errors.mean()]).detach()
 
 
 def reduce_loss(

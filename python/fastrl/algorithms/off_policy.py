@@ -83,6 +83,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
 
     Attributes:
         policy, critics, targets: the networks.
+        saved: networks beside the policy, by the name under which their weights are saved.
         gradients: those of the losses, spelled out; None: automatic differentiation finds them.
     """
 
@@ -141,6 +142,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         self._of_critics = Learned("critic_loss", TDLoss, self.critics, rate)
         self._of_policy = Learned("policy_loss", self.policy_loss_type, learned, rate)
         self._target_vector = flatten_parameters(self.targets)
+        self.saved: dict[str, nn.Module] = {"critics": self.critics, "targets": self.targets}
         self.targets.requires_grad_(False)
         self._learning_rate = LinearSchedule(rate, config.final_learning_rate, problem.total_timesteps)
         # Random numbers are drawn on the CPU: a run may resume on another device.
@@ -254,8 +256,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         y = self.td_targets(batch)
         Q = self.critics(batch.obs, batch.actions)
         loss = (Q - y).square().mean(1).sum() / 2
-        td_errors = (Q - y).detach().abs().mean(0)
-        return TDLoss(loss, loss=loss, q=Q.mean(), td_error=td_errors.mean(), td_errors=td_errors)
+        return TDLoss(loss, loss=loss, q=Q.mean(), td_errors=(Q - y).detach().abs().mean(0))
 
     @abstractmethod
     def policy_loss(self, batch: Minibatch) -> PolicyLoss:
@@ -309,22 +310,24 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         return self.policy.state()
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
-        """The critics and their targets are loaded, too. Actions follow a policy that has learned from the first step
+        """Critics and target networks are loaded, too. Actions follow a policy that has learned from the first step
         on, with the noise of the settings."""
         saved = state["policy"]["architecture"]
         check_architecture({**saved, "noise": self._noise}, self.policy.state()["architecture"])
-        load_weights(self.policy, state["policy"]["weights"])
-        load_weights(self.critics, state["critics"])
-        load_weights(self.targets, state["targets"])
+        self._load_networks(state)
         self._is_untrained = bool(state["is_untrained"])
         return []
+
+    def _load_networks(self, state: Mapping[str, Any]) -> None:
+        load_weights(self.policy, state["policy"]["weights"])
+        for name, network in self.saved.items():
+            load_weights(network, state[name])
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "steps": self.steps,
             "policy": self.policy.state(),
-            "critics": self.critics.state_dict(),
-            "targets": self.targets.state_dict(),
+            **{name: network.state_dict() for name, network in self.saved.items()},
             "policy_optimizer": self._of_policy.optimizer.state_dict(),
             "critic_optimizer": self._of_critics.optimizer.state_dict(),
             "generator": self._generator.get_state(),
@@ -335,9 +338,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         check_architecture(state["policy"]["architecture"], self.policy.state()["architecture"])
-        load_weights(self.policy, state["policy"]["weights"])
-        load_weights(self.critics, state["critics"])
-        load_weights(self.targets, state["targets"])
+        self._load_networks(state)
         self._of_policy.optimizer.load_state_dict(state["policy_optimizer"])
         self._of_critics.optimizer.load_state_dict(state["critic_optimizer"])
         self._generator.set_state(state["generator"])

@@ -1,8 +1,6 @@
 """TD3: Fujimoto et al., "Addressing Function Approximation Error in Actor-Critic Methods", 2018."""
 
 import copy
-from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
@@ -11,7 +9,7 @@ from fastrl.algorithms.off_policy import OffPolicyActorCritic
 from fastrl.algorithms.off_policy_loss import Minibatch, PolicyLoss
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.sac_settings import TD3Config
-from fastrl.networks.parameters import flatten_parameters, load_weights
+from fastrl.networks.parameters import flatten_parameters
 
 
 class TD3(OffPolicyActorCritic):
@@ -39,6 +37,7 @@ class TD3(OffPolicyActorCritic):
         self.target_policy = copy.deepcopy(self.policy)
         self._target_policy_vector = flatten_parameters(self.target_policy)
         self.target_policy.requires_grad_(False)
+        self.saved["target_policy"] = self.target_policy
         self.gradients = TD3Gradients.of(self, TD3)
 
     def next_values(self, batch: Minibatch) -> Tensor:
@@ -61,15 +60,3 @@ class TD3(OffPolicyActorCritic):
         if has_learned_policy:
             super()._move_targets(has_learned_policy)
             self._target_policy_vector.lerp_(self._of_policy.vector, self.config.tau)
-
-    def load_policy(self, state: Mapping[str, Any]) -> list[str]:
-        remarks = super().load_policy(state)
-        load_weights(self.target_policy, state["target_policy"])
-        return remarks
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "target_policy": self.target_policy.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        load_weights(self.target_policy, state["target_policy"])

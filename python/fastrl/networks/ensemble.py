@@ -67,20 +67,16 @@ class Ensemble(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Outputs float32 [E, B, outputs] of inputs float32 [B, inputs], which all networks get."""
         x = x.expand(self.count, *x.shape)
-        last = self.num_layers - 1
-        for i, (weight, bias) in enumerate(self.linear):
-            if self.half_type is not None and i < last:
+        for i, (weight, bias) in enumerate(self.linear[:-1]):
+            if self.half_type is not None:
                 x, weight, bias = x.to(self.half_type), weight.to(self.half_type), bias.to(self.half_type)
-            elif x.dtype != torch.float32:
-                x = x.float()
             x = affine(x, weight, bias)
-            if i == last:
-                return x
             if self.layer_norm:
                 scale, shift = self._norm[i]
                 x = torch.addcmul(shift, functional.layer_norm(x.float(), x.shape[-1:], eps=_EPSILON), scale)
             x = x.relu() if torch.is_grad_enabled() else x.relu_()
-        raise AssertionError("an ensemble has a layer")
+        weight, bias = self.linear[-1]
+        return affine(x.float(), weight, bias)
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

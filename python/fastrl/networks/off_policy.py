@@ -213,6 +213,7 @@ class Critics(_Encoded):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(obs, actions, encoder, path, options, generator)
+        self.num_inputs = num_inputs
         sizes = [self.num_features + num_inputs, *hidden, num_outputs]
         self.body = Ensemble(count, sizes, layer_norm=layer_norm, generator=generator)
 
@@ -223,16 +224,19 @@ class Critics(_Encoded):
             rows: observations [B, size].
             actions: float32 [B, num_inputs], or discrete ones int64 [B].
         """
-        features = self.features(rows)
-        if actions is not None and actions.is_floating_point():
-            values: Tensor = self.body(torch.cat([features, actions], 1)).squeeze(-1)
-            return values
-        values = self.body(features)
+        values: Tensor = self.body(self.inputs(rows, actions))
         return values if actions is None else values_of(values, actions)
+
+    def inputs(self, rows: Tensor, actions: Tensor | None) -> Tensor:
+        """What the perceptrons get, float32 [B, num_features + num_inputs]; arguments as of `forward`."""
+        features = self.features(rows)
+        return torch.cat([features, actions], 1) if self.num_inputs and actions is not None else features
 
 
 def values_of(values: Tensor, actions: Tensor) -> Tensor:
-    """Values [E, B] of discrete actions int64 [B], of those of all actions [E, B, M]."""
+    """Values [E, B] of actions, see `Critics.forward`, from what the perceptrons give [E, B, num_outputs]."""
+    if actions.is_floating_point():
+        return values.squeeze(-1)
     return values.gather(-1, actions.expand(len(values), -1).unsqueeze(-1)).squeeze(-1)
 
 
