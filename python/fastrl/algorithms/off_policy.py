@@ -184,7 +184,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
 
     def _learn(self, experience: Transitions) -> Tensor:
         learns_policy = (self.updates + 1) % self.config.policy_every == 0
-        batch = self._minibatch(experience, learns_policy)
+        batch = self.minibatch(experience, learns_policy)
         td_errors = self._descend(self._of_critics, batch)
         self._is_untrained = False
         self.updates += 1
@@ -194,7 +194,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             self._move_targets(learns_policy)
         return td_errors
 
-    def _minibatch(self, experience: Transitions, learns_policy: bool) -> Minibatch:
+    def minibatch(self, experience: Transitions, learns_policy: bool) -> Minibatch:
         """Transitions, and the random numbers of their losses, those of all shards at once."""
         names = ("obs", "next_obs", "actions", "rewards", "discounts", "masks", "next_masks")
         tensors = ((name, getattr(experience, name)) for name in names)
