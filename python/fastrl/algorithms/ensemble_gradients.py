@@ -49,7 +49,8 @@ class Pass:
             inputs: how many inputs, the last ones, whose gradient is computed in place of those of the parameters.
 
         Returns:
-            The gradient of these inputs, summed over the networks, float32 [B, inputs].
+            The gradient of these inputs, summed over the networks, float32 [B, inputs]; without any that of the first
+            layer's outputs.
         """
         for i in reversed(range(self._body.num_layers)):
             x, (weight, bias) = self._inputs[i], self._body.linear[i]
@@ -64,7 +65,7 @@ class Pass:
             if i:
                 gradient = gradient * backwards if weight.shape[2] == 1 else torch.bmm(gradient, backwards)
                 gradient = torch.ops.aten.threshold_backward(gradient, x, 0)
-        return torch.bmm(gradient, backwards[:, :, backwards.shape[2] - inputs :]).sum(0)
+        return torch.bmm(gradient, backwards[:, :, -inputs:]).sum(0) if inputs else gradient
 
 
 class EnsembleGradients(ABC):
@@ -89,12 +90,9 @@ class EnsembleGradients(ABC):
     def of(cls, learner: "OffPolicyActorCritic", known: type) -> Self | None:
         """Those of an algorithm whose losses are the ones of the class ``known``; None of a subclass with losses of its
         own, or where networks are more than perceptrons in float32."""
-        owner, bodies = type(learner), [network.body for network in learner.networks()]
-        is_own = any(getattr(owner, name, None) is not getattr(known, name, None) for name in cls.losses)
-        is_plain = not any(body.layer_norm or body.half_type for body in bodies)
-        if is_own or not is_plain or any(network.has_encoder for network in learner.networks()):
-            return None
-        return cls(learner)
+        own = [name for name in cls.losses if getattr(type(learner), name) is not getattr(known, name)]
+        more = [n for n in learner.networks() if n.has_encoder or n.body.layer_norm or n.body.half_type]
+        return None if own or more else cls(learner)
 
     def critic_loss(self, batch: Minibatch, weight: float) -> TDLoss:
         critics: Critics = self.learner.critics

@@ -1,6 +1,6 @@
 """Implicit Q-learning: Kostrikov, Nair and Levine, "Offline Reinforcement Learning with Implicit Q-Learning", 2021."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from fastrl.algorithms.ensemble_gradients import IQLGradients
 from fastrl.algorithms.off_policy import OffPolicyActorCritic, layers_of
 from fastrl.algorithms.off_policy_loss import IQLLoss, Minibatch
 from fastrl.algorithms.protocol import Problem
-from fastrl.algorithms.sac_settings import ActionMasks, OffPolicyConfig
+from fastrl.algorithms.sac_settings import ActionMasks, ExplorationNoise, OffPolicyConfig
 from fastrl.networks.action_space import Actions
 from fastrl.networks.distributions import mask_logits
 from fastrl.networks.off_policy import Critics, OffPolicyActor
@@ -48,24 +48,9 @@ class IQLConfig(OffPolicyConfig):
         Range(0.5, 10.0, log=True),
     ] = 3.0
     max_weight: Annotated[float, Field(gt=0, description="largest weight of an action")] = 100.0
-    exploration_noise: Annotated[
-        float,
-        Field(
-            ge=0,
-            description="deviation of the noise on continuous actions that are taken, in units of half their range",
-        ),
-    ] = 0.1
+    exploration_noise: ExplorationNoise = 0.1
     action_masks: ActionMasks = False
-
-    @property
-    def target_critics(self) -> int:
-        """Critics whose least value counts: all."""
-        return self.critics
-
-    @property
-    def policy_every(self) -> int:
-        """Gradient steps of the critics for each one of value function and policy."""
-        return 1
+    policy_every: ClassVar[int] = 1
 
 
 class IQL(OffPolicyActorCritic):
@@ -111,10 +96,6 @@ class IQL(OffPolicyActorCritic):
         )
         self.saved["value"] = self.value
         self.gradients = IQLGradients.of(self, IQL)
-
-    @property
-    def action_masks(self) -> bool:
-        return self.config.action_masks
 
     @property
     def final_masks(self) -> bool:

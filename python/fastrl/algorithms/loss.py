@@ -1,6 +1,6 @@
 """The loss of a minibatch, as the `loss` methods of algorithms give it, and sums of losses over minibatches."""
 
-import math
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
@@ -113,19 +113,16 @@ class LossMeans:
         Raises:
             FloatingPointError: a number was NaN or infinite; the parameters are of no use any more.
         """
-        sums, counts = self._sums.tolist(), self.counts
+        sums = self._sums.double().cpu()
+        counts = torch.tensor(self.counts).repeat_interleave(torch.tensor([*map(len, self._groups)]))
         self._sums.zero_()
-        self.counts = [0] * len(counts)
-        if not math.isfinite(sum(sums)):
+        self.counts = [0] * len(self._groups)
+        if not sums.sum().isfinite():
             raise FloatingPointError(
                 f"the loss is not finite (NaN or infinity) after {updates} gradient steps; go back to a checkpoint, and"
                 " lower the learning rate or check rewards and observations"
             )
-        named = [(name, count) for names, count in zip(self._groups, counts, strict=True) for name in names]
-        return {
-            name: total / count if count else math.nan
-            for (name, count), total in zip(named, sums, strict=True)
-        }
+        return dict(zip(itertools.chain(*self._groups), (sums / counts).tolist(), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         return {"sums": self._sums, "summed": list(self.counts)}

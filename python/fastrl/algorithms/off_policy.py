@@ -3,7 +3,7 @@
 import copy
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -34,8 +34,6 @@ from fastrl.utils.heap import keep_freed_memory
 from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 
-LossName = Literal["critic_loss", "policy_loss"]
-
 
 class Learned:
     """What learns from a loss.
@@ -48,9 +46,7 @@ class Learned:
         parameters, vector: of the module, one by one and as one vector.
     """
 
-    def __init__(
-        self, name: LossName, loss_type: type[Loss], module: nn.Module, learning_rate: float
-    ) -> None:
+    def __init__(self, name: str, loss_type: type[Loss], module: nn.Module, learning_rate: float) -> None:
         self.name, self.loss_type = name, loss_type
         self.parameters = list(module.parameters())
         self.vector = flatten_parameters(module)
@@ -69,9 +65,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     the bit, also across `state_dict` and `load_state_dict`.
 
     Args:
-        config: with ``gamma``, ``n_step``, ``learning_rate``, ``final_learning_rate``, ``batch_size``, ``tau``,
-            ``critics``, ``target_critics``, ``policy_every``, ``hidden``, ``layer_norm``, ``encoder``,
-            ``network``, ``network_options`` and ``precision``.
+        config: an `OffPolicyConfig` with ``policy_every``.
         problem: observations of any kind that has rows; actions with finite bounds, or discrete from 0 on.
         head: of the policy.
         noise: that a deterministic policy explores with.
@@ -170,6 +164,10 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             raise ValueError(f"the weights have {self.weights_nbytes} bytes, the buffer {len(target)}")
         self.policy.actor_weights(target.view(np.float32), uniform=self._is_untrained)
 
+    @property
+    def action_masks(self) -> bool:
+        return getattr(self.config, "action_masks", False)
+
     def replay_spec(self) -> ReplaySpec:
         return ReplaySpec(self.config.batch_size, self.config.n_step, self.config.gamma)
 
@@ -196,13 +194,14 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
 
     def minibatch(self, experience: Transitions, learns_policy: bool) -> Minibatch:
         """Transitions, and the random numbers of their losses, those of all shards at once."""
-        names = ("obs", "next_obs", "actions", "rewards", "discounts", "masks", "next_masks")
-        tensors = ((name, getattr(experience, name)) for name in names)
-        moved = {
-            name: None if each is None else each.to(self.device, non_blocking=True) for name, each in tensors
-        }
-        moved |= {name: moved[name].flatten(1) for name in ("obs", "next_obs")}
         size, config = len(experience.rewards), self.config
+        names = ("actions", "rewards", "discounts", "obs", "next_obs", "masks", "next_masks")
+        tensors = {name: getattr(experience, name) for name in names}
+        for name, each in tensors.items():
+            if each is not None:
+                moved = each.to(self.device, non_blocking=True)
+                # The frames of a stack become one row.
+                tensors[name] = moved.flatten(1) if "obs" in name else moved
 
         def noise(name: str) -> Tensor | None:
             if name not in self.noise_fields or not self.actions.is_box:
@@ -211,10 +210,11 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             return numbers.to(self.device, non_blocking=True)
 
         next_noise, critics = noise("next_noise"), None
-        if config.target_critics < config.critics:
-            critics = torch.randperm(config.critics, generator=self._generator)[: config.target_critics]
+        asked = getattr(config, "target_critics", config.critics)
+        if asked < config.critics:
+            critics = torch.randperm(config.critics, generator=self._generator)[:asked]
         return Minibatch(
-            **moved,
+            **tensors,
             next_noise=next_noise,
             target_critics=critics,
             noise=noise("noise") if learns_policy else None,

@@ -58,11 +58,7 @@ class PolicyLoss(Loss):
 
 @dataclass(frozen=True)
 class SACLoss(PolicyLoss):
-    """The loss of SAC's policy and temperature.
-
-    Attributes:
-        entropy: of the policy, nats.
-    """
+    """The loss of SAC's policy and temperature; the entropy of the policy in nats."""
 
     entropy: Tensor
     temperature: Tensor
@@ -70,12 +66,7 @@ class SACLoss(PolicyLoss):
 
 @dataclass(frozen=True)
 class IQLLoss(PolicyLoss):
-    """The loss of IQL's policy and value function.
-
-    Attributes:
-        value: of the value function.
-        imitation_weight: of the actions.
-    """
+    """The loss of IQL's policy and value function; the weight of actions that are imitated."""
 
     value_loss: Tensor
     value: Tensor

@@ -53,10 +53,6 @@ class SAC(OffPolicyActorCritic):
         self.gradients = SACGradients.of(self, SAC)
 
     @property
-    def action_masks(self) -> bool:
-        return self.config.action_masks
-
-    @property
     def temperature(self) -> Tensor:
         """Weight of the entropy, float32 []."""
         if self.config.temperature == 0:

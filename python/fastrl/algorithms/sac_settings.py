@@ -49,6 +49,13 @@ BatchSize = Annotated[
     Field(ge=1, description="transitions in a minibatch"),
     Choices((64, 128, 256, 512), ordered=True),
 ]
+ExplorationNoise = Annotated[
+    float,
+    Field(
+        ge=0,
+        description="deviation of the noise on continuous actions that are taken, in units of half their range",
+    ),
+]
 ActionMasks = Annotated[
     bool,
     Field(
@@ -153,13 +160,7 @@ class TD3Config(OffPolicyConfig):
 
     target_critics: TargetCritics = 2
     policy_every: PolicyEvery = 2
-    exploration_noise: Annotated[
-        float,
-        Field(
-            ge=0, description="deviation of the noise on actions that are taken, in units of half their range"
-        ),
-        Range(0.03, 0.5, log=True),
-    ] = 0.1
+    exploration_noise: Annotated[ExplorationNoise, Range(0.03, 0.5, log=True)] = 0.1
     target_noise: Annotated[
         float, Field(ge=0, description="deviation of the noise on the actions of the critics' targets")
     ] = 0.2

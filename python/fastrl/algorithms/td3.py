@@ -43,10 +43,8 @@ class TD3(OffPolicyActorCritic):
     def next_values(self, batch: Minibatch) -> Tensor:
         """min_i Q'_i(s', a'), a' = pi'(s') + clip(noise), within the bounds: algorithm 1."""
         assert batch.next_noise is not None
-        s, config = batch.next_obs, self.config
-        noise = (batch.next_noise * config.target_noise).clamp(
-            -config.target_noise_clip, config.target_noise_clip
-        )
+        s, clip = batch.next_obs, self.config.target_noise_clip
+        noise = (batch.next_noise * self.config.target_noise).clamp(-clip, clip)
         a = (self.target_policy(s).tanh() + noise).clamp(-1, 1)
         return self.least_target(s, a, batch.target_critics)
 
