@@ -79,11 +79,12 @@ def reduce_loss(
             return None
         weight = (rows.stop - rows.start) / size
         loss = learn(shard, weight)
-        means = loss.numbers() * weight
-        if not isinstance(loss, TDLoss):
-            return means
-        # Errors of other shards are zeros, so that sums put them side by side.
-        return torch.cat([means, functional.pad(loss.td_errors, (rows.start, size - rows.stop))])
+        means, errors = loss.numbers(), loss.td_errors if isinstance(loss, TDLoss) else None
+        if weight < 1:
+            # Errors of other shards are zeros, so that sums put them side by side.
+            errors = None if errors is None else functional.pad(errors, (rows.start, size - rows.stop))
+            means = means * weight
+        return means if errors is None else torch.cat([means, errors])
 
     found = ranks.reduce(gradient, size, parts + size * issubclass(kind, TDLoss), numbers)
     return found[:parts], found[parts:]

@@ -45,7 +45,7 @@ class Ensemble(nn.Module):
                 f"an ensemble has at least one network and widths of at least 1, got {count} of {list(sizes)}"
             )
         # Parameters of each layer: looking them up by name would take a twentieth of a gradient step.
-        self.linear: list[list[nn.Parameter]] = []
+        self.linear: list[list[Tensor]] = []
         self._norm: list[list[nn.Parameter]] = []
         for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
             bound = 1 / math.sqrt(fan_in)
