@@ -219,6 +219,18 @@ def test_a_network_of_ones_own_gives_features() -> None:
         own.check_state(learner().config, state)
 
 
+@pytest.mark.parametrize("make", [learner, td3])
+def test_frozen_layers_of_ones_own_network_stay(make: Any) -> None:
+    algorithm = make(network="own_networks:FrozenFeatures", policy_every=1)
+    before = copy.deepcopy(algorithm.state_dict())
+    algorithm.update(batch_of(), WATCH)
+    after = algorithm.state_dict()
+    pairs = [(before["critics"], after["critics"]), (before["policy"]["weights"], after["policy"]["weights"])]
+    for old, new in pairs:
+        moved = {name for name in old if not torch.equal(old[name], new[name])}
+        assert moved == {name for name in old if ".first." not in name} != set(old)
+
+
 def test_td3s_losses_are_those_of_plain_code() -> None:
     algorithm = td3(critics=3, target_critics=3, target_noise=0.4, target_noise_clip=0.3)
     batch = algorithm.minibatch(batch_of(), True)

@@ -43,12 +43,13 @@ class Learned:
         module: what learns.
 
     Attributes:
-        parameters, vector: of the module, one by one and as one vector.
+        parameters: of the module, but for those that the user has frozen.
+        vector: all of them.
     """
 
     def __init__(self, name: str, loss_type: type[Loss], module: nn.Module, learning_rate: float) -> None:
         self.name, self.loss_type = name, loss_type
-        self.parameters = list(module.parameters())
+        self.parameters = [each for each in module.parameters() if each.requires_grad]
         self.vector = flatten_parameters(module)
         self.optimizer = Optimizer(self.vector, "fp32", eps=1e-8, learning_rate=learning_rate)
 

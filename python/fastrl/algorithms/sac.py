@@ -95,7 +95,7 @@ class SAC(OffPolicyActorCritic):
         return Q.mean(0) if self.config.policy_value == "mean" else Q.amin(0)
 
     def temperature_loss(self, entropy: Tensor) -> Tensor:
-        """J_alpha = log(alpha) (H - target entropy), whose sign is that of equation 18's, float32 []."""
+        """J_alpha of equation 18 with log(alpha) in place of alpha: log(alpha) (H - target entropy), float32 []."""
         if not self.config.learn_temperature:
             return torch.zeros_like(entropy)
         return self.log_temperature * (entropy - self.target_entropy)
