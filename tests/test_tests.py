@@ -15,7 +15,7 @@ PUBLIC = {"_exit", "_replace", "_asdict", "_fields"}
 # what runs after each step, which a comparison must know. Of multiprocessing: its server cannot be stopped otherwise.
 NEEDED = {
     # PyTorch's fake tensors, and how modules hold parameters.
-    "algorithms/test_devices.py": ["_apply", "_buffers", "_linear", "_parameters", "_subclasses"],
+    "algorithms/test_devices.py": ["_apply", "_buffers", "_parameters", "_subclasses"],
     "conformance/test_stable_baselines3.py": ["_n_updates", "_on_step", "_standard_normal"],
     "demos/test_recording.py": ["_forkserver", "_stop"],
 }

@@ -43,15 +43,16 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for name, buffer in module._buffers.items():
             module._buffers[name] = None if buffer is None else function(buffer)
         if isinstance(module, Ensemble):
-            layers = enumerate(module._linear)
-            module._linear = [
+            layers = enumerate(module.linear)
+            module.linear = [
                 [module.get_parameter(f"{name}_{i}") for name in ("weight", "bias")] for i, _ in layers
             ]
         return module
 
-    def backward(tensors: Any, *gradients: Any) -> None:
+    def backward(tensors: Any, *gradients: Any, inputs: Any = ()) -> None:
         for tensor in [tensors] if isinstance(tensors, Tensor) else tensors:
             assert tensor.device.type == "cuda" and tensor.requires_grad
+        assert all(each.device.type == "cuda" for each in inputs)
 
     monkeypatch.setattr(nn.Module, "_apply", moved)
     monkeypatch.setattr(torch.autograd, "backward", backward)
@@ -135,11 +136,15 @@ def test_dqn(options: dict[str, Any]) -> None:
     assert dqn.update(dqn_batch(num_second=2), Stopwatch()).device.type == "cuda"
 
 
+@pytest.mark.parametrize("spelled_out", [True, False])
 @pytest.mark.parametrize(
     ("name", "actions"), [("sac", BOX), ("sac", CHOICES), ("td3", BOX), ("iql", BOX), ("iql", CHOICES)]
 )
-def test_replay_learners(name: str, actions: Any) -> None:
+def test_replay_learners(name: str, actions: Any, spelled_out: bool) -> None:
     algorithm = learner(name, OBS, actions, **({"policy_every": 1} if name == "td3" else {}))
+    assert algorithm.gradients is not None
+    if not spelled_out:
+        algorithm.gradients = None
     assert algorithm.update(batch_of(OBS, actions), Stopwatch()).device.type == "cuda"
 
 

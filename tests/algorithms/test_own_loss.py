@@ -2,6 +2,7 @@
 
 import io
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -16,6 +17,7 @@ from small_runs import differences, settings_of, trainer_of, untimed_state
 import fastrl
 from fastrl.algorithms.ppo import PPO
 from fastrl.tasks import find
+from fastrl.training.checkpoint import checksum
 from fastrl.training.errors import TrainError
 from fastrl.utils.ranks import ALONE, Ranks
 
@@ -127,6 +129,73 @@ def test_two_ranks_learn_by_it_of_other_algorithms_what_one_learns(name: str) ->
     [alone] = on_ranks(1, trained_other, *arguments)
     for found in on_ranks(2, trained_other, *arguments):
         assert all(np.array_equal(found[key], alone[key]) for key in alone)
+
+
+PENDULUM = "--env=Pendulum-v1"
+REPLAYS: dict[str, tuple[str, ...]] = {
+    "SAC": (PENDULUM,),
+    "SAC, discrete with masks": ("--env=few_allowed:FewAllowed", "--sac.action-masks"),
+    "TD3": (PENDULUM,),
+    "IQL": (PENDULUM,),
+    "IQL, discrete": (CARTPOLE,),
+    "DQN": (CARTPOLE,),
+}
+
+
+def replay_trainer(ranks: Ranks, name: str, algo: str, *options: str) -> Any:
+    section = algo.removeprefix("own_losses:Calm").lower()
+    fixed = (f"--{section}.hidden=8", f"--{section}.batch-size=20", "--num-envs=4", "--total-timesteps=160")
+    rate = (f"--{section}.learning-rate=1e-3", f"--{section}.final-learning-rate=1e-3")
+    replay = (
+        *("--replay.learning-starts=32", "--replay.train-freq=8", "--replay.updates-per-step=0.25"),
+        *("--replay.save", "--no-replay.overlap"),
+    )
+    common = ("--run.eval-episodes=0", "--run.torch-threads=1", "--device=cpu", "--run.seed=3")
+    collector = () if any("collector" in each for each in options) else ("--collector=sequential",)
+    given = (f"--algo={algo}", *REPLAYS[name], *fixed, *rate, *replay, *common, *collector, *options)
+    return find("gym").with_ranks(ranks).make_trainer(settings_of("gym", "--run.row-seconds=0", *given))
+
+
+def state_after(ranks: Ranks, name: str, algo: str, *options: str) -> Any:
+    """What has been learned after a whole run."""
+    trainer = replay_trainer(ranks, name, algo, *options)
+    for _ in trainer.rows():
+        pass
+    assert trainer.algorithm.updates > 8
+    return trainer.algorithm.state_dict()
+
+
+def checksum_after(ranks: Ranks, name: str, algo: str, *options: str) -> str:
+    return checksum(state_after(ranks, name, algo, *options))
+
+
+@pytest.mark.parametrize("name", REPLAYS)
+def test_losses_of_the_users_own_of_algorithms_with_a_replay(name: str, tmp_path: Path) -> None:
+    algo = name.partition(",")[0]
+    own = f"own_losses:Calm{algo}"
+    plain, calm = state_after(ALONE, name, algo.lower()), state_after(ALONE, name, own)
+    parts = ("explorer",) if algo == "DQN" else ("policy", "critics")
+    assert all(differences(plain[part], calm[part]) for part in parts)
+    assert differences(calm, state_after(ALONE, name, own, "--collector=executor", "--n-workers=2")) == []
+    half, resumed = replay_trainer(ALONE, name, own), replay_trainer(ALONE, name, own)
+    rows = half.rows()
+    while half.algorithm.updates < 10:
+        next(rows)
+    rows.close()
+    assert half.algorithm.updates < calm["updates"]
+    half.source.save_files(tmp_path)
+    resumed.load_files(tmp_path)
+    resumed.load_state_dict(half.state_dict())
+    for _ in resumed.rows():
+        pass
+    assert differences(calm, resumed.algorithm.state_dict()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REPLAYS)
+def test_two_ranks_learn_by_them_what_one_learns(name: str) -> None:
+    arguments = (name, f"own_losses:Calm{name.partition(',')[0]}", "--run.shards=2")
+    assert set(on_ranks(2, checksum_after, *arguments)) == set(on_ranks(1, checksum_after, *arguments))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Soft actor-critic and TD3: gradients against autograd, values with known answers, bounds, resuming."""
+"""Soft actor-critic and TD3: losses against plain code, values with known answers, bounds, resuming."""
 
 import copy
 import math
@@ -13,8 +13,9 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch.nn.utils import parameters_to_vector
 
+from fastrl.algorithms.off_policy_loss import squashed
 from fastrl.algorithms.protocol import Problem
-from fastrl.algorithms.sac import SAC, squashed, squashed_gradient
+from fastrl.algorithms.sac import SAC
 from fastrl.algorithms.sac_settings import SACConfig, TD3Config
 from fastrl.algorithms.td3 import TD3
 from fastrl.networks.action_space import Actions
@@ -96,47 +97,35 @@ def acted(actor: Any, obs: np.ndarray, size: int, *, greedy: bool = False) -> tu
     return actions, log_probs
 
 
-def test_the_policys_gradient_is_that_of_autograd() -> None:
-    torch.manual_seed(0)
-    outputs, noise = 2 * torch.randn(5, 6), torch.randn(5, 3)
-    outputs[0, 3], outputs[1, 4] = 3.0, -21.0  # beyond the range of deviations
-    slopes, temperature = torch.randn(5, 3), torch.tensor(0.3)
-    leaf = outputs.clone().requires_grad_(True)
-    actions, log_probs, deviations = squashed(leaf, noise)
-    loss = (temperature * log_probs - (slopes * actions).sum(1)).mean()
-    (expected,) = torch.autograd.grad(loss, leaf)
-    found = squashed_gradient(outputs, actions.detach(), noise, deviations.detach(), slopes, temperature)
-    torch.testing.assert_close(found, expected)
-
-
 @pytest.mark.parametrize("actions", [BOX, Discrete(4)], ids=["box", "discrete"])
 @pytest.mark.parametrize("value", ["min", "mean"])
-def test_the_gradients_of_a_step_are_those_of_autograd(actions: Any, value: str) -> None:
-    sac, batch = learner(actions=actions, policy_value=value, temperature=0.7), batch_of(actions=actions)
-    outputs, noise = sac.policy(batch.obs), torch.randn(6, 2)
-    log_temperature = sac.log_temperature
+def test_losses_are_those_of_plain_code(actions: Any, value: str) -> None:
+    sac = learner(actions=actions, policy_value=value, temperature=0.7, critics=3)
+    batch = sac.minibatch(batch_of(actions=actions), True)
+    outputs, after = sac.policy(batch.obs), sac.policy(batch.next_obs)
     if isinstance(actions, Discrete):
-        values = sac.critics.values(batch.obs)
-        log_probs = torch.log_softmax(outputs, -1)
-        best = values.mean(0) if value == "mean" else values.amin(0)
-        loss = (log_probs.exp() * (0.7 * log_probs - best)).sum(-1).mean()
-        entropy = -(log_probs.exp() * log_probs).sum(-1).mean()
+        log_probs, after = torch.log_softmax(outputs, -1), torch.log_softmax(after, -1)
+        values, q = sac.critics(batch.obs), sac.critics(batch.obs)[:, torch.arange(6), batch.actions]
+        least = sac.targets(batch.next_obs)[batch.target_critics].amin(0)
+        next_values = (after.exp() * (least - 0.7 * after)).sum(-1)
+        chances = log_probs.exp()
     else:
-        drawn, log_probs, _ = squashed(outputs, noise)
-        values = sac.critics.values(batch.obs, drawn).squeeze(-1)
-        best = values.mean(0) if value == "mean" else values.amin(0)
-        loss, entropy = (0.7 * log_probs - best).mean(), -log_probs.mean()
-    parameters = list(sac.policy.parameters())
-    expected = torch.autograd.grad(loss, parameters)
-    with torch.no_grad():
-        found, found_entropy, _ = sac.learn_policy(
-            batch.obs, batch.actions, None, None if isinstance(actions, Discrete) else noise, 1.0
-        )
-    torch.testing.assert_close((found, found_entropy), (loss.detach(), entropy.detach()))
-    for parameter, gradient in zip(parameters, expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
-    assert log_temperature.grad is not None
-    assert log_temperature.grad.item() == pytest.approx(entropy.item() - sac.target_entropy, rel=1e-4)
+        drawn, log_probs, _ = squashed(outputs, batch.noise)
+        later, after, _ = squashed(after, batch.next_noise)
+        values, q = sac.critics(batch.obs, drawn), sac.critics(batch.obs, batch.actions)
+        next_values = sac.targets(batch.next_obs, later)[batch.target_critics].amin(0) - 0.7 * after
+        chances = torch.ones(())
+    best = values.mean(0) if value == "mean" else values.amin(0)
+    expected = (chances * (0.7 * log_probs - best)).reshape(6, -1).sum(-1).mean()
+    entropy = -(chances * log_probs).reshape(6, -1).sum(-1).mean()
+    found = sac.policy_loss(batch)
+    torch.testing.assert_close((found.policy_loss, found.entropy), (expected, entropy))
+    temperature_loss = math.log(0.7) * (entropy.detach() - sac.target_entropy)
+    torch.testing.assert_close(found.total, expected + temperature_loss)
+    errors = q - (batch.rewards + batch.discounts * next_values)
+    critic_loss = sac.critic_loss(batch)
+    torch.testing.assert_close(critic_loss.total, sum(each.square().mean() for each in errors) / 2)
+    torch.testing.assert_close(critic_loss.td_errors, errors.abs().mean(0).detach())
 
 
 def test_log_densities_are_exact_and_finite_where_tanh_is_1() -> None:
@@ -230,16 +219,27 @@ def test_a_network_of_ones_own_gives_features() -> None:
         own.check_state(learner().config, state)
 
 
-def test_the_gradient_of_td3s_policy_is_that_of_autograd() -> None:
-    algorithm, batch = td3(critics=3), batch_of()
-    values = algorithm.critics.values(batch.obs, algorithm.policy(batch.obs).tanh())
-    parameters = list(algorithm.policy.parameters())
-    expected = torch.autograd.grad(-values[0].mean(), parameters)
-    with torch.no_grad():
-        (loss,) = algorithm.learn_policy(batch.obs, batch.actions, None, None, 1.0)
-    torch.testing.assert_close(loss, -values[0].detach().mean())
-    for parameter, gradient in zip(parameters, expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+@pytest.mark.parametrize("make", [learner, td3])
+def test_frozen_layers_of_ones_own_network_stay(make: Any) -> None:
+    algorithm = make(network="own_networks:FrozenFeatures", policy_every=1)
+    before = copy.deepcopy(algorithm.state_dict())
+    algorithm.update(batch_of(), WATCH)
+    after = algorithm.state_dict()
+    pairs = [(before["critics"], after["critics"]), (before["policy"]["weights"], after["policy"]["weights"])]
+    for old, new in pairs:
+        moved = {name for name in old if not torch.equal(old[name], new[name])}
+        assert moved == {name for name in old if ".first." not in name} != set(old)
+
+
+def test_td3s_losses_are_those_of_plain_code() -> None:
+    algorithm = td3(critics=3, target_critics=3, target_noise=0.4, target_noise_clip=0.3)
+    batch = algorithm.minibatch(batch_of(), True)
+    values = algorithm.critics(batch.obs, algorithm.policy(batch.obs).tanh())
+    torch.testing.assert_close(algorithm.policy_loss(batch).total, -values[0].mean())
+    noise = (0.4 * batch.next_noise).clamp(-0.3, 0.3)
+    actions = (algorithm.target_policy(batch.next_obs).tanh() + noise).clamp(-1, 1)
+    expected = algorithm.targets(batch.next_obs, actions).amin(0)
+    torch.testing.assert_close(algorithm.next_values(batch), expected)
 
 
 def test_td3_explores_with_noise_within_the_bounds() -> None:
@@ -387,7 +387,9 @@ def test_truncated_episodes_are_bootstrapped(actions: Any, terminated: bool) -> 
         )
     with torch.no_grad():
         own = None if isinstance(actions, Discrete) else torch.zeros(10, 1)
-        values = sac.critics.values(obs, own).mean((0, 2))
+        values = (
+            sac.critics(obs, own).flatten(2).mean((0, 2)) if own is None else sac.critics(obs, own).mean(0)
+        )
     left = torch.arange(10, 0, -1)
     expected = 10 * (1 - 0.9**left) if terminated else torch.full((10,), 10.0)
     torch.testing.assert_close(values, expected, atol=0.25, rtol=0.05)

@@ -1,40 +1,34 @@
-"""Gradients of ensembles of perceptrons against autograd."""
+"""Ensembles of perceptrons against plain code."""
 
 import pytest
 import torch
+from torch.nn import functional
 
-from fastrl.networks.ensemble import Ensemble, EnsembleTrace
-from fastrl.networks.parameters import flatten_parameters
+from fastrl.networks.ensemble import Ensemble
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize("sizes", [(5, 3), (5, 8, 3), (5, 8, 6, 1)])
 @pytest.mark.parametrize("count", [1, 3])
-def test_gradients_are_those_of_autograd(count: int, sizes: tuple[int, ...], layer_norm: bool) -> None:
+def test_each_network_is_a_perceptron(count: int, sizes: tuple[int, ...], layer_norm: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     body = Ensemble(count, sizes, layer_norm=layer_norm, generator=generator)
-    vector = flatten_parameters(body)
     with torch.no_grad():
-        vector.add_(0.1 * torch.randn(vector.shape, generator=generator))
+        for parameter in body.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
     x = torch.randn(7, sizes[0], generator=generator)
-    out_gradient = torch.randn(count, 7, sizes[-1], generator=generator)
-    parameters = list(body.parameters())
-    leaf = x.clone().requires_grad_(True)
-    expected = torch.autograd.grad(body(leaf), [leaf, *parameters], out_gradient)
-    trace = EnsembleTrace()
-    with torch.no_grad():
-        outputs = body(x, trace)
-    torch.testing.assert_close(outputs, body(x).detach())
-    found = trace.backpropagate(out_gradient, inputs=slice(1, 4))
-    assert found is not None
-    torch.testing.assert_close(found, expected[0][:, 1:4])
-    for parameter, gradient in zip(parameters, expected[1:], strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5)
-    # Gradients of inputs alone leave those of parameters as they are.
-    assert vector.grad is not None
-    before = vector.grad.clone()
-    trace.backpropagate(out_gradient, parameters=False)
-    assert torch.equal(vector.grad, before)
+    for member in range(count):
+        own = {name: each[member] for name, each in body.named_parameters()}
+        expected, last = x, len(sizes) - 2
+        for i in range(last + 1):
+            expected = expected @ own[f"weight_{i}"] + own[f"bias_{i}"]
+            if i < last and layer_norm:
+                expected = functional.layer_norm(expected, expected.shape[-1:])
+                expected = expected * own[f"scale_{i}"] + own[f"shift_{i}"]
+            expected = expected.relu() if i < last else expected
+        torch.testing.assert_close(body(x)[member], expected)
+        with torch.no_grad():
+            torch.testing.assert_close(body(x)[member], expected)
 
 
 def test_networks_of_an_ensemble_are_independent() -> None:
@@ -53,19 +47,14 @@ def test_networks_of_an_ensemble_are_independent() -> None:
 def test_half_precision_rounds_and_keeps_outputs_in_float32() -> None:
     generator = torch.Generator().manual_seed(0)
     body = Ensemble(2, (4, 32, 32, 1), generator=generator)
-    flatten_parameters(body)
-    x, gradient = torch.randn(200, 4, generator=generator), torch.ones(2, 200, 1)
+    x = torch.randn(200, 4, generator=generator).requires_grad_()
     found = []
     for half in (None, torch.bfloat16):
         body.half_type = half
-        trace = EnsembleTrace()
-        with torch.no_grad():
-            outputs = body(x, trace)
-        for parameter in body.parameters():
-            parameter.grad.zero_()  # type: ignore[union-attr]
-        inputs = trace.backpropagate(gradient, inputs=slice(0, 4))
-        assert inputs is not None and outputs.dtype == inputs.dtype == torch.float32
-        found.append([outputs, inputs, *(p.grad.clone() for p in body.parameters())])  # type: ignore[union-attr]
+        outputs = body(x)
+        gradients = torch.autograd.grad(outputs.sum(), [x, *body.parameters()])
+        assert outputs.dtype == torch.float32 and all(each.dtype == torch.float32 for each in gradients)
+        found.append([outputs, *gradients])
     for i, (exact, rounded) in enumerate(zip(*found, strict=True)):
         # Rounding turns some units on or off, which a row's gradient shows most.
         assert (exact - rounded).norm() < (0.1 if i == 1 else 0.03) * exact.norm() + 1e-6

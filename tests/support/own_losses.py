@@ -50,6 +50,35 @@ class CalmBC(SmallOutputs, fastrl.algorithms.BC):
     pass
 
 
+class CalmDQN(fastrl.algorithms.DQN):
+    def loss(self, batch):
+        return super().loss(batch) + 0.1 * batch.estimates.square().mean()
+
+
+class SmallValues:
+    """A term of the losses of any algorithm with a policy and critics."""
+
+    def policy_loss(self, batch):
+        return super().policy_loss(batch) + 0.1 * self.policy(batch.obs).square().mean()
+
+    def critic_loss(self, batch):
+        return super().critic_loss(batch) + 0.1 * self.critics(batch.obs, batch.actions).square().mean()
+
+
+class CalmSAC(SmallValues, fastrl.algorithms.SAC):
+    def temperature_loss(self, entropy):
+        return super().temperature_loss(entropy) + 0.1 * self.log_temperature.square()
+
+
+class CalmTD3(SmallValues, fastrl.algorithms.TD3):
+    pass
+
+
+class CalmIQL(SmallValues, fastrl.algorithms.IQL):
+    def value_loss(self, advantages):
+        return super().value_loss(advantages) + 0.1 * advantages.square().mean()
+
+
 @section
 class MoreConfig(PPOConfig):
     weight: float = 0.0

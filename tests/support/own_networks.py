@@ -95,3 +95,15 @@ class Features(nn.Module):
 
     def forward(self, obs: Tensor) -> Any:
         return self.body(obs.float())
+
+
+class FrozenFeatures(nn.Module):
+    """Two layers, the first of which does not learn."""
+
+    def __init__(self, obs_space: Any, action_space: Any) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(obs_space.shape[0], 8), nn.Linear(8, 8)
+        self.first.requires_grad_(False)
+
+    def forward(self, obs: Tensor) -> Any:
+        return self.second(self.first(obs).tanh())

@@ -114,7 +114,7 @@ def test_truncation_is_no_end(options: list[str], terminates: bool) -> None:
         if algorithm == "dqn":
             values = learner.network(obs)
         else:
-            values = learner.critics.values(learner.critics.features(obs), torch.zeros(1, 1))
+            values = learner.critics(obs, torch.zeros(1, 1))
     # Ends are drawn more or less often than each tenth time.
     assert float(values.mean()) == pytest.approx(1 / (1 - 0.81) if terminates else 10, rel=0.1)
 

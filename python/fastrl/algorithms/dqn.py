@@ -12,8 +12,8 @@
 """
 
 import functools
-import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -30,6 +30,7 @@ from fastrl.algorithms.dqn_loss import (
     td_targets,
 )
 from fastrl.algorithms.dqn_settings import DQNConfig
+from fastrl.algorithms.loss import LossMeans, TDLoss, reduce_loss
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import (
     OffPolicyAlgorithm,
@@ -59,6 +60,27 @@ from fastrl.utils.env_options import parse_options
 from fastrl.utils.heap import keep_freed_memory
 from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """B transitions, and what the network says of them.
+
+    Attributes:
+        obs: rows [B, D].
+        estimates: values of all actions [B, A], or their quantiles [B, A, N], with gradients.
+        actions: int64 [B].
+        targets: y, float32 [B] or [B, N].
+        weights: of importance, float32 [B].
+        num_second: demonstrations among the transitions, the last ones; none where it is not positive.
+    """
+
+    obs: Tensor
+    estimates: Tensor
+    actions: Tensor
+    targets: Tensor
+    weights: Tensor
+    num_second: int
 
 
 class DQN(OffPolicyAlgorithm):
@@ -148,9 +170,7 @@ class DQN(OffPolicyAlgorithm):
         )
         self.updates = 0
         self._batches = 0
-        # Sums of loss, q and td_error over batches, and of grad_norm over gradient steps.
-        self._sums = torch.zeros(4, device=self.device)
-        self._summed = [0, 0]
+        self._means = LossMeans(self.device, TDLoss.parts(), ("grad_norm",))
         keep_freed_memory()
 
     def actor_spec(self) -> ActorSpec:
@@ -235,87 +255,46 @@ class DQN(OffPolicyAlgorithm):
             }
         obs = batch.obs.to(self.device, non_blocking=True).flatten(1)
         self.network.draw_noise(self._noise)
-        parameters = self.parameters.grad
-        assert parameters is not None
+        gradient = self.parameters.grad
+        assert gradient is not None
 
-        def learn(shard: Shard) -> Tensor | None:
+        def learn(shard: Shard, weight: float) -> TDLoss:
             rows = shard.rows
-            if shard.number not in targets:
-                return None
-            means, errors = self._differentiate(
-                obs[rows],
-                actions[rows],
-                targets[shard.number],
-                weights[rows],
-                num_second=rows.stop - max(rows.start, first_second),
-                weight=(rows.stop - rows.start) / size,
+            loss = self.loss(
+                Minibatch(
+                    obs[rows],
+                    self._estimates(obs[rows]),
+                    actions[rows],
+                    targets[shard.number],
+                    weights[rows],
+                    num_second=rows.stop - max(rows.start, first_second),
+                )
             )
-            if not self.ranks.shards:
-                return torch.cat([means, errors])
-            # Errors of other shards are zeros, so that sums put them side by side.
-            found = torch.zeros(3 + size, device=self.device)
-            found[:3], found[3:][rows] = means, errors
-            return found
+            torch.autograd.backward(self._optimizer.scale(loss.total * weight / config.accumulate))
+            return loss
 
-        numbers = self.ranks.reduce(parameters, size, 3 + size, learn)
-        self._sums[:3] += numbers[:3]
+        numbers, td_errors = reduce_loss(self.ranks, gradient, size, TDLoss, learn)
+        self._means.add(0, numbers)
         self._batches += 1
-        self._summed[0] += 1
         if self._batches % config.accumulate == 0:
             self._step()
-        return numbers[3:]
+        return td_errors
 
-    def _differentiate(
-        self,
-        obs: Tensor,
-        actions: Tensor,
-        targets: Tensor,
-        weights: Tensor,
-        *,
-        num_second: int,
-        weight: float,
-    ) -> tuple[Tensor, Tensor]:
-        """Adds the gradients of some transitions of a minibatch; the weighted means of loss, value and error, float32
-        [3], and the absolute errors [B].
-
-        Args:
-            num_second: how many of them, the last ones, learn the margin of demonstrations; none where it is not
-                positive.
-            weight: of these transitions in the minibatch.
-        """
-        loss, td, q = self.loss(self._estimates(obs), actions, targets, weights, num_second)
-        scaled: Tensor = self._optimizer.scale(loss * weight / self.config.accumulate)
-        torch.autograd.backward(scaled)
-        td_errors = td.detach().abs()
-        return torch.stack([loss, q, td_errors.mean()]).detach() * weight, td_errors
-
-    def loss(
-        self, estimates: Tensor, actions: Tensor, targets: Tensor, weights: Tensor, num_second: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The mean over B transitions of ``weight * h(y - Q(s, a))``, and the margin of demonstrations.
-
-        Args:
-            estimates: values of all actions [B, A], or their quantiles [B, A, N], with gradients.
-            actions: int64 [B].
-            targets: y, float32 [B] or [B, N].
-            weights: of importance, float32 [B].
-            num_second: demonstrations among the transitions, the last ones; none where it is not positive.
-
-        Returns:
-            The loss, the errors y - Q(s, a) float32 [B], and the mean of Q(s, a).
-        """
-        config, Q = self.config, of_actions(estimates, actions).float()
+    def loss(self, batch: Minibatch) -> TDLoss:
+        """The mean over transitions of ``weight * h(y - Q(s, a))``, and the margin of demonstrations. A subclass may
+        change it, see the guide "A loss of your own"."""
+        config, y, Q = self.config, batch.targets, of_actions(batch.estimates, batch.actions).float()
         if config.quantiles:
             assert config.huber is not None
-            losses, td, q = quantile_losses(Q, targets, config.huber), (targets - Q).mean(1), Q.mean()
+            losses, td = quantile_losses(Q, y, config.huber), (y - Q).mean(1)
         else:
-            losses, td, q = q_losses(Q, targets, config.huber), targets - Q, Q.mean()
-        loss = (weights * losses).mean()
-        if num_second > 0:
-            values, chosen = mean_values(estimates[-num_second:]), actions[-num_second:]
+            losses, td = q_losses(Q, y, config.huber), y - Q
+        loss = (batch.weights * losses).mean()
+        if (count := batch.num_second) > 0:
+            values, chosen = mean_values(batch.estimates[-count:]), batch.actions[-count:]
             margins = margin_losses(values, chosen, config.margin)
-            loss = loss + self._margin_coef(self.steps) * margins.sum() / len(actions)
-        return loss, td, q
+            loss = loss + self._margin_coef(self.steps) * margins.sum() / len(batch.actions)
+        return TDLoss(loss, loss=loss, q=Q.mean(), td_errors=td.detach().abs())
 
     def metrics(self) -> dict[str, float]:
         """Means over the minibatches since the last call, NaN without any. Waits for the GPU.
@@ -327,23 +306,9 @@ class DQN(OffPolicyAlgorithm):
         Raises:
             FloatingPointError: a loss was NaN or infinite; the parameters are of no use any more.
         """
-        batches, gradient_steps = self._summed
-        loss, q, td_error, grad_norm = self._sums.tolist()
-        self._sums.zero_()
-        self._summed = [0, 0]
-        if not math.isfinite(loss + q + td_error):
-            raise FloatingPointError(
-                f"the loss is not finite (NaN or infinity) after {self.updates} gradient steps; go back to a"
-                " checkpoint, and lower the learning rate or check rewards and observations"
-            )
-        return {
-            "loss": _ratio(loss, batches),
-            "q": _ratio(q, batches),
-            "td_error": _ratio(td_error, batches),
-            "grad_norm": _ratio(grad_norm, gradient_steps),
-            "batches": batches,
-            "gradient_steps": gradient_steps,
-        }
+        batches, gradient_steps = self._means.counts
+        means = self._means.take(self.updates)
+        return {**means, "batches": batches, "gradient_steps": gradient_steps}
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         network, saved = self.network, state["explorer"]["network"]
@@ -399,8 +364,7 @@ class DQN(OffPolicyAlgorithm):
             "gradient": self.parameters.grad,
             "updates": self.updates,
             "batches": self._batches,
-            "sums": self._sums,
-            "summed": list(self._summed),
+            **self._means.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -416,9 +380,7 @@ class DQN(OffPolicyAlgorithm):
         gradient.copy_(state["gradient"])
         self.steps, self.updates = state["steps"], state["updates"]
         self._batches = state["batches"]
-        self._sums.copy_(state["sums"])
-        batches, steps = state["summed"]
-        self._summed = [int(batches), int(steps)]
+        self._means.load_state_dict(state)
 
     def _targets(self, next_obs: Tensor, rewards: Tensor, discounts: Tensor, masks: Tensor | None) -> Tensor:
         """Targets [B], or of quantiles [B, N]. The caller has switched gradients off, and drawn noise, independent of
@@ -444,9 +406,9 @@ class DQN(OffPolicyAlgorithm):
         return estimates
 
     def _step(self) -> None:
-        self._sums[3] += self._optimizer.step(self.config.max_grad_norm, self._learning_rate(self.steps))
+        grad_norm = self._optimizer.step(self.config.max_grad_norm, self._learning_rate(self.steps))
+        self._means.add(1, grad_norm.view(1))
         self.updates += 1
-        self._summed[1] += 1
         if self.updates % self.config.target_every == 0:
             self._move_target()
 
@@ -517,7 +479,3 @@ def _fits(architecture: Mapping[str, Any], obs_rows: ObsRows) -> bool:
         image = list(obs_rows.space.shape or ())
         shape = image if len(image) == 3 else [1, *image]
     return bool(architecture["obs_shape"] == shape)
-
-
-def _ratio(total: float, count: int) -> float:
-    return total / count if count else math.nan

@@ -21,9 +21,7 @@ class DQNConfig:
     """Hyper-parameters of DQN. Schedules are linear in the environment steps done."""
 
     gamma: hp.Gamma = 0.99
-    n_step: Annotated[
-        int, Field(ge=1, description="rewards that are summed before the bootstrap"), Range(1, 5)
-    ] = 3
+    n_step: hp.NStep = 3
     double: Annotated[
         bool, Field(description="the online network chooses the action that the target network values")
     ] = True

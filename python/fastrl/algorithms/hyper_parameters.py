@@ -19,6 +19,7 @@ Gamma = Annotated[
     Field(ge=0, le=1, description="discount of future rewards"),
     Range(0.9, 0.9995, log=True, from_one=True),
 ]
+NStep = Annotated[int, Field(ge=1, description="rewards that are summed before the bootstrap"), Range(1, 5)]
 GaeLambda = Annotated[
     float,
     Field(ge=0, le=1, description="advantage estimation: 0 trusts the value function, 1 the rewards"),

@@ -1,10 +1,15 @@
-"""The loss of a minibatch, as the `loss` methods of algorithms give it."""
+"""The loss of a minibatch, as the `loss` methods of algorithms give it, and sums of losses over minibatches."""
 
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+from fastrl.utils.ranks import Ranks, Shard
 
 
 @dataclass(frozen=True)
@@ -28,3 +33,101 @@ class Loss:
     def numbers(self) -> Tensor:
         """The parts, without gradients, float32 [n]."""
         return torch.stack([getattr(self, name) for name in self.parts()]).detach()
+
+
+@dataclass(frozen=True)
+class TDLoss(Loss):
+    """The loss of values of actions; of B samples.
+
+    Attributes:
+        loss: that of the algorithm.
+        q: mean value of the actions that were taken.
+        td_errors: absolute, float32 [B], without gradients; their mean is a part.
+    """
+
+    loss: Tensor
+    q: Tensor
+    td_errors: Tensor
+
+    @classmethod
+    def parts(cls) -> tuple[str, ...]:
+        return ("loss", "q", "td_error")
+
+    def numbers(self) -> Tensor:
+        return torch.stack([self.loss, self.q, self.td_errors.mean()]).detach()
+
+
+def reduce_loss(
+    ranks: Ranks, gradient: Tensor, size: int, kind: type[Loss], learn: Callable[[Shard, float], Loss]
+) -> tuple[Tensor, Tensor]:
+    """Adds the gradient of a minibatch's loss to a gradient, see `Ranks.reduce`.
+
+    Args:
+        size: of the minibatch.
+        kind: of the loss.
+        learn: adds the gradient of a shard, which is not empty, multiplied by its weight in the minibatch, and returns
+            the loss.
+
+    Returns:
+        `Loss.numbers`, float32 [n], and the TD errors of a `TDLoss` [size], of others [0].
+    """
+    parts = len(kind.parts())
+
+    def numbers(shard: Shard) -> Tensor | None:
+        rows = shard.rows
+        if rows.start == rows.stop:
+            return None
+        weight = (rows.stop - rows.start) / size
+        loss = learn(shard, weight)
+        means, errors = loss.numbers(), loss.td_errors if isinstance(loss, TDLoss) else None
+        if weight < 1:
+            # Errors of other shards are zeros, so that sums put them side by side.
+            errors = None if errors is None else functional.pad(errors, (rows.start, size - rows.stop))
+            means = means * weight
+        return means if errors is None else torch.cat([means, errors])
+
+    found = ranks.reduce(gradient, size, parts + size * issubclass(kind, TDLoss), numbers)
+    return found[:parts], found[parts:]
+
+
+class LossMeans:
+    """Means of numbers of gradient steps, which are summed on their device: nothing waits for a GPU.
+
+    Args:
+        groups: names of the numbers that are added together.
+    """
+
+    def __init__(self, device: torch.device, *groups: Sequence[str]) -> None:
+        self._groups = groups
+        self._sums = torch.zeros(sum(map(len, groups)), device=device)
+        self.counts = [0] * len(groups)
+
+    def add(self, group: int, numbers: Tensor) -> None:
+        """Adds numbers [n] of a group."""
+        start = sum(map(len, self._groups[:group]))
+        self._sums[start : start + len(numbers)] += numbers
+        self.counts[group] += 1
+
+    def take(self, updates: int) -> dict[str, float]:
+        """The means since the last call, NaN without any.
+
+        Raises:
+            FloatingPointError: a number was NaN or infinite; the parameters are of no use any more.
+        """
+        sums = self._sums.double().cpu()
+        counts = torch.tensor(self.counts).repeat_interleave(torch.tensor([*map(len, self._groups)]))
+        self._sums.zero_()
+        self.counts = [0] * len(self._groups)
+        if not sums.sum().isfinite():
+            raise FloatingPointError(
+                f"the loss is not finite (NaN or infinity) after {updates} gradient steps; go back to a checkpoint, and"
+                " lower the learning rate or check rewards and observations"
+            )
+        return dict(zip(itertools.chain(*self._groups), (sums / counts).tolist(), strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sums": self._sums, "summed": list(self.counts)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._sums.copy_(state["sums"])
+        self.counts = [int(count) for count in state["summed"]]

@@ -1,6 +1,6 @@
 """Settings of soft actor-critic and TD3, and those that algorithms with a policy and critics share."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,12 +16,10 @@ Tau = Annotated[
     ),
     Range(1e-3, 0.05, log=True),
 ]
-NumCritics = Annotated[int, Field(ge=1, description="critics that are learned")]
 TargetCritics = Annotated[
     int,
     Field(ge=1, description="critics whose least value is the target; of more, a random choice each time"),
 ]
-NStep = Annotated[int, Field(ge=1, description="rewards that are summed before the bootstrap"), Range(1, 5)]
 PolicyEvery = Annotated[
     int, Field(ge=1, description="gradient steps of the critics for each one of the policy")
 ]
@@ -51,6 +49,13 @@ BatchSize = Annotated[
     Field(ge=1, description="transitions in a minibatch"),
     Choices((64, 128, 256, 512), ordered=True),
 ]
+ExplorationNoise = Annotated[
+    float,
+    Field(
+        ge=0,
+        description="deviation of the noise on continuous actions that are taken, in units of half their range",
+    ),
+]
 ActionMasks = Annotated[
     bool,
     Field(
@@ -67,35 +72,44 @@ Precision = Annotated[
 ]
 
 
-def check_networks(config: Any) -> None:
-    """Refuses settings of critics and networks that do not go together.
+@section
+class OffPolicyConfig:
+    """Hyper-parameters of algorithms that learn a policy and critics of its actions."""
 
-    Raises:
-        ValueError
-    """
-    if config.target_critics > config.critics:
-        raise ValueError(
-            f"target_critics should be at most critics, {config.critics}, got {config.target_critics}"
-        )
-    if config.network_options and config.network is None:
-        raise ValueError("network_options are for a network of your own: set network, too")
+    gamma: hp.Gamma = 0.99
+    n_step: hp.NStep = 1
+    learning_rate: hp.LearningRate = 3e-4
+    final_learning_rate: hp.FinalLearningRate = None
+    batch_size: BatchSize = 256
+    tau: Tau = 0.005
+    critics: Annotated[int, Field(ge=1, description="critics that are learned")] = 2
+    hidden: Hidden = (256, 256)
+    layer_norm: LayerNorm = False
+    encoder: hp.ImageEncoder = "auto"
+    network: OwnFeatures = None
+    network_options: hp.NetworkOptions = ()
+    precision: Precision = "fp32"
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        # Some algorithms ask all critics.
+        asked = getattr(self, "target_critics", self.critics)
+        if asked > self.critics:
+            raise ValueError(f"target_critics should be at most critics, {self.critics}, got {asked}")
+        if self.network_options and self.network is None:
+            raise ValueError("network_options are for a network of your own: set network, too")
+        return self
 
 
 @section
-class SACConfig:
+class SACConfig(OffPolicyConfig):
     """Hyper-parameters of soft actor-critic."""
 
-    gamma: hp.Gamma = 0.99
-    n_step: NStep = 1
     learning_rate: Annotated[
         float,
         Field(ge=0, description="Adam's learning rate of policy, critics and temperature, at the start"),
         hp.LearningRateRange,
     ] = 3e-4
-    final_learning_rate: hp.FinalLearningRate = None
-    batch_size: BatchSize = 256
-    tau: Tau = 0.005
-    critics: NumCritics = 2
     target_critics: TargetCritics = 2
     policy_value: Annotated[
         Literal["min", "mean"],
@@ -131,54 +145,23 @@ class SACConfig:
     entropy_backup: Annotated[
         bool, Field(description="the critics' targets count the entropy of later actions, too")
     ] = True
-    hidden: Hidden = (256, 256)
-    layer_norm: LayerNorm = False
-    encoder: hp.ImageEncoder = "auto"
-    network: OwnFeatures = None
-    network_options: hp.NetworkOptions = ()
     action_masks: ActionMasks = False
-    precision: Precision = "fp32"
 
     @model_validator(mode="after")
-    def _fits_together(self) -> "SACConfig":
-        check_networks(self)
+    def _temperature_fits(self) -> Self:
         if self.learn_temperature and self.temperature == 0:
             raise ValueError("a temperature of 0 cannot be learned: set learn_temperature to false")
         return self
 
 
 @section
-class TD3Config:
+class TD3Config(OffPolicyConfig):
     """Hyper-parameters of TD3."""
 
-    gamma: hp.Gamma = 0.99
-    n_step: NStep = 1
-    learning_rate: hp.LearningRate = 3e-4
-    final_learning_rate: hp.FinalLearningRate = None
-    batch_size: BatchSize = 256
-    tau: Tau = 0.005
-    critics: NumCritics = 2
     target_critics: TargetCritics = 2
     policy_every: PolicyEvery = 2
-    exploration_noise: Annotated[
-        float,
-        Field(
-            ge=0, description="deviation of the noise on actions that are taken, in units of half their range"
-        ),
-        Range(0.03, 0.5, log=True),
-    ] = 0.1
+    exploration_noise: Annotated[ExplorationNoise, Range(0.03, 0.5, log=True)] = 0.1
     target_noise: Annotated[
         float, Field(ge=0, description="deviation of the noise on the actions of the critics' targets")
     ] = 0.2
     target_noise_clip: Annotated[float, Field(ge=0, description="largest size of that noise")] = 0.5
-    hidden: Hidden = (256, 256)
-    layer_norm: LayerNorm = False
-    encoder: hp.ImageEncoder = "auto"
-    network: OwnFeatures = None
-    network_options: hp.NetworkOptions = ()
-    precision: Precision = "fp32"
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> "TD3Config":
-        check_networks(self)
-        return self

@@ -294,7 +294,7 @@ class _AgentNetwork(nn.Module):
             else:
                 features = _encoded(rows, network.decoder, network.encoder, leaves)
             for i in range(network.body.num_layers):
-                weight, bias = network.body._linear[i]
+                weight, bias = network.body.linear[i]
                 features = torch.addmm(bias[0], features, weight[0])
                 features = features.relu() if i + 1 < network.body.num_layers else features
             return features, None

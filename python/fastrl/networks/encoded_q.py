@@ -183,9 +183,7 @@ class TorchGreedyActor(NetworkActor[ActionValues]):
         greedy: bool = False,
     ) -> None:
         """See `fastrl.networks.compiled_actor.Actor.act`."""
-        rows = torch.from_numpy(obs if obs.flags.writeable else obs.copy())
-        chunks = rows.split(self._chunk)
-        values = torch.cat([self.network(chunk.to(self._device)).float().cpu() for chunk in chunks])
+        values = self._in_chunks(obs)
         if masks is not None:
             values = values.masked_fill(~torch.from_numpy(masks), -torch.inf)
         actions[...] = values.argmax(1).numpy()

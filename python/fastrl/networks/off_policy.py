@@ -13,15 +13,13 @@ from torch import Tensor
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.action_space import Actions
 from fastrl.networks.bounded_actor import BoundedActor
-from fastrl.networks.compiled_actor import MAX_OBS_DIM, Actor, ActorSpec, MlpActor
-from fastrl.networks.distributions import mask_logits, sample_actions
+from fastrl.networks.compiled_actor import MAX_OBS_DIM, Actor, ActorSpec, MlpActor, with_weights
 from fastrl.networks.encoders import Decoder, Encoder, EncoderKind
-from fastrl.networks.ensemble import Ensemble, EnsembleTrace
+from fastrl.networks.ensemble import Ensemble
 from fastrl.networks.own_network import OwnModule, own_path
 from fastrl.networks.parameters import SavedNetwork, flat_size, write_flat
 from fastrl.networks.policy_network import check_encoded_size
-from fastrl.networks.torch_actor import NetworkActor
-from fastrl.utils.seeding import uniforms
+from fastrl.networks.torch_actor import DrawingActor, NetworkActor
 
 PolicyHead = Literal["gaussian", "deterministic", "categorical"]
 """Meaning of a policy's outputs: see `fastrl.networks.bounded_actor.Head`; or logits of discrete actions."""
@@ -97,6 +95,7 @@ class OffPolicyActor(_Encoded):
     """
 
     kind = "off_policy_actor"
+    log_std = None  # Logits, or a Gaussian whose deviations are outputs.
 
     def __init__(
         self,
@@ -178,11 +177,9 @@ class OffPolicyActor(_Encoded):
 
     def loaded_actor(self) -> Actor:
         """An actor with the weights as they are now."""
-        actor = self.actor_spec()()
         weights = np.zeros(self.actor_nbytes // 4, np.float32)
         self.actor_weights(weights)
-        actor.load(weights.data)
-        return actor
+        return with_weights(self.actor_spec(), weights)
 
 
 class Critics(_Encoded):
@@ -213,22 +210,31 @@ class Critics(_Encoded):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(obs, actions, encoder, path, options, generator)
+        self.num_inputs = num_inputs
         sizes = [self.num_features + num_inputs, *hidden, num_outputs]
         self.body = Ensemble(count, sizes, layer_norm=layer_norm, generator=generator)
 
-    def values(
-        self, features: Tensor, actions: Tensor | None = None, trace: EnsembleTrace | None = None
-    ) -> Tensor:
-        """Values float32 [E, B, num_outputs].
+    def forward(self, rows: Tensor, actions: Tensor | None = None) -> Tensor:
+        """Values of actions, float32 [E, B]; without actions those of all discrete ones, [E, B, num_outputs].
 
         Args:
-            features: of observations, see `features`.
-            actions: float32 [B, num_inputs], if they are inputs.
-            trace: as of `Ensemble.forward`.
+            rows: observations [B, size].
+            actions: float32 [B, num_inputs], or discrete ones int64 [B].
         """
-        inputs = features if actions is None else torch.cat([features, actions], 1)
-        values: Tensor = self.body(inputs, trace)
-        return values
+        values: Tensor = self.body(self.inputs(rows, actions))
+        return values if actions is None else values_of(values, actions)
+
+    def inputs(self, rows: Tensor, actions: Tensor | None) -> Tensor:
+        """What the perceptrons get, float32 [B, num_features + num_inputs]; arguments as of `forward`."""
+        features = self.features(rows)
+        return torch.cat([features, actions], 1) if self.num_inputs and actions is not None else features
+
+
+def values_of(values: Tensor, actions: Tensor) -> Tensor:
+    """Values [E, B] of actions, see `Critics.forward`, from what the perceptrons give [E, B, num_outputs]."""
+    if actions.is_floating_point():
+        return values.squeeze(-1)
+    return values.gather(-1, actions.expand(len(values), -1).unsqueeze(-1)).squeeze(-1)
 
 
 def policy_for(policy: Mapping[str, Any]) -> OffPolicyActor:
@@ -251,36 +257,16 @@ class _TorchOutputs(NetworkActor[OffPolicyActor]):
     @torch.inference_mode()
     def outputs(self, obs: NDArray[Any]) -> NDArray[np.float32]:
         """Outputs float32 [K, outputs] at rows [K, D]."""
-        rows = torch.from_numpy(obs if obs.flags.writeable else obs.copy()).split(self._chunk)
-        found: NDArray[np.float32] = torch.cat(
-            [self.network(chunk.to(self._device)).cpu() for chunk in rows]
-        ).numpy()
+        found: NDArray[np.float32] = self._in_chunks(obs).numpy()
         return found
 
 
-class _TorchCategorical(_TorchOutputs):
+class _TorchCategorical(DrawingActor[OffPolicyActor]):
     """Chooses discrete actions by a policy that PyTorch computes."""
 
-    state_size = 0
+    def __init__(self, architecture: Mapping[str, Any]) -> None:
+        network = OffPolicyActor(**architecture, generator=torch.Generator())
+        super().__init__(network, architecture["actions"])
 
-    @torch.inference_mode()
-    def act(
-        self,
-        obs: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        actions: NDArray[Any],
-        log_probs: NDArray[np.float32],
-        masks: NDArray[np.bool_] | None = None,
-        states: NDArray[np.float32] | None = None,
-        *,
-        greedy: bool = False,
-    ) -> None:
-        """See `fastrl.networks.compiled_actor.Actor.act`."""
-        logits = torch.from_numpy(self.outputs(obs))
-        logits = mask_logits(logits, None if masks is None else torch.from_numpy(masks))
-        if greedy:
-            chances, chosen = torch.log_softmax(logits, -1).max(-1)
-        else:
-            chosen, chances = sample_actions(logits, torch.from_numpy(uniforms(streams, steps)[:, None]))
-        actions[...], log_probs[...] = chosen.numpy(), chances.numpy()
+    def _outputs(self, obs: NDArray[Any], states: NDArray[np.float32] | None) -> Tensor:
+        return self._in_chunks(obs)

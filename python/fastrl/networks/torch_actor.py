@@ -60,6 +60,11 @@ class NetworkActor(Generic[Network]):
         """Rows of a forward pass."""
         return CHUNK if self._device.type == "cpu" else GPU_CHUNK
 
+    def _in_chunks(self, obs: NDArray[Any]) -> Tensor:
+        """What a network without a memory gives at rows of observations, float32 on the CPU."""
+        rows = torch.from_numpy(obs if obs.flags.writeable else obs.copy()).split(self._chunk)
+        return torch.cat([self.network(chunk.to(self._device)).float().cpu() for chunk in rows])
+
 
 class DrawingActor(NetworkActor[Network], ABC):
     """Base of actors that draw from a distribution, for all rows of a call at once, in ``eval()`` mode.

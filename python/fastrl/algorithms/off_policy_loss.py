@@ -1,0 +1,95 @@
+"""Minibatches and losses of algorithms with a policy and critics, and the distribution of bounded actions."""
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fastrl.algorithms.loss import Loss
+from fastrl.networks.bounded_actor import LOG_STD_RANGE
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """B transitions, on the device of the networks, and what is drawn for their losses.
+
+    Attributes:
+        obs, next_obs: observations before and after, rows [B, D].
+        actions: that were taken: discrete ones int64 [B], or from -1 to 1 float32 [B, n].
+        rewards: float32 [B], the discounted sum of up to ``n_step`` steps.
+        discounts: float32 [B], gamma to the power of these steps, or 0 where the episode terminated.
+        masks, next_masks: bool [B, M], the actions that were allowed at obs and next_obs; None: all.
+        noise, next_noise: float32 [B, n], normal, for the policy's actions at obs and next_obs; None: there is none.
+        target_critics: int64, the target critics that are asked; None: all.
+    """
+
+    obs: Tensor
+    next_obs: Tensor
+    actions: Tensor
+    rewards: Tensor
+    discounts: Tensor
+    masks: Tensor | None
+    next_masks: Tensor | None
+    noise: Tensor | None = None
+    next_noise: Tensor | None = None
+    target_critics: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    def of(self, rows: slice) -> Self:
+        """Those of some rows."""
+        if (rows.start, rows.stop) == (0, len(self)):
+            return self
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        del parts["target_critics"]
+        return replace(self, **{name: part[rows] for name, part in parts.items() if part is not None})
+
+
+@dataclass(frozen=True)
+class PolicyLoss(Loss):
+    """The loss of a policy, and what is learned with it; means over samples."""
+
+    policy_loss: Tensor
+
+
+@dataclass(frozen=True)
+class SACLoss(PolicyLoss):
+    """The loss of SAC's policy and temperature; the entropy of the policy in nats."""
+
+    entropy: Tensor
+    temperature: Tensor
+
+
+@dataclass(frozen=True)
+class IQLLoss(PolicyLoss):
+    """The loss of IQL's policy and value function; the weight of actions that are imitated."""
+
+    value_loss: Tensor
+    value: Tensor
+    imitation_weight: Tensor
+
+
+def squashed(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Draws actions tanh(u) with u from a Gaussian.
+
+    Args:
+        outputs: float32 [B, 2 n], means and logarithms of deviations; these are clipped to `LOG_STD_RANGE`.
+        noise: normal float32 [B, n].
+
+    Returns:
+        Actions [B, n] from -1 to 1, their log-densities [B], which are finite also where an action is rounded to 1, and
+        deviations [B, n].
+    """
+    means, log_stds = outputs.chunk(2, -1)
+    log_stds = log_stds.clamp(*LOG_STD_RANGE)
+    deviations = log_stds.exp()
+    draws = torch.addcmul(means, deviations, noise)
+    # log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)).
+    slopes = draws + functional.softplus(-2 * draws)
+    densities = 2 * slopes - log_stds - 0.5 * noise.square()
+    constant = 2 * math.log(2) + 0.5 * math.log(2 * math.pi)
+    return draws.tanh(), densities.sum(-1) - constant * noise.shape[-1], deviations
