@@ -11,6 +11,7 @@ from multi_agent_run import Run, acted, problem_of
 from pydantic import ValidationError
 from team_env import EDGE, TeamEnv
 
+import fastrl
 from fastrl.algorithms.mappo import IPPO, MAPPO, MAPPOConfig
 from fastrl.collectors.protocol import CollectError
 from fastrl.training.team_policy import TeamPolicy
@@ -286,6 +287,24 @@ class TestRatio:
         assert metrics["clip_fraction"] == 0
         assert metrics["policy_loss"] == pytest.approx(0, abs=1e-5)  # advantages have mean 0
         assert metrics["grad_norm"] > 0 and metrics["value_grad_norm"] > 0
+
+    @pytest.mark.parametrize("dropout", [0.0, 0.5])
+    @pytest.mark.parametrize("central", [False, True])
+    def test_is_one_with_masks(self, dropout, central):
+        pytest.importorskip("pettingzoo")
+        from parallel_toys import Masked
+
+        algorithm = fastrl.MAPPO if central else fastrl.IPPO
+        model = algorithm(
+            Masked, num_envs=4, action_masks=True, dropout=dropout, num_epochs=1, minibatch_size=10_000
+        )
+        with model.trainer.source as source:
+            learner = model.trainer.algorithm
+            learner.update(source.next(Stopwatch()), Stopwatch())
+        metrics = learner.metrics()
+        assert metrics["approx_kl"] == pytest.approx(0, abs=1e-6) and metrics["clip_fraction"] == 0
+        # Two of 50 actions are nearly as likely, the others are not.
+        assert metrics["entropy"] == pytest.approx(np.log(2), abs=0.01)
 
     def test_chunks_add_up_to_their_minibatch(self, monkeypatch):
         vectors = []

@@ -28,6 +28,7 @@ from fastrl.algorithms.protocol import MultiAgentAlgorithm, Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.schedules import Schedule
 from fastrl.networks.action_space import Actions
+from fastrl.networks.distributions import mask_logits
 from fastrl.networks.encoders import check_encoder
 from fastrl.networks.multi_agent import CentralCritic, Critic, MultiAgentPolicy, PolicyNetwork
 from fastrl.networks.parameters import check_layers, check_shapes, generator_of, load_weights
@@ -46,14 +47,20 @@ class Minibatch(NamedTuple):
     policy: PolicyNetwork  # that they are of
     obs: Tensor  # float32 or, with images, uint8 [B, obs_dim]
     agents: Tensor  # int64 [B], index of the agent in its environment
-    outputs: Tensor  # of the policy as it is, with gradients, float32 [B, size]: logits or means
+    outputs: (
+        Tensor  # of the policy as it is, with gradients, float32 [B, size]: logits (before masking) or means
+    )
     actions: Tensor  # int64 [B] or [B, n], or draws float32 [B, n]
     log_probs: Tensor  # float32 [B], when the actions were chosen; with dropout under the same one
     advantages: Tensor  # float32 [B]
+    masks: Tensor | None = None  # bool [B, size], True = allowed
 
     def log_probs_and_entropy(self) -> tuple[Tensor, Tensor]:
         """Log-probabilities of the actions and entropies under the policy as it is, see the function of this name."""
-        return log_probs_and_entropy(self.outputs, self.policy.log_std, self.actions, self.policy.choices)
+        policy = self.policy
+        return log_probs_and_entropy(
+            self.outputs, policy.log_std, self.actions, policy.choices, masks=self.masks
+        )
 
 
 @dataclass(frozen=True)
@@ -119,6 +126,8 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         actions = Actions(problem.action_space)
         num_envs, num_agents = problem.num_envs, problem.num_agents
         total_updates = -(-problem.total_timesteps // (config.num_steps * num_envs))
+        if config.action_masks and actions.is_box:
+            raise ValueError("action masks are for discrete actions: set action_masks to false")
         self.config, self.ranks = config, problem.ranks
         if self.ranks.shards and config.dropout:
             raise ValueError(
@@ -221,6 +230,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             rows,
             obs_dim,
             actions.size,
+            masks=config.action_masks,
             continuous=actions.is_box,
             action_width=actions.shape[0] if actions.kind == "multi_discrete" else 0,
             obs_dtype=problem.obs_rows.dtype,
@@ -233,6 +243,10 @@ class MultiAgentLearner(MultiAgentAlgorithm):
     @abstractmethod
     def central_critic(self) -> bool:
         """True: one critic sees what all agents of an environment observe; false: each sees what its agent does."""
+
+    @property
+    def action_masks(self) -> bool:
+        return self.config.action_masks
 
     def actor_spec(self) -> Callable[[], TeamActor]:
         return self.policy.actor_spec(self.actors)
@@ -375,19 +389,21 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         self, optimizer: FlatAdam[PolicyNetwork], rows: Tensor, size: int, old: PolicyNetwork | None
     ) -> Tensor:
         """Adds the gradients of some of ``size`` samples to those of a policy; parts of their `Losses`, weighted."""
-        policy, numbers = optimizer.network, []
+        policy, numbers, rollout = optimizer.network, [], self.rollout
         for part in rows.split(policy.chunk):
             obs, actions, log_probs, advantages = (
-                self.rollout.flat(name).index_select(0, part).to(self.device)
+                rollout.flat(name).index_select(0, part).to(self.device)
                 for name in ("obs", "actions", "log_probs", "advantages")
             )
+            masks = None if rollout.masks is None else rollout.flat("masks")[part].to(self.device)
             agents = self._agents(part)
             drops = optimizer.drops(len(part), self.config.dropout, self._generators["policies"])
             if old is not None:
                 with torch.no_grad():
-                    log_probs = log_probs_of(old(obs, agents, drops), old.log_std, actions, old.choices)
+                    before = mask_logits(old(obs, agents, drops), masks)
+                    log_probs = log_probs_of(before, old.log_std, actions, old.choices)
             outputs = policy(obs, agents, drops)
-            losses = self.loss(Minibatch(policy, obs, agents, outputs, actions, log_probs, advantages))
+            losses = self.loss(Minibatch(policy, obs, agents, outputs, actions, log_probs, advantages, masks))
             weight = len(part) / size
             torch.autograd.backward(losses.total * weight)
             numbers.append(losses.numbers() * weight)

@@ -76,12 +76,8 @@ class LocalRunner:
         if self._runner is not None:
             return self._runner
         start = perf_counter()
-        plan, spec, actor = self._own, self._own.env, self.actor
-        backend = (
-            TeamBackend(plan, spec.make_team(plan.num_envs, workers=1))
-            if isinstance(spec, TeamSpec)
-            else LocalBackend(plan)
-        )
+        plan, actor = self._own, self.actor
+        backend = TeamBackend(plan, workers=1) if isinstance(plan.env, TeamSpec) else LocalBackend(plan)
         self._runner = runner = VectorEnvRunner(plan, backend, actor, Failures(1))
         runner.stop = self._stop
         try:

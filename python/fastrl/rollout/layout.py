@@ -74,8 +74,9 @@ def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
 
 def _with_rows_of_agents(fragment: Fragment) -> Fragment:
     """Views of the arrays of environments of A agents, in which each agent has a row."""
+    given = _arrays_of(fragment) | ({} if fragment.masks is None else {"masks": fragment.masks})
     arrays: dict[str, Any] = {
-        name: array.reshape(len(array), -1, *array.shape[3:]) for name, array in _arrays_of(fragment).items()
+        name: array.reshape(len(array), -1, *array.shape[3:]) for name, array in given.items()
     }
     return dataclasses.replace(fragment, **arrays)
 

@@ -170,8 +170,7 @@ def simulate(
     plan = dataclasses.replace(
         job.plan, seed=int(stream(job.plan.seed, _STREAM, job.attempt) >> np.uint64(1))
     )
-    assert isinstance(plan.env, TeamSpec), "the simulation is of many agents"
-    backend = TeamBackend(plan, plan.env.make_team(plan.num_envs))
+    backend = TeamBackend(plan)
     fragment = np.zeros(1, fragment_type(plan))
     row: Any = fragment[0]
     arrays = {name: row[name] for name in allocate_steps(plan, 1, 1)}
