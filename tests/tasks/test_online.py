@@ -120,7 +120,7 @@ class Lines(TeamSpec):
 
     by: int = 0
 
-    def make_team(self, num_envs: int, *, workers: int | None = None) -> Any:
+    def make_team(self, num_envs: int, *, workers: int | None = None, action_masks: bool = False) -> Any:
         if self.by not in (0, os.getpid()):
             raise ValueError("this simulation is broken")
         env = TeamEnv(num_envs, AGENTS)

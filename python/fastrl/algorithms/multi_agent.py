@@ -38,6 +38,7 @@ from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.layout import lay_out
 from fastrl.rollout.rollout import Rollout, explained_variance
 from fastrl.utils.ranks import Shard
+from fastrl.utils.seeding import NO_ENV
 from fastrl.utils.timer import Stopwatch
 
 
@@ -103,7 +104,8 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             policy, as `policy_state` gives it), which is frozen, or a rule (`Scripted`).
 
     Attributes:
-        updates: done so far; total_updates: of the whole run, over which schedules run.
+        updates: done so far; total_updates: of the whole run, over which schedules run, if each has ``num_steps`` steps
+            of all environments; with whole episodes schedules count these steps.
         actors, critics: the networks that learn, with their optimisers.
         entropy_coef: in force.
 
@@ -200,8 +202,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             has_own_loss=has_own_loss,
             shards=self.ranks.shards,
         )
-        # Mask of the rows that learn, bool [N].
-        self._learning = np.tile(learns, num_envs)
+        self._learns = learns
         self._schedules = {
             name: Schedule(
                 config.lr_schedule,
@@ -291,28 +292,30 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         """
         with watch("buffer"):
             rollout = lay_out(fragments, self.rollout)
-        if rollout.num_rows != self.rollout.num_rows:
+        envs, agents = sum(each.num_rows for each in fragments), fragments[0].obs.shape[2]
+        is_whole = fragments[0].env_indices[0] == NO_ENV
+        if agents != self.num_agents or not (is_whole or rollout.num_rows == self.num_envs * agents):
             raise ValueError(
-                f"expected fragments of {self.num_envs} environments of {self.num_agents} agents, all of the same"
-                f" number of steps; got {rollout.num_rows} rows"
+                f"expected whole episodes, or fragments of {self.num_envs} environments, of {self.num_agents} agents;"
+                f" got {envs} environments of {agents} agents"
             )
         self.rollout = rollout
         with watch("inference"):
             self._evaluate()
-        self.steps += rollout.num_steps * self.num_envs
+        self.steps += len(rollout) // self.num_agents
 
     def learn_rollout(self, watch: Stopwatch) -> None:
         """Learns from `rollout`."""
         config, rollout = self.config, self.rollout
-        self.entropy_coef = self._entropy(self.updates)
-        actor_rate, critic_rate = (self._schedules[name](self.updates) for name in ("actor", "critic"))
+        steps_before = max(self.steps - len(rollout) // self.num_agents, 0)
+        done = steps_before // (config.num_steps * self.num_envs)
+        self.entropy_coef = self._entropy(done)
+        actor_rate, critic_rate = (self._schedules[name](done) for name in ("actor", "critic"))
         with watch("returns"):
             if self._return_scale is not None:
-                self._reward_scale = self._return_scale.update_rows(
-                    rollout, rollout.alive[:-1] & self._learning
-                )
+                self._reward_scale = self._return_scale.update_rows(rollout, self._acted(self._learns))
             rollout.compute_advantages(config.gamma, config.gae_lambda, self._reward_scale)
-            acted = rollout.alive[:-1] & self._learning
+            acted = self._acted(self._learns)
             explained = explained_variance(rollout.returns[acted], rollout.values[:-1][acted])
             rows = {name: self.rows_of(name) for name in self.actors}
             if config.normalize_advantages == "rollout":
@@ -411,8 +414,15 @@ class MultiAgentLearner(MultiAgentAlgorithm):
 
     def rows_of(self, name: str) -> NDArray[np.int64]:
         """The steps in which a policy acted, as indices into [T * N]."""
-        chose = self.rollout.alive[:-1] & np.tile(self.policy.members(name), self.num_envs)
-        return np.flatnonzero(chose)
+        return np.flatnonzero(self._acted(self.policy.members(name)))
+
+    def _acted(self, agents: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Mask of the steps in which some agents of an environment (bool [A]) acted, bool [T, N]."""
+        return self.rollout.alive[:-1] & self._rows(agents)
+
+    def _rows(self, agents: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Mask of the rollout's rows of some agents of an environment, bool [N]."""
+        return np.tile(agents, self.rollout.num_rows // self.num_agents)
 
     def _observe(self, rows: Rows) -> None:
         """Takes the rollout's observations into the running statistics; its log-probabilities were of the old ones."""
@@ -430,11 +440,11 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         """Values of all observations of the rollout, and of the last ones of agents that were cut off."""
         rollout = self.rollout
         self.critics.evaluate(rollout)
-        acted = rollout.alive[:-1] & self._learning
+        learning = self._rows(self._learns)
         finite = (
-            np.isfinite(rollout.values[rollout.alive & self._learning]).all()
-            and np.isfinite(rollout.log_probs[acted]).all()
-            and np.isfinite(rollout.final_values[rollout.cut_off() & self._learning]).all()
+            np.isfinite(rollout.values[rollout.alive & learning]).all()
+            and np.isfinite(rollout.log_probs[self._acted(self._learns)]).all()
+            and np.isfinite(rollout.final_values[rollout.cut_off() & learning]).all()
         )
         if not finite:
             self._check_parameters()
