@@ -48,9 +48,7 @@ class Minibatch(NamedTuple):
     policy: PolicyNetwork  # that they are of
     obs: Tensor  # float32 or, with images, uint8 [B, obs_dim]
     agents: Tensor  # int64 [B], index of the agent in its environment
-    outputs: (
-        Tensor  # of the policy as it is, with gradients, float32 [B, size]: logits (before masking) or means
-    )
+    outputs: Tensor  # of the policy as it is, with gradients, float32 [B, size]: logits, unmasked, or means
     actions: Tensor  # int64 [B] or [B, n], or draws float32 [B, n]
     log_probs: Tensor  # float32 [B], when the actions were chosen; with dropout under the same one
     advantages: Tensor  # float32 [B]

@@ -147,8 +147,11 @@ class TrafficTask(Task):
         """
         env: EnvConfig = settings.env
         assert env.num_envs is not None, "resolve_defaults() comes first"
+        steps, episodes = env.num_envs * self._num_steps(settings), settings.collect.episodes_per_update
+        if episodes:
+            steps = episodes * episode_steps(env)
         # Bytes of an agent's step: two observations of about 70 numbers, and some more.
-        needed = env.num_envs * vehicles_of(env) * self._num_steps(settings) * 600
+        needed = steps * vehicles_of(env) * 600
         table = self.algorithm_table(settings.run.algo)
         check_memory(
             needed, "this takes at least", f"a smaller --num-envs, --vehicles or --{table}.num-steps"
