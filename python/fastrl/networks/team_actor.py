@@ -13,7 +13,7 @@ from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor, ActorSpec, MlpActor, moved
 
 # Chooses actions by rule: from observations [B, obs_dim] and agent indices int64 [B], actions of the environment, int64
-# [B] or [B, n], or float32 [B, n].
+# [B] or [B, n], or float32 [B, n]. It is not given action masks, and should keep to them all the same.
 Scripted = Callable[[NDArray[Any], NDArray[np.int64]], NDArray[Any]]
 
 
