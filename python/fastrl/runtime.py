@@ -117,6 +117,8 @@ def _is_sound(metadata: dict[str, Any], session: Any) -> bool:
         isinstance(noise, dict) and is_shape(noise.get("shape")) and "kind" in noise
     ):
         return False
+    if masks and agents is not None and (noise is None or noise["shape"] != [len(agents), masks]):
+        return False
     inputs, outputs = ({each.name for each in ends} for ends in (session.get_inputs(), session.get_outputs()))
     afterwards = {f"next_{each['name']}" for each in states}
     return inputs >= {each["name"] for each in obs + states} and outputs >= {*actions, "outputs", *afterwards}

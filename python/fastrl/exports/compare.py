@@ -244,8 +244,8 @@ def in_team_episodes(
 
     def act(obs: Any, info: Mapping[str, Any], state: Any) -> tuple[Any, Any]:
         if isinstance(team, _NamedTeam):
-            by_agent = {agent: np.asarray(mask_of(agent, obs, info), np.bool_) for agent in obs}
-            return _add_named(found, model, policy, obs, by_agent if has_masks else None), None
+            named = _named_masks(obs, info) if has_masks else None
+            return _add_named(found, model, policy, obs, named), None
         masks = env.action_masks() if has_masks else None
         theirs, ours = (each.predict(obs, action_masks=masks)[0] for each in (model, policy))
         outputs, alive = policy.outputs(obs, action_masks=masks)[0], info["alive"]
@@ -284,6 +284,11 @@ class _NamedTeam:
     def mean_return(self) -> float:
         """As of `TeamEnv`, of the agents that acted."""
         return float(np.mean(list(self._returns.values())))
+
+
+def _named_masks(obs: Mapping[Any, Any], infos: Any) -> dict[Any, NDArray[np.bool_]]:
+    """The action masks of agents with names."""
+    return {agent: np.asarray(mask_of(agent, obs, infos), np.bool_) for agent in obs}
 
 
 def _masks_of(env: Any, info: Mapping[str, Any]) -> Any:
