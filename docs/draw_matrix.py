@@ -208,7 +208,8 @@ def of_masks(algorithm: str, actions: str) -> str:
     """The refusal of action masks."""
     if not has_setting(algorithm, "action_masks"):
         return NO_SETTING.format(algorithm, "action_masks")
-    return refusal(factory_of(MyEnv, "vector", actions), algorithm, action_masks=True)
+    make = MyParallelEnv if algorithm in TEAMS else MyEnv
+    return refusal(factory_of(make, "vector", actions), algorithm, action_masks=True)
 
 
 def of_memory(algorithm: str, memory: str) -> str:
@@ -242,7 +243,7 @@ def draw() -> str:
             grouped(SINGLE, "environment", kinds, COLLECTORS, of_collector),
             "## Action masks\n",
             "`action_masks`, where the environment gives them.\n",
-            table("algorithm", SINGLE, choices, of_masks),
+            table("algorithm", (*SINGLE, *TEAMS), choices, of_masks),
             "## Memory\n",
             "`memory`, a recurrent network.\n",
             table("algorithm", SINGLE, MEMORIES, of_memory),

@@ -166,7 +166,13 @@ def test_many_agents_of_ours(env: str, algorithm: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("algorithm", "actions"), cells("Action masks"))
 def test_action_masks(algorithm: str, actions: str, tmp_path: Path) -> None:
-    check(algorithm, spec_of("Dict", actions, masks=True), tmp_path, action_masks=True)
+    if algorithm not in draw_matrix.TEAMS:
+        check(algorithm, spec_of("Dict", actions, masks=True), tmp_path, action_masks=True)
+        return
+    pytest.importorskip("pettingzoo")
+    spaces = {"obs": draw_matrix.OBSERVATIONS["Dict"], "actions": draw_matrix.ACTIONS[actions]}
+    spec = as_spec(AnyTeam, **spaces, masks=True)
+    check(algorithm, spec, tmp_path, task="pettingzoo", action_masks=True)
 
 
 @pytest.mark.parametrize("obs", ["vector", "Dict with image"])
@@ -282,22 +288,27 @@ def team_of(algorithm: str) -> EnvSpec:
     return as_spec(AnyTeam, obs=draw_matrix.OBSERVATIONS[obs], actions=draw_matrix.ACTIONS[actions])
 
 
+@pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("algorithm", draw_matrix.TEAMS)
-def test_many_agents_in_worker_processes(algorithm: str, tmp_path: Path) -> None:
+def test_many_agents_in_worker_processes(algorithm: str, unit: str, tmp_path: Path) -> None:
     pytest.importorskip("pettingzoo")
     halves = collector("sync"), collector("executor")
-    check(algorithm, team_of(algorithm), tmp_path, *halves, task="pettingzoo")
+    check(algorithm, team_of(algorithm), tmp_path, *halves, task="pettingzoo", **UNITS[unit])
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("algorithm", draw_matrix.TEAMS)
-def test_many_agents_in_worker_processes_of_ray(algorithm: str, local_ray: None, tmp_path: Path) -> None:
+def test_many_agents_in_worker_processes_of_ray(
+    algorithm: str, unit: str, local_ray: None, tmp_path: Path
+) -> None:
     pytest.importorskip("pettingzoo")
-    check(algorithm, team_of(algorithm), tmp_path, collector("ray"), {}, task="pettingzoo")
+    check(algorithm, team_of(algorithm), tmp_path, collector("ray"), {}, task="pettingzoo", **UNITS[unit])
 
 
+@pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("algorithm", draw_matrix.TEAMS)
-def test_many_agents_of_ours_in_threads_and_processes(algorithm: str, tmp_path: Path) -> None:
+def test_many_agents_of_ours_in_threads_and_processes(algorithm: str, unit: str, tmp_path: Path) -> None:
     halves = collector("native"), collector("executor")
     short = {"env.duration": 4.0, "env.vehicles": 2}
-    check(algorithm, "fastrl/coop-merge-v0", tmp_path, *halves, task="traffic", **short)
+    check(algorithm, "fastrl/coop-merge-v0", tmp_path, *halves, task="traffic", **short, **UNITS[unit])

@@ -112,6 +112,7 @@ class Uses(SphinxDirective):
 def uses_table(algorithm: str) -> str:
     """Spaces, collectors, masks and memories of an algorithm as a table in Markdown."""
     tables = matrix()
+    masks = taken(tables["Action masks", ""][algorithm])
     is_team = find(algorithm).learns_from == "multi_agent_rollouts"
     if is_team:
         spaces = tables["Many agents: PettingZoo's parallel environments", algorithm]
@@ -120,13 +121,14 @@ def uses_table(algorithm: str) -> str:
         }
         rest = {
             "collectors": taken(*tables["Many agents: collectors", algorithm].values()),
+            "action masks": masks,
             "environments of fastrl": taken(worlds),
         }
     else:
         spaces = tables["One agent: observations and actions", algorithm]
         rest = {
             "collectors": taken(*tables["Collectors", algorithm].values()),
-            "action masks": taken(tables["Action masks", ""][algorithm]),
+            "action masks": masks,
             "memory": taken(tables["Memory", ""][algorithm]),
         }
     by_row = {row: "yes" if "yes" in cells.values() else "" for row, cells in spaces.items()}

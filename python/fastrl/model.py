@@ -414,7 +414,7 @@ class Model:
         state: Any = None,
         deterministic: bool = True,
         *,
-        action_masks: NDArray[np.bool_] | None = None,
+        action_masks: NDArray[np.bool_] | Mapping[Any, NDArray[np.bool_]] | None = None,
     ) -> tuple[Any, Any]:
         """The action for an observation, or the actions for a batch of them.
 
@@ -426,6 +426,7 @@ class Model:
             deterministic: the likeliest action; otherwise one is drawn, of values of actions (DQN) any allowed one
                 with the run's last epsilon, else the best.
             action_masks: bool [N, num_actions], or [num_actions] for one observation: which may be chosen; None: all.
+                Those of many agents are a dict by agent, or [A, num_actions] or [N, A, num_actions], as observations.
 
         Returns:
             The action, of the environment's action space (with a first axis N for a batch), and the state for the next

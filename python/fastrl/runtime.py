@@ -117,6 +117,8 @@ def _is_sound(metadata: dict[str, Any], session: Any) -> bool:
         isinstance(noise, dict) and is_shape(noise.get("shape")) and "kind" in noise
     ):
         return False
+    if masks and agents is not None and (noise is None or noise["shape"] != [len(agents), masks]):
+        return False
     inputs, outputs = ({each.name for each in ends} for ends in (session.get_inputs(), session.get_outputs()))
     afterwards = {f"next_{each['name']}" for each in states}
     return inputs >= {each["name"] for each in obs + states} and outputs >= {*actions, "outputs", *afterwards}
@@ -161,9 +163,7 @@ class Policy:
         """Starts new episodes: `act` forgets the steps before."""
         self._state = None
 
-    def act(
-        self, obs: Any, deterministic: bool = True, *, action_masks: NDArray[np.bool_] | None = None
-    ) -> Any:
+    def act(self, obs: Any, deterministic: bool = True, *, action_masks: Any = None) -> Any:
         """The action for an observation, or the actions for a batch of them; keeps the memory until `reset`.
 
         Args:
@@ -171,7 +171,8 @@ class Policy:
                 newest frame alone. Of agents with names a dict by agent.
             deterministic: the likeliest action; otherwise one is drawn, of values of actions (DQN) any allowed one
                 with the run's last epsilon, else the best.
-            action_masks: bool [N, A], or [A] for one observation: which may be chosen; None: all.
+            action_masks: bool [N, n], or [n] for one observation: which may be chosen; None: all. Of agents with names
+                a dict by agent, of other ones [N, A, n].
 
         Raises:
             RuntimePolicyError: they do not fit the policy.
@@ -188,7 +189,7 @@ class Policy:
         state: tuple[NDArray[Any], ...] | None = None,
         deterministic: bool = True,
         *,
-        action_masks: NDArray[np.bool_] | None = None,
+        action_masks: Any = None,
     ) -> tuple[Any, tuple[NDArray[Any], ...] | None]:
         """Chooses actions as `act` does, with the memory as an argument and a result.
 
@@ -216,16 +217,14 @@ class Policy:
         obs: Any,
         state: tuple[NDArray[Any], ...] | None = None,
         *,
-        action_masks: NDArray[np.bool_] | None = None,
+        action_masks: Any = None,
     ) -> NDArray[np.float32]:
         """Outputs of the network for one observation or a batch, float32 [N, ...]: masked logits, means or values."""
         feed, _ = self._feed(obs, state, True, action_masks)
         found: NDArray[np.float32] = self._run(["outputs"], feed)[0]
         return found
 
-    def feed(
-        self, obs: Any, state: Any = None, *, action_masks: NDArray[np.bool_] | None = None
-    ) -> dict[str, NDArray[Any]]:
+    def feed(self, obs: Any, state: Any = None, *, action_masks: Any = None) -> dict[str, NDArray[Any]]:
         """The inputs of the graph for a greedy action, by name: what `run` takes, and what calibrations need."""
         return self._feed(obs, state, True, action_masks)[0]
 
@@ -306,12 +305,37 @@ class Policy:
         size = self.metadata["action_masks"]
         if not size:
             raise RuntimePolicyError("action_masks: this policy takes none, expected None")
-        array = np.atleast_2d(np.asarray(masks))
-        if array.dtype != np.bool_ or array.shape != (count, size):
+        # Of many agents each has a mask, as it has noise.
+        shape = (count, *(self.metadata["noise"] or {"shape": [size]})["shape"])
+        if self._agents is not None:
+            return self._masks_by_agent(masks, shape)
+        array = np.asarray(masks)
+        array = array[None] if array.ndim == len(shape) - 1 else array
+        if array.dtype != np.bool_ or array.shape != shape:
             raise RuntimePolicyError(
-                f"action_masks: expected bool [{count}, {size}], got {array.dtype} {list(array.shape)}"
+                f"action_masks: expected bool {list(shape)}, got {array.dtype} {list(array.shape)}"
             )
         return array
+
+    def _masks_by_agent(self, masks: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+        """Masks bool [N, A, size], from those of agents by name, which may be narrower: further choices are not
+        allowed. Of an agent without a mask all are."""
+        assert self._agents is not None
+        if not isinstance(masks, Mapping) or not masks.keys() <= set(self._agents):
+            raise RuntimePolicyError(
+                f"action_masks: expected a dict of masks by agent ({', '.join(self._agents)}), got {str(masks)[:100]}"
+            )
+        found, size = np.ones(shape, np.bool_), shape[-1]
+        for agent, given in masks.items():
+            array = np.atleast_2d(np.asarray(given))
+            if array.dtype != np.bool_ or len(array) != shape[0] or array.shape[1] > size:
+                raise RuntimePolicyError(
+                    f"action_masks[{agent!r}]: expected bool [{shape[0]}, n] with n up to {size}, got {array.dtype}"
+                    f" {list(array.shape)}"
+                )
+            padding = ((0, 0), (0, size - array.shape[1]))
+            found[:, self._agents.index(agent)] = np.pad(array, padding)
+        return found
 
     def _result(self, obs: Any, actions: list[NDArray[Any]], is_single: bool) -> Any:
         if self._agents is None:

@@ -7,13 +7,15 @@ import io
 import numpy as np
 import pytest
 import torch
-from multi_agent_run import Run, acted, problem_of
+from multi_agent_run import Run, acted, plan_of, problem_of
 from pydantic import ValidationError
 from team_env import EDGE, TeamEnv
 
+import fastrl
 from fastrl.algorithms.ippo import IPPO
 from fastrl.algorithms.mappo import MAPPO, MAPPOConfig
 from fastrl.collectors.protocol import CollectError
+from fastrl.collectors.synchronous import team_collector
 from fastrl.training.team_policy import TeamPolicy
 from fastrl.utils.timer import Stopwatch
 
@@ -291,6 +293,24 @@ class TestRatio:
         assert metrics["policy_loss"] == pytest.approx(0, abs=1e-5)  # advantages have mean 0
         assert metrics["grad_norm"] > 0 and metrics["value_grad_norm"] > 0
 
+    @pytest.mark.parametrize("dropout", [0.0, 0.5])
+    @pytest.mark.parametrize("central", [False, True])
+    def test_is_one_with_masks(self, dropout, central):
+        pytest.importorskip("pettingzoo")
+        from parallel_toys import Masked
+
+        algorithm = fastrl.MAPPO if central else fastrl.IPPO
+        model = algorithm(
+            Masked, num_envs=4, action_masks=True, dropout=dropout, num_epochs=1, minibatch_size=10_000
+        )
+        with model.trainer.source as source:
+            learner = model.trainer.algorithm
+            learner.update(source.next(Stopwatch()), Stopwatch())
+        metrics = learner.metrics()
+        assert metrics["approx_kl"] == pytest.approx(0, abs=1e-6) and metrics["clip_fraction"] == 0
+        # Two of 50 actions are nearly as likely, the others are not.
+        assert metrics["entropy"] == pytest.approx(np.log(2), abs=0.01)
+
     def test_chunks_add_up_to_their_minibatch(self, monkeypatch):
         vectors = []
         for chunk in (7, 100_000):
@@ -403,8 +423,48 @@ class TestFragments:
     def test_refuses_another_number_of_environments(self):
         one, other = mappo_for(TeamEnv(8, 3)), mappo_for(TeamEnv(7, 3))
         other.collect()
-        with pytest.raises(ValueError, match=r"fragments of 8 environments of 3 agents.* got 21 rows"):
+        with pytest.raises(
+            ValueError, match=r"fragments of 8 environments, of 3 agents; got 7 environments of 3"
+        ):
             one.learner.update(other.fragments, Stopwatch())
+
+    @pytest.mark.parametrize("critic", ["own", "central"])
+    def test_whole_episodes_have_the_advantages_that_each_has_alone(self, critic):
+        learner = mappo_for(TeamEnv(4, 3), critic=critic, agent_ids=True).learner
+        env = TeamEnv(5, 3, horizon=20)
+        plan = plan_of(env, learner.actor_spec(), 12, unit="episodes", episodes=12)
+        with team_collector("sequential", plan, workers=1) as collector:
+            weights = bytearray(learner.weights_nbytes)
+            learner.write_weights(weights)
+            collector.publish(weights)
+            fragments = collector.collect()
+        assert len({each.num_steps for each in fragments}) > 1
+        assert any(each.truncations.any() for each in fragments)
+
+        def advantages(fragments):
+            learner.load_rollout(fragments, Stopwatch())
+            learner.rollout.compute_advantages(0.9, 0.8)
+            return learner.rollout.advantages.copy()
+
+        alone = [advantages([each]) for each in fragments]
+        assert all(each.any() for each in alone)
+        np.testing.assert_allclose(advantages(fragments), np.concatenate(alone), atol=1e-6)
+        learner.learn_rollout(Stopwatch())
+        steps = sum(each.num_steps for each in fragments)
+        assert learner.steps == 2 * steps and learner.metrics()["gradient_steps"] > 0
+
+    def test_schedules_count_the_steps_of_whole_episodes(self):
+        config = {"lr_schedule": "linear", "num_steps": 4, "entropy_coef": 0.1, "final_entropy_coef": 0.0}
+        learner = mappo_for(TeamEnv(2, 3), total_updates=10, **config).learner
+        plan = plan_of(TeamEnv(1, 3, horizon=4), learner.actor_spec(), 4, unit="episodes", episodes=3)
+        rates, before = [], []
+        with team_collector("sequential", plan, workers=1) as collector:
+            collector.publish(bytearray(learner.weights_nbytes))
+            while learner.steps < 80:
+                before.append(learner.steps // 8)
+                learner.update(collector.collect(), Stopwatch())
+                rates.append(learner.metrics()["learning_rate"])
+        np.testing.assert_allclose(rates, [1e-3 * (1 - done / 9) for done in before])
 
 
 def copied(fragment):

@@ -235,9 +235,13 @@ def test_collectors_that_do_not_suit_are_refused(name, match):
         make_collector(name, plan_of(TeamEnv(2, 3), RULES, 2))
 
 
-def test_masks_are_refused_when_the_plan_is_made():
-    with pytest.raises(ValueError, match="environments of a single agent"):
-        plan_of(TeamEnv(2, 3), RULES, 2, action_masks=True)
+def test_masks_are_of_discrete_actions_and_of_environments_that_have_them():
+    with pytest.raises(ValueError, match="action_masks are for discrete actions"):
+        plan_of(TeamEnv(2, 3, box=True), RULES, 2, action_masks=True)
+    env = TeamEnv(2, 3)
+    env.num_masked = 0
+    with pytest.raises(CollectError, match="action masks were asked for, and it has none"):
+        make_collector("sequential", plan_of(env, RULES, 2, action_masks=True))
 
 
 def test_errors_of_the_environment_are_one_line_with_its_traceback():

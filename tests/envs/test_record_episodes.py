@@ -20,9 +20,9 @@ def make(num_envs: int) -> TeamEnv:
 
 
 def test_scores_are_those_of_the_seeds() -> None:
-    scores = score(make, walk, episodes=300, seed=1)  # type: ignore[arg-type, return-value]
+    scores = score(make, lambda env: walk, episodes=300, seed=1)  # type: ignore[arg-type, return-value]
     ended: list[int] = []
-    again = score(make, walk, episodes=300, seed=1, advance=ended.append)  # type: ignore[arg-type, return-value]
+    again = score(make, lambda env: walk, episodes=300, seed=1, advance=ended.append)  # type: ignore[arg-type, return-value]
     assert sum(ended) == 300
     assert repr(again) == repr(scores)
     assert scores.mean_return == pytest.approx(make(1).best_return(), abs=5 * scores.standard_error)
@@ -30,7 +30,7 @@ def test_scores_are_those_of_the_seeds() -> None:
     assert scores.collision_rate == 0
     assert 1 < scores.mean_length <= 3
     assert np.isnan(scores.min_ttc)
-    other = score(make, walk, episodes=300, seed=2)  # type: ignore[arg-type, return-value]
+    other = score(make, lambda env: walk, episodes=300, seed=2)  # type: ignore[arg-type, return-value]
     assert other.mean_return != scores.mean_return
     assert score_table([("walk", scores)], "scores").row_count == 1
 

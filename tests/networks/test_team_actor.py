@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fastrl.envs.rows import ActionRows
@@ -37,6 +37,44 @@ def network(actions, seed, **options):
         parameter.data.add_(torch.randn(parameter.shape, generator=generator(seed)))
     made.observe(torch.randn(20, 5, generator=generator(seed + 1)))
     return made.requires_grad_(False)
+
+
+@settings(deadline=None, max_examples=30)
+@given(SPACES, st.sampled_from(["tanh", "elu"]), st.sampled_from([0, 3]), st.integers(0, 1000))
+def test_it_keeps_to_the_masks_of_agents_that_act(space, activation, num_ids, seed):
+    actions = Actions(ActionRows(space).flat_space)
+    assume(not actions.is_box)
+    options = {"activation": activation, "num_ids": num_ids}
+    policies = {"a": network(actions, seed, **options), "b": network(actions, seed + 7, **options)}
+    policy = MultiAgentPolicy(["a", "b", "a"], policies, actions)
+    rng = np.random.default_rng(seed)
+    obs, alive = rng.normal(size=(12, 5)).astype(np.float32), rng.random(12) < 0.8
+    firsts = np.cumsum(actions.nvec) - actions.nvec
+    allowed = rng.random((12, actions.size)) < 0.3
+    np.put_along_axis(allowed, rng.integers(actions.nvec, size=(12, len(firsts))) + firsts, True, -1)
+    allowed[~alive] = False
+
+    def make(policy):
+        found = []
+        for masks in (allowed, np.ones_like(allowed), None):
+            drawn, log_probs = np.zeros((12, *actions.shape), actions.dtype), np.zeros(12, np.float32)
+            streams, steps = np.arange(12, dtype=np.uint64) * np.uint64(2**50 + 1), np.zeros(12, np.int64)
+            policy.actor_spec()().act(obs, streams, steps, drawn, log_probs, masks, alive=alive)
+            found += [drawn, log_probs]
+        return found
+
+    for found in compiled_and_by_torch(policy, make):
+        taken = np.take_along_axis(allowed, found[0].reshape(12, -1) + firsts, -1)
+        assert taken[alive].all() and not found[0][~alive].any()
+        np.testing.assert_equal(found[2:4], found[4:])
+    # Of the first agent, whose policy is "a".
+    if alive[0]:
+        [outputs] = policies["a"](torch.from_numpy(obs[:1]), torch.zeros(1, dtype=torch.int64))
+        parts = outputs.masked_fill(~torch.from_numpy(allowed[0]), -torch.inf).split(actions.nvec.tolist())
+        chances = [
+            torch.log_softmax(part, 0)[draw] for part, draw in zip(parts, found[0][0].ravel(), strict=True)
+        ]
+        assert found[1][0] == pytest.approx(float(sum(chances)), abs=1e-4)
 
 
 def middle(obs, agents):

@@ -7,6 +7,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
+from space_cases import allows, two_choices
 
 
 @functools.cache
@@ -17,6 +18,11 @@ def box(size: int) -> Box:
 @functools.cache
 def discrete(n: int, start: int = 0) -> Discrete:
     return Discrete(n, start=start)
+
+
+@functools.cache
+def masked_box(num_actions: int) -> Dict:
+    return Dict(observation=box(2), action_mask=Box(0, 1, (num_actions,), np.int8))
 
 
 class Leavers(ParallelEnv[str, Any, Any]):
@@ -84,6 +90,61 @@ class Differing(Leavers):
     def _observe(self, agent: str) -> NDArray[np.float32]:
         obs = super()._observe(agent)
         return np.concatenate([obs, np.ones(3, np.float32)]) if agent == "b" else obs
+
+
+class Masked(Leavers):
+    """Allows each agent two of its actions, others at each step, one in either half; the hidden number says which of
+    the two is right. Any other action raises. "b" has fewer actions than the others. Episodes have 4 to 6 steps.
+
+    Args:
+        how: masks are in the "infos", or in the "observations"; or, wrongly, "nowhere", as "short" ones, or "none" of
+            the actions is allowed, which does not raise.
+    """
+
+    def __init__(self, how: str = "infos", num_actions: int = 50, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.how, self.num_actions, self.render_mode = how, num_actions, render_mode
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        size = int(self.action_space(agent).n)
+        return masked_box(size) if self.how == "observations" else box(2)
+
+    def action_space(self, agent: str) -> Any:
+        return discrete(self.num_actions - 10 * (agent == "b"))
+
+    def _observe(self, agent: str) -> Any:
+        obs, size = super()._observe(agent), int(self.action_space(agent).n)
+        mask, half = np.zeros(size, np.int8), size // 2
+        self.pairs[agent] = pair = [int(self.rng.integers(half)), half + int(self.rng.integers(half))]
+        mask[pair] = self.how != "none"
+        self.masks[agent] = mask
+        return {"observation": obs, "action_mask": mask} if self.how == "observations" else obs
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.pairs: dict[str, list[int]] = {}
+        self.masks: dict[str, NDArray[np.int8]] = {}
+        self.length = 4 + (seed or 0) % 3
+        obs, _ = super().reset(seed, options)
+        return obs, self._infos()
+
+    def step(self, actions: Any) -> Any:
+        results = super().step(actions)
+        return (*results[:4], self._infos())
+
+    def _infos(self) -> dict[str, Any]:
+        match self.how:
+            case "infos" | "none":
+                return {agent: {"action_mask": self.masks[agent]} for agent in self.agents}
+            case "short":
+                return {agent: {"action_mask": [True]} for agent in self.agents}
+        return {agent: {} for agent in self.agents}
+
+    def _reward(self, agent: str, action: Any) -> float:
+        assert self.how == "none" or action in self.pairs[agent], f"{agent} may not choose {action}"
+        return float(action == self.pairs[agent][self.hidden[agent]])
+
+    def render(self) -> NDArray[np.uint8]:
+        return np.full((16, 16, 3), 20 * self.t, np.uint8)
 
 
 class Mixed(Leavers):
@@ -179,11 +240,16 @@ class Vanishing(Leavers):
 
 
 class AnyTeam(ParallelEnv[str, Any, Any]):
-    """Two agents of any spaces, "b" leaving first; what happens follows from the seed and the actions."""
+    """Two agents of any spaces, "b" leaving first; what happens follows from the seed and the actions.
+
+    Args:
+        masks: infos allow one or two choices of each number of their (flat) actions, others at each step.
+    """
 
     metadata = {"name": "any"}  # noqa: RUF012
 
-    def __init__(self, obs: Space[Any], actions: Space[Any]) -> None:
+    def __init__(self, obs: Space[Any], actions: Space[Any], masks: bool = False) -> None:
+        self._masks = masks
         self.possible_agents = ["a", "b"]
         self.agents: list[str] = []
         self._obs, self._actions = obs, actions
@@ -203,10 +269,20 @@ class AnyTeam(ParallelEnv[str, Any, Any]):
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         self._rng = np.random.default_rng(seed)
         self.agents, self._left = ["a", "b"], {"a": 6, "b": int(self._rng.integers(2, 6))}
-        return self._observe(), {agent: {} for agent in self.agents}
+        return self._observe(), self._infos()
+
+    def _infos(self) -> dict[str, Any]:
+        if not self._masks:
+            return {agent: {} for agent in self.agents}
+        return {agent: {"action_mask": self._allowed(agent)} for agent in self.agents}
+
+    def _allowed(self, agent: str) -> NDArray[np.bool_]:
+        return two_choices(self._actions, self._left[agent], self._left["a"] + 1)
 
     def step(self, actions: Any) -> Any:
         rewards = {}
+        for agent, action in actions.items():
+            assert not self._masks or allows(self._actions, self._allowed(agent), action)
         for agent, action in actions.items():
             assert self._actions.contains(action), action
             self._left[agent] -= 1
@@ -216,7 +292,7 @@ class AnyTeam(ParallelEnv[str, Any, Any]):
         self.agents = [agent for agent in self.agents if not over[agent]]
         terminations = {agent: ended and agent == "b" for agent, ended in over.items()}
         truncations = {agent: ended and agent == "a" for agent, ended in over.items()}
-        return obs, rewards, terminations, truncations, {agent: {} for agent in obs}
+        return obs, rewards, terminations, truncations, self._infos()
 
 
 def not_parallel() -> object:

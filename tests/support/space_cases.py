@@ -37,6 +37,23 @@ ACTION_SPACES: dict[str, Space[Any]] = {
 }
 
 
+def _nvec(space: Any) -> NDArray[Any]:
+    if isinstance(space, MultiBinary):
+        return np.full(space.shape, 2).ravel()
+    return np.array([space.n]) if isinstance(space, Discrete) else space.nvec.ravel()
+
+
+def two_choices(space: Space[Any], *choices: int) -> NDArray[np.bool_]:
+    """The mask that allows these choices, or their remainders, of each number of a (flat) action."""
+    return np.concatenate([np.isin(np.arange(n), [each % n for each in choices]) for n in _nvec(space)])
+
+
+def allows(space: Any, mask: NDArray[np.bool_], action: Any) -> bool:
+    """True if a mask allows an action of a space."""
+    first = np.cumsum(_nvec(space)) - _nvec(space)
+    return bool(mask[first + np.ravel(action - getattr(space, "start", 0))].all())
+
+
 class AnySpaces(gymnasium.Env[Any, Any]):
     """An episode of 1 to 9 steps, every third truncated: lengths, observations and rewards follow from its seed and the
     actions.
@@ -60,19 +77,8 @@ class AnySpaces(gymnasium.Env[Any, Any]):
         self.observation_space.seed(int(self.np_random.integers(2**31)))
         return self.observation_space.sample()
 
-    def _nvec(self) -> NDArray[Any]:
-        space: Any = self.action_space
-        if isinstance(space, MultiBinary):
-            return np.full(space.shape, 2).ravel()
-        return np.array([space.n]) if isinstance(space, Discrete) else space.nvec.ravel()
-
     def allowed(self) -> Any:
-        masks = []
-        for n in self._nvec().tolist():
-            mask = np.zeros(n, np.bool_)
-            mask[[self.left % n, self.offset % n]] = True
-            masks.append(mask)
-        return np.concatenate(masks)
+        return two_choices(self.action_space, self.left, self.offset)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -83,10 +89,7 @@ class AnySpaces(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         assert self.action_space.contains(action), action
         if hasattr(self, "action_masks"):
-            space: Any = self.action_space
-            chosen = np.ravel(action - getattr(space, "start", 0))
-            first = np.cumsum(self._nvec()) - self._nvec()
-            assert self.allowed()[first + chosen].all()
+            assert allows(self.action_space, self.allowed(), action)
         self.left -= 1
         over = self.left == 0
         reward = float(np.sum(action)) + self.np_random.normal()

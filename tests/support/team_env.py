@@ -256,7 +256,7 @@ class TeamEnvSpec(TeamSpec):
 
     env: Any = None
 
-    def make_team(self, num_envs: int, *, workers: int | None = None) -> Any:
+    def make_team(self, num_envs: int, *, workers: int | None = None, action_masks: bool = False) -> Any:
         assert self.env.num_envs == num_envs
         self.env.autoreset_mode = AutoresetMode.DISABLED
         return self.env

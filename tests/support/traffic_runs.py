@@ -62,7 +62,7 @@ def line_envs(
 class LineSpec(CompiledTeamSpec):
     """Replaces ``fastrl.tasks.traffic.task.CompiledTeamSpec``, for other processes too."""
 
-    def make_team(self, num_envs: int, *, workers: int | None = None) -> Any:
+    def make_team(self, num_envs: int, *, workers: int | None = None, action_masks: bool = False) -> Any:
         return line_envs(self.id, num_envs, **self.options, autoreset_mode=AutoresetMode.DISABLED)
 
 

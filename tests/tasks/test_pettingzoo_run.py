@@ -232,6 +232,21 @@ def test_pictures_are_learnt_from(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["evaluation"]["mean"] > 4
 
 
+def test_whole_episodes_are_learnt_from() -> None:
+    options: dict[str, Any] = {"num_envs": 4, "episodes_per_update": 12, "learning_rate": 3e-3}
+    model = fastrl.IPPO(parallel_toys.Leavers, eval_episodes=0, **options)
+    model.learn(3_000)
+    assert model.steps % 72 == 0
+    assert model.evaluate(episodes=4)[0] > 4
+
+
+def test_whole_episodes_are_cut_off_after_their_longest_steps() -> None:
+    options: dict[str, Any] = {"episodes_per_update": 3, "collect__max_episode_steps": 4}
+    model = fastrl.IPPO(parallel_toys.Leavers, preset="smoke", num_envs=2, eval_episodes=0, **options)
+    model.learn(24)
+    assert model.steps == 24
+
+
 def test_a_policy_chooses_actions_of_the_agents_that_are_there(tmp_path: Path) -> None:
     model = fastrl.MAPPO(
         parallel_toys.Kinds,

@@ -154,6 +154,18 @@ RUNS = {
         "--mappo.target-kl=0.001",
         "--total-timesteps=192",
     ),
+    "ippo with masks": (
+        "traffic",
+        "--env=fastrl/roundabout-v0",
+        "--algo=ippo",
+        "--vehicles=3",
+        "--num-envs=4",
+        "--ippo.num-steps=8",
+        "--ippo.hidden=8",
+        "--ippo.minibatch-size=50",
+        "--ippo.action-masks",
+        "--total-timesteps=96",
+    ),
     "ippo": (
         "traffic",
         "--algo=ippo",

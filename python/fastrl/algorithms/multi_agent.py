@@ -28,6 +28,7 @@ from fastrl.algorithms.protocol import MultiAgentAlgorithm, Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.schedules import Schedule
 from fastrl.networks.action_space import Actions
+from fastrl.networks.distributions import mask_logits
 from fastrl.networks.encoders import check_encoder
 from fastrl.networks.multi_agent import CentralCritic, Critic, MultiAgentPolicy, PolicyNetwork
 from fastrl.networks.parameters import check_layers, check_shapes, generator_of, load_weights
@@ -37,6 +38,7 @@ from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.layout import lay_out
 from fastrl.rollout.rollout import Rollout, explained_variance
 from fastrl.utils.ranks import Shard
+from fastrl.utils.seeding import NO_ENV
 from fastrl.utils.timer import Stopwatch
 
 
@@ -46,14 +48,18 @@ class Minibatch(NamedTuple):
     policy: PolicyNetwork  # that they are of
     obs: Tensor  # float32 or, with images, uint8 [B, obs_dim]
     agents: Tensor  # int64 [B], index of the agent in its environment
-    outputs: Tensor  # of the policy as it is, with gradients, float32 [B, size]: logits or means
+    outputs: Tensor  # of the policy as it is, with gradients, float32 [B, size]: logits, unmasked, or means
     actions: Tensor  # int64 [B] or [B, n], or draws float32 [B, n]
     log_probs: Tensor  # float32 [B], when the actions were chosen; with dropout under the same one
     advantages: Tensor  # float32 [B]
+    masks: Tensor | None = None  # bool [B, size], True = allowed
 
     def log_probs_and_entropy(self) -> tuple[Tensor, Tensor]:
         """Log-probabilities of the actions and entropies under the policy as it is, see the function of this name."""
-        return log_probs_and_entropy(self.outputs, self.policy.log_std, self.actions, self.policy.choices)
+        policy = self.policy
+        return log_probs_and_entropy(
+            self.outputs, policy.log_std, self.actions, policy.choices, masks=self.masks
+        )
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,8 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             policy, as `policy_state` gives it), which is frozen, or a rule (`Scripted`).
 
     Attributes:
-        updates: done so far; total_updates: of the whole run, over which schedules run.
+        updates: done so far; total_updates: of the whole run, over which schedules run, if each has ``num_steps`` steps
+            of all environments; with whole episodes schedules count these steps.
         actors, critics: the networks that learn, with their optimisers.
         entropy_coef: in force.
 
@@ -119,6 +126,8 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         actions = Actions(problem.action_space)
         num_envs, num_agents = problem.num_envs, problem.num_agents
         total_updates = -(-problem.total_timesteps // (config.num_steps * num_envs))
+        if config.action_masks and actions.is_box:
+            raise ValueError("action masks are for discrete actions: set action_masks to false")
         self.config, self.ranks = config, problem.ranks
         if self.ranks.shards and config.dropout:
             raise ValueError(
@@ -191,8 +200,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             has_own_loss=has_own_loss,
             shards=self.ranks.shards,
         )
-        # Mask of the rows that learn, bool [N].
-        self._learning = np.tile(learns, num_envs)
+        self._learns = learns
         self._schedules = {
             name: Schedule(
                 config.lr_schedule,
@@ -221,6 +229,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             rows,
             obs_dim,
             actions.size,
+            masks=config.action_masks,
             continuous=actions.is_box,
             action_width=actions.shape[0] if actions.kind == "multi_discrete" else 0,
             obs_dtype=problem.obs_rows.dtype,
@@ -233,6 +242,10 @@ class MultiAgentLearner(MultiAgentAlgorithm):
     @abstractmethod
     def central_critic(self) -> bool:
         """True: one critic sees what all agents of an environment observe; false: each sees what its agent does."""
+
+    @property
+    def action_masks(self) -> bool:
+        return self.config.action_masks
 
     def actor_spec(self) -> Callable[[], TeamActor]:
         return self.policy.actor_spec(self.actors)
@@ -277,28 +290,30 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         """
         with watch("buffer"):
             rollout = lay_out(fragments, self.rollout)
-        if rollout.num_rows != self.rollout.num_rows:
+        envs, agents = sum(each.num_rows for each in fragments), fragments[0].obs.shape[2]
+        is_whole = fragments[0].env_indices[0] == NO_ENV
+        if agents != self.num_agents or not (is_whole or rollout.num_rows == self.num_envs * agents):
             raise ValueError(
-                f"expected fragments of {self.num_envs} environments of {self.num_agents} agents, all of the same"
-                f" number of steps; got {rollout.num_rows} rows"
+                f"expected whole episodes, or fragments of {self.num_envs} environments, of {self.num_agents} agents;"
+                f" got {envs} environments of {agents} agents"
             )
         self.rollout = rollout
         with watch("inference"):
             self._evaluate()
-        self.steps += rollout.num_steps * self.num_envs
+        self.steps += len(rollout) // self.num_agents
 
     def learn_rollout(self, watch: Stopwatch) -> None:
         """Learns from `rollout`."""
         config, rollout = self.config, self.rollout
-        self.entropy_coef = self._entropy(self.updates)
-        actor_rate, critic_rate = (self._schedules[name](self.updates) for name in ("actor", "critic"))
+        steps_before = max(self.steps - len(rollout) // self.num_agents, 0)
+        done = steps_before // (config.num_steps * self.num_envs)
+        self.entropy_coef = self._entropy(done)
+        actor_rate, critic_rate = (self._schedules[name](done) for name in ("actor", "critic"))
         with watch("returns"):
             if self._return_scale is not None:
-                self._reward_scale = self._return_scale.update_rows(
-                    rollout, rollout.alive[:-1] & self._learning
-                )
+                self._reward_scale = self._return_scale.update_rows(rollout, self._acted(self._learns))
             rollout.compute_advantages(config.gamma, config.gae_lambda, self._reward_scale)
-            acted = rollout.alive[:-1] & self._learning
+            acted = self._acted(self._learns)
             explained = explained_variance(rollout.returns[acted], rollout.values[:-1][acted])
             rows = {name: self.rows_of(name) for name in self.actors}
             if config.normalize_advantages == "rollout":
@@ -375,19 +390,21 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         self, optimizer: FlatAdam[PolicyNetwork], rows: Tensor, size: int, old: PolicyNetwork | None
     ) -> Tensor:
         """Adds the gradients of some of ``size`` samples to those of a policy; parts of their `Losses`, weighted."""
-        policy, numbers = optimizer.network, []
+        policy, numbers, rollout = optimizer.network, [], self.rollout
         for part in rows.split(policy.chunk):
             obs, actions, log_probs, advantages = (
-                self.rollout.flat(name).index_select(0, part).to(self.device)
+                rollout.flat(name).index_select(0, part).to(self.device)
                 for name in ("obs", "actions", "log_probs", "advantages")
             )
+            masks = None if rollout.masks is None else rollout.flat("masks")[part].to(self.device)
             agents = self._agents(part)
             drops = optimizer.drops(len(part), self.config.dropout, self._generators["policies"])
             if old is not None:
                 with torch.no_grad():
-                    log_probs = log_probs_of(old(obs, agents, drops), old.log_std, actions, old.choices)
+                    before = mask_logits(old(obs, agents, drops), masks)
+                    log_probs = log_probs_of(before, old.log_std, actions, old.choices)
             outputs = policy(obs, agents, drops)
-            losses = self.loss(Minibatch(policy, obs, agents, outputs, actions, log_probs, advantages))
+            losses = self.loss(Minibatch(policy, obs, agents, outputs, actions, log_probs, advantages, masks))
             weight = len(part) / size
             torch.autograd.backward(losses.total * weight)
             numbers.append(losses.numbers() * weight)
@@ -395,8 +412,15 @@ class MultiAgentLearner(MultiAgentAlgorithm):
 
     def rows_of(self, name: str) -> NDArray[np.int64]:
         """The steps in which a policy acted, as indices into [T * N]."""
-        chose = self.rollout.alive[:-1] & np.tile(self.policy.members(name), self.num_envs)
-        return np.flatnonzero(chose)
+        return np.flatnonzero(self._acted(self.policy.members(name)))
+
+    def _acted(self, agents: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Mask of the steps in which some agents of an environment (bool [A]) acted, bool [T, N]."""
+        return self.rollout.alive[:-1] & self._rows(agents)
+
+    def _rows(self, agents: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Mask of the rollout's rows of some agents of an environment, bool [N]."""
+        return np.tile(agents, self.rollout.num_rows // self.num_agents)
 
     def _observe(self, rows: Rows) -> None:
         """Takes the rollout's observations into the running statistics; its log-probabilities were of the old ones."""
@@ -414,11 +438,11 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         """Values of all observations of the rollout, and of the last ones of agents that were cut off."""
         rollout = self.rollout
         self.critics.evaluate(rollout)
-        acted = rollout.alive[:-1] & self._learning
+        learning = self._rows(self._learns)
         finite = (
-            np.isfinite(rollout.values[rollout.alive & self._learning]).all()
-            and np.isfinite(rollout.log_probs[acted]).all()
-            and np.isfinite(rollout.final_values[rollout.cut_off() & self._learning]).all()
+            np.isfinite(rollout.values[rollout.alive & learning]).all()
+            and np.isfinite(rollout.log_probs[self._acted(self._learns)]).all()
+            and np.isfinite(rollout.final_values[rollout.cut_off() & learning]).all()
         )
         if not finite:
             self._check_parameters()

@@ -45,6 +45,7 @@ class MultiAgentConfig:
     normalize_obs: hp.NormalizeObs = False
     normalize_rewards: hp.NormalizeReturns = True
     normalize_advantages: hp.NormalizeAdvantages = "rollout"
+    action_masks: hp.ActionMasks = False
     learning_rate: hp.LearningRate = 1e-3
     critic_learning_rate: Annotated[
         float | None, Field(ge=0, description="that of critics; none: the same as the policies'")

@@ -33,14 +33,14 @@ class ReturnScale:
     def update_rows(self, rollout: Rollout, counts: NDArray[np.bool_] | None = None) -> float:
         """Adds a rollout's rewards, those where ``counts`` (bool [T, N]; None: all); returns what to multiply rewards
         by."""
-        sums = np.empty(rollout.rewards.shape)
+        sums, rows = np.empty(rollout.rewards.shape), rollout.num_rows
+        # Whole episodes, of which there may be any number, start at 0 and leave 0.
+        discounted = self.discounted if len(self.discounted) == rows else np.zeros(rows)
         for t in range(rollout.num_steps):
-            self.discounted *= self.gamma
-            self.discounted += (
-                rollout.rewards[t] if counts is None else np.where(counts[t], rollout.rewards[t], 0)
-            )
-            sums[t] = self.discounted
-            self.discounted[rollout.terminations[t] | rollout.truncations[t]] = 0
+            discounted *= self.gamma
+            discounted += rollout.rewards[t] if counts is None else np.where(counts[t], rollout.rewards[t], 0)
+            sums[t] = discounted
+            discounted[rollout.terminations[t] | rollout.truncations[t]] = 0
         if counts is not None:
             sums = sums[counts]
         if sums.size:

@@ -136,15 +136,16 @@ def check_masks(plan: Plan, arrays: Arrays, num_steps: int) -> None:
     masks, actions = arrays["masks"][:num_steps], plan.actions.choices(arrays["actions"][:num_steps])
     nvec = plan.actions.nvec
     firsts = np.cumsum(nvec) - nvec
-    taken = np.take_along_axis(masks, actions.reshape(*masks.shape[:2], -1) + firsts, axis=-1)
+    taken = np.take_along_axis(masks, actions.reshape(*masks.shape[:-1], -1) + firsts, axis=-1)
     if not taken.all():
-        t, row, number = np.argwhere(~taken)[0]
-        own = masks[t, row, firsts[number] :][: nvec[number]]
+        *place, number = np.argwhere(~taken)[0].tolist()
+        own = masks[(*place, slice(firsts[number], firsts[number] + nvec[number]))]
         of_number = f" for number {number}" if len(nvec) > 1 else ""
+        of_agent = f"agent {place[-1]} in " if plan.agents else ""
         raise CollectError(
-            f"{plan.env.id}: the action mask of a state allows {own.sum()} of {nvec[number]} actions{of_number}, and"
-            f" action {actions[t, row].flat[number]} was taken, which is not one of them; every state needs an allowed"
-            " action"
+            f"{plan.env.id}: the action mask of {of_agent}a state allows {own.sum()} of {nvec[number]}"
+            f" actions{of_number}, and action {actions[tuple(place)].flat[number]} was taken, which is not one of them;"
+            " every state needs an allowed action"
         )
     if plan.final_masks:
         cut = arrays["truncations"][:num_steps] & ~arrays["terminations"][:num_steps]

@@ -85,10 +85,10 @@ class LocalRunner:
         if self._runner is not None:
             return self._runner
         start = perf_counter()
-        plan, spec, actor = self._own, self._own.env, self.actor
+        plan, actor = self._own, self.actor
         backend = (
-            TeamBackend(plan, spec.make_team(plan.num_envs, workers=self._threads))
-            if isinstance(spec, TeamSpec)
+            TeamBackend(plan, workers=self._threads)
+            if isinstance(plan.env, TeamSpec)
             else LocalBackend(plan)
         )
         self._runner = runner = VectorEnvRunner(plan, backend, actor, Failures(1))

@@ -63,7 +63,8 @@ class Plan:
         squash: actions of a Box are squashed (see `fastrl.networks.action_space.Actions`).
         action_masks: whether actors choose only among the actions that the environment allows: by its method
             ``action_masks()``, or by ``info["action_mask"]``: bool [n] for discrete actions; for multi-discrete ones
-            the choices of all numbers side by side, bool [sum of nvec].
+            the choices of all numbers side by side, bool [sum of nvec]. An agent of many has it in its info, or else in
+            its observation, a Dict.
         final_masks: with ``action_masks``, the masks of the last observations of truncated episodes are needed, too.
         episode_info: keys of infos whose numbers at the end of each episode go to ``Fragment.episode_info``.
         actor_device: where actors of the learner's own process compute, if PyTorch computes them; workers' on the CPU.
@@ -126,8 +127,6 @@ class Plan:
             raise ValueError(
                 f"action_masks are for discrete actions, the environment's are {self.action_space}"
             )
-        if self.action_masks and self.agents:
-            raise ValueError("action_masks are for environments of a single agent: set action_masks to false")
 
     def make_local_actor(self) -> Actor:
         """Makes an actor for the learner's own process, on `actor_device`."""

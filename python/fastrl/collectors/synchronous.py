@@ -425,9 +425,7 @@ def team_collector(
         threads = cores() if workers is None else workers
         if spec.is_compiled and threads > 1 and name != "sequential":
             actor = actor.with_threads(threads)
-        return VectorEnvRunner(
-            plan, TeamBackend(plan, spec.make_team(plan.num_envs, workers=workers)), actor, failures
-        )
+        return VectorEnvRunner(plan, TeamBackend(plan, workers), actor, failures)
 
     return LockstepCollector(name, plan, make_runner, max_failures=1, max_pending=max_pending)
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
 from fastrl.collectors.running import RunningEpisode
-from fastrl.collectors.vector_backends import JointBackend
+from fastrl.collectors.team_spec import TeamSpec
+from fastrl.collectors.vector_backends import JointBackend, expect_masks
 from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.contract import as_given
-from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.record_episodes import MEASURES
 from fastrl.envs.rows import ObsRows
 
@@ -42,26 +42,29 @@ class TeamBackend(JointBackend):
     Arrays of steps have an axis of agents, [R, A, ...]; actions are flat, [R * A, ...].
 
     Args:
-        env: in autoreset mode "disabled"; closed at the end.
+        workers: that step the environments, see `TeamSpec.make_team`.
 
     Raises:
-        CollectError: it has other spaces than the plan.
+        CollectError: they cannot be built, have other spaces than the plan, or no action masks though it asks for them.
     """
 
     alive: NDArray[np.bool_]
 
-    def __init__(self, plan: Plan, env: MultiAgentVectorEnv) -> None:
-        rows, agents = plan.num_envs, plan.num_agents
-        assert agents is not None and (env.num_envs, env.num_agents) == (rows, agents), "env is the plan's"
-        self._env, self._name = env, plan.env.id
+    def __init__(self, plan: Plan, workers: int | None = None) -> None:
+        rows, agents, spec = plan.num_envs, plan.num_agents, plan.env
+        assert isinstance(spec, TeamSpec) and agents is not None, "the plan is of many agents"
+        env = spec.make_team(rows, workers=workers, action_masks=plan.action_masks)
+        self._env, self._name = env, spec.id
         obs_space = env.single_observation_space
         if isinstance(env, ParallelVectorEnv):
             # Rows of images are flat.
             obs_space = ObsRows(env.form.obs_space).row_space
         expect_spaces(plan, obs_space, env.single_action_space)
+        expect_masks(plan, env)
         super().__init__(plan)
         self.alive = np.zeros((rows, agents), np.bool_)
         self.over = np.zeros(rows, np.bool_)
+        self._has_masks, self._nvec = plan.action_masks, plan.actions.nvec
         # Level, agents and density, NaN where they are as they are: those that were set last, those of each row's next
         # episode and of its running one, [R, 3].
         self._difficulty = np.array([0.0, np.nan, np.nan])
@@ -82,7 +85,10 @@ class TeamBackend(JointBackend):
         mask: NDArray[np.bool_] | None,
         final_masks: NDArray[np.bool_] | None = None,
     ) -> bool:
+        idle = self._due.copy() if mask is None else self._due | ~mask
         self._reset_due()
+        if self._has_masks and idle.any():
+            actions = self._with_allowed(actions, idle)
         acted = self.alive.copy()
         outputs: tuple[NDArray[Any], ...] = (obs, rewards, terminations, truncations, self.alive)
         self._env.step_into(actions, *map(_flat, outputs))
@@ -114,6 +120,14 @@ class TeamBackend(JointBackend):
             self._end(obs)
         return has_ends
 
+    def _with_allowed(self, actions: NDArray[Any], idle: NDArray[np.bool_]) -> NDArray[Any]:
+        """Actions in which rows that do not play, for which nobody has chosen, take the first ones that are allowed."""
+        masks = self._env.action_masks().reshape(*self.alive.shape, -1)[idle]
+        parts = np.split(masks, np.cumsum(self._nvec)[:-1], axis=-1)
+        chosen = actions.reshape(*self.alive.shape, -1).copy()
+        chosen[idle] = np.stack([part.argmax(-1) for part in parts], axis=-1)
+        return chosen.reshape(actions.shape)
+
     def _end(self, obs: NDArray[Any]) -> None:
         """Keeps the infos of the episodes that are over, and starts the next ones."""
         statistics = self._env.episodes()
@@ -124,7 +138,9 @@ class TeamBackend(JointBackend):
         self._start_next(self.over, obs)
 
     def action_masks(self, out: NDArray[np.bool_]) -> None:
-        raise NotImplementedError("plans of many agents have no action masks")
+        self._env.action_masks(_flat(out))
+        # Actors read no mask of an agent that does not act.
+        out[~self.alive] = True
 
     def difficulties(self) -> list[bytes]:
         """`RunningEpisode.difficulty` of each row; empty where none was set."""

@@ -31,12 +31,15 @@ class TeamSpec(EnvSpec):
         """True if threads of one process step its environments."""
         return False
 
-    def make_team(self, num_envs: int, *, workers: int | None = None) -> MultiAgentVectorEnv:
+    def make_team(
+        self, num_envs: int, *, workers: int | None = None, action_masks: bool = False
+    ) -> MultiAgentVectorEnv:
         """Builds so many environments, in autoreset mode "disabled".
 
         Args:
             workers: threads of a compiled environment, else processes that step the copies; None: as many threads as
                 its options say, or no process but this one.
+            action_masks: they should have action masks. Those of compiled ones do not depend on it.
 
         Raises:
             ValueError, TypeError: it cannot be built with these options.
@@ -53,7 +56,9 @@ class CompiledTeamSpec(TeamSpec):
     def is_compiled(self) -> bool:
         return True
 
-    def make_team(self, num_envs: int, *, workers: int | None = None) -> MultiAgentVectorEnv:
+    def make_team(
+        self, num_envs: int, *, workers: int | None = None, action_masks: bool = False
+    ) -> MultiAgentVectorEnv:
         threads = {} if workers is None else {"num_threads": workers}
         return make_multi(
             self.id, num_envs, **{**self.options, **threads, "autoreset_mode": AutoresetMode.DISABLED}
@@ -88,6 +93,7 @@ class ParallelSpec(TeamSpec):
         num_envs: int,
         *,
         workers: int | None = None,
+        action_masks: bool = False,
         make: Callable[[], Any] | None = None,
         autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
     ) -> UserVectorEnv:
@@ -103,6 +109,7 @@ class ParallelSpec(TeamSpec):
                 num_envs,
                 num_workers=1 if workers is None else workers,
                 max_episode_steps=self.max_episode_steps,
+                action_masks=action_masks,
                 autoreset_mode=autoreset_mode,
                 name=self.id,
             )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
 from fastrl.collectors.resources import memory_of
 from fastrl.collectors.running import RunningEpisode
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.process_vector import ProcessVectorEnv
 from fastrl.envs.serial_envs import NO_RESET, NO_SEED
 from fastrl.envs.vector import NativeVectorEnv
@@ -77,7 +78,8 @@ class VectorBackend(ABC):
 
     @abstractmethod
     def action_masks(self, out: NDArray[np.bool_]) -> None:
-        """Writes the allowed actions of every row, bool [R, M]. Only for plans with masks."""
+        """Writes the allowed actions of every row, bool [R, M], or of every agent, [R, A, M]. Only for plans with
+        masks."""
 
     def start_replay(self, episodes: Sequence[RunningEpisode]) -> None:
         """Called before the running episodes of a loaded state, one of each row, are replayed."""
@@ -331,7 +333,7 @@ def compiled_spec(plan: Plan) -> registration.EnvSpec:
     return known
 
 
-def expect_masks(plan: Plan, env: NativeVectorEnv) -> None:
+def expect_masks(plan: Plan, env: NativeVectorEnv | MultiAgentVectorEnv) -> None:
     """Refuses an environment without the action masks that the plan asks for.
 
     Raises:

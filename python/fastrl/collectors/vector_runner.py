@@ -284,10 +284,6 @@ class VectorEnvRunner:
     def _choose_actions(self, out: Arrays, t: int) -> None:
         """Chooses the actions of step t."""
         start = perf_counter()
-        if self._has_agents:
-            self._choose_actions_of_agents(out, t)
-            self.seconds["inference"] += perf_counter() - start
-            return
         masks = None
         if self.plan.action_masks:
             masks = out["masks"][t]
@@ -295,6 +291,10 @@ class VectorEnvRunner:
             now = perf_counter()
             self.seconds["environment"] += now - start
             start = now
+        if self._has_agents:
+            self._choose_actions_of_agents(out, t, masks)
+            self.seconds["inference"] += perf_counter() - start
+            return
         self.actor.act(
             out["obs"][t],
             self._streams,
@@ -320,7 +320,7 @@ class VectorEnvRunner:
         for name, array in chosen.items():
             array[~rows] = before[name]
 
-    def _choose_actions_of_agents(self, out: Arrays, t: int) -> None:
+    def _choose_actions_of_agents(self, out: Arrays, t: int, masks: NDArray[np.bool_] | None) -> None:
         """Chooses the actions of all agents at step t."""
         actor: Any = self.actor
         agents = self._streams.size
@@ -331,6 +331,7 @@ class VectorEnvRunner:
             self._steps.repeat(agents // len(self._steps)),
             actions.reshape(agents, *self._actions.shape),
             log_probs.reshape(agents),
+            None if masks is None else masks.reshape(agents, -1),
             alive=alive.reshape(agents),
         )
 

@@ -222,6 +222,15 @@ def action_mask(
         raise ContractError(
             f"{name}: action masks were asked for, but it has neither a method action_masks() nor info['action_mask']"
         )
+    return as_mask(name, given, num_choices)
+
+
+def as_mask(name: str, given: Any, num_choices: int) -> NDArray[np.bool_]:
+    """An action mask as an environment gave it, bool [num_choices].
+
+    Raises:
+        ContractError: it has another form.
+    """
     mask = np.asarray(given)
     if mask.shape != (num_choices,) or mask.dtype.kind not in "bui":
         raise ContractError(

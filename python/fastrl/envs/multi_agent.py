@@ -46,6 +46,9 @@ class MultiAgentVectorEnv:
         name: the environment's id, for messages.
         view: how pictures are drawn; None: the default view. It may be changed.
         fps: steps in a second of the simulation.
+
+    Attributes:
+        num_masked: width of an action mask; 0: there are none.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class MultiAgentVectorEnv:
         self._native: Any = native(self.autoreset_mode.name.lower())
         self.num_envs: int = self._native.num_envs
         self.num_agents: int = self._native.num_agents
+        self.num_masked: int = getattr(self._native, "num_masked", 0)
         # Length of the flat arrays.
         self._size = self.num_envs * self.num_agents
         self._obs_shape = (self._size, self._native.obs_dim)
@@ -100,6 +104,14 @@ class MultiAgentVectorEnv:
         obs, alive = np.empty(self._obs_shape, self._obs_dtype), np.empty(self._size, np.bool_)
         self._native.observe(obs, alive)
         return obs, alive
+
+    def action_masks(self, out: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+        """The actions that agents may choose now, bool [K*A, num_masked], written to `out` if it is given; those of
+        agents that are not alive have no meaning. Raises ValueError if there are no masks."""
+        if out is None:
+            out = np.empty((self._size, self.num_masked), np.bool_)
+        self._native.action_masks(out)
+        return out
 
     def reset_into(
         self,

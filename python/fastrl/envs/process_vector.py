@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fastrl.envs.process_pool import Death, StartMethod, WorkerError, WorkerPool
 from fastrl.envs.process_worker import Command, EnvsBuilt, Layout, WorkerTask
+from fastrl.envs.rows import ActionRows
 from fastrl.envs.serial_envs import NO_RESET, NO_SEED
 from fastrl.envs.spec import EnvSpec, Factory, as_spec
 from fastrl.envs.vector import as_autoreset_mode
@@ -141,9 +142,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
                 raise ValueError(
                     f"action_masks: expected discrete actions, those of {self._spec.id} are {action_space}"
                 )
-            num_masked = int(
-                action_space.n if isinstance(action_space, Discrete) else action_space.nvec.sum()
-            )
+            num_masked = ActionRows(action_space).num_choices
         for task, other in zip(self._pool.tasks, built, strict=True):
             self._expect_same(task, other)
         self.observation_space = batch_space(obs_space, self.num_envs)

@@ -228,6 +228,14 @@ class ActionRows:
         if not math.prod(self.flat_space.shape or ()):
             raise ValueError(f"actions should have at least one number; the environment's are {space}")
 
+    @property
+    def num_choices(self) -> int:
+        """Choices of all numbers of an action together, the width of an action mask; 0 of a Box."""
+        space = self.flat_space
+        if isinstance(space, Box):
+            return 0
+        return int(space.n if isinstance(space, Discrete) else space.nvec.sum())
+
     def to_env(self, flat: Any) -> Any:
         """Actions of the environment from flat ones: one (an int, or [n]), or an array of them with further axes in
         front."""

@@ -12,6 +12,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from fastrl.envs import contract
+from fastrl.envs.adapters.parallel_copy import mask_of
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.training.episodes import build_any
 from fastrl.training.play import Step, TeamEnv, episode_seeds, play
@@ -116,9 +117,10 @@ def on_samples(
     return found
 
 
-def _add_named(found: Comparison, model: Any, policy: Any, obs: Any) -> Any:
+def _add_named(found: Comparison, model: Any, policy: Any, obs: Any, masks: Any = None) -> Any:
     """Counts the actions of agents with names for their observations, and returns the model's."""
-    theirs, ours, outputs = model.predict(obs)[0], policy.predict(obs)[0], policy.outputs(obs)
+    theirs, ours = (each.predict(obs, action_masks=masks)[0] for each in (model, policy))
+    outputs = policy.outputs(obs, action_masks=masks)
     for agent, action in theirs.items():
         found.add(ours[agent], action, outputs[:, policy.metadata["agents"].index(str(agent))])
     return theirs
@@ -236,14 +238,18 @@ def in_team_episodes(
 
     The mean return is that of episodes, of each the mean over its agents.
     """
-    env, found = task.team_env(settings), Comparison()
-    team: TeamEnv | _NamedTeam = TeamEnv(env) if isinstance(env, MultiAgentVectorEnv) else _NamedTeam(env)
+    env, found, has_masks = task.team_env(settings), Comparison(), task.has_action_masks(settings)
+    is_rows = isinstance(env, MultiAgentVectorEnv)
+    team: TeamEnv | _NamedTeam = TeamEnv(env) if is_rows else _NamedTeam(env)
 
     def act(obs: Any, info: Mapping[str, Any], state: Any) -> tuple[Any, Any]:
         if isinstance(team, _NamedTeam):
-            return _add_named(found, model, policy, obs), None
-        theirs, alive = model.predict(obs)[0], info["alive"]
-        found.add(policy.predict(obs)[0][alive], theirs[alive], policy.outputs(obs)[0][alive])
+            named = _named_masks(obs, info) if has_masks else None
+            return _add_named(found, model, policy, obs, named), None
+        masks = env.action_masks() if has_masks else None
+        theirs, ours = (each.predict(obs, action_masks=masks)[0] for each in (model, policy))
+        outputs, alive = policy.outputs(obs, action_masks=masks)[0], info["alive"]
+        found.add(ours[alive], theirs[alive], outputs[alive])
         return theirs, None
 
     # An environment of rows ends its episodes itself.
@@ -265,19 +271,24 @@ class _NamedTeam:
 
     def reset(self, *, seed: int | None) -> tuple[Any, Any]:
         self._returns: dict[Any, float] = {}
-        obs, _ = self._env.reset(seed=seed)
-        return {agent: obs[agent] for agent in self._env.agents}, {}
+        obs, infos = self._env.reset(seed=seed)
+        return {agent: obs[agent] for agent in self._env.agents}, infos
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
-        obs, rewards, *_ = self._env.step(action)
+        obs, rewards, _, _, infos = self._env.step(action)
         for agent in action:
             self._returns[agent] = self._returns.get(agent, 0.0) + float(rewards[agent])
         acting = {agent: obs[agent] for agent in self._env.agents}
-        return acting, 0.0, not acting, False, {}
+        return acting, 0.0, not acting, False, infos
 
     def mean_return(self) -> float:
         """As of `TeamEnv`, of the agents that acted."""
         return float(np.mean(list(self._returns.values())))
+
+
+def _named_masks(obs: Mapping[Any, Any], infos: Any) -> dict[Any, NDArray[np.bool_]]:
+    """The action masks of agents with names."""
+    return {agent: np.asarray(mask_of(agent, obs, infos), np.bool_) for agent in obs}
 
 
 def _masks_of(env: Any, info: Mapping[str, Any]) -> Any:

@@ -181,25 +181,30 @@ class TeamGraph(PolicyGraph):
             names = [str(agent) for agent in form.agents]
             self.outputs = [*(f"action/{name}" for name in names), "outputs"]
         shape = [self._agents, head.size]
-        self.defaults = {"noise": np.zeros((1, *shape), np.float32)}
+        self.defaults = {} if head.is_box else {"action_masks": np.ones((1, *shape), np.bool_)}
+        self.defaults["noise"] = np.zeros((1, *shape), np.float32)
         self.inputs = {each["name"]: _zeros(each) for each in leaves}
-        self.inputs["noise"] = torch.zeros(3, *shape)
+        for name, value in self.defaults.items():
+            self.inputs[name] = torch.from_numpy(np.repeat(value, 3, 0))
         self.description = {
             "obs": leaves,
             "states": [],
             "agents": names,
             "actions": self.outputs[:-1],
-            "action_masks": 0,
+            "action_masks": 0 if head.is_box else head.size,
             "noise": {"kind": head.noise, "shape": shape},
         }
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        *values, noise = inputs
+        given = dict(zip(self.inputs, inputs, strict=True))
+        values = [given[leaf["name"]] for leaf in self.description["obs"]]
         found, actions = [], []
         for a in range(self._agents):
             outputs = self._policies[a](self._observation(values, a))
+            if "action_masks" in given:
+                outputs = torch.where(given["action_masks"][:, a], outputs, MASKED)
             found.append(outputs)
-            action = self._heads[a](outputs, noise[:, a])
+            action = self._heads[a](outputs, given["noise"][:, a])
             actions.append(action if self._to_env is None else self._to_env[a](action))
         outputs = torch.stack(found, 1)
         if self._to_env is None:

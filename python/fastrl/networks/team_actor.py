@@ -13,7 +13,7 @@ from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor, ActorSpec, MlpActor, moved
 
 # Chooses actions by rule: from observations [B, obs_dim] and agent indices int64 [B], actions of the environment, int64
-# [B] or [B, n], or float32 [B, n].
+# [B] or [B, n], or float32 [B, n]. It is not given action masks, and should keep to them all the same.
 Scripted = Callable[[NDArray[Any], NDArray[np.int64]], NDArray[Any]]
 
 
@@ -113,7 +113,8 @@ class TeamActor:
         """Does as `Actor.act`, for R rows of agents.
 
         Args:
-            alive: bool [R], agents that act; zeros are written for others.
+            masks: rules do not see them.
+            alive: bool [R], agents that act; zeros are written for others, whose masks are not read.
         """
         rows = np.arange(len(obs))
         actions[~alive], log_probs[~alive] = 0, 0.0
@@ -123,7 +124,7 @@ class TeamActor:
             if not len(chosen):
                 continue
             if len(chosen) == len(rows) and not member.num_ids and member.make is not None:
-                self._actors[name].act(obs, streams, steps, actions, log_probs, greedy=greedy)
+                self._actors[name].act(obs, streams, steps, actions, log_probs, masks, greedy=greedy)
                 continue
             own, numbers = obs[chosen], chosen % self._num_agents
             if member.rule is not None:
@@ -133,7 +134,10 @@ class TeamActor:
             if member.num_ids:
                 own = np.concatenate([own, np.eye(member.num_ids, dtype=obs.dtype)[numbers]], axis=1)
             drawn, chances = actions[chosen], log_probs[chosen]
-            self._actors[name].act(own, streams[chosen], steps[chosen], drawn, chances, greedy=greedy)
+            allowed = None if masks is None else masks[chosen]
+            self._actors[name].act(
+                own, streams[chosen], steps[chosen], drawn, chances, allowed, greedy=greedy
+            )
             actions[chosen], log_probs[chosen] = drawn, chances
 
     def _by_rule(

@@ -22,7 +22,8 @@ def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
     one is bootstrapped from: where no episode ended, the rollout has a truncation, whose value is that of the
     observation which follows. That is what a fragment's end means where they stand side by side.
 
-    Each agent of an environment has a row of its own, row = environment * A + agent.
+    Each agent of an environment has a row of its own, row = environment * A + agent. The A rows of an environment stand
+    side by side in any case: those of fragments of different lengths are in A columns.
 
     Args:
         fragments: at least one.
@@ -33,13 +34,15 @@ def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
     """
     if not fragments:
         raise ValueError("there are no fragments to learn from")
+    # Rows that stand side by side in any case.
+    width = 1 if fragments[0].alive is None else fragments[0].alive.shape[2]
     fragments = [each if each.alive is None else _with_rows_of_agents(each) for each in fragments]
     for fragment in fragments:
         _expect_same_kind(fragment, rollout)
     lengths = [fragment.num_steps for fragment in fragments]
     rows = [fragment.num_rows for fragment in fragments]
     side_by_side = len(set(lengths)) == 1
-    size = (lengths[0], sum(rows)) if side_by_side else (int(np.dot(lengths, rows)), 1)
+    size = (lengths[0], sum(rows)) if side_by_side else (int(np.dot(lengths, rows)) // width, width)
     if size != (rollout.num_steps, rollout.num_rows) or (rollout.is_borrowed and len(fragments) > 1):
         rollout = rollout.resized(*size)
     rollout.has_values = all(fragment.values is not None for fragment in fragments)
@@ -62,20 +65,25 @@ def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
         return rollout
     start = 0
     for fragment, length in zip(fragments, lengths, strict=True):
-        for row in range(fragment.num_rows):
+        for row in range(0, fragment.num_rows, width):
+            own, last = slice(row, row + width), start + length - 1
             # The observation after a row is overwritten by the next one's first, and read for the last only.
-            _copy(fragment, np.s_[:, row : row + 1], rollout, np.s_[start : start + length, :])
+            _copy(fragment, np.s_[:, own], rollout, np.s_[start : start + length, :])
             start += length
-            if not (rollout.terminations[start - 1] | rollout.truncations[start - 1]).all():
-                rollout.truncations[start - 1] = True
-                rollout.final_obs[start - 1] = fragment.obs[-1, row]
+            running = ~(rollout.terminations[last] | rollout.truncations[last])
+            if rollout.alive is not None:
+                running &= rollout.alive[last]
+            if running.any():
+                rollout.truncations[last] |= running
+                rollout.final_obs[last] = fragment.obs[-1, own]
     return rollout
 
 
 def _with_rows_of_agents(fragment: Fragment) -> Fragment:
     """Views of the arrays of environments of A agents, in which each agent has a row."""
+    given = _arrays_of(fragment) | ({} if fragment.masks is None else {"masks": fragment.masks})
     arrays: dict[str, Any] = {
-        name: array.reshape(len(array), -1, *array.shape[3:]) for name, array in _arrays_of(fragment).items()
+        name: array.reshape(len(array), -1, *array.shape[3:]) for name, array in given.items()
     }
     return dataclasses.replace(fragment, **arrays)
 

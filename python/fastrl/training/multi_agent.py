@@ -4,12 +4,11 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from rich.console import Console
 
-from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.live import LiveCollector
 from fastrl.collectors.synchronous import LockstepCollector
 from fastrl.collectors.team_backend import EPISODE_INFO, LEVEL, Difficulty
@@ -56,7 +55,7 @@ class MultiAgentSource(RolloutSource):
         seed: int = 0,
         console: Console | None = None,
     ) -> None:
-        self.episode_steps = episode_steps
+        self.episode_steps = collect.max_episode_steps or episode_steps
         self._difficulty: tuple[int, Difficulty | None] = 0, None
         super().__init__(spec, num_envs, collect, seed=seed, console=console, episode_info=EPISODE_INFO)
 
@@ -71,13 +70,6 @@ class MultiAgentSource(RolloutSource):
         if isinstance(env, ParallelVectorEnv):
             self.form, self.obs_space = env.form, env.form.obs_space
         env.close()
-
-    def attach(self, algorithm: Algorithm[Any]) -> None:
-        if self.collect.episodes_per_update:
-            raise TrainError(
-                "--episodes-per-update: algorithms of many agents learn from steps of all environments: set it to 0"
-            )
-        super().attach(algorithm)
 
     def set_difficulty(self, level: int, difficulty: Difficulty | None) -> None:
         """Sets the difficulty of the episodes that start from now on.

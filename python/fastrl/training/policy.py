@@ -251,7 +251,7 @@ class Policy:
         obs: Any,
         state: Any = None,
         deterministic: bool = True,
-        action_masks: NDArray[np.bool_] | None = None,
+        action_masks: Any = None,
     ) -> tuple[Any, Any]:
         """The action for an observation of the environment, or those for a batch, and the state for the next call; see
         `fastrl.Model.predict`. In CAGE 2 actions and masks are those that the policy uses.

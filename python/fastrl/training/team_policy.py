@@ -10,6 +10,7 @@ from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_copy import ParallelForm
 from fastrl.envs.contract import describe
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.record_episodes import Act
 from fastrl.envs.rows import ObsRows, RowError
 from fastrl.networks.action_space import Actions
 from fastrl.networks.multi_agent import MultiAgentPolicy
@@ -41,11 +42,14 @@ class TeamPolicy:
         self._actor = self.team.actor_spec()()
         self._generator = np.random.default_rng([seed, 1])
 
-    def check_fits(self, env: MultiAgentVectorEnv) -> None:
-        """Compares the policies with an environment.
+    def act_in(self, env: MultiAgentVectorEnv, *, action_masks: bool) -> Act:
+        """`act` for the agents of an environment.
+
+        Args:
+            action_masks: it keeps to the environment's.
 
         Raises:
-            CheckpointError: they are of other agents.
+            CheckpointError: the policies are of other agents.
         """
         images, shape = None, env.single_observation_space.shape
         if isinstance(env, ParallelVectorEnv) and env.form.row_space.dtype == np.uint8:
@@ -57,13 +61,23 @@ class TeamPolicy:
             or self.team.actions.state() != Actions(env.single_action_space).state()
         ):
             raise CheckpointError(f"the policy does not fit its environment, {env.name}")
+        if action_masks:
+            return lambda obs, alive: self.act(obs, alive, env.action_masks())
+        return self.act
 
-    def act(self, obs: NDArray[Any], alive: NDArray[np.bool_], deterministic: bool = True) -> NDArray[Any]:
+    def act(
+        self,
+        obs: NDArray[Any],
+        alive: NDArray[np.bool_],
+        action_masks: NDArray[np.bool_] | None = None,
+        deterministic: bool = True,
+    ) -> NDArray[Any]:
         """The actions for rows of agents, row = environment * A + agent, of any number of environments.
 
         Args:
             obs: float32 or uint8 [K * A, obs_dim].
             alive: bool [K * A], agents that act.
+            action_masks: bool [K * A, M], which may be chosen, read where an agent acts; None: all.
             deterministic: the likeliest actions; otherwise they are drawn.
 
         Returns:
@@ -77,27 +91,39 @@ class TeamPolicy:
                 f"expected rows of environments of {self.team.num_agents} agents, got {len(obs)} observations"
                 f" and {len(alive)} flags"
             )
-        return choose(self._actor, self.team.actions, self._generator, obs, greedy=deterministic, alive=alive)
+        return choose(
+            self._actor,
+            self.team.actions,
+            self._generator,
+            obs,
+            action_masks,
+            greedy=deterministic,
+            alive=alive,
+        )
 
     def predict(
         self,
         obs: Any,
         state: Any = None,
         deterministic: bool = True,
-        action_masks: NDArray[np.bool_] | None = None,
+        action_masks: Any = None,
     ) -> tuple[Any, None]:
         """The actions for observations of the environment; see `fastrl.Model.predict`.
 
         Raises:
             PredictError: they do not fit the policy.
         """
-        if state is not None or action_masks is not None:
-            raise PredictError("this policy of several agents has no memory and no masks: leave them out")
+        if state is not None:
+            raise PredictError(
+                f"state: policies of several agents have no memory, expected None, got {type(state).__name__}"
+            )
+        if action_masks is not None and self.team.actions.is_box:
+            raise PredictError("action_masks: this policy's actions are continuous, expected None")
         if self.form is None:
-            return self._of_rows(obs, deterministic), None
-        return self._of_names(obs, self.form, deterministic), None
+            return self._of_rows(obs, action_masks, deterministic), None
+        return self._of_names(obs, self.form, action_masks, deterministic), None
 
-    def _of_rows(self, obs: Any, deterministic: bool) -> Any:
+    def _of_rows(self, obs: Any, masks: Any, deterministic: bool) -> Any:
         agents = self.team.num_agents
         if isinstance(obs, Mapping):
             raise PredictError("obs: expected an array of all agents' observations, got a dict")
@@ -108,10 +134,13 @@ class TeamPolicy:
                 f" got {list(array.shape)}"
             )
         rows = np.ascontiguousarray(array.reshape(-1, self.obs_dim))
-        actions = self.act(rows, np.ones(len(rows), np.bool_), deterministic)
+        if masks is not None:
+            masks = _as_mask("action_masks", masks, (*array.shape[:-1], self.team.actions.size))
+            masks = masks.reshape(len(rows), -1)
+        actions = self.act(rows, np.ones(len(rows), np.bool_), masks, deterministic)
         return actions.reshape(*array.shape[:-1], *actions.shape[1:])
 
-    def _of_names(self, obs: Any, form: ParallelForm, deterministic: bool) -> Any:
+    def _of_names(self, obs: Any, form: ParallelForm, masks: Any, deterministic: bool) -> Any:
         if not isinstance(obs, Mapping) or not obs or not obs.keys() <= set(form.agents):
             got = f"a dict of {', '.join(map(repr, obs))}" if isinstance(obs, Mapping) else describe(obs)
             raise PredictError(
@@ -127,5 +156,27 @@ class TeamPolicy:
                 raise PredictError(f"obs[{form.agents[a]!r}]: {error}") from None
         if rows.dtype == np.float32 and not np.isfinite(rows).all():
             raise PredictError("obs: expected finite numbers, got NaN or infinity")
-        actions = self.act(rows, alive, deterministic)
+        actions = self.act(rows, alive, self._masks_of(masks, form, alive), deterministic)
         return {form.agents[a]: form.to_env(a, actions[a]) for a in np.flatnonzero(alive)}
+
+    def _masks_of(self, masks: Any, form: ParallelForm, alive: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+        """The masks of all agents, bool [A, M], from those of the agents that act, by name; None: there are none."""
+        if masks is None:
+            return None
+        acting = [form.agents[a] for a in np.flatnonzero(alive)]
+        if not isinstance(masks, Mapping) or not masks.keys() >= set(acting):
+            raise PredictError(
+                f"action_masks: expected a dict of the masks of {', '.join(map(repr, acting))}, got {describe(masks)}"
+            )
+        found = np.zeros((len(alive), self.team.actions.size), np.bool_)
+        for a in np.flatnonzero(alive):
+            agent, size = form.agents[a], form.action_rows[a].num_choices
+            found[a, :size] = _as_mask(f"action_masks[{agent!r}]", masks[agent], (size,))
+        return found
+
+
+def _as_mask(name: str, given: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    array = np.asarray(given)
+    if array.dtype.kind not in "bui" or array.shape != shape:
+        raise PredictError(f"{name}: expected bool {list(shape)}, got {array.dtype} {list(array.shape)}")
+    return np.ascontiguousarray(array, np.bool_)

@@ -40,6 +40,7 @@ class ParallelVectorEnv(MultiAgentVectorEnv):
         num_envs: K.
         num_workers: processes that step the copies; 1: this one does.
         max_episode_steps: agents are truncated after so many; 0: never.
+        action_masks: agents' infos or observations have ``action_mask``, the choices that are allowed next.
         autoreset_mode, name: as of `MultiAgentVectorEnv`.
 
     Attributes:
@@ -58,14 +59,20 @@ class ParallelVectorEnv(MultiAgentVectorEnv):
         *,
         num_workers: int = 1,
         max_episode_steps: int = 0,
+        action_masks: bool = False,
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         name: str = "this environment",
     ) -> None:
         first = make()
-        self.form = form = ParallelForm.of(first, name)
+        self.form = form = ParallelForm.of(first, name, action_masks)
 
         def native(mode: str) -> Any:
-            options = {"name": name, "max_episode_steps": max_episode_steps, "mode": mode}
+            options = {
+                "name": name,
+                "max_episode_steps": max_episode_steps,
+                "mode": mode,
+                "action_masks": action_masks,
+            }
             if num_workers > 1:
                 contract.close(first)
                 return _Envs(_InWorkers(make, form, num_envs, num_workers, options), form, mode)
@@ -188,7 +195,7 @@ class _Envs:
     def __init__(self, copies: _Copies, form: ParallelForm, mode: str) -> None:
         self.copies, self._mode = copies, mode
         self.num_envs, self.num_agents = len(copies.records), len(form.agents)
-        (self.obs_dim,) = form.row_space.shape
+        (self.obs_dim,), self.num_masked = form.row_space.shape, form.num_masked
         # Of the running episode of each copy, what `save_state` needs, also after the death of a worker.
         self._facts: dict[str, NDArray[Any]] = {}
         self._actions: list[list[bytes]] = [[] for _ in range(self.num_envs)]
@@ -227,6 +234,9 @@ class _Envs:
 
     def observe(self, obs: NDArray[Any], alive: NDArray[np.bool_] | None = None) -> None:
         self._write(obs, alive, np.ones(self.num_envs, np.bool_))
+
+    def action_masks(self, out: NDArray[np.bool_]) -> None:
+        self._as_copies(out)[...] = self.copies.records["masks"]
 
     def _write(self, obs: NDArray[Any], alive: NDArray[np.bool_] | None, mask: NDArray[np.bool_]) -> None:
         records = self.copies.records

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -40,6 +40,7 @@ class ParallelForm:
         groups: a name for each agent, the same for agents of equal spaces.
         obs_space: of an agent: a Box of rows, or the space itself where it has images.
         row_space, action_space: of the rows of an agent and of its flat actions.
+        num_masked: width of an action mask; 0: masks are not read.
     """
 
     name: str
@@ -50,10 +51,11 @@ class ParallelForm:
     obs_space: gymnasium.Space[Any]
     row_space: Box
     action_space: Any
+    num_masked: int = 0
 
     @classmethod
-    def of(cls, env: Any, name: str) -> ParallelForm:
-        """The form of an environment.
+    def of(cls, env: Any, name: str, action_masks: bool = False) -> ParallelForm:
+        """The form of an environment, whose action masks may be read.
 
         Raises:
             ValueError: it is no parallel environment, or has spaces that do not go together.
@@ -66,9 +68,10 @@ class ParallelForm:
         agents = tuple(env.possible_agents)
         if not agents:
             raise ValueError(f"env: {name} has no possible_agents")
-        return cls.of_spaces(
-            name, agents, [(env.observation_space(agent), env.action_space(agent)) for agent in agents]
-        )
+        spaces = [(env.observation_space(agent), env.action_space(agent)) for agent in agents]
+        form = cls.of_spaces(name, agents, spaces)
+        num_choices = max(rows.num_choices for rows in form.action_rows)
+        return replace(form, num_masked=num_choices if action_masks else 0)
 
     @classmethod
     def of_spaces(
@@ -143,6 +146,7 @@ class ParallelForm:
                 ("ended", np.bool_),
                 *((name, np.int64) for name in ("seed", "number", "steps", "finished")),
                 ("last", np.float64, len(COUNTED)),
+                *([("masks", np.bool_, (size, self.num_masked))] if self.num_masked else []),
             ],
             align=True,
         )
@@ -205,6 +209,7 @@ class ParallelCopy(gymnasium.Env[NDArray[np.uint8], NDArray[Any]]):
         name: of it, for messages.
         max_episode_steps: agents are truncated after so many; 0: never.
         mode: "same_step", "next_step" or "disabled", see `MultiAgentVectorEnv`.
+        action_masks: read them.
         memory: `ParallelForm.record` [1], where the record lies; None: in memory of its own.
 
     Attributes:
@@ -221,10 +226,11 @@ class ParallelCopy(gymnasium.Env[NDArray[np.uint8], NDArray[Any]]):
         name: str,
         max_episode_steps: int,
         mode: str,
+        action_masks: bool = False,
         memory: NDArray[np.void] | None = None,
     ) -> None:
         self.env = make()
-        self.form = form = ParallelForm.of(self.env, name)
+        self.form = form = ParallelForm.of(self.env, name, action_masks)
         self.limit, self.mode = max_episode_steps, mode
         record = np.zeros(1, form.record) if memory is None else memory
         self.row = record.view(np.uint8)
@@ -241,6 +247,7 @@ class ParallelCopy(gymnasium.Env[NDArray[np.uint8], NDArray[Any]]):
         self.terminations, self.truncations, self.alive = (
             record[name][0] for name in ("terminations", "truncations", "alive")
         )
+        self._masks = record["masks"][0] if form.num_masked else None
         self._last = record["last"][0]
         self._last[:] = np.nan
 
@@ -276,6 +283,7 @@ class ParallelCopy(gymnasium.Env[NDArray[np.uint8], NDArray[Any]]):
             raise ContractError(f"{name}: no agents after reset()")
         self._took_part[:] = self.alive
         self._write_obs("reset", result[0], self.alive)
+        self._write_masks("reset", *result)
 
     def _present(self) -> NDArray[np.bool_]:
         agents = list(self.env.agents)
@@ -300,6 +308,22 @@ class ParallelCopy(gymnasium.Env[NDArray[np.uint8], NDArray[Any]]):
             raise ContractError(
                 f"{form.name}: observations should be finite, {method}() gave NaN or infinity"
             )
+
+    def _write_masks(self, method: str, observations: Mapping[Any, Any], infos: Any) -> None:
+        """Writes which actions each agent that is alive may choose next."""
+        if self._masks is None:
+            return
+        form = self.form
+        self._masks[:] = False
+        for a in np.flatnonzero(self.alive):
+            agent, size = form.agents[a], form.action_rows[a].num_choices
+            given = mask_of(agent, observations, infos)
+            if given is None:
+                raise ContractError(
+                    f"{form.name}: action masks were asked for, and {method}() gave agent {agent!r} none: neither"
+                    f" infos[{agent!r}]['action_mask'] nor an observation with 'action_mask'"
+                )
+            self._masks[a, :size] = contract.as_mask(form.name, given, size)
 
     def _value(self, method: str, values: Mapping[Any, Any], noun: str, a: Any) -> Any:
         agent = self.form.agents[a]
@@ -362,6 +386,7 @@ class ParallelCopy(gymnasium.Env[NDArray[np.uint8], NDArray[Any]]):
         given = np.array([agent in observations for agent in form.agents])
         # Some environments give no last observation of a terminated agent, which nothing is learned from.
         self._write_obs("step", observations, (acted & (given | ~self.terminations)) | self.alive)
+        self._write_masks("step", observations, result[4])
         self._returns += float(self.rewards.sum())
         if not self.alive.any():
             self._record["finished"] += 1
@@ -397,3 +422,13 @@ class ParallelCopy(gymnasium.Env[NDArray[np.uint8], NDArray[Any]]):
 
     def close(self) -> None:
         contract.close(self.env)
+
+
+def mask_of(agent: Any, observations: Any, infos: Any) -> Any:
+    """The action mask of an agent in the info or else in the observation that a reset or a step gave it; None: in
+    neither."""
+    for values in (infos, observations):
+        own = values.get(agent) if isinstance(values, Mapping) else None
+        if isinstance(own, Mapping) and own.get(contract.ACTION_MASK) is not None:
+            return own[contract.ACTION_MASK]
+    return None

@@ -75,7 +75,12 @@ class PettingZooTask(Task):
             CollectError: it raised while it was built.
         """
         try:
-            return self.team_spec(settings).make_team(num_envs, make=make, autoreset_mode=autoreset_mode)
+            return self.team_spec(settings).make_team(
+                num_envs,
+                make=make,
+                autoreset_mode=autoreset_mode,
+                action_masks=self.has_action_masks(settings),
+            )
         except (ValueError, TypeError) as error:
             raise TrainError(str(error)) from None
 
@@ -110,9 +115,9 @@ class PettingZooTask(Task):
 
         def play_drawn(state: Mapping[str, Any], episodes: int, seed: int) -> Iterator[Step]:
             policy, seeds = TeamPolicy(state["policy"]), range(seed, seed + episodes)
-            policy.check_fits(env)
+            act = policy.act_in(env, action_masks=self.has_action_masks(settings))
             draw = lambda: checked_picture(own.render())  # noqa: E731
-            return play(team_act(policy.act), TeamEnv(env), seeds, name=env.name, draw=draw)
+            return play(team_act(act), TeamEnv(env), seeds, name=env.name, draw=draw)
 
         return Films(play_drawn, float(metadata.get("render_fps") or FPS), env.close)
 
@@ -150,13 +155,13 @@ class PettingZooTask(Task):
         **options: Any,
     ) -> Returns:
         policy = TeamPolicy(state["policy"])
-        seeds = team_seeds(seed, episodes)
+        seeds, masks = team_seeds(seed, episodes), self.has_action_masks(settings)
         returns: list[float] = []
         for start in range(0, episodes, settings.env.num_envs):
             batch = seeds[start : start + settings.env.num_envs]
             with contextlib.closing(self.make_env(settings, len(batch))) as env:
-                policy.check_fits(env)
-                returns += run_episodes(env, policy.act, batch, advance)["return_mean"].tolist()
+                act = policy.act_in(env, action_masks=masks)
+                returns += run_episodes(env, act, batch, advance)["return_mean"].tolist()
         return Returns(tuple(returns))
 
 

@@ -85,6 +85,7 @@ def run_env(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorEnv
     """
     from fastrl.networks.action_space import Actions
     from fastrl.tasks.traffic.settings import environment_options
+    from fastrl.tasks.traffic.task import TASK
     from fastrl.training.evaluation import BEST
     from fastrl.training.team_policy import TeamPolicy
 
@@ -106,7 +107,7 @@ def run_env(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorEnv
         policy.act(obs, np.ones(env.num_agents, np.bool_))
     except (RuntimeError, ValueError) as error:
         raise RenderError(f"the policy of {path} does not fit this environment: {error}") from None
-    return env, policy.act
+    return env, policy.act_in(env, action_masks=TASK.has_action_masks(settings))
 
 
 def scripted(name: str, env: MultiAgentVectorEnv, seed: int) -> Act:

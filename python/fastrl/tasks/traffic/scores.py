@@ -76,7 +76,7 @@ class Scores:
 
 def score(
     make: Callable[[int], "MultiAgentVectorEnv"],
-    act: Act,
+    act_in: Callable[["MultiAgentVectorEnv"], Act],
     *,
     episodes: int,
     seed: int,
@@ -86,7 +86,7 @@ def score(
 
     Args:
         make: makes a vector environment of a size.
-        act: the policy.
+        act_in: gives the policy for an environment.
         advance: called again and again with the number of episodes that have ended since the last call.
     """
     seeds = team_seeds(seed, episodes)
@@ -94,7 +94,7 @@ def score(
     for start in range(0, episodes, _BATCH):
         batch = seeds[start : start + _BATCH]
         env = make(len(batch))
-        records.append(run_episodes(env, act, batch, advance))
+        records.append(run_episodes(env, act_in(env), batch, advance))
         env.close()
     return scores_of(np.concatenate(records), seed)
 

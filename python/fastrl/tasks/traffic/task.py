@@ -1,6 +1,7 @@
 """Vehicles that drive together: traffic of compiled environments, and how a policy is scored in it."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -138,8 +139,11 @@ class TrafficTask(Task):
         """
         env: EnvConfig = settings.env
         assert env.num_envs is not None, "resolve_defaults() comes first"
+        steps, episodes = env.num_envs * self._num_steps(settings), settings.collect.episodes_per_update
+        if episodes:
+            steps = episodes * episode_steps(env)
         # Bytes of an agent's step: two observations of about 70 numbers, and some more.
-        needed = env.num_envs * vehicles_of(env) * self._num_steps(settings) * 600
+        needed = steps * vehicles_of(env) * 600
         table = self.algorithm_table(settings.run.algo)
         check_memory(
             needed, "this takes at least", f"a smaller --num-envs, --vehicles or --{table}.num-steps"
@@ -161,14 +165,10 @@ class TrafficTask(Task):
         advance: Advance,
         **options: Any,
     ) -> Scores:
-        policy = TeamPolicy(state["policy"])
-
-        def make(num_envs: int) -> MultiAgentVectorEnv:
-            env = make_env(settings.env, num_envs)
-            policy.check_fits(env)
-            return env
-
-        return score(make, policy.act, episodes=episodes, seed=seed, advance=advance)
+        make = functools.partial(make_env, settings.env)
+        masks = self.has_action_masks(settings)
+        act_in = functools.partial(TeamPolicy(state["policy"]).act_in, action_masks=masks)
+        return score(make, act_in, episodes=episodes, seed=seed, advance=advance)
 
     def team_env(self, settings: Any) -> MultiAgentVectorEnv:
         return make_env(settings.env, 1)
@@ -181,8 +181,9 @@ class TrafficTask(Task):
             raise TrainError(str(error)) from None
 
         def play_drawn(state: Mapping[str, Any], episodes: int, seed: int) -> Iterator[Step]:
-            policy, seeds = TeamPolicy(state["policy"]), team_seeds(seed, episodes)
-            return render.pictures(render.moments(env, policy.act, seeds), env.view)
+            masks, seeds = self.has_action_masks(settings), team_seeds(seed, episodes)
+            act = TeamPolicy(state["policy"]).act_in(env, action_masks=masks)
+            return render.pictures(render.moments(env, act, seeds), env.view)
 
         return Films(play_drawn, render.FPS, env.close)
 
