@@ -87,9 +87,7 @@ class LocalRunner:
         start = perf_counter()
         plan, actor = self._own, self.actor
         backend = (
-            TeamBackend(plan, workers=self._threads)
-            if isinstance(plan.env, TeamSpec)
-            else LocalBackend(plan)
+            TeamBackend(plan, workers=self._threads) if isinstance(plan.env, TeamSpec) else LocalBackend(plan)
         )
         self._runner = runner = VectorEnvRunner(plan, backend, actor, Failures(1))
         runner.stop = self._stop
