@@ -97,6 +97,7 @@ CONFIGS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SPACES)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @settings(deadline=None, max_examples=10)

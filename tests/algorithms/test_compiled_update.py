@@ -136,6 +136,7 @@ class TestAgainstPyTorch:
         assert_close(torchs, compiled, rtol=1e-3, atol=rate * (0.02 + 1e-3 * steps))
         assert_close_metrics(*metrics)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", SPACES)
     def test_chunks_of_rows(self, kind):
         """Minibatches larger than the rows that go through the network together."""

@@ -75,6 +75,7 @@ class TestTargets:
         online = torch.tensor([[9.0, 8, 9.5], [0, 1, 0]])
         assert bootstrap(values, online).tolist() == [2, -3]
 
+    @pytest.mark.slow
     @given(
         st.integers(1, 6).flatmap(
             lambda n: st.tuples(*[hnp.arrays(np.float32, n, elements=st.floats(-9, 9, width=32))] * 3)

@@ -43,6 +43,7 @@ def gradients_of(algorithm: Any) -> list[torch.Tensor]:
     return found
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.data())
 @pytest.mark.parametrize(

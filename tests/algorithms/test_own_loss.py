@@ -169,6 +169,7 @@ def checksum_after(ranks: Ranks, name: str, algo: str, *options: str) -> str:
     return checksum(state_after(ranks, name, algo, *options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REPLAYS)
 def test_losses_of_the_users_own_of_algorithms_with_a_replay(name: str, tmp_path: Path) -> None:
     algo = name.partition(",")[0]

@@ -108,6 +108,7 @@ def test_what_older_policies_did_counts_by_vtrace():
     assert ppo.learn(Stopwatch()).approx_kl > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("corrected", [False, True])
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
 def test_learns_from_fragments_of_an_older_policy(unit, corrected):
@@ -130,6 +131,7 @@ def test_learns_from_fragments_of_an_older_policy(unit, corrected):
 NO_ENTROPY = {"entropy_coef": 0.0, "final_entropy_coef": 0.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("corrected", [False, True])
 def test_learns_continuous_actions_from_an_older_policy(corrected):
     env = Dial(stagger=True)

@@ -252,6 +252,7 @@ def test_rollouts_of_images_stay_bytes():
     assert batch.obs.dtype == torch.uint8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"memory": "gru", "burn_in": 4}], ids=["plain", "memory"])
 def test_impala_has_few_images_as_floats_at_a_time(settings, monkeypatch):
     whole = Run("impala", CARDS, **QUICK, **settings).update(3)

@@ -121,6 +121,7 @@ def missed_bars() -> Iterator[None]:
             raise
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("budgets")
 @pytest.mark.parametrize("topic", CALLS)
 def test_a_bench_writes_results_that_make_a_page(topic: str, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def test_the_page_has_the_numbers_of_the_files(data: Path, tmp_path: Path) -> No
     assert all(f"charts/{name}" in page for name in charts)
 
 
+@pytest.mark.slow
 def test_the_same_data_give_the_same_files_and_old_charts_go(data: Path, tmp_path: Path) -> None:
     first = {file: file.read_bytes() for file in report.write(data, tmp_path)}
     (tmp_path / "charts" / "old.svg").write_text("of a section that is gone")

@@ -198,7 +198,7 @@ def test_a_resumed_collector_has_other_episodes(start: Start) -> None:
 class Lines(TeamSpec):
     """Makes environments in which agents walk on a line."""
 
-    def make_team(self, num_envs: int, *, workers: int | None = None) -> Any:
+    def make_team(self, num_envs: int, *, workers: int | None = None, action_masks: bool = False) -> Any:
         env = TeamEnv(num_envs, AGENTS)
         env.autoreset_mode = AutoresetMode.DISABLED
         return env

@@ -37,6 +37,7 @@ def test_every_step_of_every_trace_is_reproduced(path: Path) -> None:
     assert report.mismatches == report.seed_mismatches == 0 and report.ok
 
 
+@pytest.mark.slow
 def test_the_environment_reproduces_the_recorded_episodes_from_the_seed() -> None:
     """Through the public interface: `seed=s` corresponds to `random.seed(s)`."""
     trace = load_trace(next(p for p in GOLDEN if p.stem == "main_meander_react"))
@@ -148,6 +149,7 @@ def test_a_damaged_file_is_refused_or_unchanged(at: int, noise: bytes) -> None:
         assert mismatches == 0 and first is None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not (SHARED / "reference.py").exists(), reason="the executable specification is not beside the project"
 )

@@ -96,6 +96,7 @@ def test_episodes_agree_with_highway_env(played: dict[str, Future[Any]], id: str
         assert report.steps >= report.episodes
 
 
+@pytest.mark.slow
 def test_some_episodes_end_early(played: dict[str, Future[Any]]) -> None:
     reports = [report for future in played.values() for report in future.result()[1]]
     assert sum(report.crashes for report in reports) > len(reports) / 2

@@ -384,6 +384,7 @@ def test_td3(monkeypatch: pytest.MonkeyPatch) -> None:
     both_learn(ours, theirs, pairs, size=size, steps=steps, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_envs", "train_freq", "gradient_steps"), [(1, 4, 1), (2, 4, 3), (2, 1, -1)], ids=str
 )

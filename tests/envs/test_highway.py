@@ -437,6 +437,7 @@ def test_rollouts_may_have_the_shape_of_observations() -> None:
 # Properties
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_traffic_keeps_its_invariants_under_any_actions(data: st.DataObject) -> None:

@@ -283,6 +283,7 @@ def test_atari_agrees_with_gymnasium_and_numpy(atari: Any) -> None:
     assert ends >= 1
 
 
+@pytest.mark.slow
 def test_atari_counts_lives_and_is_deterministic(atari: Any) -> None:
     runs = []
     for _ in range(2):

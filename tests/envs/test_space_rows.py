@@ -150,6 +150,7 @@ ACTION_SPACES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(space=ACTION_SPACES, seed=SEEDS)
 @settings(max_examples=300, deadline=None)
 def test_actions_return_from_their_flat_form(space: Space[Any], seed: int) -> None:

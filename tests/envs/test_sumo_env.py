@@ -107,6 +107,7 @@ def test_vehicles_stay_on_the_roads(path: Path, count: int) -> None:
     assert moved > 4000 and (path != TOWN or crashed < 0.005 * moved)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(NETWORKS), st.integers(1, 6), st.integers(0, 80))
 def test_vehicles_do_not_overlap_where_they_begin(seed: int, path: Path, agents: int, count: int) -> None:
@@ -277,6 +278,7 @@ def test_other_observations_and_actions_fit() -> None:
                 env.reset()
 
 
+@pytest.mark.slow
 def test_it_is_copied_and_drawn() -> None:
     env: Any = gymnasium.make("fastrl/road-v0", render_mode="rgb_array").unwrapped
     env.reset(seed=0)

@@ -118,6 +118,7 @@ def expected_of(policy, obs):
     return np.array(draws), np.array(log_probs)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     SPACES,
@@ -161,6 +162,7 @@ def test_it_chooses_as_the_policies_do(space, activation, normalize_obs, num_ids
         np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=20)
 @given(SPACES, st.sampled_from(["relu", "elu"]), st.integers(0, 1000))
 def test_a_team_acts_by_its_state_alone(space, activation, seed):

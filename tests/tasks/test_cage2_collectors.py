@@ -60,6 +60,7 @@ def test_whole_episodes(tmp_path: Path) -> None:
     assert list(unpacked(learnt(tmp_path / "run")["source"]["collector"])["numbers"].values()) == [18]
 
 
+@pytest.mark.slow
 def test_it_goes_on_with_the_next_episodes(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train_small(run, "--collector=sequential", iterations=2)

@@ -210,6 +210,7 @@ def test_a_run_directory_holds_it_all(tmp_path: Path) -> None:
     assert summary["evaluation"] is None
 
 
+@pytest.mark.slow
 def test_its_settings_can_be_run_again(tmp_path: Path) -> None:
     train_small(tmp_path / "a", "--ppo.learning-rate=0.01", "--seed=5", "--red-agent=bline:1,sleep:3")
     file = tmp_path / "a" / "config.toml"

@@ -112,6 +112,7 @@ def test_actions_of_workflows_are_masked_by_default() -> None:
     assert not (task.has_action_masks(settings) or plain_settings(settings).ppo.action_masks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

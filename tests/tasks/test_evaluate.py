@@ -204,6 +204,7 @@ def test_baselines_score_as_in_the_real_simulator(blue: str, red_agent: str, hor
     assert abs(score.mean - mean) < 5 * math.hypot(error, score.standard_error)
 
 
+@pytest.mark.slow
 def test_a_policy_is_given_what_it_was_trained_on(tmp_path: Path) -> None:
     for name, options in {
         "plain": (),

@@ -83,6 +83,7 @@ def test_the_posterior_is_the_closed_form() -> None:
     np.testing.assert_allclose(deviation, np.sqrt(variance), rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length_scale", [1.5, 4.0])
 def test_the_fit_finds_the_length_scale_of_the_prior(length_scale: float) -> None:
     rng = np.random.default_rng(7)

@@ -130,6 +130,7 @@ def test_one_seed_fixes_a_run_whose_collector_waits(tmp_path: Path, algorithm: s
     assert not same(learnt(tmp_path / "a")["policy"], learnt(tmp_path / "c")["policy"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--episodes-per-update=6"]], ids=["steps", "episodes"])
 def test_it_learns_the_same_whoever_collects(tmp_path: Path, options: list[str]) -> None:
     for name in ("sequential", "executor"):
@@ -363,6 +364,7 @@ def test_masks_that_an_environment_does_not_have(tmp_path: Path, capsys: pytest.
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_settings_that_cannot_change_when_a_run_resumes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

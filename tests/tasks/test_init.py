@@ -150,6 +150,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return err
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = [*GYM, *PPO]
     gym, cage2, new = tmp_path / "gym", tmp_path / "cage2", tmp_path / "new"

@@ -107,7 +107,7 @@ def test_the_pace_is_that_of_the_environment_unless_told_otherwise() -> None:
 
 
 def test_what_it_cannot_do_is_refused() -> None:
-    with pytest.raises(TrainError, match="--episodes-per-update"):
+    with pytest.raises(TrainError, match="collect steps, not whole episodes"):
         small_trainer(*LIVE, "--episodes-per-update=2")
     with pytest.raises(TrainError, match="--ranks 2: there is one live simulation"):
         TASK.with_ranks(Ranks(0, 2)).make_trainer(small_settings(*LIVE))

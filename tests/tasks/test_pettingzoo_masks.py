@@ -17,6 +17,7 @@ from fastrl.utils.errors import UserError
 SMALL: dict[str, Any] = {"preset": "smoke", "num_envs": 2, "eval_episodes": 0, "action_masks": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [fastrl.IPPO, fastrl.MAPPO, fastrl.REINFORCE])
 def test_policies_learn_which_of_two_allowed_actions_is_right(algorithm: Any) -> None:
     options = {"num_envs": 8, "num_steps": 32, "learning_rate": 3e-3, "eval_episodes": 0}

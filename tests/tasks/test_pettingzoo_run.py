@@ -189,6 +189,7 @@ def test_a_mistake_is_one_line(
     assert message in err and err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_run_on_small_frames_is_scored_and_filmed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,6 +233,7 @@ def test_pictures_are_learnt_from(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["evaluation"]["mean"] > 4
 
 
+@pytest.mark.slow
 def test_whole_episodes_are_learnt_from() -> None:
     options: dict[str, Any] = {"num_envs": 4, "episodes_per_update": 12, "learning_rate": 3e-3}
     model = fastrl.IPPO(parallel_toys.Leavers, eval_episodes=0, **options)

@@ -187,6 +187,7 @@ class MaskedGame(gymnasium.Env[Any, Any]):
         return obs, float(action), self.time == 9, self.time == 7 and self.np_random.random() < 0.3, info
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["DQN", "PPO"])
 def test_games_with_action_masks_are_learned_and_scored(
     algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

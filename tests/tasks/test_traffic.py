@@ -90,6 +90,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return err.strip().removeprefix("fastrl train: error: ")
 
 
+@pytest.mark.slow
 def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -271,6 +272,7 @@ def test_auto_mode_lowers_the_level_when_too_few_succeed() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_with_more_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     assert train(run, "--total-episodes=60") == 0

@@ -282,6 +282,7 @@ def test_it_trains_while_the_simulation_runs_on(tmp_path: Path) -> None:
     assert rows(run)[-1]["collect/simulated"] > 0
 
 
+@pytest.mark.slow
 def test_a_run_is_filmed_with_its_links(tmp_path: Path) -> None:
     run, film, ages = tmp_path / "run", tmp_path / "film.gif", tmp_path / "ages.png"
     assert train(CROSSING, run, "--env-options", "comms=range") == 0

@@ -92,6 +92,7 @@ def train(run: Path, *options: str, steps: int = 384) -> int:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_a_run_trains_evaluates_and_resumes(
     mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -26,6 +26,7 @@ def test_a_correct_environment_passes() -> None:
     check(WalkVectorEnv)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", AutoresetMode)
 def test_a_single_mode_can_be_checked(mode: AutoresetMode) -> None:
     check(WalkVectorEnv, modes=[mode], num_envs=2)

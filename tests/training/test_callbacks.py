@@ -242,6 +242,7 @@ def test_a_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ends == [True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--ppo.memory=gru",)], ids=["plain", "memory"])
 def test_episodes_are_filmed(options: tuple[str, ...], tmp_path: Path) -> None:
     trained(tmp_path / "run", VideoRecorder(64, suffix=".gif"), options=options)

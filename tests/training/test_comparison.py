@@ -89,6 +89,7 @@ def test_runs_that_differ_in_their_seed_are_a_group() -> None:
     assert compare([group[0], scored("runs/x-0/best", [1.0], 0)]).spreads == []
 
 
+@pytest.mark.slow
 def test_the_command_line_compares_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed in (3, 4):
         train_small(tmp_path / "runs" / f"seed-{seed}", f"--seed={seed}", iterations=1)
@@ -114,6 +115,7 @@ def test_the_command_line_compares_runs(tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_runs_on_one_gymnasium_environment_are_paired(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

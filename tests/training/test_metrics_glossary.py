@@ -30,13 +30,17 @@ def literals() -> Iterator[str]:
 
 
 def of_algorithms() -> Iterator[str]:
-    """Names of the metrics of algorithms: fields of classes of metrics, and keys of dicts of them."""
+    """Names of the metrics of algorithms: fields of classes of metrics, keys of dicts of them, and means of losses."""
     for path in (PACKAGE / "algorithms").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef) and node.name.endswith("Metrics"):
                 for each in node.body:
                     if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
                         yield f"train/{each.target.id}"
+            if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "LossMeans":
+                for each in ast.walk(node):
+                    if isinstance(each, ast.Constant):
+                        yield f"train/{each.value}"
             if isinstance(node, ast.Dict):
                 keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
                 if "grad_norm" in keys:

@@ -122,6 +122,7 @@ def masked_demos(path: Path, expert: str = "expert", infos: tuple[str, ...] = ("
     )
 
 
+@pytest.mark.slow
 def test_masked_demonstrations_are_worth_what_their_masks_allow(tmp_path: Path) -> None:
     demos = masked_demos(tmp_path / "demos")
     for each in demos:

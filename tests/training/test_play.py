@@ -166,6 +166,7 @@ def test_an_evaluation_plays_as_predict_does() -> None:
     assert model.evaluate(3) == pytest.approx((np.mean(returns), np.std(returns, ddof=1)))
 
 
+@pytest.mark.slow
 def test_a_workflow_predicts_in_the_challenge(tmp_path: Path) -> None:
     model = workflow()
     with pytest.raises(UserError, match="not tried a workflow yet"):
@@ -209,6 +210,7 @@ def test_without_masks_an_environment_is_played_without() -> None:
     assert play_episodes(env, "masked", actor, 2, 0, 10) == (0.0, 0.0)
 
 
+@pytest.mark.slow
 def test_the_device_of_an_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fastrl.PPO("fastrl/Catch-v0", **SMALL).learn(64, run_dir=tmp_path / "run")
     scores = []

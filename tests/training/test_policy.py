@@ -212,6 +212,7 @@ def with_architecture(state: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return state | {"policy": policy}
 
 
+@pytest.mark.slow
 def test_what_a_forged_checkpoint_claims_is_compared_before_memory_is_taken(
     run: Path, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_the_statistics_of_a_clone_can_be_frozen(clone: dict[str, Any], frozen: 
     assert torch.equal(norm.mean, weights["obs_norm.mean"]) == frozen
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_held_near_the_same_policy(clone: dict[str, Any]) -> None:
     options = ["--ppo.init-kl-coef=0.5", "--ppo.freeze-obs-norm"]
     whole, _ = ppo_of(clone, *options)

@@ -287,6 +287,7 @@ TRAFFIC = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

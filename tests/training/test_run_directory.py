@@ -125,6 +125,7 @@ def killed(path: Path, *options: str) -> None:
     (path / "profile.json").unlink()
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_its_first_checkpoint_starts_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,6 +158,7 @@ def test_or_is_begun_again_with_other_settings(tmp_path: Path) -> None:
     assert (run / "notes").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_or_starts_over_in_another_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, other = tmp_path / "run", tmp_path / "other"
     killed(run, "--seed=7")

@@ -86,6 +86,7 @@ def test_adam_goes_on_from_stage_to_stage() -> None:
     assert before["step"] == 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["compiled", "torch"])
 def test_run_in_stages_resumes_exactly_after_any_update(backend: str) -> None:
     option = f"--ppo.update-backend={backend}"
@@ -153,6 +154,7 @@ def test_python_trains_the_same(tmp_path: Path) -> None:
     assert len(model.metrics) == 6
 
 
+@pytest.mark.slow
 def test_evaluations_on_the_way_see_what_the_stage_observes(tmp_path: Path) -> None:
     options = [*STAGED, "--run.eval-episodes=2", "--eval-freq=1"]
     assert main(["train", "cage2", *options, f"--run-dir={tmp_path / 'run'}"]) == 0
@@ -192,6 +194,7 @@ def test_what_makes_no_stages_is_refused_in_a_line() -> None:
         stages_of(settings_of("cage2", "--algo=dqn", "--stages", "160 env.memory=none"))
 
 
+@pytest.mark.slow
 def test_stage_whose_value_function_sees_the_truth_gives_a_policy_of_blue(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

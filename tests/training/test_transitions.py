@@ -89,6 +89,7 @@ def test_collectors_that_wait_learn_the_same_bits() -> None:
         assert differences(found[0], other) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("obs", ["matrix of float64", "dict with image"])
 def test_a_stopped_run_resumes_to_the_bit(obs: str, tmp_path: Path) -> None:
     """With masks, priorities and noise; `test_matrix` does without."""

@@ -200,6 +200,7 @@ def test_the_front_has_what_nothing_beats_in_both() -> None:
     assert [trial.number for trial in front([*trials, trial_with(5, 9.0, state="pruned")])] == [0, 2, 4]
 
 
+@pytest.mark.slow
 def test_score_per_second_has_a_table_of_the_front(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,6 +223,7 @@ def test_bound_is_mean_less_standard_error() -> None:
     assert math.isnan(Candidate(trial_with(0, 1.0), (1.0,)).bound)
 
 
+@pytest.mark.slow
 def test_the_report_has_scores_of_search_and_confirmation_beside_each_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,6 +31,7 @@ FAILING = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @FAILING
 def test_a_run_outlives_its_stdout(
     opened: Callable[[], TextIO],
