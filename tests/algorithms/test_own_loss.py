@@ -157,7 +157,7 @@ def replay_trainer(ranks: Ranks, name: str, algo: str, *options: str) -> Any:
 
 
 def state_after(ranks: Ranks, name: str, algo: str, *options: str) -> Any:
-    """What has been learned after a whole run."""
+    """State of the algorithm after a whole run."""
     trainer = replay_trainer(ranks, name, algo, *options)
     for _ in trainer.rows():
         pass

@@ -36,7 +36,7 @@ from fastrl.utils.timer import Stopwatch
 
 
 class Learned:
-    """What learns from a loss.
+    """A module that learns from a loss, and its optimiser.
 
     Args:
         name: method that computes the loss.

@@ -113,7 +113,7 @@ class LiveCollector(Collector):
 
     @property
     def pids(self) -> list[int]:
-        """Of the simulation's process, once it has started."""
+        """Process id of the simulation, once it has started."""
         pid = None if self._process is None else self._process.pid
         return [] if pid is None else [pid]
 

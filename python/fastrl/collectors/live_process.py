@@ -25,8 +25,8 @@ from fastrl.queue import Queue, ShutDown
 from fastrl.utils import processes
 
 HEADER = np.dtype([("version", "i8"), ("published", "f8"), ("difficulty", "f8", 3)])
-"""What stands before published weights: their version, the time of publication (time.monotonic, which all processes
-share), and the difficulty of the next episodes: level, agents and density, NaN where these are as they are."""
+"""Header of published weights: their version, the time of publication (time.monotonic, which all processes share), and
+the difficulty of the next episodes: level, agents and density. NaN: the environment keeps its own."""
 
 # File descriptor of the terminal's errors.
 _STDERR = 2

@@ -225,7 +225,7 @@ class Critics(_Encoded):
         return values if actions is None else values_of(values, actions)
 
     def inputs(self, rows: Tensor, actions: Tensor | None) -> Tensor:
-        """What the perceptrons get, float32 [B, num_features + num_inputs]; arguments as of `forward`."""
+        """Inputs of the perceptrons, float32 [B, num_features + num_inputs]; arguments as of `forward`."""
         features = self.features(rows)
         return torch.cat([features, actions], 1) if self.num_inputs and actions is not None else features
 

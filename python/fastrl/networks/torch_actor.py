@@ -61,7 +61,7 @@ class NetworkActor(Generic[Network]):
         return CHUNK if self._device.type == "cpu" else GPU_CHUNK
 
     def _in_chunks(self, obs: NDArray[Any]) -> Tensor:
-        """What a network without a memory gives at rows of observations, float32 on the CPU."""
+        """Outputs of a network without memory for rows of observations, float32 on the CPU."""
         rows = torch.from_numpy(obs if obs.flags.writeable else obs.copy()).split(self._chunk)
         return torch.cat([self.network(chunk.to(self._device)).float().cpu() for chunk in rows])
 
