@@ -13,10 +13,10 @@ from rich.console import Console
 
 from fastrl.envs import RingVectorEnv, make_multi
 from fastrl.envs.traffic.ring import equilibrium_speed
+from fastrl.play.team_policy import TeamPolicy
 from fastrl.tasks.traffic.render import load_policy
 from fastrl.tasks.traffic.task import TASK
 from fastrl.training.evaluation import Evaluation
-from fastrl.training.team_policy import TeamPolicy
 from fastrl.utils.config import build
 from results import Case
 from rounds import measure_in_turns

@@ -9,12 +9,12 @@ import pytest
 
 from fastrl.envs.cage2.env import ACTIONS, Cage2VectorEnv, action_indices
 from fastrl.envs.cage2.workflow import WORKFLOWS, Cage2WorkflowVectorEnv, parse_workflow
+from fastrl.play.policy import Policy
 from fastrl.tasks.cage2.evaluate import RULESETS
 from fastrl.tasks.cage2.task import TASK as CAGE2
 from fastrl.tasks.workflow.learner import WorkflowLearner
 from fastrl.tasks.workflow.scores import score_by_protocol
 from fastrl.tasks.workflow.task import TASK, plain_settings
-from fastrl.training.policy import Policy
 from fastrl.utils.config import build
 from fastrl.utils.output import plain_console
 from fastrl.utils.tables import show

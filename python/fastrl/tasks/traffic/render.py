@@ -18,8 +18,8 @@ from fastrl.envs.registration import make_multi
 from fastrl.envs.traffic.link_figure import draw_ages
 from fastrl.envs.traffic.trajectories import Recorder, draw_time_space
 from fastrl.envs.viewer import View
-from fastrl.training.metrics import counted
-from fastrl.training.play import Step, TeamEnv, play, team_act, team_seeds
+from fastrl.play.play import Step, TeamEnv, play, team_act, team_seeds
+from fastrl.runs.metrics import counted
 from fastrl.utils.errors import UserError
 from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress
@@ -29,7 +29,7 @@ from fastrl.utils.video import check_video, write_video
 if TYPE_CHECKING:
     from fastrl._native._rust import TrafficScene
     from fastrl.envs.record_episodes import Act
-    from fastrl.training.team_policy import TeamPolicy
+    from fastrl.play.team_policy import TeamPolicy
 
 POLICIES = ("idle", "random")
 # Pictures per second of films.
@@ -63,9 +63,9 @@ def load_policy(path: Path) -> tuple[Any, TeamPolicy]:
     Raises:
         CheckpointError: there is no checkpoint, or one of another kind of run.
     """
+    from fastrl.play.team_policy import TeamPolicy
     from fastrl.tasks.traffic.task import TASK
     from fastrl.training.run import load_run, using_checkpoint
-    from fastrl.training.team_policy import TeamPolicy
 
     settings, state = load_run(TASK, path)
     with using_checkpoint(path, "holds no policy that this fastrl can use"):
@@ -84,10 +84,10 @@ def run_env(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorEnv
         RenderError: the environment refuses an option, or with it the policy does not fit.
     """
     from fastrl.networks.action_space import Actions
+    from fastrl.play.team_policy import TeamPolicy
     from fastrl.tasks.traffic.settings import environment_options
     from fastrl.tasks.traffic.task import TASK
     from fastrl.training.evaluation import BEST
-    from fastrl.training.team_policy import TeamPolicy
 
     best = path / "checkpoints" / BEST
     settings, policy = load_policy(best if best.is_file() else path)

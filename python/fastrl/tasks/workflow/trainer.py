@@ -11,17 +11,17 @@ from typing import Any
 from rich.console import RenderableType
 
 from fastrl.envs.cage2.workflow import WORKFLOWS, parse_workflow, workflow_name
+from fastrl.runs.checkpoint import save_checkpoint
+from fastrl.runs.directory import RunDirectory
+from fastrl.runs.metrics import brief, duration
+from fastrl.runs.row import Number, Row
 from fastrl.tasks.workflow.figure import save_picture
 from fastrl.tasks.workflow.learner import ENV_ID, WorkflowLearner
 from fastrl.tasks.workflow.outcome import Outcome
 from fastrl.tasks.workflow.report import report_of
 from fastrl.tasks.workflow.scores import WorkflowScores
 from fastrl.tasks.workflow.strategies import make_search
-from fastrl.training.checkpoint import save_checkpoint
 from fastrl.training.evaluation import BEST, Evaluation
-from fastrl.training.metrics import brief, duration
-from fastrl.training.row import Number, Row
-from fastrl.training.run_directory import RunDirectory
 from fastrl.training.trainer import Training
 from fastrl.utils.interrupts import Interrupted
 
