@@ -31,6 +31,8 @@ TOGETHER = 8
 
 # Seconds of stepping; building the environment, and one step, may take much longer.
 MEASURE_S = 0.5
+# As far as it decides whether a short run is worth other processes.
+QUICK_S = 0.01
 MAX_STEPS = 5000
 TIMEOUT_S = 120.0
 
@@ -134,26 +136,46 @@ def measure(plan: Plan) -> Probe:
     runner.build()
     runner.close()
     env: Any = _Team(plan) if isinstance(plan.env, TeamSpec) else _Single(plan)
-    times: list[float] = []
-    resets, number, over = 0.0, 0, True
     waits, cpu, began = _waits(), process_time(), perf_counter()
-    end = began + MEASURE_S
-    while len(times) < MAX_STEPS and (perf_counter() < end or len(times) < 2):
-        if over:
-            start = perf_counter()
-            env.reset(env_seed(plan.seed, NO_ENV, number))
-            resets += perf_counter() - start
-            number += 1
-        action = env.sample()
-        start = perf_counter()
-        over = env.step(action)
-        times.append(perf_counter() - start)
+    times, resets = _timed(env, plan.seed, MEASURE_S)
     # A step that never waits takes longer than it computes only where other programs have its core.
     sleeps = _waits() - waits >= _WAITS * len(times)
     sleeps = sleeps and process_time() - cpu <= _BUSY * (perf_counter() - began)
     [mib] = memory_of([os.getpid()])
     env.close()
     return summary(np.array(times), resets, int(mib * MIB), sleeps=sleeps)
+
+
+def quick_step_seconds(plan: Plan) -> float:
+    """Mean time of a few steps of a single agent's environment, in this process, resets included.
+
+    Raises:
+        Exception: what the environment raises.
+    """
+    env = _Single(plan)
+    try:
+        times, resets = _timed(env, plan.seed, QUICK_S)
+    finally:
+        env.close()
+    return (sum(times) + resets) / len(times)
+
+
+def _timed(env: Any, seed: int, seconds: float) -> tuple[list[float], float]:
+    """Steps an environment with random actions; returns the seconds of each step, and those of all resets."""
+    times: list[float] = []
+    resets, number, over = 0.0, 0, True
+    end = perf_counter() + seconds
+    while len(times) < MAX_STEPS and (perf_counter() < end or len(times) < 2):
+        if over:
+            start = perf_counter()
+            env.reset(env_seed(seed, NO_ENV, number))
+            resets += perf_counter() - start
+            number += 1
+        action = env.sample()
+        start = perf_counter()
+        over = env.step(action)
+        times.append(perf_counter() - start)
+    return times, resets
 
 
 class _Single:

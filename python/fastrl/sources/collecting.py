@@ -103,11 +103,18 @@ class CollectConfig:
         return self.collector == "live"
 
 
-def open_collector(config: CollectConfig, plan: Plan, console: Console, max_staleness: int = 0) -> Collector:
+def open_collector(
+    config: CollectConfig,
+    plan: Plan,
+    console: Console,
+    max_staleness: int = 0,
+    total_steps: int | None = None,
+) -> Collector:
     """Starts the collector that the settings ask for.
 
     Args:
         max_staleness: of fragments, for `fastrl.collectors.fragment_stream.FragmentStream`.
+        total_steps: that the run still has; None: not known.
 
     Raises:
         TrainError: settings that do not suit the environment or the machine.
@@ -131,6 +138,7 @@ def open_collector(config: CollectConfig, plan: Plan, console: Console, max_stal
         collector = make_collector(
             config.collector,
             plan,
+            total_steps=total_steps,
             log=functools.partial(print_lines, console),
             **given,
         )

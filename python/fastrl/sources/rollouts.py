@@ -82,6 +82,8 @@ class RolloutSource(Source):
         self._plan: Plan | None = None
         # Of the networks.
         self._device = "cpu"
+        # Of the run; None: not known.
+        self._total_steps: int | None = None
         # While the source runs: the collector, and the stream of its fragments.
         self._collector: Collector | None = None
         self._stream: FragmentStream | None = None
@@ -109,7 +111,7 @@ class RolloutSource(Source):
         spec.close(env)
 
     def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
-        self._device = device
+        self._device, self._total_steps = device, total_timesteps
         return Problem(
             self.obs_space,
             self.action_space,
@@ -194,7 +196,8 @@ class RolloutSource(Source):
         # Reports count from the start of a collector.
         self._failures, self._restarts = self._faults().values()
         self._report = Report()
-        collector = open_collector(self._own_collect(), self._own_plan(), self._console, staleness)
+        left = None if self._total_steps is None else self._total_steps - self.steps
+        collector = open_collector(self._own_collect(), self._own_plan(), self._console, staleness, left)
         try:
             if self._saved is not None:
                 self._resume(collector, self._saved)

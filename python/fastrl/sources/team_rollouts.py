@@ -74,10 +74,10 @@ class MultiAgentSource(RolloutSource):
             TrainError: workers step the environments.
         """
         if difficulty is not None:
-            if self.collect.collector in ("executor", "ray", "sync"):
+            if self.collect.collector in ("executor", "ray"):
                 raise TrainError(
-                    f"--collector {self.collect.collector}: its workers are not told of a curriculum: choose native or"
-                    " sequential, or --curriculum.mode off"
+                    f"--collector {self.collect.collector}: its workers do not get the difficulty of a curriculum:"
+                    " choose native, sequential or sync, or --curriculum.mode off"
                 )
             with contextlib.closing(self.spec.make_team(1, workers=1)) as env:
                 env.set_difficulty(num_agents=difficulty.num_agents, density=difficulty.density)
