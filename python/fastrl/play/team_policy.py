@@ -16,6 +16,7 @@ from fastrl.networks.action_space import Actions
 from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.play.policy import PredictError, choose
 from fastrl.runs.checkpoint import CheckpointError
+from fastrl.runs.metrics import counted
 
 
 class TeamPolicy:
@@ -54,13 +55,14 @@ class TeamPolicy:
         images, shape = None, env.single_observation_space.shape
         if isinstance(env, ParallelVectorEnv) and env.form.row_space.dtype == np.uint8:
             images = ObsRows(env.form.obs_space).state()
-        networks = self.team.networks.values()
-        if (
-            any((each.obs_dim,) != shape or each.images != images for each in networks)
-            or self.team.num_agents != env.num_agents
-            or self.team.actions.state() != Actions(env.single_action_space).state()
-        ):
-            raise CheckpointError(f"the policy does not fit its environment, {env.name}")
+        there = (env.num_agents, shape, images, Actions(env.single_action_space).state())
+        for net in self.team.networks.values():
+            here = (self.team.num_agents, (net.obs_dim,), net.images, self.team.actions.state())
+            if here != there:
+                raise CheckpointError(
+                    f"the policy does not fit its environment, {env.name}: it is for {_described(*here)};"
+                    f" the environment has {_described(*there)}"
+                )
         if action_masks:
             return lambda obs, alive: self.act(obs, alive, env.action_masks())
         return self.act
@@ -180,3 +182,8 @@ def _as_mask(name: str, given: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]
     if array.dtype.kind not in "bui" or array.shape != shape:
         raise PredictError(f"{name}: expected bool {list(shape)}, got {array.dtype} {list(array.shape)}")
     return np.ascontiguousarray(array, np.bool_)
+
+
+def _described(num_agents: int, obs: Any, images: Any, actions: Any) -> str:
+    seen = f"images {images}" if images else f"observations {obs}"
+    return f"{counted(num_agents, 'agent')}, {seen} and actions {actions}"

@@ -83,8 +83,8 @@ def run_env(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorEnv
         CheckpointError: there is no policy.
         RenderError: the environment refuses an option, or with it the policy does not fit.
     """
-    from fastrl.networks.action_space import Actions
     from fastrl.play.team_policy import TeamPolicy
+    from fastrl.runs.checkpoint import CheckpointError
     from fastrl.tasks.traffic.settings import environment_options
     from fastrl.tasks.traffic.task import TASK
     from fastrl.training.evaluation import BEST
@@ -95,19 +95,10 @@ def run_env(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorEnv
     if policy.team.num_agents != env.num_agents and len(policy.team.networks) == 1:
         # One policy for all can drive any number of vehicles.
         policy = TeamPolicy({**policy.team.state(), "policies": list(policy.team.networks) * env.num_agents})
-    takes = Actions(env.single_action_space).state()
-    obs = np.zeros((env.num_agents, *(env.single_observation_space.shape or ())), np.float32)
     try:
-        team = policy.team
-        if team.num_agents != env.num_agents or team.actions.state() != takes:
-            raise ValueError(
-                f"it drives {team.num_agents} agents by {team.actions.state()},"
-                f" here are {env.num_agents} by {takes}"
-            )
-        policy.act(obs, np.ones(env.num_agents, np.bool_))
-    except (RuntimeError, ValueError) as error:
-        raise RenderError(f"the policy of {path} does not fit this environment: {error}") from None
-    return env, policy.act_in(env, action_masks=TASK.has_action_masks(settings))
+        return env, policy.act_in(env, action_masks=TASK.has_action_masks(settings))
+    except CheckpointError as error:
+        raise RenderError(f"{path}: {error}") from None
 
 
 def scripted(name: str, env: MultiAgentVectorEnv, seed: int) -> Act:
