@@ -13,7 +13,9 @@ from multiprocessing.connection import Connection
 from time import perf_counter, process_time
 from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
 from fastrl.collectors.failures import last_line
@@ -184,15 +186,24 @@ class _Single:
     def __init__(self, plan: Plan) -> None:
         self.env = plan.env.make()
         self.env.action_space.seed(plan.seed % 2**31)
-        self.sample, self.close = self.env.action_space.sample, self.env.close
+        self.close = self.env.close
         row_space = plan.obs_rows.row_space
         self.form = contract.obs_form(plan.env.id, row_space.shape, row_space.dtype)
+        self._plan, self._info = plan, dict[str, Any]()
+        self._mask_method = contract.mask_method(self.env) if plan.action_masks else None
+
+    def sample(self) -> Any:
+        plan, space = self._plan, self.env.action_space
+        if not plan.action_masks:
+            return space.sample()
+        mask = contract.action_mask(plan.env.id, self._mask_method, self._info, plan.num_masked)
+        return _sample_allowed(space, mask, plan.actions.nvec)
 
     def reset(self, seed: int) -> None:
-        contract.reset(self.env, self.form, seed)
+        _, self._info = contract.reset(self.env, self.form, seed)
 
     def step(self, action: Any) -> bool:
-        _, _, terminated, truncated, _ = contract.step(self.env, self.form, action)
+        _, _, terminated, truncated, self._info = contract.step(self.env, self.form, action)
         return terminated or truncated
 
 
@@ -201,19 +212,29 @@ class _Team:
 
     def __init__(self, plan: Plan) -> None:
         assert isinstance(plan.env, TeamSpec), "it is of many agents"
-        self.env = plan.env.make_team(1, workers=1)
+        self.env = plan.env.make_team(1, workers=1, action_masks=plan.action_masks)
         self.close = self.env.close
-        self.space, self.size = plan.action_space, self.env.num_agents
+        self._plan, self.space, self.size = plan, plan.action_space, self.env.num_agents
         self.space.seed(plan.seed % 2**31)
 
     def sample(self) -> NDArray[Any]:
-        return np.array([[self.space.sample() for _ in range(self.size)]], self.space.dtype)
+        plan, space = self._plan, self.space
+        if not plan.action_masks:
+            return np.array([[space.sample() for _ in range(self.size)]], space.dtype)
+        masks = self.env.action_masks().reshape(self.size, -1)
+        return np.array([[_sample_allowed(space, mask, plan.actions.nvec) for mask in masks]], space.dtype)
 
     def reset(self, seed: int) -> None:
         self.env.reset(seed=seed)
 
     def step(self, actions: NDArray[Any]) -> bool:
         return not self.env.step(actions)[4].any()
+
+
+def _sample_allowed(space: gymnasium.Space[Any], mask: NDArray[np.bool_], nvec: NDArray[np.int64]) -> Any:
+    """An action that a mask, bool [sum of ``nvec``], allows."""
+    parts = tuple(np.split(mask.astype(np.int8), np.cumsum(nvec)[:-1]))
+    return space.sample(parts[0] if isinstance(space, Discrete) else parts)
 
 
 def _waits() -> int:
