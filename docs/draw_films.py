@@ -24,7 +24,8 @@ import fastrl
 from fastrl.envs import Cage2VectorEnv
 from fastrl.envs.cage2.env import ACTIONS, HOSTS
 from fastrl.play.play import team_seeds
-from fastrl.tasks.traffic.render import moments, pictures, run_env
+from fastrl.tasks.traffic.render import moments, pictures
+from fastrl.tasks.traffic.run_env import run_env
 
 IMAGES = Path(__file__).resolve().parent / "images"
 COLUMNS = (

@@ -29,7 +29,6 @@ from fastrl.utils.video import check_video, write_video
 if TYPE_CHECKING:
     from fastrl._native._rust import TrafficScene
     from fastrl.envs.record_episodes import Act
-    from fastrl.play.team_policy import TeamPolicy
 
 POLICIES = ("idle", "random")
 # Pictures per second of films.
@@ -55,50 +54,6 @@ def make_env(env_id: str, options: Mapping[str, Any]) -> MultiAgentVectorEnv:
     if not env.has_scenes:
         raise RenderError(f"{env_id} has nothing to show")
     return env
-
-
-def load_policy(path: Path) -> tuple[Any, TeamPolicy]:
-    """The settings of a run in traffic (of its newest checkpoint) or of a checkpoint file, and the policy.
-
-    Raises:
-        CheckpointError: there is no checkpoint, or one of another kind of run.
-    """
-    from fastrl.play.team_policy import TeamPolicy
-    from fastrl.tasks.traffic.task import TASK
-    from fastrl.training.run import load_run, using_checkpoint
-
-    settings, state = load_run(TASK, path)
-    with using_checkpoint(path, "holds no policy that this fastrl can use"):
-        return settings, TeamPolicy(state["policy"])
-
-
-def run_env(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorEnv, Act]:
-    """The environment of a run in traffic, with some of its options changed, and the policy of the run.
-
-    Args:
-        path: a run directory, whose best policy it is if evaluations have found one, else its newest; or a checkpoint.
-        options: of the environment, instead of the run's.
-
-    Raises:
-        CheckpointError: there is no policy.
-        RenderError: the environment refuses an option, or with it the policy does not fit.
-    """
-    from fastrl.play.team_policy import TeamPolicy
-    from fastrl.runs.checkpoint import CheckpointError
-    from fastrl.tasks.traffic.settings import environment_options
-    from fastrl.tasks.traffic.task import TASK
-    from fastrl.training.evaluation import BEST
-
-    best = path / "checkpoints" / BEST
-    settings, policy = load_policy(best if best.is_file() else path)
-    env = make_env(settings.env.id, {**environment_options(settings.env), **options})
-    if policy.team.num_agents != env.num_agents and len(policy.team.networks) == 1:
-        # One policy for all can drive any number of vehicles.
-        policy = TeamPolicy({**policy.team.state(), "policies": list(policy.team.networks) * env.num_agents})
-    try:
-        return env, policy.act_in(env, action_masks=TASK.has_action_masks(settings))
-    except CheckpointError as error:
-        raise RenderError(f"{path}: {error}") from None
 
 
 def scripted(name: str, env: MultiAgentVectorEnv, seed: int) -> Act:
