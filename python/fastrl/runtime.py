@@ -355,10 +355,10 @@ def _epsilon_of(metadata: Mapping[str, Any]) -> float | None:
     if metadata.get("algorithm") != "dqn":
         return None
     # Files of older versions have the settings alone.
-    own = metadata["settings"]["dqn"]
-    progress = min(metadata["steps"] / own["epsilon_steps"], 1.0) if own["epsilon_steps"] else 1.0
-    epsilon: float = own["epsilon"] + (own["final_epsilon"] - own["epsilon"]) * progress
-    return 0.0 if own["noisy"] else epsilon
+    settings = metadata["settings"]["dqn"]
+    progress = min(metadata["steps"] / settings["epsilon_steps"], 1.0) if settings["epsilon_steps"] else 1.0
+    epsilon: float = settings["epsilon"] + (settings["final_epsilon"] - settings["epsilon"]) * progress
+    return 0.0 if settings["noisy"] else epsilon
 
 
 class _OneObservation:

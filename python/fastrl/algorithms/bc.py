@@ -287,6 +287,6 @@ def part_of(batch: DatasetBatch, shard: Shard, shards: int) -> DatasetBatch:
     # Of each step the number of the episode, which are in the same order at all of them.
     episodes = torch.cat([torch.arange(int(size)) for size in sizes])
     rows = (episodes % shards == shard.number).nonzero().squeeze(1)
-    own = (sizes - shard.number + shards - 1).div(shards, rounding_mode="floor").clamp(min=0)
+    step_sizes = (sizes - shard.number + shards - 1).div(shards, rounding_mode="floor").clamp(min=0)
     rows_there = rows.to(batch.obs.device)
-    return DatasetBatch(batch.obs[rows_there], batch.actions[rows_there], own[own > 0])
+    return DatasetBatch(batch.obs[rows_there], batch.actions[rows_there], step_sizes[step_sizes > 0])

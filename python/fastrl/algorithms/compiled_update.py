@@ -226,18 +226,18 @@ class CompiledUpdate:
 
 
 def failing_condition(
-    config: Any, known: Set[str], device: torch.device, *, own_methods: Sequence[str], shards: int
+    config: Any, known: Set[str], device: torch.device, *, overrides: Sequence[str], shards: int
 ) -> str:
     """The first condition of compiled steps that does not hold, apart from those of networks; empty: all hold.
 
     Args:
         known: settings that compiled steps obey.
-        own_methods: of a subclass, in place of those that the compiled steps are of.
+        overrides: of a subclass, in place of those that the compiled steps are of.
         shards: of each minibatch; 0: it is whole.
     """
     unknown = sorted({field.name for field in fields(config)} - known)
-    if own_methods:
-        return f"PPO's own {' and '.join(own_methods)}"
+    if overrides:
+        return f"PPO's own {' and '.join(overrides)}"
     if unknown:
         return f"PPO's own settings, without {', '.join(unknown)}"
     if shards:
@@ -267,7 +267,7 @@ def compiled_update(
     parameters: nn.Parameter,
     optimizer: Optimizer,
     *,
-    own_methods: Sequence[str] = (),
+    overrides: Sequence[str] = (),
     shards: int = 0,
 ) -> tuple[CompiledUpdate | None, str]:
     """The compiled gradient steps that the settings ask for; None: PyTorch takes them, for the reason in the text.
@@ -275,7 +275,7 @@ def compiled_update(
     Args:
         parameters: the policy's, as one vector.
         optimizer: of these.
-        own_methods: of a subclass, in place of those that the compiled steps are of.
+        overrides: of a subclass, in place of those that the compiled steps are of.
         shards: of each minibatch; 0: it is whole.
 
     Raises:
@@ -283,7 +283,7 @@ def compiled_update(
     """
     if config.update_backend == "torch":
         return None, ""
-    takes = failing_condition(config, _KNOWN, parameters.device, own_methods=own_methods, shards=shards)
+    takes = failing_condition(config, _KNOWN, parameters.device, overrides=overrides, shards=shards)
     if not takes and not isinstance(policy, ActorCritic):
         takes = "separate perceptrons of vectors, without images, memory, layer norm, dropout or a network of your own"
     if not takes and optimizer.half is not None:

@@ -147,19 +147,19 @@ class PPO(ActorCriticLearner):
         super().__init__(config, problem, precision=config.precision, compiled=config.compile)
         # Permutations are drawn on the CPU: they are small, and a run may be resumed on another device.
         self._shuffling = generator_of(np.random.SeedSequence(problem.seed).spawn(3)[2])
-        own_methods = overridden(type(self), PPO, _COMPILED)
+        overrides = overridden(type(self), PPO, _COMPILED)
         self.compiled_update, self._why_not_compiled = compiled_update(
             config,
             self.policy,
             self.actions,
             self._parameters,
             self._optimizer,
-            own_methods=own_methods,
+            overrides=overrides,
             shards=self.ranks.shards,
         )
         # Learns while the critic alone does; None before and after.
         self._warmup: Optimizer | None = None
-        if config.init_kl_coef and "log_probs_and_entropy" in own_methods:
+        if config.init_kl_coef and "log_probs_and_entropy" in overrides:
             raise ValueError("init_kl_coef is for PPO's own distributions: set it to 0")
         has_own_critic = isinstance(self.policy, ActorCritic) or (
             isinstance(self.policy, EncodedPolicy) and self.policy.critic_trunk is not None
@@ -375,10 +375,10 @@ class PPO(ActorCriticLearner):
                         chosen, rows = part, torch.arange(len(part), device=self.device)
                     else:
                         chosen, rows = groups[part].unique(return_inverse=True)
-                    own = {name: sample[part] for name, sample in samples.items() if name != "advantages"}
+                    rest = {name: sample[part] for name, sample in samples.items() if name != "advantages"}
                     # Much faster than `obs[chosen]` for rows as long as images.
                     learned = obs.index_select(0, chosen.to(obs.device)).to(self.device)
-                    return Minibatch(obs=learned, rows=rows, advantages=advantages[shard.rows], **own)
+                    return Minibatch(obs=learned, rows=rows, advantages=advantages[shard.rows], **rest)
 
                 yield Drawn(len(part), take)
 
@@ -402,12 +402,12 @@ class PPO(ActorCriticLearner):
                     places = of_shards[shard.number]
                     if not len(places):
                         return None
-                    own = {name: sample[places] for name, sample in samples.items() if name != "advantages"}
+                    rest = {name: sample[places] for name, sample in samples.items() if name != "advantages"}
                     return Minibatch(
                         obs=passes.batch(parts[shard.number]),
                         rows=torch.arange(len(places), device=self.device),
                         advantages=advantages[shard.number],
-                        **own,
+                        **rest,
                     )
 
                 yield Drawn(sum(sizes), take)
@@ -522,11 +522,11 @@ class PPO(ActorCriticLearner):
             else:
                 assert not isinstance(reference, ActorCritic), "a network with a memory"
                 theirs, _, _ = reference.sequences(*batch.obs[:3])
-        theirs, own = (
+        theirs, learned = (
             mask_logits(each.index_select(0, batch.rows), batch.masks)
             for each in (theirs.float(), batch.outputs)
         )
-        return divergence(theirs, own, reference.log_std, self.policy.log_std, self._choices)
+        return divergence(theirs, learned, reference.log_std, self.policy.log_std, self._choices)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {

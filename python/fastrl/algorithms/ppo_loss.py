@@ -79,8 +79,8 @@ def divergence(
         return (log_std - reference_log_std + spread / 2 - 0.5).sum(1).mean()
     if choices is not None:
         reference, outputs = choices.split(reference), choices.split(outputs)
-    theirs, own = torch.log_softmax(reference, -1), torch.log_softmax(outputs, -1)
-    return (theirs.exp() * (theirs - own)).sum() / len(own)
+    theirs, learned = torch.log_softmax(reference, -1), torch.log_softmax(outputs, -1)
+    return (theirs.exp() * (theirs - learned)).sum() / len(learned)
 
 
 def gaussian_entropy(log_std: Tensor) -> Tensor:

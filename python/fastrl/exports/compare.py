@@ -95,7 +95,7 @@ def on_samples(
     for size in _batches(count, batch):
         obs: Any
         if isinstance(space, Mapping) and not isinstance(space, gymnasium.spaces.Dict):
-            obs = {agent: value_of(own, _sample(own, 1, seed)) for agent, own in space.items()}
+            obs = {agent: value_of(child, _sample(child, 1, seed)) for agent, child in space.items()}
             seed += 1
             _add_named(found, model, policy, obs)
             continue

@@ -243,8 +243,8 @@ class _AgentPolicy(nn.Module):
         else:
             features = leaves[0] if network.obs_norm is None else network.obs_norm(leaves[0])
         if network.num_ids:
-            own = nn.functional.one_hot(torch.tensor([self._index]), network.num_ids).float()
-            features = torch.cat([features, own.expand(features.shape[0], -1)], 1)
+            agent_id = nn.functional.one_hot(torch.tensor([self._index]), network.num_ids).float()
+            features = torch.cat([features, agent_id.expand(features.shape[0], -1)], 1)
         outputs: Tensor = network.body(features)
         return outputs
 
@@ -315,8 +315,8 @@ class _AgentNetwork(nn.Module):
 def _values(network: ActionValues, rows: ObsRows, leaves: Leaves) -> Tensor:
     """Values of actions."""
     if isinstance(network, OwnQ):
-        own: Tensor = _own(network.own, leaves)
-        return own
+        values: Tensor = _own(network.own, leaves)
+        return values
     if isinstance(network, EncodedQ):
         features = _encoded(rows, network.decoder, network.encoder, leaves)
     else:
@@ -491,19 +491,19 @@ def _encoded(rows: ObsRows, decoder: Decoder, encoder: Encoder, leaves: Leaves) 
     return features
 
 
-def _own(own: OwnModule, leaves: Leaves) -> Any:
+def _own(network: OwnModule, leaves: Leaves) -> Any:
     """The features that a module of the user's gives for leaves, as ``own(rows)`` of rows."""
-    parts: dict[tuple[Any, ...], Tensor] = {}
-    norm, at = own.decoder.norm, 0
-    for part, leaf in zip(own.obs_rows.parts, leaves, strict=True):
+    tensors: dict[tuple[Any, ...], Tensor] = {}
+    norm, at = network.decoder.norm, 0
+    for part, leaf in zip(network.obs_rows.parts, leaves, strict=True):
         if part.kind != "image":
             if norm is not None:
                 place = slice(at, at + part.size)
                 leaf = ((leaf - norm.mean[place].float()) * norm.scale()[place]).clamp(-norm.clip, norm.clip)
             at += part.size
             leaf = leaf.unflatten(1, part.shape or (1,))
-        parts[part.path] = leaf
-    return own.module(nested(own.obs_rows.space, parts, ()))
+        tensors[part.path] = leaf
+    return network.module(nested(network.obs_rows.space, tensors, ()))
 
 
 def _remembered(memory: Memory, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

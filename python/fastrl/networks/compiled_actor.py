@@ -241,11 +241,11 @@ def _draw_allowed(
     """Draws each number among its allowed choices, from uniform numbers of the shape of the actions."""
     columns, uniform = (array.reshape(len(array), -1) for array in (actions, drawn))
     total = np.zeros(len(actions))
-    for column, own in enumerate(np.split(masks, np.cumsum(nvec)[:-1], axis=1)):
-        allowed = own.sum(1)
-        nth = (uniform[:, column].astype(np.float64) * allowed).astype(np.int64)
-        columns[:, column] = nth_allowed(own, nth)
-        total -= np.log(np.maximum(allowed, 1))
+    for column, allowed in enumerate(np.split(masks, np.cumsum(nvec)[:-1], axis=1)):
+        num_allowed = allowed.sum(1)
+        nth = (uniform[:, column].astype(np.float64) * num_allowed).astype(np.int64)
+        columns[:, column] = nth_allowed(allowed, nth)
+        total -= np.log(np.maximum(num_allowed, 1))
     log_probs[:] = total
 
 

@@ -351,13 +351,13 @@ class RowPooling(nn.Module):
                 found.append(part)
                 continue
             rows = part.unflatten(1, shape)
-            own, others = rows[:, 0], rows[:, 1:]
-            features = next(tables)(torch.cat([others, own.unsqueeze(1).expand_as(others)], 2))
+            ego, others = rows[:, 0], rows[:, 1:]
+            features = next(tables)(torch.cat([others, ego.unsqueeze(1).expand_as(others)], 2))
             is_there = (others != 0).any(2, keepdim=True)
             # Features are not negative, so that zeros do not change the maximum.
             features = features * is_there
             mean = features.sum(1) / is_there.sum(1).clamp(min=1)
-            found += [own, features.amax(1), mean]
+            found += [ego, features.amax(1), mean]
         return torch.cat(found, 1)
 
 

@@ -140,8 +140,8 @@ class ActionValues(SavedNetwork):
             return
         normal = torch.cat([torch.randn(noise.shape, generator=generator) for noise in noises])
         roots = (normal.sign() * normal.abs().sqrt()).to(noises[0].device, non_blocking=True)
-        for noise, own in zip(noises, roots.split([len(noise) for noise in noises]), strict=True):
-            noise.copy_(own)
+        for noise, drawn in zip(noises, roots.split([len(noise) for noise in noises]), strict=True):
+            noise.copy_(drawn)
 
     def compiled_architecture(self) -> dict[str, Any] | None:
         """Arguments that make `fastrl.networks.compiled_actor.MlpActor` choose the best action without torch; None
@@ -284,14 +284,16 @@ class QNetwork(ActionValues):
         shared = hidden[:-1] if dueling or noisy else hidden
         self.trunk = nn.Sequential(*convolutions, nn.Flatten(), *perceptron([features, *shared], False))
         features = [features, *shared][-1]
-        own = hidden[-1:] if dueling or noisy else ()
-        width = [features, *own][-1]
+        head_widths = hidden[-1:] if dueling or noisy else ()
+        width = [features, *head_widths][-1]
         outputs = max(quantiles, 1)
-        self.advantage = perceptron([features, *own]).append(
+        self.advantage = perceptron([features, *head_widths]).append(
             linear(width, num_actions * outputs, noisy, last=True)
         )
         self.value = (
-            perceptron([features, *own]).append(linear(width, outputs, noisy, last=True)) if dueling else None
+            perceptron([features, *head_widths]).append(linear(width, outputs, noisy, last=True))
+            if dueling
+            else None
         )
         self._noisy = [module for module in self.modules() if isinstance(module, NoisyLinear)]
 

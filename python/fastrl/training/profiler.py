@@ -315,15 +315,15 @@ class Profile:
         learner, count = self._learner, self._last.workers
         waiting = min(learner.get("waiting", 0.0), self.seconds)
         # With workers, the learner's own handling of experience counts as learning: they collect at the same time.
-        own = 0.0 if count else min(_collecting(learner), self.seconds - waiting)
-        learning = self.seconds - waiting - own
+        handling = 0.0 if count else min(_collecting(learner), self.seconds - waiting)
+        learning = self.seconds - waiting - handling
         busy = min(_collecting(self._workers) / count, self.seconds) if count else 0.0
         if count and self._overlap_seconds is not None:
             both = self._overlap_seconds / count
         else:
             both = busy - (waiting - (self._starting or 0.0))
         both = min(max(both, 0.0), busy, learning)
-        collecting = own + min(busy - both, waiting)
+        collecting = handling + min(busy - both, waiting)
         return {
             "collecting": collecting,
             "both": both,
@@ -442,8 +442,8 @@ def _named(parts: Mapping[str, float]) -> dict[str, float]:
     """Seconds by the names of `PARTS`."""
     result: dict[str, float] = {}
     for name, seconds in parts.items():
-        own = _ALSO.get(name, name)
-        result[own] = result.get(own, 0.0) + seconds
+        activity = _ALSO.get(name, name)
+        result[activity] = result.get(activity, 0.0) + seconds
     return result
 
 

@@ -135,8 +135,8 @@ def normals(streams: NDArray[np.uint64], steps: NDArray[np.int64], size: int) ->
 def _bits_of_parts(streams: NDArray[np.uint64], steps: NDArray[np.int64], parts: int) -> NDArray[np.uint64]:
     with np.errstate(over="ignore"):
         bits = mix(streams + (steps.astype(np.uint64) + np.uint64(1)) * GOLDEN)
-        own: NDArray[np.uint64] = mix(bits[:, None] + np.arange(1, parts + 1, dtype=np.uint64) * GOLDEN)
-    return own
+        mixed: NDArray[np.uint64] = mix(bits[:, None] + np.arange(1, parts + 1, dtype=np.uint64) * GOLDEN)
+    return mixed
 
 
 def _upper_bits(bits: NDArray[np.uint64]) -> NDArray[np.float32]:

@@ -56,8 +56,8 @@ def _fit_columns(console: Console, table: Table) -> int:
     for column in table.columns:
         cells = (column.header, column.footer, *column.cells)
         measured = [console.measure(cell, options=options) for cell in cells]
-        own = column.min_width or 0
-        frame -= max(own, *(cell.maximum for cell in measured))
+        min_width = column.min_width or 0
+        frame -= max(min_width, *(cell.maximum for cell in measured))
         least = max(cell.maximum if column.no_wrap else cell.minimum for cell in measured)
-        column.min_width = max(own, min(least, _FOLDED) if column.overflow == "fold" else least)
+        column.min_width = max(min_width, min(least, _FOLDED) if column.overflow == "fold" else least)
     return frame + sum(column.min_width or 0 for column in table.columns)

@@ -162,14 +162,14 @@ def refuse_reach(
     for key, effect in reaches(config_type, values).items():
         if key not in (named or {}):
             value, option = values[key], known[key].option
-            own = (
+            option_too = (
                 ""
                 if named is None or isinstance(value, tuple)
                 else f" or {option} {_shown(shlex.quote(str(value)))}"
             )
             named_in_python = "env=... or " if key == "env.id" else ""
             raise TrustError(
-                f"{source}: {key} would {effect}; only if you trust this file, give --trust{own}"
+                f"{source}: {key} would {effect}; only if you trust this file, give --trust{option_too}"
                 f" (in Python, {named_in_python}trust=True)"
             )
 

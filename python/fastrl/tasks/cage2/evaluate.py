@@ -246,8 +246,8 @@ class Cage2Scoring:
         by_ruleset: dict[Ruleset, list[Evaluation]] = {}
         for scored in comparison.scored:
             assert isinstance(scored.scores, Evaluation)
-            own = dataclasses.replace(scored.scores, contender=scored.name)
-            by_ruleset.setdefault(own.ruleset, []).append(own)
+            evaluation = dataclasses.replace(scored.scores, contender=scored.name)
+            by_ruleset.setdefault(evaluation.ruleset, []).append(evaluation)
         for evaluations in by_ruleset.values():
             if len({each.contender for each in evaluations}) == 1:
                 show(console, score_table(evaluations))

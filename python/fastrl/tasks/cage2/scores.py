@@ -84,7 +84,7 @@ class Evaluation:
 
     def episode_returns(self) -> dict[str, NDArray[np.float64]]:
         """See `fastrl.training.comparison.EpisodeScores`."""
-        return {score.part: own for score, own in zip(self.scores, self.returns, strict=False)}
+        return {score.part: returns for score, returns in zip(self.scores, self.returns, strict=False)}
 
     def to_tree(self) -> dict[str, Any]:
         """All of it but single episodes, for JSON."""

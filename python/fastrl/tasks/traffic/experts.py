@@ -250,9 +250,9 @@ class Neighbours:
         return np.stack([self._numbers(env.vehicles(i)) for i in range(env.num_envs)])
 
     def _numbers(self, vehicles: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
-        own = [float(vehicles[key][0]) for key in ("lane", "target_lane", "speed", "target_speed")]
+        ego = [float(vehicles[key][0]) for key in ("lane", "target_lane", "speed", "target_speed")]
         ahead, speed, lane = vehicles["x"][1:] - vehicles["x"][0], vehicles["speed"][1:], vehicles["lane"][1:]
-        numbers = [*own]
+        numbers = [*ego]
         for each in range(self.lanes):
             for side in (ahead, -ahead):
                 there = np.flatnonzero((lane == each) & (side >= 0))
@@ -260,7 +260,7 @@ class Neighbours:
                     nearest = there[side[there].argmin()]
                     numbers += [float(side[nearest]), float(speed[nearest])]
                 else:
-                    numbers += [_FAR, own[2]]
+                    numbers += [_FAR, ego[2]]
         return np.array(numbers)
 
 
@@ -315,11 +315,11 @@ class HighwayDriver:
         made, actions = self._made, self._made.actions
         lane, target, speed, present = numbers[:4].tolist()
         lanes = numbers[4:].reshape(made.lanes, 4).tolist()
-        own = int(lane)
-        keep = self._acceleration(speed, *lanes[own][:2])
+        at = int(lane)
+        keep = self._acceleration(speed, *lanes[at][:2])
         if lane == target:
             found, most = "", 0.2
-            for other, name in ((own - 1, "LANE_LEFT"), (own + 1, "LANE_RIGHT")):
+            for other, name in ((at - 1, "LANE_LEFT"), (at + 1, "LANE_RIGHT")):
                 if not 0 <= other < made.lanes or name not in actions:
                     continue
                 front, front_speed, rear, rear_speed = lanes[other]
