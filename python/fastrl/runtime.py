@@ -424,7 +424,7 @@ def _texts(obs: Any) -> NDArray[np.float32]:
     """A text, or a batch of them, as numbers: each of its words sets one of them to 1."""
     if not isinstance(obs, str):
         return np.stack([_texts(str(text)) for text in obs])
-    numbers = np.zeros(_TEXT_SIZE, np.float32)
+    vector = np.zeros(_TEXT_SIZE, np.float32)
     for word in re.findall(r"\w+", obs.lower()):
-        numbers[zlib.crc32(word.encode()) % _TEXT_SIZE] = 1
-    return numbers
+        vector[zlib.crc32(word.encode()) % _TEXT_SIZE] = 1
+    return vector

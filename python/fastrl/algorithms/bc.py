@@ -177,14 +177,14 @@ class BC(PolicyLearner[DatasetBatch], DatasetAlgorithm):
     def update(self, experience: DatasetBatch, watch: Stopwatch) -> None:
         with watch("update"):
             self._passes = 0
-            numbers = self._reduce(
+            means = self._reduce(
                 len(experience.actions), _SUMMED - 1, functools.partial(self._differentiate, experience)
             )
             learning_rate = self._learning_rate(self.steps)
             grad_norm = self._optimizer.step(self.config.max_grad_norm, learning_rate)
             if self.policy.log_std is not None:
                 self.policy.log_std.data.clamp_(self.config.min_log_std, LOG_STD_RANGE[1])
-            self._sums += torch.cat([numbers, grad_norm.detach().view(1)])
+            self._sums += torch.cat([means, grad_norm.detach().view(1)])
             self._count += 1
             self.steps += len(experience.actions)
 

@@ -97,13 +97,13 @@ class CompiledSteps:
 
     def __init__(self, parameters: Tensor, actions: Actions | None, **options: Any) -> None:
         self._parameters = parameters.detach().numpy()
-        nvec, numbers = None, 0
+        nvec, box_size = None, 0
         if actions is not None and actions.is_box:
-            numbers = actions.size
+            box_size = actions.size
         elif actions is not None:
             nvec = actions.nvec.tolist()
         self._has_one_choice = nvec is not None and len(nvec) == 1
-        self._compiled = PpoUpdate(nvec=nvec, numbers=numbers, **options)
+        self._compiled = PpoUpdate(nvec=nvec, numbers=box_size, **options)
 
     def __call__(
         self,
@@ -137,7 +137,7 @@ class CompiledSteps:
             states.append(generator.get_state())
             orders.append(torch.randperm(size, generator=generator))
         actions = samples.actions
-        numbers = self._compiled.run(
+        found = self._compiled.run(
             self._parameters,
             mean.numpy(),
             square.numpy(),
@@ -164,7 +164,7 @@ class CompiledSteps:
             target_kl=target_kl,
             num_threads=torch.get_num_threads(),
         )
-        means = StepMeans(*numbers)
+        means = StepMeans(*found)
         epochs = -(-means.gradient_steps // minibatches)
         if epochs < num_epochs:
             # PyTorch's steps draw no order that they do not need.
@@ -232,7 +232,7 @@ def failing_condition(
 
     Args:
         known: settings that compiled steps obey.
-        overrides: of a subclass, in place of those that the compiled steps are of.
+        overrides: methods that a subclass has in place of those that the compiled steps are of.
         shards: of each minibatch; 0: it is whole.
     """
     unknown = sorted({field.name for field in fields(config)} - known)
@@ -275,7 +275,7 @@ def compiled_update(
     Args:
         parameters: the policy's, as one vector.
         optimizer: of these.
-        overrides: of a subclass, in place of those that the compiled steps are of.
+        overrides: methods that a subclass has in place of those that the compiled steps are of.
         shards: of each minibatch; 0: it is whole.
 
     Raises:

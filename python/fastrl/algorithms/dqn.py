@@ -273,8 +273,8 @@ class DQN(OffPolicyAlgorithm):
             torch.autograd.backward(self._optimizer.scale(loss.total * weight / config.accumulate))
             return loss
 
-        numbers, td_errors = reduce_loss(self.ranks, gradient, size, TDLoss, learn)
-        self._means.add(0, numbers)
+        means, td_errors = reduce_loss(self.ranks, gradient, size, TDLoss, learn)
+        self._means.add(0, means)
         self._batches += 1
         if self._batches % config.accumulate == 0:
             self._step()

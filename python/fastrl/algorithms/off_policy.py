@@ -207,8 +207,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         def noise(name: str) -> Tensor | None:
             if name not in self.noise_fields or not self.actions.is_box:
                 return None
-            numbers = torch.randn((size, self.actions.size), generator=self._generator)
-            return numbers.to(self.device, non_blocking=True)
+            noise = torch.randn((size, self.actions.size), generator=self._generator)
+            return noise.to(self.device, non_blocking=True)
 
         next_noise, critics = noise("next_noise"), None
         asked = getattr(config, "target_critics", config.critics)
@@ -238,9 +238,9 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             torch.autograd.backward(loss.total * weight, inputs=learned.parameters)
             return loss
 
-        numbers, errors = reduce_loss(self.ranks, gradient, len(batch), learned.loss_type, learn)
+        means, errors = reduce_loss(self.ranks, gradient, len(batch), learned.loss_type, learn)
         learned.optimizer.step(None, self._learning_rate(self.steps))
-        self._means.add(learned is self._of_policy, numbers)
+        self._means.add(learned is self._of_policy, means)
         return errors
 
     @abstractmethod

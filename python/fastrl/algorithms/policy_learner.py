@@ -166,7 +166,7 @@ class PolicyLearner(Algorithm[E], Generic[E]):
         outputs, values, _ = self.policy.sequences(*obs[:3])
         return outputs, values
 
-    def _reduce(self, size: int, numbers: int, learn: Callable[[Shard], Tensor | None]) -> Tensor:
+    def _reduce(self, size: int, num_means: int, learn: Callable[[Shard], Tensor | None]) -> Tensor:
         """Adds up the gradient of a batch; see `Ranks.reduce`. Each shard draws dropout of its own."""
         gradient, before = self._parameters.grad, self._passes
         assert gradient is not None
@@ -175,7 +175,7 @@ class PolicyLearner(Algorithm[E], Generic[E]):
             self._passes = before + shard.number
             return learn(shard)
 
-        found = self.ranks.reduce(gradient, size, numbers, learn_shard)
+        found = self.ranks.reduce(gradient, size, num_means, learn_shard)
         if self.ranks.shards:
             self._passes = before + self.ranks.shards
         return found

@@ -116,7 +116,7 @@ class Losses(Loss):
 
 
 # Numbers of a gradient step.
-_NUMBERS = (*Losses.parts(), "grad_norm")
+_METRICS = (*Losses.parts(), "grad_norm")
 
 
 class PPO(ActorCriticLearner):
@@ -300,9 +300,9 @@ class PPO(ActorCriticLearner):
         for drawn in self.minibatches():
             steps.append(self._gradient_step(drawn, learning_rate))
             # Ranks have the same sums, and so stop together.
-            if target_kl is not None and steps[-1][_NUMBERS.index("approx_kl")] > target_kl:
+            if target_kl is not None and steps[-1][_METRICS.index("approx_kl")] > target_kl:
                 break
-        means = dict(zip(_NUMBERS, torch.stack(steps).mean(0).tolist(), strict=True))
+        means = dict(zip(_METRICS, torch.stack(steps).mean(0).tolist(), strict=True))
         init_kl = means.pop("init_kl")
         self._init_kl = init_kl if self.kl_coef else None
         return StepMeans(**means, gradient_steps=len(steps))
@@ -358,10 +358,10 @@ class PPO(ActorCriticLearner):
         if not self._has_images:
             obs = obs.to(self.device)
         groups = rollout.flat("groups").to(self.device)
-        parts = -(-len(rollout) // self.config.minibatch_size)
+        num_minibatches = -(-len(rollout) // self.config.minibatch_size)
         for _ in range(self.config.num_epochs):
             order = torch.randperm(len(rollout), generator=self._shuffling).to(self.device)
-            for part in order.tensor_split(parts):
+            for part in order.tensor_split(num_minibatches):
                 advantages = self._normalized(samples["advantages"][part])
 
                 def take(
@@ -388,14 +388,14 @@ class PPO(ActorCriticLearner):
         """The same where samples are the steps of sequences, of which each shard has some."""
         size, shards = self.config.minibatch_size, max(self.ranks.shards, 1)
         for _ in range(self.config.num_epochs):
-            for parts in passes.minibatches(size, self._shuffling, shards):
-                of_shards = [torch.from_numpy(passes.places(part)).to(self.device) for part in parts]
+            for sequences in passes.minibatches(size, self._shuffling, shards):
+                of_shards = [torch.from_numpy(passes.places(each)).to(self.device) for each in sequences]
                 sizes = list(map(len, of_shards))
                 advantages = self._normalized(samples["advantages"][torch.cat(of_shards)]).split(sizes)
 
                 def take(
                     shard: Shard,
-                    parts: Sequence[Sequences] = parts,
+                    sequences: Sequence[Sequences] = sequences,
                     of_shards: Sequence[Tensor] = of_shards,
                     advantages: Sequence[Tensor] = advantages,
                 ) -> Minibatch | None:
@@ -404,7 +404,7 @@ class PPO(ActorCriticLearner):
                         return None
                     rest = {name: sample[places] for name, sample in samples.items() if name != "advantages"}
                     return Minibatch(
-                        obs=passes.batch(parts[shard.number]),
+                        obs=passes.batch(sequences[shard.number]),
                         rows=torch.arange(len(places), device=self.device),
                         advantages=advantages[shard.number],
                         **rest,
@@ -427,11 +427,11 @@ class PPO(ActorCriticLearner):
             if batch is None:
                 return None
             weight = len(batch.actions) / drawn.size
-            numbers = self.differentiate(batch, weight)
-            return numbers * weight if self.ranks.shards else numbers
+            means = self.differentiate(batch, weight)
+            return means * weight if self.ranks.shards else means
 
-        numbers = self._reduce(drawn.size, len(Losses.parts()), learn)
-        return torch.cat([numbers, self.descend(learning_rate, self._warmup).view(1)])
+        means = self._reduce(drawn.size, len(Losses.parts()), learn)
+        return torch.cat([means, self.descend(learning_rate, self._warmup).view(1)])
 
     def differentiate(self, batch: Minibatch, weight: float) -> Tensor:
         """Adds the gradient of the loss of a minibatch, or of a part of one, to those of the parameters.

@@ -53,8 +53,8 @@ def log_probs_and_entropy(
     actions = actions.view(len(actions), -1)
     if rows is None:
         return all_log_probs.gather(-1, actions.unsqueeze(-1)).sum((1, 2)), entropies
-    _, parts, width = logits.shape
-    places = (rows.unsqueeze(1) * parts + torch.arange(parts, device=rows.device)) * width + actions
+    _, count, width = logits.shape
+    places = (rows.unsqueeze(1) * count + torch.arange(count, device=rows.device)) * width + actions
     log_probs = all_log_probs.flatten().index_select(0, places.flatten()).view(places.shape).sum(1)
     return log_probs, entropies.index_select(0, rows)
 

@@ -429,7 +429,7 @@ class _EnvActions(nn.Module):
 class _OneHot(nn.Module):
     """Discrete and MultiDiscrete observations as float32 [B, n], one-hot."""
 
-    numbers: Tensor
+    columns: Tensor
     values: Tensor
 
     def __init__(self, part: Part) -> None:
@@ -439,14 +439,14 @@ class _OneHot(nn.Module):
             sizes, starts = [int(space.n)], [int(space.start)]
         else:
             sizes, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
-        numbers = [number for number, size in enumerate(sizes) for _ in range(size)]
+        columns = [number for number, size in enumerate(sizes) for _ in range(size)]
         values = [start + k for size, start in zip(sizes, starts, strict=True) for k in range(size)]
-        self.register_buffer("numbers", torch.tensor(numbers))
+        self.register_buffer("columns", torch.tensor(columns))
         self.register_buffer("values", torch.tensor(values))
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.reshape(x.shape[0], -1)
-        return (flat.index_select(1, self.numbers) == self.values).float()
+        return (flat.index_select(1, self.columns) == self.values).float()
 
 
 def _leaves(rows: ObsRows, values: Sequence[Tensor], columns: nn.ModuleList) -> list[Tensor]:
@@ -461,17 +461,17 @@ def _leaves(rows: ObsRows, values: Sequence[Tensor], columns: nn.ModuleList) -> 
     return found
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
     """Parts side by side."""
-    return torch.cat(list(parts), 1) if len(parts) > 1 else parts[0]
+    return torch.cat(list(tensors), 1) if len(tensors) > 1 else tensors[0]
 
 
 def _encoded(rows: ObsRows, decoder: Decoder, encoder: Encoder, leaves: Leaves) -> Tensor:
     """The features that an encoder gives for leaves, as ``encoder(*decoder(rows))`` of rows."""
-    numbers, images = [], []
+    vectors, images = [], []
     for part, leaf in zip(rows.parts, leaves, strict=True):
         if part.kind != "image":
-            numbers.append(leaf)
+            vectors.append(leaf)
             continue
         place = image_place(part)
         image = leaf.float() * (1 / 255)
@@ -479,11 +479,11 @@ def _encoded(rows: ObsRows, decoder: Decoder, encoder: Encoder, leaves: Leaves) 
             image = image.permute(0, 3, 1, 2)
         images.append(image.reshape(-1, *place.shape))
     if decoder.flat:
-        numbers += [image.permute(0, 2, 3, 1).flatten(1) for image in images]
+        vectors += [image.permute(0, 2, 3, 1).flatten(1) for image in images]
         images = []
     found = [network(image) for network, image in zip(encoder.images, images, strict=True)]
-    if numbers:
-        joined = _joined(numbers)
+    if vectors:
+        joined = _joined(vectors)
         if decoder.norm is not None:
             joined = decoder.norm(joined)
         found.insert(0, joined if encoder.numbers is None else encoder.numbers(joined))

@@ -218,8 +218,8 @@ class RandomActor:
         if space.kind == "discrete":
             drawn = uniforms(streams, steps)
         else:
-            numbers = np.arange(1, space.shape[0] + 1, dtype=np.uint64)
-            drawn = uniforms(mix(streams[:, None] ^ (numbers * GOLDEN)), steps[:, None])
+            indices = np.arange(1, space.shape[0] + 1, dtype=np.uint64)
+            drawn = uniforms(mix(streams[:, None] ^ (indices * GOLDEN)), steps[:, None])
         if space.is_box:
             actions[:] = 2 * drawn - 1
         elif masks is None:

@@ -329,7 +329,7 @@ class QNetwork(ActionValues):
     def actor_weights(self) -> list[NDArray[np.float32]]:
         if self.compiled_architecture() is None:
             return super().actor_weights()
-        weights, parts, scale = self.drawn_weights(), list[NDArray[np.float32]](), self.obs_scale
+        weights, arrays, scale = self.drawn_weights(), list[NDArray[np.float32]](), self.obs_scale
         if self.num_quantiles:
             last = f"advantage.{len(self.advantage) - 1}"
             for name in (f"{last}.weight", f"{last}.bias"):
@@ -339,9 +339,9 @@ class QNetwork(ActionValues):
                 if isinstance(layer, nn.Linear | NoisyLinear):
                     # The actor takes observations as they are.
                     weight = weights[f"{name}.weight"] * scale
-                    parts += [each.cpu().numpy().ravel() for each in (weight.t(), weights[f"{name}.bias"])]
+                    arrays += [each.cpu().numpy().ravel() for each in (weight.t(), weights[f"{name}.bias"])]
                     scale = 1.0
-        return parts
+        return arrays
 
     @staticmethod
     def check_size(state: Mapping[str, Any]) -> None:

@@ -142,9 +142,9 @@ def _spaces_of(state: Mapping[str, Any], policy: Mapping[str, Any]) -> Spaces:
     """
     _family(policy)[0].check_size(policy)
     architecture, space = policy["architecture"], policy.get("action_space")
-    numbers = sum(weights.numel() for weights in policy["weights"].values())
-    if claimed_numbers(state.get("action_space", {})) > numbers:
-        raise ValueError(f"actions {state.get('action_space')} for a network of {numbers:,} numbers")
+    num_weights = sum(weights.numel() for weights in policy["weights"].values())
+    if claimed_numbers(state.get("action_space", {})) > num_weights:
+        raise ValueError(f"actions {state.get('action_space')} for a network of {num_weights:,} numbers")
     seen = architecture.get("actor_inputs")
     if seen is None and (saved := saved_spaces(state)) is not None:
         return saved

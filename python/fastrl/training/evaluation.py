@@ -185,10 +185,10 @@ class Evaluation(Callback):
         self._shown, self._new = self._new, None
         if self._shown is None:
             return {}
-        numbers = {"mean_reward": self._shown.mean_return, **self._shown.numbers()}
+        metrics = {"mean_reward": self._shown.mean_return, **self._shown.numbers()}
         if self._points:
-            numbers["point"] = self._passed
-        return {f"eval/{name}": value for name, value in numbers.items()}
+            metrics["point"] = self._passed
+        return {f"eval/{name}": value for name, value in metrics.items()}
 
     def highlights(self) -> list[str]:
         return [] if self._shown is None else [f"evaluation {brief(self._shown.mean_return)}"]

@@ -29,7 +29,7 @@ from rich.text import Text
 from fastrl.collectors.protocol import Report
 from fastrl.utils.files import read_json, save_figure, to_json, write_atomically
 from fastrl.utils.tables import print_lines
-from fastrl.utils.tables import show as show_parts
+from fastrl.utils.tables import show as show_table
 
 # Parts of the time, in order: steps and resets of environments; choice of actions; rewards, statistics and storage (of
 # a replay also drawing minibatches); publishing or reading weights; waiting of learner and workers for each other; the
@@ -349,7 +349,7 @@ def show(directory: Path, console: Console) -> bool:
         return False
     breakdown = load(directory / "profile.json")
     console.print()
-    show_parts(console, table(breakdown))
+    show_table(console, table(breakdown))
     draw(breakdown, directory / "profile.png")
     print_lines(console, f"where the time went, as a picture: {directory / 'profile.png'}")
     return True

@@ -7,19 +7,19 @@ from rich.table import Table
 _WIDE, _FOLDED = 10_000, 20
 
 
-def show(console: Console, *parts: RenderableType) -> None:
+def show(console: Console, *renderables: RenderableType) -> None:
     """Prints tables, groups of them, and text.
 
     A table is as wide as the longest words of its columns need, even if the console is narrower. Text, titles and
     captions are wrapped between words on a terminal; elsewhere their lines are not broken.
     """
-    for part in parts:
-        if isinstance(part, Group):
-            show(console, *part.renderables)
-        elif isinstance(part, Table):
-            _show_table(console, part)
+    for each in renderables:
+        if isinstance(each, Group):
+            show(console, *each.renderables)
+        elif isinstance(each, Table):
+            _show_table(console, each)
         else:
-            _show_text(console, part)
+            _show_text(console, each)
 
 
 def print_lines(console: Console, *lines: str) -> None:

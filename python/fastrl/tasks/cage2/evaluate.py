@@ -186,7 +186,7 @@ def run_episodes(
     Returns:
         "return", float64 [E], sums of rewards unless ``facts`` has others, and all facts, [E] each.
     """
-    parts = []
+    results = []
     # Not by `fastrl.play.play`: here one compiled call steps a thousand games.
     for first in range(0, len(seeds), BATCH):
         batch = seeds[first : first + BATCH]
@@ -202,9 +202,9 @@ def run_episodes(
             env.step_into(act(obs), obs, rewards, *ends)
             returns += rewards
             advance(len(batch))
-        parts.append({"return": returns, **facts(env)})
+        results.append({"return": returns, **facts(env)})
         env.close()
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return {name: np.concatenate([each[name] for each in results]) for name in results[0]}
 
 
 class Cage2Scoring:
