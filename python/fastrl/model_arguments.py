@@ -77,8 +77,8 @@ def env_settings(task: Task, env: Any, config_type: type, changes: Values, tree:
         values["env.id"] = spec.id
         if spec.options and "env.options" in known:
             table = tree.get("env")
-            values = check(config_type, {"env": table} if isinstance(table, Mapping) else {}, "config")
-            words = {**values, **changes}.get("env.options", ())
+            in_file = check(config_type, {"env": table} if isinstance(table, Mapping) else {}, "config")
+            words = {**in_file, **changes}.get("env.options", ())
             changes = {**changes, "env.options": option_words({**spec.options, **parse_options(words)})}
     if isinstance(env, VectorEnv):
         values["env.num_envs"] = env.num_envs

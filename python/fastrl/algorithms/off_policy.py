@@ -207,8 +207,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         def noise(name: str) -> Tensor | None:
             if name not in self.noise_fields or not self.actions.is_box:
                 return None
-            noise = torch.randn((size, self.actions.size), generator=self._generator)
-            return noise.to(self.device, non_blocking=True)
+            normal = torch.randn((size, self.actions.size), generator=self._generator)
+            return normal.to(self.device, non_blocking=True)
 
         next_noise, critics = noise("next_noise"), None
         asked = getattr(config, "target_critics", config.critics)
