@@ -340,7 +340,7 @@ class Model:
         if path.resolve() != self._directory:
             return new_directory(path, name_of(self.trainer))
         directory = RunDirectory(path)
-        directory.check_own()
+        directory.check_is_run()
         Checkpoints(directory.checkpoints).drop_after(self.trainer.steps)
         return directory
 

@@ -29,7 +29,7 @@ _KNOWN = {field.name for field in fields(MultiAgentConfig)} | {
 
 
 class CompiledNetwork:
-    """All gradient steps of a policy, or of a critic, see `CompiledSteps`.
+    """Compiled gradient steps of a policy or of a critic, see `CompiledSteps`.
 
     Args:
         optimizer: of the network.

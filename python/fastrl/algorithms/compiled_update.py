@@ -51,7 +51,7 @@ class StepMeans(NamedTuple):
     gradient_steps: int
 
     def of_each_step(self, *names: str) -> list[Tensor]:
-        """For each of the gradient steps some of the means, by name, float32 [n]."""
+        """Means with these names, float32 [n], once for each gradient step."""
         return [torch.tensor([getattr(self, name) for name in names])] * self.gradient_steps
 
 
@@ -70,7 +70,7 @@ class Samples(NamedTuple):
 
 
 def samples_of(rollout: Rollout, obs: Tensor, groups: Tensor, rows: Tensor | slice = slice(None)) -> Samples:
-    """Some rows of a rollout of [T * N]."""
+    """Samples of some of the T * N steps of a rollout."""
     return Samples(
         obs,
         groups,
@@ -84,7 +84,7 @@ def samples_of(rollout: Rollout, obs: Tensor, groups: Tensor, rows: Tensor | sli
 
 
 class CompiledSteps:
-    """All gradient steps of a rollout in one call of ``fastrl._native._rust.PpoUpdate``.
+    """Gradient steps of a rollout, all of them in one call of ``fastrl._native._rust.PpoUpdate``.
 
     It changes parameters and the optimiser's moments where they are, and draws the order of samples as PyTorch's steps
     do, so that both can take turns. Results do not depend on the number of threads.

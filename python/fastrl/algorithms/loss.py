@@ -13,7 +13,7 @@ from fastrl.utils.ranks import Ranks, Shard
 
 
 def overridden(algorithm: type, known: type, methods: Sequence[str]) -> list[str]:
-    """Those of the methods of a class ``known`` that its subclass ``algorithm`` has in a form of its own."""
+    """Names of the methods of a class ``known`` that its subclass ``algorithm`` overrides."""
     return [name for name in methods if getattr(algorithm, name) is not getattr(known, name)]
 
 

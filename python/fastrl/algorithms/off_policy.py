@@ -149,7 +149,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         keep_freed_memory()
 
     def networks(self) -> list[OffPolicyActor | Critics]:
-        """All that learn."""
+        """Networks that learn."""
         return [self.policy, self.critics]
 
     def actor_spec(self) -> ActorSpec:
@@ -311,8 +311,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         return self.policy.state()
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
-        """Critics and target networks are loaded, too. Actions follow a policy that has learned from the first step
-        on, with the noise of the settings."""
+        """Loads critics and target networks, too. From the first step on, actions are those of the loaded policy, with
+        the noise of the settings."""
         saved = state["policy"]["architecture"]
         check_architecture({**saved, "noise": self._noise}, self.policy.state()["architecture"])
         self._load_networks(state)

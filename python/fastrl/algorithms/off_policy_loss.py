@@ -41,7 +41,7 @@ class Minibatch:
         return len(self.rewards)
 
     def of(self, rows: slice) -> Self:
-        """Those of some rows."""
+        """Transitions of some rows."""
         if (rows.start, rows.stop) == (0, len(self)):
             return self
         tensors = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -34,7 +34,7 @@ E = TypeVar("E")
 
 
 class PolicyLearner(Algorithm[E], Generic[E]):
-    """Has the network of a policy and of a value function, and its optimiser.
+    """Base of algorithms with one network, of a policy and a value function, and its optimiser.
 
     Args:
         config: settings of the network (`fastrl.algorithms.network_settings.NetworkConfig`), with ``normalize_obs``,

@@ -64,7 +64,7 @@ class PPOMetrics:
 
 
 class Minibatch(NamedTuple):
-    """B samples to learn from. Those of equal observation share a row of the D different ones.
+    """B samples to learn from. Samples with the same observation share one of the D rows of ``obs``.
 
     What the network does with a row is then done once for all its samples. Environments with discrete
     observations repeat them a lot: a trained defender of CAGE 2 sees the same observation fifty times a

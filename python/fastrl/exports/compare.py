@@ -234,7 +234,7 @@ class _Together:
 def in_team_episodes(
     model: Any, task: Task, settings: Any, policy: Any, episodes: int, *, seed: int = 0
 ) -> Comparison:
-    """As `in_episodes`, of several agents: compares the actions of those that act in each step.
+    """Compares actions as `in_episodes` does, for several agents: of those that act in each step.
 
     The mean return is that of episodes, of each the mean over its agents.
     """
@@ -282,7 +282,7 @@ class _NamedTeam:
         return acting, 0.0, not acting, False, infos
 
     def mean_return(self) -> float:
-        """As of `TeamEnv`, of the agents that acted."""
+        """Mean return of the agents that acted, see `TeamEnv`."""
         return float(np.mean(list(self._returns.values())))
 
 

@@ -26,12 +26,12 @@ from fastrl.networks.parameters import (
 )
 from fastrl.networks.perceptron import Linear, OutputLayer
 
-# Of the numbers that a file's observation space may have, for each number of its weights. Encoders have more weights
-# than images have numbers; bounds of a space take memory, too.
+# Largest size of a file's observation space, as a multiple of the number of its weights. Encoders have more weights
+# than images have pixels; bounds of a space take memory, too.
 _NUMBERS_PER_WEIGHT = 4
 
-# Images that one pass through the encoders has as floats: of more, passes are parted. Those for gradients then compute
-# the parts again, a third more work, and keep nothing but the rows and the features meanwhile.
+# Most rows of images in one pass through the encoders; more are split into chunks. For gradients each chunk is computed
+# twice, a third more work: between the passes forward and back only rows and features are kept.
 PASS_ROWS = {"cpu": 512, "cuda": 8192}
 
 
@@ -330,8 +330,7 @@ class EncodedPolicy(TorchPolicy):
 
 
 def check_encoded_size(network: Callable[..., nn.Module], state: Mapping[str, Any]) -> None:
-    """Refuses an architecture with ``obs`` and ``hidden`` of other or more numbers than the weights, before memory is
-    taken for it.
+    """Refuses an architecture with ``obs`` and ``hidden`` that the weights do not fit, before memory is taken for it.
 
     Raises:
         ValueError

@@ -118,7 +118,7 @@ class ActionValues(SavedNetwork):
         return mean_values(self.estimates(obs))
 
     def estimates(self, obs: Tensor) -> Tensor:
-        """The values [B, A], or with quantiles these, [B, A, N]: what learning is about."""
+        """Values [B, A], or their quantiles [B, A, N]: what the network learns."""
         raise NotImplementedError
 
     def _combined(self, advantage: Tensor, value: Tensor | None) -> Tensor:
@@ -129,7 +129,7 @@ class ActionValues(SavedNetwork):
         return advantage if value is None else value + advantage - advantage.mean(1, keepdim=True)
 
     def outputs(self, obs: Tensor) -> Tensor:
-        """The same, as policies name it: the best action has the highest output."""
+        """Values as of `forward`, under the name that policies use: the best action has the highest output."""
         values: Tensor = self(obs)
         return values
 

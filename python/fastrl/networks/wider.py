@@ -42,7 +42,7 @@ class Widening:
         return self.new - self.old
 
     def remark(self) -> list[str]:
-        """One for people, as of `fastrl.algorithms.protocol.Algorithm.load_policy`."""
+        """Remark for people, see `fastrl.algorithms.protocol.Algorithm.load_policy`."""
         if not self.extra:
             return []
         return [f"its {self.old} inputs are the first, {self.extra} new ones start with weights of zero"]

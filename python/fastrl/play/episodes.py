@@ -60,8 +60,8 @@ def _build(spec: EnvSpec, make: Callable[[], Made]) -> Made:
 
 
 def spaces_of(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> tuple[Space[Any], Space[Any]]:
-    """The observation space and the flat action space of an environment in rows, or of those of a vector
-    environment, as of `fastrl.algorithms.protocol.Problem`.
+    """The observation space and the flat action space of an environment in rows, or of the environments in a vector
+    environment, as `fastrl.algorithms.protocol.Problem` has them.
 
     Raises:
         ValueError: spaces that have no rows.

@@ -110,7 +110,7 @@ def _family(policy: Mapping[str, Any]) -> tuple[type[SavedNetwork], MakeActor]:
 
 
 def saved_policy(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The policy in the state of a checkpoint. Of values of actions those of older versions lack the ``epsilon``, which
+    """The policy in the state of a checkpoint. Older versions saved values of actions without ``epsilon``, which
     follows from the settings."""
     policy: Mapping[str, Any] = state["policy"]
     if policy.get("kind") not in KINDS or "epsilon" in policy:
@@ -369,7 +369,7 @@ class Policy:
         if found != expected:
             hint = ", zeros at the start of an episode" if self.state_size else ""
             raise ValueError(f"states should be {expected}{hint}, got {found}")
-        masks = None if action_mask is None else self._own_mask(action_mask, len(rows))
+        masks = None if action_mask is None else self._network_mask(action_mask, len(rows))
         after = None if states is None else np.array(states, order="C")
         actions = self._choose(rows, deterministic, masks, after)
         if states is not None:
@@ -402,7 +402,7 @@ class Policy:
             raise ValueError(f"obs should be finite, row {row} has NaN or infinity")
         return checked
 
-    def _own_mask(self, mask: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
+    def _network_mask(self, mask: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
         """The columns of a mask over all choices that stand for the policy's."""
         if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
             raise TypeError(

@@ -197,7 +197,7 @@ class RolloutSource(Source):
         self._failures, self._restarts = self._faults().values()
         self._report = Report()
         left = None if self._total_steps is None else self._total_steps - self.steps
-        collector = open_collector(self._own_collect(), self._own_plan(), self._console, staleness, left)
+        collector = open_collector(self._rank_collect(), self._rank_plan(), self._console, staleness, left)
         try:
             if self._saved is not None:
                 self._resume(collector, self._saved)
@@ -212,14 +212,14 @@ class RolloutSource(Source):
         self._is_published = False
         return self
 
-    def _own_plan(self) -> Plan:
+    def _rank_plan(self) -> Plan:
         """The plan of the environments that this rank steps."""
         if self.ranks.count == 1:
             return self.plan
         envs = even_ranges(self.num_envs, self.ranks.count)[self.ranks.rank]
         return dataclasses.replace(self.plan, num_envs=len(envs), first_env=envs.start)
 
-    def _own_collect(self) -> CollectConfig:
+    def _rank_collect(self) -> CollectConfig:
         """The settings of this rank's collector: ranks on one machine divide its cores."""
         collect, count = self.collect, self.ranks.local_count
         if self.ranks.count == 1 or collect.n_workers != "auto" or collect.collector == "sequential":

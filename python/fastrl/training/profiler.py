@@ -79,7 +79,7 @@ _BAR = 14
 
 
 class GpuMeter:
-    """Asks NVIDIA's management library, which comes with the driver.
+    """Meter of a GPU's use, by NVIDIA's management library, which comes with the driver.
 
     Args:
         device: "cpu" or "cuda".

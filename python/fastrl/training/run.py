@@ -93,15 +93,15 @@ def resume_run(
     """
     # Before there is an environment, which may change the current directory.
     path, new_path = path.absolute(), None if new_path is None else new_path.absolute()
-    own_directory = find_checkpoint(path).parent
-    if new_path is None and own_directory.name != "checkpoints":
+    checkpoints = find_checkpoint(path).parent
+    if new_path is None and checkpoints.name != "checkpoints":
         raise TrainError(f"{path} lies in no run directory: name a new one with --run-dir")
     with ExitStack() as stack:
         directory = None
         if new_path is None and task.ranks.is_first:
             # No other process may write to the run between reading its checkpoint and resuming from it.
-            directory = stack.enter_context(RunDirectory(own_directory.parent))
-            directory.check_own()
+            directory = stack.enter_context(RunDirectory(checkpoints.parent))
+            directory.check_is_run()
         file, state = load_newest(path)
         with using_checkpoint(file, "is no checkpoint of a run that this fastrl can resume"):
             settings = resumed_settings(task, file, saved_settings(state), changes, trust=trust)

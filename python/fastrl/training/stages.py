@@ -76,7 +76,7 @@ def stages_of(settings: Any) -> list[Stage]:
 
 
 def stage_of(settings: Any, index: int) -> Stage:
-    """One of them.
+    """The stage with an index, from 0 on.
 
     Raises:
         ConfigError: as of `stages_of`, or there is no such stage.
@@ -122,8 +122,7 @@ def _values(settings: Any) -> Values:
 
 
 def saved_settings(state: Mapping[str, Any]) -> Any:
-    """The nested settings of the run that a checkpoint is of. Those of its stage, of which the policy is, are its entry
-    ``config``."""
+    """The nested settings of a checkpoint's run. Its entry ``config`` has those of the stage of its policy."""
     return state["stages"]["config"] if "stages" in state else state.get("config", {})
 
 

@@ -151,7 +151,7 @@ class Task(TaskSettings, ABC):
         device: str = "cpu",
         seed: int = 0,
     ) -> Policy:
-        """One agent's policy.
+        """Policy of one agent.
 
         Args:
             state: of a checkpoint; its part of `Trainer.policy_checkpoint` is enough.

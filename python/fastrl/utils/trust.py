@@ -154,8 +154,8 @@ def from_file(
 def refuse_reach(
     config_type: type, values: Values, source: str, *, trust: bool, named: Values | None
 ) -> None:
-    """Refuses settings from a file that have effects beyond their run; arguments and errors as of `from_file`, but that
-    ``named`` is None where the reader has no way to name any."""
+    """Refuses settings from a file that have effects beyond their run. Arguments and errors are those of `from_file`;
+    ``named`` is None where the reader cannot name any."""
     if trust:
         return
     known = leaves(config_type)

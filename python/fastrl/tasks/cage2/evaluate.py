@@ -141,7 +141,7 @@ def run_protocol(
     """
     for red_agent in red_agents:
         for horizon in horizons:
-            own_seed, seeds = episode_seeds(seed, red_agent, horizon, episodes)
+            draw_seed, seeds = episode_seeds(seed, red_agent, horizon, episodes)
             make = functools.partial(
                 make_env,
                 ruleset=ruleset,
@@ -153,8 +153,8 @@ def run_protocol(
                 autoreset_mode="disabled",
             )
 
-            def make_act(env: E, first: int, own_seed: int = own_seed) -> Act:
-                return contender.make_act(env, own_seed + first)
+            def make_act(env: E, first: int, draw_seed: int = draw_seed) -> Act:
+                return contender.make_act(env, draw_seed + first)
 
             yield red_agent, horizon, run_episodes(make, make_act, seeds, facts=facts, advance=advance)
 
@@ -162,8 +162,8 @@ def run_protocol(
 def episode_seeds(seed: int, red_agent: str, horizon: int, episodes: int) -> tuple[int, list[int]]:
     """A seed for the contender's own random draws, and one for each episode against a red agent over a horizon."""
     stream = np.random.SeedSequence([seed, RED_AGENTS.index(red_agent), horizon])
-    own_seed, *seeds = map(int, stream.generate_state(episodes + 1, np.uint64))
-    return own_seed, seeds
+    draw_seed, *seeds = map(int, stream.generate_state(episodes + 1, np.uint64))
+    return draw_seed, seeds
 
 
 def run_episodes(

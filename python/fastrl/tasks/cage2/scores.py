@@ -37,7 +37,7 @@ class Score:
 
     @property
     def part(self) -> str:
-        """Its name, such as ``bline_30``."""
+        """Name of the score, such as ``bline_30``."""
         return f"{self.red_agent}_{self.horizon}"
 
 
