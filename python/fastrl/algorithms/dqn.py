@@ -184,8 +184,7 @@ class DQN(OffPolicyAlgorithm):
         return 4 + sum(each.nbytes for each in self.network.actor_weights())
 
     def write_weights(self, out: Any) -> None:
-        """Writes epsilon after so many ``steps``, and the network. Noisy layers get new noise, which stays until the
-        next weights."""
+        """Writes epsilon after ``steps`` and the network. Noisy layers get new noise, until the next weights."""
         network = self.network
         network.draw_noise(self._noise)
         vector = np.concatenate(

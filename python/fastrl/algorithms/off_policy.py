@@ -311,8 +311,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         return self.policy.state()
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
-        """Loads critics and target networks, too. From the first step on, actions are those of the loaded policy, with
-        the noise of the settings."""
+        """Loads critics and targets, too. The policy acts from the first step on, with the noise of the settings."""
         saved = state["policy"]["architecture"]
         check_architecture({**saved, "noise": self._noise}, self.policy.state()["architecture"])
         self._load_networks(state)

@@ -110,8 +110,8 @@ def _family(policy: Mapping[str, Any]) -> tuple[type[SavedNetwork], MakeActor]:
 
 
 def saved_policy(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The policy in the state of a checkpoint. Older versions saved values of actions without ``epsilon``, which
-    follows from the settings."""
+    """The policy in a checkpoint's state. Where ``epsilon`` is not saved (older versions), it follows from the
+    settings."""
     policy: Mapping[str, Any] = state["policy"]
     if policy.get("kind") not in KINDS or "epsilon" in policy:
         return policy

@@ -109,8 +109,7 @@ class Returns:
 
 
 class Evaluation(Callback):
-    """Evaluates at the end of a run, and every ``eval_freq`` episodes, or epochs over a data set; keeps a checkpoint of
-    the best policy.
+    """Evaluates at the end of a run and every ``eval_freq`` episodes or epochs; keeps a checkpoint of the best policy.
 
     Args:
         evaluate: scores the policy in a checkpoint's state.
