@@ -327,9 +327,9 @@ class Model:
             )
         done = {"run.total_timesteps": self.trainer.steps, "run.total_episodes": self.trainer.episodes}
         # A run that has started has decided the settings that were left open.
-        own = saved_settings(self.trainer.header) if self.trainer.steps else to_tree(self._settings)
+        values = saved_settings(self.trainer.header) if self.trainer.steps else to_tree(self._settings)
         more = {key: goal + done[key] for key, goal in goals.items()}
-        return build(config_type, check(config_type, own, "settings"), with_one_goal(more))
+        return build(config_type, check(config_type, values, "settings"), with_one_goal(more))
 
     def _open(self, path: Path) -> RunDirectory:
         """The run directory: that of this model, or a new one.
@@ -340,7 +340,7 @@ class Model:
         if path.resolve() != self._directory:
             return new_directory(path, name_of(self.trainer))
         directory = RunDirectory(path)
-        directory.check_own()
+        directory.check_is_run()
         Checkpoints(directory.checkpoints).drop_after(self.trainer.steps)
         return directory
 
@@ -445,12 +445,12 @@ class Model:
         return self._policy
 
     def _make_policy(self) -> Policy | TeamPolicy:
-        seed, own = self._settings.run.seed, self.stage_settings
+        seed, settings = self._settings.run.seed, self.stage_settings
         state = self.policy_checkpoint
-        if find(own.run.algo).learns_from == "multi_agent_rollouts":
+        if find(settings.run.algo).learns_from == "multi_agent_rollouts":
             return self._make_team_policy(state, seed)
         spaces = saved_spaces(state) or self.task.play_spaces(self.play_settings)
-        return self.task.make_policy(state, own, spaces, seed=seed)
+        return self.task.make_policy(state, settings, spaces, seed=seed)
 
     def _make_team_policy(self, state: Mapping[str, Any], seed: int) -> TeamPolicy:
         form = None
@@ -528,8 +528,8 @@ def load(
     if isinstance(demos, str | Path):
         if not hasattr(settings, "demos"):
             raise ConfigError(f"demos: {settings.run.algo} does not learn from demonstrations, leave it out")
-        own = dataclasses.replace(settings.demos, path=Path(demos))
-        settings = dataclasses.replace(settings, demos=own)
+        with_path = dataclasses.replace(settings.demos, path=Path(demos))
+        settings = dataclasses.replace(settings, demos=with_path)
     elif demos is not None:
         task = task.with_demos(demos)
 

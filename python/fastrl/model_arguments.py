@@ -77,8 +77,8 @@ def env_settings(task: Task, env: Any, config_type: type, changes: Values, tree:
         values["env.id"] = spec.id
         if spec.options and "env.options" in known:
             table = tree.get("env")
-            own = check(config_type, {"env": table} if isinstance(table, Mapping) else {}, "config")
-            words = {**own, **changes}.get("env.options", ())
+            in_file = check(config_type, {"env": table} if isinstance(table, Mapping) else {}, "config")
+            words = {**in_file, **changes}.get("env.options", ())
             changes = {**changes, "env.options": option_words({**spec.options, **parse_options(words)})}
     if isinstance(env, VectorEnv):
         values["env.num_envs"] = env.num_envs
@@ -94,11 +94,11 @@ def check_same_options(env: Any, settings: Any, file: Path) -> None:
         ConfigError
     """
     options = any_spec(env).options
-    own = parse_options(getattr(settings.env, "options", ())) if options else {}
+    saved = parse_options(getattr(settings.env, "options", ())) if options else {}
     for key, value in options.items():
-        if key not in own or own[key] != value:
+        if key not in saved or saved[key] != value:
             raise ConfigError(
-                f"{file} is of a run whose environment has the options {own}, not {key}={value!r}"
+                f"{file} is of a run whose environment has the options {saved}, not {key}={value!r}"
             )
 
 

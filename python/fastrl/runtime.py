@@ -355,10 +355,10 @@ def _epsilon_of(metadata: Mapping[str, Any]) -> float | None:
     if metadata.get("algorithm") != "dqn":
         return None
     # Files of older versions have the settings alone.
-    own = metadata["settings"]["dqn"]
-    progress = min(metadata["steps"] / own["epsilon_steps"], 1.0) if own["epsilon_steps"] else 1.0
-    epsilon: float = own["epsilon"] + (own["final_epsilon"] - own["epsilon"]) * progress
-    return 0.0 if own["noisy"] else epsilon
+    settings = metadata["settings"]["dqn"]
+    progress = min(metadata["steps"] / settings["epsilon_steps"], 1.0) if settings["epsilon_steps"] else 1.0
+    epsilon: float = settings["epsilon"] + (settings["final_epsilon"] - settings["epsilon"]) * progress
+    return 0.0 if settings["noisy"] else epsilon
 
 
 class _OneObservation:
@@ -424,7 +424,7 @@ def _texts(obs: Any) -> NDArray[np.float32]:
     """A text, or a batch of them, as numbers: each of its words sets one of them to 1."""
     if not isinstance(obs, str):
         return np.stack([_texts(str(text)) for text in obs])
-    numbers = np.zeros(_TEXT_SIZE, np.float32)
+    vector = np.zeros(_TEXT_SIZE, np.float32)
     for word in re.findall(r"\w+", obs.lower()):
-        numbers[zlib.crc32(word.encode()) % _TEXT_SIZE] = 1
-    return numbers
+        vector[zlib.crc32(word.encode()) % _TEXT_SIZE] = 1
+    return vector

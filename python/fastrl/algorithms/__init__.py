@@ -89,17 +89,17 @@ def find(name: str) -> "type[Algorithm[Any]]":
             f"--algo should be one of {', '.join(algorithms())}, or module:Class of your own; got {name!r}{hint}"
         )
     try:
-        own = getattr(importlib.import_module(path), attribute)
+        found = getattr(importlib.import_module(path), attribute)
     except (ImportError, AttributeError) as error:
         raise AlgorithmError(f"--algo {name}: {error}") from None
-    if not _is_algorithm(own):
-        lacks = sorted(getattr(own, "__abstractmethods__", ()))
+    if not _is_algorithm(found):
+        lacks = sorted(getattr(found, "__abstractmethods__", ()))
         hint = f"; it lacks {', '.join(lacks)}" if lacks else ""
         raise AlgorithmError(
             f"--algo {name}: should be a subclass of fastrl.algorithms.protocol.Algorithm with all of its methods"
             f" and a name{hint}"
         )
-    algorithm: type[Algorithm[Any]] = own
+    algorithm: type[Algorithm[Any]] = found
     return algorithm
 
 

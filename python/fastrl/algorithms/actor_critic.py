@@ -111,7 +111,7 @@ class ActorCriticLearner(PolicyLearner[Sequence[Fragment]]):
             self.actions.size,
             masks=self.action_masks,
             continuous=self.actions.is_box,
-            action_width=0 if self._choices is None else self._choices.num_parts,
+            action_width=0 if self._choices is None else self._choices.num_choices,
             obs_dtype=self.obs_rows.dtype,
             state_size=0 if isinstance(self.policy, ActorCritic) else self.policy.state_size,
         )

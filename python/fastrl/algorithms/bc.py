@@ -177,14 +177,14 @@ class BC(PolicyLearner[DatasetBatch], DatasetAlgorithm):
     def update(self, experience: DatasetBatch, watch: Stopwatch) -> None:
         with watch("update"):
             self._passes = 0
-            numbers = self._reduce(
+            means = self._reduce(
                 len(experience.actions), _SUMMED - 1, functools.partial(self._differentiate, experience)
             )
             learning_rate = self._learning_rate(self.steps)
             grad_norm = self._optimizer.step(self.config.max_grad_norm, learning_rate)
             if self.policy.log_std is not None:
                 self.policy.log_std.data.clamp_(self.config.min_log_std, LOG_STD_RANGE[1])
-            self._sums += torch.cat([numbers, grad_norm.detach().view(1)])
+            self._sums += torch.cat([means, grad_norm.detach().view(1)])
             self._count += 1
             self.steps += len(experience.actions)
 
@@ -287,6 +287,6 @@ def part_of(batch: DatasetBatch, shard: Shard, shards: int) -> DatasetBatch:
     # Of each step the number of the episode, which are in the same order at all of them.
     episodes = torch.cat([torch.arange(int(size)) for size in sizes])
     rows = (episodes % shards == shard.number).nonzero().squeeze(1)
-    own = (sizes - shard.number + shards - 1).div(shards, rounding_mode="floor").clamp(min=0)
+    step_sizes = (sizes - shard.number + shards - 1).div(shards, rounding_mode="floor").clamp(min=0)
     rows_there = rows.to(batch.obs.device)
-    return DatasetBatch(batch.obs[rows_there], batch.actions[rows_there], own[own > 0])
+    return DatasetBatch(batch.obs[rows_there], batch.actions[rows_there], step_sizes[step_sizes > 0])

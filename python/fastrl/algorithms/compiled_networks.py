@@ -29,7 +29,7 @@ _KNOWN = {field.name for field in fields(MultiAgentConfig)} | {
 
 
 class CompiledNetwork:
-    """All gradient steps of a policy, or of a critic, see `CompiledSteps`.
+    """Compiled gradient steps of a policy or of a critic, see `CompiledSteps`.
 
     Args:
         optimizer: of the network.
@@ -84,8 +84,8 @@ def compiled_networks(
         return {}, {}, ""
     optimizers: list[Optimizer] = [*actors.values(), *critics.values()]
     [device] = {optimizer.vector.device for optimizer in optimizers}
-    own_methods = ["loss"] if has_own_loss else []
-    takes = failing_condition(config, _KNOWN, device, own_methods=own_methods, shards=shards)
+    overrides = ["loss"] if has_own_loss else []
+    takes = failing_condition(config, _KNOWN, device, overrides=overrides, shards=shards)
     if not takes and (config.dropout or not all(each.network.is_plain for each in optimizers)):
         takes = "perceptrons of vectors with tanh or relu, without images or dropout"
     if takes:

@@ -51,7 +51,7 @@ class StepMeans(NamedTuple):
     gradient_steps: int
 
     def of_each_step(self, *names: str) -> list[Tensor]:
-        """For each of the gradient steps some of the means, by name, float32 [n]."""
+        """Means with these names, float32 [n], once for each gradient step."""
         return [torch.tensor([getattr(self, name) for name in names])] * self.gradient_steps
 
 
@@ -70,7 +70,7 @@ class Samples(NamedTuple):
 
 
 def samples_of(rollout: Rollout, obs: Tensor, groups: Tensor, rows: Tensor | slice = slice(None)) -> Samples:
-    """Some rows of a rollout of [T * N]."""
+    """Samples of some of the T * N steps of a rollout."""
     return Samples(
         obs,
         groups,
@@ -84,7 +84,7 @@ def samples_of(rollout: Rollout, obs: Tensor, groups: Tensor, rows: Tensor | sli
 
 
 class CompiledSteps:
-    """All gradient steps of a rollout in one call of ``fastrl._native._rust.PpoUpdate``.
+    """Gradient steps of a rollout, all of them in one call of ``fastrl._native._rust.PpoUpdate``.
 
     It changes parameters and the optimiser's moments where they are, and draws the order of samples as PyTorch's steps
     do, so that both can take turns. Results do not depend on the number of threads.
@@ -97,13 +97,13 @@ class CompiledSteps:
 
     def __init__(self, parameters: Tensor, actions: Actions | None, **options: Any) -> None:
         self._parameters = parameters.detach().numpy()
-        nvec, numbers = None, 0
+        nvec, box_size = None, 0
         if actions is not None and actions.is_box:
-            numbers = actions.size
+            box_size = actions.size
         elif actions is not None:
             nvec = actions.nvec.tolist()
         self._has_one_choice = nvec is not None and len(nvec) == 1
-        self._compiled = PpoUpdate(nvec=nvec, numbers=numbers, **options)
+        self._compiled = PpoUpdate(nvec=nvec, numbers=box_size, **options)
 
     def __call__(
         self,
@@ -137,7 +137,7 @@ class CompiledSteps:
             states.append(generator.get_state())
             orders.append(torch.randperm(size, generator=generator))
         actions = samples.actions
-        numbers = self._compiled.run(
+        found = self._compiled.run(
             self._parameters,
             mean.numpy(),
             square.numpy(),
@@ -164,7 +164,7 @@ class CompiledSteps:
             target_kl=target_kl,
             num_threads=torch.get_num_threads(),
         )
-        means = StepMeans(*numbers)
+        means = StepMeans(*found)
         epochs = -(-means.gradient_steps // minibatches)
         if epochs < num_epochs:
             # PyTorch's steps draw no order that they do not need.
@@ -226,18 +226,18 @@ class CompiledUpdate:
 
 
 def failing_condition(
-    config: Any, known: Set[str], device: torch.device, *, own_methods: Sequence[str], shards: int
+    config: Any, known: Set[str], device: torch.device, *, overrides: Sequence[str], shards: int
 ) -> str:
     """The first condition of compiled steps that does not hold, apart from those of networks; empty: all hold.
 
     Args:
         known: settings that compiled steps obey.
-        own_methods: of a subclass, in place of those that the compiled steps are of.
+        overrides: methods that a subclass has in place of those that the compiled steps are of.
         shards: of each minibatch; 0: it is whole.
     """
     unknown = sorted({field.name for field in fields(config)} - known)
-    if own_methods:
-        return f"PPO's own {' and '.join(own_methods)}"
+    if overrides:
+        return f"PPO's own {' and '.join(overrides)}"
     if unknown:
         return f"PPO's own settings, without {', '.join(unknown)}"
     if shards:
@@ -267,7 +267,7 @@ def compiled_update(
     parameters: nn.Parameter,
     optimizer: Optimizer,
     *,
-    own_methods: Sequence[str] = (),
+    overrides: Sequence[str] = (),
     shards: int = 0,
 ) -> tuple[CompiledUpdate | None, str]:
     """The compiled gradient steps that the settings ask for; None: PyTorch takes them, for the reason in the text.
@@ -275,7 +275,7 @@ def compiled_update(
     Args:
         parameters: the policy's, as one vector.
         optimizer: of these.
-        own_methods: of a subclass, in place of those that the compiled steps are of.
+        overrides: methods that a subclass has in place of those that the compiled steps are of.
         shards: of each minibatch; 0: it is whole.
 
     Raises:
@@ -283,7 +283,7 @@ def compiled_update(
     """
     if config.update_backend == "torch":
         return None, ""
-    takes = failing_condition(config, _KNOWN, parameters.device, own_methods=own_methods, shards=shards)
+    takes = failing_condition(config, _KNOWN, parameters.device, overrides=overrides, shards=shards)
     if not takes and not isinstance(policy, ActorCritic):
         takes = "separate perceptrons of vectors, without images, memory, layer norm, dropout or a network of your own"
     if not takes and optimizer.half is not None:

@@ -184,8 +184,7 @@ class DQN(OffPolicyAlgorithm):
         return 4 + sum(each.nbytes for each in self.network.actor_weights())
 
     def write_weights(self, out: Any) -> None:
-        """Writes epsilon after so many ``steps``, and the network. Noisy layers get new noise, which stays until the
-        next weights."""
+        """Writes epsilon after ``steps`` and the network. Noisy layers get new noise, until the next weights."""
         network = self.network
         network.draw_noise(self._noise)
         vector = np.concatenate(
@@ -273,8 +272,8 @@ class DQN(OffPolicyAlgorithm):
             torch.autograd.backward(self._optimizer.scale(loss.total * weight / config.accumulate))
             return loss
 
-        numbers, td_errors = reduce_loss(self.ranks, gradient, size, TDLoss, learn)
-        self._means.add(0, numbers)
+        means, td_errors = reduce_loss(self.ranks, gradient, size, TDLoss, learn)
+        self._means.add(0, means)
         self._batches += 1
         if self._batches % config.accumulate == 0:
             self._step()

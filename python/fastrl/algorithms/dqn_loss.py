@@ -62,9 +62,9 @@ def quantile_losses(quantiles: Tensor, targets: Tensor, huber: float) -> Tensor:
     """
     size = quantiles.shape[1]
     t = ((torch.arange(size, device=quantiles.device) + 0.5) / size).unsqueeze(1)
-    own, others = torch.broadcast_tensors(quantiles.unsqueeze(2), targets.unsqueeze(1))
-    h = functional.huber_loss(own, others, reduction="none", delta=huber)
-    shares = torch.where(others < own, 1 - t, t)
+    predicted, expected = torch.broadcast_tensors(quantiles.unsqueeze(2), targets.unsqueeze(1))
+    h = functional.huber_loss(predicted, expected, reduction="none", delta=huber)
+    shares = torch.where(expected < predicted, 1 - t, t)
     return torch.linalg.vecdot(shares.flatten(1), h.flatten(1)) / size**2
 
 

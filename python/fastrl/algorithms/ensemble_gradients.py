@@ -90,9 +90,9 @@ class EnsembleGradients(ABC):
     def of(cls, learner: "OffPolicyActorCritic", known: type) -> Self | None:
         """Gradients of an algorithm whose losses are those of the class ``known``; None for a subclass with losses of
         its own, and for networks that are more than perceptrons in float32."""
-        own = overridden(type(learner), known, cls.losses)
+        overrides = overridden(type(learner), known, cls.losses)
         more = [n for n in learner.networks() if n.has_encoder or n.body.layer_norm or n.body.half_type]
-        return None if own or more else cls(learner)
+        return None if overrides or more else cls(learner)
 
     def critic_loss(self, batch: Minibatch, weight: float) -> TDLoss:
         critics: Critics = self.learner.critics

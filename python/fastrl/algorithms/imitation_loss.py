@@ -82,23 +82,23 @@ def imitation_loss(
         if entropy_coef:
             objective = objective - entropy_coef * entropy
         return ImitationLoss(objective, loss, error, entropy)
-    parts = outputs.split(nvec, -1) if len(nvec) > 1 else (outputs,)
+    logits = outputs.split(nvec, -1) if len(nvec) > 1 else (outputs,)
     chosen = actions.view(len(actions), -1).unbind(1)
-    losses = [functional.cross_entropy(part, own) for part, own in zip(parts, chosen, strict=True)]
+    losses = [functional.cross_entropy(part, pick) for part, pick in zip(logits, chosen, strict=True)]
     loss = objective = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
     if label_smoothing:
         objective = torch.stack(
             [
-                functional.cross_entropy(part, own, label_smoothing=label_smoothing)
-                for part, own in zip(parts, chosen, strict=True)
+                functional.cross_entropy(part, pick, label_smoothing=label_smoothing)
+                for part, pick in zip(logits, chosen, strict=True)
             ]
         ).sum()
     entropy = torch.full((), torch.nan, device=outputs.device)
     if entropy_coef:
-        entropy = torch.stack([_entropy(part) for part in parts]).sum()
+        entropy = torch.stack([_entropy(part) for part in logits]).sum()
         objective = objective - entropy_coef * entropy
     with torch.no_grad():
-        hits = [(part.argmax(-1) == own).float().mean() for part, own in zip(parts, chosen, strict=True)]
+        hits = [(part.argmax(-1) == pick).float().mean() for part, pick in zip(logits, chosen, strict=True)]
         score = hits[0] if len(hits) == 1 else torch.stack(hits).mean()
     return ImitationLoss(objective, loss, score, entropy)
 

@@ -183,8 +183,8 @@ class IMPALA(ActorCriticLearner):
             size = len(log_probs)
 
             def learn(shard: Shard) -> Tensor | None:
-                own = passes.get(shard.number)
-                return None if own is None else self._differentiate(own, size)
+                passed = passes.get(shard.number)
+                return None if passed is None else self._differentiate(passed, size)
 
             policy_loss, value_loss, entropy = self._reduce(size, len(Losses.parts()), learn).tolist()
             grad_norm = self.descend(learning_rate)
@@ -213,15 +213,17 @@ class IMPALA(ActorCriticLearner):
         total = policy_loss + self.config.value_coef * value_loss - self.entropy_coef * H
         return Losses(total, policy_loss, value_loss, H)
 
-    def _differentiate(self, own: Pass, size: int) -> Tensor:
+    def _differentiate(self, passed: Pass, size: int) -> Tensor:
         """Adds the gradient of the loss of some of ``size`` samples; the parts of their `Losses`, weighted."""
         actions, advantages, returns = (
-            self._samples(name, own.places) for name in ("actions", "advantages", "returns")
+            self._samples(name, passed.places) for name in ("actions", "advantages", "returns")
         )
         losses = self.loss(
-            Minibatch(own.outputs, actions, own.log_probs, own.entropy, own.values, advantages, returns)
+            Minibatch(
+                passed.outputs, actions, passed.log_probs, passed.entropy, passed.values, advantages, returns
+            )
         )
-        weight = len(own.log_probs) / size
+        weight = len(passed.log_probs) / size
         self._backpropagate(losses.total * weight)
         return losses.numbers() * weight
 
@@ -242,11 +244,11 @@ class IMPALA(ActorCriticLearner):
     def _pass(self, rows: slice) -> Pass:
         """The pass of some rows of the rollout, or, with a memory, of its fragments. Dropout is for gradients alone:
         corrections and the rollout's values are those of the whole network."""
-        own = self._pass_by(self._train_pass, rows)
+        passed = self._pass_by(self._train_pass, rows)
         if not self._has_drawn:
-            return own
+            return passed
         with torch.no_grad():
-            return own._replace(whole=self._pass_by(self._outputs_and_values, rows).whole)
+            return passed._replace(whole=self._pass_by(self._outputs_and_values, rows).whole)
 
     def _pass_by(self, network: Network, rows: slice) -> Pass:
         """The pass of some rows by either of the two."""
@@ -295,11 +297,11 @@ class IMPALA(ActorCriticLearner):
         if not self.ranks.shards:
             return passes[0].whole.cpu().numpy(), passes[0].places
         values = np.concatenate([self.rollout.values.reshape(-1), self.rollout.final_values.reshape(-1)])
-        own = [
+        corrected = [
             (each.whole.cpu().numpy(), each.places, each.valued, values[each.valued])
             for each in passes.values()
         ]
-        found = [shard for shards in self.ranks.gather(own) for shard in shards]
+        found = [shard for shards in self.ranks.gather(corrected) for shard in shards]
         for _, _, valued, theirs in found:
             values[valued] = theirs
         num_values = self.rollout.values.size

@@ -13,7 +13,7 @@ from fastrl.utils.ranks import Ranks, Shard
 
 
 def overridden(algorithm: type, known: type, methods: Sequence[str]) -> list[str]:
-    """Those of the methods of a class ``known`` that its subclass ``algorithm`` has in a form of its own."""
+    """Names of the methods of a class ``known`` that its subclass ``algorithm`` overrides."""
     return [name for name in methods if getattr(algorithm, name) is not getattr(known, name)]
 
 
@@ -76,9 +76,9 @@ def reduce_loss(
     Returns:
         `Loss.numbers`, float32 [n], and the TD errors of a `TDLoss` [size], of others [0].
     """
-    parts = len(kind.parts())
+    num_means = len(kind.parts())
 
-    def numbers(shard: Shard) -> Tensor | None:
+    def means_of(shard: Shard) -> Tensor | None:
         rows = shard.rows
         if rows.start == rows.stop:
             return None
@@ -91,8 +91,8 @@ def reduce_loss(
             means = means * weight
         return means if errors is None else torch.cat([means, errors])
 
-    found = ranks.reduce(gradient, size, parts + size * issubclass(kind, TDLoss), numbers)
-    return found[:parts], found[parts:]
+    found = ranks.reduce(gradient, size, num_means + size * issubclass(kind, TDLoss), means_of)
+    return found[:num_means], found[num_means:]
 
 
 class LossMeans:
@@ -107,10 +107,10 @@ class LossMeans:
         self._sums = torch.zeros(sum(map(len, groups)), device=device)
         self.counts = [0] * len(groups)
 
-    def add(self, group: int, numbers: Tensor) -> None:
+    def add(self, group: int, means: Tensor) -> None:
         """Adds numbers [n] of a group."""
         start = sum(map(len, self._groups[:group]))
-        self._sums[start : start + len(numbers)] += numbers
+        self._sums[start : start + len(means)] += means
         self.counts[group] += 1
 
     def take(self, updates: int) -> dict[str, float]:

@@ -149,7 +149,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         keep_freed_memory()
 
     def networks(self) -> list[OffPolicyActor | Critics]:
-        """All that learn."""
+        """Networks that learn."""
         return [self.policy, self.critics]
 
     def actor_spec(self) -> ActorSpec:
@@ -207,8 +207,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         def noise(name: str) -> Tensor | None:
             if name not in self.noise_fields or not self.actions.is_box:
                 return None
-            numbers = torch.randn((size, self.actions.size), generator=self._generator)
-            return numbers.to(self.device, non_blocking=True)
+            normal = torch.randn((size, self.actions.size), generator=self._generator)
+            return normal.to(self.device, non_blocking=True)
 
         next_noise, critics = noise("next_noise"), None
         asked = getattr(config, "target_critics", config.critics)
@@ -238,9 +238,9 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             torch.autograd.backward(loss.total * weight, inputs=learned.parameters)
             return loss
 
-        numbers, errors = reduce_loss(self.ranks, gradient, len(batch), learned.loss_type, learn)
+        means, errors = reduce_loss(self.ranks, gradient, len(batch), learned.loss_type, learn)
         learned.optimizer.step(None, self._learning_rate(self.steps))
-        self._means.add(learned is self._of_policy, numbers)
+        self._means.add(learned is self._of_policy, means)
         return errors
 
     @abstractmethod
@@ -311,8 +311,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         return self.policy.state()
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
-        """Critics and target networks are loaded, too. Actions follow a policy that has learned from the first step
-        on, with the noise of the settings."""
+        """Loads critics and targets, too. The policy acts from the first step on, with the noise of the settings."""
         saved = state["policy"]["architecture"]
         check_architecture({**saved, "noise": self._noise}, self.policy.state()["architecture"])
         self._load_networks(state)

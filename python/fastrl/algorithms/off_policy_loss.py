@@ -41,12 +41,12 @@ class Minibatch:
         return len(self.rewards)
 
     def of(self, rows: slice) -> Self:
-        """Those of some rows."""
+        """Transitions of some rows."""
         if (rows.start, rows.stop) == (0, len(self)):
             return self
-        parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        del parts["target_critics"]
-        return replace(self, **{name: part[rows] for name, part in parts.items() if part is not None})
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        del tensors["target_critics"]
+        return replace(self, **{name: tensor[rows] for name, tensor in tensors.items() if tensor is not None})
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ E = TypeVar("E")
 
 
 class PolicyLearner(Algorithm[E], Generic[E]):
-    """Has the network of a policy and of a value function, and its optimiser.
+    """Base of algorithms with one network, of a policy and a value function, and its optimiser.
 
     Args:
         config: settings of the network (`fastrl.algorithms.network_settings.NetworkConfig`), with ``normalize_obs``,
@@ -144,7 +144,7 @@ class PolicyLearner(Algorithm[E], Generic[E]):
     def _pass_with(self, parameters: Tensor, obs: Any) -> tuple[Tensor, Tensor, Tensor | None]:
         """The last `_train_pass`, with the same dropout, of a policy with other parameters (as one vector): outputs and
         values, float32, and the logarithms of a Gaussian's deviations."""
-        own, buffers = self._parameters.data.clone(), [each.clone() for each in self.policy.buffers()]
+        before, buffers = self._parameters.data.clone(), [each.clone() for each in self.policy.buffers()]
         self._parameters.data.copy_(parameters)
         try:
             # A compiled network draws the same for certain if it is compiled in the same way, for gradients.
@@ -154,7 +154,7 @@ class PolicyLearner(Algorithm[E], Generic[E]):
             log_std = None if self.policy.log_std is None else self.policy.log_std.detach().clone()
             return outputs.detach().float(), values.detach().float(), log_std
         finally:
-            self._parameters.data.copy_(own)
+            self._parameters.data.copy_(before)
             # Statistics of batches.
             for buffer, kept in zip(self.policy.buffers(), buffers, strict=True):
                 buffer.copy_(kept)
@@ -166,7 +166,7 @@ class PolicyLearner(Algorithm[E], Generic[E]):
         outputs, values, _ = self.policy.sequences(*obs[:3])
         return outputs, values
 
-    def _reduce(self, size: int, numbers: int, learn: Callable[[Shard], Tensor | None]) -> Tensor:
+    def _reduce(self, size: int, num_means: int, learn: Callable[[Shard], Tensor | None]) -> Tensor:
         """Adds up the gradient of a batch; see `Ranks.reduce`. Each shard draws dropout of its own."""
         gradient, before = self._parameters.grad, self._passes
         assert gradient is not None
@@ -175,7 +175,7 @@ class PolicyLearner(Algorithm[E], Generic[E]):
             self._passes = before + shard.number
             return learn(shard)
 
-        found = self.ranks.reduce(gradient, size, numbers, learn_shard)
+        found = self.ranks.reduce(gradient, size, num_means, learn_shard)
         if self.ranks.shards:
             self._passes = before + self.ranks.shards
         return found
@@ -211,19 +211,20 @@ class PolicyLearner(Algorithm[E], Generic[E]):
         obs_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
     ) -> Actor:
-        network, own = policy_from_state(policy), policy["action_space"]
+        network, saved = policy_from_state(policy), policy["action_space"]
         obs_rows = ObsRows(obs_space)
-        actions = Actions(ActionRows(action_space).flat_space, bool(own.get("squash")))
+        actions = Actions(ActionRows(action_space).flat_space, bool(saved.get("squash")))
         if isinstance(network, ActorCritic):
             if obs_rows.size == network.actor_inputs:
                 network = network.blind()
             fits = obs_rows.dtype == np.float32 and obs_rows.size == network.obs_dim
         else:
             fits = obs_rows.state() == network.obs_rows.state()
-        if not fits or own != actions.state() or network.num_actions != actions.size:
+        if not fits or saved != actions.state() or network.num_actions != actions.size:
             takes = network.obs_dim if isinstance(network, ActorCritic) else network.obs_rows.size
             raise ValueError(
-                f"the policy takes {takes} numbers for {own}, the environment has {obs_rows.size} for {actions.state()}"
+                f"the policy takes {takes} numbers for {saved},"
+                f" the environment has {obs_rows.size} for {actions.state()}"
             )
         return loaded_actor(network, actions)
 

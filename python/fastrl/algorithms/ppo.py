@@ -64,7 +64,7 @@ class PPOMetrics:
 
 
 class Minibatch(NamedTuple):
-    """B samples to learn from. Those of equal observation share a row of the D different ones.
+    """B samples to learn from. Samples with the same observation share one of the D rows of ``obs``.
 
     What the network does with a row is then done once for all its samples. Environments with discrete
     observations repeat them a lot: a trained defender of CAGE 2 sees the same observation fifty times a
@@ -116,7 +116,7 @@ class Losses(Loss):
 
 
 # Numbers of a gradient step.
-_NUMBERS = (*Losses.parts(), "grad_norm")
+_METRICS = (*Losses.parts(), "grad_norm")
 
 
 class PPO(ActorCriticLearner):
@@ -147,19 +147,19 @@ class PPO(ActorCriticLearner):
         super().__init__(config, problem, precision=config.precision, compiled=config.compile)
         # Permutations are drawn on the CPU: they are small, and a run may be resumed on another device.
         self._shuffling = generator_of(np.random.SeedSequence(problem.seed).spawn(3)[2])
-        own_methods = overridden(type(self), PPO, _COMPILED)
+        overrides = overridden(type(self), PPO, _COMPILED)
         self.compiled_update, self._why_not_compiled = compiled_update(
             config,
             self.policy,
             self.actions,
             self._parameters,
             self._optimizer,
-            own_methods=own_methods,
+            overrides=overrides,
             shards=self.ranks.shards,
         )
         # Learns while the critic alone does; None before and after.
         self._warmup: Optimizer | None = None
-        if config.init_kl_coef and "log_probs_and_entropy" in own_methods:
+        if config.init_kl_coef and "log_probs_and_entropy" in overrides:
             raise ValueError("init_kl_coef is for PPO's own distributions: set it to 0")
         has_own_critic = isinstance(self.policy, ActorCritic) or (
             isinstance(self.policy, EncodedPolicy) and self.policy.critic_trunk is not None
@@ -300,9 +300,9 @@ class PPO(ActorCriticLearner):
         for drawn in self.minibatches():
             steps.append(self._gradient_step(drawn, learning_rate))
             # Ranks have the same sums, and so stop together.
-            if target_kl is not None and steps[-1][_NUMBERS.index("approx_kl")] > target_kl:
+            if target_kl is not None and steps[-1][_METRICS.index("approx_kl")] > target_kl:
                 break
-        means = dict(zip(_NUMBERS, torch.stack(steps).mean(0).tolist(), strict=True))
+        means = dict(zip(_METRICS, torch.stack(steps).mean(0).tolist(), strict=True))
         init_kl = means.pop("init_kl")
         self._init_kl = init_kl if self.kl_coef else None
         return StepMeans(**means, gradient_steps=len(steps))
@@ -358,10 +358,10 @@ class PPO(ActorCriticLearner):
         if not self._has_images:
             obs = obs.to(self.device)
         groups = rollout.flat("groups").to(self.device)
-        parts = -(-len(rollout) // self.config.minibatch_size)
+        num_minibatches = -(-len(rollout) // self.config.minibatch_size)
         for _ in range(self.config.num_epochs):
             order = torch.randperm(len(rollout), generator=self._shuffling).to(self.device)
-            for part in order.tensor_split(parts):
+            for part in order.tensor_split(num_minibatches):
                 advantages = self._normalized(samples["advantages"][part])
 
                 def take(
@@ -375,10 +375,10 @@ class PPO(ActorCriticLearner):
                         chosen, rows = part, torch.arange(len(part), device=self.device)
                     else:
                         chosen, rows = groups[part].unique(return_inverse=True)
-                    own = {name: sample[part] for name, sample in samples.items() if name != "advantages"}
+                    rest = {name: sample[part] for name, sample in samples.items() if name != "advantages"}
                     # Much faster than `obs[chosen]` for rows as long as images.
                     learned = obs.index_select(0, chosen.to(obs.device)).to(self.device)
-                    return Minibatch(obs=learned, rows=rows, advantages=advantages[shard.rows], **own)
+                    return Minibatch(obs=learned, rows=rows, advantages=advantages[shard.rows], **rest)
 
                 yield Drawn(len(part), take)
 
@@ -388,26 +388,26 @@ class PPO(ActorCriticLearner):
         """The same where samples are the steps of sequences, of which each shard has some."""
         size, shards = self.config.minibatch_size, max(self.ranks.shards, 1)
         for _ in range(self.config.num_epochs):
-            for parts in passes.minibatches(size, self._shuffling, shards):
-                of_shards = [torch.from_numpy(passes.places(part)).to(self.device) for part in parts]
+            for sequences in passes.minibatches(size, self._shuffling, shards):
+                of_shards = [torch.from_numpy(passes.places(each)).to(self.device) for each in sequences]
                 sizes = list(map(len, of_shards))
                 advantages = self._normalized(samples["advantages"][torch.cat(of_shards)]).split(sizes)
 
                 def take(
                     shard: Shard,
-                    parts: Sequence[Sequences] = parts,
+                    sequences: Sequence[Sequences] = sequences,
                     of_shards: Sequence[Tensor] = of_shards,
                     advantages: Sequence[Tensor] = advantages,
                 ) -> Minibatch | None:
                     places = of_shards[shard.number]
                     if not len(places):
                         return None
-                    own = {name: sample[places] for name, sample in samples.items() if name != "advantages"}
+                    rest = {name: sample[places] for name, sample in samples.items() if name != "advantages"}
                     return Minibatch(
-                        obs=passes.batch(parts[shard.number]),
+                        obs=passes.batch(sequences[shard.number]),
                         rows=torch.arange(len(places), device=self.device),
                         advantages=advantages[shard.number],
-                        **own,
+                        **rest,
                     )
 
                 yield Drawn(sum(sizes), take)
@@ -427,11 +427,11 @@ class PPO(ActorCriticLearner):
             if batch is None:
                 return None
             weight = len(batch.actions) / drawn.size
-            numbers = self.differentiate(batch, weight)
-            return numbers * weight if self.ranks.shards else numbers
+            means = self.differentiate(batch, weight)
+            return means * weight if self.ranks.shards else means
 
-        numbers = self._reduce(drawn.size, len(Losses.parts()), learn)
-        return torch.cat([numbers, self.descend(learning_rate, self._warmup).view(1)])
+        means = self._reduce(drawn.size, len(Losses.parts()), learn)
+        return torch.cat([means, self.descend(learning_rate, self._warmup).view(1)])
 
     def differentiate(self, batch: Minibatch, weight: float) -> Tensor:
         """Adds the gradient of the loss of a minibatch, or of a part of one, to those of the parameters.
@@ -522,11 +522,11 @@ class PPO(ActorCriticLearner):
             else:
                 assert not isinstance(reference, ActorCritic), "a network with a memory"
                 theirs, _, _ = reference.sequences(*batch.obs[:3])
-        theirs, own = (
+        theirs, learned = (
             mask_logits(each.index_select(0, batch.rows), batch.masks)
             for each in (theirs.float(), batch.outputs)
         )
-        return divergence(theirs, own, reference.log_std, self.policy.log_std, self._choices)
+        return divergence(theirs, learned, reference.log_std, self.policy.log_std, self._choices)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {

@@ -53,8 +53,8 @@ def log_probs_and_entropy(
     actions = actions.view(len(actions), -1)
     if rows is None:
         return all_log_probs.gather(-1, actions.unsqueeze(-1)).sum((1, 2)), entropies
-    _, parts, width = logits.shape
-    places = (rows.unsqueeze(1) * parts + torch.arange(parts, device=rows.device)) * width + actions
+    _, count, width = logits.shape
+    places = (rows.unsqueeze(1) * count + torch.arange(count, device=rows.device)) * width + actions
     log_probs = all_log_probs.flatten().index_select(0, places.flatten()).view(places.shape).sum(1)
     return log_probs, entropies.index_select(0, rows)
 
@@ -79,8 +79,8 @@ def divergence(
         return (log_std - reference_log_std + spread / 2 - 0.5).sum(1).mean()
     if choices is not None:
         reference, outputs = choices.split(reference), choices.split(outputs)
-    theirs, own = torch.log_softmax(reference, -1), torch.log_softmax(outputs, -1)
-    return (theirs.exp() * (theirs - own)).sum() / len(own)
+    theirs, learned = torch.log_softmax(reference, -1), torch.log_softmax(outputs, -1)
+    return (theirs.exp() * (theirs - learned)).sum() / len(learned)
 
 
 def gaussian_entropy(log_std: Tensor) -> Tensor:

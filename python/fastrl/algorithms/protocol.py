@@ -146,8 +146,7 @@ class Algorithm(ABC, Generic[E]):
 
     @property
     def max_staleness(self) -> int:
-        """Versions that the policy which collected experience may be behind the newest one; 0: collection and learning
-        take turns."""
+        """Versions by which the policy that collects may lag at most; 0: collection and learning take turns."""
         return 0
 
     @abstractmethod

@@ -101,7 +101,7 @@ class SAC(OffPolicyActorCritic):
         return self.log_temperature * (entropy - self.target_entropy)
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
-        """The temperature, too, unless the settings fix it: it is in the values of the critics."""
+        """Loads the temperature, too, unless the settings fix it: the values of the critics contain it."""
         remarks = super().load_policy(state)
         if self.config.learn_temperature:
             self.log_temperature.data.copy_(state["log_temperature"])

@@ -56,7 +56,7 @@ class SequencePasses:
         """Fills the rollout's ``values`` and ``final_values``. Returns the policy's outputs, float32 [T * N, size]."""
         self._rollout, self._sequences = rollout, Sequences.of(rollout)
         found = torch.zeros((len(rollout), self._policy.num_actions))
-        for rows in self._parts(self._chunk, np.arange(self._num_rows)):
+        for rows in self._chunks(self._chunk, np.arange(self._num_rows)):
             batch = self._batch(self._of_rows(rows), nexts=True)
             with torch.inference_mode(), self._autocast():
                 outputs, values, _ = self._policy.sequences(*batch[:3])
@@ -84,8 +84,8 @@ class SequencePasses:
         """Rows of the rollout's fragments in a new order, of at most ``size`` samples at a time, as far as rows are not
         longer; of each minibatch the sequences of each shard, for `batch`. After `evaluate`."""
         order = torch.randperm(self._num_rows, generator=generator).numpy()
-        for rows in self._parts(size, order):
-            yield [self._of_rows(part) for part in np.array_split(rows, shards)]
+        for rows in self._chunks(size, order):
+            yield [self._of_rows(chunk) for chunk in np.array_split(rows, shards)]
 
     def places(self, sequences: Sequences) -> NDArray[np.int64]:
         """The places of the steps that `batch` of the same sequences has."""
@@ -103,21 +103,21 @@ class SequencePasses:
     def _num_rows(self) -> int:
         return len(self._rollout.state_places)
 
-    def _parts(self, size: int, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    def _chunks(self, size: int, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """The rows in some order, of at most ``size`` samples at a time if no row is longer."""
         sequences = self._sequences
         lengths = np.bincount(sequences.rows, sequences.lengths, self._num_rows)[order]
-        part_of = np.zeros(len(order), np.int64)
+        chunk_of = np.zeros(len(order), np.int64)
         total = 0.0
         for i, length in enumerate(lengths.tolist()):
             total += length
             is_new = total > size and total > length
-            part_of[i] = part_of[i - 1] + is_new
+            chunk_of[i] = chunk_of[i - 1] + is_new
             total = length if is_new else total
-        parts = [order[part_of == part] for part in range(part_of[-1] + 1)]
+        chunks = [order[chunk_of == chunk] for chunk in range(chunk_of[-1] + 1)]
         if (lengths == lengths[0]).all():
-            parts = np.array_split(order, len(parts))
-        return parts
+            chunks = np.array_split(order, len(chunks))
+        return chunks
 
     def _of_rows(self, rows: NDArray[np.int64]) -> Sequences:
         return self._sequences.take(np.flatnonzero(np.isin(self._sequences.rows, rows)))

@@ -115,7 +115,7 @@ def array_policy(graph: AgentGraph, policy: Policy) -> ArrayPolicy:
     if not is_number or not isinstance(action_space, Box | Discrete):
         raise ExportError(f"{_ONLY}: export to .onnx")
     network = graph._network._network
-    layers, activation, norm = _parts(network)
+    layers, activation, norm = _layers(network)
     arrays: Arrays = {}
     for i, (weight, bias) in enumerate(layers):
         arrays[f"w{i}"], arrays[f"b{i}"] = _array(weight), _array(bias)
@@ -147,7 +147,7 @@ def array_policy(graph: AgentGraph, policy: Policy) -> ArrayPolicy:
     return ArrayPolicy(arrays, code)
 
 
-def _parts(network: Any) -> tuple[list[tuple[Tensor, Tensor]], str, RunningNorm | None]:
+def _layers(network: Any) -> tuple[list[tuple[Tensor, Tensor]], str, RunningNorm | None]:
     """Layers [in, out] with biases, the activation between them, and the normalisation before."""
     layers: list[tuple[Any, Any]]
     if isinstance(network, ActorCritic) and network.actor_inputs == network.obs_dim:

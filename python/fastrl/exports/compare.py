@@ -95,7 +95,7 @@ def on_samples(
     for size in _batches(count, batch):
         obs: Any
         if isinstance(space, Mapping) and not isinstance(space, gymnasium.spaces.Dict):
-            obs = {agent: value_of(own, _sample(own, 1, seed)) for agent, own in space.items()}
+            obs = {agent: value_of(child, _sample(child, 1, seed)) for agent, child in space.items()}
             seed += 1
             _add_named(found, model, policy, obs)
             continue
@@ -234,7 +234,7 @@ class _Together:
 def in_team_episodes(
     model: Any, task: Task, settings: Any, policy: Any, episodes: int, *, seed: int = 0
 ) -> Comparison:
-    """As `in_episodes`, of several agents: compares the actions of those that act in each step.
+    """Compares actions as `in_episodes` does, for several agents: of those that act in each step.
 
     The mean return is that of episodes, of each the mean over its agents.
     """
@@ -282,7 +282,7 @@ class _NamedTeam:
         return acting, 0.0, not acting, False, infos
 
     def mean_return(self) -> float:
-        """As of `TeamEnv`, of the agents that acted."""
+        """Mean return of the agents that acted, see `TeamEnv`."""
         return float(np.mean(list(self._returns.values())))
 
 

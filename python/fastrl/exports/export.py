@@ -139,7 +139,7 @@ def graph_of(model: Model) -> tuple[PolicyGraph, Any, dict[str, Any]]:
             team,
             space,
             {
-                "obs_space": {str(agent): space_state(own) for agent, own in space.items()},
+                "obs_space": {str(agent): space_state(child) for agent, child in space.items()},
                 "action_space": {
                     str(agent): space_state(rows.space)
                     for agent, rows in zip(form.agents, form.action_rows, strict=True)

@@ -243,8 +243,8 @@ class _AgentPolicy(nn.Module):
         else:
             features = leaves[0] if network.obs_norm is None else network.obs_norm(leaves[0])
         if network.num_ids:
-            own = nn.functional.one_hot(torch.tensor([self._index]), network.num_ids).float()
-            features = torch.cat([features, own.expand(features.shape[0], -1)], 1)
+            agent_id = nn.functional.one_hot(torch.tensor([self._index]), network.num_ids).float()
+            features = torch.cat([features, agent_id.expand(features.shape[0], -1)], 1)
         outputs: Tensor = network.body(features)
         return outputs
 
@@ -315,8 +315,8 @@ class _AgentNetwork(nn.Module):
 def _values(network: ActionValues, rows: ObsRows, leaves: Leaves) -> Tensor:
     """Values of actions."""
     if isinstance(network, OwnQ):
-        own: Tensor = _own(network.own, leaves)
-        return own
+        values: Tensor = _own(network.own, leaves)
+        return values
     if isinstance(network, EncodedQ):
         features = _encoded(rows, network.decoder, network.encoder, leaves)
     else:
@@ -429,7 +429,7 @@ class _EnvActions(nn.Module):
 class _OneHot(nn.Module):
     """Discrete and MultiDiscrete observations as float32 [B, n], one-hot."""
 
-    numbers: Tensor
+    columns: Tensor
     values: Tensor
 
     def __init__(self, part: Part) -> None:
@@ -439,14 +439,14 @@ class _OneHot(nn.Module):
             sizes, starts = [int(space.n)], [int(space.start)]
         else:
             sizes, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
-        numbers = [number for number, size in enumerate(sizes) for _ in range(size)]
+        columns = [number for number, size in enumerate(sizes) for _ in range(size)]
         values = [start + k for size, start in zip(sizes, starts, strict=True) for k in range(size)]
-        self.register_buffer("numbers", torch.tensor(numbers))
+        self.register_buffer("columns", torch.tensor(columns))
         self.register_buffer("values", torch.tensor(values))
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.reshape(x.shape[0], -1)
-        return (flat.index_select(1, self.numbers) == self.values).float()
+        return (flat.index_select(1, self.columns) == self.values).float()
 
 
 def _leaves(rows: ObsRows, values: Sequence[Tensor], columns: nn.ModuleList) -> list[Tensor]:
@@ -461,17 +461,17 @@ def _leaves(rows: ObsRows, values: Sequence[Tensor], columns: nn.ModuleList) -> 
     return found
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
     """Parts side by side."""
-    return torch.cat(list(parts), 1) if len(parts) > 1 else parts[0]
+    return torch.cat(list(tensors), 1) if len(tensors) > 1 else tensors[0]
 
 
 def _encoded(rows: ObsRows, decoder: Decoder, encoder: Encoder, leaves: Leaves) -> Tensor:
     """The features that an encoder gives for leaves, as ``encoder(*decoder(rows))`` of rows."""
-    numbers, images = [], []
+    vectors, images = [], []
     for part, leaf in zip(rows.parts, leaves, strict=True):
         if part.kind != "image":
-            numbers.append(leaf)
+            vectors.append(leaf)
             continue
         place = image_place(part)
         image = leaf.float() * (1 / 255)
@@ -479,11 +479,11 @@ def _encoded(rows: ObsRows, decoder: Decoder, encoder: Encoder, leaves: Leaves) 
             image = image.permute(0, 3, 1, 2)
         images.append(image.reshape(-1, *place.shape))
     if decoder.flat:
-        numbers += [image.permute(0, 2, 3, 1).flatten(1) for image in images]
+        vectors += [image.permute(0, 2, 3, 1).flatten(1) for image in images]
         images = []
     found = [network(image) for network, image in zip(encoder.images, images, strict=True)]
-    if numbers:
-        joined = _joined(numbers)
+    if vectors:
+        joined = _joined(vectors)
         if decoder.norm is not None:
             joined = decoder.norm(joined)
         found.insert(0, joined if encoder.numbers is None else encoder.numbers(joined))
@@ -491,19 +491,19 @@ def _encoded(rows: ObsRows, decoder: Decoder, encoder: Encoder, leaves: Leaves) 
     return features
 
 
-def _own(own: OwnModule, leaves: Leaves) -> Any:
+def _own(network: OwnModule, leaves: Leaves) -> Any:
     """The features that a module of the user's gives for leaves, as ``own(rows)`` of rows."""
-    parts: dict[tuple[Any, ...], Tensor] = {}
-    norm, at = own.decoder.norm, 0
-    for part, leaf in zip(own.obs_rows.parts, leaves, strict=True):
+    tensors: dict[tuple[Any, ...], Tensor] = {}
+    norm, at = network.decoder.norm, 0
+    for part, leaf in zip(network.obs_rows.parts, leaves, strict=True):
         if part.kind != "image":
             if norm is not None:
                 place = slice(at, at + part.size)
                 leaf = ((leaf - norm.mean[place].float()) * norm.scale()[place]).clamp(-norm.clip, norm.clip)
             at += part.size
             leaf = leaf.unflatten(1, part.shape or (1,))
-        parts[part.path] = leaf
-    return own.module(nested(own.obs_rows.space, parts, ()))
+        tensors[part.path] = leaf
+    return network.module(nested(network.obs_rows.space, tensors, ()))
 
 
 def _remembered(memory: Memory, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

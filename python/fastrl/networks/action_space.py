@@ -85,8 +85,8 @@ class Actions:
     def to_envs(self, draws: NDArray[Any]) -> Sequence[Any]:
         """Actions as `to_env` gives them, one for each environment: ints, or arrays that are not written to later."""
         if self.kind == "discrete":
-            numbers: list[int] = draws.tolist()
-            return numbers
+            choices: list[int] = draws.tolist()
+            return choices
         actions = self.to_env(draws)
         # A sequence of arrays.
         return actions.copy() if actions is draws else actions  # type: ignore[return-value]

@@ -101,8 +101,8 @@ class ActorCritic(SavedNetwork):
         itself if it sees all."""
         if self.actor_inputs == self.obs_dim:
             return self
-        own = {**self._architecture, "obs_dim": self.actor_inputs, "actor_inputs": None}
-        network = ActorCritic(**own, generator=torch.Generator())
+        architecture = {**self._architecture, "obs_dim": self.actor_inputs, "actor_inputs": None}
+        network = ActorCritic(**architecture, generator=torch.Generator())
         weights = self.state_dict()
         for name, tensor in network.state_dict().items():
             tensor.copy_(weights[name][..., : tensor.shape[-1]] if tensor.dim() else weights[name])
@@ -132,7 +132,7 @@ class ActorCritic(SavedNetwork):
     @property
     def actor_nbytes(self) -> int:
         """Size of what `actor_weights` writes, bytes."""
-        return 4 * sum(part.numel() for part in self._actor_parts())
+        return 4 * sum(tensor.numel() for tensor in self._actor_tensors())
 
     def actor_weights(self, out: NDArray[np.float32]) -> None:
         """Writes what ``MlpActor.load`` reads: the policy's weights, as they are now.
@@ -143,21 +143,21 @@ class ActorCritic(SavedNetwork):
         Raises:
             ValueError: ``out`` is not such an array.
         """
-        write_parts(self._actor_parts(), out)
+        write_parts(self._actor_tensors(), out)
 
-    def _actor_parts(self) -> list[Tensor]:
+    def _actor_tensors(self) -> list[Tensor]:
         """Tensors that an actor reads, in order."""
-        parts = [] if self.obs_norm is None else [self.obs_norm.mean, self.obs_norm.scale()]
+        tensors = [] if self.obs_norm is None else [self.obs_norm.mean, self.obs_norm.scale()]
         # The actor is given whole observations: zeros for what the policy does not see.
         unseen = self.obs_dim - self.actor_inputs
         for layer in self.actor:
             assert isinstance(layer, Linear)
             weight = layer.weight.t()
-            parts += [nn.functional.pad(weight, (0, 0, 0, unseen)) if unseen else weight, layer.bias]
+            tensors += [nn.functional.pad(weight, (0, 0, 0, unseen)) if unseen else weight, layer.bias]
             unseen = 0
         if self.log_std is not None:
-            parts.append(self.log_std)
-        return parts
+            tensors.append(self.log_std)
+        return tensors
 
     @staticmethod
     def check_size(state: Mapping[str, Any]) -> None:

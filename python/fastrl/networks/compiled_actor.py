@@ -218,8 +218,8 @@ class RandomActor:
         if space.kind == "discrete":
             drawn = uniforms(streams, steps)
         else:
-            numbers = np.arange(1, space.shape[0] + 1, dtype=np.uint64)
-            drawn = uniforms(mix(streams[:, None] ^ (numbers * GOLDEN)), steps[:, None])
+            indices = np.arange(1, space.shape[0] + 1, dtype=np.uint64)
+            drawn = uniforms(mix(streams[:, None] ^ (indices * GOLDEN)), steps[:, None])
         if space.is_box:
             actions[:] = 2 * drawn - 1
         elif masks is None:
@@ -241,11 +241,11 @@ def _draw_allowed(
     """Draws each number among its allowed choices, from uniform numbers of the shape of the actions."""
     columns, uniform = (array.reshape(len(array), -1) for array in (actions, drawn))
     total = np.zeros(len(actions))
-    for column, own in enumerate(np.split(masks, np.cumsum(nvec)[:-1], axis=1)):
-        allowed = own.sum(1)
-        nth = (uniform[:, column].astype(np.float64) * allowed).astype(np.int64)
-        columns[:, column] = nth_allowed(own, nth)
-        total -= np.log(np.maximum(allowed, 1))
+    for column, allowed in enumerate(np.split(masks, np.cumsum(nvec)[:-1], axis=1)):
+        num_allowed = allowed.sum(1)
+        nth = (uniform[:, column].astype(np.float64) * num_allowed).astype(np.int64)
+        columns[:, column] = nth_allowed(allowed, nth)
+        total -= np.log(np.maximum(num_allowed, 1))
     log_probs[:] = total
 
 

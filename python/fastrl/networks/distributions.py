@@ -60,7 +60,7 @@ class Choices:
 
     def __init__(self, nvec: Sequence[int]) -> None:
         sizes = torch.as_tensor(list(map(int, nvec)))
-        self.num_parts, self.width = len(nvec), int(max(nvec))
+        self.num_choices, self.width = len(nvec), int(max(nvec))
         columns = torch.arange(self.width)
         self._is_choice = columns < sizes.unsqueeze(1)
         firsts = sizes.cumsum(0) - sizes
@@ -88,7 +88,7 @@ class Choices:
             Actions int64 [B, n], and their log-probabilities float32 [B].
         """
         actions, log_probs = sample_actions(self.split(logits).flatten(0, 1), uniforms.reshape(-1, 1))
-        return actions.view(-1, self.num_parts), log_probs.view(-1, self.num_parts).sum(1)
+        return actions.view(-1, self.num_choices), log_probs.view(-1, self.num_choices).sum(1)
 
     def log_probs(self, logits: Tensor, actions: Tensor) -> Tensor:
         """Log-probabilities float [B] of actions int64 [B, n]."""

@@ -62,13 +62,13 @@ class EncodedQ(ActionValues):
         self.num_quantiles = quantiles
         self.obs_dim = self.obs_rows.size
         self.decoder = Decoder(self.obs_rows, flat=encoder == "mlp")
-        shared, own = (hidden[:-1], hidden[-1:]) if dueling or noisy else (hidden, ())
+        shared, head_widths = (hidden[:-1], hidden[-1:]) if dueling or noisy else (hidden, ())
         self.encoder = Encoder(self.decoder, encoder, shared, "relu", generator=generator)
 
         def branch(outputs: int) -> nn.Sequential:
             layers: list[nn.Module] = []
             size = self.encoder.size
-            for width in own:
+            for width in head_widths:
                 if noisy:
                     layers += [
                         NoisyLinear(size, width, sigma=noisy_sigma, generator=generator),

@@ -111,16 +111,16 @@ class Decoder(nn.Module):
         """
         if not self.images:
             return rows
-        numbers = torch.empty((len(rows), 0), device=rows.device)
+        vector = torch.empty((len(rows), 0), device=rows.device)
         if self._others:
             # A copy, for a view as float32 starts at a multiple of four bytes.
-            parts = [
+            columns = [
                 rows[:, part.place].clone(memory_format=torch.contiguous_format) for part in self._others
             ]
-            numbers = torch.cat(parts, 1).view(torch.float32)
+            vector = torch.cat(columns, 1).view(torch.float32)
         if not self.flat:
-            return numbers
-        return torch.cat([numbers, *(_flat(image) for image in self._scaled(rows, torch.float32))], 1)
+            return vector
+        return torch.cat([vector, *(_flat(image) for image in self._scaled(rows, torch.float32))], 1)
 
     def _scaled(self, rows: Tensor, dtype: torch.dtype) -> list[Tensor]:
         """The images, [B, C, H, W] each, from 0 to 1."""
@@ -143,14 +143,14 @@ class Decoder(nn.Module):
     def forward(self, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Numbers float32 [B, num_numbers], whitened if `norm` is there; images [B, C, H, W], from 0 to 1, float32 or
         in mixed precision its type, none if they are flat."""
-        numbers = self.numbers(rows)
+        vector = self.numbers(rows)
         if self.norm is not None:
-            numbers = self.norm(numbers)
+            vector = self.norm(vector)
         if self.flat:
-            return numbers, []
+            return vector, []
         device = rows.device.type
         mixed = torch.is_autocast_enabled(device)
-        return numbers, self._scaled(rows, torch.get_autocast_dtype(device) if mixed else torch.float32)
+        return vector, self._scaled(rows, torch.get_autocast_dtype(device) if mixed else torch.float32)
 
     def update_statistics(self, rows: Tensor) -> None:
         """Adds rows [B, size] to the running statistics, if there are any."""
@@ -342,22 +342,22 @@ class RowPooling(nn.Module):
                 f" {', '.join(map(str, shapes)) or 'images alone'}: set encoder to auto"
             )
 
-    def forward(self, numbers: Tensor) -> Tensor:
+    def forward(self, vector: Tensor) -> Tensor:
         """Features float [B, size] of numbers float [B, N]."""
         found = []
         tables = iter(self.tables)
-        for part, shape in zip(numbers.split([*map(math.prod, self._shapes)], 1), self._shapes, strict=True):
+        for part, shape in zip(vector.split([*map(math.prod, self._shapes)], 1), self._shapes, strict=True):
             if not _is_table(shape):
                 found.append(part)
                 continue
             rows = part.unflatten(1, shape)
-            own, others = rows[:, 0], rows[:, 1:]
-            features = next(tables)(torch.cat([others, own.unsqueeze(1).expand_as(others)], 2))
+            ego, others = rows[:, 0], rows[:, 1:]
+            features = next(tables)(torch.cat([others, ego.unsqueeze(1).expand_as(others)], 2))
             is_there = (others != 0).any(2, keepdim=True)
             # Features are not negative, so that zeros do not change the maximum.
             features = features * is_there
             mean = features.sum(1) / is_there.sum(1).clamp(min=1)
-            found += [own, features.amax(1), mean]
+            found += [ego, features.amax(1), mean]
         return torch.cat(found, 1)
 
 
@@ -433,12 +433,12 @@ class Encoder(nn.Module):
         )
         self.size = self.hidden.size
 
-    def forward(self, numbers: Tensor, images: Sequence[Tensor]) -> Tensor:
+    def forward(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
         """Features float32 [B, size] of what a `Decoder` gives."""
         found = [network(image) for network, image in zip(self.images, images, strict=True)]
         if self.numbers is not None:
-            numbers = self.numbers(numbers)
-        features: Tensor = self.hidden(torch.cat([numbers, *found], 1) if found else numbers)
+            vector = self.numbers(vector)
+        features: Tensor = self.hidden(torch.cat([vector, *found], 1) if found else vector)
         return features
 
 

@@ -159,18 +159,18 @@ class OwnModule(nn.Module):
 
     def observation(self, rows: Tensor) -> Any:
         """The observations in the form of their space."""
-        numbers = self.decoder.numbers(rows)
+        vector = self.decoder.numbers(rows)
         if self.decoder.norm is not None:
-            numbers = self.decoder.norm(numbers)
-        parts: dict[tuple[Any, ...], Tensor] = {}
+            vector = self.decoder.norm(vector)
+        leaves: dict[tuple[Any, ...], Tensor] = {}
         at = 0
         for part in self.obs_rows.parts:
             if part.kind == "image":
-                parts[part.path] = rows[:, part.place].unflatten(1, part.shape)
+                leaves[part.path] = rows[:, part.place].unflatten(1, part.shape)
             else:
-                parts[part.path] = numbers[:, at : at + part.size].unflatten(1, part.shape or (1,))
+                leaves[part.path] = vector[:, at : at + part.size].unflatten(1, part.shape or (1,))
                 at += part.size
-        return nested(self.obs_rows.space, parts, ())
+        return nested(self.obs_rows.space, leaves, ())
 
     def forward(self, rows: Tensor) -> Any:
         """Runs the module on observations [B, size].
@@ -269,9 +269,9 @@ def sample_rows(obs_rows: ObsRows, count: int) -> Tensor:
             continue
         space = part.space
         widths = [part.size] if isinstance(space, gymnasium.spaces.Discrete) else space.nvec.ravel().tolist()  # type: ignore[attr-defined]
-        numbers = np.zeros(part.size, np.float32)
-        numbers[np.concatenate([[0], np.cumsum(widths)[:-1]]).astype(np.int64)] = 1
-        rows[:, part.place] = numbers if rows.dtype == np.float32 else numbers.view(np.uint8)
+        onehot = np.zeros(part.size, np.float32)
+        onehot[np.concatenate([[0], np.cumsum(widths)[:-1]]).astype(np.int64)] = 1
+        rows[:, part.place] = onehot if rows.dtype == np.float32 else onehot.view(np.uint8)
     return torch.from_numpy(rows)
 
 
@@ -280,14 +280,14 @@ def _torch_type(obs_rows: ObsRows) -> torch.dtype:
 
 
 def nested(
-    space: gymnasium.Space[Any], parts: Mapping[tuple[Any, ...], Tensor], path: tuple[Any, ...]
+    space: gymnasium.Space[Any], leaves: Mapping[tuple[Any, ...], Tensor], path: tuple[Any, ...]
 ) -> Any:
     """The parts of an observation in dicts and tuples as of the space."""
     if isinstance(space, gymnasium.spaces.Dict):
-        return {key: nested(child, parts, (*path, key)) for key, child in space.spaces.items()}
+        return {key: nested(child, leaves, (*path, key)) for key, child in space.spaces.items()}
     if isinstance(space, gymnasium.spaces.Tuple):
-        return tuple(nested(child, parts, (*path, index)) for index, child in enumerate(space.spaces))
-    return parts[path]
+        return tuple(nested(child, leaves, (*path, index)) for index, child in enumerate(space.spaces))
+    return leaves[path]
 
 
 def describe(value: Any) -> str:

@@ -31,14 +31,14 @@ def check_numbers(weights: Mapping[str, Tensor], *layers: Sequence[int], others:
         )
 
 
-def check_architecture(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def check_architecture(saved: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Refuses weights of a network of another architecture.
 
     Raises:
         ValueError: it says in what they differ.
     """
     differ = [
-        f"{name} {saved.get(name)}, not {value}" for name, value in own.items() if saved.get(name) != value
+        f"{name} {saved.get(name)}, not {value}" for name, value in new.items() if saved.get(name) != value
     ]
     if differ:
         raise ValueError(f"its network has {', '.join(differ)}")
@@ -118,18 +118,18 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
     network.load_state_dict(weights)
 
 
-def check_shapes(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Refuses weights of other names or shapes than a network's own.
+def check_shapes(state: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Refuses weights of other names or shapes than those of a network.
 
     Raises:
         ValueError
     """
-    if own.keys() != weights.keys():
-        raise ValueError(f"weights do not fit the network: expected {sorted(own)}, got {sorted(weights)}")
+    if state.keys() != weights.keys():
+        raise ValueError(f"weights do not fit the network: expected {sorted(state)}, got {sorted(weights)}")
     for name, tensor in weights.items():
-        if tensor.shape != own[name].shape:
+        if tensor.shape != state[name].shape:
             raise ValueError(
-                f"weights {name!r} must have shape {list(own[name].shape)}, got {list(tensor.shape)}"
+                f"weights {name!r} must have shape {list(state[name].shape)}, got {list(tensor.shape)}"
             )
 
 

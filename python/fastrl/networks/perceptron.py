@@ -105,7 +105,7 @@ class Perceptron(nn.ModuleList):
         return x
 
     def dropout_masks(self, rows: int, rate: float, generator: torch.Generator) -> list[Tensor]:
-        """For each hidden layer float32 [rows, width]: 0 with probability ``rate``, else 1 / (1 - rate)."""
+        """Masks of the hidden layers, float32 [rows, width] each: 0 with probability ``rate``, else 1 / (1 - rate)."""
         return [
             torch.rand((rows, width), generator=generator).ge_(rate).div_(1 - rate) for width in self.hidden
         ]

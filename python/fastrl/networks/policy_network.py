@@ -26,12 +26,12 @@ from fastrl.networks.parameters import (
 )
 from fastrl.networks.perceptron import Linear, OutputLayer
 
-# Of the numbers that a file's observation space may have, for each number of its weights. Encoders have more weights
-# than images have numbers; bounds of a space take memory, too.
+# Largest size of a file's observation space, as a multiple of the number of its weights. Encoders have more weights
+# than images have pixels; bounds of a space take memory, too.
 _NUMBERS_PER_WEIGHT = 4
 
-# Images that one pass through the encoders has as floats: of more, passes are parted. Those for gradients then compute
-# the parts again, a third more work, and keep nothing but the rows and the features meanwhile.
+# Most rows of images in one pass through the encoders; more are split into chunks. For gradients each chunk is computed
+# twice, a third more work: between the passes forward and back only rows and features are kept.
 PASS_ROWS = {"cpu": 512, "cuda": 8192}
 
 
@@ -239,16 +239,16 @@ class EncodedPolicy(TorchPolicy):
         if not self.decoder.images or len(rows) <= most:
             return self._encode(rows)
         # Halves, so that a few rows too many do not become a pass of their own.
-        parts = rows.split(most // 2)
+        chunks = rows.split(most // 2)
         if torch.is_grad_enabled():
             keeps_noise = self.training and self.has_noise
             encode = functools.partial(self._encode_in, self.training)
             found = [
-                checkpoint(encode, part, use_reentrant=False, preserve_rng_state=keeps_noise)
-                for part in parts
+                checkpoint(encode, chunk, use_reentrant=False, preserve_rng_state=keeps_noise)
+                for chunk in chunks
             ]
         else:
-            found = [self._encode(part) for part in parts]
+            found = [self._encode(chunk) for chunk in chunks]
         features, of_value = (torch.cat(each) for each in zip(*found, strict=True))
         return features, features if self.critic_trunk is None else of_value
 
@@ -285,29 +285,29 @@ class EncodedPolicy(TorchPolicy):
             "memory_size": 0 if self.memory is None else self.memory.size,
         }
 
-    def _actor_parts(self) -> list[Tensor]:
+    def _actor_tensors(self) -> list[Tensor]:
         """Tensors that the compiled actor reads, in order."""
         norm = self.decoder.norm
-        parts = [] if norm is None else [norm.mean, norm.scale()]
+        tensors = [] if norm is None else [norm.mean, norm.scale()]
         layers = [layer for layer in self.actor_trunk.modules() if isinstance(layer, Linear)]
         for layer in layers:
-            parts += [layer.weight.t(), layer.bias]
+            tensors += [layer.weight.t(), layer.bias]
         if (memory := self.memory) is not None:
-            parts += [memory.weight_ih.t(), memory.bias_ih, memory.weight_hh.t(), memory.bias_hh]
-        parts += [self.actor.weight.t(), self.actor.bias]
-        return parts if self.log_std is None else [*parts, self.log_std]
+            tensors += [memory.weight_ih.t(), memory.bias_ih, memory.weight_hh.t(), memory.bias_hh]
+        tensors += [self.actor.weight.t(), self.actor.bias]
+        return tensors if self.log_std is None else [*tensors, self.log_std]
 
     @property
     def actor_nbytes(self) -> int:
         if self.actor_architecture() is None:
             return super().actor_nbytes
-        return 4 * sum(part.numel() for part in self._actor_parts())
+        return 4 * sum(tensor.numel() for tensor in self._actor_tensors())
 
     def actor_weights(self, out: NDArray[np.float32]) -> None:
         if self.actor_architecture() is None:
             super().actor_weights(out)
         else:
-            write_parts(self._actor_parts(), out)
+            write_parts(self._actor_tensors(), out)
 
     @classmethod
     def without_weights(cls, architecture: Mapping[str, Any]) -> Self:
@@ -330,8 +330,7 @@ class EncodedPolicy(TorchPolicy):
 
 
 def check_encoded_size(network: Callable[..., nn.Module], state: Mapping[str, Any]) -> None:
-    """Refuses an architecture with ``obs`` and ``hidden`` of other or more numbers than the weights, before memory is
-    taken for it.
+    """Refuses an architecture with ``obs`` and ``hidden`` that the weights do not fit, before memory is taken for it.
 
     Raises:
         ValueError
@@ -347,10 +346,10 @@ def _check_claimed(architecture: Mapping[str, Any], weights: Mapping[str, Tensor
     """Refuses an architecture with many more layers, or numbers in its observations, than there are weights."""
     there = sum(tensor.numel() for tensor in weights.values())
     # Each leaf of the observations has a number, but those of numbers have no layer of their own.
-    numbers, layers = claimed_numbers(architecture["obs"]), len(architecture["hidden"])
-    if numbers > _NUMBERS_PER_WEIGHT * there or layers > len(weights):
+    inputs, layers = claimed_numbers(architecture["obs"]), len(architecture["hidden"])
+    if inputs > _NUMBERS_PER_WEIGHT * there or layers > len(weights):
         raise ValueError(
-            f"a network of {layers} layers for observations of {numbers:,} numbers is claimed, the weights are"
+            f"a network of {layers} layers for observations of {inputs:,} numbers is claimed, the weights are"
             f" {len(weights)} arrays of {there:,} numbers"
         )
 
@@ -363,9 +362,9 @@ def claimed_numbers(space: Mapping[str, Any]) -> int:
     """
     if "spaces" in space:
         return sum(map(claimed_numbers, space["spaces"]))
-    numbers = 1
+    size = 1
     for side in space.get("shape", ()):
         if side < 0:
             raise ValueError(f"a shape of {space['shape']} is claimed")
-        numbers *= side
-    return numbers
+        size *= side
+    return size

@@ -118,7 +118,7 @@ class ActionValues(SavedNetwork):
         return mean_values(self.estimates(obs))
 
     def estimates(self, obs: Tensor) -> Tensor:
-        """The values [B, A], or with quantiles these, [B, A, N]: what learning is about."""
+        """Values [B, A], or their quantiles [B, A, N]: what the network learns."""
         raise NotImplementedError
 
     def _combined(self, advantage: Tensor, value: Tensor | None) -> Tensor:
@@ -129,7 +129,7 @@ class ActionValues(SavedNetwork):
         return advantage if value is None else value + advantage - advantage.mean(1, keepdim=True)
 
     def outputs(self, obs: Tensor) -> Tensor:
-        """The same, as policies name it: the best action has the highest output."""
+        """Values as of `forward`, under the name that policies use: the best action has the highest output."""
         values: Tensor = self(obs)
         return values
 
@@ -140,8 +140,8 @@ class ActionValues(SavedNetwork):
             return
         normal = torch.cat([torch.randn(noise.shape, generator=generator) for noise in noises])
         roots = (normal.sign() * normal.abs().sqrt()).to(noises[0].device, non_blocking=True)
-        for noise, own in zip(noises, roots.split([len(noise) for noise in noises]), strict=True):
-            noise.copy_(own)
+        for noise, drawn in zip(noises, roots.split([len(noise) for noise in noises]), strict=True):
+            noise.copy_(drawn)
 
     def compiled_architecture(self) -> dict[str, Any] | None:
         """Arguments that make `fastrl.networks.compiled_actor.MlpActor` choose the best action without torch; None
@@ -284,14 +284,16 @@ class QNetwork(ActionValues):
         shared = hidden[:-1] if dueling or noisy else hidden
         self.trunk = nn.Sequential(*convolutions, nn.Flatten(), *perceptron([features, *shared], False))
         features = [features, *shared][-1]
-        own = hidden[-1:] if dueling or noisy else ()
-        width = [features, *own][-1]
+        head_widths = hidden[-1:] if dueling or noisy else ()
+        width = [features, *head_widths][-1]
         outputs = max(quantiles, 1)
-        self.advantage = perceptron([features, *own]).append(
+        self.advantage = perceptron([features, *head_widths]).append(
             linear(width, num_actions * outputs, noisy, last=True)
         )
         self.value = (
-            perceptron([features, *own]).append(linear(width, outputs, noisy, last=True)) if dueling else None
+            perceptron([features, *head_widths]).append(linear(width, outputs, noisy, last=True))
+            if dueling
+            else None
         )
         self._noisy = [module for module in self.modules() if isinstance(module, NoisyLinear)]
 
@@ -327,7 +329,7 @@ class QNetwork(ActionValues):
     def actor_weights(self) -> list[NDArray[np.float32]]:
         if self.compiled_architecture() is None:
             return super().actor_weights()
-        weights, parts, scale = self.drawn_weights(), list[NDArray[np.float32]](), self.obs_scale
+        weights, arrays, scale = self.drawn_weights(), list[NDArray[np.float32]](), self.obs_scale
         if self.num_quantiles:
             last = f"advantage.{len(self.advantage) - 1}"
             for name in (f"{last}.weight", f"{last}.bias"):
@@ -337,9 +339,9 @@ class QNetwork(ActionValues):
                 if isinstance(layer, nn.Linear | NoisyLinear):
                     # The actor takes observations as they are.
                     weight = weights[f"{name}.weight"] * scale
-                    parts += [each.cpu().numpy().ravel() for each in (weight.t(), weights[f"{name}.bias"])]
+                    arrays += [each.cpu().numpy().ravel() for each in (weight.t(), weights[f"{name}.bias"])]
                     scale = 1.0
-        return parts
+        return arrays
 
     @staticmethod
     def check_size(state: Mapping[str, Any]) -> None:

@@ -135,8 +135,8 @@ class DrawingActor(NetworkActor[Network], ABC):
             if greedy:
                 chosen = self._choices.split(outputs).argmax(-1)
                 return chosen, self._choices.log_probs(outputs, chosen)
-            parts = torch.from_numpy(uniforms_of_parts(streams, steps, self._choices.num_parts))
-            return self._choices.sample(outputs, parts)
+            uniform = torch.from_numpy(uniforms_of_parts(streams, steps, self._choices.num_choices))
+            return self._choices.sample(outputs, uniform)
         if greedy:
             highest, chosen = torch.log_softmax(outputs, -1).max(-1)
             return chosen, highest

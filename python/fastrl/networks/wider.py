@@ -42,7 +42,7 @@ class Widening:
         return self.new - self.old
 
     def remark(self) -> list[str]:
-        """One for people, as of `fastrl.algorithms.protocol.Algorithm.load_policy`."""
+        """Remark for people, see `fastrl.algorithms.protocol.Algorithm.load_policy`."""
         if not self.extra:
             return []
         return [f"its {self.old} inputs are the first, {self.extra} new ones start with weights of zero"]
@@ -73,9 +73,9 @@ class Widening:
 
     def weights(self, weights: Mapping[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
         """The weights of an old network for a new one."""
-        own = network.state_dict()
+        wider = network.state_dict()
         return {
-            name: self.tensor(tensor, own[name].shape, name) if name in own else tensor
+            name: self.tensor(tensor, wider[name].shape, name) if name in wider else tensor
             for name, tensor in weights.items()
         }
 
@@ -88,41 +88,41 @@ class Widening:
         """
         if not self.extra:
             return vector
-        own = list(network.named_parameters())
-        parts = vector.split([weights[name].numel() for name, _ in own])
-        each = zip(own, parts, strict=True)
+        parameters = list(network.named_parameters())
+        vectors = vector.split([weights[name].numel() for name, _ in parameters])
+        each = zip(parameters, vectors, strict=True)
         return torch.cat(
-            [self.tensor(part.view_as(weights[name]), now.shape).flatten() for (name, now), part in each]
+            [self.tensor(values.view_as(weights[name]), now.shape).flatten() for (name, now), values in each]
         )
 
 
-def widening(saved: Mapping[str, Any], own: Mapping[str, Any], obs_rows: ObsRows | None = None) -> Widening:
+def widening(saved: Mapping[str, Any], now: Mapping[str, Any], obs_rows: ObsRows | None = None) -> Widening:
     """The widening that turns a saved network into one with the same inputs or more of them.
 
     Args:
-        saved, own: architectures, equal but for their inputs.
+        saved, now: architectures, equal but for their inputs.
         obs_rows: observations of the new network, where its architecture does not have them.
 
     Raises:
         ValueError: they differ in something else, the new network has fewer inputs, or observations are no vectors.
     """
-    if saved == own:
+    if saved == now:
         return Widening(0, 0)
-    kinds = [name for name in _ABOUT_INPUTS if name in own]
+    kinds = [name for name in _ABOUT_INPUTS if name in now]
     check_architecture(
         {name: value for name, value in saved.items() if name not in kinds},
-        {name: value for name, value in own.items() if name not in kinds},
+        {name: value for name, value in now.items() if name not in kinds},
     )
-    old, new = _inputs(saved), _inputs(own)
+    old, new = _inputs(saved), _inputs(now)
     if old is not None and old == new:
-        check_architecture(saved, own)
-    if old is None or new is None or "path" in own or (obs_rows is not None and len(obs_rows.parts) > 1):
+        check_architecture(saved, now)
+    if old is None or new is None or "path" in now or (obs_rows is not None and len(obs_rows.parts) > 1):
         raise ValueError(
             "it has other inputs, and only networks of fastrl for observations that are one vector can get more"
         )
     if old > new:
         raise ValueError(f"its network has {old} inputs, not {new}: there may be more than in it, not fewer")
-    seen = saved.get("actor_inputs") or old, own.get("actor_inputs") or new
+    seen = saved.get("actor_inputs") or old, now.get("actor_inputs") or new
     if seen[0] > seen[1] or (seen[0] < old and seen[0] != seen[1]):
         raise ValueError(f"its policy sees {seen[0]} of {old} inputs, not {seen[1]} of {new}")
     return Widening(old, new, actor=seen)

@@ -60,8 +60,8 @@ def _build(spec: EnvSpec, make: Callable[[], Made]) -> Made:
 
 
 def spaces_of(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> tuple[Space[Any], Space[Any]]:
-    """The observation space and the flat action space of an environment in rows, or of those of a vector
-    environment, as of `fastrl.algorithms.protocol.Problem`.
+    """The observation space and the flat action space of an environment in rows, or of the environments in a vector
+    environment, as `fastrl.algorithms.protocol.Problem` has them.
 
     Raises:
         ValueError: spaces that have no rows.
@@ -78,8 +78,8 @@ def episode_steps(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], limit
     Args:
         limit: of the settings; 0: the environment's own, else `EPISODE_STEPS`.
     """
-    own = None if env.spec is None else env.spec.max_episode_steps
-    return limit or own or EPISODE_STEPS
+    most = None if env.spec is None else env.spec.max_episode_steps
+    return limit or most or EPISODE_STEPS
 
 
 class EnvEpisodes:
@@ -293,7 +293,7 @@ class VectorEpisodes:
         each = -(-episodes // rows)
         self.reset(seed=episode_seeds(1, seed, 1)[0])
         # Not by `play`: all environments play at once, and start their episodes themselves.
-        while any(len(own) < each for own in returns):
+        while any(len(found) < each for found in returns):
             self.step(self.act()[0])
             lengths += 1 if self.ignored is None else ~self.ignored
             totals += np.where(lengths <= num_steps, self.rewards, 0.0)
@@ -304,7 +304,7 @@ class VectorEpisodes:
                     returns[row].append(float(totals[row]))
                     advance(int(sum(map(len, returns)) <= episodes))
             totals[self.ended], lengths[self.ended] = 0.0, 0
-        return tuple(own[number] for number in range(each) for own in returns)[:episodes]
+        return tuple(found[number] for number in range(each) for found in returns)[:episodes]
 
     def close(self) -> None:
         self._backend.close()

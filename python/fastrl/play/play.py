@@ -111,7 +111,7 @@ def play(
 
 
 def episode_seeds(episodes: int, *seed: int) -> list[int]:
-    """Seeds of 31 bits for so many episodes, which follow from the numbers of ``seed``."""
+    """Seeds of 31 bits for so many episodes, derived from the numbers of ``seed``."""
     return [int(each) >> 1 for each in np.random.SeedSequence(seed).generate_state(episodes)]
 
 

@@ -110,8 +110,8 @@ def _family(policy: Mapping[str, Any]) -> tuple[type[SavedNetwork], MakeActor]:
 
 
 def saved_policy(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The policy in the state of a checkpoint. Of values of actions those of older versions lack the ``epsilon``, which
-    follows from the settings."""
+    """The policy in a checkpoint's state. Where ``epsilon`` is not saved (older versions), it follows from the
+    settings."""
     policy: Mapping[str, Any] = state["policy"]
     if policy.get("kind") not in KINDS or "epsilon" in policy:
         return policy
@@ -141,14 +141,14 @@ def _spaces_of(state: Mapping[str, Any], policy: Mapping[str, Any]) -> Spaces:
         ValueError: the checkpoint is damaged; no memory is taken for what it claims.
     """
     _family(policy)[0].check_size(policy)
-    architecture, own = policy["architecture"], policy.get("action_space")
-    numbers = sum(weights.numel() for weights in policy["weights"].values())
-    if claimed_numbers(state.get("action_space", {})) > numbers:
-        raise ValueError(f"actions {state.get('action_space')} for a network of {numbers:,} numbers")
+    architecture, space = policy["architecture"], policy.get("action_space")
+    num_weights = sum(weights.numel() for weights in policy["weights"].values())
+    if claimed_numbers(state.get("action_space", {})) > num_weights:
+        raise ValueError(f"actions {state.get('action_space')} for a network of {num_weights:,} numbers")
     seen = architecture.get("actor_inputs")
     if seen is None and (saved := saved_spaces(state)) is not None:
         return saved
-    actions = Discrete(architecture["num_actions"]) if own is None else Actions.from_state(own).space
+    actions = Discrete(architecture["num_actions"]) if space is None else Actions.from_state(space).space
     if "action_space" in state:
         actions = space_of(state["action_space"])
     if "obs" in architecture:
@@ -280,8 +280,8 @@ class Policy:
     ) -> Any:
         """Actions of the environment, [K, ...], for rows [K, D]; replaces the states [K, state_size]."""
         # Actors without memory need not take states.
-        own = () if states is None else (states,)
-        chosen = choose(self.actor, self._flat, self._generator, rows, masks, *own, greedy=deterministic)
+        memory = () if states is None else (states,)
+        chosen = choose(self.actor, self._flat, self._generator, rows, masks, *memory, greedy=deterministic)
         return self._action_rows.to_env(chosen)
 
     def _rows(self, obs: Any) -> tuple[NDArray[Any], bool]:
@@ -294,9 +294,9 @@ class Policy:
             shape = np.shape(leaf)
         except (TypeError, KeyError, IndexError, ValueError):
             shape = ()
-        own = len(part.space.shape or ())
-        is_single = len(shape) == own
-        if not is_single and (len(shape) != own + 1 or shape[0] < 1):
+        num_axes = len(part.space.shape or ())
+        is_single = len(shape) == num_axes
+        if not is_single and (len(shape) != num_axes + 1 or shape[0] < 1):
             expected = list(part.space.shape or ())
             raise PredictError(
                 f"obs{''.join(f'[{key!r}]' for key in part.path)}: expected shape {expected} for one observation or"
@@ -369,7 +369,7 @@ class Policy:
         if found != expected:
             hint = ", zeros at the start of an episode" if self.state_size else ""
             raise ValueError(f"states should be {expected}{hint}, got {found}")
-        masks = None if action_mask is None else self._own_mask(action_mask, len(rows))
+        masks = None if action_mask is None else self._network_mask(action_mask, len(rows))
         after = None if states is None else np.array(states, order="C")
         actions = self._choose(rows, deterministic, masks, after)
         if states is not None:
@@ -402,7 +402,7 @@ class Policy:
             raise ValueError(f"obs should be finite, row {row} has NaN or infinity")
         return checked
 
-    def _own_mask(self, mask: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
+    def _network_mask(self, mask: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
         """The columns of a mask over all choices that stand for the policy's."""
         if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
             raise TypeError(
@@ -412,13 +412,13 @@ class Policy:
             raise ValueError(
                 f"action_mask should have shape [{rows}, {self.num_actions}], got {list(mask.shape)}"
             )
-        own = np.ascontiguousarray(mask[:, self.actions])
+        network_mask = np.ascontiguousarray(mask[:, self.actions])
         firsts = np.cumsum(self._flat.nvec) - self._flat.nvec
-        allows = np.logical_or.reduceat(own, firsts, axis=1).all(axis=1)
+        allows = np.logical_or.reduceat(network_mask, firsts, axis=1).all(axis=1)
         if not allows.all():
             row = int(np.argmin(allows))
             raise ValueError(f"action_mask should allow some action that the policy uses, row {row} does not")
-        return own
+        return network_mask
 
 
 def choose(

@@ -66,16 +66,16 @@ def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
     start = 0
     for fragment, length in zip(fragments, lengths, strict=True):
         for row in range(0, fragment.num_rows, width):
-            own, last = slice(row, row + width), start + length - 1
+            group, last = slice(row, row + width), start + length - 1
             # The observation after a row is overwritten by the next one's first, and read for the last only.
-            _copy(fragment, np.s_[:, own], rollout, np.s_[start : start + length, :])
+            _copy(fragment, np.s_[:, group], rollout, np.s_[start : start + length, :])
             start += length
             running = ~(rollout.terminations[last] | rollout.truncations[last])
             if rollout.alive is not None:
                 running &= rollout.alive[last]
             if running.any():
                 rollout.truncations[last] |= running
-                rollout.final_obs[last] = fragment.obs[-1, own]
+                rollout.final_obs[last] = fragment.obs[-1, group]
     return rollout
 
 

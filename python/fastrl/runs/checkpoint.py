@@ -141,20 +141,20 @@ def checksum(state: Mapping[str, Any]) -> str:
     return _digest(json.dumps(_detach(state, "", tensors)), tensors)
 
 
-def check_kinds(state: Any, own: Any, name: str = "") -> None:
+def check_kinds(state: Any, fresh: Any, name: str = "") -> None:
     """Refuses a state whose values are of other kinds than those of a run that starts: they would fail later, in the
     middle of the run. Values that such a run does not have are not compared.
 
     Raises:
         ValueError
     """
-    if isinstance(own, Mapping):
+    if isinstance(fresh, Mapping):
         if not isinstance(state, Mapping):
             raise ValueError(f"{name} should be a table, got {_shown(state)}")
-        for key in own.keys() & state.keys():
-            check_kinds(state[key], own[key], f"{name}/{key}" if name else key)
+        for key in fresh.keys() & state.keys():
+            check_kinds(state[key], fresh[key], f"{name}/{key}" if name else key)
         return
-    match own:
+    match fresh:
         case None:
             return
         case bool():
@@ -162,19 +162,19 @@ def check_kinds(state: Any, own: Any, name: str = "") -> None:
         case int():
             fits, expected = type(state) is int, "a whole number"
             # Those of generators are longer.
-            fits &= not -(2**63) <= own < 2**63 or (fits and -(2**63) <= state < 2**63)
+            fits &= not -(2**63) <= fresh < 2**63 or (fits and -(2**63) <= state < 2**63)
         case float():
             fits, expected = type(state) in (int, float), "a number"
         case Tensor():
-            fits = isinstance(state, Tensor) and (state.dtype, state.ndim) == (own.dtype, own.ndim)
-            expected = f"{own.ndim} axes of {own.dtype}"
+            fits = isinstance(state, Tensor) and (state.dtype, state.ndim) == (fresh.dtype, fresh.ndim)
+            expected = f"{fresh.ndim} axes of {fresh.dtype}"
         case list() | tuple():
             fits, expected = isinstance(state, list), "a list"
-            if fits and len(state) == len(own):
-                for i, each in enumerate(own):
+            if fits and len(state) == len(fresh):
+                for i, each in enumerate(fresh):
                     check_kinds(state[i], each, f"{name}/{i}")
         case _:
-            fits, expected = isinstance(state, type(own)), f"a {type(own).__name__}"
+            fits, expected = isinstance(state, type(fresh)), f"a {type(fresh).__name__}"
     if not fits:
         raise ValueError(f"{name} should be {expected}, got {_shown(state)}")
 

@@ -55,11 +55,11 @@ class ConsoleLogger(Logger):
         self._pace.add(row.done)
         if self._live is not None:
             self._bar.update(self._task, **self._fields(row.done))
-            lines = Text("\n".join(_lines(self._numbers(row), self._console.width)), overflow="fold")
+            lines = Text("\n".join(_lines(self._highlights(row), self._console.width)), overflow="fold")
             self._live.update(Group(self._bar, lines))
         elif self._notebook is not None:
-            numbers = "  ".join(self._numbers(row)[1:])
-            self._notebook.show(row.done / self._total, f"{self._notebook_text(row.done)}\n{numbers}")
+            highlights = "  ".join(self._highlights(row)[1:])
+            self._notebook.show(row.done / self._total, f"{self._notebook_text(row.done)}\n{highlights}")
         elif time.monotonic() - self._printed_at >= self._interval:
             self._print_row(row)
         else:
@@ -81,12 +81,12 @@ class ConsoleLogger(Logger):
 
     def _print_row(self, row: Row) -> None:
         self._unprinted = None
-        self._print(row.done, self._numbers(row))
+        self._print(row.done, self._highlights(row))
 
-    def _print(self, done: int, numbers: list[str]) -> None:
+    def _print(self, done: int, highlights: list[str]) -> None:
         self._printed_at = time.monotonic()
         share = f"{done:,} {self._unit} ({min(done / self._total, 1):.0%})"
-        print_lines(self._console, "  ".join([share, *numbers, f"{self._left(done)} left"]))
+        print_lines(self._console, "  ".join([share, *highlights, f"{self._left(done)} left"]))
 
     def _fields(self, done: int) -> dict[str, Any]:
         return {
@@ -99,7 +99,7 @@ class ConsoleLogger(Logger):
         # The last rollout may exceed the total.
         return duration(max(self._total - done, 0) / self._pace.speed if self._pace.speed else math.nan)
 
-    def _numbers(self, row: Row) -> list[str]:
+    def _highlights(self, row: Row) -> list[str]:
         return [f"{rate(self._pace.speed)} {self._unit}/s", *row.highlights]
 
     def close(self) -> None:
@@ -111,14 +111,14 @@ class ConsoleLogger(Logger):
             self._print_row(self._unprinted)
 
 
-def _lines(parts: list[str], width: int) -> list[str]:
+def _lines(texts: list[str], width: int) -> list[str]:
     """Parts beside each other, in as many lines as they need."""
-    lines = parts[:1]
-    for part in parts[1:]:
-        if len(lines[-1]) + 2 + len(part) <= width:
-            lines[-1] += f"  {part}"
+    lines = texts[:1]
+    for text in texts[1:]:
+        if len(lines[-1]) + 2 + len(text) <= width:
+            lines[-1] += f"  {text}"
         else:
-            lines.append(part)
+            lines.append(text)
     return lines
 
 

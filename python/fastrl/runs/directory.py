@@ -95,7 +95,7 @@ class RunDirectory:
             f"{self.path} is neither empty nor a run (there is {name} in it): choose another --run-dir"
         )
 
-    def check_own(self) -> None:
+    def check_is_run(self) -> None:
         """Refuses a directory without a run, whose files a resumed run would overwrite.
 
         Raises:

@@ -26,16 +26,16 @@ class Episodes:
         return len(self.returns)
 
     @classmethod
-    def concatenated(cls, parts: Sequence["Episodes"]) -> "Episodes":
-        """All of them, in order."""
-        if len(parts) == 1:
-            return parts[0]
-        own = cls()
+    def concatenated(cls, several: Sequence["Episodes"]) -> "Episodes":
+        """Episodes of several records, in order."""
+        if len(several) == 1:
+            return several[0]
+        empty = cls()
         return cls(
-            np.concatenate([own.returns, *(part.returns for part in parts)]),
-            np.concatenate([own.lengths, *(part.lengths for part in parts)]),
+            np.concatenate([empty.returns, *(each.returns for each in several)]),
+            np.concatenate([empty.lengths, *(each.lengths for each in several)]),
             {
-                name: np.concatenate([part.info[name] for part in parts])
-                for name in (parts[0].info if parts else ())
+                name: np.concatenate([each.info[name] for each in several])
+                for name in (several[0].info if several else ())
             },
         )

@@ -52,8 +52,7 @@ class RunInfo:
 
 
 def find_runs(folder: Path) -> Iterator[Path]:
-    """The run directories below a folder, or the folder itself if it is one, in the order of their names. Folders that
-    cannot be read are left out."""
+    """Run directories below a folder, or the folder itself if it is one, by name; unreadable folders are left out."""
     if is_run(folder):
         yield folder
     elif folder.is_dir():

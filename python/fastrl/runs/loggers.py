@@ -53,12 +53,12 @@ def find_logger(name: str) -> Callable[[LoggedRun], Logger]:
             )
         return known[name]
     try:
-        own: Callable[[LoggedRun], Logger] = getattr(importlib.import_module(path), attribute)
+        found: Callable[[LoggedRun], Logger] = getattr(importlib.import_module(path), attribute)
     except (ImportError, AttributeError) as error:
         raise LoggerError(f"run.loggers {name}: {error}") from None
-    if not is_logger(own):
+    if not is_logger(found):
         raise LoggerError(f"run.loggers {name}: should be a class with the methods log(row) and close()")
-    return own
+    return found
 
 
 class Loggers:

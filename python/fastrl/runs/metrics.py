@@ -69,10 +69,10 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def shares(parts: Mapping[str, float]) -> str:
+def shares(amounts: Mapping[str, float]) -> str:
     """``environment 61.2%, waiting 38.8%``."""
-    total = sum(parts.values()) or 1.0
-    return ", ".join(f"{name} {part / total:.1%}" for name, part in parts.items())
+    total = sum(amounts.values()) or 1.0
+    return ", ".join(f"{name} {amount / total:.1%}" for name, amount in amounts.items())
 
 
 def duration(seconds: float) -> str:

@@ -13,7 +13,7 @@ STEPS = "time/total_timesteps"
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Numbers of a run since its last row.
+    """Metrics of a run since its last row.
 
     Attributes:
         steps: environment steps since the beginning of the run.

@@ -103,8 +103,8 @@ class RolloutSource(Source):
             self.spec = dataclasses.replace(spec, is_vector=True)
         try:
             self.obs_space, self.action_space = spaces_of(env)
-            own = env.single_action_space if isinstance(env, VectorEnv) else action_rows_of(env).space
-            self.action_rows, self.env_actions = ActionRows(own), own
+            actions = env.single_action_space if isinstance(env, VectorEnv) else action_rows_of(env).space
+            self.action_rows, self.env_actions = ActionRows(actions), actions
         except ValueError as error:
             raise TrainError(f"--env {spec.id}: {error}") from None
         self.episode_steps = episode_steps(env, self.collect.max_episode_steps)
@@ -197,7 +197,7 @@ class RolloutSource(Source):
         self._failures, self._restarts = self._faults().values()
         self._report = Report()
         left = None if self._total_steps is None else self._total_steps - self.steps
-        collector = open_collector(self._own_collect(), self._own_plan(), self._console, staleness, left)
+        collector = open_collector(self._rank_collect(), self._rank_plan(), self._console, staleness, left)
         try:
             if self._saved is not None:
                 self._resume(collector, self._saved)
@@ -212,14 +212,14 @@ class RolloutSource(Source):
         self._is_published = False
         return self
 
-    def _own_plan(self) -> Plan:
+    def _rank_plan(self) -> Plan:
         """The plan of the environments that this rank steps."""
         if self.ranks.count == 1:
             return self.plan
-        own = even_ranges(self.num_envs, self.ranks.count)[self.ranks.rank]
-        return dataclasses.replace(self.plan, num_envs=len(own), first_env=own.start)
+        envs = even_ranges(self.num_envs, self.ranks.count)[self.ranks.rank]
+        return dataclasses.replace(self.plan, num_envs=len(envs), first_env=envs.start)
 
-    def _own_collect(self) -> CollectConfig:
+    def _rank_collect(self) -> CollectConfig:
         """The settings of this rank's collector: ranks on one machine divide its cores."""
         collect, count = self.collect, self.ranks.local_count
         if self.ranks.count == 1 or collect.n_workers != "auto" or collect.collector == "sequential":
@@ -236,8 +236,8 @@ class RolloutSource(Source):
         """Has a collector resume from a state, and prints how many episodes are not in it."""
         state = unpacked(saved)
         if self.ranks.count > 1:
-            own = collector.plan.env_indices
-            state |= {key: {i: each for i, each in state[key].items() if i in own} for key in _OF_ENVS}
+            envs = collector.plan.env_indices
+            state |= {key: {i: each for i, each in state[key].items() if i in envs} for key in _OF_ENVS}
         collector.load_state_dict(state)
         total = len(state["numbers"])
         lacking = total - len(state["running"])
@@ -289,15 +289,15 @@ class RolloutSource(Source):
         self._episodes += map(ended_in, fragments)
         return fragments
 
-    def _all_ranks(self, own: list[Fragment]) -> list[Fragment]:
+    def _all_ranks(self, collected: list[Fragment]) -> list[Fragment]:
         """The fragments of all ranks, in the order of environments."""
         if self.ranks.count == 1:
-            return own
-        found = self.ranks.gather([_compact(fragment) for fragment in own])
+            return collected
+        found = self.ranks.gather([_compact(fragment) for fragment in collected])
         return [
             fragment
             for rank, fragments in enumerate(found)
-            for fragment in (own if rank == self.ranks.rank else map(_expanded, fragments))
+            for fragment in (collected if rank == self.ranks.rank else map(_expanded, fragments))
         ]
 
     def take_episodes(self) -> Episodes:

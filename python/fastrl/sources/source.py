@@ -103,11 +103,11 @@ class Source(ABC):
         return Report()
 
     def numbers(self) -> Mapping[str, Number]:
-        """Its own numbers for a row of metrics, by names such as ``collect/staleness``; asked once for each row."""
+        """Metrics that it adds to a row, by names such as ``collect/staleness``; asked once for each row."""
         return {}
 
     def highlights(self) -> list[str]:
-        """The few of them that a console shows, as text."""
+        """Texts of the few that a console shows."""
         return []
 
     def summary(self) -> Mapping[str, Any]:

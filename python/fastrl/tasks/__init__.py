@@ -56,17 +56,17 @@ def find(name: str) -> "Task":
         return task
     path, colon, attribute = name.partition(":")
     try:
-        own = getattr(importlib.import_module(path), attribute) if colon else None
+        found = getattr(importlib.import_module(path), attribute) if colon else None
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{name}: {error}") from None
-    if not isinstance(own, Task):
+    if not isinstance(found, Task):
         raise ConfigError(
             f"the task should be one of {', '.join(tasks())}, or module:TASK; got {name!r} (an environment needs a name"
             " with a small letter)"
         )
-    if not type(own).__module__.startswith(f"{__name__}."):
-        own.name = name  # by which checkpoints call it, and a resumed run finds it
-    return own
+    if not type(found).__module__.startswith(f"{__name__}."):
+        found.name = name  # by which checkpoints call it, and a resumed run finds it
+    return found
 
 
 def is_task(name: str) -> bool:

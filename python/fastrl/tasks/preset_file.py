@@ -74,17 +74,17 @@ class PresetFile(Mapping[str, Preset]):
     def _extended(self, name: str) -> dict[str, Any]:
         """A preset or part on top of what it extends."""
         known = self._tree["presets"] | self._tree.get("parts", {})
-        own = dict(known[name])
-        bases = [self._extended(base) for base in own.pop("extends", ())]
-        return functools.reduce(_merged, [*bases, self._spelled_out(own)])
+        preset = dict(known[name])
+        bases = [self._extended(base) for base in preset.pop("extends", ())]
+        return functools.reduce(_merged, [*bases, self._spelled_out(preset)])
 
     def _spelled_out(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         """Nested values with the tables that a name of ``[tables]`` stands for in its place."""
         result: dict[str, Any] = {}
         for name, value in tree.items():
-            own = self._spelled_out(value) if isinstance(value, dict) else value
+            content = self._spelled_out(value) if isinstance(value, dict) else value
             for table in self._tree.get("tables", {}).get(name, [name]):
-                result = _merged(result, {table: own})
+                result = _merged(result, {table: content})
         return result
 
 

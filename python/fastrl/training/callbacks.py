@@ -133,12 +133,12 @@ class Callback:
         """Called once at the end of a session, after the final evaluation, also if the run has failed."""
 
     def numbers(self, ended: Episodes) -> Mapping[str, Number]:
-        """Its numbers for a row of metrics, named as in ``rollout/ep_success_rate``; called once for each row, with the
+        """Metrics that it adds to a row, named as in ``rollout/ep_success_rate``; called once for each row, with the
         episodes that have ended since the row before."""
         return {}
 
     def highlights(self) -> list[str]:
-        """Those that a console shows, as text; called after `numbers`."""
+        """Texts of those that a console shows; called after `numbers`."""
         return []
 
     def write_report(self, directory: RunDirectory) -> None:

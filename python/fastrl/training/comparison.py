@@ -185,11 +185,11 @@ def _differences(scored: Sequence[Scored], own_env: bool) -> Iterator[Difference
     for other in scored:
         if other.name == first:
             continue
-        for own in scored:
+        for base in scored:
             # A baseline has no mode: it is compared with all of them.
-            common = own.variant.keys() & other.variant.keys()
-            if own.name == first and all(own.variant[key] == other.variant[key] for key in common):
-                yield _difference(own, other, own_env)
+            common = base.variant.keys() & other.variant.keys()
+            if base.name == first and all(base.variant[key] == other.variant[key] for key in common):
+                yield _difference(base, other, own_env)
 
 
 def _difference(first: Scored, other: Scored, own_env: bool) -> Difference:

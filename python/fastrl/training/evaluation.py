@@ -44,7 +44,7 @@ class Scores(Protocol):
         ...
 
     def numbers(self) -> Mapping[str, Number]:
-        """Further numbers for a row of metrics, where ``mean_return`` is ``eval/mean_reward``: ``success_rate`` becomes
+        """Further metrics for a row, in which ``mean_return`` is ``eval/mean_reward``: ``success_rate`` becomes
         ``eval/success_rate``."""
         ...
 
@@ -98,7 +98,7 @@ class Returns:
         return cls(tuple(tree["returns"]))
 
     def line(self) -> str:
-        """All of it in words."""
+        """Text with all of it."""
         return (
             f"{counted(len(self.returns), 'episode')}: mean return {brief(self.mean_return)},"
             f" from {brief(min(self.returns))} to {brief(max(self.returns))}"
@@ -109,20 +109,19 @@ class Returns:
 
 
 class Evaluation(Callback):
-    """Evaluates at the end of a run, and every ``eval_freq`` episodes, or epochs over a data set; keeps a checkpoint of
-    the best policy.
+    """Evaluates at the end of a run and every ``eval_freq`` episodes or epochs; keeps a checkpoint of the best policy.
 
     Args:
         evaluate: scores the policy in a checkpoint's state.
         from_tree: the inverse of ``Scores.to_tree``, for runs that are resumed.
         work: for the progress bar: how much ``evaluate`` advances by.
         eval_freq: episodes or epochs between evaluations; 0: only at the end.
-        points: evaluations at so many equal parts of the run, in place of that; 0: none.
+        points: number of evaluations, evenly spread over the run, in place of ``eval_freq``; 0: none.
 
     Attributes:
-        scores: of the last evaluation; None before.
-        best: of the best evaluation, and best_at, the episodes or epochs that it was made after; None
-            without evaluations on the way.
+        scores: those of the last evaluation; None before.
+        best: scores of the best evaluation; None without evaluations on the way.
+        best_at: episodes or epochs after which it was made.
         best_file: where the checkpoint of the best policy goes; None: nowhere.
     """
 
@@ -185,10 +184,10 @@ class Evaluation(Callback):
         self._shown, self._new = self._new, None
         if self._shown is None:
             return {}
-        numbers = {"mean_reward": self._shown.mean_return, **self._shown.numbers()}
+        metrics = {"mean_reward": self._shown.mean_return, **self._shown.numbers()}
         if self._points:
-            numbers["point"] = self._passed
-        return {f"eval/{name}": value for name, value in numbers.items()}
+            metrics["point"] = self._passed
+        return {f"eval/{name}": value for name, value in metrics.items()}
 
     def highlights(self) -> list[str]:
         return [] if self._shown is None else [f"evaluation {brief(self._shown.mean_return)}"]

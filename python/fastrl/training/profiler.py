@@ -29,7 +29,7 @@ from rich.text import Text
 from fastrl.collectors.protocol import Report
 from fastrl.utils.files import read_json, save_figure, to_json, write_atomically
 from fastrl.utils.tables import print_lines
-from fastrl.utils.tables import show as show_parts
+from fastrl.utils.tables import show as show_table
 
 # Parts of the time, in order: steps and resets of environments; choice of actions; rewards, statistics and storage (of
 # a replay also drawing minibatches); publishing or reading weights; waiting of learner and workers for each other; the
@@ -79,7 +79,7 @@ _BAR = 14
 
 
 class GpuMeter:
-    """Asks NVIDIA's management library, which comes with the driver.
+    """Meter of a GPU's use, by NVIDIA's management library, which comes with the driver.
 
     Args:
         device: "cpu" or "cuda".
@@ -315,15 +315,15 @@ class Profile:
         learner, count = self._learner, self._last.workers
         waiting = min(learner.get("waiting", 0.0), self.seconds)
         # With workers, the learner's own handling of experience counts as learning: they collect at the same time.
-        own = 0.0 if count else min(_collecting(learner), self.seconds - waiting)
-        learning = self.seconds - waiting - own
+        handling = 0.0 if count else min(_collecting(learner), self.seconds - waiting)
+        learning = self.seconds - waiting - handling
         busy = min(_collecting(self._workers) / count, self.seconds) if count else 0.0
         if count and self._overlap_seconds is not None:
             both = self._overlap_seconds / count
         else:
             both = busy - (waiting - (self._starting or 0.0))
         both = min(max(both, 0.0), busy, learning)
-        collecting = own + min(busy - both, waiting)
+        collecting = handling + min(busy - both, waiting)
         return {
             "collecting": collecting,
             "both": both,
@@ -349,7 +349,7 @@ def show(directory: Path, console: Console) -> bool:
         return False
     breakdown = load(directory / "profile.json")
     console.print()
-    show_parts(console, table(breakdown))
+    show_table(console, table(breakdown))
     draw(breakdown, directory / "profile.png")
     print_lines(console, f"where the time went, as a picture: {directory / 'profile.png'}")
     return True
@@ -442,8 +442,8 @@ def _named(parts: Mapping[str, float]) -> dict[str, float]:
     """Seconds by the names of `PARTS`."""
     result: dict[str, float] = {}
     for name, seconds in parts.items():
-        own = _ALSO.get(name, name)
-        result[own] = result.get(own, 0.0) + seconds
+        activity = _ALSO.get(name, name)
+        result[activity] = result.get(activity, 0.0) + seconds
     return result
 
 

@@ -93,15 +93,15 @@ def resume_run(
     """
     # Before there is an environment, which may change the current directory.
     path, new_path = path.absolute(), None if new_path is None else new_path.absolute()
-    own_directory = find_checkpoint(path).parent
-    if new_path is None and own_directory.name != "checkpoints":
+    checkpoints = find_checkpoint(path).parent
+    if new_path is None and checkpoints.name != "checkpoints":
         raise TrainError(f"{path} lies in no run directory: name a new one with --run-dir")
     with ExitStack() as stack:
         directory = None
         if new_path is None and task.ranks.is_first:
             # No other process may write to the run between reading its checkpoint and resuming from it.
-            directory = stack.enter_context(RunDirectory(own_directory.parent))
-            directory.check_own()
+            directory = stack.enter_context(RunDirectory(checkpoints.parent))
+            directory.check_is_run()
         file, state = load_newest(path)
         with using_checkpoint(file, "is no checkpoint of a run that this fastrl can resume"):
             settings = resumed_settings(task, file, saved_settings(state), changes, trust=trust)
@@ -157,13 +157,13 @@ def resumed_settings(
     """
     algorithm = trusted_import("run.algo", task.algorithm_in(config), file, trust=trust)
     config_type = task.settings_type(algorithm)
-    own = check(config_type, config, str(file))
+    values = check(config_type, config, str(file))
     if "collect.collector" in changes:
         changes = {**options_of_others(changes["collect.collector"]), **changes}
-    old = build(config_type, own)
+    old = build(config_type, values)
     # The start of a schedule that is given as it is leaves the end as it is.
     changed = {key: value for key, value in with_one_goal(changes).items() if attrgetter(key)(old) != value}
-    new = build(config_type, own, changed)
+    new = build(config_type, values, changed)
     goals = () if task.can_train_longer else ("run.total_timesteps", "run.total_episodes")
     resumable = [key for key in resumable_keys(config_type) if key not in goals]
     for key in changed:
@@ -172,7 +172,7 @@ def resumed_settings(
                 f"{key} cannot change when a run is resumed, it would be another run: --init {file} starts one"
                 f" with its weights; {', '.join(resumable)} can"
             )
-    refuse_reach(config_type, own, str(file), trust=trust, named=changes)
+    refuse_reach(config_type, values, str(file), trust=trust, named=changes)
     return new
 
 
@@ -213,9 +213,9 @@ def load_run(
                 )
         if (policy := state.get("policy")) and own_path(policy) is not None:
             # Only the settings' path has been checked against what the caller trusts.
-            own = task.algorithm_settings(settings)
+            algo = task.algorithm_settings(settings)
             check_own_network(
-                getattr(own, "network", None), parse_options(getattr(own, "network_options", ())), policy
+                getattr(algo, "network", None), parse_options(getattr(algo, "network_options", ())), policy
             )
         return settings if to_act else task.resolve_defaults(settings), state
     except UserError:
@@ -393,12 +393,12 @@ class _Session:
         trainer, directory = self._trainer, self._directory
         total, unit = trainer.goal
         logged = LoggedRun(directory, trainer.steps, total, trainer.done, unit, self._settings, self._console)
-        own: list[Logger] = []
+        logs: list[Logger] = []
         if directory is not None:
-            own = [JsonlLogger(logged), EpisodesLogger(logged), *start_loggers(trainer.run.loggers, logged)]
+            logs = [JsonlLogger(logged), EpisodesLogger(logged), *start_loggers(trainer.run.loggers, logged)]
         on_console = ConsoleLogger(logged)
         trainer.on_progress = on_console.show
-        loggers = Loggers([*own, *further, on_console])
+        loggers = Loggers([*logs, *further, on_console])
         try:
             several = trainer.ranks.count > 1
             with StopSignals(finishes=trainer.finishes_updates and not several) as stop:

@@ -63,20 +63,20 @@ def stages_of(settings: Any) -> list[Stage]:
         raise ConfigError(f"run.stages: --algo {run.algo} has no stages, only ppo, async-ppo and impala do")
     if run.total_timesteps is None:
         raise ConfigError("run.stages: stages end at environment steps: give --total-timesteps")
-    own = _values(settings) | {"run.stages": ()}
+    values = _values(settings) | {"run.stages": ()}
     start, stages = 0, list[Stage]()
     for text in run.stages:
         until, changes = _read(text, settings, table_of(algorithm.name))
         if until <= start:
             raise ConfigError(f"run.stages: {text!r} should end after step {start:,}, got {until:,}")
-        changed = build(type(settings), own, changes)
+        changed = build(type(settings), values, changes)
         stages.append(Stage(len(stages), start, until, changed))
         start = until
-    return [*stages, Stage(len(stages), start, None, build(type(settings), own))]
+    return [*stages, Stage(len(stages), start, None, build(type(settings), values))]
 
 
 def stage_of(settings: Any, index: int) -> Stage:
-    """One of them.
+    """The stage with an index, from 0 on.
 
     Raises:
         ConfigError: as of `stages_of`, or there is no such stage.
@@ -108,10 +108,10 @@ def _read(text: str, settings: Any, table: str) -> tuple[int, Values]:
 
 
 def _may_differ(key: str, table: str) -> bool:
-    own, _, name = key.partition(".")
-    if own == "env":
+    group, _, name = key.partition(".")
+    if group == "env":
         return name not in _OF_ENVIRONMENTS
-    return own == table and name not in OF_NETWORKS | {
+    return group == table and name not in OF_NETWORKS | {
         each.name for each in dataclasses.fields(NetworkConfig)
     }
 
@@ -122,8 +122,7 @@ def _values(settings: Any) -> Values:
 
 
 def saved_settings(state: Mapping[str, Any]) -> Any:
-    """The nested settings of the run that a checkpoint is of. Those of its stage, of which the policy is, are its entry
-    ``config``."""
+    """The nested settings of a checkpoint's run. Its entry ``config`` has those of the stage of its policy."""
     return state["stages"]["config"] if "stages" in state else state.get("config", {})
 
 

@@ -151,7 +151,7 @@ class Task(TaskSettings, ABC):
         device: str = "cpu",
         seed: int = 0,
     ) -> Policy:
-        """One agent's policy.
+        """Policy of one agent.
 
         Args:
             state: of a checkpoint; its part of `Trainer.policy_checkpoint` is enough.
@@ -195,10 +195,10 @@ class Task(TaskSettings, ABC):
             env: that it has made. A vector environment only has the spaces: the episodes make their own.
         """
         policy = self.make_policy(state, settings, spaces_of(env), device=device)
-        own = {"squash": policy.squash, "action_masks": self.has_action_masks(settings)}
+        acting = {"squash": policy.squash, "action_masks": self.has_action_masks(settings)}
         if isinstance(env, VectorEnv):
-            return VectorEpisodes(spec, env, policy.actor, **own)
-        return EnvEpisodes(env, spec.id, policy.actor, **own)
+            return VectorEpisodes(spec, env, policy.actor, **acting)
+        return EnvEpisodes(env, spec.id, policy.actor, **acting)
 
     def films(self, settings: Any) -> Films:
         """Makes films of policies of a run with these settings.
@@ -303,8 +303,8 @@ class Task(TaskSettings, ABC):
             callbacks.append(evaluation)
         header = self.header(settings, source.env_id)
         if isinstance(problem, Problem):
-            own = problem.action_space if source.env_actions is None else source.env_actions
-            header["action_space"] = space_state(own)
+            action_space = problem.action_space if source.env_actions is None else source.env_actions
+            header["action_space"] = space_state(action_space)
             played = problem.obs_space
             if self.frames_first(settings):
                 header["frames_first"], played = True, stacked_last(played)

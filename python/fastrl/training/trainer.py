@@ -445,26 +445,26 @@ class Trainer(Training):
             self.mean_return = mean_return
         report = self.source.report()
         time_numbers = self.time_numbers(passed, self.watch.seconds, steps - steps_before, len(ended), report)
-        metrics = self.algorithm.metrics() if self.iteration else {}
-        numbers: dict[str, Number] = {
+        of_update = self.algorithm.metrics() if self.iteration else {}
+        metrics: dict[str, Number] = {
             "rollout/ep_rew_mean": mean_return,
             "rollout/ep_len_mean": math.fsum(ended.lengths) / len(ended) if len(ended) else math.nan,
             "rollout/episodes": len(ended),
-            **{f"train/{name}": number for name, number in metrics.items()},
+            **{f"train/{name}": number for name, number in of_update.items()},
             **self.source.numbers(),
-            **self._exchange_numbers(passed),
+            **self._exchange_metrics(passed),
         }
         highlights = [] if self.source.goal else [f"return {brief(self.mean_return)}"]
-        highlights += [f"{name} {brief(metrics[name])}" for name in _SHOWN if name in metrics]
+        highlights += [f"{name} {brief(of_update[name])}" for name in _SHOWN if name in of_update]
         highlights += self.source.highlights()
         for callback in self.callbacks:
-            numbers |= callback.numbers(ended)
+            metrics |= callback.numbers(ended)
             highlights += callback.highlights()
-        row = Row(steps, done, numbers | time_numbers, highlights, ended)
+        row = Row(steps, done, metrics | time_numbers, highlights, ended)
         self.view.numbers = row.record()
         return row
 
-    def _exchange_numbers(self, passed: float) -> dict[str, Number]:
+    def _exchange_metrics(self, passed: float) -> dict[str, Number]:
         """The share of the time since the last row in which ranks exchanged gradients and experience."""
         if self.ranks.count == 1:
             return {}

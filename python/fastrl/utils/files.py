@@ -148,8 +148,8 @@ def read_json(path: Path, kind: type = dict) -> Any:
 
 
 def read_lines(path: Path, *, start: int = 0) -> Iterator[str]:
-    """The lines of a text file that may be of others, with their ends; a line of more than `MAX_LINE_BYTES` comes in
-    parts, and bytes that are no UTF-8 are replaced.
+    """The lines of a text file of unknown origin, with their ends; a line of more than `MAX_LINE_BYTES` comes in
+    pieces, and bytes that are no UTF-8 are replaced.
 
     Args:
         start: first byte; counted from the end if it is negative.

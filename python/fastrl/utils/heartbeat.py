@@ -1,9 +1,8 @@
-"""Heartbeats of ranks: one that hangs keeps its connections, so that nothing but its silence tells the others.
+"""Heartbeats of ranks. A rank that hangs keeps its connections open: the others notice nothing but its silence.
 
-Each rank sends a datagram to each other one every few seconds, from a thread of its own. One that has been heard and
-then is silent for too long is lost: stopped, on a machine without power, or beyond a network that has failed. Ranks may
-compute for hours between two exchanges (rank 0 evaluates alone), which a time limit of exchanges could not tell from
-that.
+Each rank sends a datagram to each other one every few seconds, from a thread of its own. A rank that has been heard and
+then is silent for too long is lost: its process is stopped, its machine has no power, or the network has failed. A time
+limit on exchanges would not do: ranks may compute for hours between two of them, while rank 0 evaluates alone.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ _BEAT, _LEAVE = 0, 1
 _MESSAGE = struct.Struct("!16sIB")
 # Parts of the time limit between two beats, and the longest of them, in seconds.
 _BEATS, _LONGEST = 20, 5.0
-# Datagrams that are read, of those that have come, before a rank is lost.
+# Most waiting datagrams that are read before a rank is taken for lost.
 _MOST_READ = 10_000
 
 
@@ -57,7 +56,7 @@ class Heartbeat:
         rank: number of this rank.
         timeout: seconds of silence after which a rank is lost.
         on_lost: called with its number, on a thread of the heartbeat, at most once.
-        toward: a host that other ranks can reach, whose network this one is to be reached by.
+        toward: a host that other ranks can reach: this rank is reached in the same network.
         clock: the time, in seconds.
     """
 
@@ -73,7 +72,7 @@ class Heartbeat:
         self._interval = min(timeout / _BEATS, _LONGEST)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind(("", 0))
-        self.contact = Contact(_own_address(toward), self._socket.getsockname()[1], secrets.token_bytes(16))
+        self.contact = Contact(_local_address(toward), self._socket.getsockname()[1], secrets.token_bytes(16))
         self._token = b""
         self._addresses: dict[int, tuple[str, int]] = {}
         self._heard: dict[int, float] = {}
@@ -81,7 +80,7 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def begin(self, contacts: Sequence[Contact]) -> Self:
-        """Beats from now on.
+        """Starts the heartbeats.
 
         Args:
             contacts: of all ranks, by rank.
@@ -181,7 +180,7 @@ def end_without(lost: int, count: int, local_rank: int, rank: int, timeout: floa
     os._exit(EXIT_LOST)
 
 
-def _own_address(toward: str) -> str:
+def _local_address(toward: str) -> str:
     """The address of this machine in the network of a host; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

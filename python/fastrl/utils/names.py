@@ -13,12 +13,12 @@ def likeness(name: str, candidate: str) -> float:
     Dotted names are also compared by their last parts, so that ``clip`` finds ``ppo.clip_range``, and by the initials
     of these, so that ``lr`` finds ``ppo.learning_rate``.
     """
-    leaf, own = candidate.rpartition(".")[2], name.rpartition(".")[2]
-    initials = "".join(word[:1] for word in leaf.split("_"))
+    candidate_leaf, leaf = candidate.rpartition(".")[2], name.rpartition(".")[2]
+    initials = "".join(word[:1] for word in candidate_leaf.split("_"))
     return max(
         difflib.SequenceMatcher(None, name, candidate).ratio(),
-        0.95 * difflib.SequenceMatcher(None, own, leaf).ratio(),
-        0.9 if len(own) > 1 and own == initials else 0,
+        0.95 * difflib.SequenceMatcher(None, leaf, candidate_leaf).ratio(),
+        0.9 if len(leaf) > 1 and leaf == initials else 0,
     )
 
 

@@ -51,8 +51,8 @@ class NotebookBar:
 
     def _data(self) -> dict[str, str]:
         share, text = self._latest
-        parts = [self._description] if self._description else []
+        texts = [self._description] if self._description else []
         if not math.isnan(share):
             filled = round(min(max(share, 0.0), 1.0) * WIDTH)
-            parts.append(f"[{'█' * filled}{'·' * (WIDTH - filled)}] {min(share, 1):.0%}")
-        return {"text/plain": "  ".join([*parts, text]).rstrip()}
+            texts.append(f"[{'█' * filled}{'·' * (WIDTH - filled)}] {min(share, 1):.0%}")
+        return {"text/plain": "  ".join([*texts, text]).rstrip()}

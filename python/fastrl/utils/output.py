@@ -61,12 +61,12 @@ _CONTROLS = {
 
 
 def printable(text: str) -> str:
-    """A text that may be of others, for a terminal: control characters, which it would obey, are escaped."""
+    """A text of unknown origin, for a terminal: control characters, which it would obey, are escaped."""
     return text.translate(_CONTROLS)
 
 
 def figure_text(text: str) -> str:
-    """A text that may be of others, for a figure of matplotlib: dollars begin no formula."""
+    """A text of unknown origin, for a figure of matplotlib: dollars begin no formula."""
     return printable(text).replace("$", r"\$")
 
 

@@ -122,12 +122,12 @@ class Ranks:
         return self.rank == 0
 
     @property
-    def own(self) -> range:
+    def shard_numbers(self) -> range:
         """The shards of this rank."""
         size = self.shards // self.count
         return range(self.rank * size, (self.rank + 1) * size)
 
-    def parts(self, size: int) -> list[slice]:
+    def shard_rows(self, size: int) -> list[slice]:
         """The rows of each shard of a batch of so many: as even in number as possible, perhaps none."""
         ends = [size * i // self.shards for i in range(self.shards + 1)]
         return [slice(first, end) for first, end in itertools.pairwise(ends)]
@@ -136,18 +136,18 @@ class Ranks:
         """This rank's shards of a batch of so many rows; the whole, if batches are not parted."""
         if not self.shards:
             return [Shard(0, slice(0, size))]
-        parts = self.parts(size)
-        return [Shard(number, parts[number]) for number in self.own]
+        shard_rows = self.shard_rows(size)
+        return [Shard(number, shard_rows[number]) for number in self.shard_numbers]
 
     def reduce(
-        self, gradient: Tensor, size: int, numbers: int, learn: Callable[[Shard], Tensor | None]
+        self, gradient: Tensor, size: int, num_sums: int, learn: Callable[[Shard], Tensor | None]
     ) -> Tensor:
         """Adds the gradient of a batch to a gradient, and adds up numbers of its shards; the same on all ranks.
 
         Args:
             gradient: float32 [P], to which ``learn`` adds the gradient of a shard.
             size: of the batch.
-            numbers: K.
+            num_sums: K.
             learn: called with each shard of this rank, or, if batches are not parted, with the whole batch; returns
                 numbers float32 [K] of the shard. What it adds and returns is weighted by the shard's share of the
                 batch. None: there is nothing in the shard. It is called for a shard without rows, too.
@@ -162,7 +162,7 @@ class Ranks:
             return found
         flat = gradient.view(-1)
         before = flat.clone()
-        table = flat.new_zeros((len(shards), len(flat) + numbers))
+        table = flat.new_zeros((len(shards), len(flat) + num_sums))
         for row, shard in zip(table, shards, strict=True):
             flat.zero_()
             found = learn(shard)

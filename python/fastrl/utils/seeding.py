@@ -49,11 +49,11 @@ def env_seed(seed: int, index: int, number: int) -> int:
     return _stream(seed, _ENV, index, number) >> 33
 
 
-def env_seeds(seed: int, indices: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+def env_seeds(seed: int, indices: NDArray[np.int64], episodes: NDArray[np.int64]) -> NDArray[np.int64]:
     """`env_seed` of many episodes, int64 [K]."""
     if len(indices) <= _FEW:
-        return np.array([_stream(seed, _ENV, *each) >> 33 for each in _pairs(indices, numbers)], np.int64)
-    seeds: NDArray[np.int64] = (stream(seed, _ENV, indices, numbers) >> np.uint64(33)).astype(np.int64)
+        return np.array([_stream(seed, _ENV, *each) >> 33 for each in _pairs(indices, episodes)], np.int64)
+    seeds: NDArray[np.int64] = (stream(seed, _ENV, indices, episodes) >> np.uint64(33)).astype(np.int64)
     return seeds
 
 
@@ -79,16 +79,16 @@ def _mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def act_streams(seed: int, indices: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+def act_streams(seed: int, indices: NDArray[np.int64], episodes: NDArray[np.int64]) -> NDArray[np.uint64]:
     """`act_stream` of many episodes, uint64 [K]."""
     if len(indices) <= _FEW:
-        return np.array([_stream(seed, _ACT, *each) for each in _pairs(indices, numbers)], np.uint64)
-    streams: NDArray[np.uint64] = stream(seed, _ACT, indices, numbers)
+        return np.array([_stream(seed, _ACT, *each) for each in _pairs(indices, episodes)], np.uint64)
+    streams: NDArray[np.uint64] = stream(seed, _ACT, indices, episodes)
     return streams
 
 
-def _pairs(indices: NDArray[np.int64], numbers: NDArray[np.int64]) -> Iterable[tuple[int, int]]:
-    return zip(indices.tolist(), numbers.tolist(), strict=True)
+def _pairs(indices: NDArray[np.int64], episodes: NDArray[np.int64]) -> Iterable[tuple[int, int]]:
+    return zip(indices.tolist(), episodes.tolist(), strict=True)
 
 
 def agent_streams(streams: NDArray[np.uint64], num_agents: int) -> NDArray[np.uint64]:
@@ -135,8 +135,8 @@ def normals(streams: NDArray[np.uint64], steps: NDArray[np.int64], size: int) ->
 def _bits_of_parts(streams: NDArray[np.uint64], steps: NDArray[np.int64], parts: int) -> NDArray[np.uint64]:
     with np.errstate(over="ignore"):
         bits = mix(streams + (steps.astype(np.uint64) + np.uint64(1)) * GOLDEN)
-        own: NDArray[np.uint64] = mix(bits[:, None] + np.arange(1, parts + 1, dtype=np.uint64) * GOLDEN)
-    return own
+        mixed: NDArray[np.uint64] = mix(bits[:, None] + np.arange(1, parts + 1, dtype=np.uint64) * GOLDEN)
+    return mixed
 
 
 def _upper_bits(bits: NDArray[np.uint64]) -> NDArray[np.float32]:

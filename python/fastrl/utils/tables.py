@@ -7,19 +7,19 @@ from rich.table import Table
 _WIDE, _FOLDED = 10_000, 20
 
 
-def show(console: Console, *parts: RenderableType) -> None:
+def show(console: Console, *renderables: RenderableType) -> None:
     """Prints tables, groups of them, and text.
 
     A table is as wide as the longest words of its columns need, even if the console is narrower. Text, titles and
     captions are wrapped between words on a terminal; elsewhere their lines are not broken.
     """
-    for part in parts:
-        if isinstance(part, Group):
-            show(console, *part.renderables)
-        elif isinstance(part, Table):
-            _show_table(console, part)
+    for each in renderables:
+        if isinstance(each, Group):
+            show(console, *each.renderables)
+        elif isinstance(each, Table):
+            _show_table(console, each)
         else:
-            _show_text(console, part)
+            _show_text(console, each)
 
 
 def print_lines(console: Console, *lines: str) -> None:
@@ -56,8 +56,8 @@ def _fit_columns(console: Console, table: Table) -> int:
     for column in table.columns:
         cells = (column.header, column.footer, *column.cells)
         measured = [console.measure(cell, options=options) for cell in cells]
-        own = column.min_width or 0
-        frame -= max(own, *(cell.maximum for cell in measured))
+        min_width = column.min_width or 0
+        frame -= max(min_width, *(cell.maximum for cell in measured))
         least = max(cell.maximum if column.no_wrap else cell.minimum for cell in measured)
-        column.min_width = max(own, min(least, _FOLDED) if column.overflow == "fold" else least)
+        column.min_width = max(min_width, min(least, _FOLDED) if column.overflow == "fold" else least)
     return frame + sum(column.min_width or 0 for column in table.columns)

@@ -154,22 +154,22 @@ def from_file(
 def refuse_reach(
     config_type: type, values: Values, source: str, *, trust: bool, named: Values | None
 ) -> None:
-    """Refuses settings from a file that have effects beyond their run; arguments and errors as of `from_file`, but that
-    ``named`` is None where the reader has no way to name any."""
+    """Refuses settings from a file that have effects beyond their run. Arguments and errors are those of `from_file`;
+    ``named`` is None where the reader cannot name any."""
     if trust:
         return
     known = leaves(config_type)
     for key, effect in reaches(config_type, values).items():
         if key not in (named or {}):
             value, option = values[key], known[key].option
-            own = (
+            option_too = (
                 ""
                 if named is None or isinstance(value, tuple)
                 else f" or {option} {_shown(shlex.quote(str(value)))}"
             )
             named_in_python = "env=... or " if key == "env.id" else ""
             raise TrustError(
-                f"{source}: {key} would {effect}; only if you trust this file, give --trust{own}"
+                f"{source}: {key} would {effect}; only if you trust this file, give --trust{option_too}"
                 f" (in Python, {named_in_python}trust=True)"
             )
 

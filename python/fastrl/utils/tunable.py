@@ -30,7 +30,7 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """Some of a setting's values.
+    """Values of a setting that trials choose from.
 
     Attributes:
         values: empty: all that its type names.

@@ -141,7 +141,7 @@ def run_protocol(
     """
     for red_agent in red_agents:
         for horizon in horizons:
-            own_seed, seeds = episode_seeds(seed, red_agent, horizon, episodes)
+            draw_seed, seeds = episode_seeds(seed, red_agent, horizon, episodes)
             make = functools.partial(
                 make_env,
                 ruleset=ruleset,
@@ -153,8 +153,8 @@ def run_protocol(
                 autoreset_mode="disabled",
             )
 
-            def make_act(env: E, first: int, own_seed: int = own_seed) -> Act:
-                return contender.make_act(env, own_seed + first)
+            def make_act(env: E, first: int, draw_seed: int = draw_seed) -> Act:
+                return contender.make_act(env, draw_seed + first)
 
             yield red_agent, horizon, run_episodes(make, make_act, seeds, facts=facts, advance=advance)
 
@@ -162,8 +162,8 @@ def run_protocol(
 def episode_seeds(seed: int, red_agent: str, horizon: int, episodes: int) -> tuple[int, list[int]]:
     """A seed for the contender's own random draws, and one for each episode against a red agent over a horizon."""
     stream = np.random.SeedSequence([seed, RED_AGENTS.index(red_agent), horizon])
-    own_seed, *seeds = map(int, stream.generate_state(episodes + 1, np.uint64))
-    return own_seed, seeds
+    draw_seed, *seeds = map(int, stream.generate_state(episodes + 1, np.uint64))
+    return draw_seed, seeds
 
 
 def run_episodes(
@@ -186,7 +186,7 @@ def run_episodes(
     Returns:
         "return", float64 [E], sums of rewards unless ``facts`` has others, and all facts, [E] each.
     """
-    parts = []
+    results = []
     # Not by `fastrl.play.play`: here one compiled call steps a thousand games.
     for first in range(0, len(seeds), BATCH):
         batch = seeds[first : first + BATCH]
@@ -202,9 +202,9 @@ def run_episodes(
             env.step_into(act(obs), obs, rewards, *ends)
             returns += rewards
             advance(len(batch))
-        parts.append({"return": returns, **facts(env)})
+        results.append({"return": returns, **facts(env)})
         env.close()
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return {name: np.concatenate([each[name] for each in results]) for name in results[0]}
 
 
 class Cage2Scoring:
@@ -246,8 +246,8 @@ class Cage2Scoring:
         by_ruleset: dict[Ruleset, list[Evaluation]] = {}
         for scored in comparison.scored:
             assert isinstance(scored.scores, Evaluation)
-            own = dataclasses.replace(scored.scores, contender=scored.name)
-            by_ruleset.setdefault(own.ruleset, []).append(own)
+            evaluation = dataclasses.replace(scored.scores, contender=scored.name)
+            by_ruleset.setdefault(evaluation.ruleset, []).append(evaluation)
         for evaluations in by_ruleset.values():
             if len({each.contender for each in evaluations}) == 1:
                 show(console, score_table(evaluations))

@@ -85,12 +85,12 @@ class DefenderExpert:
     def __init__(self, made: MakeDefender, rows: ExactRows) -> None:
         self._rows, self._name = rows, made.name
         # From the 145 actions to the environment's; -1: it does not have them.
-        self._own = np.full(len(ACTIONS), -1)
-        self._own[list(made.actions)] = np.arange(len(made.actions))
+        self._env_actions = np.full(len(ACTIONS), -1)
+        self._env_actions[list(made.actions)] = np.arange(len(made.actions))
         sleep, monitor = ACTIONS.index("Sleep"), ACTIONS.index("Monitor")
-        if self._own[monitor] < 0:
+        if self._env_actions[monitor] < 0:
             # Every step monitors, so that Monitor does what Sleep does.
-            self._own[monitor] = self._own[sleep]
+            self._env_actions[monitor] = self._env_actions[sleep]
         self.state_size = len(HOSTS) + 1 if made.name.startswith("react") else 0
         self._policy: baselines.BluePolicy | None = None
         self._count = -1
@@ -112,10 +112,10 @@ class DefenderExpert:
             policy.store_memory(states)
         else:
             chosen = policy.act(np.zeros((len(rows), len(HOSTS)), np.bool_))
-        own = self._own[chosen]
-        if own.min() < 0:
-            row = int(own.argmin())
+        taken = self._env_actions[chosen]
+        if taken.min() < 0:
+            row = int(taken.argmin())
             raise ExpertError(
                 row, f"chose {ACTIONS[chosen[row]]}, which is not among the environment's actions,"
             )
-        return own
+        return taken

@@ -37,7 +37,7 @@ class Score:
 
     @property
     def part(self) -> str:
-        """Its name, such as ``bline_30``."""
+        """Name of the score, such as ``bline_30``."""
         return f"{self.red_agent}_{self.horizon}"
 
 
@@ -84,7 +84,7 @@ class Evaluation:
 
     def episode_returns(self) -> dict[str, NDArray[np.float64]]:
         """See `fastrl.training.comparison.EpisodeScores`."""
-        return {score.part: own for score, own in zip(self.scores, self.returns, strict=False)}
+        return {score.part: returns for score, returns in zip(self.scores, self.returns, strict=False)}
 
     def to_tree(self) -> dict[str, Any]:
         """All of it but single episodes, for JSON."""

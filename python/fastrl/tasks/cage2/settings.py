@@ -28,18 +28,18 @@ def parse_red_agent(value: Any) -> str:
     else:
         weights, repeated = dict(value) if isinstance(value, Mapping) else {}, False
     try:
-        numbers = {name: float(weight) for name, weight in weights.items()}
+        shares = {name: float(weight) for name, weight in weights.items()}
     except (TypeError, ValueError):
-        numbers = {}
-    good = all(math.isfinite(number) and number > 0 for number in numbers.values())
-    if not numbers or repeated or not good or not numbers.keys() <= set(RED_AGENTS):
+        shares = {}
+    good = all(math.isfinite(number) and number > 0 for number in shares.values())
+    if not shares or repeated or not good or not shares.keys() <= set(RED_AGENTS):
         raise ValueError(
             f"should be mix, one of {', '.join(RED_AGENTS)}, or several with weights such as"
             " bline:0.5,meander:0.5"
         )
-    if len(numbers) == 1:
-        return next(iter(numbers))
-    return ",".join(f"{name}:{number:g}" for name, number in numbers.items())
+    if len(shares) == 1:
+        return next(iter(shares))
+    return ",".join(f"{name}:{number:g}" for name, number in shares.items())
 
 
 def red_weights(red_agent: str) -> dict[str, float]:

@@ -39,11 +39,13 @@ class GymTask(Task):
         )
 
     def default_presets(self, settings: Any) -> Sequence[str]:
-        names = PRESETS.presets_for(_own_id(settings.env.id))
+        names = PRESETS.presets_for(_plain_id(settings.env.id))
         return (self._kind(settings),) if names is None else names
 
     def usual_algorithm(self, env_id: Any) -> str:
-        return (PRESETS.algorithm_for(_own_id(env_id)) if isinstance(env_id, str) else None) or self.run.algo
+        return (
+            PRESETS.algorithm_for(_plain_id(env_id)) if isinstance(env_id, str) else None
+        ) or self.run.algo
 
     def _kind(self, settings: Any) -> Literal["discrete", "continuous", "images"]:
         """The kind of the environment, which is built for that; of one that cannot be built, "discrete"."""
@@ -89,7 +91,7 @@ class GymTask(Task):
         return Returns(returns, seeded=not is_vector)
 
 
-def _own_id(env_id: str) -> str:
+def _plain_id(env_id: str) -> str:
     """An id without the module in front that registers it (``module:id``)."""
     return env_id.rpartition(":")[2]
 

@@ -105,8 +105,8 @@ class PettingZooTask(Task):
             return built[0]
 
         env = self.make_env(settings, 1, make, AutoresetMode.DISABLED)
-        own, metadata = built[0], getattr(built[0], "metadata", {})
-        if getattr(own, "render_mode", None) != "rgb_array":
+        drawn, metadata = built[0], getattr(built[0], "metadata", {})
+        if getattr(drawn, "render_mode", None) != "rgb_array":
             modes = ", ".join(metadata.get("render_modes", ())) or "none"
             env.close()
             raise TrainError(
@@ -116,7 +116,7 @@ class PettingZooTask(Task):
         def play_drawn(state: Mapping[str, Any], episodes: int, seed: int) -> Iterator[Step]:
             policy, seeds = TeamPolicy(state["policy"]), range(seed, seed + episodes)
             act = policy.act_in(env, action_masks=self.has_action_masks(settings))
-            draw = lambda: checked_picture(own.render())  # noqa: E731
+            draw = lambda: checked_picture(drawn.render())  # noqa: E731
             return play(team_act(act), TeamEnv(env), seeds, name=env.name, draw=draw)
 
         return Films(play_drawn, float(metadata.get("render_fps") or FPS), env.close)

@@ -244,24 +244,24 @@ class Neighbours:
         return 4 + 4 * self.lanes
 
     def read(self, env: gymnasium.Env[Any, Any]) -> NDArray[Any]:
-        return self._numbers(env.get_wrapper_attr("vehicles")())
+        return self._sensed(env.get_wrapper_attr("vehicles")())
 
     def read_vector(self, env: Any) -> NDArray[Any]:
-        return np.stack([self._numbers(env.vehicles(i)) for i in range(env.num_envs)])
+        return np.stack([self._sensed(env.vehicles(i)) for i in range(env.num_envs)])
 
-    def _numbers(self, vehicles: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
-        own = [float(vehicles[key][0]) for key in ("lane", "target_lane", "speed", "target_speed")]
+    def _sensed(self, vehicles: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
+        ego = [float(vehicles[key][0]) for key in ("lane", "target_lane", "speed", "target_speed")]
         ahead, speed, lane = vehicles["x"][1:] - vehicles["x"][0], vehicles["speed"][1:], vehicles["lane"][1:]
-        numbers = [*own]
+        sensed = [*ego]
         for each in range(self.lanes):
             for side in (ahead, -ahead):
                 there = np.flatnonzero((lane == each) & (side >= 0))
                 if len(there):
                     nearest = there[side[there].argmin()]
-                    numbers += [float(side[nearest]), float(speed[nearest])]
+                    sensed += [float(side[nearest]), float(speed[nearest])]
                 else:
-                    numbers += [_FAR, own[2]]
-        return np.array(numbers)
+                    sensed += [_FAR, ego[2]]
+        return np.array(sensed)
 
 
 # Distance that stands for no neighbour, m.
@@ -308,18 +308,18 @@ class HighwayDriver:
         masks: NDArray[np.bool_] | None,
         states: NDArray[np.float32] | None,
     ) -> NDArray[Any]:
-        numbers = self._rows.read_sense(rows).astype(np.float64)
-        return np.array([self._choose(each) for each in numbers], np.int64)
+        sensed = self._rows.read_sense(rows).astype(np.float64)
+        return np.array([self._choose(each) for each in sensed], np.int64)
 
-    def _choose(self, numbers: NDArray[np.float64]) -> int:
+    def _choose(self, sensed: NDArray[np.float64]) -> int:
         made, actions = self._made, self._made.actions
-        lane, target, speed, present = numbers[:4].tolist()
-        lanes = numbers[4:].reshape(made.lanes, 4).tolist()
-        own = int(lane)
-        keep = self._acceleration(speed, *lanes[own][:2])
+        lane, target, speed, present = sensed[:4].tolist()
+        lanes = sensed[4:].reshape(made.lanes, 4).tolist()
+        at = int(lane)
+        keep = self._acceleration(speed, *lanes[at][:2])
         if lane == target:
             found, most = "", 0.2
-            for other, name in ((own - 1, "LANE_LEFT"), (own + 1, "LANE_RIGHT")):
+            for other, name in ((at - 1, "LANE_LEFT"), (at + 1, "LANE_RIGHT")):
                 if not 0 <= other < made.lanes or name not in actions:
                     continue
                 front, front_speed, rear, rear_speed = lanes[other]

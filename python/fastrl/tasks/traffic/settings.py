@@ -173,12 +173,12 @@ def environment_options(config: EnvConfig) -> dict[str, Any]:
         )
     given = {name: getattr(config, name) for name in _COOP if getattr(config, name) is not None}
     options: dict[str, Any] = {"num_threads": config.num_threads}
-    own = parse_options(config.options)
+    further = parse_options(config.options)
     if is_configured(config.id):
         values = {name: given.pop(name) for name in _CONFIG if name in given}
-        world = ConfiguredWorld(config.id, own.get("config"))
+        world = ConfiguredWorld(config.id, further.get("config"))
         if keys := world.with_settings(config.vehicles, **values):
-            own["config"] = keys
+            further["config"] = keys
     vehicles = _VEHICLES if config.vehicles is None else config.vehicles
     if config.id.startswith("fastrl/coop-"):
         options |= {"max_agents": vehicles, "num_agents": vehicles, **given}
@@ -188,7 +188,7 @@ def environment_options(config: EnvConfig) -> dict[str, Any]:
         options["num_agents"] = vehicles
     elif config.id == V2X:
         options["num_links"] = vehicles
-    return options | own
+    return options | further
 
 
 PRESETS = PresetFile(Path(__file__).with_name("presets.toml"))
@@ -200,15 +200,15 @@ def check_preset(name: str, env_id: str) -> None:
     Raises:
         ConfigError: names the presets that the environment has.
     """
-    own = [each for each in PRESETS if _suits(each, env_id)]
-    if env_id in MULTI_AGENT_IDS and name in PRESETS and name not in own:
+    suitable = [each for each in PRESETS if _suits(each, env_id)]
+    if env_id in MULTI_AGENT_IDS and name in PRESETS and name not in suitable:
         raise ConfigError(
-            f"--preset {name} is for other environments than --env {env_id}, which has {', '.join(own)}"
+            f"--preset {name} is for other environments than --env {env_id}, which has {', '.join(suitable)}"
         )
 
 
 def _suits(preset: str, env_id: str) -> bool:
     if preset == "few-episodes":
         return True
-    own = {"ring": RING, "v2x": V2X}.get(preset)
-    return env_id.startswith("fastrl/coop-") if own is None else env_id == own
+    only = {"ring": RING, "v2x": V2X}.get(preset)
+    return env_id.startswith("fastrl/coop-") if only is None else env_id == only
