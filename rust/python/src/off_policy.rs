@@ -3,9 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use fastrl_binding::arrays::{Array, Element, Flag, disjoint, list, readable, writeable};
-use fastrl_core::learn::off_policy::{
-    ActionKind, Actions, Algorithm, Batch, Gradients, Parameters, Settings, Shape,
-};
+use fastrl_core::learn::off_policy::{ActionKind, Actions, Algorithm, Batch, Gradients, Parameters, Settings, Shape};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -18,7 +16,18 @@ const MAX_CRITICS: usize = 1 << 10;
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct OffPolicyGradients {
     shape: Shape,
-    gradients: Mutex<Gradients>,
+    /// Made for the first loss: arrays that fit the shape say that there is memory for networks of that size.
+    gradients: Mutex<Option<Gradients>>,
+}
+
+impl OffPolicyGradients {
+    /// Calls a function with what computes gradients, without the GIL.
+    fn detached<T: Send>(&self, py: Python<'_>, compute: impl FnOnce(&mut Gradients) -> T + Send) -> T {
+        py.detach(|| {
+            let mut gradients = self.gradients.lock().unwrap_or_else(PoisonError::into_inner);
+            compute(gradients.get_or_insert_with(|| Gradients::new(self.shape.clone())))
+        })
+    }
 }
 
 /// An array that may be left out.
@@ -82,10 +91,9 @@ impl<'a, 'py> Taken<'a, 'py> {
         let actions = unsafe { slice(&self.choices) };
         match actions.iter().find(|&&action| action < 0 || action as usize >= choices) {
             None => Ok(Actions::Discrete(actions)),
-            Some(action) => Err(PyValueError::new_err(format!(
-                "actions: expected numbers from 0 to {}, got {action}",
-                choices - 1
-            ))),
+            Some(action) => {
+                Err(PyValueError::new_err(format!("actions: expected numbers from 0 to {}, got {action}", choices - 1)))
+            }
         }
     }
 }
@@ -122,7 +130,7 @@ impl OffPolicyGradients {
             return refuse(format!("critics: expected 1 to {MAX_CRITICS}, got {critics}"));
         }
         let shape = Shape { algorithm, obs: obs_dim, actions, hidden, critics };
-        Ok(Self { gradients: Mutex::new(Gradients::new(shape.clone())), shape })
+        Ok(Self { gradients: Mutex::new(None), shape })
     }
 
     #[getter]
@@ -224,8 +232,7 @@ impl OffPolicyGradients {
             (parameters, batch, gradient.slice_mut(), td_errors.slice_mut())
         };
         let settings = Settings { temperature, target_noise, target_noise_clip, ..Settings::with_weight(weight) };
-        let found = py.detach(|| {
-            let mut gradients = self.gradients.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = self.detached(py, |gradients| {
             gradients.critic_loss(parameters, &batch, &settings, &asked, gradient, td_errors)
         });
         Ok((found.loss, found.q))
@@ -317,10 +324,8 @@ impl OffPolicyGradients {
         };
         let settings =
             Settings { temperature, mean_value, expectile, beta, max_weight, ..Settings::with_weight(weight) };
-        let found = py.detach(|| {
-            let mut gradients = self.gradients.lock().unwrap_or_else(PoisonError::into_inner);
-            gradients.policy_loss(parameters, &batch, &settings, gradient, value_gradient)
-        });
+        let found = self
+            .detached(py, |gradients| gradients.policy_loss(parameters, &batch, &settings, gradient, value_gradient));
         Ok((found.policy_loss, found.entropy, found.value_loss, found.value, found.imitation_weight))
     }
 }

@@ -241,10 +241,6 @@ impl Gradients {
         }
     }
 
-    pub fn shape(&self) -> &Shape {
-        &self.shape
-    }
-
     /// Adds the gradient of the critics' loss to `gradient`.
     ///
     /// # Arguments
@@ -459,11 +455,23 @@ impl Gradients {
     }
 
     /// The gradient in the policy's outputs of E[alpha log pi(a | s) - Q(s, a)].
-    fn sac(&mut self, batch: &Batch<'_>, settings: &Settings, rows: Range<usize>, numbers: usize, sums: &mut PolicyLoss) {
+    fn sac(
+        &mut self,
+        batch: &Batch<'_>,
+        settings: &Settings,
+        rows: Range<usize>,
+        numbers: usize,
+        sums: &mut PolicyLoss,
+    ) {
         let (count, alpha) = (rows.len(), settings.temperature);
         let noise = &batch.noise[rows.start * numbers..rows.end * numbers];
         self.squash(noise, numbers);
-        let value = self.action_slopes(batch, rows.clone(), numbers, if settings.mean_value { Value::Mean } else { Value::Least });
+        let value = self.action_slopes(
+            batch,
+            rows.clone(),
+            numbers,
+            if settings.mean_value { Value::Mean } else { Value::Least },
+        );
         let (outputs, slopes, stride_out) = self.policy.pass.ends(&self.policy_network);
         let (weight, row) = (settings.weight / (batch.obs.len() / self.shape.obs) as f32, stride(numbers));
         for i in 0..count {
