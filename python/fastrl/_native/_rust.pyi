@@ -891,6 +891,96 @@ class Peek:
     def __exit__(self, *exception: object) -> None: ...
 
 @final
+class OffPolicyGradients:
+    """Gradients of the losses of SAC, TD3 and IQL for a minibatch: `fastrl.algorithms.compiled_gradients` without
+    torch. Policy, E `critics` and IQL's value function are multi-layer perceptrons with ReLU and hidden layers of the
+    widths `hidden`, on D `obs_dim` numbers; of continuous actions critics see the n `numbers` too, of M discrete ones
+    (`choices`) they have M outputs. For threads to share: calls take turns.
+
+    Parameters and gradients are vectors as `fastrl.networks.ensemble.Ensemble` has them: of each layer weights [E,
+    inputs, outputs], then biases [E, outputs]; E is 1 for policy and value function. ValueError: an option is out of
+    range.
+    """
+
+    def __new__(
+        cls,
+        algorithm: Literal["sac", "td3", "iql"],
+        *,
+        obs_dim: int,
+        hidden: list[int],
+        critics: int,
+        numbers: int = 0,
+        choices: int = 0,
+    ) -> OffPolicyGradients: ...
+    @property
+    def num_parameters(self) -> tuple[int, int, int]:
+        """P, C and V: of the policy, of all critics, of the value function."""
+
+    def critic_loss(
+        self,
+        critics: NDArray[np.float32],
+        gradient: NDArray[np.float32],
+        td_errors: NDArray[np.float32],
+        obs: NDArray[np.float32],
+        next_obs: NDArray[np.float32],
+        actions: NDArray[Any],
+        rewards: NDArray[np.float32],
+        discounts: NDArray[np.float32],
+        *,
+        asked: list[int],
+        policy: NDArray[np.float32] | None = None,
+        targets: NDArray[np.float32] | None = None,
+        value: NDArray[np.float32] | None = None,
+        next_masks: NDArray[np.bool_] | None = None,
+        next_noise: NDArray[np.float32] | None = None,
+        weight: float = 1.0,
+        temperature: float = 0.0,
+        target_noise: float = 0.0,
+        target_noise_clip: float = 0.0,
+    ) -> tuple[float, float]:
+        """Adds `weight` times the gradient of the critics' loss to `gradient` [C], and writes the absolute TD errors,
+        means over the critics, to `td_errors` [B]. Without the GIL.
+
+        `critics`, `targets` [C]; `policy` [P], of TD3 the target policy; `value` [V] of IQL, which needs neither of the
+        two; `obs`, `next_obs` [B, D]; `actions` float32 [B, n] or int64 [B]; `rewards`, `discounts` [B]; `next_masks`
+        [B, M], True where an action is allowed; `next_noise` [B, n], normal numbers. `asked`: target critics whose
+        least value counts. `temperature` is SAC's, the last two are TD3's.
+
+        Returns half the sum over critics of their mean squared errors, and the mean value. ValueError, TypeError: an
+        array does not fit, or is missing, or names an action that is not there.
+        """
+
+    def policy_loss(
+        self,
+        policy: NDArray[np.float32],
+        gradient: NDArray[np.float32],
+        obs: NDArray[np.float32],
+        *,
+        actions: NDArray[Any] | None = None,
+        critics: NDArray[np.float32] | None = None,
+        targets: NDArray[np.float32] | None = None,
+        value: NDArray[np.float32] | None = None,
+        value_gradient: NDArray[np.float32] | None = None,
+        masks: NDArray[np.bool_] | None = None,
+        noise: NDArray[np.float32] | None = None,
+        weight: float = 1.0,
+        temperature: float = 0.0,
+        mean_value: bool = False,
+        expectile: float = 0.5,
+        beta: float = 0.0,
+        max_weight: float = 1.0,
+    ) -> tuple[float, float, float, float, float]:
+        """Adds `weight` times the gradient of the policy's loss to `gradient` [P], and for IQL that of the value
+        function's to `value_gradient` [V]. Without the GIL.
+
+        Arrays as of `critic_loss`: `critics` for SAC and TD3; `actions`, `targets` and `value` for IQL; `noise` [B, n]
+        for continuous SAC. With `mean_value` SAC's policy increases the mean of the critics, not the least.
+
+        Returns means over the minibatch: the policy's loss; of SAC the entropy; of IQL the value function's loss, the
+        value and the weight of imitation; 0 what an algorithm does not have. ValueError, TypeError: as above.
+        """
+
+@final
 class PpoUpdate:
     """Takes the gradient steps of PPO for an actor and a critic, multi-layer perceptrons with hidden layers of the same
     widths: `fastrl.algorithms.compiled_update.CompiledUpdate` without torch. D `obs_dim`, A the actor's outputs.

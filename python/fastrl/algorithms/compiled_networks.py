@@ -6,15 +6,10 @@ from typing import Any
 
 import torch
 
-from fastrl.algorithms.compiled_update import (
-    CompiledSteps,
-    Samples,
-    StepMeans,
-    failing_condition,
-    why_torch,
-)
+from fastrl.algorithms.compiled_update import CompiledSteps, Samples, StepMeans
 from fastrl.algorithms.flat_adam import FlatAdam
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
+from fastrl.algorithms.update_backend import failing_condition, why_torch
 from fastrl.networks.multi_agent import CentralCritic, Critic, PolicyNetwork
 
 Optimizer = FlatAdam[PolicyNetwork] | FlatAdam[Critic] | FlatAdam[CentralCritic]

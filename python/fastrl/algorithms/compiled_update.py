@@ -1,6 +1,6 @@
 """PPO's gradient steps on the CPU, compiled."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from fastrl._native._rust import PpoUpdate
 from fastrl.algorithms.actor_critic import ActorCriticConfig
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.ppo_settings import PPOConfig
+from fastrl.algorithms.update_backend import failing_condition, why_torch
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.torch_actor import PolicyNet
@@ -223,41 +224,6 @@ class CompiledUpdate:
         )
         moments["step"] += means.gradient_steps
         return means
-
-
-def failing_condition(
-    config: Any, known: Set[str], device: torch.device, *, overrides: Sequence[str], shards: int
-) -> str:
-    """The first condition of compiled steps that does not hold, apart from those of networks; empty: all hold.
-
-    Args:
-        known: settings that compiled steps obey.
-        overrides: methods that a subclass has in place of those that the compiled steps are of.
-        shards: of each minibatch; 0: it is whole.
-    """
-    unknown = sorted({field.name for field in fields(config)} - known)
-    if overrides:
-        return f"PPO's own {' and '.join(overrides)}"
-    if unknown:
-        return f"PPO's own settings, without {', '.join(unknown)}"
-    if shards:
-        return "whole minibatches, without ranks and shards"
-    return "" if device.type == "cpu" else "networks on the CPU"
-
-
-def why_torch(backend: str, takes: str) -> str:
-    """Remark that PyTorch takes the gradient steps, with the reason.
-
-    Args:
-        backend: the setting.
-        takes: the condition of compiled ones that does not hold.
-
-    Raises:
-        ValueError: compiled ones are asked for.
-    """
-    if backend == "compiled":
-        raise ValueError(f"update_backend compiled is for {takes}: set update_backend to auto or torch")
-    return f"PyTorch takes the gradient steps: compiled ones are for {takes}"
 
 
 def compiled_update(

@@ -106,8 +106,8 @@ UpdateBackend = Annotated[
     Literal["auto", "compiled", "torch"],
     Field(
         description="what takes the gradient steps. compiled: Rust, for separate perceptrons on the CPU in fp32"
-        " and PPO's own loss, or critics of many agents; torch: PyTorch; auto: compiled where it can be. Results"
-        " differ by rounding alone"
+        " and the algorithm's own losses; torch: PyTorch; auto: compiled where it can be. Results differ by rounding"
+        " alone"
     ),
     Setting(resumable=True),
 ]

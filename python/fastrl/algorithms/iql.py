@@ -8,7 +8,7 @@ from gymnasium.spaces import Box
 from pydantic import Field
 from torch import Tensor
 
-from fastrl.algorithms.ensemble_gradients import IQLGradients
+from fastrl.algorithms.compiled_gradients import IQLGradients
 from fastrl.algorithms.off_policy import OffPolicyActorCritic, layers_of
 from fastrl.algorithms.off_policy_loss import IQLLoss, Minibatch
 from fastrl.algorithms.protocol import Problem
@@ -95,7 +95,7 @@ class IQL(OffPolicyActorCritic):
             extra=self.value,
         )
         self.saved["value"] = self.value
-        self.gradients = IQLGradients.of(self, IQL)
+        self.gradients, self.why_not_compiled = IQLGradients.of(self, IQL)
 
     @property
     def final_masks(self) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fastrl.algorithms.ensemble_gradients import EnsembleGradients
+from fastrl.algorithms.compiled_gradients import CompiledGradients
 from fastrl.algorithms.loss import Loss, LossMeans, TDLoss, reduce_loss
 from fastrl.algorithms.off_policy_loss import Minibatch, PolicyLoss
 from fastrl.algorithms.optimizer import Optimizer
@@ -79,7 +79,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     Attributes:
         policy, critics, targets: the networks.
         saved: networks beside the policy, by the name under which their weights are saved.
-        gradients: those of the losses, spelled out; None: automatic differentiation finds them.
+        gradients: those of the losses, compiled; None: automatic differentiation finds them.
     """
 
     takes_shards = True
@@ -145,7 +145,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         # Actions are uniform until something has been learned.
         self._is_untrained = True
         self._means = LossMeans(self.device, ("critic_loss", "q", "td_error"), self.policy_loss_type.parts())
-        self.gradients: EnsembleGradients | None = None
+        self.gradients: CompiledGradients | None = None
+        self.why_not_compiled = ""
         keep_freed_memory()
 
     def networks(self) -> list[OffPolicyActor | Critics]:
@@ -224,15 +225,15 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     def _descend(self, learned: Learned, batch: Minibatch) -> Tensor:
         """Takes a gradient step along a loss. Returns its TD errors, if it has some."""
         loss_of = getattr(self, learned.name)
-        spelled_out = None if self.gradients is None else getattr(self.gradients, learned.name)
+        compiled = None if self.gradients is None else getattr(self.gradients, learned.name)
         gradient = learned.vector.grad
         assert gradient is not None
 
         def learn(shard: Shard, weight: float) -> Loss:
             part = batch.of(shard.rows)
-            if spelled_out is not None:
+            if compiled is not None:
                 with torch.no_grad():
-                    found: Loss = spelled_out(part, weight)
+                    found: Loss = compiled(part, weight)
                 return found
             loss: Loss = loss_of(part)
             torch.autograd.backward(loss.total * weight, inputs=learned.parameters)
@@ -306,6 +307,9 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
                 f" {obs_rows.size} for {actions.state()}, or others of as many"
             )
         return network.loaded_actor()
+
+    def remarks(self) -> list[str]:
+        return [self.why_not_compiled] if self.why_not_compiled else []
 
     def policy_state(self) -> dict[str, Any]:
         return self.policy.state()

@@ -13,7 +13,7 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor, nn
 
-from fastrl.algorithms.ensemble_gradients import SACGradients
+from fastrl.algorithms.compiled_gradients import SACGradients
 from fastrl.algorithms.off_policy import OffPolicyActorCritic
 from fastrl.algorithms.off_policy_loss import Minibatch, SACLoss, squashed
 from fastrl.algorithms.protocol import Problem
@@ -50,7 +50,7 @@ class SAC(OffPolicyActorCritic):
         size = self.actions.size
         share = -float(size) if is_box else config.entropy_share * math.log(size)
         self.target_entropy = share if config.target_entropy is None else config.target_entropy
-        self.gradients = SACGradients.of(self, SAC)
+        self.gradients, self.why_not_compiled = SACGradients.of(self, SAC)
 
     @property
     def temperature(self) -> Tensor:

@@ -89,6 +89,7 @@ class OffPolicyConfig:
     network: OwnFeatures = None
     network_options: hp.NetworkOptions = ()
     precision: Precision = "fp32"
+    update_backend: hp.UpdateBackend = "auto"
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -4,7 +4,7 @@ import copy
 
 from torch import Tensor
 
-from fastrl.algorithms.ensemble_gradients import TD3Gradients
+from fastrl.algorithms.compiled_gradients import TD3Gradients
 from fastrl.algorithms.off_policy import OffPolicyActorCritic
 from fastrl.algorithms.off_policy_loss import Minibatch, PolicyLoss
 from fastrl.algorithms.protocol import Problem
@@ -38,7 +38,7 @@ class TD3(OffPolicyActorCritic):
         self._target_policy_vector = flatten_parameters(self.target_policy)
         self.target_policy.requires_grad_(False)
         self.saved["target_policy"] = self.target_policy
-        self.gradients = TD3Gradients.of(self, TD3)
+        self.gradients, self.why_not_compiled = TD3Gradients.of(self, TD3)
 
     def next_values(self, batch: Minibatch) -> Tensor:
         """min_i Q'_i(s', a'), a' = pi'(s') + clip(noise), within the bounds: algorithm 1."""

@@ -13,6 +13,7 @@ mod highway;
 mod highway_options;
 mod links;
 mod mlp;
+mod off_policy;
 mod ppo_update;
 mod producer;
 mod queue;
@@ -47,6 +48,8 @@ mod rust_module {
     use crate::links::path_loss_37885;
     #[pymodule_export]
     use crate::mlp::Mlp;
+    #[pymodule_export]
+    use crate::off_policy::OffPolicyGradients;
     #[pymodule_export]
     use crate::ppo_update::PpoUpdate;
     #[pymodule_export]

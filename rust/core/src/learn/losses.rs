@@ -127,6 +127,11 @@ impl Categorical {
         }
     }
 
+    /// Probabilities of all choices, and their logarithms.
+    pub(crate) fn all(&self) -> (&[f32], &[f32]) {
+        (&self.probs, &self.log_probs)
+    }
+
     /// The logarithm of the probability of an action.
     #[inline(always)]
     pub(crate) fn log_prob(&self, action: &[i64]) -> f32 {

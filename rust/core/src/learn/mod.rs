@@ -1,4 +1,4 @@
-//! Gradient steps of small actor-critics on the CPU: whole updates of PPO in one call.
+//! Gradient steps of small networks on the CPU: whole updates of PPO in one call, gradients of SAC, TD3 and IQL.
 //!
 //! [`ppo::update`] is made of products of matrices ([`gemm`]), passes through perceptrons and back ([`perceptron`]), the
 //! gradients of losses ([`losses`], with masks [`masked`]) and Adam ([`adam`]). All sums have an order that depends
@@ -10,6 +10,7 @@ mod exchange;
 mod gemm;
 pub mod losses;
 mod masked;
+pub mod off_policy;
 mod perceptron;
 pub mod ppo;
 mod widest;

@@ -107,6 +107,42 @@ impl Perceptron {
         }
     }
 
+    /// The layers, and where weights and biases of one of `count` perceptrons are in a vector that has of each layer
+    /// weights [count, inputs, outputs] and then biases [count, outputs].
+    fn places(&self, index: usize, count: usize) -> impl Iterator<Item = (&Layer, Range<usize>, Range<usize>)> {
+        let mut start = 0;
+        self.layers.iter().map(move |layer| {
+            let size = layer.inputs * layer.outputs;
+            let (weights, bias) = (start + index * size, start + count * size + index * layer.outputs);
+            start += count * (size + layer.outputs);
+            (layer, weights..weights + size, bias..bias + layer.outputs)
+        })
+    }
+
+    /// Reads the parameters of perceptron `index` of an ensemble of `count`, see `fastrl.networks.ensemble.Ensemble`.
+    pub(crate) fn read_member(&self, flat: &[f32], index: usize, count: usize, vector: &mut [f32]) {
+        for (layer, weights, bias) in self.places(index, count) {
+            let rows = flat[weights].chunks_exact(layer.outputs);
+            for (to, from) in vector[layer.weights.clone()].chunks_exact_mut(layer.row).zip(rows) {
+                to[..layer.outputs].copy_from_slice(from);
+            }
+            vector[layer.bias.clone()][..layer.outputs].copy_from_slice(&flat[bias]);
+        }
+    }
+
+    /// Adds the gradient of perceptron `index` to that of an ensemble of `count`, and zeroes it.
+    pub(crate) fn add_member(&self, gradient: &mut [f32], index: usize, count: usize, flat: &mut [f32]) {
+        let add = |to: &mut [f32], from: &[f32]| to.iter_mut().zip(from).for_each(|(to, &from)| *to += from);
+        for (layer, weights, bias) in self.places(index, count) {
+            let rows = gradient[layer.weights.clone()].chunks_exact(layer.row);
+            for (to, from) in flat[weights].chunks_exact_mut(layer.outputs).zip(rows) {
+                add(to, from);
+            }
+            add(&mut flat[bias], &gradient[layer.bias.clone()]);
+        }
+        gradient.fill(0.0);
+    }
+
     pub(crate) fn pass(&self, rows: usize) -> Pass {
         let outputs = || self.layers.iter().map(|layer| Aligned::zeros(rows * layer.row)).collect();
         Pass {
@@ -148,24 +184,58 @@ impl Perceptron {
     /// gradient of the outputs in their place ([`Pass::ends`]).
     pub(crate) fn backward(&self, rows: usize, pass: &mut Pass, gradient: &mut [f32]) {
         for (l, layer) in self.layers.iter().enumerate().rev() {
-            let (before, after) = pass.slopes.split_at_mut(l);
-            let slopes: &[f32] = &after[0];
+            let slopes: &[f32] = &pass.slopes[l];
             let inputs: &[f32] = if l == 0 { &pass.inputs } else { &pass.outputs[l - 1] };
             let bias = &mut gradient[layer.bias.clone()];
             add_rows(&slopes[..rows * layer.row], bias);
             let left = Left { values: inputs, row: 1, column: stride(layer.inputs) };
             let weights = &mut gradient[layer.weights.clone()];
             multiply(layer.inputs, layer.outputs, rows, left, slopes, layer.row, weights, layer.row, Start::Present);
-            if l > 0 {
-                let left = Left { values: slopes, row: layer.row, column: 1 };
-                let row = stride(layer.inputs);
-                let weights = &pass.transposed[l - 1];
-                multiply(rows, layer.inputs, layer.outputs, left, weights, row, &mut before[l - 1], row, Start::Zero);
-                let all = rows * row;
-                let tanh = self.activation == Activation::Tanh;
-                derive(tanh, &mut before[l - 1][..all], &pass.outputs[l - 1][..all]);
-            }
+            self.pass_back(l, rows, pass);
         }
+    }
+
+    /// As [`Perceptron::backward`], but adds the gradient of the last `width` inputs to the rows of `gradient`, which
+    /// have the [`stride`] of so many.
+    ///
+    /// `transposed`: what [`Perceptron::transpose_inputs`] wrote.
+    pub(crate) fn backward_inputs(
+        &self,
+        rows: usize,
+        pass: &mut Pass,
+        transposed: &[f32],
+        width: usize,
+        gradient: &mut [f32],
+    ) {
+        for l in (1..self.layers.len()).rev() {
+            self.pass_back(l, rows, pass);
+        }
+        let (first, row) = (&self.layers[0], stride(width));
+        let left = Left { values: &pass.slopes[0], row: first.row, column: 1 };
+        multiply(rows, width, first.outputs, left, transposed, row, gradient, row, Start::Present);
+    }
+
+    /// Writes the first layer's weights of the last `width` inputs, transposed: [outputs, stride of `width`].
+    pub(crate) fn transpose_inputs(&self, parameters: &[f32], width: usize, to: &mut [f32]) {
+        let first = &self.layers[0];
+        let weights = &parameters[first.weights.clone()][(first.inputs - width) * first.row..];
+        transpose(width, first.outputs, weights, first.row, to, stride(width));
+    }
+
+    /// The gradient of the outputs of the layer before layer `l`, if there is one, from that of layer `l`.
+    fn pass_back(&self, l: usize, rows: usize, pass: &mut Pass) {
+        if l == 0 {
+            return;
+        }
+        let layer = &self.layers[l];
+        let (before, after) = pass.slopes.split_at_mut(l);
+        let left = Left { values: &after[0], row: layer.row, column: 1 };
+        let row = stride(layer.inputs);
+        let weights = &pass.transposed[l - 1];
+        multiply(rows, layer.inputs, layer.outputs, left, weights, row, &mut before[l - 1], row, Start::Zero);
+        let all = rows * row;
+        let tanh = self.activation == Activation::Tanh;
+        derive(tanh, &mut before[l - 1][..all], &pass.outputs[l - 1][..all]);
     }
 }
 
