@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fastrl.envs.traffic.config_checks import flag, number
-from fastrl.envs.traffic.config_keys import BASE_DEFAULTS, Check, optional, whole
-from fastrl.envs.traffic.roads_config import MOST_AGENTS, Kind, agent_config, as_numbers
+from fastrl.envs.traffic.config_checks import optional, whole
+from fastrl.envs.traffic.config_kind import (
+    AT_LEAST_0,
+    BASE_DEFAULTS,
+    MOST_AGENTS,
+    Kind,
+    agent_config,
+    as_numbers,
+)
 from fastrl.envs.traffic.sumo_demand import Demand, read_demand
 from fastrl.envs.traffic.sumo_network import RoadNetwork, from_sumo
 
@@ -69,31 +76,33 @@ def _read_demand(path: Path, network: RoadNetwork, _changed: int, _size: int) ->
     return read_demand(path, network)
 
 
-def _numbers(config: Mapping[str, Any]) -> dict[str, list[float]]:
-    """The options of the compiled scenario: see `trips.rs`."""
-    network = network_of(config["net"])
-    demand = demand_of(config["demand"], network)
-    count = config["vehicles_count"]
-    if count is None:
-        count = RANDOM_VEHICLES if demand is None else MOST_VEHICLES
-    origins, destinations = (_edges(config, key, network) for key in ("origin", "destination"))
-    anywhere = len(network.lane_indices)
-    ends = [
-        anywhere if end is None else end for pair in zip(origins, destinations, strict=True) for end in pair
-    ]
-    for origin, destination in zip(origins, destinations, strict=True):
-        _check_way(network, origin, destination)
-    own = {key: as_numbers(config[key]) for key in ROAD.own_keys if key not in _FILES}
-    timetable = Demand("") if demand is None else demand
-    return {
-        **network.native,
-        **timetable.native(network),
-        **own,
-        "ends": [float(end) for end in ends],
-        "vehicles_count": [float(count)],
-        "planned": [float(demand is not None)],
-        "navigates": [float(not agent_config(config)["action"].get("lateral", True))],
-    }
+@dataclass(frozen=True)
+class _SumoKind(Kind):
+    """The kind of networks of SUMO."""
+
+    def scenario_options(self, config: Mapping[str, Any]) -> dict[str, list[float]]:
+        """The options of the compiled scenario: see `trips.rs`."""
+        network = network_of(config["net"])
+        demand = demand_of(config["demand"], network)
+        count = config["vehicles_count"]
+        if count is None:
+            count = RANDOM_VEHICLES if demand is None else MOST_VEHICLES
+        origins, destinations = (_edges(config, key, network) for key in ("origin", "destination"))
+        anywhere = len(network.lane_indices)
+        pairs = list(zip(origins, destinations, strict=True))
+        for origin, destination in pairs:
+            _check_way(network, origin, destination)
+        own = {key: as_numbers(config[key]) for key in self.own_keys if key not in _FILES}
+        timetable = Demand("") if demand is None else demand
+        return {
+            **network.native,
+            **timetable.native(network),
+            **own,
+            "ends": [float(anywhere if end is None else end) for pair in pairs for end in pair],
+            "vehicles_count": [float(count)],
+            "planned": [float(demand is not None)],
+            "navigates": [float(not agent_config(config)["action"].get("lateral", True))],
+        }
 
 
 def _edges(config: Mapping[str, Any], key: str, network: RoadNetwork) -> list[int | None]:
@@ -123,22 +132,7 @@ def _edge(path: str, value: Any) -> None:
         raise TypeError(f"{path}: expected the id of an edge, a list of ids, or None, got {value!r}")
 
 
-def _at_least_0(path: str, value: Any) -> None:
-    number(path, value, least=0)
-
-
-_CHECKS: dict[str, Check] = {
-    "net": lambda _, value: network_of(value),
-    "vehicles_count": optional(whole(0, MOST_VEHICLES)),
-    "controlled_vehicles": whole(1, MOST_AGENTS),
-    "origin": _edge,
-    "destination": _edge,
-    "begin": _at_least_0,
-    "warm_up": partial(number, least=0),
-    "offroad_terminal": flag,
-}
-
-ROAD = Kind(
+ROAD = _SumoKind(
     "trips",
     BASE_DEFAULTS
     | {
@@ -174,9 +168,16 @@ ROAD = Kind(
         "scaling": 4,
         "neighbour_vehicles_connected_lanes": True,
     },
-    _CHECKS,
+    {
+        "net": lambda _, value: network_of(value),
+        "vehicles_count": optional(whole(0, MOST_VEHICLES)),
+        "controlled_vehicles": whole(1, MOST_AGENTS),
+        "origin": _edge,
+        "destination": _edge,
+        "begin": AT_LEAST_0,
+        "warm_up": AT_LEAST_0,
+    },
     start=2,
-    numbers=_numbers,
 )
 SUMO_KINDS: dict[str, Kind] = {"road-v0": ROAD}
 """Kinds of environments by id."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fastrl.envs.traffic.roads import RoadEnv, RoadMultiAgentVectorEnv, RoadVectorEnv
-from fastrl.envs.traffic.sumo_config import network_of
+from fastrl.envs.traffic.sumo_config import SUMO_KINDS, network_of
 from fastrl.envs.traffic.sumo_network import RoadNetwork
 
 Net = RoadNetwork | str | Path | None
@@ -45,6 +45,8 @@ class SumoRoadVectorEnv(RoadVectorEnv):
     Raises:
         ValueError, TypeError: an option out of its range, a file that is not supported; one line that names it.
     """
+
+    kinds = SUMO_KINDS
 
     def __init__(
         self,
@@ -96,6 +98,8 @@ class SumoRoadMultiAgentVectorEnv(RoadMultiAgentVectorEnv):
         net, demand, config: as in `SumoRoadVectorEnv`.
         options: as in `RoadMultiAgentVectorEnv`.
     """
+
+    kinds = SUMO_KINDS
 
     def __init__(
         self,
