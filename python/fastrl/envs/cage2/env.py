@@ -170,15 +170,16 @@ class Cage2VectorEnv(Cage2Games):
 
     Args:
         num_envs: number of games, N.
-        ruleset: `"main"` (today's repository, the default) or `"leaderboard"` (commit 606813b, on which the final leaderboard was
-            scored). They score the same policy very differently.
+        ruleset: `"main"` (today's repository, the default) or `"leaderboard"` (commit 606813b, on which the final
+            leaderboard was scored). They score the same policy very differently.
         red_agent: `"bline"` (the default), `"meander"`, `"sleep"`, `"mix"` (B_line and Meander, even), or a mapping of
             names to weights from which each episode's agent is drawn.
         episode_length: steps after which an episode is truncated, by default 100. It never terminates.
         max_episode_steps: Gymnasium's name for the same; it takes precedence.
-        memory: values after the 52 bits of what blue remembers of the episode: `"none"` (the default), `"scan"` (62 in all),
-            `"decoys"` (103) or `"full"` (240), see `fastrl.envs.cage2.memory`.
-        observe: `"blue"`, the default, or `"truth"`, which adds 390 values of the true state of the game, which no defender can see.
+        memory: values after the 52 bits of what blue remembers of the episode: `"none"` (the default), `"scan"` (62 in
+            all), `"decoys"` (103) or `"full"` (240), see `fastrl.envs.cage2.memory`.
+        observe: `"blue"`, the default, or `"truth"`, which adds 390 values of the true state of the game, which no
+            defender can see.
         actions: `None` for the 145, `"effective"` for those that can ever have an effect, or indices into `ACTIONS`;
             action a of the environment is then the a-th of them.
         num_threads: threads that step the games; 0 for one a core.

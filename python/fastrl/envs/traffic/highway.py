@@ -18,13 +18,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 
-from fastrl.envs.multi_agent import MultiAgentVectorEnv
-from fastrl.envs.traffic.config_interfaces import action_space, flat_space, observation_space
 from fastrl.envs.traffic.highway_config import HIGHWAYS
-from fastrl.envs.traffic.roads import RoadEnv, RoadVectorEnv
-from fastrl.envs.viewer import View
+from fastrl.envs.traffic.roads import RoadEnv, RoadMultiAgentVectorEnv, RoadVectorEnv
 
 REWARDS = ("collision_reward", "right_lane_reward", "high_speed_reward", "on_road_reward")
 
@@ -91,34 +87,19 @@ class HighwayEnv(RoadEnv):
         return {"fast": self.fast}
 
 
-class HighwayMultiAgentVectorEnv(MultiAgentVectorEnv):
+class HighwayMultiAgentVectorEnv(RoadMultiAgentVectorEnv):
     """K highways with one agent each; observations are flat.
 
     Args:
         num_envs: K.
-        config, fast, num_threads: as in `HighwayVectorEnv`.
-        autoreset_mode: Gymnasium's enum or the name of a mode.
+        fast: as in `HighwayVectorEnv`.
+        options: config, num_threads and autoreset_mode, as in `RoadMultiAgentVectorEnv`; there are no radio links.
     """
 
-    def __init__(
-        self,
-        num_envs: int,
-        *,
-        config: Mapping[str, Any] | None = None,
-        fast: bool = False,
-        num_threads: int = 0,
-        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
-    ) -> None:
-        settings, native = HIGHWAYS[_id(fast)].simulator(num_envs, config, num_threads)
-        super().__init__(
-            native,
-            flat_space(observation_space(settings)),
-            action_space(settings),
-            autoreset_mode=autoreset_mode,
-            name=f"fastrl/{_id(fast)}",
-            view=View.of_config(settings),
-            fps=float(settings["policy_frequency"]),
-        )
+    kinds = HIGHWAYS
+
+    def __init__(self, num_envs: int, *, fast: bool = False, **options: Any) -> None:
+        super().__init__(num_envs, id=_id(fast), **options)
 
 
 def highway_fast(num_envs: int, **options: Any) -> HighwayMultiAgentVectorEnv:

@@ -393,7 +393,7 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
     ) -> None:
         kind = kind_of(id, self.kinds)
         config = {} if config is None else config
-        if isinstance(config, Mapping):
+        if isinstance(config, Mapping) and kind.has_teams:
             config = for_agents(kind, config)
         options = link_options(comms, comms_options)
         settings, build = kind.simulator(num_envs, config, num_threads, kind.most_steps, "each")
@@ -407,9 +407,8 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
                 f" {single['observation']['type']}"
             )
         mode = as_autoreset_mode(autoreset_mode)
-        native = build(
-            mode.name.lower(), comms=options, age_reward=age_reward, delivery_reward=delivery_reward
-        )
+        links = {"comms": options, "age_reward": age_reward, "delivery_reward": delivery_reward}
+        native = build(mode.name.lower(), **({} if options is None else links))
         space, actions = observation_space(single), action_space(single)
         flat = flat_space(space)
         if options is not None:

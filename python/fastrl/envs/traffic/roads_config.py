@@ -354,34 +354,31 @@ _PARKING = _ParkingKind(
     observations=("KinematicsGoal", "AttributesObservation"),
 )
 
+
+def _both(name: str, kind: Kind) -> dict[str, Kind]:
+    """Versions 0 and 1, in which vehicles also see neighbours on connected roads."""
+    return {f"{name}-v0": kind, f"{name}-v1": kind.connected()}
+
+
 KINDS: dict[str, Kind] = {
-    "merge-v0": _MERGE,
-    "merge-v1": _MERGE.connected(),
-    "merge-generic-v0": _MERGE_GENERIC,
-    "merge-generic-v1": _MERGE_GENERIC.connected(),
-    "roundabout-v0": _ROUNDABOUT,
-    "roundabout-v1": _ROUNDABOUT.connected(),
-    "roundabout-generic-v0": _ROUNDABOUT_GENERIC,
-    "roundabout-generic-v1": _ROUNDABOUT_GENERIC.connected(),
+    **_both("merge", _MERGE),
+    **_both("merge-generic", _MERGE_GENERIC),
+    **_both("roundabout", _ROUNDABOUT),
+    **_both("roundabout-generic", _ROUNDABOUT_GENERIC),
     "intersection-v0": _INTERSECTION,
     "intersection-v1": _INTERSECTION_CONTINUOUS,
     "intersection-v2": _INTERSECTION.connected(),
     "intersection-multi-agent-v0": _INTERSECTION_MULTI_AGENT,
     "intersection-multi-agent-v1": _INTERSECTION_MULTI_AGENT,
     "intersection-multi-agent-v2": _INTERSECTION_MULTI_AGENT.connected(),
-    "exit-v0": _EXIT,
-    "exit-v1": _EXIT.connected(),
+    **_both("exit", _EXIT),
     "two-way-v0": _TWO_WAY,
     "parking-v0": _PARKING,
     "parking-ActionRepeat-v0": _PARKING.with_defaults(policy_frequency=1, duration=20),
     "parking-parked-v0": _PARKING.with_defaults(vehicles_count=10),
-    "u-turn-v0": _U_TURN,
-    "u-turn-v1": _U_TURN.connected(),
-    "racetrack-v0": _RACETRACK,
-    "racetrack-v1": _RACETRACK.connected(),
-    "racetrack-large-v0": _RACETRACK_LARGE,
-    "racetrack-large-v1": _RACETRACK_LARGE.connected(),
-    "racetrack-oval-v0": _RACETRACK_OVAL,
-    "racetrack-oval-v1": _RACETRACK_OVAL.connected(),
+    **_both("u-turn", _U_TURN),
+    **_both("racetrack", _RACETRACK),
+    **_both("racetrack-large", _RACETRACK_LARGE),
+    **_both("racetrack-oval", _RACETRACK_OVAL),
 }
 """Scenes by highway-env's ids."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -40,7 +40,8 @@ def network_of(net: RoadNetwork | str | Path | None) -> RoadNetwork:
             f"net: expected the path of a .net.xml file or a RoadNetwork, got {type(net).__name__}"
         )
     path = TOWN if net is None else Path(net)
-    return _read_network(path.absolute(), *_stamp(path))
+    network: RoadNetwork = _read(from_sumo, path)
+    return network
 
 
 def demand_of(demand: str | Path | None, network: RoadNetwork) -> Demand | None:
@@ -53,27 +54,23 @@ def demand_of(demand: str | Path | None, network: RoadNetwork) -> Demand | None:
         return None
     if not isinstance(demand, str | Path):
         raise TypeError(f"demand: expected the path of a .rou.xml file, got {type(demand).__name__}")
-    path = Path(demand)
-    return _read_demand(path.absolute(), network, *_stamp(path))
+    found: Demand = _read(read_demand, Path(demand), network)
+    return found
 
 
-def _stamp(path: Path) -> tuple[int, int]:
-    """Time and size of a file, which tell whether it has changed since it was read."""
+def _read(read: Callable[..., Any], path: Path, *more: Any) -> Any:
+    """What a function reads from a file, again only where the file has changed."""
+    path = path.absolute()
     try:
         found = path.stat()
     except OSError:
-        return (0, 0)
-    return found.st_mtime_ns, found.st_size
+        return read(path, *more)
+    return _read_once(read, path, found.st_mtime_ns, found.st_size, *more)
 
 
-@lru_cache(maxsize=16)
-def _read_network(path: Path, _changed: int, _size: int) -> RoadNetwork:
-    return from_sumo(path)
-
-
-@lru_cache(maxsize=16)
-def _read_demand(path: Path, network: RoadNetwork, _changed: int, _size: int) -> Demand:
-    return read_demand(path, network)
+@lru_cache(maxsize=32)
+def _read_once(read: Callable[..., Any], path: Path, _changed: int, _size: int, *more: Any) -> Any:
+    return read(path, *more)
 
 
 @dataclass(frozen=True)
