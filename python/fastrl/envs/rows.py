@@ -357,7 +357,7 @@ def leaves_of(space: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[An
     yield path, space
 
 
-def values_of(space: Space[Any], obs: Any, path: tuple[Any, ...] = ()) -> Iterator[Any]:
+def values_of(space: Space[Any], obs: Any, path: tuple[Any, ...] = ()) -> list[Any]:
     """The values of an observation at the leaves of its space, in their order.
 
     Raises:
@@ -369,15 +369,14 @@ def values_of(space: Space[Any], obs: Any, path: tuple[Any, ...] = ()) -> Iterat
                 f"{_at(path)}expected a dict with {_keys(space.spaces)}, got"
                 f" {f'one with {_keys(obs)}' if isinstance(obs, Mapping) else describe(obs)}"
             )
-        for key, child in space.spaces.items():
-            yield from values_of(child, obs[key], (*path, key))
+        children: Any = ((key, child, obs[key]) for key, child in space.spaces.items())
     elif isinstance(space, Tuple):
         if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
             raise RowError(f"{_at(path)}expected a tuple of {len(space.spaces)} values, got {describe(obs)}")
-        for index, (child, value) in enumerate(zip(space.spaces, obs, strict=True)):
-            yield from values_of(child, value, (*path, index))
+        children = zip(range(len(obs)), space.spaces, obs, strict=True)
     else:
-        yield obs
+        return [obs]
+    return [value for key, child, own in children for value in values_of(child, own, (*path, key))]
 
 
 def _is_image(leaf: Space[Any]) -> bool:

@@ -80,9 +80,10 @@ class _InRows:
 
     def _write_double(self, obs: NDArray[Any], mask: NDArray[np.bool_] | None = None) -> None:
         if obs.dtype == np.float64:
-            now = np.empty((self._rows, self.native.obs_dim))
-            self.native.observe_double(now)
-            np.copyto(obs, now.reshape(obs.shape), where=True if mask is None else mask[:, np.newaxis])
+            now = obs if mask is None else np.empty_like(obs)
+            self.native.observe_double(now.reshape(self._rows, -1))
+            if mask is not None:
+                obs[mask] = now[mask]
 
     def action_masks(self, out: NDArray[np.bool_]) -> None:
         self.native.action_masks(out.reshape(self._rows, -1))
@@ -401,6 +402,10 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
         if options is None and (age_reward or delivery_reward):
             name, value = ("age_reward", age_reward) if age_reward else ("delivery_reward", delivery_reward)
             raise ValueError(f"{name}: expected 0 with comms='perfect', which has no messages, got {value}")
+        if options is not None and kind.compiled is not _rust.RoadVec:
+            raise ValueError(
+                f"comms: fastrl/{id} has no radio links, got {comms!r}: use fastrl/coop-highway-v0"
+            )
         if options is not None and single["observation"]["type"] not in TABLES:
             raise ValueError(
                 f"comms: {comms!r} needs an observation of the type {' or '.join(TABLES)}, got"
