@@ -139,9 +139,10 @@ class ObsRows:
         self._write(obs, out, (len(out),))
 
     def _write(self, obs: Any, out: NDArray[Any], batch: tuple[int, ...]) -> None:
+        is_float = self.dtype == np.float32
         for part, value in zip(self.parts, values_of(self.space, obs), strict=True):
             numbers = _numbers(part, value, batch)
-            if part.kind == "image" or self.dtype == np.float32:
+            if is_float or part.kind == "image":
                 out[..., part.place] = numbers
                 continue
             if not np.isfinite(numbers).all():
@@ -357,26 +358,31 @@ def leaves_of(space: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[An
     yield path, space
 
 
-def values_of(space: Space[Any], obs: Any, path: tuple[Any, ...] = ()) -> list[Any]:
-    """The values of an observation at the leaves of its space, in their order.
+def values_of(
+    space: Space[Any], obs: Any, path: tuple[Any, ...] = (), found: list[Any] | None = None
+) -> list[Any]:
+    """The values of an observation at the leaves of its space, in their order, added to `found`.
 
     Raises:
         RowError: a dict or tuple of another form.
     """
+    found = [] if found is None else found
     if isinstance(space, Dict):
         if not isinstance(obs, Mapping) or obs.keys() != space.spaces.keys():
             raise RowError(
                 f"{_at(path)}expected a dict with {_keys(space.spaces)}, got"
                 f" {f'one with {_keys(obs)}' if isinstance(obs, Mapping) else describe(obs)}"
             )
-        children: Any = ((key, child, obs[key]) for key, child in space.spaces.items())
+        for key, child in space.spaces.items():
+            values_of(child, obs[key], (*path, key), found)
     elif isinstance(space, Tuple):
         if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
             raise RowError(f"{_at(path)}expected a tuple of {len(space.spaces)} values, got {describe(obs)}")
-        children = zip(range(len(obs)), space.spaces, obs, strict=True)
+        for index, (child, value) in enumerate(zip(space.spaces, obs, strict=True)):
+            values_of(child, value, (*path, index), found)
     else:
-        return [obs]
-    return [value for key, child, own in children for value in values_of(child, own, (*path, key))]
+        found.append(obs)
+    return found
 
 
 def _is_image(leaf: Space[Any]) -> bool:
