@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -18,8 +17,7 @@ from fastrl.envs.traffic.config_kind import agent_config
 from fastrl.envs.viewer import RENDER_MODES
 
 
-@dataclass(frozen=True)
-class VehicleState:
+class VehicleState(NamedTuple):
     """A copy of the controlled vehicle's present state, with highway-env's names.
 
     Attributes:
@@ -40,8 +38,7 @@ class VehicleState:
     crashed: bool
 
 
-@dataclass(frozen=True)
-class ActionType:
+class ActionType(NamedTuple):
     """Names of the actions of DiscreteMetaAction."""
 
     actions: dict[int, str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from fastrl._native import _rust
@@ -15,7 +15,6 @@ from fastrl.utils.arguments import as_integer
 MOST_LANES = 1000
 
 
-@dataclass(frozen=True)
 class _HighwayKind(Kind):
     """The kind of straight highways, which have a simulator of their own and one agent."""
 

@@ -194,7 +194,7 @@ class RoadVectorEnv(NativeVectorEnv):
             self._agents = int(self.config["controlled_vehicles"])
             observations, actions = Tuple([observations] * self._agents), Tuple([actions] * self._agents)
         has_parts = isinstance(self._agent_obs, Dict)
-        if has_parts:
+        if isinstance(self._agent_obs, Dict):
             self._row_dtype, self._places = np.float64, _places(self._agent_obs)
 
         def build(mode: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -298,7 +298,6 @@ _PARKING_GOAL: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
 class _ParkingKind(Kind):
     """The kind of car parks, in which `info["is_success"]` and rewards are computed from what an agent observes."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -73,7 +72,6 @@ def _read_once(read: Callable[..., Any], path: Path, _changed: int, _size: int, 
     return read(path, *more)
 
 
-@dataclass(frozen=True)
 class _SumoKind(Kind):
     """The kind of networks of SUMO."""
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from fastrl.envs.traffic.config_kind import Kind
 from fastrl.envs.traffic.roads import RoadEnv, RoadMultiAgentVectorEnv, RoadVectorEnv
 from fastrl.envs.traffic.sumo_config import SUMO_KINDS, network_of
 from fastrl.envs.traffic.sumo_network import RoadNetwork
@@ -33,7 +34,7 @@ def _with_files(config: Any, net: Net, demand: str | Path | None) -> Any:
 class _OnNetwork:
     """The constructor that the environments of one and of several agents share."""
 
-    kinds = SUMO_KINDS
+    kinds: ClassVar[Mapping[str, Kind]] = SUMO_KINDS
 
     def __init__(
         self,
