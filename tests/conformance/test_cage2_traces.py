@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrl.envs.cage2.env import Cage2VectorEnv
-from fastrl.envs.cage2.traces import Trace, TraceError, load_trace, replay, replay_file, replay_files
+from fastrl.envs.cage2.traces import Trace, TraceError, load_trace, replay, replay_file
 
 GOLDEN = sorted((Path(__file__).parents[1] / "support" / "golden" / "cage2").glob("*.npz"))
 SHARED = Path(__file__).parents[3] / "shared" / "cage2"
@@ -132,7 +132,7 @@ def test_bad_files_give_one_clear_line(tmp_path: Path) -> None:
             tmp_path / "rules.npz", **arrays | {"meta": np.array(json.dumps(meta | {"version": "x"}))}
         ): "ruleset",
     }
-    for report, (path, words) in zip(replay_files(files), files.items(), strict=True):
+    for report, (path, words) in zip(map(replay_file, files), files.items(), strict=True):
         assert report.error is not None and words in report.error, path.name
         assert "\n" not in report.error and not report.ok
 

@@ -238,6 +238,7 @@ def test_the_config_may_be_changed_between_episodes() -> None:
     assert obs.shape == env.unwrapped.observation_space.shape == (4, 11, 11)
     with pytest.raises(ValueError, match="did you mean duration"):
         env.reset(options={"config": {"durations": 3}})
+    assert gymnasium.make("fastrl/highway-fast-v0").unwrapped.default_config() == default_config(fast=True)
     with pytest.raises(ValueError, match="options: expected 'config'"):
         env.reset(options={"mask": 1})
     env.unwrapped.config["lanes_count"] = 0

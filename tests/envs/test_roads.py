@@ -349,6 +349,16 @@ def test_a_wrong_config_is_refused_by_name(id: str, config: dict[str, Any], mess
         make(id, config=config)
 
 
+def test_actions_of_several_agents_have_names() -> None:
+    names = make("intersection-multi-agent-v0").unwrapped.action_type.actions
+    assert names == {0: "SLOWER", 1: "IDLE", 2: "FASTER"}
+
+
+def test_highways_have_no_links() -> None:
+    with pytest.raises(ValueError, match="highway-v0 has no radio links, got 'range': use fastrl/coop"):
+        make_multi("fastrl/highway-v0", 1, comms="range")
+
+
 def test_unknown_ids_are_refused() -> None:
     with pytest.raises(ValueError, match="'merge-v0'"):
         RoadVectorEnv(1, id="merge")

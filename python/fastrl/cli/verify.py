@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def verify(prog: str, arguments: list[str]) -> int:
     """Checks the simulator against traces of the real CybORG."""
-    from fastrl.envs.cage2.traces import replay_files
+    from fastrl.envs.cage2.traces import replay_file
 
     parser = ArgumentParser(
         prog=prog,
@@ -31,7 +31,7 @@ def verify(prog: str, arguments: list[str]) -> int:
     files = parser.parse_args(arguments).files
     reports = []
     with Progress("replaying", len(files)) as progress:
-        for report in replay_files(files):
+        for report in map(replay_file, files):
             reports.append(report)
             progress.advance()
     good = [report for report in reports if report.error is None]

@@ -6,7 +6,7 @@ This module runs in worker processes and loads no torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from numpy.typing import NDArray
 
 from fastrl.envs.contract import ACTION_MASK, ContractError, describe, mask_method, with_action_mask
-from fastrl.envs.rows import ObsRows, RowError
+from fastrl.envs.rows import ConvertedEnv, ObsRows, RowError, leaves_of, values_of
 
 # Bytes of a text, at most: UTF-8, after four bytes with its length.
 TEXT_BYTES = 1020
@@ -109,7 +109,7 @@ class ExactRows(ObsRows):
         self.columns: list[Column] = []
         self.info_columns: list[Column] = []
         self._at, self._in_bytes = 0, in_bytes
-        for path, leaf in _leaves(space):
+        for path, leaf in leaves_of(space):
             self.columns.append(self._column(path, *_form(leaf), leaf))
         self.sense_column = (
             None if sense is None else self._column((sense.name,), np.dtype(np.float32), (sense.size,))
@@ -148,8 +148,7 @@ class ExactRows(ObsRows):
         Raises:
             RowError: the observation is not of the space.
         """
-        for column in self.columns:
-            leaf = _leaf_of(self.space, obs, column.path)
+        for column, leaf in zip(self.columns, values_of(self.space, obs), strict=True):
             self._view(out, column)[...] = _checked(column, leaf)
 
     def write_sense(self, numbers: NDArray[Any], out: NDArray[Any]) -> None:
@@ -235,7 +234,7 @@ class ExactRows(ObsRows):
         return None
 
 
-class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+class RecordedEnv(ConvertedEnv):
     """An environment that gives rows of `ExactRows`.
 
     Args:
@@ -256,7 +255,7 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         masks = any(each.key == ACTION_MASK for each in rows.infos)
         self._mask_method = mask_method(env) if masks else None
 
-    def _row(self, method: str, obs: Any, info: Any) -> NDArray[Any]:
+    def convert(self, method: str, obs: Any, info: Any) -> NDArray[Any]:
         rows = self.rows
         row = np.zeros(rows.size, rows.dtype)
         try:
@@ -270,22 +269,6 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if rows.sense is not None:
             rows.write_sense(rows.sense.read(self.env), row)
         return row.reshape(self.observation_space.shape or ())
-
-    # Results of another form are left to `fastrl.envs.contract`.
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        result: Any = (
-            self.env.reset(seed=seed) if options is None else self.env.reset(seed=seed, options=options)
-        )
-        if isinstance(result, tuple) and len(result) == 2:
-            return self._row("reset", *result), result[1]
-        return result
-
-    def step(self, action: Any) -> Any:
-        result: Any = self.env.step(action)
-        if isinstance(result, tuple) and len(result) == 5:
-            return (self._row("step", result[0], result[4]), *result[1:])
-        return result
 
 
 class RecordedVectorEnv:
@@ -341,15 +324,6 @@ class RecordedVectorEnv:
         self._env.close()
 
 
-def _leaves(space: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Space[Any]]]:
-    if isinstance(space, Dict | Tuple):
-        children = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
-        for key, child in children:
-            yield from _leaves(child, (*path, key))
-    else:
-        yield path, space
-
-
 def _form(leaf: Space[Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Dtype and shape of a leaf's values in a row."""
     match leaf:
@@ -363,19 +337,6 @@ def _form(leaf: Space[Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:
         "observations should be of Box, Discrete, MultiDiscrete, MultiBinary or Text, or of a Dict or Tuple of such"
         f" spaces; the environment's are {leaf}"
     )
-
-
-def _leaf_of(space: Any, obs: Any, path: tuple[Any, ...]) -> Any:
-    for key in path:
-        if isinstance(space, Dict):
-            if not isinstance(obs, Mapping) or obs.keys() != space.spaces.keys():
-                raise RowError(
-                    f"expected a dict with {', '.join(map(repr, space.spaces))}, got {describe(obs)}"
-                )
-        elif not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
-            raise RowError(f"expected a tuple of {len(space.spaces)} values, got {describe(obs)}")
-        space, obs = space.spaces[key], obs[key]
-    return obs
 
 
 def _checked(column: Column, leaf: Any) -> Any:

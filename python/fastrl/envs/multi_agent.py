@@ -167,6 +167,7 @@ class MultiAgentVectorEnv:
             info = {"episode": episodes, "_episode": ended}
             if final_obs is not None:
                 info |= {"final_obs": self._per_agent(final_obs), "_final_obs": ended.copy()}
+        info |= self._more_info()
         return (
             self._per_agent(obs),
             self._per_agent(rewards),
@@ -175,6 +176,10 @@ class MultiAgentVectorEnv:
             self._per_agent(alive),
             info,
         )
+
+    def _more_info(self) -> dict[str, Any]:
+        """What a simulator adds to the info of every step."""
+        return {}
 
     def step_into(
         self,

@@ -331,14 +331,8 @@ def make_pixels(
     env_id: str,
     *,
     size: int | None = 84,
-    frame_skip: int = 4,
-    max_of_two: bool = True,
-    noop_max: int = 30,
-    life_loss_ends: bool = False,
-    clip_reward: bool = True,
-    reward_scale: float = 1.0,
     env_options: Mapping[str, Any] | None = None,
-    render_mode: str | None = None,
+    **options: Any,
 ) -> PixelEnv:
     """Makes an environment with preprocessed frames from a Gymnasium id.
 
@@ -346,9 +340,10 @@ def make_pixels(
         env_id: ``ALE/Pong-v5`` and the like (needs the extra ``atari``), ``SuperMarioBros-v0`` and the like
             (``mario``), or any other id whose observations are images.
         size: height and width of the frames; None: the size of the screen.
-        frame_skip, max_of_two, noop_max, life_loss_ends, clip_reward, reward_scale, render_mode: see `PixelEnv`.
         env_options: keyword arguments of the environment itself, such as ``{"repeat_action_probability": 0.0}`` for
             Atari, ``{"actions": "complex"}`` for Mario (``fastrl.envs.adapters.mario``).
+        options: frame_skip, max_of_two, noop_max, life_loss_ends, clip_reward, reward_scale, render_mode: see
+            `PixelEnv`.
 
     Raises:
         ValueError: there is no such id (the message names the nearest), or it has no images or no Discrete
@@ -357,17 +352,7 @@ def make_pixels(
         TypeError: an option that the environment does not know.
     """
     game = make_game(env_id, **(env_options or {}))
-    return PixelEnv(
-        game,
-        size=game.shape if size is None else (size, size),
-        frame_skip=frame_skip,
-        max_of_two=max_of_two,
-        noop_max=noop_max,
-        life_loss_ends=life_loss_ends,
-        clip_reward=clip_reward,
-        reward_scale=reward_scale,
-        render_mode=render_mode,
-    )
+    return PixelEnv(game, size=game.shape if size is None else (size, size), **options)
 
 
 class StackedFrames(gymnasium.Wrapper[Frame, SupportsFloat, Frame, SupportsFloat]):

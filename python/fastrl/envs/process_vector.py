@@ -323,21 +323,14 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             active = active.copy()
             for death in self.deaths:
                 active[death.envs] = False
-        if active is self._all:
-            np.copyto(flat, self._flat_obs, casting="unsafe")
-            rewards[...], terminations[...], truncations[...] = (
-                memory.rewards,
-                memory.terminations,
-                memory.truncations,
-            )
-        else:
-            np.copyto(flat, self._flat_obs, casting="unsafe", where=active[:, None])
-            for out, shared in (
-                (rewards, memory.rewards),
-                (terminations, memory.terminations),
-                (truncations, memory.truncations),
-            ):
-                np.copyto(out, shared, casting="same_kind", where=active)
+        where: Any = True if active is self._all else active
+        np.copyto(flat, self._flat_obs, casting="unsafe", where=where if where is True else where[:, None])
+        for out, shared in (
+            (rewards, memory.rewards),
+            (terminations, memory.terminations),
+            (truncations, memory.truncations),
+        ):
+            np.copyto(out, shared, casting="same_kind", where=where)
         if finals is not None:
             ended = (memory.terminations | memory.truncations) & active
             if ended.any():

@@ -109,7 +109,6 @@ class ObsRows:
             at += length
         self.parts: tuple[Part, ...] = tuple(parts)
         self.size = at
-        self._by_path = {part.path: part for part in parts}
 
     @property
     def row_space(self) -> Box:
@@ -132,39 +131,22 @@ class ObsRows:
             RowError: the observation is not of the space; in rows of bytes also if it has a NaN or an infinity, which
                 later checks could not find there.
         """
-        self._write(self.space, obs, out, (), ())
+        self._write(obs, out, ())
 
     def write_batch(self, obs: Any, out: NDArray[Any]) -> None:
         """Writes N observations in the form of Gymnasium's vector environments (arrays with a first axis N, in dicts
         and tuples as of the space) into rows [N, size]. Errors are those of `write`."""
-        self._write(self.space, obs, out, (), (len(out),))
+        self._write(obs, out, (len(out),))
 
-    def _write(
-        self, space: Space[Any], obs: Any, out: NDArray[Any], path: tuple[Any, ...], batch: tuple[int, ...]
-    ) -> None:
-        if isinstance(space, Dict):
-            if not isinstance(obs, Mapping) or obs.keys() != space.spaces.keys():
-                raise RowError(
-                    f"{_at(path)}expected a dict with {_keys(space.spaces)}, got"
-                    f" {f'one with {_keys(obs)}' if isinstance(obs, Mapping) else describe(obs)}"
-                )
-            for key, child in space.spaces.items():
-                self._write(child, obs[key], out, (*path, key), batch)
-        elif isinstance(space, Tuple):
-            if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
-                raise RowError(
-                    f"{_at(path)}expected a tuple of {len(space.spaces)} values, got {describe(obs)}"
-                )
-            for index, (child, value) in enumerate(zip(space.spaces, obs, strict=True)):
-                self._write(child, value, out, (*path, index), batch)
-        else:
-            part = self._by_path[path]
-            numbers = _numbers(part, obs, batch)
-            if part.kind == "image" or self.dtype == np.float32:
+    def _write(self, obs: Any, out: NDArray[Any], batch: tuple[int, ...]) -> None:
+        is_float = self.dtype == np.float32
+        for part, value in zip(self.parts, values_of(self.space, obs), strict=True):
+            numbers = _numbers(part, value, batch)
+            if is_float or part.kind == "image":
                 out[..., part.place] = numbers
-                return
+                continue
             if not np.isfinite(numbers).all():
-                raise RowError(f"{_at(path)}expected finite float32 numbers, got NaN or infinity")
+                raise RowError(f"{_at(part.path)}expected finite float32 numbers, got NaN or infinity")
             out[..., part.place] = np.ascontiguousarray(numbers, np.float32).view(np.uint8)
 
     def state(self) -> dict[str, Any]:
@@ -263,7 +245,29 @@ class ActionRows:
         return flat.astype(np.int64) - self._start
 
 
-class RowEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+class ConvertedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """The base of wrappers that convert observations. Results of another form are left to `fastrl.envs.contract`."""
+
+    def convert(self, method: str, obs: Any, info: Any) -> Any:
+        """The observation to give for one that a method of the environment gave."""
+        raise NotImplementedError
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        result: Any = (
+            self.env.reset(seed=seed) if options is None else self.env.reset(seed=seed, options=options)
+        )
+        if isinstance(result, tuple) and len(result) == 2:
+            return self.convert("reset", *result), result[1]
+        return result
+
+    def step(self, action: Any) -> Any:
+        result: Any = self.env.step(action)
+        if isinstance(result, tuple) and len(result) == 5:
+            return (self.convert("step", result[0], result[4]), *result[1:])
+        return result
+
+
+class RowEnv(ConvertedEnv):
     """An environment that gives rows and takes flat actions.
 
     Args:
@@ -288,7 +292,7 @@ class RowEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.observation_space = self.obs_rows.row_space
         self.action_space = self.action_rows.flat_space
 
-    def _row(self, method: str, obs: Any) -> Any:
+    def convert(self, method: str, obs: Any, info: Any) -> Any:
         rows = self.obs_rows
         if rows.is_plain:
             return obs
@@ -301,21 +305,8 @@ class RowEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             ) from None
         return row
 
-    # Results of another form are left to `fastrl.envs.contract`.
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        result: Any = (
-            self.env.reset(seed=seed) if options is None else self.env.reset(seed=seed, options=options)
-        )
-        if isinstance(result, tuple) and len(result) == 2:
-            return self._row("reset", result[0]), result[1]
-        return result
-
     def step(self, action: Any) -> Any:
-        result: Any = self.env.step(self.action_rows.to_env(action))
-        if isinstance(result, tuple) and len(result) == 5:
-            return (self._row("step", result[0]), *result[1:])
-        return result
+        return super().step(self.action_rows.to_env(action))
 
 
 def in_rows(env: gymnasium.Env[Any, Any], name: str = "") -> gymnasium.Env[Any, Any]:
@@ -365,6 +356,33 @@ def leaves_of(space: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[An
             f"observations should have at least one number; {_at(path)}the environment's are {space}"
         )
     yield path, space
+
+
+def values_of(
+    space: Space[Any], obs: Any, path: tuple[Any, ...] = (), found: list[Any] | None = None
+) -> list[Any]:
+    """The values of an observation at the leaves of its space, in their order, added to `found`.
+
+    Raises:
+        RowError: a dict or tuple of another form.
+    """
+    found = [] if found is None else found
+    if isinstance(space, Dict):
+        if not isinstance(obs, Mapping) or obs.keys() != space.spaces.keys():
+            raise RowError(
+                f"{_at(path)}expected a dict with {_keys(space.spaces)}, got"
+                f" {f'one with {_keys(obs)}' if isinstance(obs, Mapping) else describe(obs)}"
+            )
+        for key, child in space.spaces.items():
+            values_of(child, obs[key], (*path, key), found)
+    elif isinstance(space, Tuple):
+        if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
+            raise RowError(f"{_at(path)}expected a tuple of {len(space.spaces)} values, got {describe(obs)}")
+        for index, (child, value) in enumerate(zip(space.spaces, obs, strict=True)):
+            values_of(child, value, (*path, index), found)
+    else:
+        found.append(obs)
+    return found
 
 
 def _is_image(leaf: Space[Any]) -> bool:

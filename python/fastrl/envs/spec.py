@@ -311,13 +311,20 @@ class _FactorySpec(EnvSpec):
 
 
 @dataclass(frozen=True)
-class _VectorEnvSpec(EnvSpec):
-    """A spec of a vector environment that exists, and stays its owner's: this process alone can step it."""
+class _OwnedSpec(EnvSpec):
+    """A spec of an environment that exists, and stays its owner's: this process alone can step it."""
 
-    env: VectorEnv[Any, Any, Any] | None = None
+    env: Any = None
 
     def with_options(self, options: Mapping[str, Any]) -> Self:
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError(f"{self.id} is an environment of this process, which alone can step it")
+
+
+class _VectorEnvSpec(_OwnedSpec):
+    """A spec of a vector environment that exists."""
 
     def _build(self, num_envs: int | None) -> Any:
         return self.env
@@ -325,16 +332,12 @@ class _VectorEnvSpec(EnvSpec):
     def close(self, env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> None:
         pass
 
-    def __getstate__(self) -> dict[str, Any]:
-        raise TypeError(f"{self.id} is an environment of this process, which alone can step it")
-
 
 @dataclass(frozen=True)
-class _EnvInstanceSpec(EnvSpec):
-    """A spec of an environment that exists, and stays its owner's. Where several are needed, further ones are built
-    from its own Gymnasium spec."""
+class _EnvInstanceSpec(_OwnedSpec):
+    """A spec of an environment that exists. Where several are needed, further ones are built from its own Gymnasium
+    spec."""
 
-    env: gymnasium.Env[Any, Any] | None = None
     # Shared by all copies of the spec: not empty while the environment is in use.
     lent: list[bool] = field(default_factory=list)
 
@@ -342,11 +345,7 @@ class _EnvInstanceSpec(EnvSpec):
     def is_local(self) -> bool:
         return True
 
-    def with_options(self, options: Mapping[str, Any]) -> Self:
-        return self
-
     def _build(self, num_envs: int | None) -> Any:
-        assert self.env is not None, "the spec of an environment"
         if not self.lent:
             self.lent.append(True)
             return _Lent(self.env, self.lent)
@@ -356,9 +355,6 @@ class _EnvInstanceSpec(EnvSpec):
                 " environments, or num_envs=1 without evaluations during the run"
             )
         return gymnasium.make(self.env.spec)
-
-    def __getstate__(self) -> dict[str, Any]:
-        raise TypeError(f"{self.id} is an environment of this process, which alone can step it")
 
 
 class _Lent(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -374,12 +374,8 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
             gymnasium.error.ResetNeeded: an environment has to be reset first.
             Nothing has changed then.
         """
-        obs = self._flat(obs)
         final_obs = None if final_obs is None else self._flat(final_obs)
-        if self._resets_in_python:
-            self._step(actions, obs, rewards, terminations, truncations, final_obs)
-        else:
-            self._native.step(actions, obs, rewards, terminations, truncations, final_obs)
+        self._step(actions, self._flat(obs), rewards, terminations, truncations, final_obs)
 
     def _step(
         self,

@@ -1,5 +1,8 @@
 """Checks of arguments, with messages that name the argument, the expected values and the value that came."""
 
+from dataclasses import fields
+from typing import Any
+
 import numpy as np
 
 LARGEST_UINT32 = 2**32 - 1
@@ -29,3 +32,20 @@ def as_number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name}: expected a number, got {value!r}")
     return float(value)
+
+
+def check_types(options: Any, least: int = 0) -> None:
+    """Checks the fields of a dataclass that are flags, numbers or integers of at least `least`, or None where the type
+    allows it.
+
+    Raises:
+        TypeError, ValueError: a field is not of its type; the message names it.
+    """
+    for field in fields(options):
+        kind, value = str(field.type), getattr(options, field.name)
+        if kind == "int":
+            as_integer(field.name, value, least)
+        elif kind == "bool" and not isinstance(value, bool | np.bool_):
+            raise TypeError(f"{field.name}: expected True or False, got {value!r}")
+        elif kind == "float" or (kind == "float | None" and value is not None):
+            as_number(field.name, value)

@@ -87,19 +87,12 @@ class ParallelVectorEnv(MultiAgentVectorEnv):
             name=name,
         )
 
-    @property
-    def worker_pids(self) -> list[int]:
-        """Process ids of the workers; none where this process steps the copies."""
-        pids: list[int] = self._native.copies.pids
-        return pids
-
 
 class _Copies(Protocol):
     """Copies of an environment, wherever they are stepped; their records `ParallelForm.record` [K] are read between
     calls."""
 
     records: NDArray[Any]
-    pids: list[int]
 
     def reset(self, mask: NDArray[np.bool_], seeds: NDArray[np.uint64] | None) -> None: ...
     def step(self, actions: NDArray[Any]) -> None: ...
@@ -114,7 +107,6 @@ class _InProcess:
         self, make: Callable[[], Any], form: ParallelForm, num_envs: int, options: Mapping[str, Any]
     ) -> None:
         self.records = np.zeros(num_envs, form.record)
-        self.pids: list[int] = []
         self._copies = [
             ParallelCopy(make, memory=self.records[k : k + 1], **options) for k in range(num_envs)
         ]
@@ -155,7 +147,6 @@ class _InWorkers:
             start_method="forkserver",
         )
         self.records = self._envs.observations.view(form.record)[:, 0]
-        self.pids = self._envs.pids
         # Rewards and flags of Gymnasium; those of the agents are in the records.
         self._unused = (np.empty(num_envs), np.empty(num_envs, np.bool_), np.empty(num_envs, np.bool_))
 

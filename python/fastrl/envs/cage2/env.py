@@ -9,7 +9,7 @@ two are the activity of the last step (none 00, scan 10, exploit 11), the other 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict, Unpack, cast
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -72,6 +72,21 @@ def _truth(native: NativeVec) -> dict[str, NDArray[Any]]:
     return truth
 
 
+class GameOptions(TypedDict, total=False):
+    """Options of all vector environments of CAGE Challenge 2, see `Cage2VectorEnv`."""
+
+    ruleset: Ruleset
+    red_agent: RedAgent
+    episode_length: int
+    max_episode_steps: int | None
+    memory: Memory
+    observe: Observe
+    actions: Literal["effective"] | Sequence[int] | None
+    num_threads: int
+    autoreset_mode: AutoresetMode | str
+    render_mode: str | None
+
+
 class Cage2Games(NativeVectorEnv):
     """The common base of the vector environments of CAGE Challenge 2: options and red agents.
 
@@ -93,19 +108,19 @@ class Cage2Games(NativeVectorEnv):
         own: Mapping[str, Any],
         num_envs: int,
         *,
-        ruleset: Ruleset,
-        red_agent: RedAgent,
-        episode_length: int,
-        max_episode_steps: int | None,
-        memory: Memory,
-        observe: Observe,
-        actions: Literal["effective"] | Sequence[int] | None,
-        num_threads: int,
-        autoreset_mode: AutoresetMode | str,
-        render_mode: str | None,
         render_modes: Sequence[str] = ("ansi",),
         info_of: Callable[[NativeVec], dict[str, Any]] | None = None,
         code_len: int = 0,
+        ruleset: Ruleset = "main",
+        red_agent: RedAgent = "bline",
+        episode_length: int = 100,
+        max_episode_steps: int | None = None,
+        memory: Memory = "none",
+        observe: Observe = "blue",
+        actions: Literal["effective"] | Sequence[int] | None = None,
+        num_threads: int = 0,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        render_mode: str | None = None,
     ) -> None:
         self.ruleset = ruleset
         self.red_agent = red_mix(red_agent)
@@ -155,15 +170,16 @@ class Cage2VectorEnv(Cage2Games):
 
     Args:
         num_envs: number of games, N.
-        ruleset: `"main"` (today's repository) or `"leaderboard"` (commit 606813b, on which the final leaderboard was
-            scored). They score the same policy very differently.
-        red_agent: `"bline"`, `"meander"`, `"sleep"`, `"mix"` (B_line and Meander, even), or a mapping of names to
-            weights from which each episode's agent is drawn.
-        episode_length: steps after which an episode is truncated. It never terminates.
+        ruleset: `"main"` (today's repository, the default) or `"leaderboard"` (commit 606813b, on which the final
+            leaderboard was scored). They score the same policy very differently.
+        red_agent: `"bline"` (the default), `"meander"`, `"sleep"`, `"mix"` (B_line and Meander, even), or a mapping of
+            names to weights from which each episode's agent is drawn.
+        episode_length: steps after which an episode is truncated, by default 100. It never terminates.
         max_episode_steps: Gymnasium's name for the same; it takes precedence.
-        memory: values after the 52 bits of what blue remembers of the episode: `"none"`, `"scan"` (62 in all),
-            `"decoys"` (103) or `"full"` (240), see `fastrl.envs.cage2.memory`.
-        observe: `"blue"`, or `"truth"`, which adds 390 values of the true state of the game, which no defender can see.
+        memory: values after the 52 bits of what blue remembers of the episode: `"none"` (the default), `"scan"` (62 in
+            all), `"decoys"` (103) or `"full"` (240), see `fastrl.envs.cage2.memory`.
+        observe: `"blue"`, the default, or `"truth"`, which adds 390 values of the true state of the game, which no
+            defender can see.
         actions: `None` for the 145, `"effective"` for those that can ever have an effect, or indices into `ACTIONS`;
             action a of the environment is then the a-th of them.
         num_threads: threads that step the games; 0 for one a core.
@@ -183,18 +199,9 @@ class Cage2VectorEnv(Cage2Games):
         self,
         num_envs: int = 1,
         *,
-        ruleset: Ruleset = "main",
-        red_agent: RedAgent = "bline",
-        episode_length: int = 100,
-        max_episode_steps: int | None = None,
-        memory: Memory = "none",
-        observe: Observe = "blue",
-        actions: Literal["effective"] | Sequence[int] | None = None,
-        num_threads: int = 0,
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         info_state: bool = False,
         random: Literal["fast", "python"] = "fast",
-        render_mode: str | None = None,
+        **games: Unpack[GameOptions],
     ) -> None:
         if random not in ("fast", "python"):
             raise ValueError(f"random: expected 'fast' or 'python', got {random!r}")
@@ -202,17 +209,8 @@ class Cage2VectorEnv(Cage2Games):
             _rust.Cage2Vec,
             {"python_random": random == "python"},
             num_envs,
-            ruleset=ruleset,
-            red_agent=red_agent,
-            episode_length=episode_length,
-            max_episode_steps=max_episode_steps,
-            memory=memory,
-            observe=observe,
-            actions=actions,
-            num_threads=num_threads,
-            autoreset_mode=autoreset_mode,
-            render_mode=render_mode,
             info_of=_truth if info_state else None,
+            **games,
         )
 
     def alerts(self) -> NDArray[np.bool_]:

@@ -8,7 +8,6 @@ recorded observation, reward, red action, success, access, sessions and process 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -151,11 +150,6 @@ def replay_file(path: str | Path) -> ReplayReport:
             place = "reset" if step is None else f"step {step}"
             text = f"episode {episode}, {place}: {details} (replayed from the {source})"
     return ReplayReport(str(path), steps, mismatches, seed_steps, seed_mismatches, text)
-
-
-def replay_files(paths: Iterable[str | Path]) -> Iterator[ReplayReport]:
-    """Replays files one after another."""
-    return map(replay_file, paths)
 
 
 def _one_line(error: Exception) -> str:

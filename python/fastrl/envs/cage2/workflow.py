@@ -23,15 +23,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Unpack, cast
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
-from fastrl.envs.cage2.env import Cage2Games, RedAgent, Ruleset
-from fastrl.envs.cage2.memory import Memory, Observe
+from fastrl.envs.cage2.env import Cage2Games, GameOptions
 from fastrl.utils.names import did_you_mean
 
 Workflow = tuple[int, ...]
@@ -104,8 +102,8 @@ class Cage2WorkflowVectorEnv(Cage2Games):
         num_envs: number of games, N.
         workflow: of the first episodes of all games; `set_workflows` changes it.
         compliance_weight: weight of compliance in the reward, 0 or more.
-        ruleset, red_agent, episode_length, max_episode_steps, memory, observe, actions, num_threads, autoreset_mode: as
-            in `Cage2VectorEnv`. Episodes terminate after that many steps.
+        games: ruleset, red_agent, episode_length, max_episode_steps, memory, observe, actions, num_threads,
+            autoreset_mode: as in `Cage2VectorEnv`. Episodes terminate after that many steps.
 
     Raises:
         ValueError: an option out of its range; the message says what was expected.
@@ -117,16 +115,7 @@ class Cage2WorkflowVectorEnv(Cage2Games):
         *,
         workflow: Workflow = WORKFLOWS[0],
         compliance_weight: float = 1.0,
-        ruleset: Ruleset = "main",
-        red_agent: RedAgent = "bline",
-        episode_length: int = 100,
-        max_episode_steps: int | None = None,
-        memory: Memory = "none",
-        observe: Observe = "blue",
-        actions: Literal["effective"] | Sequence[int] | None = None,
-        num_threads: int = 0,
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-        render_mode: None = None,
+        **games: Unpack[GameOptions],
     ) -> None:
         order = check_workflow(workflow)
         self.compliance_weight = float(compliance_weight)
@@ -134,18 +123,9 @@ class Cage2WorkflowVectorEnv(Cage2Games):
             _rust.Cage2WorkflowVec,
             {"compliance_weight": self.compliance_weight},
             num_envs,
-            ruleset=ruleset,
-            red_agent=red_agent,
-            episode_length=episode_length,
-            max_episode_steps=max_episode_steps,
-            memory=memory,
-            observe=observe,
-            actions=actions,
-            num_threads=num_threads,
-            autoreset_mode=autoreset_mode,
-            render_mode=render_mode,
             render_modes=(),
             code_len=WORKFLOW_LEN,
+            **games,
         )
         self.set_workflows([order] * self.num_envs)
 

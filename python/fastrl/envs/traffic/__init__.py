@@ -4,36 +4,29 @@ from gymnasium import register
 
 from fastrl.envs.registration import register_multi
 
-# `fastrl.envs.traffic.roads_config.KINDS`, which is not imported here, with Gymnasium's time limits.
+# Versions of each name. `fastrl.envs.traffic.roads_config.KINDS`, which is not imported here, has the ids.
+_VERSIONS = {
+    "merge": 2,
+    "merge-generic": 2,
+    "roundabout": 2,
+    "roundabout-generic": 2,
+    "intersection": 3,
+    "intersection-multi-agent": 3,
+    "exit": 2,
+    "two-way": 1,
+    "parking": 1,
+    "parking-ActionRepeat": 1,
+    "parking-parked": 1,
+    "u-turn": 2,
+    "racetrack": 2,
+    "racetrack-large": 2,
+    "racetrack-oval": 2,
+}
+# With Gymnasium's time limits.
 ROAD_IDS: dict[str, int | None] = {
-    "merge-v0": None,
-    "merge-v1": None,
-    "merge-generic-v0": None,
-    "merge-generic-v1": None,
-    "roundabout-v0": None,
-    "roundabout-v1": None,
-    "roundabout-generic-v0": None,
-    "roundabout-generic-v1": None,
-    "intersection-v0": None,
-    "intersection-v1": None,
-    "intersection-v2": None,
-    "intersection-multi-agent-v0": None,
-    "intersection-multi-agent-v1": None,
-    "intersection-multi-agent-v2": None,
-    "exit-v0": None,
-    "exit-v1": None,
-    "two-way-v0": 15,
-    "parking-v0": None,
-    "parking-ActionRepeat-v0": None,
-    "parking-parked-v0": None,
-    "u-turn-v0": None,
-    "u-turn-v1": None,
-    "racetrack-v0": None,
-    "racetrack-v1": None,
-    "racetrack-large-v0": None,
-    "racetrack-large-v1": None,
-    "racetrack-oval-v0": None,
-    "racetrack-oval-v1": None,
+    f"{name}-v{version}": 15 if name == "two-way" else None
+    for name, versions in _VERSIONS.items()
+    for version in range(versions)
 }
 # With highway-env's MultiAgentWrapper.
 WRAPPED = ("intersection-multi-agent-v1", "intersection-multi-agent-v2")

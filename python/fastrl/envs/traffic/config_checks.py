@@ -6,16 +6,18 @@ Raises in all of them: ValueError, TypeError.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fastrl.utils.arguments import as_number
+from fastrl.utils.arguments import as_integer, as_number
 from fastrl.utils.names import did_you_mean
 
 # The largest number of a config, so that a simulation stays finite.
 LARGEST = 1e9
+# Checks a value; the text is its path, such as "config['duration']".
+Check = Callable[[str, Any], object]
 
 
 def known_keys(path: str, given: Any, known: Mapping[str, Any]) -> None:
@@ -39,12 +41,6 @@ def number(path: str, value: Any, *, least: float = -math.inf, above: float = -m
         raise ValueError(f"{path}: expected a finite number{bound}, at most {LARGEST:g}, got {value!r}")
 
 
-def flags(path: str, given: Mapping[str, Any], *keys: str) -> None:
-    """Checks entries of a dict that are True or False."""
-    for key in keys:
-        flag(f"{path}[{key!r}]", given[key])
-
-
 def flag(path: str, value: Any) -> None:
     """Checks True or False."""
     if not isinstance(value, bool | np.bool_):
@@ -58,14 +54,14 @@ def only(path: str, value: Any, kept: Any, why: str) -> None:
         raise ValueError(f"{path}: only {kept} is supported, got {value}: {why}")
 
 
-def numbers(path: str, value: Any, length: int | None = None) -> None:
-    """Checks a list of numbers, of the given length if there is one."""
+def numbers(path: str, value: Any, length: int | None = None, **bounds: float) -> None:
+    """Checks a list of numbers, of the given length if there is one; `bounds` as of `number`."""
     if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str):
         raise TypeError(f"{path}: expected a list of numbers, got {value!r}")
     if length is not None and len(value) != length:
         raise ValueError(f"{path}: expected {length} numbers, got {value!r}")
     for i, one in enumerate(value):
-        number(f"{path}[{i}]", one)
+        number(f"{path}[{i}]", one, **bounds)
 
 
 def different(path: str, value: Any, *, rising: bool = False) -> None:
@@ -81,3 +77,49 @@ def choice(path: str, value: Any, choices: Sequence[str]) -> None:
     if value not in choices:
         hint = did_you_mean(value, choices)
         raise ValueError(f"{path}: expected one of {', '.join(map(repr, choices))}, got {value!r}{hint}")
+
+
+def names(path: str, value: Any, known: Sequence[str]) -> None:
+    """Checks a list of different names."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise TypeError(f"{path}: expected a list of names, got {value!r}")
+    if not value:
+        raise ValueError(f"{path}: expected at least one name, got none")
+    for name in value:
+        choice(path, name, known)
+    if len(set(value)) != len(value):
+        raise ValueError(f"{path}: expected each name once, got {list(value)}")
+
+
+def whole(least: int, most: int) -> Check:
+    """A check of a whole number within bounds."""
+    return lambda path, value: as_integer(path, value, least, most)
+
+
+def optional(check: Check) -> Check:
+    """A check that lets None pass."""
+    return lambda path, value: None if value is None else check(path, value)
+
+
+def required(wanted: str, check: Check) -> Check:
+    """A check of a value that has no default."""
+
+    def checked(path: str, value: Any) -> object:
+        if value is None:
+            raise ValueError(f"{path}: expected {wanted}, got None")
+        return check(path, value)
+
+    return checked
+
+
+_OF_TYPE: dict[type, Check] = {bool: flag, int: number, float: number}
+
+
+def check_values(
+    path: str, given: Mapping[str, Any], defaults: Mapping[str, Any], checks: Mapping[str, Check]
+) -> None:
+    """Checks all values of a dict: by the check of the key, else flags and numbers by the type of their default."""
+    for key, value in given.items():
+        check = checks.get(key) or _OF_TYPE.get(type(defaults.get(key)))
+        if check is not None:
+            check(f"{path}[{key!r}]", value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,18 @@ from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from numpy.typing import NDArray
 
 from fastrl.envs.traffic.config_checks import (
+    Check,
+    check_values,
     choice,
     different,
-    flag,
-    flags,
     known_keys,
+    names,
     number,
     numbers,
     only,
+    optional,
+    required,
+    whole,
 )
 from fastrl.utils.arguments import as_integer
 
@@ -40,20 +45,21 @@ MOST_SIDE = 2048
 TABLES = ("Kinematics", "ExitObservation")
 
 # Keys of nested dicts beside their type, with highway-env's defaults.
+_TABLE: dict[str, Any] = {
+    "features": None,
+    "vehicles_count": 5,
+    "features_range": None,
+    "absolute": False,
+    "order": "sorted",
+    "normalize": True,
+    "clip": True,
+    "see_behind": False,
+    "observe_intentions": False,
+    "include_obstacles": True,
+    "flatten": False,  # highway-env's own configs set it; it has no effect there either
+}
 OBSERVATIONS: dict[str, dict[str, Any]] = {
-    "Kinematics": {
-        "features": None,
-        "vehicles_count": 5,
-        "features_range": None,
-        "absolute": False,
-        "order": "sorted",
-        "normalize": True,
-        "clip": True,
-        "see_behind": False,
-        "observe_intentions": False,
-        "include_obstacles": True,
-        "flatten": False,  # highway-env's own configs set it; it has no effect there either
-    },
+    "Kinematics": _TABLE,
     "TimeToCollision": {"horizon": 10},
     "OccupancyGrid": {
         "features": None,
@@ -75,17 +81,14 @@ OBSERVATIONS: dict[str, dict[str, Any]] = {
         "centering_position": None,
     },
     "TupleObservation": {"observation_configs": None},
-}
-# On roads with an exit only.
-EXIT_OBSERVATION = {"ExitObservation": OBSERVATIONS["Kinematics"]}
-# Where vehicles have goals only.
-GOAL_OBSERVATION: dict[str, dict[str, Any]] = {
+    # Of roads with an exit, of car parks, and of all road networks.
+    "ExitObservation": _TABLE,
     # highway-env's own configs set `normalize`; it has no effect there either.
-    "KinematicsGoal": {"features": None, "scales": None, "normalize": True}
+    "KinematicsGoal": {"features": None, "scales": None, "normalize": True},
+    "AttributesObservation": {"attributes": None},
 }
-# On road networks only.
-ATTRIBUTES_OBSERVATION: dict[str, dict[str, Any]] = {"AttributesObservation": {"attributes": None}}
-ALL_OBSERVATIONS = OBSERVATIONS | EXIT_OBSERVATION | GOAL_OBSERVATION | ATTRIBUTES_OBSERVATION
+# Observations of all environments.
+SHARED_OBSERVATIONS = tuple(OBSERVATIONS)[:6]
 # Attributes of highway-env's environments that are numbers.
 ATTRIBUTES = ("time", "steps")
 # highway-env's order.
@@ -112,209 +115,157 @@ ACTIONS: dict[str, dict[str, Any]] = {
         "actions_per_axis": 3,
     },
 }
+_TYPES = OBSERVATIONS | ACTIONS
 META_ACTIONS = ("LANE_LEFT", "IDLE", "LANE_RIGHT", "FASTER", "SLOWER")
 LONGITUDINAL_META_ACTIONS = ("SLOWER", "IDLE", "FASTER")
 LATERAL_META_ACTIONS = ("LANE_LEFT", "IDLE", "LANE_RIGHT")
 
 
-def _check_names(where: str, names: Any, known: Sequence[str]) -> None:
-    """Checks a list of different names."""
-    if not isinstance(names, Sequence) or isinstance(names, str):
-        raise TypeError(f"{where}: expected a list of names, got {names!r}")
-    if not names:
-        raise ValueError(f"{where}: expected at least one name, got none")
-    for name in names:
-        choice(where, name, known)
-    if len(set(names)) != len(names):
-        raise ValueError(f"{where}: expected each name once, got {list(names)}")
-
-
-def _check_features(path: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Checks the names of features and the ranges of their values, where they are given."""
-    names, ranges = given["features"], given["features_range"]
-    if names is not None:
-        _check_names(f"{path}['features']", names, known)
-    if ranges is not None:
-        where = f"{path}['features_range']"
-        known_keys(where, ranges, dict.fromkeys(VEHICLE_FEATURES))
-        for name, limits in ranges.items():
-            different(f"{where}[{name!r}]", limits)
-
-
-def _check_kinematics(path: str, given: Mapping[str, Any]) -> None:
-    count = given["vehicles_count"]
-    as_integer(f"{path}['vehicles_count']", count, 1, MOST_VEHICLES)
-    if count == 1:
+def _rows(path: str, value: Any) -> None:
+    """Checks the rows of a table of vehicles."""
+    as_integer(path, value, 1, MOST_VEHICLES)
+    if value == 1:
         raise ValueError(
-            f"{path}['vehicles_count']: expected 2 to {MOST_VEHICLES}, got 1, with which highway-env shows every"
+            f"{path}: expected 2 to {MOST_VEHICLES}, got 1, with which highway-env shows every"
             " vehicle within 200 m, outside of its own observation space: use 2 and leave out the second row"
         )
-    _check_features(path, given, VEHICLE_FEATURES)
-    choice(f"{path}['order']", given["order"], ("sorted", "shuffled"))
-    flags(
-        path,
-        given,
-        "absolute",
-        "normalize",
-        "clip",
-        "see_behind",
-        "observe_intentions",
-        "include_obstacles",
-        "flatten",
-    )
+
+
+def _ranges_of_features(path: str, value: Any) -> None:
+    known_keys(path, value, dict.fromkeys(VEHICLE_FEATURES))
+    for name, limits in value.items():
+        different(f"{path}[{name!r}]", limits)
+
+
+def _grid_edges(path: str, value: Any) -> None:
+    if not isinstance(value, Sequence | np.ndarray) or len(value) != 2:
+        raise ValueError(f"{path}: expected [[x_min, x_max], [y_min, y_max]], got {value!r}")
+    for i in range(2):
+        different(f"{path}[{i}]", value[i], rising=True)
+
+
+def _sides(path: str, value: Any) -> None:
+    """Checks the shape of a picture."""
+    if not isinstance(value, Sequence | np.ndarray) or len(value) != 2:
+        raise ValueError(f"{path}: expected pixels along x and y such as (128, 64), got {value!r}")
+    for i in range(2):
+        as_integer(f"{path}[{i}]", value[i], 1, MOST_SIDE)
+
+
+def _nested_parts(path: str, value: Any) -> None:
+    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+        raise ValueError(f"{path}: expected a list of observations, got {value!r}")
+    for i, part in enumerate(value):
+        check_nested(f"{path}[{i}]", part, SHARED_OBSERVATIONS)
+
+
+def _different_speeds(path: str, value: Any) -> None:
+    numbers(path, value, least=0)
+    if len(value) < 2 or value[0] == value[-1]:
+        raise ValueError(f"{path}: expected at least two different speeds, got {value!r}")
+
+
+def _angles(path: str, value: Any) -> None:
+    numbers(path, value, 2)
+    if max(map(abs, value)) >= math.pi / 2:
+        raise ValueError(f"{path}: expected angles within ±pi/2, got {value!r}")
+
+
+_POSITIVE = partial(number, above=0)
+# Checks of keys that mean the same in all types; flags and numbers without one are checked as such.
+_CHECKS: dict[str, Check] = {
+    "features": optional(partial(names, known=VEHICLE_FEATURES)),
+    "vehicles_count": _rows,
+    "features_range": optional(_ranges_of_features),
+    "order": partial(choice, choices=("sorted", "shuffled")),
+    "horizon": _POSITIVE,
+    "grid_size": optional(_grid_edges),
+    "grid_step": optional(partial(numbers, length=2, above=0)),
+    "cells": whole(1, MOST_CELLS),
+    "maximum_range": _POSITIVE,
+    "observation_shape": _sides,
+    "stack_size": required("a number of pictures such as 4", whole(1, MOST_CELLS)),
+    "weights": required(
+        "those of red, green and blue, such as [0.2989, 0.587, 0.114]", partial(numbers, length=3)
+    ),
+    "scaling": optional(_POSITIVE),
+    "centering_position": optional(partial(numbers, length=2)),
+    "observation_configs": _nested_parts,
+    "scales": required("a divisor for each feature", numbers),
+    "attributes": required(f"a list out of {', '.join(ATTRIBUTES)}", partial(names, known=ATTRIBUTES)),
+    "target_speeds": optional(_different_speeds),
+    "acceleration_range": optional(partial(numbers, length=2)),
+    "steering_range": optional(_angles),
+    "speed_range": optional(partial(different, rising=True)),
+    "actions_per_axis": whole(2, 1000),
+}
+# Checks of keys that mean something else in one type.
+_CHECKS_OF_TYPE: dict[str, dict[str, Check]] = {
+    "OccupancyGrid": {
+        "features": optional(partial(names, known=(*VEHICLE_FEATURES, "on_road"))),
+        "vehicles_count": optional(whole(1, MOST_VEHICLES)),
+        "absolute": partial(only, kept=False, why="highway-env does not implement it either"),
+    },
+    "KinematicsGoal": {"features": optional(partial(names, known=GOAL_FEATURES))},
+    "ContinuousAction": {"target_speeds": lambda *_: None},  # without an effect there
+}
 
 
 def _check_goal(path: str, given: Mapping[str, Any]) -> None:
-    if given["features"] is not None:
-        _check_names(f"{path}['features']", given["features"], GOAL_FEATURES)
-    if given["scales"] is None:
-        raise ValueError(f"{path}['scales']: expected a divisor for each feature, got none")
     numbers(f"{path}['scales']", given["scales"], len(observation_features(given)))
     if not all(given["scales"]):
         raise ValueError(f"{path}['scales']: expected numbers other than 0, got {given['scales']!r}")
-    flag(f"{path}['normalize']", given["normalize"])
 
 
-def _check_attributes(path: str, given: Mapping[str, Any]) -> None:
-    where = f"{path}['attributes']"
-    if given["attributes"] is None:
-        raise ValueError(f"{where}: expected a list out of {', '.join(ATTRIBUTES)}, got none")
-    _check_names(where, given["attributes"], ATTRIBUTES)
-
-
-def _check_time_to_collision(path: str, given: Mapping[str, Any]) -> None:
-    number(f"{path}['horizon']", given["horizon"], above=0)
-
-
-def _check_occupancy_grid(path: str, given: Mapping[str, Any]) -> None:
-    _check_features(path, given, (*VEHICLE_FEATURES, "on_road"))
-    if given["grid_size"] is not None:
-        if not isinstance(given["grid_size"], Sequence | np.ndarray) or len(given["grid_size"]) != 2:
-            raise ValueError(
-                f"{path}['grid_size']: expected [[x_min, x_max], [y_min, y_max]], got {given['grid_size']!r}"
-            )
-        for i in range(2):
-            different(f"{path}['grid_size'][{i}]", given["grid_size"][i], rising=True)
-    if given["grid_step"] is not None:
-        numbers(f"{path}['grid_step']", given["grid_step"], 2)
-        for i in range(2):
-            number(f"{path}['grid_step'][{i}]", given["grid_step"][i], above=0)
-    only(f"{path}['absolute']", given["absolute"], False, "highway-env does not implement it either")
-    flags(path, given, "align_to_vehicle_axes", "clip", "as_image")
-    if given["vehicles_count"] is not None:
-        as_integer(f"{path}['vehicles_count']", given["vehicles_count"], 1, MOST_VEHICLES)
+def _check_grid(path: str, given: Mapping[str, Any]) -> None:
     shape = grid_shape(given)
     if min(shape) < 1 or math.prod(shape) > MOST_CELLS:
         raise ValueError(f"{path}: expected a grid of 1 to {MOST_CELLS} cells, got {shape[0]} x {shape[1]}")
 
 
-def _check_lidar(path: str, given: Mapping[str, Any]) -> None:
-    as_integer(f"{path}['cells']", given["cells"], 1, MOST_CELLS)
-    number(f"{path}['maximum_range']", given["maximum_range"], above=0)
-    flag(f"{path}['normalize']", given["normalize"])
-
-
-def _check_grayscale(path: str, given: Mapping[str, Any]) -> None:
-    shape, wanted = given["observation_shape"], f"{path}['observation_shape']"
-    if not isinstance(shape, Sequence | np.ndarray) or len(shape) != 2:
-        raise ValueError(f"{wanted}: expected pixels along x and y such as (128, 64), got {shape!r}")
-    for i in range(2):
-        as_integer(f"{wanted}[{i}]", shape[i], 1, MOST_SIDE)
-    if given["stack_size"] is None:
-        raise ValueError(f"{path}['stack_size']: expected a number of pictures such as 4, got None")
-    as_integer(f"{path}['stack_size']", given["stack_size"], 1, MOST_CELLS // (int(shape[0]) * int(shape[1])))
-    if given["weights"] is None:
-        raise ValueError(
-            f"{path}['weights']: expected those of red, green and blue, such as [0.2989, 0.587, 0.114]"
-        )
-    numbers(f"{path}['weights']", given["weights"], 3)
-    if given["scaling"] is not None:
-        number(f"{path}['scaling']", given["scaling"], above=0)
-    if given["centering_position"] is not None:
-        numbers(f"{path}['centering_position']", given["centering_position"], 2)
-
-
-def _check_tuple(path: str, given: Mapping[str, Any]) -> None:
-    parts, where = given["observation_configs"], f"{path}['observation_configs']"
-    if not isinstance(parts, Sequence) or isinstance(parts, str) or not parts:
-        raise ValueError(f"{where}: expected a list of observations, got {parts!r}")
-    for i, part in enumerate(parts):
-        check_nested(f"{where}[{i}]", part, OBSERVATIONS, "observation")
+def _check_pictures(path: str, given: Mapping[str, Any]) -> None:
+    most = MOST_CELLS // math.prod(map(int, given["observation_shape"]))
+    as_integer(f"{path}['stack_size']", given["stack_size"], 1, most)
 
 
 def _check_axes(path: str, given: Mapping[str, Any]) -> None:
-    flags(path, given, "longitudinal", "lateral")
     if not given["longitudinal"] and not given["lateral"]:
         raise ValueError(f"{path}: expected 'longitudinal' or 'lateral' to be True, got neither")
 
 
-def _check_meta_action(path: str, given: Mapping[str, Any]) -> None:
-    _check_axes(path, given)
-    speeds = given["target_speeds"]
-    if speeds is None:
-        return
-    numbers(f"{path}['target_speeds']", speeds)
-    if len(speeds) < 2 or speeds[0] == speeds[-1]:
-        raise ValueError(f"{path}['target_speeds']: expected at least two different speeds, got {speeds!r}")
-    for i, speed in enumerate(speeds):
-        number(f"{path}['target_speeds'][{i}]", speed, least=0)
-
-
-def _check_continuous_action(path: str, given: Mapping[str, Any]) -> None:
-    _check_axes(path, given)
-    for key in ("acceleration_range", "steering_range"):
-        if given[key] is not None:
-            numbers(f"{path}[{key!r}]", given[key], 2)
-    if given.get("speed_range") is not None:
-        different(f"{path}['speed_range']", given["speed_range"], rising=True)
-    steering = given["steering_range"]
-    if steering is not None and max(map(abs, steering)) >= math.pi / 2:
-        raise ValueError(f"{path}['steering_range']: expected angles within ±pi/2, got {steering!r}")
-    flag(f"{path}['clip']", given["clip"])
-    flag(f"{path}['dynamical']", given["dynamical"])
-
-
-def _check_discrete_action(path: str, given: Mapping[str, Any]) -> None:
-    _check_continuous_action(path, given)
-    as_integer(f"{path}['actions_per_axis']", given["actions_per_axis"], 2, 1000)
-
-
-_CHECKS: dict[str, Callable[[str, Mapping[str, Any]], None]] = {
-    "Kinematics": _check_kinematics,
-    "ExitObservation": _check_kinematics,
+_CHECKS_TOGETHER: dict[str, Callable[[str, Mapping[str, Any]], None]] = {
     "KinematicsGoal": _check_goal,
-    "AttributesObservation": _check_attributes,
-    "TimeToCollision": _check_time_to_collision,
-    "OccupancyGrid": _check_occupancy_grid,
-    "LidarObservation": _check_lidar,
-    "GrayscaleObservation": _check_grayscale,
-    "TupleObservation": _check_tuple,
-    "DiscreteMetaAction": _check_meta_action,
-    "ContinuousAction": _check_continuous_action,
-    "DiscreteAction": _check_discrete_action,
+    "OccupancyGrid": _check_grid,
+    "GrayscaleObservation": _check_pictures,
+    **dict.fromkeys(ACTIONS, _check_axes),
 }
 
 
-def fill_defaults(given: Mapping[str, Any], kinds: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def fill_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     """A nested dict with missing keys set to the defaults of its type."""
-    return kinds[given["type"]] | dict(given)
+    return _TYPES[given["type"]] | dict(given)
 
 
-def check_nested(path: str, given: Any, kinds: Mapping[str, dict[str, Any]], noun: str) -> None:
+def check_nested(path: str, given: Any, types: Sequence[str]) -> None:
+    """Checks the dict of an observation or action, which is of one of some types."""
     if not isinstance(given, Mapping):
         raise TypeError(f"{path}: expected a dict, got {type(given).__name__}")
     if "type" not in given:
-        raise ValueError(f"{path}: expected a 'type', one of {', '.join(kinds)}")
-    if not isinstance(given["type"], str):
-        raise TypeError(f"{path}['type']: expected a name, got {given['type']!r}")
-    if given["type"] not in kinds:
-        many = "; for several agents use fastrl/coop-highway-v0" if "Multi" in str(given["type"]) else ""
+        raise ValueError(f"{path}: expected a 'type', one of {', '.join(types)}")
+    kind = given["type"]
+    if not isinstance(kind, str):
+        raise TypeError(f"{path}['type']: expected a name, got {kind!r}")
+    if kind not in types:
+        noun = "action" if types[0] in ACTIONS else "observation"
+        many = "; for several agents use fastrl/coop-highway-v0" if "Multi" in kind else ""
         raise ValueError(
-            f"{path}['type']: {given['type']!r} is not supported as {noun}, only {', '.join(kinds)}{many}"
+            f"{path}['type']: {kind!r} is not supported as {noun}, only {', '.join(types)}{many}"
         )
-    known = kinds[given["type"]]
-    known_keys(path, {key: value for key, value in given.items() if key != "type"}, known)
-    _CHECKS[given["type"]](path, fill_defaults(given, kinds))
+    known_keys(path, {key: value for key, value in given.items() if key != "type"}, _TYPES[kind])
+    filled = fill_defaults(given)
+    check_values(path, filled, _TYPES[kind], _CHECKS | _CHECKS_OF_TYPE.get(kind, {}))
+    if kind in _CHECKS_TOGETHER:
+        _CHECKS_TOGETHER[kind](path, filled)
 
 
 def single_observations(observation: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -333,7 +284,7 @@ def _parts(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def time_steps(config: Mapping[str, Any]) -> int:
     """Cells along the time axis of a TimeToCollision observation."""
-    horizon = fill_defaults(config["observation"], ALL_OBSERVATIONS)["horizon"]
+    horizon = fill_defaults(config["observation"])["horizon"]
     return int(horizon / (1 / config["policy_frequency"]))
 
 
@@ -366,7 +317,7 @@ def _unbounded(shape: tuple[int, ...]) -> Box:
 def observation_space(config: Mapping[str, Any]) -> Box | Dict | Tuple:
     """The observation space of highway-env: unbounded float32; times to collision in [0, 1]; images uint8; goals and
     attributes in a Dict of float64; several observations in a Tuple."""
-    observation = fill_defaults(config["observation"], ALL_OBSERVATIONS)
+    observation = fill_defaults(config["observation"])
     if observation["type"] == "TupleObservation":
         return Tuple([observation_space(part) for part in _parts(config)])
     if observation["type"] == "AttributesObservation":
@@ -405,7 +356,7 @@ def flat_space(space: Box | Dict | Tuple) -> Box:
 
 def action_names(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Names of the meta-actions in their order; empty for other action types."""
-    action = fill_defaults(config["action"], ACTIONS)
+    action = fill_defaults(config["action"])
     if action["type"] != "DiscreteMetaAction":
         return ()
     if action["longitudinal"] and action["lateral"]:
@@ -414,7 +365,7 @@ def action_names(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def action_space(config: Mapping[str, Any]) -> Discrete | Box:
-    action = fill_defaults(config["action"], ACTIONS)
+    action = fill_defaults(config["action"])
     if action["type"] == "DiscreteMetaAction":
         return Discrete(len(action_names(config)))
     size = int(action["longitudinal"]) + int(action["lateral"])
@@ -425,7 +376,7 @@ def action_space(config: Mapping[str, Any]) -> Discrete | Box:
 
 def native_observation(config: Mapping[str, Any], lanes: int) -> dict[str, Any]:
     """The observation for the compiled side; `lanes`: of the road that the observer starts on."""
-    observation = fill_defaults(config["observation"], ALL_OBSERVATIONS)
+    observation = fill_defaults(config["observation"])
     if observation["type"] == "TupleObservation":
         parts = [native_observation(part, lanes) for part in _parts(config)]
         return {"type": observation["type"], "parts": parts}

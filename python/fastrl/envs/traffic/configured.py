@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -14,11 +13,11 @@ from numpy.typing import NDArray
 
 from fastrl.envs.single import SingleEnv
 from fastrl.envs.traffic.config_interfaces import action_names
+from fastrl.envs.traffic.config_kind import agent_config
 from fastrl.envs.viewer import RENDER_MODES
 
 
-@dataclass(frozen=True)
-class VehicleState:
+class VehicleState(NamedTuple):
     """A copy of the controlled vehicle's present state, with highway-env's names.
 
     Attributes:
@@ -39,8 +38,7 @@ class VehicleState:
     crashed: bool
 
 
-@dataclass(frozen=True)
-class ActionType:
+class ActionType(NamedTuple):
     """Names of the actions of DiscreteMetaAction."""
 
     actions: dict[int, str]
@@ -62,17 +60,13 @@ class ConfiguredEnv(SingleEnv):
         """Options of the constructor beside the config."""
         return {}
 
-    def _checked(self, changes: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-        """A config, checked; raises where it is not supported."""
-        raise NotImplementedError
-
     def _build(self, options: Mapping[str, Any]) -> None:
         super()._build({**options, **self._fixed(), "info": False})
-        self.config = self._checked(self.vector.config, self.vector.config)
+        self.config = deepcopy(self.vector.config)
 
     def configure(self, config: Mapping[str, Any]) -> None:
         """Changes the config from the next reset on."""
-        self.config = self._checked(config, self.config)
+        self.config = self.vector.kind.check(config, self.config)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -120,7 +114,7 @@ class ConfiguredEnv(SingleEnv):
     @property
     def action_type(self) -> ActionType:
         """Names of the actions: `env.unwrapped.action_type.actions_indexes["IDLE"]`."""
-        names = dict(enumerate(action_names(self.vector.config)))
+        names = dict(enumerate(action_names(agent_config(self.vector.config))))
         return ActionType(names, {name: i for i, name in names.items()}, self.get_available_actions)
 
     def set_record_video_wrapper(self, wrapper: Any) -> None:

@@ -50,7 +50,7 @@ the last state that it received. Then
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -67,27 +67,50 @@ ACTIONS = ("LANE_LEFT", "IDLE", "LANE_RIGHT", "FASTER", "SLOWER")
 VIEW = View(screen_width=1000, screen_height=160)
 
 
+class CoopOptions(TypedDict, total=False):
+    """Options of `CoopVectorEnv`, whose defaults are those of the compiled side."""
+
+    max_agents: int
+    num_agents: int | None
+    density: float
+    lanes: int | None
+    background: int | None
+    action_type: Literal["meta", "continuous"]
+    simulation_frequency: int
+    policy_frequency: int | None
+    duration: float | None
+    cooperation: float
+    collision_reward: float
+    speed_reward: float
+    lane_reward: float | None
+    arrival_reward: float
+    age_reward: float
+    delivery_reward: float
+    reward_speed_range: tuple[float, float]
+
+
 class CoopVectorEnv(LinkedVectorEnv):
     """K environments of cooperative driving; the module documents observations, actions, rewards and ends.
 
     Args:
         num_envs: K.
         task: "highway" or "merge".
-        max_agents: A, the most agents that an episode can have, 1 to 64.
+        max_agents: A, the most agents that an episode can have, 1 to 64; 15 by default.
         num_agents: agents of the first episodes, 1 to `max_agents`; None: `max_agents`. `set_difficulty` changes it.
-        density: of the background traffic in the first episodes, 0 to 4. `set_difficulty` changes it.
+        density: of the background traffic in the first episodes, 0 to 4, by default 1. `set_difficulty` changes it.
         lanes: of the main road, 1 to 16; None: 4 on the highway, 2 at the merge.
         background: background vehicles at density 1, 0 to 200; None: 20 on the highway, 10 at the merge.
-        action_type: "meta" (`Discrete(5)`) or "continuous" (`Box(2)`).
-        simulation_frequency: frames of the physics a second.
+        action_type: "meta" (`Discrete(5)`), the default, or "continuous" (`Box(2)`).
+        simulation_frequency: frames of the physics a second, by default 5.
         policy_frequency: steps a second, a divisor of `simulation_frequency`; None: 1, and every frame where actions
             are continuous.
         duration: seconds of an episode; None: 40 on the highway, 60 at the merge.
-        cooperation: share of the team's mean in an agent's reward, 0 to 1.
-        collision_reward, speed_reward, lane_reward, arrival_reward: weights of an agent's own reward; None for the
-            lane: 0.1 on the highway, 0.05 at the merge.
-        age_reward, delivery_reward: weights of the links in an agent's own reward; 0 with `comms="perfect"`.
-        reward_speed_range: forward speeds for 0 and for the full `speed_reward`, m/s.
+        cooperation: share of the team's mean in an agent's reward, 0 to 1, by default 0.5.
+        collision_reward, speed_reward, lane_reward, arrival_reward: weights of an agent's own reward, by default -1,
+            0.4, 0.1 on the highway and 0.05 at the merge (None), and 1.
+        age_reward, delivery_reward: weights of the links in an agent's own reward; 0, the default, with
+            `comms="perfect"`.
+        reward_speed_range: forward speeds for 0 and for the full `speed_reward`, m/s, by default 10 and 30.
         comms: how agents know of one another: "perfect", "range" (by distance) or "37885" (by 3GPP TR 37.885).
         comms_options: fields of `fastrl.envs.traffic.links.LinkOptions`.
         autoreset_mode: Gymnasium's enum or the name of a mode.
@@ -103,55 +126,22 @@ class CoopVectorEnv(LinkedVectorEnv):
         num_envs: int,
         *,
         task: Literal["highway", "merge"] = "highway",
-        max_agents: int = 15,
-        num_agents: int | None = None,
-        density: float = 1.0,
-        lanes: int | None = None,
-        background: int | None = None,
-        action_type: Literal["meta", "continuous"] = "meta",
-        simulation_frequency: int = 5,
-        policy_frequency: int | None = None,
-        duration: float | None = None,
-        cooperation: float = 0.5,
-        collision_reward: float = -1.0,
-        speed_reward: float = 0.4,
-        lane_reward: float | None = None,
-        arrival_reward: float = 1.0,
-        age_reward: float = 0.0,
-        delivery_reward: float = 0.0,
-        reward_speed_range: tuple[float, float] = (10.0, 30.0),
         comms: Comms = "perfect",
         comms_options: Mapping[str, Any] | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         num_threads: int = 0,
+        **options: Unpack[CoopOptions],
     ) -> None:
         native = _rust.CoopVec(
             num_envs,
             task=task,
-            max_agents=max_agents,
-            num_agents=num_agents,
-            density=density,
-            lanes=lanes,
-            background=background,
-            action_type=action_type,
-            simulation_frequency=simulation_frequency,
-            policy_frequency=policy_frequency,
-            duration=duration,
-            cooperation=cooperation,
-            collision_reward=collision_reward,
-            speed_reward=speed_reward,
-            lane_reward=lane_reward,
-            arrival_reward=arrival_reward,
-            age_reward=age_reward,
-            delivery_reward=delivery_reward,
-            reward_speed_range=reward_speed_range,
             comms=link_options(comms, comms_options),
             autoreset_mode=as_autoreset_mode(autoreset_mode).name.lower(),
             num_threads=num_threads,
+            **options,
         )
-
         actions: Box | Discrete = Discrete(native.num_actions)
-        if action_type == "continuous":
+        if options.get("action_type") == "continuous":
             actions = Box(-1.0, 1.0, (native.action_len,), np.float32)
         super().__init__(
             lambda mode: native,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.envs.traffic.trajectories import TrajectoryError
-from fastrl.utils.files import save_figure
+from fastrl.envs.traffic.trajectories import TrajectoryError, save_diagram
 
 if TYPE_CHECKING:
     from fastrl._native._rust import TrafficScene
@@ -48,14 +47,12 @@ def draw_ages(scenes: Sequence[TrafficScene], path: Path, *, title: str = "") ->
         TrajectoryError: the format is not known, or the episode has no links.
     """
     # The import is slow and needed for drawing only.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     times, pairs, ages = ages_over_time(scenes)
     if not len(pairs):
         raise TrajectoryError(f"{path}: there are no radio links to show; choose comms=37885 or comms=range")
     figure = Figure(figsize=(9, 4.2), layout="constrained", dpi=110)
-    canvas = FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.plot(times, ages, color="0.45", linewidth=0.5, alpha=0.25, drawstyle="steps-post")
     some = np.isfinite(ages).any(axis=1)
@@ -74,10 +71,4 @@ def draw_ages(scenes: Sequence[TrafficScene], path: Path, *, title: str = "") ->
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="upper left")
     axes.set_title(title or f"{len(pairs)} links", fontsize=11)
-    form = path.suffix.lower().removeprefix(".") or "png"
-    known = canvas.get_supported_filetypes()
-    if form not in known:
-        raise TrajectoryError(
-            f"{path}: expected a name that ends in {', '.join('.' + name for name in known)}"
-        )
-    save_figure(path, figure)
+    save_diagram(path, figure)

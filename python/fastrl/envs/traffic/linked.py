@@ -5,35 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.traffic.links import STATISTICS
 
 
 class LinkedVectorEnv(MultiAgentVectorEnv):
-    """K environments whose compiled side has radio links, unless `comms` is "perfect"."""
+    """K environments whose compiled side has radio links, unless `comms` is "perfect"; then the info of a step also has
+    `comms`, see the method."""
 
     @property
     def _has_links(self) -> bool:
-        return bool(self._native.num_statistics)
+        return bool(getattr(self._native, "num_statistics", 0))
 
-    def step(
-        self, actions: ArrayLike
-    ) -> tuple[
-        NDArray[Any],
-        NDArray[np.float32],
-        NDArray[np.bool_],
-        NDArray[np.bool_],
-        NDArray[np.bool_],
-        dict[str, Any],
-    ]:
-        """Steps all environments, see `MultiAgentVectorEnv.step`; with links the info also has `comms`, see `comms`."""
-        *arrays, info = super().step(actions)
-        if self._has_links:
-            info["comms"] = self.comms()
-        obs, rewards, terminations, truncations, alive = arrays
-        return obs, rewards, terminations, truncations, alive, info
+    def _more_info(self) -> dict[str, Any]:
+        return {"comms": self.comms()} if self._has_links else {}
 
     def comms(self) -> dict[str, NDArray[np.float64]]:
         """Statistics of the last message of each agent, [K, A] each: of what it sent `delivery_ratio` and

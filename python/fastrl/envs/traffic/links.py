@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fastrl._native import _rust
-from fastrl.utils.arguments import as_integer, as_number
+from fastrl.utils.arguments import as_number, check_types
 from fastrl.utils.names import did_you_mean
 
 Comms = Literal["perfect", "range", "37885"]
@@ -86,19 +86,10 @@ class LinkOptions:
     busy_threshold: float = -94.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in _CHOICES:
-                _one_of(field.name, value, _CHOICES[field.name])
-            elif field.name == "tx_power":
-                self.powers()
-            elif field.type == "bool":
-                if not isinstance(value, bool | np.bool_):
-                    raise TypeError(f"{field.name}: expected True or False, got {value!r}")
-            elif field.type == "int":
-                as_integer(field.name, value, 1)
-            else:
-                as_number(field.name, value)
+        check_types(self, least=1)
+        for name, known in _CHOICES.items():
+            _one_of(name, getattr(self, name), known)
+        self.powers()
 
     def powers(self) -> list[float]:
         """The powers that an agent has to choose from, dBm."""

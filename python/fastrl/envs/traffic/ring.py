@@ -13,7 +13,7 @@ bumper to bumper, instead of the distance; here the observation is the same for 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.single import SingleEnv
 from fastrl.envs.vector import NativeVectorEnv
 from fastrl.envs.viewer import RENDER_MODES, View
-from fastrl.utils.arguments import as_integer, as_number
+from fastrl.utils.arguments import as_integer, as_number, check_types
 
 Drive = Literal["agents", "humans", "follower_stopper", "pi_saturation"]
 
@@ -89,14 +89,7 @@ class RingOptions:
     desired_speed: float | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type == "int":
-                as_integer(field.name, value, 0)
-            elif field.type == "bool" and not isinstance(value, bool | np.bool_):
-                raise TypeError(f"{field.name}: expected True or False, got {value!r}")
-            elif field.type == "float" or (field.type == "float | None" and value is not None):
-                as_number(field.name, value)
+        check_types(self)
         if not isinstance(self.drive, str):
             raise TypeError(f"drive: expected a name, got {self.drive!r}")
         # The compiled side checks the rest; `fps` divides by these two before it is built.

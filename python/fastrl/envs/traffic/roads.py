@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import Space
@@ -35,28 +35,18 @@ from fastrl.envs.traffic.config_interfaces import (
     flat_space,
     observation_space,
 )
-from fastrl.envs.traffic.config_keys import MOST_ENVS
+from fastrl.envs.traffic.config_kind import Kind, agent_config, for_agents, is_multi_agent
 from fastrl.envs.traffic.configured import ConfiguredEnv
 from fastrl.envs.traffic.linked import LinkedVectorEnv
 from fastrl.envs.traffic.links import Comms, link_options
-from fastrl.envs.traffic.roads_config import (
-    KINDS,
-    Kind,
-    agent_config,
-    check_config,
-    for_agents,
-    is_multi_agent,
-    native_options,
-)
-from fastrl.envs.traffic.sumo_config import SUMO_KINDS
+from fastrl.envs.traffic.roads_config import KINDS
 from fastrl.envs.vector import NativeVectorEnv, as_actions, as_autoreset_mode, in_space
 from fastrl.envs.viewer import View
 from fastrl.utils.arguments import as_integer
 
 
-def kind_of(id: str) -> Kind:  # noqa: A002 (Gymnasium's name)
+def kind_of(id: str, kinds: Mapping[str, Kind] = KINDS) -> Kind:  # noqa: A002 (Gymnasium's name)
     """The kind of highway-env's id. Raises ValueError for an unknown one."""
-    kinds = KINDS | SUMO_KINDS
     if id not in kinds:
         raise ValueError(f"id: expected one of {', '.join(map(repr, kinds))}, got {id!r}")
     return kinds[id]
@@ -64,122 +54,53 @@ def kind_of(id: str) -> Kind:  # noqa: A002 (Gymnasium's name)
 
 def default_config(id: str) -> dict[str, Any]:  # noqa: A002
     """highway-env's defaults of an id such as "merge-v0"."""
-    kind = kind_of(id)
-    return check_config(kind, {}, kind.defaults)
+    return kind_of(id).check({})
 
 
-def _simulator(
-    num_envs: int,
-    id: str,  # noqa: A002
-    config: Mapping[str, Any] | None,
-    num_threads: int,
-    ends: str,
-    max_episode_steps: int | None,
-) -> tuple[dict[str, Any], Callable[..., _rust.RoadVec]]:
-    """The checked config, and a function that builds the compiled environments for an autoreset mode, with links or
-    without."""
-    kind = kind_of(id)
-    num_envs = as_integer("num_envs", num_envs, 1, MOST_ENVS)
-    num_threads = as_integer("num_threads", num_threads, 0, 1024)
-    config = check_config(kind, {} if config is None else config, kind.defaults)
-    if max_episode_steps is not None:
-        max_episode_steps = as_integer("max_episode_steps", max_episode_steps, 1, 2**31)
-    options = native_options(kind, config, max_episode_steps)
-    return config, lambda mode, **links: _rust.RoadVec(
-        num_envs, ends=ends, num_threads=num_threads, autoreset_mode=mode, **options, **links
-    )
+class _InRows:
+    """The compiled environments in rows of one agent each. With a team observations and actions of its agents lie side
+    by side, and it has one reward and one end. Observations are float64 where the arrays are such. Everything else is
+    passed on."""
 
-
-class _Team:
-    """The compiled environments of several agents as such of one: observations and actions side by side, one reward
-    and one end. Everything else is passed on."""
-
-    def __init__(self, native: _rust.RoadVec) -> None:
-        self.native = native
-        self.num_envs, self.agents = native.num_envs, native.num_agents
-        self.num_agents, self.obs_dim = 1, native.num_agents * native.obs_dim
-        self._rows = self.num_envs * self.agents
+    def __init__(self, native: _rust.RoadVec, team: bool) -> None:
+        self.native, self._team = native, team
+        self.num_envs, agents = native.num_envs, native.num_agents
+        self.num_agents, self.obs_dim = 1, agents * native.obs_dim
+        self.num_masked = agents * native.num_masked
+        self._shape, self._rows = (self.num_envs, agents), self.num_envs * agents
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.native, name)
 
-    def _split(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
-        return obs.reshape(self._rows, -1)
+    def _single(self, obs: NDArray[Any]) -> NDArray[np.float32]:
+        """The rows of agents, or in float64 others to be thrown away."""
+        if obs.dtype == np.float64:
+            return np.empty((self._rows, self.native.obs_dim), np.float32)
+        return obs.reshape(self._rows, -1) if self._team else obs
 
-    @property
-    def num_masked(self) -> int:
-        return int(self.agents * self.native.num_masked)
+    def _write_double(self, obs: NDArray[Any], mask: NDArray[np.bool_] | None = None) -> None:
+        if obs.dtype == np.float64:
+            now = obs if mask is None else np.empty_like(obs)
+            self.native.observe_double(now.reshape(self._rows, -1))
+            if mask is not None:
+                obs[mask] = now[mask]
 
     def action_masks(self, out: NDArray[np.bool_]) -> None:
         self.native.action_masks(out.reshape(self._rows, -1))
 
     def reset(
         self,
-        obs: NDArray[np.float32],
-        seeds: NDArray[np.uint64] | None = None,
-        reset_mask: NDArray[np.bool_] | None = None,
-        alive: NDArray[np.bool_] | None = None,
-    ) -> None:
-        self.native.reset(self._split(obs), seeds, reset_mask)
-
-    def observe(self, obs: NDArray[np.float32], alive: NDArray[np.bool_] | None = None) -> None:
-        self.native.observe(self._split(obs))
-
-    def step(
-        self,
-        actions: NDArray[Any],
-        obs: NDArray[np.float32],
-        rewards: NDArray[np.floating],
-        terminations: NDArray[np.bool_],
-        truncations: NDArray[np.bool_],
-        final_obs: NDArray[np.float32] | None = None,
-        alive: NDArray[np.bool_] | None = None,
-    ) -> None:
-        each = np.empty(self._rows, rewards.dtype)
-        ended, late = np.empty(self._rows, np.bool_), np.empty(self._rows, np.bool_)
-        final = None if final_obs is None else self._split(final_obs)
-        flat = actions.reshape(self._rows, *actions.shape[2:])
-        self.native.step(flat, self._split(obs), each, ended, late, final)
-        shape = (self.num_envs, self.agents)
-        rewards[:] = each.reshape(shape)[:, 0]
-        terminations[:] = ended.reshape(shape).all(axis=1)
-        truncations[:] = late.reshape(shape).any(axis=1)
-
-
-class _Double:
-    """The compiled environments with observations in float64 where the arrays are such. Everything else is passed
-    on."""
-
-    def __init__(self, native: _rust.RoadVec) -> None:
-        self.native = native
-        self.num_envs, self.num_agents, self.obs_dim = native.num_envs, native.num_agents, native.obs_dim
-        self._shape = (native.num_envs * native.num_agents, native.obs_dim)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.native, name)
-
-    def _single(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """The array itself if it is float32, else one to be thrown away."""
-        return np.empty(self._shape, np.float32) if obs.dtype == np.float64 else obs
-
-    def reset(
-        self,
         obs: NDArray[Any],
         seeds: NDArray[np.uint64] | None = None,
         reset_mask: NDArray[np.bool_] | None = None,
         alive: NDArray[np.bool_] | None = None,
     ) -> None:
-        self.native.reset(self._single(obs), seeds, reset_mask, alive)
-        if obs.dtype == np.float64:
-            rows = slice(None) if reset_mask is None else np.repeat(reset_mask, self.num_agents)
-            now = np.empty(self._shape)
-            self.native.observe_double(now)
-            obs[rows] = now[rows]
+        self.native.reset(self._single(obs), seeds, reset_mask)
+        self._write_double(obs, reset_mask)
 
     def observe(self, obs: NDArray[Any], alive: NDArray[np.bool_] | None = None) -> None:
-        self.native.observe(self._single(obs), alive)
-        if obs.dtype == np.float64:
-            self.native.observe_double(obs)
+        self.native.observe(self._single(obs))
+        self._write_double(obs)
 
     def step(
         self,
@@ -191,9 +112,18 @@ class _Double:
         final_obs: NDArray[np.float32] | None = None,
         alive: NDArray[np.bool_] | None = None,
     ) -> None:
-        self.native.step(actions, self._single(obs), rewards, terminations, truncations, final_obs, alive)
-        if obs.dtype == np.float64:
-            self.native.observe_double(obs)
+        final = None if final_obs is None else self._single(final_obs)
+        if self._team:
+            each = np.empty(self._rows, rewards.dtype)
+            ended, late = np.empty(self._rows, np.bool_), np.empty(self._rows, np.bool_)
+            flat = actions.reshape(self._rows, *actions.shape[2:])
+            self.native.step(flat, self._single(obs), each, ended, late, final)
+            rewards[:] = each.reshape(self._shape)[:, 0]
+            terminations[:] = ended.reshape(self._shape).all(axis=1)
+            truncations[:] = late.reshape(self._shape).any(axis=1)
+        else:
+            self.native.step(actions, self._single(obs), rewards, terminations, truncations, final)
+        self._write_double(obs)
 
 
 def _places(space: Dict) -> list[tuple[str, slice, tuple[int, ...]]]:
@@ -205,35 +135,6 @@ def _places(space: Dict) -> list[tuple[str, slice, tuple[int, ...]]]:
         places[key] = (key, slice(start, start + math.prod(shape)), shape)
         start += math.prod(shape)
     return [places[key] for key in (GOAL_KEYS if GOAL_KEYS[0] in places else places)]
-
-
-def _read_info(
-    native: _rust.RoadVec, config: Mapping[str, Any], scenario: str, space: Discrete | Box
-) -> dict[str, Any]:
-    """highway-env's `info` of all environments; `space`: of the actions of one agent."""
-    n = native.num_envs
-    discrete, controlled = isinstance(space, Discrete), int(config.get("controlled_vehicles", 1))
-    agents, names = native.num_agents, native.part_names
-    shape = (n, agents) if discrete else (n, agents, *(space.shape or ()))
-    speed, crashed, succeeded = np.empty(n), np.empty(n, np.bool_), np.empty((n, controlled), np.bool_)
-    parts, action = np.empty((n, len(names))), np.empty(shape, np.int64 if discrete else np.float32)
-    rewards = terminated = None
-    if scenario == "intersection":
-        rewards, terminated = np.empty((n, controlled)), np.empty((n, controlled), np.bool_)
-    native.info(speed, crashed, succeeded, parts, action, rewards, terminated)
-    info: dict[str, Any] = {
-        "speed": speed,
-        "crashed": crashed,
-        "action": action if is_multi_agent(config) else action[:, 0],
-    }
-    if names:
-        info["rewards"] = dict(zip(names, parts.T.copy(), strict=True))
-    if scenario == "intersection":
-        info |= {"agents_rewards": rewards, "agents_terminated": terminated}
-    if scenario in ("exit", "parking", "trips"):
-        of_all = scenario == "parking" and is_multi_agent(config)
-        info["is_success"] = succeeded if of_all else succeeded[:, 0]
-    return info
 
 
 class RoadVectorEnv(NativeVectorEnv):
@@ -262,6 +163,7 @@ class RoadVectorEnv(NativeVectorEnv):
         ValueError, TypeError: an option out of its range; the message says what was expected.
     """
 
+    kinds: ClassVar[Mapping[str, Kind]] = KINDS
     _keeps_float64 = True
 
     def __init__(
@@ -277,28 +179,27 @@ class RoadVectorEnv(NativeVectorEnv):
         own_ends: bool = False,
         render_mode: str | None = None,
     ) -> None:
-        self.id = id
+        self.kind = kind_of(id, self.kinds)
         ends = "wrapped" if own_ends else "together"
-        self.config, native = _simulator(num_envs, id, config, num_threads, ends, max_episode_steps)
+        self.config, native = self.kind.simulator(num_envs, config, num_threads, max_episode_steps, ends)
         if self.config["offscreen_rendering"] is None:
             self.config["offscreen_rendering"] = render_mode != "human"
         single = agent_config(self.config)
         self._agent_space = action_space(single)
-        observations: Space[Any] = observation_space(single)
+        self._agent_obs = observation_space(single)
+        observations: Space[Any] = self._agent_obs
         actions: Space[Any] = self._agent_space
         self._agents = 0
         if is_multi_agent(self.config):
             self._agents = int(self.config["controlled_vehicles"])
             observations, actions = Tuple([observations] * self._agents), Tuple([actions] * self._agents)
-        self._agent_obs = observation_space(single)
-        self._places: list[tuple[str, slice, tuple[int, ...]]] = []
+        has_parts = isinstance(self._agent_obs, Dict)
         if isinstance(self._agent_obs, Dict):
             self._row_dtype, self._places = np.float64, _places(self._agent_obs)
 
         def build(mode: str) -> Any:
             self.roads = native(mode)
-            wrapped: Any = _Double(self.roads) if isinstance(self._agent_obs, Dict) else self.roads
-            return _Team(wrapped) if self._agents else wrapped
+            return _InRows(self.roads, bool(self._agents)) if has_parts or self._agents else self.roads
 
         super().__init__(
             build,
@@ -339,7 +240,32 @@ class RoadVectorEnv(NativeVectorEnv):
 
     def read_info(self) -> dict[str, Any]:
         """The `info` without Gymnasium's masks."""
-        return _read_info(self.roads, self.config, kind_of(self.id).scenario, self._agent_space)
+        native, config, scenario = self.roads, self.config, self.kind.scenario
+        n, agents, names = native.num_envs, native.num_agents, native.part_names
+        controlled = int(config.get("controlled_vehicles", 1))
+        speed, crashed, succeeded = np.empty(n), np.empty(n, np.bool_), np.empty((n, controlled), np.bool_)
+        parts, action = np.empty((n, len(names))), self._empty_actions(n, agents)
+        rewards = terminated = None
+        if scenario == "intersection":
+            rewards, terminated = np.empty((n, controlled)), np.empty((n, controlled), np.bool_)
+        native.info(speed, crashed, succeeded, parts, action, rewards, terminated)
+        info: dict[str, Any] = {
+            "speed": speed,
+            "crashed": crashed,
+            "action": action if self._agents else action[:, 0],
+        }
+        if names:
+            info["rewards"] = dict(zip(names, parts.T.copy(), strict=True))
+        if scenario == "intersection":
+            info |= {"agents_rewards": rewards, "agents_terminated": terminated}
+        if scenario in ("exit", "parking", "trips"):
+            of_all = scenario == "parking" and self._agents
+            info["is_success"] = succeeded if of_all else succeeded[:, 0]
+        return info
+
+    def _empty_actions(self, *batch_shape: int) -> NDArray[Any]:
+        dtype = np.int64 if isinstance(self._agent_space, Discrete) else np.float32
+        return np.empty((*batch_shape, *(self._agent_space.shape or ())), dtype)
 
     def copy_generators(self, other: RoadVectorEnv) -> None:
         """Continues the random streams of another environment, if it was ever reset."""
@@ -379,9 +305,6 @@ class RoadEnv(ConfiguredEnv):
     def _build(self, options: Mapping[str, Any]) -> None:
         super()._build({**options, "own_ends": self.own_ends})
 
-    def _checked(self, changes: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-        return check_config(kind_of(self.id), changes, base)
-
     def get_available_actions(self) -> list[Any]:
         """The actions that can have an effect now; with several agents all tuples of such."""
         if not isinstance(self.action_space, Tuple):
@@ -404,7 +327,8 @@ class RoadEnv(ConfiguredEnv):
 
     def default_config(self) -> dict[str, Any]:
         """highway-env's defaults."""
-        return default_config(self.id)
+        defaults: dict[str, Any] = self.vector.kind.check({})
+        return defaults
 
 
 class OwnEndsRoadEnv(RoadEnv):
@@ -453,6 +377,8 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
         ValueError, TypeError: an option out of its range; the message says what was expected.
     """
 
+    kinds: ClassVar[Mapping[str, Kind]] = KINDS
+
     def __init__(
         self,
         num_envs: int,
@@ -466,25 +392,28 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
         num_threads: int = 0,
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
     ) -> None:
-        kind = kind_of(id)
+        kind = kind_of(id, self.kinds)
         config = {} if config is None else config
-        if isinstance(config, Mapping):
+        if isinstance(config, Mapping) and kind.has_teams:
             config = for_agents(kind, config)
         options = link_options(comms, comms_options)
-        settings, build = _simulator(num_envs, id, config, num_threads, "each", kind.most_steps)
+        settings, build = kind.simulator(num_envs, config, num_threads, kind.most_steps, "each")
         single = agent_config(settings)
         if options is None and (age_reward or delivery_reward):
             name, value = ("age_reward", age_reward) if age_reward else ("delivery_reward", delivery_reward)
             raise ValueError(f"{name}: expected 0 with comms='perfect', which has no messages, got {value}")
+        if options is not None and kind.compiled is not _rust.RoadVec:
+            raise ValueError(
+                f"comms: fastrl/{id} has no radio links, got {comms!r}: use fastrl/coop-highway-v0"
+            )
         if options is not None and single["observation"]["type"] not in TABLES:
             raise ValueError(
                 f"comms: {comms!r} needs an observation of the type {' or '.join(TABLES)}, got"
                 f" {single['observation']['type']}"
             )
         mode = as_autoreset_mode(autoreset_mode)
-        native = build(
-            mode.name.lower(), comms=options, age_reward=age_reward, delivery_reward=delivery_reward
-        )
+        links = {"comms": options, "age_reward": age_reward, "delivery_reward": delivery_reward}
+        native = build(mode.name.lower(), **({} if options is None else links))
         space, actions = observation_space(single), action_space(single)
         flat = flat_space(space)
         if options is not None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fastrl.envs.traffic.config_checks import flag, number
-from fastrl.envs.traffic.config_keys import BASE_DEFAULTS, Check, optional, whole
-from fastrl.envs.traffic.roads_config import MOST_AGENTS, Kind, agent_config, as_numbers
+from fastrl.envs.traffic.config_checks import optional, whole
+from fastrl.envs.traffic.config_kind import (
+    AT_LEAST_0,
+    BASE_DEFAULTS,
+    MOST_AGENTS,
+    Kind,
+    agent_config,
+    as_numbers,
+)
 from fastrl.envs.traffic.sumo_demand import Demand, read_demand
 from fastrl.envs.traffic.sumo_network import RoadNetwork, from_sumo
 
@@ -33,7 +39,8 @@ def network_of(net: RoadNetwork | str | Path | None) -> RoadNetwork:
             f"net: expected the path of a .net.xml file or a RoadNetwork, got {type(net).__name__}"
         )
     path = TOWN if net is None else Path(net)
-    return _read_network(path.absolute(), *_stamp(path))
+    network: RoadNetwork = _read(from_sumo, path)
+    return network
 
 
 def demand_of(demand: str | Path | None, network: RoadNetwork) -> Demand | None:
@@ -46,54 +53,51 @@ def demand_of(demand: str | Path | None, network: RoadNetwork) -> Demand | None:
         return None
     if not isinstance(demand, str | Path):
         raise TypeError(f"demand: expected the path of a .rou.xml file, got {type(demand).__name__}")
-    path = Path(demand)
-    return _read_demand(path.absolute(), network, *_stamp(path))
+    found: Demand = _read(read_demand, Path(demand), network)
+    return found
 
 
-def _stamp(path: Path) -> tuple[int, int]:
-    """Time and size of a file, which tell whether it has changed since it was read."""
+def _read(read: Callable[..., Any], path: Path, *more: Any) -> Any:
+    """What a function reads from a file, again only where the file has changed."""
+    path = path.absolute()
     try:
         found = path.stat()
     except OSError:
-        return (0, 0)
-    return found.st_mtime_ns, found.st_size
+        return read(path, *more)
+    return _read_once(read, path, found.st_mtime_ns, found.st_size, *more)
 
 
-@lru_cache(maxsize=16)
-def _read_network(path: Path, _changed: int, _size: int) -> RoadNetwork:
-    return from_sumo(path)
+@lru_cache(maxsize=32)
+def _read_once(read: Callable[..., Any], path: Path, _changed: int, _size: int, *more: Any) -> Any:
+    return read(path, *more)
 
 
-@lru_cache(maxsize=16)
-def _read_demand(path: Path, network: RoadNetwork, _changed: int, _size: int) -> Demand:
-    return read_demand(path, network)
+class _SumoKind(Kind):
+    """The kind of networks of SUMO."""
 
-
-def _numbers(config: Mapping[str, Any]) -> dict[str, list[float]]:
-    """The options of the compiled scenario: see `trips.rs`."""
-    network = network_of(config["net"])
-    demand = demand_of(config["demand"], network)
-    count = config["vehicles_count"]
-    if count is None:
-        count = RANDOM_VEHICLES if demand is None else MOST_VEHICLES
-    origins, destinations = (_edges(config, key, network) for key in ("origin", "destination"))
-    anywhere = len(network.lane_indices)
-    ends = [
-        anywhere if end is None else end for pair in zip(origins, destinations, strict=True) for end in pair
-    ]
-    for origin, destination in zip(origins, destinations, strict=True):
-        _check_way(network, origin, destination)
-    own = {key: as_numbers(config[key]) for key in ROAD.own_keys if key not in _FILES}
-    timetable = Demand("") if demand is None else demand
-    return {
-        **network.native,
-        **timetable.native(network),
-        **own,
-        "ends": [float(end) for end in ends],
-        "vehicles_count": [float(count)],
-        "planned": [float(demand is not None)],
-        "navigates": [float(not agent_config(config)["action"].get("lateral", True))],
-    }
+    def scenario_options(self, config: Mapping[str, Any]) -> dict[str, list[float]]:
+        """The options of the compiled scenario: see `trips.rs`."""
+        network = network_of(config["net"])
+        demand = demand_of(config["demand"], network)
+        count = config["vehicles_count"]
+        if count is None:
+            count = RANDOM_VEHICLES if demand is None else MOST_VEHICLES
+        origins, destinations = (_edges(config, key, network) for key in ("origin", "destination"))
+        anywhere = len(network.lane_indices)
+        pairs = list(zip(origins, destinations, strict=True))
+        for origin, destination in pairs:
+            _check_way(network, origin, destination)
+        own = {key: as_numbers(config[key]) for key in self.own_keys if key not in _FILES}
+        timetable = Demand("") if demand is None else demand
+        return {
+            **network.native,
+            **timetable.native(network),
+            **own,
+            "ends": [float(anywhere if end is None else end) for pair in pairs for end in pair],
+            "vehicles_count": [float(count)],
+            "planned": [float(demand is not None)],
+            "navigates": [float(not agent_config(config)["action"].get("lateral", True))],
+        }
 
 
 def _edges(config: Mapping[str, Any], key: str, network: RoadNetwork) -> list[int | None]:
@@ -123,22 +127,7 @@ def _edge(path: str, value: Any) -> None:
         raise TypeError(f"{path}: expected the id of an edge, a list of ids, or None, got {value!r}")
 
 
-def _at_least_0(path: str, value: Any) -> None:
-    number(path, value, least=0)
-
-
-_CHECKS: dict[str, Check] = {
-    "net": lambda _, value: network_of(value),
-    "vehicles_count": optional(whole(0, MOST_VEHICLES)),
-    "controlled_vehicles": whole(1, MOST_AGENTS),
-    "origin": _edge,
-    "destination": _edge,
-    "begin": _at_least_0,
-    "warm_up": partial(number, least=0),
-    "offroad_terminal": flag,
-}
-
-ROAD = Kind(
+ROAD = _SumoKind(
     "trips",
     BASE_DEFAULTS
     | {
@@ -174,9 +163,16 @@ ROAD = Kind(
         "scaling": 4,
         "neighbour_vehicles_connected_lanes": True,
     },
-    _CHECKS,
+    {
+        "net": lambda _, value: network_of(value),
+        "vehicles_count": optional(whole(0, MOST_VEHICLES)),
+        "controlled_vehicles": whole(1, MOST_AGENTS),
+        "origin": _edge,
+        "destination": _edge,
+        "begin": AT_LEAST_0,
+        "warm_up": AT_LEAST_0,
+    },
     start=2,
-    numbers=_numbers,
 )
 SUMO_KINDS: dict[str, Kind] = {"road-v0": ROAD}
 """Kinds of environments by id."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from fastrl.envs.traffic.config_kind import Kind
 from fastrl.envs.traffic.roads import RoadEnv, RoadMultiAgentVectorEnv, RoadVectorEnv
-from fastrl.envs.traffic.sumo_config import network_of
+from fastrl.envs.traffic.sumo_config import SUMO_KINDS, network_of
 from fastrl.envs.traffic.sumo_network import RoadNetwork
 
 Net = RoadNetwork | str | Path | None
@@ -30,7 +31,25 @@ def _with_files(config: Any, net: Net, demand: str | Path | None) -> Any:
     return {**(config or {}), **given}
 
 
-class SumoRoadVectorEnv(RoadVectorEnv):
+class _OnNetwork:
+    """The constructor that the environments of one and of several agents share."""
+
+    kinds: ClassVar[Mapping[str, Kind]] = SUMO_KINDS
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        *,
+        net: Net = None,
+        demand: str | Path | None = None,
+        config: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        construct: Any = super().__init__
+        construct(num_envs, id=ID, config=_with_files(config, net, demand), **options)
+
+
+class SumoRoadVectorEnv(_OnNetwork, RoadVectorEnv):
     """N environments on a network of SUMO, stepped natively.
 
     Args:
@@ -45,17 +64,6 @@ class SumoRoadVectorEnv(RoadVectorEnv):
     Raises:
         ValueError, TypeError: an option out of its range, a file that is not supported; one line that names it.
     """
-
-    def __init__(
-        self,
-        num_envs: int = 1,
-        *,
-        net: Net = None,
-        demand: str | Path | None = None,
-        config: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(num_envs, id=ID, config=_with_files(config, net, demand), **options)
 
     @property
     def network(self) -> RoadNetwork:
@@ -87,7 +95,7 @@ class SumoRoadEnv(RoadEnv):
         return {}
 
 
-class SumoRoadMultiAgentVectorEnv(RoadMultiAgentVectorEnv):
+class SumoRoadMultiAgentVectorEnv(_OnNetwork, RoadMultiAgentVectorEnv):
     """K environments with several agents, each with its own trip, reward and end, for `make_multi` and `parallel_env`.
     Their number is the config's `controlled_vehicles`.
 
@@ -96,14 +104,3 @@ class SumoRoadMultiAgentVectorEnv(RoadMultiAgentVectorEnv):
         net, demand, config: as in `SumoRoadVectorEnv`.
         options: as in `RoadMultiAgentVectorEnv`.
     """
-
-    def __init__(
-        self,
-        num_envs: int,
-        *,
-        net: Net = None,
-        demand: str | Path | None = None,
-        config: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(num_envs, id=ID, config=_with_files(config, net, demand), **options)

@@ -19,6 +19,8 @@ from fastrl.utils.files import atomic_file, open_file, save_figure
 from fastrl.utils.output import figure_text
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from fastrl._native._rust import TrafficScene
 
 VERSION = 1
@@ -197,7 +199,6 @@ def draw_time_space(trajectories: Trajectories, path: Path, *, episode: int = 0,
         TrajectoryError: the format is not known, or the episode has no cars.
     """
     # The import is slow and needed for drawing only.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import LineCollection
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
@@ -207,7 +208,6 @@ def draw_time_space(trajectories: Trajectories, path: Path, *, episode: int = 0,
         raise TrajectoryError(f"episode {episode} has no cars")
     height = 5.0 if len(lanes) == 1 else 2.2 * len(lanes) + 0.8
     figure = Figure(figsize=(11, height), layout="constrained", dpi=110)
-    canvas = FigureCanvasAgg(figure)
     panels = figure.subplots(len(lanes), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     colours = LinearSegmentedColormap.from_list("speed", COLOURS)
     slow, fast = trajectories.speeds
@@ -236,13 +236,7 @@ def draw_time_space(trajectories: Trajectories, path: Path, *, episode: int = 0,
     figure.suptitle(figure_text(f"{title or trajectories.env}{edges}"), fontsize=11)
     assert lines is not None
     figure.colorbar(lines, ax=list(panels), label="speed (m/s)", pad=0.01, aspect=30)
-    form = path.suffix.lower().removeprefix(".") or "png"
-    known = canvas.get_supported_filetypes()
-    if form not in known:
-        raise TrajectoryError(
-            f"{path}: expected a name that ends in {', '.join('.' + name for name in known)}"
-        )
-    save_figure(path, figure)
+    save_diagram(path, figure)
 
 
 def lanes_with_traffic(trajectories: Trajectories, episode: int) -> Sequence[int]:
@@ -250,3 +244,17 @@ def lanes_with_traffic(trajectories: Trajectories, episode: int) -> Sequence[int
     lane = trajectories.lane[(trajectories.episode == episode)]
     lanes, counts = np.unique(lane[lane >= 0], return_counts=True)
     return sorted(lanes[np.argsort(-counts, kind="stable")][:MOST_PANELS].tolist())
+
+
+def save_diagram(path: Path, figure: Figure) -> None:
+    """Writes a figure in the format that the suffix names.
+
+    Raises:
+        TrajectoryError: the format is not known.
+    """
+    known = figure.canvas.get_supported_filetypes()
+    if (path.suffix.lower().removeprefix(".") or "png") not in known:
+        raise TrajectoryError(
+            f"{path}: expected a name that ends in {', '.join('.' + name for name in known)}"
+        )
+    save_figure(path, figure)

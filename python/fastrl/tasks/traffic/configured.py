@@ -6,13 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fastrl.envs.traffic.highway_config import HIGHWAY_DEFAULTS, HIGHWAY_FAST_DEFAULTS
+from fastrl.envs.traffic.highway_config import HIGHWAYS
 from fastrl.envs.traffic.roads_config import KINDS
 from fastrl.envs.traffic.sumo_config import SUMO_KINDS
 from fastrl.utils.config import ConfigError
 
 _PREFIX = "fastrl/"
-_HIGHWAYS = {"highway-v0": HIGHWAY_DEFAULTS, "highway-fast-v0": HIGHWAY_FAST_DEFAULTS}
 _ROADS = KINDS | SUMO_KINDS
 
 
@@ -23,7 +22,7 @@ def is_road(env_id: str) -> bool:
 
 def is_configured(env_id: str) -> bool:
     """True for an id whose options are a config."""
-    return is_road(env_id) or env_id in {_PREFIX + name for name in _HIGHWAYS}
+    return is_road(env_id) or env_id in {_PREFIX + name for name in HIGHWAYS}
 
 
 class ConfiguredWorld:
@@ -43,8 +42,8 @@ class ConfiguredWorld:
     def __init__(self, env_id: str, given: object = None) -> None:
         self.env_id = env_id
         name = env_id.removeprefix(_PREFIX)
-        self._kind = _ROADS.get(name)
-        self._defaults = _HIGHWAYS[name] if self._kind is None else self._kind.defaults
+        self._kind = (_ROADS | HIGHWAYS)[name]
+        self._defaults = self._kind.defaults
         if given is not None and not isinstance(given, Mapping):
             raise ConfigError(
                 f'--env-options config should be a dict such as {{"duration": 20}}, got {given!r}'
@@ -53,13 +52,9 @@ class ConfiguredWorld:
         self.config: dict[str, Any] = {**self._defaults, **self._given}
 
     @property
-    def _has_several(self) -> bool:
-        return self._kind is not None and "controlled_vehicles" in self._defaults
-
-    @property
     def vehicles(self) -> int:
         """Vehicles that agents drive, by the config."""
-        number = self.config.get("controlled_vehicles", 1) if self._has_several else 1
+        number = self.config.get("controlled_vehicles", 1) if self._kind.has_teams else 1
         return number if isinstance(number, int) else 1
 
     @property
@@ -76,7 +71,7 @@ class ConfiguredWorld:
         seconds = self._number("duration") if "duration" in self.config else usual_seconds
         # An episode has ended when its time is up, not before.
         steps = max(math.ceil(round(seconds / self.step_seconds, 6)), 1)
-        most = None if self._kind is None else self._kind.most_steps
+        most = self._kind.most_steps
         return steps if most is None else min(steps, most)
 
     def _number(self, key: str) -> float:
@@ -95,7 +90,7 @@ class ConfiguredWorld:
         Raises:
             ConfigError: the environment does not have a key, or the config says something else.
         """
-        if vehicles is not None and not self._has_several:
+        if vehicles is not None and not self._kind.has_teams:
             if vehicles != 1:
                 raise ConfigError(
                     f"--vehicles {vehicles}: {self.env_id} has one vehicle that learns; choose --vehicles 1"
