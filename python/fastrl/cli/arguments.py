@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from fastrl.runs.curves import SUFFIXES
 from fastrl.utils.command_line import ArgumentParser
-from fastrl.utils.config import ConfigError, brief
+from fastrl.utils.config import brief
 from fastrl.utils.names import nearest
 from fastrl.utils.output import printable
 
@@ -128,7 +128,7 @@ def _form(arg: Arg, parts: list[Any], default: Any) -> dict[str, Any]:
     has_default = default is not inspect.Parameter.empty
     form: dict[str, Any] = {"help": _now(arg.help).replace("%", "%%")}
     if has_default:
-        form["default"] = list(default) if isinstance(default, tuple) else default
+        form["default"] = list(default) if Sequence in parts else default
         if default or type(default) in (int, float):
             form["help"] += f" [{default:g}]" if isinstance(default, float) else f" [{default}]"
     if bool in parts:
@@ -173,30 +173,6 @@ def import_from_here(name: str | None, *, trust: bool = False) -> None:
     such as ``module:factory``, or if files are trusted, which may have some."""
     if (trust or ":" in (name or "")) and (here := str(Path.cwd())) not in sys.path and "" not in sys.path:
         sys.path.append(here)
-
-
-def value_of(option: str, arguments: Sequence[str]) -> str | None:
-    """The value of an option before the parser is made; the last one counts, as for the parser. None without it."""
-    found = None
-    for name, value in zip(arguments, [*arguments, ""][1:], strict=True):
-        if name == option:
-            found = value
-        elif name.startswith(f"{option}="):
-            found = name.removeprefix(f"{option}=")
-    return found
-
-
-def path_of(option: str, arguments: Sequence[str]) -> Path | None:
-    """The path that `value_of` finds.
-
-    Raises:
-        ConfigError: it is empty, or not UTF-8.
-    """
-    value = value_of(option, arguments)
-    try:
-        return None if value is None else path(value)
-    except argparse.ArgumentTypeError as error:
-        raise ConfigError(f"argument {option}: {error}") from None
 
 
 def path(text: str) -> Path:

@@ -68,9 +68,9 @@ def render(
     directory, of which the best policy acts, or a checkpoint file."""
     if fps is not None and fps < 0.01:
         raise ConfigError(f"--fps should be at least 0.01, got {fps:g}")
+    if (run is None) == (env is None):
+        raise ConfigError("expected either a run or --env ID")
     if run is not None:
-        if env is not None:
-            raise ConfigError("expected either a run or --env ID")
         if policy is not None:
             raise ConfigError("--policy does not go with a run, which has its own")
         load_torch(arguments)
@@ -96,14 +96,13 @@ def render(
     if run is not None:
         simulation, act = traffic.run_env(run, settings)
         title = f"{simulation.name}, run {run}"
-    elif env is not None:
+    else:
+        assert env is not None, "it is either"
         simulation = traffic.make_env(env, settings)
         act = traffic.scripted(policy or "idle", simulation, seed)
         # With another driver of the agents' vehicles the policy has no effect.
         driven = settings.get("drive", "agents") == "agents"
         title = ", ".join([simulation.name, *env_options, *([policy or "idle"] if driven else [])])
-    else:
-        raise ConfigError("expected either a run or --env ID")
     view: dict[str, Any] = {} if scaling is None else {"scaling": scaling}
     if size is not None:
         view["screen_width"], view["screen_height"] = size
