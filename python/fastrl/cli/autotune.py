@@ -15,7 +15,7 @@ from fastrl.utils.progress import Progress
 from fastrl.utils.tables import print_lines
 
 if TYPE_CHECKING:
-    from fastrl.autotune.tuning import Tuning
+    from fastrl.autotune.tuner import Tuning
 
 # The first line of a file that the command has written, and may replace.
 _MARK = "# fastrl autotune: "
@@ -77,8 +77,7 @@ def check_replaceable(file: Path) -> None:
 
 def tune(command: Command, settings: Any, console: Console) -> "Tuning":
     """Measures with progress, and prints a table; settings that options give stay as they are."""
-    from fastrl.autotune.tuner import Tuner
-    from fastrl.autotune.tuning import show
+    from fastrl.autotune.tuner import Tuner, show
 
     import_from_here(getattr(settings.env, "id", None))
     with Progress("measuring", 1.0, interval=5.0) as progress:

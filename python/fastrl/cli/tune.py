@@ -150,12 +150,12 @@ def _search(prog: str, study: "Study") -> int:
         f"searching {len(study.space.parameters)} parameters by {config.method}, in {study.directory}",
     )
     try:
-        findings = run_search(study, console)
+        found = run_search(study, console)
     except SearchInterrupted as interrupted:
         print_lines(console, "", f"Interrupted; to resume: {prog} --resume {where}{trust}")
         return 128 + interrupted.signal
-    finish(findings, console)
-    if findings.chosen is None:
+    finish(found, console)
+    if found.chosen is None:
         return 1
     env = getattr(study.settings.env, "id", study.task.name)
     best = shlex.quote(str(study.directory / "best.toml"))

@@ -108,20 +108,14 @@ class ConfirmationPhase(Phase):
         """The trials of the search that were trained again, the best first."""
         found = []
         for trial in self._chosen():
-            again = [other for other in self.trials() if other.number == trial.number]
-            scores = [other.score for other in again if not math.isnan(other.score)]
-            found.append(Candidate(trial, tuple(scores)))
+            found.append(Candidate(trial, tuple(run.score for run in self.runs_of(trial))))
         return sorted(
             found, key=lambda each: -math.inf if math.isnan(each.bound) else each.bound, reverse=True
         )
 
-    def runs_of(self, candidate: Candidate) -> list[Trial]:
-        """Its complete trainings."""
-        return [
-            other
-            for other in self.trials()
-            if other.number == candidate.trial.number and not math.isnan(other.score)
-        ]
+    def runs_of(self, trial: Trial) -> list[Trial]:
+        """The complete trainings that repeat a trial."""
+        return [run for run in self.trials() if run.number == trial.number and not math.isnan(run.score)]
 
 
 class ReportPhase(Phase):
