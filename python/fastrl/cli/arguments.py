@@ -196,7 +196,7 @@ def at_least(least: int, most: int = 10**9) -> Callable[[str], int]:
 
     def convert(text: str) -> int:
         try:
-            number = float(text) if "e" in text.lower() else int(text)
+            number = _float(text) if "e" in text.lower() else int(text)
         except ValueError:
             number = math.nan
         if not number >= least or (number < math.inf and number != int(number)):
@@ -214,13 +214,10 @@ seed = at_least(0, 2**63 - 1)
 
 def positive(text: str) -> float:
     """Converts an argument to a number from 0.001 to 1,000,000, such as seconds or frames per second."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0.001 <= number <= 1_000_000:
+    value = _float(text)
+    if not 0.001 <= value <= 1_000_000:
         raise argparse.ArgumentTypeError(f"should be a number from 0.001 to 1000000, got {brief(text)}")
-    return number
+    return value
 
 
 def picture(text: str) -> Path:
@@ -233,13 +230,17 @@ def picture(text: str) -> Path:
 
 def number(text: str) -> float:
     """Converts an argument to a finite number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _float(text)
     if not math.isfinite(value):
         raise argparse.ArgumentTypeError(f"should be a number, got {brief(text)}")
     return value
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def workers(text: str) -> int | str:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, TypeVar
 
-from fastrl.cli.arguments import Arg, Positive, add_arguments, import_from_here
+from fastrl.cli.arguments import Arg, Positive, add_arguments, at_least, import_from_here
 from fastrl.cli.ranks import is_launched, launch
 from fastrl.cli.seeds import train_all
-from fastrl.tasks import find, is_task, load_saved, named_tasks, task_for, tasks
+from fastrl.tasks import find, is_task, load_saved, named_tasks, task_for, task_on, tasks
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import (
     ConfigError,
@@ -24,7 +24,6 @@ from fastrl.utils.config import (
     to_tree,
 )
 from fastrl.utils.errors import UserError
-from fastrl.utils.names import likely
 from fastrl.utils.output import ignoring_write_errors, plain_console
 from fastrl.utils.progress import load_torch
 from fastrl.utils.tables import print_lines
@@ -100,7 +99,8 @@ class TrainOptions(MeasuringOptions):
         str | None, Arg("a run for each seed, side by side as cores allow, such as 0,1,2", "LIST")
     ] = None
     ranks: Annotated[
-        str | None,
+        int | None,
+        at_least(1, 1024),
         Arg("train with N processes that share out environments and gradients; see also run.shards [1]", "N"),
     ] = None
     auto: Annotated[
@@ -117,8 +117,8 @@ class TrainOptions(MeasuringOptions):
     ] = False
 
 
-class Words:
-    """What a command line says before its settings are known.
+class FirstPass:
+    """A first pass over the arguments, before the settings, and with them all options, are known.
 
     Args:
         declared: the options that are no settings.
@@ -156,11 +156,10 @@ class Words:
 
 def train(prog: str, arguments: list[str]) -> int:
     """Trains agents, or resumes a run."""
-    words = Words(TrainOptions, prog, arguments)
-    if words.options.ranks is not None and not words.wants_help and not words.options.print_config:
-        count = _number_of_ranks(words.options)
-        if count > 1:
-            return launch(prog, arguments, count)
+    first = FirstPass(TrainOptions, prog, arguments)
+    if (first.options.ranks or 1) > 1 and not first.wants_help and not first.options.print_config:
+        _check_ranks(first.options)
+        return launch(prog, arguments, first.options.ranks)
     command = find_command(prog, arguments, Command)
     if command.options.seeds is not None and not command.options.print_config:
         if command.options.auto:
@@ -179,22 +178,17 @@ def train(prog: str, arguments: list[str]) -> int:
     return _train(command)
 
 
-def _number_of_ranks(options: Any) -> int:
-    """The number of ranks that ``--ranks`` asks for.
+def _check_ranks(options: Any) -> None:
+    """Refuses options that do not go with ``--ranks``.
 
     Raises:
-        ConfigError: it is no number, or does not go with another option.
+        ConfigError
     """
-    text = options.ranks
-    if not text.isdecimal() or not 1 <= int(text) <= 1024:
-        raise ConfigError(f"--ranks should be a number from 1 to 1024, got {text!r}")
-    if int(text) > 1:
-        for option, given in (("--seeds", options.seeds is not None), ("--auto", options.auto)):
-            if given:
-                raise ConfigError(f"{option} does not go with --ranks {text}: leave one of them out")
-        if "RANK" in os.environ:
-            raise ConfigError("--ranks starts the ranks that torchrun has started already: leave it out")
-    return int(text)
+    for option, given in (("--seeds", options.seeds is not None), ("--auto", options.auto)):
+        if given:
+            raise ConfigError(f"{option} does not go with --ranks {options.ranks}: leave one of them out")
+    if "RANK" in os.environ:
+        raise ConfigError("--ranks starts the ranks that torchrun has started already: leave it out")
 
 
 def find_command(prog: str, arguments: list[str], make: "type[C]") -> "C":
@@ -203,35 +197,36 @@ def find_command(prog: str, arguments: list[str], make: "type[C]") -> "C":
     Args:
         make: `Command`, or a subclass with other options.
     """
-    words = Words(make.declared, prog, arguments)
-    run, file = getattr(words.options, "resume", None), words.options.config
-    if words.env is None:
-        words.env = next((env for option, env in words.maybe if _is_switch(option, env, words.algo)), None)
-    if words.env is None and run is None and (file is None or words.wants_help):
+    first = FirstPass(make.declared, prog, arguments)
+    run, file = getattr(first.options, "resume", None), first.options.config
+    if first.env is None:
+        first.env = next((env for option, env in first.maybe if _is_switch(option, env, first.algo)), None)
+    if first.env is None and run is None and (file is None or first.wants_help):
         _without_environment(prog, arguments, make)
     load_torch(arguments)
-    trust, config = words.options.trust, None
-    import_from_here(words.algo)
-    import_from_here(words.env, trust=trust)
+    trust, config = first.options.trust, None
+    import_from_here(first.algo)
+    import_from_here(first.env, trust=trust)
     if run is not None:
         kind, config = load_saved(run)
-        name = trusted_import("kind", kind, str(run), trust=trust or words.env == kind)
-        if words.env is not None and words.env != name:
+        name = trusted_import("kind", kind, str(run), trust=trust or first.env == kind)
+        if first.env is not None and first.env != name:
             # Of an environment the settings say whether it is the run's.
-            meant = words.env if is_task(words.env) else _task_on(words.env, words.algo)
+            meant = first.env if is_task(first.env) else task_on(first.env, first.algo)
             if meant != name:
-                raise ConfigError(f"{run} is a run of {name}, not of {words.env}")
-    elif words.env is not None:
-        name = words.env if _is_named_task(words.env) else _task_on(words.env, words.algo)
+                raise ConfigError(f"{run} is a run of {name}, not of {first.env}")
+    elif first.env is not None:
+        name = first.env if _is_named_task(first.env) else task_on(first.env, first.algo)
     else:
         assert file is not None
         name = _task_of_file(file, trust=trust)
-    return make(find(name), prog, arguments, config, words)
+    return make(find(name), prog, arguments, config, first)
 
 
 def _is_switch(option: str, env: str, algo: str | None) -> bool:
     """True for an option that takes no value in the training on an environment."""
-    name = env if is_task(env) else task_for(env, algo)
+    # A module is not asked what its function makes: the word may be something else.
+    name = env if is_task(env) else task_for(env, algo or ("ppo" if ":" in env else None))
     if name is None:
         return False
     task = find(name)
@@ -243,37 +238,6 @@ def _is_switch(option: str, env: str, algo: str | None) -> bool:
 
 def _is_named_task(name: str) -> bool:
     return is_task(name) and not (name in tasks() and tasks()[name].NEEDS_ENVIRONMENT)
-
-
-def _task_on(env_id: str, algo: str | None) -> str:
-    """The task that trains on an environment, with an algorithm if one is named.
-
-    Raises:
-        ConfigError: there is none; the message names what is likely meant.
-    """
-    if (name := task_for(env_id, algo)) is not None:
-        return name
-    if task_for(env_id) is not None:
-        from fastrl.algorithms import algorithms
-
-        own = [other for other in algorithms() if task_for(env_id, other) is not None]
-        raise ConfigError(f"--algo {algo} does not learn in {env_id}; {', '.join(own)} do")
-    if env_id in tasks():
-        example = f"{'ALE/Pong-v5' if env_id == 'pixels' else 'CartPole-v1'}"
-        raise ConfigError(
-            f"{env_id} names no environment: give its id, such as {example}, or module:function"
-        )
-    from gymnasium import registry
-
-    # Of versions that are as likely, the newest.
-    known = {name.lower(): name for name in [*named_tasks(), *reversed(registry)]}
-    found = likely(env_id.lower(), known)
-    if found is not None:
-        raise ConfigError(f"unknown environment {env_id}; did you mean {known[found]}?")
-    raise ConfigError(
-        f"unknown environment {env_id}: give {', '.join(named_tasks())}, a Gymnasium id such as CartPole-v1, or"
-        " module:function"
-    )
 
 
 def _task_of_file(file: Path, *, trust: bool) -> str:
@@ -326,7 +290,7 @@ class Command:
 
     Args:
         saved: nested settings of the run to resume; None without a checkpoint: a new run starts.
-        words: what the arguments say; None: they are read here.
+        first: what a first pass over the arguments has found; None: it is made here.
 
     Class attributes:
         purpose: one line for help texts.
@@ -349,12 +313,12 @@ class Command:
         prog: str,
         arguments: list[str],
         saved: Any = None,
-        words: Words | None = None,
+        first: FirstPass | None = None,
     ) -> None:
         self.task, self.prog, self.saved = task, prog, saved
-        words = words or Words(self.declared, prog, arguments)
-        self.named, self.trust, self.preset = words.env, words.options.trust, words.options.preset
-        self.checkpoint, self.file = getattr(words.options, "resume", None), words.options.config
+        first = first or FirstPass(self.declared, prog, arguments)
+        self.named, self.trust, self.preset = first.env, first.options.trust, first.options.preset
+        self.checkpoint, self.file = getattr(first.options, "resume", None), first.options.config
         if self.checkpoint is not None:
             for option, value in (("--preset", self.preset), ("--config", self.file)):
                 if value is not None:
@@ -363,9 +327,9 @@ class Command:
                 # Nothing to resume: the run starts over with its settings.
                 self.file, self.checkpoint = self.checkpoint / "config.toml", None
         self.tree = {} if self.file is None else load_toml(self.file)
-        self.algorithm = self._algorithm(words.algo)
+        self.algorithm = self._algorithm(first.algo)
         self.config_type = task.settings_type(self.algorithm)
-        parser = self._parser(prog, wants_help=words.wants_help, full="--help-all" in arguments)
+        parser = self._parser(prog, wants_help=first.wants_help, full="--help-all" in arguments)
         self.options = parser.parse_args(arguments)
         self.changes = self._changes()
 

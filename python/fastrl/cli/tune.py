@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from fastrl.cli.arguments import Arg, command, import_from_here
-from fastrl.cli.train import Command, SettingsOptions, Words, find_command
+from fastrl.cli.train import Command, FirstPass, SettingsOptions, find_command
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import ConfigError, build
 from fastrl.utils.output import ignoring_write_errors, plain_console
@@ -79,36 +79,27 @@ class SearchCommand(Command):
 
 def tune(prog: str, arguments: list[str]) -> int:
     """Searches for hyper-parameters, or resumes a search."""
-    if Words(SearchOptions, prog, arguments).options.resume is not None:
+    if FirstPass(SearchOptions, prog, arguments).options.resume is not None:
         return _resume(prog, arguments)
-    command = find_command(prog, arguments, SearchCommand)
-    if command.options.print_space:
-        print(_space(command), end="")
-        return 0
-    return _run(prog, _start(command))
+    study = _start(find_command(prog, arguments, SearchCommand))
+    return 0 if study is None else _run(prog, study)
 
 
-def _space(command: Command) -> str:
-    from fastrl.tuning.settings import TuneSettings
-    from fastrl.tuning.tune import space_for
-
-    settings = command.settings()
-    import_from_here(getattr(settings.env, "id", None))
-    method = read_arguments(TuneSettings, command.options).get("tune.method", "")
-    return space_for(command.task, settings, command.options.space, list(command.changes), method).to_toml()
-
-
-def _start(command: Command) -> "Study":
+def _start(command: Command) -> "Study | None":
+    """Starts the search; None if its space is only printed."""
     from fastrl.tuning.settings import TuneSettings
     from fastrl.tuning.tune import new_study, space_for
 
     options = command.options
-    if options.dir is None:
+    if options.dir is None and not options.print_space:
         raise ConfigError("name a directory for the search: --dir runs/tune")
     settings = command.settings()
     import_from_here(getattr(settings.env, "id", None))
     config = build(TuneSettings, read_arguments(TuneSettings, options)).tune
     space = space_for(command.task, settings, options.space, list(command.changes), config.method)
+    if options.print_space:
+        print(space.to_toml(), end="")
+        return None
     return new_study(options.dir, config, command.task, settings, space)
 
 

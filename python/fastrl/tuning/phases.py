@@ -2,10 +2,10 @@
 
 import dataclasses
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fastrl.runs.metrics import moments
 from fastrl.tuning.pool import Answer
 from fastrl.tuning.pruning import should_stop
 from fastrl.tuning.runner import Phase
@@ -59,13 +59,12 @@ class Candidate:
 
     @property
     def mean(self) -> float:
-        return statistics.fmean(self.scores) if self.scores else math.nan
+        return moments(self.scores)["mean"]
 
     @property
     def error(self) -> float:
         """The standard error of the mean; NaN of fewer than two scores."""
-        n = len(self.scores)
-        return statistics.stdev(self.scores) / math.sqrt(n) if n > 1 else math.nan
+        return moments(self.scores)["standard_error"]
 
     @property
     def bound(self) -> float:

@@ -9,7 +9,7 @@ from rich.console import Console
 from fastrl.algorithms import find as find_algorithm
 from fastrl.envs.rows import ObsRows
 from fastrl.runs.errors import TrainError
-from fastrl.tasks import find, is_task, task_for
+from fastrl.tasks import find, is_task, task_on
 from fastrl.training.task import Task
 from fastrl.tuning import report
 from fastrl.tuning.figures import draw
@@ -171,12 +171,7 @@ def _new_study(
 ) -> Study:
     own = {key.rpartition(".")[2] for key in leaves(TuneSettings)}
     of_search = by_keyword(TuneSettings, "tune", {key: settings[key] for key in settings if key in own})
-    task_name = env if is_task(env) else task_for(env, algo)
-    if task_name is None:
-        raise ConfigError(
-            f"tune: unknown environment {env}: give an id such as CartPole-v1, or module:function"
-        )
-    task = find(task_name)
+    task = find(env if is_task(env) else task_on(env, algo))
     tree = config if isinstance(config, Mapping) else {} if config is None else load_toml(config)
     name = algo or task.choose_algorithm(preset, tree, str(config), trust=trust, env_id=env)
     config_type = task.settings_type(name)
