@@ -7,9 +7,8 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from fastrl.runs.curves import SUFFIXES
 from fastrl.utils.command_line import ArgumentParser
@@ -23,11 +22,10 @@ Text = str | Callable[[], str]
 _NAMES: dict[Any, str] = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
 
-@dataclass(frozen=True)
-class Arg:
+class Arg(NamedTuple):
     """An argument of a command, as the annotation of a parameter::
 
-        def split(folder: Annotated[Path, Arg("a data set", "DIR")], *, seed: Annotated[Seed, Arg("of the draw")] = 0):
+        def split(folder: Annotated[Path, Arg("data set", "DIR")], *, seed: Annotated[Seed, Arg("of the draw")] = 0):
 
     Keyword-only parameters are options, the others are positional. Text is converted by a function among the
     annotations, or as the type says. A bool is a switch; each word is an item of a sequence.
@@ -103,17 +101,18 @@ class GroupParser(ArgumentParser):
 
 
 def add_arguments(parser: ArgumentParser, declared: Callable[..., Any]) -> None:
-    """Adds the arguments that parameters of a function, or fields of a dataclass, describe by `Arg`."""
+    """Adds the arguments that `Arg` describes: the parameters of a function, or the attributes of a class, which are
+    options."""
     hints = get_type_hints(declared, include_extras=True)
-    for name, parameter in inspect.signature(declared).parameters.items():
-        parts = list(_parts(hints[name]))
+    parameters = {} if isinstance(declared, type) else inspect.signature(declared).parameters
+    for name, hint in hints.items():
+        parts = list(_parts(hint))
         for arg in (part for part in parts if isinstance(part, Arg)):
-            form = _form(arg, parts, parameter.default)
-            if parameter.kind is parameter.KEYWORD_ONLY:
+            parameter = parameters.get(name)
+            form = _form(arg, parts, getattr(declared, name) if parameter is None else parameter.default)
+            if parameter is None or parameter.kind is parameter.KEYWORD_ONLY:
                 options = [f"--{each.replace('_', '-')}" for each in (name, arg.also) if each]
-                parser.add_argument(
-                    *options, dest=name, required=parameter.default is parameter.empty, **form
-                )
+                parser.add_argument(*options, dest=name, required="default" not in form, **form)
             else:
                 parser.add_argument(name, **({"nargs": "?"} if "default" in form else {}) | form)
 

@@ -1,6 +1,5 @@
 """The command ``fastrl autotune``, and ``--auto`` of ``fastrl train``."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 _MARK = "# fastrl autotune: "
 
 
-@dataclass(kw_only=True)
 class AutotuneOptions(MeasuringOptions):
     """Options of ``fastrl autotune`` that are no settings."""
 

@@ -76,7 +76,7 @@ def record(
     stochastic: Annotated[
         bool, Arg("a run's policy draws its actions; otherwise it takes the likeliest")
     ] = False,
-    seed: Annotated[Seed, Arg("fixes all episodes")] = 0,
+    seed: Annotated[Seed, Arg("seed of all episodes")] = 0,
     max_episode_steps: Annotated[
         int, at_least(0), Arg("longer episodes are truncated; 0: at the environment's limit, else 1000")
     ] = 0,
@@ -95,7 +95,9 @@ def record(
     task_timeout: Annotated[
         Positive | None, Arg("seconds after which a worker that does not answer is replaced [300]")
     ] = None,
-    ray_address: Annotated[str | None, Arg("of a running Ray cluster [start Ray here]", "ADDRESS")] = None,
+    ray_address: Annotated[
+        str | None, Arg("address of a running Ray cluster [start Ray here]", "ADDRESS")
+    ] = None,
     trust: Annotated[
         bool, Arg("let the expert's file run code, as a model of Stable-Baselines3 does")
     ] = False,
@@ -142,7 +144,7 @@ def record(
 def replay(
     folder: Annotated[Path, Arg("a data set", "DIR")],
     *,
-    episodes: Annotated[Count | None, Arg("so many, evenly chosen of all [all]")] = None,
+    episodes: Annotated[Count | None, Arg("number of episodes, evenly chosen [all]")] = None,
     env: Annotated[
         str | None, Arg("the environment, which may import code then [that of the data set]", "ID")
     ] = None,

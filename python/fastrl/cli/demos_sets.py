@@ -80,9 +80,9 @@ def filter_(
 @command("{prog} demos/cart 0.9 --out demos/cart-split")
 def split(
     folder: DataSet,
-    share: Annotated[Number, Arg("of the episodes in the first set, such as 0.9", "SHARE")],
+    share: Annotated[Number, Arg("share of the episodes in the first set, such as 0.9", "SHARE")],
     *,
-    seed: Annotated[Seed, Arg("of the draw")] = 0,
+    seed: Annotated[Seed, Arg("seed of the draw")] = 0,
     out: Annotated[
         Path, Arg("directory that gets the two data sets, train and validation, new or empty", "DIR")
     ],

@@ -27,9 +27,9 @@ def export(
     quantize: Annotated[
         Literal["int8"] | None,
         Arg(
-            "of networks with convolutions: 8 bits, calibrated in the run's evaluation environment, if the score falls"
-            " by less than one standard error and size or latency improves; else the plain export is written, and what"
-            " was measured is said"
+            "write a network with convolutions in 8 bits, calibrated in the run's evaluation environment, if its score"
+            " falls by less than one standard error and its size or latency improves; otherwise the plain export is"
+            " written. What was measured is printed"
         ),
     ] = None,
     episodes: Annotated[Count, Arg("episodes of --check, and of each score of --quantize")] = 10,

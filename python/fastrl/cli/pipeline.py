@@ -32,18 +32,18 @@ def pipeline(
     arguments: list[str],
     env: Annotated[Name, Arg("an environment's id, module:function, or a task such as cage2", "ENV")],
     *,
-    expert: Annotated[Name, Arg("as of fastrl demos record --expert", "X")],
-    episodes: Annotated[int, at_least(2), Arg("to record")] = 100,
-    epochs: Annotated[Count, Arg("of cloning")] = 50,
+    expert: Annotated[Name, Arg("the expert, as for fastrl demos record", "X")],
+    episodes: Annotated[int, at_least(2), Arg("episodes to record")] = 100,
+    epochs: Annotated[Count, Arg("epochs of cloning")] = 50,
     timesteps: Annotated[Count, Arg("environment steps of reinforcement learning")] = 500_000,
-    algo: Annotated[str, Arg("that improves the clone", "NAME")] = "ppo",
+    algo: Annotated[str, Arg("algorithm that improves the clone", "NAME")] = "ppo",
     out: Annotated[Path | None, Arg("directory of the results [runs/ENV-pipeline]", "DIR")] = None,
     skip: Annotated[
         frozenset[str], _stages, Arg("leave out stages: demos, clone, agent", "STAGE,...")
     ] = frozenset(),
-    seed: Annotated[Seed, Arg("of all stages")] = 0,
-    n_workers: Annotated[Workers, Arg("of recording and training")] = "auto",
-    noise: Annotated[float, Arg("on the expert's actions")] = 0.0,
+    seed: Annotated[Seed, Arg("seed of all stages")] = 0,
+    n_workers: Annotated[Workers, Arg("workers of recording and training")] = "auto",
+    noise: Annotated[float, Arg("noise on the expert's actions")] = 0.0,
     stochastic: Annotated[
         bool, Arg("an expert that is a run draws its actions, so that the clone explores as it does")
     ] = False,

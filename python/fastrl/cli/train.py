@@ -4,7 +4,6 @@ import os
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, TypeVar
 
@@ -55,7 +54,6 @@ _COMMON = (
 _MANY_PRESETS = 8
 
 
-@dataclass(kw_only=True)
 class SettingsOptions:
     """Options of all commands that make the settings of a run."""
 
@@ -72,7 +70,6 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
 
 
-@dataclass(kw_only=True)
 class MeasuringOptions(SettingsOptions):
     """Options of commands that measure how a run is fastest."""
 
@@ -83,14 +80,13 @@ class MeasuringOptions(SettingsOptions):
         tuple[str, ...],
         _names,
         Arg(
-            "settings that change what is learnt and that measuring may choose, of num-envs, batch-size,"
-            " updates-per-step and precision, such as num-envs,batch-size [none]",
+            "settings that measuring may choose although they change what is learnt, such as num-envs,batch-size; there"
+            " are num-envs, batch-size, updates-per-step and precision [none]",
             "LIST",
         ),
     ] = ()
 
 
-@dataclass(kw_only=True)
 class TrainOptions(MeasuringOptions):
     """Options of ``fastrl train`` that are no settings."""
 

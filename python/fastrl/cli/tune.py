@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from fastrl.tuning.study import Study
 
 
-@dataclass(kw_only=True)
 class SearchOptions(SettingsOptions):
     """Options of ``fastrl tune`` that are no settings."""
 
@@ -71,9 +69,9 @@ class SearchCommand(Command):
 
     def description(self) -> str:
         return (
-            f"{self.purpose}\nSettings that options give stay as they are; of the others those are searched that"
-            " --print-space prints. --n-workers are trials that run side by side, on the nodes of"
-            " a Ray cluster with --ray-address (those of a run: --collect.n-workers, --collect.ray-address)."
+            f"{self.purpose}\n--print-space prints which settings are searched; those that options give stay as they"
+            " are. --n-workers trials run side by side, on the nodes of a Ray cluster with --ray-address; workers and"
+            " cluster of each run are --collect.n-workers and --collect.ray-address."
         )
 
 

@@ -212,9 +212,13 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
     return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False))
 
 
-@functools.cache
 def leaves(config_type: type) -> Mapping[str, Leaf]:
     """The leaves of a configuration by dotted key, in the order of their definition."""
+    return _leaves(config_type)
+
+
+@functools.cache
+def _leaves(config_type: type) -> Mapping[str, Leaf]:
     return types.MappingProxyType({leaf.key: leaf for leaf in _walk(config_type, "")})
 
 
@@ -245,9 +249,13 @@ def resumable_keys(config_type: type) -> list[str]:
     return [key for key, leaf in leaves(config_type).items() if leaf.setting.resumable]
 
 
-@functools.cache
 def sections(config_type: type) -> Mapping[str, type]:
     """The sections of a configuration, by name."""
+    return _sections(config_type)
+
+
+@functools.cache
+def _sections(config_type: type) -> Mapping[str, type]:
     hints = get_type_hints(config_type)
     return types.MappingProxyType({name: hint for name, hint in hints.items() if _is_section(hint)})
 
