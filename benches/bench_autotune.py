@@ -12,9 +12,9 @@ from contextlib import ExitStack, closing
 import pytest
 
 from fastrl.autotune.candidates import collector_way
+from fastrl.autotune.race import Way
 from fastrl.autotune.trial import Trial
 from fastrl.autotune.tuner import Tuner
-from fastrl.autotune.way import Way
 from fastrl.cli.train import Command
 from fastrl.collectors.resources import cores
 from fastrl.tasks import find

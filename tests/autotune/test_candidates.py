@@ -7,7 +7,7 @@ from collect_cases import plan
 from small_runs import settings_of
 
 from fastrl.autotune.candidates import candidates, kinds_for
-from fastrl.autotune.way import doubling
+from fastrl.autotune.race import doubling
 from fastrl.collectors.probe import Probe
 from fastrl.runs.errors import TrainError
 from fastrl.sources.collecting import CollectConfig

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from fastrl.autotune.race import Result, best_of, race
-from fastrl.autotune.way import Way
+from fastrl.autotune.race import Result, Way, best_of, race
 from fastrl.collectors.protocol import CollectError
 from fastrl.runs.errors import TrainError
 

@@ -9,10 +9,9 @@ import torch
 from small_runs import gym_settings, settings_of
 
 from fastrl.autotune import tuner as module
+from fastrl.autotune.race import Way
 from fastrl.autotune.trial import Turn
-from fastrl.autotune.tuner import Tuner
-from fastrl.autotune.tuning import Tuning
-from fastrl.autotune.way import Way
+from fastrl.autotune.tuner import Tuner, Tuning
 from fastrl.collectors.probe import Probe
 from fastrl.collectors.protocol import CollectError
 from fastrl.runs.errors import TrainError

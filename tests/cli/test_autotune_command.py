@@ -148,4 +148,7 @@ def test_comments_stand_above_their_settings() -> None:
     assert tomllib.loads(text) == tomllib.loads(plain)
     assert "# as many as cores\nn_workers = " in text
     assert len(text.splitlines()) == len(plain.splitlines()) + 1
-    assert module.TuneCommand.purpose in module.TuneCommand(find("gym"), "x", ["CartPole-v1"]).description()
+    assert (
+        module.AutotuneCommand.purpose
+        in module.AutotuneCommand(find("gym"), "x", ["CartPole-v1"]).description()
+    )

@@ -151,6 +151,10 @@ def test_mistakes_are_one_line(
     options: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run(tmp_path / "run")
-    assert main(["plot", str(run), *options]) == 2
+    try:
+        code = main(["plot", str(run), *options])
+    except SystemExit as error:
+        code = int(str(error.code))
+    assert code == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and line in err

@@ -115,7 +115,7 @@ def test_mistakes_end_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["--skip=demos"], "has no episodes: do not skip demos"),
         (["--skip=demo"], "should be of demos, clone and agent, got demo"),
         (["--train", "gamma"], "'gamma' should be KEY=VALUE"),
-        (["--timesteps=1.5"], "should be an integer from 1 on"),
+        (["--timesteps=1.5"], "should be an integer of at least 1"),
     ):
         try:
             code = main([*COMMAND, f"--out={tmp_path / 'out'}", *options])

@@ -40,8 +40,8 @@ def test_confirmation_rejects_the_lucky_trial(seed: int, tmp_path: Path) -> None
     assert lucky.point["ppo.learning_rate"] > 1e-2 and lucky.score > 1.2
     assert found.chosen is not lucky
     assert abs(math.log10(found.chosen.point["ppo.learning_rate"]) + 3) < 0.5
-    of_lucky = next(each for each in found.candidates if each.trial is lucky)
-    assert of_lucky.bound < 0.5 < found.candidates[0].bound
+    of_lucky = next(each for each in found.confirmed if each.trial is lucky)
+    assert of_lucky.bound < 0.5 < found.confirmed[0].bound
     # What is reported is what new seeds give.
     assert np.mean(found.final) == pytest.approx(quality(found.chosen), abs=0.15)
 
@@ -49,7 +49,7 @@ def test_confirmation_rejects_the_lucky_trial(seed: int, tmp_path: Path) -> None
 def test_without_confirmation_the_lucky_trial_wins(tmp_path: Path) -> None:
     with new_study(tmp_path / "s", trials=60, method="random", pruner="none", confirm=0) as study:
         found = search(study, lottery)
-    assert found.chosen.point["ppo.learning_rate"] > 1e-2 and found.candidates == []
+    assert found.chosen.point["ppo.learning_rate"] > 1e-2 and found.confirmed == []
 
 
 @pytest.mark.parametrize(("method", "trials"), [("tpe", 40), pytest.param("gp", 20, marks=pytest.mark.slow)])
@@ -117,7 +117,7 @@ def test_wherever_the_journal_ends_nothing_is_lost_and_the_budget_is_exact(tmp_p
             }
             assert (
                 len(study.of_search()) == 8
-                and findings.chosen.number == report.chosen_of(findings.candidates, study.of_search()).number
+                and findings.chosen.number == report.chosen_of(findings.confirmed, study.of_search()).number
             )
         shutil.rmtree(copy)
 
@@ -212,7 +212,7 @@ def test_score_per_second_has_a_table_of_the_front(
         shown = capsys.readouterr().out
         assert "trials that no other one beats in both score and seconds" in shown
         assert "no other one beats" in (study.directory / "report.md").read_text()
-        assert {each.trial.number for each in findings.candidates} <= {
+        assert {each.trial.number for each in findings.confirmed} <= {
             trial.number for trial in front(study.of_search())
         }
 

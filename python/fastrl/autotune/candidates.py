@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fastrl.autotune.way import Way, doubling
+from fastrl.autotune.race import Way, doubling
 from fastrl.collectors.factory import choose, is_native
 from fastrl.collectors.probe import Probe
 from fastrl.collectors.protocol import Plan

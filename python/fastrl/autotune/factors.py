@@ -4,7 +4,7 @@ from collections.abc import Collection
 from operator import attrgetter
 from typing import Any
 
-from fastrl.autotune.way import Way, doubling
+from fastrl.autotune.race import Way, doubling
 from fastrl.training.task import Task
 from fastrl.utils.config import ConfigError, leaves
 from fastrl.utils.names import suggestion

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fastrl.autotune.way import Way
 from fastrl.collectors.protocol import CollectError
 from fastrl.runs.errors import TrainError
+from fastrl.utils.config import Values
 from fastrl.utils.errors import UserError
 
 # A way to run is as good as another one if it reaches this share of its speed: the simpler one is chosen.
@@ -17,6 +17,26 @@ _FINALISTS = 3
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 9
 # Share of the time after which no more ways are started.
 _STARTING = 0.5
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to run.
+
+    Attributes:
+        label: describes it in words.
+        values: its settings, by dotted key; all others are those of the run.
+        effort: of two that are equally fast, the one with less is chosen: workers, or 0 for what the run has anyway.
+    """
+
+    label: str
+    values: Values
+    effort: int = 0
+
+
+def doubling(most: int) -> list[int]:
+    """1, 2, 4 and so on up to a number, and that number."""
+    return [*(2**i for i in range(most.bit_length()) if 2**i < most), most]
 
 
 @dataclass

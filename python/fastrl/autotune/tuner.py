@@ -7,20 +7,20 @@ value, in a race (`fastrl.autotune.race`).
 
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 from fastrl.autotune.candidates import candidates, kinds_for
 from fastrl.autotune.factors import THREADS, check_may_change, factors_of
-from fastrl.autotune.race import AS_GOOD, Result, race
+from fastrl.autotune.race import AS_GOOD, Result, Way, race
 from fastrl.autotune.trial import Trial, Turn, trial_settings
-from fastrl.autotune.tuning import Tuning
-from fastrl.autotune.way import Way
 from fastrl.collectors.probe import Probe, measure
 from fastrl.collectors.protocol import Plan
 from fastrl.collectors.resources import cores
@@ -30,6 +30,8 @@ from fastrl.training.device import use_threads
 from fastrl.training.task import Task
 from fastrl.training.trainer import Trainer
 from fastrl.utils.config import Values, replaced
+from fastrl.utils.tables import print_lines
+from fastrl.utils.tables import show as show_table
 
 # Most seconds and environment steps of an update of a trial: longer rollouts are cut.
 _UPDATE_S = 0.3
@@ -41,6 +43,35 @@ _WORTH_CHANGING, _WORTH_THREADS = 0.05, 0.1
 _COLLECTING = 3
 # Others that a reason names.
 _NAMED = 3
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The measurements and the choice.
+
+    Attributes:
+        settings: of the run, with the choice.
+        reasons: of each value that was chosen, by dotted key.
+        results: of all ways to run, in the order of the table.
+        facts: lines about the environment.
+        seconds: wall-clock time of all measurements.
+    """
+
+    settings: Any
+    reasons: Mapping[str, str]
+    results: Sequence[Result]
+    facts: Sequence[str]
+    seconds: float
+
+    @property
+    def chosen(self) -> list[Result]:
+        """The results of what the run will have."""
+        return [each for each in self.results if each.is_chosen]
+
+    @property
+    def label(self) -> str:
+        """Describes the choice in words."""
+        return "; ".join(each.way.label for each in self.chosen)
 
 
 @dataclass
@@ -217,3 +248,28 @@ class Tuner:
     def _key(self, way: Way) -> str:
         """Key of the trial of a way to run. Threads are not in it: they may change between turns of a trial."""
         return f"{self._num_steps} { {**self._values, **way.values, THREADS: None} }"
+
+
+def show(tuning: Tuning, console: Console) -> None:
+    """Prints facts about the environment, and a table of the ways to run."""
+    result = Table(
+        title=f"measured in {tuning.seconds:.1f} s, environment steps per second",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+    )
+    result.add_column("candidate", no_wrap=True)
+    for name in ("measured", "lowest", "highest"):
+        result.add_column(name, justify="right", no_wrap=True)
+    result.add_column("", no_wrap=True)
+    for each in tuning.results:
+        rates = [each.measured, min(each.rates), max(each.rates)] if each.rates else []
+        result.add_row(
+            each.way.label,
+            *([f"{rate:,.0f}" for rate in rates] or ["-"] * 3),
+            ", ".join([*(["chosen"] if each.is_chosen else []), *each.notes]),
+            style="bold" if each.is_chosen else None,
+        )
+    console.print()
+    print_lines(console, *tuning.facts, *([""] if tuning.facts else []))
+    show_table(console, result)

@@ -1,13 +1,170 @@
-"""Types of arguments, errors and the import path, for all commands."""
+"""Command lines made from the signatures of commands; types of arguments, errors and the import path."""
 
 import argparse
+import functools
+import inspect
 import math
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from fastrl.utils.config import ConfigError, brief
+from fastrl.runs.curves import SUFFIXES
+from fastrl.utils.command_line import ArgumentParser
+from fastrl.utils.config import brief
+from fastrl.utils.names import nearest
 from fastrl.utils.output import printable
+
+# A text that is known now, or only when the command runs.
+Text = str | Callable[[], str]
+# What a value is called, by its type.
+_NAMES: dict[Any, str] = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+
+
+class Arg(NamedTuple):
+    """An argument of a command, as the annotation of a parameter::
+
+        def split(folder: Annotated[Path, Arg("data set", "DIR")], *, seed: Annotated[Seed, Arg("of the draw")] = 0):
+
+    Keyword-only parameters are options, the others are positional. Text is converted by a function among the
+    annotations, or as the type says. A bool is a switch; each word is an item of a sequence.
+
+    Attributes:
+        help: what it means; the default follows in brackets.
+        metavar: what the value is called; empty: as its type says.
+        also: another name of the option.
+        repeats: each item of a sequence has the option before it.
+    """
+
+    help: Text
+    metavar: str = ""
+    also: str = ""
+    repeats: bool = False
+
+
+def command(
+    epilog: Text = "", *, usage: str | None = None
+) -> Callable[[Callable[..., int]], Callable[[str, list[str]], int]]:
+    """Makes a command of a function: its parameters are the arguments, its docstring is the description.
+
+    Parameters called ``prog`` and ``arguments`` get the name of the command, and its arguments as text.
+
+    Args:
+        epilog: the end of the help.
+        usage: the command line in brief; None: made from the arguments. In both ``{prog}`` is the name of the command.
+    """
+
+    def decorate(function: Callable[..., int]) -> Callable[[str, list[str]], int]:
+        @functools.wraps(function)
+        def run(prog: str, arguments: list[str]) -> int:
+            parser = ArgumentParser(
+                prog=prog,
+                usage=usage and usage.format(prog=prog),
+                description=re.sub(
+                    r"\n+", lambda ends: "\n" if ends[0][1:] else " ", inspect.getdoc(function) or ""
+                ),
+                epilog=_now(epilog).format(prog=prog),
+            )
+            add_arguments(parser, function)
+            words = {"prog": prog, "arguments": arguments}
+            wanted = words.keys() & inspect.signature(function).parameters
+            return function(**vars(parser.parse_args(arguments)), **{name: words[name] for name in wanted})
+
+        return run
+
+    return decorate
+
+
+# Commands by name, each with a line about it.
+Commands = Mapping[str, tuple[Callable[[str, list[str]], int], str]]
+
+
+class GroupParser(ArgumentParser):
+    """The parser of a command that is a group of commands."""
+
+    def __init__(self, prog: str, commands: Commands, description: str, options: str = "[-h]") -> None:
+        width = max(map(len, commands)) + 2
+        lines = (f"  {name:<{width}}{about}" for name, (_, about) in commands.items())
+        super().__init__(
+            prog=prog,
+            usage=f"{prog} {options} COMMAND ...",
+            description="\n".join([description, "", "commands:", *lines]),
+            epilog=f"{prog} COMMAND --help explains a command.",
+        )
+        self._commands = commands
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if args and not args[0].startswith("-"):
+            self.error(f"unknown command {args[0]}; did you mean {nearest(args[0], self._commands)}?")
+        return super().parse_args(args, namespace)
+
+
+def add_arguments(parser: ArgumentParser, declared: Callable[..., Any]) -> None:
+    """Adds the arguments that `Arg` describes: the parameters of a function, or the attributes of a class, which are
+    options."""
+    hints = get_type_hints(declared, include_extras=True)
+    parameters = {} if isinstance(declared, type) else inspect.signature(declared).parameters
+    for name, hint in hints.items():
+        parts = list(_parts(hint))
+        for arg in (part for part in parts if isinstance(part, Arg)):
+            parameter = parameters.get(name)
+            form = _form(arg, parts, getattr(declared, name) if parameter is None else parameter.default)
+            if parameter is None or parameter.kind is parameter.KEYWORD_ONLY:
+                options = [f"--{each.replace('_', '-')}" for each in (name, arg.also) if each]
+                parser.add_argument(*options, dest=name, required="default" not in form, **form)
+            else:
+                parser.add_argument(name, **({"nargs": "?"} if "default" in form else {}) | form)
+
+
+def _form(arg: Arg, parts: list[Any], default: Any) -> dict[str, Any]:
+    """What argparse needs to know of an argument.
+
+    Args:
+        parts: of its type.
+        default: `inspect.Parameter.empty`: it has none.
+    """
+    has_default = default is not inspect.Parameter.empty
+    form: dict[str, Any] = {"help": _now(arg.help).replace("%", "%%")}
+    if has_default:
+        form["default"] = list(default) if Sequence in parts else default
+        if default or type(default) in (int, float):
+            form["help"] += f" [{default:g}]" if isinstance(default, float) else f" [{default}]"
+    if bool in parts:
+        return form | {"action": "store_true"}
+    choices = [part for part in parts if isinstance(part, str)]
+    names = [_NAMES[part] for part in parts if isinstance(part, type) and part in _NAMES]
+    form["metavar"] = arg.metavar or "|".join([*names, *choices])
+    converts = [part for part in parts if inspect.isroutine(part)]
+    if converts:
+        form["type"] = converts[0]
+    elif Path in parts:
+        form["type"] = path
+    elif choices:
+        form["choices"] = choices
+    if arg.repeats:
+        form["action"] = "append"
+    elif Sequence in parts:
+        form["nargs"] = "+"
+    return form
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """The types and annotations that a hint is made of, and the values of a Literal."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        yield from hint.__metadata__
+        yield from _parts(hint.__origin__)
+    elif origin is Literal:
+        yield from get_args(hint)
+    else:
+        yield origin or hint
+        for each in get_args(hint):
+            yield from _parts(each)
+
+
+def _now(text: Text) -> str:
+    return text if isinstance(text, str) else text()
 
 
 def import_from_here(name: str | None, *, trust: bool = False) -> None:
@@ -15,30 +172,6 @@ def import_from_here(name: str | None, *, trust: bool = False) -> None:
     such as ``module:factory``, or if files are trusted, which may have some."""
     if (trust or ":" in (name or "")) and (here := str(Path.cwd())) not in sys.path and "" not in sys.path:
         sys.path.append(here)
-
-
-def value_of(option: str, arguments: Sequence[str]) -> str | None:
-    """The value of an option before the parser is made; the last one counts, as for the parser. None without it."""
-    found = None
-    for name, value in zip(arguments, [*arguments, ""][1:], strict=True):
-        if name == option:
-            found = value
-        elif name.startswith(f"{option}="):
-            found = name.removeprefix(f"{option}=")
-    return found
-
-
-def path_of(option: str, arguments: Sequence[str]) -> Path | None:
-    """The path that `value_of` finds.
-
-    Raises:
-        ConfigError: it is empty, or not UTF-8.
-    """
-    value = value_of(option, arguments)
-    try:
-        return None if value is None else path(value)
-    except argparse.ArgumentTypeError as error:
-        raise ConfigError(f"argument {option}: {error}") from None
 
 
 def path(text: str) -> Path:
@@ -62,7 +195,7 @@ def at_least(least: int, most: int = 10**9) -> Callable[[str], int]:
 
     def convert(text: str) -> int:
         try:
-            number = float(text) if "e" in text.lower() else int(text)
+            number = _float(text) if "e" in text.lower() else int(text)
         except ValueError:
             number = math.nan
         if not number >= least or (number < math.inf and number != int(number)):
@@ -80,13 +213,54 @@ seed = at_least(0, 2**63 - 1)
 
 def positive(text: str) -> float:
     """Converts an argument to a number from 0.001 to 1,000,000, such as seconds or frames per second."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0.001 <= number <= 1_000_000:
+    value = _float(text)
+    if not 0.001 <= value <= 1_000_000:
         raise argparse.ArgumentTypeError(f"should be a number from 0.001 to 1000000, got {brief(text)}")
-    return number
+    return value
+
+
+def picture(text: str) -> Path:
+    """Converts an argument to the path of a picture to draw."""
+    found = path(text)
+    if found.suffix.lower() not in SUFFIXES:
+        raise argparse.ArgumentTypeError(f"expected a name that ends in {' or '.join(SUFFIXES)}, got {text}")
+    return found
+
+
+def number(text: str) -> float:
+    """Converts an argument to a finite number."""
+    value = _float(text)
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"should be a number, got {brief(text)}")
+    return value
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def workers(text: str) -> int | str:
+    """Converts an argument to a number of workers, or "auto"."""
+    return text if text == "auto" else at_least(1)(text)
+
+
+# Types of parameters of several commands.
+Count = Annotated[int, at_least(1)]
+Seed = Annotated[int, seed]
+Number = Annotated[float, number]
+Positive = Annotated[float, positive]
+# The name of something that is perhaps a path.
+Name = Annotated[str, path_text]
+Workers = Annotated[int | Literal["auto"], workers]
+Picture = Annotated[Path, picture]
+RunEnv = Annotated[str | None, Arg("the run's environment, which may import code then", "ID")]
+TrustRuns = Annotated[bool, Arg("let runs import code, as their checkpoints say")]
+EnvOptions = Annotated[
+    Sequence[str], Arg("options of the environment, such as num_agents=4 red_agent=bline", "KEY=VALUE")
+]
 
 
 def print_error(prog: str, message: object) -> None:

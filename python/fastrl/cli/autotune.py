@@ -1,13 +1,12 @@
 """The command ``fastrl autotune``, and ``--auto`` of ``fastrl train``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 
-from fastrl.cli.arguments import import_from_here, path, path_of
-from fastrl.cli.train import Command, add_tuning_options, find_command
-from fastrl.utils.command_line import ArgumentParser
+from fastrl.cli.arguments import Arg, import_from_here
+from fastrl.cli.train import Command, MeasuringOptions, find_command
 from fastrl.utils.config import ConfigError, to_toml
 from fastrl.utils.files import write_atomically
 from fastrl.utils.output import plain_console
@@ -15,43 +14,29 @@ from fastrl.utils.progress import Progress
 from fastrl.utils.tables import print_lines
 
 if TYPE_CHECKING:
-    from fastrl.autotune.tuning import Tuning
+    from fastrl.autotune.tuner import Tuning
 
 # The first line of a file that the command has written, and may replace.
 _MARK = "# fastrl autotune: "
 
 
-class TuneCommand(Command):
+class AutotuneOptions(MeasuringOptions):
+    """Options of ``fastrl autotune`` that are no settings."""
+
+    out: Annotated[
+        Path, Arg("the file that is written, which fastrl train ENV --config FILE takes", "FILE")
+    ] = Path("config.toml")
+
+
+class AutotuneCommand(Command):
     """The command line of ``fastrl autotune``: that of ``fastrl train``, with a file in place of a run."""
 
     purpose = "Measures how a run is fastest on this machine, and writes its settings."
+    declared = AutotuneOptions
 
     @staticmethod
     def usage(prog: str, env: str) -> str:
         return f"{prog} {env} [settings] [--out FILE]"
-
-    @staticmethod
-    def add_own_options(parser: ArgumentParser, where: str) -> None:
-        parser.add_argument(
-            "env", nargs="?", metavar="ENV", help="what to train on, a task or an environment"
-        )
-        parser.add_argument("--preset", metavar="NAME", help=f"named set of settings, listed {where}")
-        parser.add_argument(
-            "--out",
-            type=path,
-            default=Path("config.toml"),
-            metavar="FILE",
-            help="the file that is written, which fastrl train ENV --config FILE takes [config.toml]",
-        )
-        parser.add_argument(
-            "--config", type=path, metavar="FILE", help="TOML file of settings, such as a run's config.toml"
-        )
-        parser.add_argument(
-            "--trust",
-            action="store_true",
-            help="allow the given file to import code, connect to a Ray cluster and write files",
-        )
-        add_tuning_options(parser)
 
     def description(self) -> str:
         return (
@@ -62,9 +47,9 @@ class TuneCommand(Command):
 
 def autotune(prog: str, arguments: list[str]) -> int:
     """Measures how a run is fastest on this machine, and writes its settings."""
-    if path_of("--resume", arguments) is not None:
+    if any(word.partition("=")[0] == "--resume" for word in arguments):
         raise ConfigError("--resume: give --config RUN/config.toml to measure with the settings of a run")
-    command = find_command(prog, arguments, TuneCommand)
+    command = find_command(prog, arguments, AutotuneCommand)
     out: Path = command.options.out
     check_replaceable(out)
     console = plain_console()
@@ -90,8 +75,7 @@ def check_replaceable(file: Path) -> None:
 
 def tune(command: Command, settings: Any, console: Console) -> "Tuning":
     """Measures with progress, and prints a table; settings that options give stay as they are."""
-    from fastrl.autotune.tuner import Tuner
-    from fastrl.autotune.tuning import show
+    from fastrl.autotune.tuner import Tuner, show
 
     import_from_here(getattr(settings.env, "id", None))
     with Progress("measuring", 1.0, interval=5.0) as progress:

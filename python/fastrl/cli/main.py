@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from fastrl.cli.arguments import print_error
+from fastrl.cli.arguments import Commands, GroupParser, print_error
 from fastrl.cli.autotune import autotune
 from fastrl.cli.demos import demos
 from fastrl.cli.eval import evaluate
@@ -23,10 +23,8 @@ from fastrl.cli.runs import runs
 from fastrl.cli.train import train
 from fastrl.cli.tune import tune
 from fastrl.cli.verify import verify
-from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.errors import UserError
 from fastrl.utils.heartbeat import EXIT_LOST
-from fastrl.utils.names import nearest
 from fastrl.utils.output import ignoring_write_errors, redirect_to_null, repair_streams
 from fastrl.utils.processes import require_main_guard
 
@@ -126,22 +124,10 @@ def _fail(prog: str, message: object, code: int) -> int:
 
 
 def _umbrella(prog: str, arguments: list[str]) -> int:
-    parser = ArgumentParser(
-        prog=prog,
-        usage="fastrl [-h] [--version] COMMAND ...",
-        description="\n".join(
-            [
-                "Trains reinforcement-learning agents in compiled simulators.",
-                "",
-                "commands:",
-                *(f"  {name:<10}{description}" for name, (_, description) in COMMANDS.items()),
-            ]
-        ),
-        epilog="fastrl COMMAND --help explains a command.",
+    parser = GroupParser(
+        prog, COMMANDS, "Trains reinforcement-learning agents in compiled simulators.", "[-h] [--version]"
     )
     parser.add_argument("--version", action="store_true", help="show the version and exit")
-    if arguments and not arguments[0].startswith("-"):
-        parser.error(f"unknown command {arguments[0]}; did you mean {nearest(arguments[0], COMMANDS)}?")
     if parser.parse_args(arguments).version:
         from fastrl._native._rust import __version__
 
@@ -151,7 +137,7 @@ def _umbrella(prog: str, arguments: list[str]) -> int:
     return 0
 
 
-COMMANDS: dict[str, tuple[Callable[[str, list[str]], int], str]] = {
+COMMANDS: Commands = {
     "train": (train, "train on CAGE Challenge 2, traffic or any environment"),
     "tune": (tune, "search for hyper-parameters, and confirm the best by training them again"),
     "autotune": (autotune, "measure how a run is fastest on this machine, and write its settings"),

@@ -2,176 +2,16 @@
 
 import argparse
 import contextlib
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from fastrl.cli.arguments import at_least, import_from_here, path, positive, seed
+from fastrl.cli.arguments import Arg, Count, EnvOptions, Positive, Seed, TrustRuns, command, import_from_here
 from fastrl.tasks import find, load_saved
-from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import ConfigError
 from fastrl.utils.env_options import read_options
 from fastrl.utils.progress import Progress, load_torch
 from fastrl.utils.trust import trusted_import
 from fastrl.utils.video import check_video
-
-
-def render(prog: str, arguments: list[str]) -> int:
-    """Films episodes of a run; of traffic also writes a log or a diagram."""
-    parser = ArgumentParser(
-        prog=prog,
-        usage=f"{prog} RUN [options]\n       {prog} --env ID [--policy idle|random] [options]",
-        description="Films episodes of a run, without exploration; its environment should have the render mode"
-        " rgb_array. Traffic is also shown as a log of all trajectories, or as a diagram of time and space, radio"
-        " links as one of ages. RUN is a"
-        " run directory, of which the best policy acts, or a checkpoint file.",
-        epilog=f"{prog} runs/merge --out episode.mp4 --log trajectory.npz\n"
-        f"{prog} --env fastrl/ring-v0 --env-options drive=humans --time-space diagram.png",
-    )
-    parser.add_argument(
-        "run",
-        nargs="?",
-        type=path,
-        metavar="RUN",
-        help="a run directory, or a checkpoint file",
-    )
-    parser.add_argument(
-        "--env",
-        metavar="ID",
-        help="traffic without a run: fastrl/highway-v0, fastrl/coop-merge-v0, ...",
-    )
-    parser.add_argument(
-        "--policy",
-        choices=("idle", "random"),
-        metavar="idle|random",
-        help="how the agents drive without a run: no change, or random actions [idle]",
-    )
-    parser.add_argument(
-        "--env-options",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="options of the environment, such as num_agents=4",
-    )
-    parser.add_argument("--out", type=path, metavar="FILE", help="the film, .mp4 or .gif")
-    parser.add_argument("--log", type=path, metavar="FILE", help="the trajectories, .npz")
-    parser.add_argument(
-        "--time-space", type=path, metavar="FILE", help="the diagram of the first episode, .png"
-    )
-    parser.add_argument(
-        "--ages",
-        type=path,
-        metavar="FILE",
-        help="traffic with radio links: the age of information over the first episode, .png",
-    )
-    parser.add_argument(
-        "--episodes", type=at_least(1), default=1, metavar="INT", help="number of episodes [1]"
-    )
-    parser.add_argument("--seed", type=seed, default=0, metavar="INT", help="seed of the episodes [0]")
-    parser.add_argument(
-        "--fps",
-        type=positive,
-        metavar="FLOAT",
-        help="pictures per second of the film [the environment's, or 25]",
-    )
-    parser.add_argument(
-        "--speed",
-        type=positive,
-        metavar="FLOAT",
-        help="traffic: speed of the film, in multiples of real time [1]",
-    )
-    parser.add_argument(
-        "--size",
-        type=_size,
-        metavar="WxH",
-        help="traffic: width and height of the pictures, pixels [the environment's]",
-    )
-    parser.add_argument(
-        "--scaling", type=positive, metavar="FLOAT", help="traffic: greatest number of pixels per metre [5.5]"
-    )
-    parser.add_argument(
-        "--trust", action="store_true", help="let the run import code, as its checkpoint says"
-    )
-    options = parser.parse_args(arguments)
-    if options.fps is not None and options.fps < 0.01:
-        raise ConfigError(f"--fps should be at least 0.01, got {options.fps:g}")
-    if (options.run is None) == (options.env is None):
-        raise ConfigError("expected either a run or --env ID")
-    if options.run is not None and options.policy is not None:
-        raise ConfigError("--policy does not go with a run, which has its own")
-    if options.run is not None:
-        load_torch(arguments)
-        kind, _ = load_saved(options.run)
-        if kind != "traffic":
-            return _film(options, kind)
-    from fastrl.tasks.traffic.render import Outputs, make_env, render, scripted
-    from fastrl.tasks.traffic.run_env import run_env
-
-    outputs = Outputs(video=options.out, log=options.log, time_space=options.time_space, ages=options.ages)
-    outputs.check()
-    env_options = read_options(options.env_options)
-    if options.run is not None:
-        env, act = run_env(options.run, env_options)
-        title = f"{env.name}, run {options.run}"
-    else:
-        env = make_env(options.env, env_options)
-        policy = options.policy or "idle"
-        act = scripted(policy, env, options.seed)
-        # With another driver of the agents' vehicles the policy has no effect.
-        driven = env_options.get("drive", "agents") == "agents"
-        title = ", ".join([env.name, *options.env_options, *([policy] if driven else [])])
-    view: dict[str, Any] = {} if options.scaling is None else {"scaling": options.scaling}
-    if options.size is not None:
-        view["screen_width"], view["screen_height"] = options.size
-    render(
-        env,
-        act,
-        outputs,
-        title=title,
-        episodes=options.episodes,
-        seed=options.seed,
-        fps=25.0 if options.fps is None else options.fps,
-        speed=options.speed or 1.0,
-        view=view,
-    )
-    env.close()
-    return 0
-
-
-def _film(options: argparse.Namespace, kind: str) -> int:
-    """Films a run of any task but traffic, which has more to show."""
-    from fastrl.training.evaluation import BEST
-    from fastrl.training.run import load_run, using_checkpoint
-
-    for name in ("log", "time_space", "ages", "speed", "size", "scaling", "env_options"):
-        if getattr(options, name):
-            raise ConfigError(
-                f"--{name.replace('_', '-')} does not go with a run of {kind}, only with traffic"
-            )
-    if options.out is None:
-        raise ConfigError("expected --out FILE, such as --out episode.mp4")
-    check_video(options.out)
-    # Before there is an environment, which may change the current directory.
-    out = options.out.absolute()
-    import_from_here(None, trust=options.trust)
-    task = find(trusted_import("kind", kind, options.run, trust=options.trust))
-    best = options.run / "checkpoints" / BEST
-    file = best if best.is_file() else options.run
-    settings, state = load_run(task, file, trust=options.trust)
-    with (
-        contextlib.closing(task.films(settings)) as films,
-        Progress("filming", options.episodes) as progress,
-        using_checkpoint(file, "holds no policy that this fastrl can use"),
-    ):
-        count, returns = films.film(
-            state,
-            out,
-            episodes=options.episodes,
-            seed=options.seed,
-            fps=options.fps,
-            advance=progress.advance,
-        )
-    shown = ", ".join(f"{each:.6g}" for each in returns)
-    print(f"{options.out}: {count} pictures, {'return' if len(returns) == 1 else 'returns'} {shown}")
-    return 0
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -183,3 +23,126 @@ def _size(text: str) -> tuple[int, int]:
             f"should be two numbers from 16 to 8192 such as 600x150, got {text!r}"
         )
     return int(width), int(height)
+
+
+@command(
+    "{prog} runs/merge --out episode.mp4 --log trajectory.npz\n"
+    "{prog} --env fastrl/ring-v0 --env-options drive=humans --time-space diagram.png",
+    usage="{prog} RUN [options]\n       {prog} --env ID [--policy idle|random] [options]",
+)
+def render(
+    arguments: list[str],
+    run: Annotated[Path | None, Arg("a run directory, or a checkpoint file", "RUN")] = None,
+    *,
+    env: Annotated[
+        str | None, Arg("traffic without a run: fastrl/highway-v0, fastrl/coop-merge-v0, ...", "ID")
+    ] = None,
+    policy: Annotated[
+        Literal["idle", "random"] | None,
+        Arg("how the agents drive without a run: no change, or random actions [idle]"),
+    ] = None,
+    env_options: EnvOptions = (),
+    out: Annotated[Path | None, Arg("the film, .mp4 or .gif", "FILE")] = None,
+    log: Annotated[Path | None, Arg("the trajectories, .npz", "FILE")] = None,
+    time_space: Annotated[Path | None, Arg("the diagram of the first episode, .png", "FILE")] = None,
+    ages: Annotated[
+        Path | None,
+        Arg("traffic with radio links: the age of information over the first episode, .png", "FILE"),
+    ] = None,
+    episodes: Annotated[Count, Arg("number of episodes")] = 1,
+    seed: Annotated[Seed, Arg("seed of the episodes")] = 0,
+    fps: Annotated[Positive | None, Arg("pictures per second of the film [the environment's, or 25]")] = None,
+    speed: Annotated[
+        Positive | None, Arg("traffic: speed of the film, in multiples of real time [1]")
+    ] = None,
+    size: Annotated[
+        tuple[int, int] | None,
+        _size,
+        Arg("traffic: width and height of the pictures, pixels [the environment's]", "WxH"),
+    ] = None,
+    scaling: Annotated[Positive | None, Arg("traffic: greatest number of pixels per metre [5.5]")] = None,
+    trust: TrustRuns = False,
+) -> int:
+    """Films episodes of a run, without exploration; its environment should have the render mode rgb_array. Traffic is
+    also shown as a log of all trajectories, or as a diagram of time and space, radio links as one of ages. RUN is a run
+    directory, of which the best policy acts, or a checkpoint file."""
+    if fps is not None and fps < 0.01:
+        raise ConfigError(f"--fps should be at least 0.01, got {fps:g}")
+    if (run is None) == (env is None):
+        raise ConfigError("expected either a run or --env ID")
+    if run is not None:
+        if policy is not None:
+            raise ConfigError("--policy does not go with a run, which has its own")
+        load_torch(arguments)
+        kind, _ = load_saved(run)
+        if kind != "traffic":
+            of_traffic = {
+                "log": log,
+                "time-space": time_space,
+                "ages": ages,
+                "speed": speed,
+                "size": size,
+                "scaling": scaling,
+                "env-options": env_options,
+            }
+            if given := [name for name, value in of_traffic.items() if value]:
+                raise ConfigError(f"--{given[0]} does not go with a run of {kind}, only with traffic")
+            return _film(kind, run, out, trust=trust, episodes=episodes, seed=seed, fps=fps)
+    from fastrl.tasks.traffic import render as traffic
+    from fastrl.tasks.traffic.run_env import run_env
+
+    outputs = traffic.Outputs(video=out, log=log, time_space=time_space, ages=ages)
+    outputs.check()
+    settings = read_options(env_options)
+    if run is not None:
+        simulation, act = run_env(run, settings)
+        title = f"{simulation.name}, run {run}"
+    else:
+        assert env is not None, "it is either"
+        simulation = traffic.make_env(env, settings)
+        act = traffic.scripted(policy or "idle", simulation, seed)
+        # With another driver of the agents' vehicles the policy has no effect.
+        driven = settings.get("drive", "agents") == "agents"
+        title = ", ".join([simulation.name, *env_options, *([policy or "idle"] if driven else [])])
+    view: dict[str, Any] = {} if scaling is None else {"scaling": scaling}
+    if size is not None:
+        view["screen_width"], view["screen_height"] = size
+    traffic.render(
+        simulation,
+        act,
+        outputs,
+        title=title,
+        episodes=episodes,
+        seed=seed,
+        fps=fps or traffic.FPS,
+        speed=speed or 1.0,
+        view=view,
+    )
+    simulation.close()
+    return 0
+
+
+def _film(kind: str, run: Path, out: Path | None, *, trust: bool, **options: Any) -> int:
+    """Films a run of any task but traffic, which has more to show; options are those of ``films.film``."""
+    from fastrl.training.evaluation import BEST
+    from fastrl.training.run import load_run, using_checkpoint
+
+    if out is None:
+        raise ConfigError("expected --out FILE, such as --out episode.mp4")
+    check_video(out)
+    # Before there is an environment, which may change the current directory.
+    file = out.absolute()
+    import_from_here(None, trust=trust)
+    task = find(trusted_import("kind", kind, run, trust=trust))
+    best = run / "checkpoints" / BEST
+    checkpoint = best if best.is_file() else run
+    settings, state = load_run(task, checkpoint, trust=trust)
+    with (
+        contextlib.closing(task.films(settings)) as films,
+        Progress("filming", options["episodes"]) as progress,
+        using_checkpoint(checkpoint, "holds no policy that this fastrl can use"),
+    ):
+        count, returns = films.film(state, file, advance=progress.advance, **options)
+    shown = ", ".join(f"{each:.6g}" for each in returns)
+    print(f"{out}: {count} pictures, {'return' if len(returns) == 1 else 'returns'} {shown}")
+    return 0

@@ -2,13 +2,13 @@
 
 import math
 from pathlib import Path
+from typing import Annotated
 
 from rich.table import Table
 
-from fastrl.cli.arguments import path, print_note
+from fastrl.cli.arguments import Arg, command, print_note
 from fastrl.runs.listing import RunInfo, list_runs
 from fastrl.runs.metrics import brief
-from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import ConfigError
 from fastrl.utils.files import to_json
 from fastrl.utils.output import plain_console
@@ -17,27 +17,23 @@ from fastrl.utils.tables import show
 _STYLES = {"running": "green", "complete": None, "interrupted": "yellow", "failed": "red", "damaged": "red"}
 
 
-def runs(prog: str, arguments: list[str]) -> int:
-    """Lists run directories."""
-    parser = ArgumentParser(
-        prog=prog,
-        usage=f"{prog} [DIR] [--json]",
-        description="Lists the runs in a directory: what they train on, how far they are, their last mean return.",
-    )
-    parser.add_argument(
-        "folder", nargs="?", type=path, default=Path("runs"), metavar="DIR", help="directory of runs [runs]"
-    )
-    parser.add_argument("--json", action="store_true", help="print the list as JSON and nothing else")
-    options = parser.parse_args(arguments)
-    if not options.folder.is_dir():
-        raise ConfigError(f"{options.folder}: there is no such directory; {prog} DIR names another")
-    found = list_runs(options.folder)
-    if options.json:
+@command(usage="{prog} [DIR] [--json]")
+def runs(
+    prog: str,
+    folder: Annotated[Path, Arg("directory of runs", "DIR")] = Path("runs"),
+    *,
+    json: Annotated[bool, Arg("print the list as JSON and nothing else")] = False,
+) -> int:
+    """Lists the runs in a directory: what they train on, how far they are, their last mean return."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: there is no such directory; {prog} DIR names another")
+    found = list_runs(folder)
+    if json:
         print(to_json([info.to_tree() for info in found], indent=2))
     elif found:
-        show(plain_console(), _table(found, options.folder))
+        show(plain_console(), _table(found, folder))
     else:
-        print(f"no runs in {options.folder}")
+        print(f"no runs in {folder}")
     for info in found:
         if info.error:
             print_note(prog, info.error)

@@ -4,12 +4,16 @@ import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fastrl.cli.arguments import path_of, seed, value_of
+from fastrl.cli.arguments import seed
 from fastrl.utils.config import ConfigError
 from fastrl.utils.import_path import module_command
 from fastrl.utils.output import ignoring_write_errors, plain_console
 from fastrl.utils.tables import print_lines
+
+if TYPE_CHECKING:
+    from fastrl.cli.train import Command
 
 # Options of a new run that a run to resume does not take: it has its settings.
 _OF_NEW_RUNS = ("--preset", "--config")
@@ -32,12 +36,12 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def train_all(prog: str, arguments: Sequence[str], name: str, workers: int) -> int:
+def train_all(command: "Command", arguments: Sequence[str], workers: int) -> int:
     """Trains a run for each seed, in ``seed-N`` of one directory, as many at a time as there are cores for.
 
     Args:
-        arguments: of the command, with ``--seeds``.
-        name: for the directory, if the arguments name none.
+        command: with ``--seeds``.
+        arguments: of it.
         workers: processes or threads that a run keeps busy.
 
     Returns:
@@ -48,13 +52,17 @@ def train_all(prog: str, arguments: Sequence[str], name: str, workers: int) -> i
     from fastrl.runs.listing import read_run
     from fastrl.runs.seeds import SeedRun, summarise, train_seeds
 
-    seeds = parse_seeds(value_of("--seeds", arguments) or "")
-    for option in ("--seed", "--resume"):
-        if value_of(option, arguments) is not None:
+    options, prog, name = command.options, command.prog, command.named or command.task.name
+    seeds = parse_seeds(options.seeds)
+    for option, given in (
+        ("--seed", "run.seed" in command.changes),
+        ("--resume", options.resume is not None),
+    ):
+        if given:
             raise ConfigError(
                 f"{option} does not go with --seeds; to resume, give the same command with the same --run-dir"
             )
-    parent = path_of("--run-dir", arguments) or path_of("--out", arguments)
+    parent = options.run_dir
     if parent is None:
         parent = Path(
             "runs", f"{name.replace('/', '-').replace(':', '-')}-seeds-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -65,14 +73,14 @@ def train_all(prog: str, arguments: Sequence[str], name: str, workers: int) -> i
     runs = []
     for number in seeds:
         own = parent / f"seed-{number}"
-        command = module_command("fastrl", "train")
+        start = module_command("fastrl", "train")
         if not is_run(own):
-            command += [*rest, f"--seed={number}", f"--run-dir={own}"]
+            start += [*rest, f"--seed={number}", f"--run-dir={own}"]
         elif read_run(own).state == "complete":
-            command = []
+            start = []
         else:
-            command += [*without(rest, *_OF_NEW_RUNS), f"--resume={own}"]
-        runs.append(SeedRun(number, own, command))
+            start += [*without(rest, *_OF_NEW_RUNS), f"--resume={own}"]
+        runs.append(SeedRun(number, own, start))
     parent.mkdir(parents=True, exist_ok=True)
     jobs = max(1, min(len(seeds), cores() // max(workers, 1)))
     with ignoring_write_errors("stdout", f"{prog}: "):

@@ -1,17 +1,16 @@
 """The command ``fastrl train``: starts or resumes a run of any task."""
 
-import functools
 import os
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, TypeVar
 
-from fastrl.cli.arguments import import_from_here, path, path_of, positive, value_of
+from fastrl.cli.arguments import Arg, Positive, add_arguments, at_least, import_from_here
 from fastrl.cli.ranks import is_launched, launch
 from fastrl.cli.seeds import train_all
-from fastrl.tasks import find, is_task, load_saved, named_tasks, task_for, tasks
+from fastrl.tasks import find, is_task, load_saved, named_tasks, task_for, task_on, tasks
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import (
     ConfigError,
@@ -20,12 +19,10 @@ from fastrl.utils.config import (
     check,
     leaves,
     load_toml,
-    short_names,
     to_toml,
     to_tree,
 )
 from fastrl.utils.errors import UserError
-from fastrl.utils.names import likely
 from fastrl.utils.output import ignoring_write_errors, plain_console
 from fastrl.utils.progress import load_torch
 from fastrl.utils.tables import print_lines
@@ -56,27 +53,109 @@ _COMMON = (
 # With more presets than these, --help describes only those of the environment and "smoke".
 _MANY_PRESETS = 8
 
-# Options without a value; a bare -- ends the options.
-_FLAGS = {
-    "-h",
-    "--auto",
-    "--",
-    "--help",
-    "--help-all",
-    "--print-config",
-    "--print-space",
-    "--profile",
-    "--trust",
-}
+
+class SettingsOptions:
+    """Options of all commands that make the settings of a run."""
+
+    preset: Annotated[
+        str | None, Arg("named set of settings; the help of an environment lists them", "NAME")
+    ] = None
+    config: Annotated[Path | None, Arg("TOML file of settings, such as a run's config.toml", "FILE")] = None
+    trust: Annotated[
+        bool, Arg("allow the given file or run to import code, connect to a Ray cluster and write files")
+    ] = False
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
+
+
+class MeasuringOptions(SettingsOptions):
+    """Options of commands that measure how a run is fastest."""
+
+    tune_seconds: Annotated[
+        Positive, Arg("seconds of measuring for fastrl autotune and --auto; slow environments take longer")
+    ] = 15.0
+    may_change: Annotated[
+        tuple[str, ...],
+        _names,
+        Arg(
+            "settings that measuring may choose although they change what is learnt, such as num-envs,batch-size; there"
+            " are num-envs, batch-size, updates-per-step and precision [none]",
+            "LIST",
+        ),
+    ] = ()
+
+
+class TrainOptions(MeasuringOptions):
+    """Options of ``fastrl train`` that are no settings."""
+
+    resume: Annotated[Path | None, Arg("resume a run (its directory) or a checkpoint file", "RUN")] = None
+    seeds: Annotated[
+        str | None, Arg("a run for each seed, side by side as cores allow, such as 0,1,2", "LIST")
+    ] = None
+    ranks: Annotated[
+        int | None,
+        at_least(1, 1024),
+        Arg("train with N processes that share out environments and gradients; see also run.shards [1]", "N"),
+    ] = None
+    auto: Annotated[
+        bool,
+        Arg("first measure how the run is fastest on this machine, as fastrl autotune does, then run so"),
+    ] = False
+    run_dir: Annotated[
+        Path | None, Arg("run directory, new or empty [runs/ENV-ALGO-sSEED-DATE-TIME]", "DIR", also="out")
+    ] = None
+    print_config: Annotated[bool, Arg("print all settings as TOML and exit")] = False
+    profile: Annotated[
+        bool,
+        Arg("at the end, show in full where the time went; draw profile.png in the run directory"),
+    ] = False
+
+
+class FirstPass:
+    """A first pass over the arguments, before the settings, and with them all options, are known.
+
+    Args:
+        declared: the options that are no settings.
+
+    Attributes:
+        options: the values of these.
+        algo: the algorithm; None: not named.
+        wants_help: it asks for help.
+        env: the task or the environment; None: not named.
+        maybe: options of other names, each with what follows: its value, or, if it takes none, the environment.
+    """
+
+    def __init__(self, declared: type, prog: str, arguments: list[str]) -> None:
+        parser = ArgumentParser(prog=prog, add_help=False)
+        add_arguments(parser, declared)
+        parser.add_argument("--algo", "--run.algo")
+        parser.add_argument("--env", "--env.id")
+        parser.add_argument("-h", "--help", "--help-all", action="store_true")
+        self.options, others = parser.parse_known_args(arguments)
+        self.algo: str | None = self.options.algo
+        self.wants_help: bool = self.options.help
+        named: list[str] = []
+        self.maybe: list[tuple[str, str]] = []
+        for before, word in zip(["", *others], others, strict=False):
+            # KEY=VALUE follows --env-options.
+            if word.startswith("-") or "=" in word:
+                continue
+            option = before.replace("_", "-")
+            if not option.startswith("-") or "=" in option or option == "--" or option.startswith("--no-"):
+                named.append(word)
+            elif is_task(word) or ":" in word or "-v" in word:
+                self.maybe.append((option, word))
+        self.env: str | None = named[0] if named else self.options.env
 
 
 def train(prog: str, arguments: list[str]) -> int:
     """Trains agents, or resumes a run."""
-    ranks = value_of("--ranks", arguments)
-    if ranks is not None and not {"-h", "--help", "--help-all", "--print-config"} & set(arguments):
-        count = _number_of_ranks(ranks, arguments)
-        if count > 1:
-            return launch(prog, arguments, count)
+    first = FirstPass(TrainOptions, prog, arguments)
+    if (first.options.ranks or 1) > 1 and not first.wants_help and not first.options.print_config:
+        _check_ranks(first.options)
+        return launch(prog, arguments, first.options.ranks)
     command = find_command(prog, arguments, Command)
     if command.options.seeds is not None and not command.options.print_config:
         if command.options.auto:
@@ -91,25 +170,21 @@ def train(prog: str, arguments: list[str]) -> int:
         workers = getattr(getattr(settings, "collect", None), "n_workers", 1)
         # Workers wait while the learner computes, or compute while it waits.
         busy = max(workers if isinstance(workers, int) else 1, settings.run.torch_threads or cores())
-        return train_all(prog, arguments, command.named or command.task.name, busy)
+        return train_all(command, arguments, busy)
     return _train(command)
 
 
-def _number_of_ranks(text: str, arguments: list[str]) -> int:
-    """The number of ranks that ``--ranks`` asks for.
+def _check_ranks(options: Any) -> None:
+    """Refuses options that do not go with ``--ranks``.
 
     Raises:
-        ConfigError: it is no number, or does not go with another option.
+        ConfigError
     """
-    if not text.isdecimal() or not 1 <= int(text) <= 1024:
-        raise ConfigError(f"--ranks should be a number from 1 to 1024, got {text!r}")
-    if int(text) > 1:
-        for option in ("--seeds", "--auto"):
-            if any(word.partition("=")[0] == option for word in arguments):
-                raise ConfigError(f"{option} does not go with --ranks {text}: leave one of them out")
-        if "RANK" in os.environ:
-            raise ConfigError("--ranks starts the ranks that torchrun has started already: leave it out")
-    return int(text)
+    for option, given in (("--seeds", options.seeds is not None), ("--auto", options.auto)):
+        if given:
+            raise ConfigError(f"{option} does not go with --ranks {options.ranks}: leave one of them out")
+    if "RANK" in os.environ:
+        raise ConfigError("--ranks starts the ranks that torchrun has started already: leave it out")
 
 
 def find_command(prog: str, arguments: list[str], make: "type[C]") -> "C":
@@ -118,101 +193,47 @@ def find_command(prog: str, arguments: list[str], make: "type[C]") -> "C":
     Args:
         make: `Command`, or a subclass with other options.
     """
-    run, trust = path_of("--resume", arguments), "--trust" in arguments
-    file, named = path_of("--config", arguments), _environment(arguments)
-    if named is None and run is None and (file is None or {"-h", "--help"} & set(arguments)):
+    first = FirstPass(make.declared, prog, arguments)
+    run, file = getattr(first.options, "resume", None), first.options.config
+    if first.env is None:
+        first.env = next((env for option, env in first.maybe if _is_switch(option, env, first.algo)), None)
+    if first.env is None and run is None and (file is None or first.wants_help):
         _without_environment(prog, arguments, make)
     load_torch(arguments)
-    algo, config = value_of("--algo", arguments), None
-    import_from_here(algo)
-    import_from_here(named, trust=trust)
+    trust, config = first.options.trust, None
+    import_from_here(first.algo)
+    import_from_here(first.env, trust=trust)
     if run is not None:
         kind, config = load_saved(run)
-        name = trusted_import("kind", kind, str(run), trust=trust or named == kind)
-        if named is not None and named != name:
+        name = trusted_import("kind", kind, str(run), trust=trust or first.env == kind)
+        if first.env is not None and first.env != name:
             # Of an environment the settings say whether it is the run's.
-            meant = named if is_task(named) else _task_on(named, algo)
+            meant = first.env if is_task(first.env) else task_on(first.env, first.algo)
             if meant != name:
-                raise ConfigError(f"{run} is a run of {name}, not of {named}")
-    elif named is not None:
-        name = named if _is_named_task(named) else _task_on(named, algo)
+                raise ConfigError(f"{run} is a run of {name}, not of {first.env}")
+    elif first.env is not None:
+        name = first.env if _is_named_task(first.env) else task_on(first.env, first.algo)
     else:
         assert file is not None
         name = _task_of_file(file, trust=trust)
-    return make(find(name), prog, arguments, config)
+    return make(find(name), prog, arguments, config, first)
+
+
+def _is_switch(option: str, env: str, algo: str | None) -> bool:
+    """True for an option that takes no value in the training on an environment."""
+    # A module is not asked what its function makes: the word may be something else.
+    name = env if is_task(env) else task_for(env, algo or ("ppo" if ":" in env else None))
+    if name is None:
+        return False
+    task = find(name)
+    algorithm = algo or task.usual_algorithm(env)
+    parser = ArgumentParser(add_help=False)
+    add_options(parser, task.settings_type(algorithm), task.algorithm_table(algorithm))
+    return option in parser.switches()
 
 
 def _is_named_task(name: str) -> bool:
     return is_task(name) and not (name in tasks() and tasks()[name].NEEDS_ENVIRONMENT)
-
-
-def _environment(arguments: list[str]) -> str | None:
-    """The task or the environment that the arguments name; None without."""
-    after_options: list[tuple[str, str]] = []
-    for before, argument in zip(["", *arguments], arguments, strict=False):
-        # KEY=VALUE follows --env-options.
-        if argument.startswith("-") or "=" in argument:
-            continue
-        option = before.replace("_", "-")
-        if not option.startswith("-") or "=" in option or option in _FLAGS or option.startswith("--no-"):
-            return argument
-        # The word after an option is its value, also if it is the name of a task, unless the option is a switch.
-        after_options.append((option, argument))
-    named = value_of("--env", arguments) or value_of("--env.id", arguments)
-    for option, argument in after_options:
-        is_likely = is_task(argument) or ":" in argument or "-v" in argument
-        if named is None and is_likely and option in _switches():
-            named = argument
-    return named
-
-
-@functools.cache
-def _switches() -> frozenset[str]:
-    """Options of all tasks and algorithms that take no value."""
-    from fastrl.algorithms import algorithms
-
-    names: set[str] = set()
-    for task in map(find, tasks()):
-        for algorithm in filter(task.takes, algorithms().values()):
-            known = leaves(task.settings_type(algorithm.name))
-            for leaf in known.values():
-                names |= {leaf.option, leaf.long_option} if leaf.is_switch else set()
-            for name, keys in short_names(known, task.algorithm_table(algorithm.name)).items():
-                names |= (
-                    {f"--{name.replace('_', '-')}"} if all(known[key].is_switch for key in keys) else set()
-                )
-    return frozenset(names)
-
-
-def _task_on(env_id: str, algo: str | None) -> str:
-    """The task that trains on an environment, with an algorithm if one is named.
-
-    Raises:
-        ConfigError: there is none; the message names what is likely meant.
-    """
-    if (name := task_for(env_id, algo)) is not None:
-        return name
-    if task_for(env_id) is not None:
-        from fastrl.algorithms import algorithms
-
-        own = [other for other in algorithms() if task_for(env_id, other) is not None]
-        raise ConfigError(f"--algo {algo} does not learn in {env_id}; {', '.join(own)} do")
-    if env_id in tasks():
-        example = f"{'ALE/Pong-v5' if env_id == 'pixels' else 'CartPole-v1'}"
-        raise ConfigError(
-            f"{env_id} names no environment: give its id, such as {example}, or module:function"
-        )
-    from gymnasium import registry
-
-    # Of versions that are as likely, the newest.
-    known = {name.lower(): name for name in [*named_tasks(), *reversed(registry)]}
-    found = likely(env_id.lower(), known)
-    if found is not None:
-        raise ConfigError(f"unknown environment {env_id}; did you mean {known[found]}?")
-    raise ConfigError(
-        f"unknown environment {env_id}: give {', '.join(named_tasks())}, a Gymnasium id such as CartPole-v1, or"
-        " module:function"
-    )
 
 
 def _task_of_file(file: Path, *, trust: bool) -> str:
@@ -255,7 +276,7 @@ def _without_environment(prog: str, arguments: list[str], make: "type[Command]")
         f"  {prog} fastrl/Catch-v0 --algo dqn\n"
         f"  {prog} fastrl/coop-merge-v0 --algo mappo",
     )
-    make.add_own_options(parser, "in the help of each environment")
+    make.add_own_options(parser)
     parser.print_help()
     parser.exit()
 
@@ -265,10 +286,12 @@ class Command:
 
     Args:
         saved: nested settings of the run to resume; None without a checkpoint: a new run starts.
+        first: what a first pass over the arguments has found; None: it is made here.
 
     Class attributes:
         purpose: one line for help texts.
         common: options that ``--help`` shows, beside those of the task.
+        declared: the options that are no settings.
 
     Attributes:
         checkpoint: what to resume, a run directory or a checkpoint file; None: a new run starts.
@@ -278,12 +301,20 @@ class Command:
 
     purpose: ClassVar[str] = "Trains agents, or resumes a run."
     common: ClassVar[Sequence[str]] = _COMMON
+    declared: ClassVar[type] = TrainOptions
 
-    def __init__(self, task: "Task", prog: str, arguments: list[str], saved: Any = None) -> None:
+    def __init__(
+        self,
+        task: "Task",
+        prog: str,
+        arguments: list[str],
+        saved: Any = None,
+        first: FirstPass | None = None,
+    ) -> None:
         self.task, self.prog, self.saved = task, prog, saved
-        self.trust = "--trust" in arguments
-        self.checkpoint, self.file = path_of("--resume", arguments), path_of("--config", arguments)
-        self.preset = value_of("--preset", arguments)
+        first = first or FirstPass(self.declared, prog, arguments)
+        self.named, self.trust, self.preset = first.env, first.options.trust, first.options.preset
+        self.checkpoint, self.file = getattr(first.options, "resume", None), first.options.config
         if self.checkpoint is not None:
             for option, value in (("--preset", self.preset), ("--config", self.file)):
                 if value is not None:
@@ -292,16 +323,15 @@ class Command:
                 # Nothing to resume: the run starts over with its settings.
                 self.file, self.checkpoint = self.checkpoint / "config.toml", None
         self.tree = {} if self.file is None else load_toml(self.file)
-        self.named = _environment(arguments)
-        self.algorithm = self._algorithm(arguments)
+        self.algorithm = self._algorithm(first.algo)
         self.config_type = task.settings_type(self.algorithm)
-        self.options = self._parser(prog, set(arguments)).parse_args(arguments)
+        parser = self._parser(prog, wants_help=first.wants_help, full="--help-all" in arguments)
+        self.options = parser.parse_args(arguments)
         self.changes = self._changes()
 
-    def _algorithm(self, arguments: list[str]) -> str:
+    def _algorithm(self, given: str | None) -> str:
         """The algorithm that the command line names, else that of the run to resume, the file, the preset or the
         task."""
-        given = value_of("--algo", arguments) or value_of("--run.algo", arguments)
         if given is not None:
             import_from_here(given)
             return given
@@ -311,8 +341,8 @@ class Command:
         file = str(self.file)
         return self.task.choose_algorithm(self.preset, self.tree, file, trust=self.trust, env_id=self.named)
 
-    def _parser(self, prog: str, words: set[str]) -> ArgumentParser:
-        values = self._shown_values() if words & {"-h", "--help", "--help-all"} else {}
+    def _parser(self, prog: str, *, wants_help: bool, full: bool) -> ArgumentParser:
+        values = self._shown_values() if wants_help else {}
         goal = "--total-episodes" if values.get("run.total_timesteps") is None else "--total-timesteps"
         common = [name for name in self.common if not name.startswith("--total-") or name == goal]
         common = [name for name in common if name not in self.task.rare_options]
@@ -323,9 +353,9 @@ class Command:
             prog=prog,
             usage=self.usage(prog, self.named or "ENV"),
             description=self.description(),
-            epilog=self._epilog(values, full="--help-all" in words),
+            epilog=self._epilog(values, full=full),
         )
-        self.add_own_options(parser, "below")
+        self.add_own_options(parser)
         parser.add_argument("--lr", metavar="FLOAT", help="learning rate of the algorithm")
         add_options(parser, self.config_type, self._algorithm_table, values)
         return parser
@@ -335,10 +365,13 @@ class Command:
         """The command line in brief; ``env`` stands for what names the environment."""
         return f"{prog} {env} [settings]\n       {prog} --resume RUN [settings]"
 
-    @staticmethod
-    def add_own_options(parser: ArgumentParser, where: str) -> None:
-        """Adds the options that are no settings; presets are listed ``where``."""
-        _add_run_options(parser, where)
+    @classmethod
+    def add_own_options(cls, parser: ArgumentParser) -> None:
+        """Adds the options that are no settings."""
+        parser.add_argument(
+            "env", nargs="?", metavar="ENV", help="what to train on, a task or an environment"
+        )
+        add_arguments(parser, cls.declared)
 
     def description(self) -> str:
         return self.task.description(self.prog)
@@ -515,66 +548,3 @@ def _next_commands(task: "Task", summary: "Summary", prog: str, trust: str) -> l
         }.get(summary.unit, f"--total-timesteps {2 * summary.steps}")
         lines.append(f"To train it further: {prog} --resume {where} {goal}{trust}")
     return lines
-
-
-def add_tuning_options(parser: ArgumentParser) -> None:
-    """Adds the options of measuring."""
-    parser.add_argument(
-        "--tune-seconds",
-        type=positive,
-        default=15.0,
-        metavar="FLOAT",
-        help="seconds of measuring for fastrl autotune and --auto; slow environments take longer [15]",
-    )
-    parser.add_argument(
-        "--may-change",
-        type=lambda text: [name.strip() for name in text.split(",")],
-        default=[],
-        metavar="LIST",
-        help="settings that change what is learnt and that measuring may choose, of num-envs, batch-size,"
-        " updates-per-step and precision, such as num-envs,batch-size [none]",
-    )
-
-
-def _add_run_options(parser: ArgumentParser, where: str) -> None:
-    """Adds the options that all runs have."""
-    parser.add_argument("env", nargs="?", metavar="ENV", help="what to train on, a task or an environment")
-    parser.add_argument("--preset", metavar="NAME", help=f"named set of settings, listed {where}")
-    parser.add_argument(
-        "--resume", type=path, metavar="RUN", help="resume a run (its directory) or a checkpoint file"
-    )
-    parser.add_argument(
-        "--seeds", metavar="LIST", help="a run for each seed, side by side as cores allow, such as 0,1,2"
-    )
-    parser.add_argument(
-        "--ranks",
-        metavar="N",
-        help="train with N processes that share out environments and gradients; see also run.shards [1]",
-    )
-    parser.add_argument(
-        "--auto",
-        action="store_true",
-        help="first measure how the run is fastest on this machine, as fastrl autotune does, then run so",
-    )
-    parser.add_argument(
-        "--run-dir",
-        "--out",
-        type=path,
-        metavar="DIR",
-        help="run directory, new or empty [runs/ENV-ALGO-sSEED-DATE-TIME]",
-    )
-    parser.add_argument(
-        "--config", type=path, metavar="FILE", help="TOML file of settings, such as a run's config.toml"
-    )
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="allow the given file or run to import code, connect to a Ray cluster and write files",
-    )
-    add_tuning_options(parser)
-    parser.add_argument("--print-config", action="store_true", help="print all settings as TOML and exit")
-    parser.add_argument(
-        "--profile",
-        action="store_true",
-        help="at the end, show in full where the time went; draw profile.png in the run directory",
-    )

@@ -3,12 +3,11 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from rich.table import Table
 
-from fastrl.cli.arguments import path_text, print_error
-from fastrl.utils.command_line import ArgumentParser
+from fastrl.cli.arguments import Arg, Name, command, print_error
 from fastrl.utils.output import plain_console, printable
 from fastrl.utils.progress import Progress
 from fastrl.utils.tables import show
@@ -17,18 +16,12 @@ if TYPE_CHECKING:
     from fastrl.envs.cage2.traces import ReplayReport
 
 
-def verify(prog: str, arguments: list[str]) -> int:
-    """Checks the simulator against traces of the real CybORG."""
+@command("Exit code: 0 if nothing differs, 1 if something does, 2 if a file could not be replayed.")
+def verify(prog: str, files: Annotated[Sequence[Name], Arg("a trace, .npz", "FILE")]) -> int:
+    """Replays traces of the real CybORG, once from the recorded decisions and once from the seed alone, and counts the
+    steps in which the simulator differs."""
     from fastrl.envs.cage2.traces import replay_file
 
-    parser = ArgumentParser(
-        prog=prog,
-        description="Replays traces of the real CybORG, once from the recorded decisions and once from the seed"
-        " alone, and counts the steps in which the simulator differs.",
-        epilog="Exit code: 0 if nothing differs, 1 if something does, 2 if a file could not be replayed.",
-    )
-    parser.add_argument("files", nargs="+", type=path_text, metavar="FILE", help="a trace, .npz")
-    files = parser.parse_args(arguments).files
     reports = []
     with Progress("replaying", len(files)) as progress:
         for report in map(replay_file, files):

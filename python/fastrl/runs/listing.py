@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -144,3 +144,10 @@ def _parsed(line: str) -> dict[str, Any]:
 def _is_number(value: Any) -> bool:
     # Comparing takes whole numbers of any length.
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e308
+
+
+def score_in(summary: Mapping[str, Any]) -> float:
+    """The score of the evaluation at the end, of a run's ``summary.json``; NaN without one."""
+    evaluation = summary.get("evaluation")
+    value = evaluation.get("mean", evaluation.get("total")) if isinstance(evaluation, dict) else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan

@@ -8,13 +8,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from fastrl.runs.listing import RunInfo, read_run
+from fastrl.runs.listing import RunInfo, read_run, score_in
 from fastrl.runs.metrics import brief, moments
 from fastrl.utils import child_process
 from fastrl.utils.errors import UserError
@@ -83,11 +82,9 @@ class SeedRun:
     def score(self) -> float:
         """Score of the evaluation at the end; NaN without one."""
         try:
-            found: Any = read_json(self.path / "summary.json").get("evaluation")
+            return score_in(read_json(self.path / "summary.json"))
         except (OSError, DamagedFileError):
             return math.nan
-        value = found.get("mean", found.get("total", math.nan)) if isinstance(found, dict) else math.nan
-        return float(value) if isinstance(value, int | float) else math.nan
 
     def last_words(self) -> str:
         """The last line that the process printed."""

@@ -138,6 +138,41 @@ def task_for(env_id: str, algo: str | None = None) -> str | None:
     return max(fitting)[1] if fitting else None
 
 
+def task_on(env_id: str, algo: str | None = None) -> str:
+    """The task that trains on an environment, with an algorithm if one is named.
+
+    Raises:
+        ConfigError: there is none; the message names what is likely meant.
+    """
+    from fastrl.utils.config import ConfigError
+
+    if (name := task_for(env_id, algo)) is not None:
+        return name
+    if task_for(env_id) is not None:
+        from fastrl.algorithms import algorithms
+
+        own = [other for other in algorithms() if task_for(env_id, other) is not None]
+        raise ConfigError(f"--algo {algo} does not learn in {env_id}; {', '.join(own)} do")
+    if env_id in tasks():
+        example = f"{'ALE/Pong-v5' if env_id == 'pixels' else 'CartPole-v1'}"
+        raise ConfigError(
+            f"{env_id} names no environment: give its id, such as {example}, or module:function"
+        )
+    from gymnasium import registry
+
+    from fastrl.utils.names import likely
+
+    # Of versions that are as likely, the newest.
+    known = {name.lower(): name for name in [*named_tasks(), *reversed(registry)]}
+    found = likely(env_id.lower(), known)
+    if found is not None:
+        raise ConfigError(f"unknown environment {env_id}; did you mean {known[found]}?")
+    raise ConfigError(
+        f"unknown environment {env_id}: give {', '.join(named_tasks())}, a Gymnasium id such as CartPole-v1, or"
+        " module:function"
+    )
+
+
 def _makes_parallel(env_id: str) -> bool:
     """True if a factory's module uses PettingZoo, and the factory makes a parallel environment without options."""
     from fastrl.envs import contract

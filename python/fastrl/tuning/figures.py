@@ -3,12 +3,11 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fastrl.tuning.phases import Candidate
@@ -126,6 +125,7 @@ def importances(space: Space, trials: Sequence[Trial]) -> list[Importance]:
 
     Trials that were stopped early count with their last score.
     """
+    from scipy.stats import rankdata  # type: ignore[import-untyped]
     from sklearn.ensemble import RandomForestRegressor  # type: ignore[import-untyped]
 
     known = [trial for trial in trials if trial.result is not None and not math.isnan(trial.result.score)]
@@ -134,7 +134,7 @@ def importances(space: Space, trials: Sequence[Trial]) -> list[Importance]:
     inputs = np.array([[each.share(trial.point[each.name]) for each in space.parameters] for trial in known])
     scores = np.array([trial.result.score for trial in known if trial.result is not None])
     # Ranks: returns of failures may be a thousand times as large as differences among good trials.
-    targets = _ranks(scores)
+    targets = (rankdata(scores) - 1) / (len(scores) - 1)
     if not np.ptp(targets):
         return []
     generator = np.random.default_rng(_SEED)
@@ -161,13 +161,6 @@ def importances(space: Space, trials: Sequence[Trial]) -> list[Importance]:
         for i, each in enumerate(space.parameters)
     ]
     return sorted(found, key=lambda each: each.mean, reverse=True)
-
-
-def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Ranks from 0 to 1; equal values have the mean of theirs."""
-    ordered = np.sort(values)
-    first, end = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
-    return np.asarray((first + end - 1) / 2 / max(len(values) - 1, 1), np.float64)
 
 
 def draw_importances(found: Sequence[Importance], path: Path) -> None:

@@ -2,10 +2,10 @@
 
 import dataclasses
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fastrl.runs.metrics import moments
 from fastrl.tuning.pool import Answer
 from fastrl.tuning.pruning import should_stop
 from fastrl.tuning.runner import Phase
@@ -59,13 +59,12 @@ class Candidate:
 
     @property
     def mean(self) -> float:
-        return statistics.fmean(self.scores) if self.scores else math.nan
+        return moments(self.scores)["mean"]
 
     @property
     def error(self) -> float:
         """The standard error of the mean; NaN of fewer than two scores."""
-        n = len(self.scores)
-        return statistics.stdev(self.scores) / math.sqrt(n) if n > 1 else math.nan
+        return moments(self.scores)["standard_error"]
 
     @property
     def bound(self) -> float:
@@ -108,20 +107,14 @@ class ConfirmationPhase(Phase):
         """The trials of the search that were trained again, the best first."""
         found = []
         for trial in self._chosen():
-            again = [other for other in self.trials() if other.number == trial.number]
-            scores = [other.score for other in again if not math.isnan(other.score)]
-            found.append(Candidate(trial, tuple(scores)))
+            found.append(Candidate(trial, tuple(run.score for run in self.runs_of(trial))))
         return sorted(
             found, key=lambda each: -math.inf if math.isnan(each.bound) else each.bound, reverse=True
         )
 
-    def runs_of(self, candidate: Candidate) -> list[Trial]:
-        """Its complete trainings."""
-        return [
-            other
-            for other in self.trials()
-            if other.number == candidate.trial.number and not math.isnan(other.score)
-        ]
+    def runs_of(self, trial: Trial) -> list[Trial]:
+        """The complete trainings that repeat a trial."""
+        return [run for run in self.trials() if run.number == trial.number and not math.isnan(run.score)]
 
 
 class ReportPhase(Phase):

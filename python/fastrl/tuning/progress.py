@@ -1,7 +1,6 @@
 """The progress of a search on a console: a live table on a terminal, a line for each trial elsewhere."""
 
 import math
-import statistics
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -11,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from fastrl.runs.metrics import brief, duration
+from fastrl.runs.metrics import brief, duration, moments
 from fastrl.tuning.pool import Pool
 from fastrl.tuning.runner import Phase
 from fastrl.tuning.space import Point
@@ -139,5 +138,6 @@ def spread(values: Sequence[float]) -> str:
     """Mean and standard error."""
     if not values:
         return "-"
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return brief(statistics.fmean(values)) + ("" if math.isnan(error) else f" ± {brief(error)}")
+    found = moments(values)
+    mean, error = brief(found["mean"]), found["standard_error"]
+    return mean if math.isnan(error) else f"{mean} ± {brief(error)}"

@@ -3,8 +3,10 @@
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +17,7 @@ from fastrl.tuning.population import lineage_values
 from fastrl.tuning.progress import brief_point, brief_value, spread
 from fastrl.tuning.study import Study
 from fastrl.tuning.trial import Trial, best_first
-from fastrl.utils.config import leaves, to_plain
+from fastrl.utils.config import Values, leaves, to_plain
 from fastrl.utils.files import to_json, write_atomically
 from fastrl.utils.tables import print_lines, show
 
@@ -24,42 +26,72 @@ REPORT, TABLE, SUMMARY, BEST = "report.md", "trials.csv", "tune.json", "best.tom
 
 
 @dataclass(frozen=True)
-class Findings:
+class Tuned:
     """The end of a search.
 
     Attributes:
         study: of the search.
-        candidates: trials that were trained again, the best first.
+        confirmed: trials that were trained again, the best first.
         chosen: the trial that the search ends with; None: no trial has a score.
         final: scores of the chosen policies in episodes whose seeds nothing else has had, one of each training.
     """
 
     study: Study
-    candidates: Sequence[Candidate]
+    confirmed: Sequence[Candidate]
     chosen: Trial | None
     final: Sequence[float]
 
-    def chosen_values(self) -> dict[str, object]:
-        """The settings of the chosen trial that were searched, by dotted key."""
+    @property
+    def directory(self) -> Path:
+        """Directory of the search; its ``best.toml`` has the settings that were found."""
+        return self.study.directory
+
+    @property
+    def trials(self) -> list[Trial]:
+        """Trials of the search."""
+        return self.study.of_search()
+
+    @property
+    def values(self) -> Values:
+        """The settings that were searched, by dotted key: those of the chosen trial."""
         if self.chosen is None:
             return {}
         if self.study.config.method == "pbt":
             return lineage_values(self.study, self.chosen.number)
-        return dict(self.study.space.values(self.chosen.point))
+        return self.study.space.values(self.chosen.point)
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """The chosen trial, trained again; None without confirmation."""
+        return next((each for each in self.confirmed if each.trial is self.chosen), None)
+
+    @property
+    def score(self) -> float:
+        """Mean of the chosen settings' scores when they were trained again; of a search without confirmation the score
+        of the best trial."""
+        return self.search_score if self.candidate is None else self.candidate.mean
+
+    @property
+    def standard_error(self) -> float:
+        """The standard error of that mean; NaN without confirmation."""
+        return math.nan if self.candidate is None else self.candidate.error
+
+    @property
+    def search_score(self) -> float:
+        """What the same settings had in the search."""
+        return math.nan if self.chosen is None else self.chosen.score
 
 
-def write(findings: Findings, console: Console) -> None:
+def write(found: Tuned, console: Console) -> None:
     """Prints the report, and writes it beside the search: text, tables, and the settings that were found."""
-    study = findings.study
-    if findings.chosen is not None:
-        text = f"# {_headline(findings)}\n".encode() + study.toml(study.with_values(findings.chosen_values()))
+    study = found.study
+    if found.chosen is not None:
+        text = f"# {_headline(found)}\n".encode() + study.toml(study.with_values(found.values))
         write_atomically(study.directory / BEST, text)
     write_atomically(study.directory / TABLE, _csv(study).encode())
-    write_atomically(study.directory / SUMMARY, to_json(_tree(findings), indent=2).encode())
-    parts = [_headline(findings), *_counts(study)]
-    tables = [
-        table for table in (_confirmation(findings), _pareto(study), _values(findings)) if table is not None
-    ]
+    write_atomically(study.directory / SUMMARY, to_json(_tree(found), indent=2).encode())
+    parts = [_headline(found), *_counts(study)]
+    tables = [table for table in (_confirmation(found), _pareto(study), _values(found)) if table is not None]
     write_atomically(study.directory / REPORT, _markdown(parts, tables).encode())
     print_lines(console, "", *parts)
     for table in tables:
@@ -67,16 +99,16 @@ def write(findings: Findings, console: Console) -> None:
         show(console, table)
 
 
-def _headline(findings: Findings) -> str:
-    chosen = findings.chosen
+def _headline(found: Tuned) -> str:
+    chosen = found.chosen
     if chosen is None:
         return "no trial has a score"
-    own = next((each for each in findings.candidates if each.trial is chosen), None)
+    own = found.candidate
     line = f"trial {chosen.number}: {brief(chosen.score)} in the search"
     if own is not None:
         line += f", {spread(own.scores)} when trained again with {len(own.scores)} other seeds"
-    if findings.final:
-        line += f", {spread(findings.final)} in episodes that nothing else has seen"
+    if found.final:
+        line += f", {spread(found.final)} in episodes that nothing else has seen"
     return line
 
 
@@ -100,62 +132,65 @@ def _counts(study: Study) -> list[str]:
     return [line, *(f"failed: {reason}" for reason in list(reasons)[:3])]
 
 
-def _confirmation(findings: Findings) -> Table | None:
-    if not findings.candidates:
+def _table(title: str, names: Sequence[str], rows: Iterable[Sequence[str]], left: str | None = None) -> Table:
+    """A table of numbers, but for the column ``left``."""
+    table = Table(title=title)
+    for name in names:
+        table.add_column(name, justify="left" if name == left else "right", no_wrap=name != "settings")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _confirmation(found: Tuned) -> Table | None:
+    if not found.confirmed:
         return None
-    table = Table(title="trained again, chosen by mean less standard error")
-    for name in ("", "trial", "search", "again", "mean - error", "worst", "seeds", "parameters", "seconds"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for each in findings.candidates:
-        result = each.trial.result
-        assert result is not None, "it is complete"
-        table.add_row(
-            "*" if each.trial is findings.chosen else "",
+    rows = [
+        (
+            "*" if each.trial is found.chosen else "",
             str(each.trial.number),
             brief(each.trial.score),
             spread(each.scores),
             brief(each.bound),
             brief(min(each.scores, default=math.nan)),
             str(len(each.scores)),
-            f"{result.parameters:,}",
-            f"{result.seconds:.1f}",
+            *_cost(each.trial),
         )
-    return table
+        for each in found.confirmed
+    ]
+    names = ("", "trial", "search", "again", "mean - error", "worst", "seeds", "parameters", "seconds")
+    return _table("trained again, chosen by mean less standard error", names, rows)
+
+
+def _cost(trial: Trial) -> tuple[str, str]:
+    """Parameters and seconds of a complete trial."""
+    assert trial.result is not None, "it is complete"
+    return f"{trial.result.parameters:,}", f"{trial.result.seconds:.1f}"
 
 
 def _pareto(study: Study) -> Table | None:
     if study.config.objective == "score":
         return None
-    table = Table(title="trials that no other one beats in both score and seconds")
-    for name in ("trial", "seconds", "score", "parameters"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("settings")
-    for trial in front(study.of_search()):
-        assert trial.result is not None, "it is complete"
-        table.add_row(
-            str(trial.number),
-            f"{trial.result.seconds:.1f}",
-            brief(trial.score),
-            f"{trial.result.parameters:,}",
-            brief_point(trial.point),
-        )
-    return table
+    rows = [
+        (str(trial.number), seconds, brief(trial.score), parameters, brief_point(trial.point))
+        for trial in front(study.of_search())
+        for parameters, seconds in [_cost(trial)]
+    ]
+    names = ("trial", "seconds", "score", "parameters", "settings")
+    return _table("trials that no other one beats in both score and seconds", names, rows, "settings")
 
 
-def _values(findings: Findings) -> Table | None:
-    if findings.chosen is None:
+def _values(found: Tuned) -> Table | None:
+    if found.chosen is None:
         return None
-    table = Table(title=f"settings of trial {findings.chosen.number}")
-    for name in ("setting", "given", "found"):
-        table.add_column(name, justify="left" if name == "setting" else "right", no_wrap=True)
-    given = findings.study.settings
+    given = found.study.settings
     known = leaves(type(given))
-    for key, value in findings.chosen_values().items():
-        if key in known:
-            section, _, name = key.rpartition(".")
-            before = getattr(getattr(given, section), name)
-            table.add_row(key, brief_value(to_plain(before)), brief_value(to_plain(value)))
-    return table
+    rows = [
+        (key, brief_value(to_plain(attrgetter(key)(given))), brief_value(to_plain(value)))
+        for key, value in found.values.items()
+        if key in known
+    ]
+    return _table(f"settings of trial {found.chosen.number}", ("setting", "given", "found"), rows, "setting")
 
 
 def _csv(study: Study) -> str:
@@ -175,13 +210,12 @@ def _csv(study: Study) -> str:
     return file.getvalue()
 
 
-def _tree(findings: Findings) -> dict[str, object]:
-    chosen = findings.chosen
+def _tree(found: Tuned) -> dict[str, object]:
     return {
-        "chosen": None if chosen is None else chosen.number,
-        "search_score": None if chosen is None else chosen.score,
-        "values": {key: to_plain(value) for key, value in findings.chosen_values().items()},
-        "final": list(findings.final),
+        "chosen": None if found.chosen is None else found.chosen.number,
+        "search_score": found.search_score,
+        "values": {key: to_plain(value) for key, value in found.values.items()},
+        "final": list(found.final),
         "confirmed": [
             {
                 "trial": each.trial.number,
@@ -190,7 +224,7 @@ def _tree(findings: Findings) -> dict[str, object]:
                 "mean": each.mean,
                 "standard_error": each.error,
             }
-            for each in findings.candidates
+            for each in found.confirmed
         ],
     }
 

@@ -48,8 +48,8 @@ class TuneConfig:
     objective: Annotated[
         Literal["score", "score-per-second"],
         Field(
-            description="score: of the evaluation at the end; score-per-second: score and seconds of training, of which"
-            " a table shows all trials that no other one beats in both"
+            description="score: of the evaluation at the end; score-per-second: seconds of training count, too, and a"
+            " table shows the trials that no other one beats in both"
         ),
         Setting(option="--objective"),
     ] = "score"
@@ -76,22 +76,24 @@ class TuneConfig:
         Field(
             ge=0,
             le=100,
-            description="best trials that are trained again with other seeds, of which the one with the best mean less"
-            " its standard error is chosen; 0: none, the best trial is taken at its word",
+            description="how many of the best trials are trained again with other seeds; the one with the highest mean"
+            " minus standard error is chosen. 0: the best trial is chosen by its score in the search",
         ),
         Setting(option="--confirm"),
     ] = 4
     confirm_seeds: Annotated[
         int,
-        Field(ge=2, le=100, description="trainings of each of these"),
+        Field(
+            ge=2, le=100, description="seeds with which each of the --confirm best trials is trained again"
+        ),
         Setting(option="--confirm-seeds"),
     ] = 5
     report_episodes: Annotated[
         int,
         Field(
             ge=0,
-            description="episodes of an evaluation of the confirmation, and of the last one, of the chosen policies,"
-            " whose seeds nothing else has had; fewer than those of the run: as many as these; 0: no last one",
+            description="episodes of each evaluation of the confirmation, at least --run.eval-episodes, and of the last"
+            " evaluation, which scores the chosen policies with seeds that nothing else has had; 0: no last evaluation",
         ),
         Setting(option="--report-episodes"),
     ] = 100

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from safetensors import SafetensorError, safe_open
 
 from fastrl.runs.facts import RunFacts
+from fastrl.runs.listing import score_in
 from fastrl.runs.row import STEPS
 from fastrl.tuning.space import Point
 from fastrl.utils.errors import UserError
@@ -140,10 +141,8 @@ def read_result(run: Path) -> Result | None:
     # The summary is written before the last evaluation, too.
     if facts is None or facts.state != "complete":
         return None
-    evaluation = summary.get("evaluation")
-    evaluation = evaluation if isinstance(evaluation, dict) else {}
     evaluations = read_evaluations(run / "metrics.jsonl")
-    score = _number(evaluation.get("mean", evaluation.get("total")))
+    score = score_in(summary)
     if math.isnan(score) and evaluations:
         score = evaluations[-1].score
     return Result(

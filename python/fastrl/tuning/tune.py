@@ -1,7 +1,6 @@
 """Searches from the start or resumed: trials, confirmation, report."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,11 @@ from rich.console import Console
 from fastrl.algorithms import find as find_algorithm
 from fastrl.envs.rows import ObsRows
 from fastrl.runs.errors import TrainError
-from fastrl.tasks import find, is_task, task_for
+from fastrl.tasks import find, is_task, task_on
 from fastrl.training.task import Task
 from fastrl.tuning import report
 from fastrl.tuning.figures import draw
-from fastrl.tuning.phases import Candidate, ConfirmationPhase, ReportPhase, SearchPhase
+from fastrl.tuning.phases import ConfirmationPhase, ReportPhase, SearchPhase
 from fastrl.tuning.pool import Pool, ProcessPool
 from fastrl.tuning.population import (
     PopulationConfirmation,
@@ -25,42 +24,18 @@ from fastrl.tuning.population import (
 from fastrl.tuning.population_figure import population_figure
 from fastrl.tuning.progress import ProgressTable
 from fastrl.tuning.ray_pool import RayPool
-from fastrl.tuning.report import Findings
+from fastrl.tuning.report import Tuned
 from fastrl.tuning.runner import Runner, SearchInterrupted
 from fastrl.tuning.samplers import make_sampler
 from fastrl.tuning.settings import TuneConfig, TuneSettings
 from fastrl.tuning.space import Space, read_space, space_of
 from fastrl.tuning.study import Study
-from fastrl.tuning.trial import Trial, TuneError
-from fastrl.utils.config import ConfigError, Values, build, by_keyword, leaves, load_toml
+from fastrl.tuning.trial import TuneError
+from fastrl.utils.config import ConfigError, build, by_keyword, leaves, load_toml
 from fastrl.utils.files import save_figure
 from fastrl.utils.interrupts import StopSignals
 from fastrl.utils.output import plain_console
 from fastrl.utils.tables import print_lines
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """The end of a search.
-
-    Attributes:
-        directory: of the search; its ``best.toml`` has the settings that were found.
-        values: these, by dotted key: those that were searched.
-        score: mean of the chosen settings' scores when they were trained again; of a search without confirmation the
-            score of the best trial.
-        standard_error: of that mean; NaN without confirmation.
-        search_score: what the same settings had in the search.
-        trials: of the search.
-        confirmed: trials that were trained again, the best first.
-    """
-
-    directory: Path
-    values: Values
-    score: float
-    standard_error: float
-    search_score: float
-    trials: list[Trial]
-    confirmed: list[Candidate]
 
 
 def space_for(task: Task, settings: Any, path: Path | None, fixed: list[str], method: str) -> Space:
@@ -88,7 +63,7 @@ def _has_images(task: Task, settings: Any) -> bool:
         return False
 
 
-def run_search(study: Study, console: Console, pool: Pool | None = None) -> Findings:
+def run_search(study: Study, console: Console, pool: Pool | None = None) -> Tuned:
     """Runs a search to its end, from where its journal stands.
 
     Args:
@@ -113,14 +88,13 @@ def run_search(study: Study, console: Console, pool: Pool | None = None) -> Find
             runner.run(confirmation)
             candidates = confirmation.candidates()
             chosen = report.chosen_of(candidates, study.of_search())
-            runs = next((confirmation.runs_of(each) for each in candidates if each.trial is chosen), [])
-            runs = runs or ([] if chosen is None else [chosen])
+            runs = [] if chosen is None else confirmation.runs_of(chosen) or [chosen]
             last = ReportPhase(study, runs)
             runner.run(last)
         finally:
             if own is not None:
                 own.close()
-    return Findings(study, candidates, chosen, last.scores())
+    return Tuned(study, candidates, chosen, last.scores())
 
 
 def _pool_of(study: Study) -> ProcessPool | RayPool:
@@ -178,10 +152,10 @@ def tune(
         study = _new_study(env, algo, Path(directory), space, config, preset, settings, trust=trust)
     with study:
         try:
-            findings = run_search(study, console)
+            found = run_search(study, console)
         except SearchInterrupted:
             raise KeyboardInterrupt from None
-        return finish(findings, console)
+        return finish(found, console)
 
 
 def _new_study(
@@ -197,12 +171,7 @@ def _new_study(
 ) -> Study:
     own = {key.rpartition(".")[2] for key in leaves(TuneSettings)}
     of_search = by_keyword(TuneSettings, "tune", {key: settings[key] for key in settings if key in own})
-    task_name = env if is_task(env) else task_for(env, algo)
-    if task_name is None:
-        raise ConfigError(
-            f"tune: unknown environment {env}: give an id such as CartPole-v1, or module:function"
-        )
-    task = find(task_name)
+    task = find(env if is_task(env) else task_on(env, algo))
     tree = config if isinstance(config, Mapping) else {} if config is None else load_toml(config)
     name = algo or task.choose_algorithm(preset, tree, str(config), trust=trust, env_id=env)
     config_type = task.settings_type(name)
@@ -233,12 +202,12 @@ def new_study(directory: Path, config: TuneConfig, task: Task, settings: Any, sp
     return Study.create(directory, config, task, settings, space)
 
 
-def finish(findings: Findings, console: Console) -> Tuned:
+def finish(found: Tuned, console: Console) -> Tuned:
     """Writes the report and draws the figures of a search that has ended."""
-    study, chosen = findings.study, findings.chosen
-    report.write(findings, console)
+    study = found.study
+    report.write(found, console)
     try:
-        files = draw(study.space, study.of_search(), findings.candidates, study.directory)
+        files = draw(study.space, study.of_search(), found.confirmed, study.directory)
         if study.config.method == "pbt":
             files.append(study.directory / "population.png")
             save_figure(files[-1], population_figure(study), dpi=150)
@@ -246,14 +215,4 @@ def finish(findings: Findings, console: Console) -> Tuned:
             print_lines(console, "", f"Figures: {', '.join(map(str, files))}")
     except Exception as error:  # A picture that cannot be drawn spoils no search.
         print_lines(console, f"the figures were not drawn: {error!r}")
-    own = next((each for each in findings.candidates if each.trial is chosen), None)
-    score = float("nan") if chosen is None else chosen.score
-    return Tuned(
-        study.directory,
-        findings.chosen_values(),
-        score if own is None else own.mean,
-        float("nan") if own is None else own.error,
-        score,
-        study.of_search(),
-        list(findings.candidates),
-    )
+    return found

@@ -23,13 +23,15 @@ class ArgumentParser(argparse.ArgumentParser):
     Args:
         common: names of the options that ``-h`` and ``--help`` show, in this order, where ``--help-all`` shows all;
             empty: both show all, and there is no ``--help-all``.
+        add_help: there are options for the help.
         options: of argparse.
     """
 
-    def __init__(self, *, common: Sequence[str] = (), **options: Any) -> None:
+    def __init__(self, *, common: Sequence[str] = (), add_help: bool = True, **options: Any) -> None:
         options.setdefault("formatter_class", HelpFormatter)
         super().__init__(allow_abbrev=False, add_help=False, **options)
-        self.add_argument("-h", "--help", action=_Help, help="show this help and exit")
+        if add_help:
+            self.add_argument("-h", "--help", action=_Help, help="show this help and exit")
         if common:
             self.add_argument("--help-all", action=_Help, help="show all options and exit")
         # Also numbers such as -1e-3 are values, not options.
@@ -48,6 +50,10 @@ class ArgumentParser(argparse.ArgumentParser):
             group._group_actions = []
         self._optionals._group_actions = [*shown[2:], *shown[:2]]
         self.epilog = f"{self.epilog}\n\n--help-all shows {hidden} more options."
+
+    def switches(self) -> set[str]:
+        """The options that are true or false and take no value."""
+        return {name for name, action in self._option_string_actions.items() if isinstance(action, _Switch)}
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         arguments = [self._spelled(str(argument)) for argument in args]
