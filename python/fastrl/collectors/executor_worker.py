@@ -70,20 +70,17 @@ class Worker(TaskWorker):
             1, self._context, initializer=executor_task.init_process, initargs=self._arguments(self, report)
         )
         with processes.starting_workers():
-            self._submit(None)
+            self.submit(None)
         # There is no other way to know it, before ``kill_workers`` of Python 3.14.
         self.process = Child(next(iter(self._executor._processes.values())), reader)
         report.close()
 
-    def submit(self, task: Task) -> None:
-        """Sends a task.
+    def submit(self, task: Task | None) -> None:
+        """Sends a task; None: it builds its environment.
 
         Raises:
             BrokenProcessPool: it has died.
         """
-        self._submit(task)
-
-    def _submit(self, task: Task | None) -> None:
         future = (
             self._executor.submit(executor_task.build)
             if task is None

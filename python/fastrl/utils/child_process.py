@@ -101,7 +101,16 @@ class Child:
                 input.
             environment: variables that it has beside those of this process.
         """
-        return cls(_start(command, output, pipes=pipes, environment=environment))
+        process = subprocess.Popen(
+            command,
+            env=None if environment is None else {**os.environ, **environment},
+            stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if pipes else output,
+            stderr=output if pipes or output is None else subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,  # it only sets a flag of the new process
+        )
+        return cls(process)
 
     @property
     def code(self) -> int | None:
@@ -208,40 +217,22 @@ def run(arguments: Sequence[str], output: IO[Any] | None = None) -> Ended:
     """
     begin = time.monotonic()
     with StopSignals() as stop:
-        process = _start(module_command("fastrl", *arguments), output)
+        child = Child.command(module_command("fastrl", *arguments), output)
         try:
-            while True:
-                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-                if pid:
-                    break
-                stop.pass_on(lambda number: os.kill(process.pid, number))  # others could take its exit status
+            # Until it has ended; its exit status stays where it is.
+            while os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                stop.pass_on(lambda number: os.kill(child.pid, number))
                 time.sleep(_INTERVAL)
         except BaseException:
-            process.terminate()
-            process.wait()
+            child.send_signal(signal.SIGTERM)
+            child.wait()
             raise
-        code = os.waitstatus_to_exitcode(status)
-        process.returncode = code
+        _, status, usage = os.wait4(child.pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert isinstance(child._process, subprocess.Popen), "it is a command"
+    child._process.returncode = code
     code = 128 - code if code < 0 else code
     return Ended(code, time.monotonic() - begin, usage.ru_maxrss / 1024, stop.received)
-
-
-def _start(
-    command: Sequence[str],
-    output: IO[Any] | None,
-    *,
-    pipes: bool = False,
-    environment: Mapping[str, str] | None = None,
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        env=None if environment is None else {**os.environ, **environment},
-        stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
-        stdout=subprocess.PIPE if pipes else output,
-        stderr=output if pipes or output is None else subprocess.STDOUT,
-        start_new_session=True,
-        preexec_fn=_end_with_parent,  # it only sets a flag of the new process
-    )
 
 
 def _end_with_parent() -> None:
