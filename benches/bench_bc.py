@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from fastrl.algorithms.bc import BC, BCConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.networks.action_space import Actions
-from fastrl.training.dataset_source import Batches
-from fastrl.training.demo_arrays import DemoArrays
+from fastrl.sources.dataset import Batches
+from fastrl.sources.demo_arrays import DemoArrays
 from fastrl.utils.timer import Stopwatch
 from results import Case
 from rounds import measure_in_turns

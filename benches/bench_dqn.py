@@ -22,7 +22,7 @@ from fastrl.envs.toys.catch import CatchEnv
 from fastrl.networks.compiled_actor import Actor
 from fastrl.networks.encoded_q import loaded_q_actor
 from fastrl.replay import Replay
-from fastrl.training.minibatches import make_sampler
+from fastrl.sources.minibatches import make_sampler
 from fastrl.utils.timer import Stopwatch
 from results import Case
 

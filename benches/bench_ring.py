@@ -13,10 +13,10 @@ from rich.console import Console
 
 from fastrl.envs import RingVectorEnv, make_multi
 from fastrl.envs.traffic.ring import equilibrium_speed
-from fastrl.tasks.traffic.render import load_policy
+from fastrl.play.team_policy import TeamPolicy
+from fastrl.runs.checkpoint import load_newest
 from fastrl.tasks.traffic.task import TASK
 from fastrl.training.evaluation import Evaluation
-from fastrl.training.team_policy import TeamPolicy
 from fastrl.utils.config import build
 from results import Case
 from rounds import measure_in_turns
@@ -177,7 +177,7 @@ def test_an_agent_learns_to_dissolve_the_wave(tmp_path, record):
         evaluation.best_file = tmp_path / str(seed) / "best.safetensors"
         for _ in trainer.rows():
             pass
-        _, best = load_policy(evaluation.best_file)
+        best = TeamPolicy(load_newest(evaluation.best_file)[1]["policy"])
         last = TeamPolicy(trainer.algorithm.policy_state())
         for name, policy in (("best checkpoint", best), ("last checkpoint", last)):
             rows[name].append([float(held_out(policy, length)) for length in HELD_OUT])

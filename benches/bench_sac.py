@@ -59,7 +59,7 @@ OURS = """
 from fastrl.algorithms import find
 from fastrl.algorithms.protocol import Problem
 from fastrl.replay import Replay
-from fastrl.training.minibatches import make_sampler
+from fastrl.sources.minibatches import make_sampler
 from fastrl.utils.timer import Stopwatch
 algorithm = find("{name}")
 config = algorithm.config_type(hidden=(256, 256), batch_size=BATCH, precision="{precision}")

@@ -9,6 +9,7 @@ import pytest
 
 from fastrl.envs.cage2.env import ACTIONS, Cage2VectorEnv, action_indices
 from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv, parse_workflow
+from fastrl.play.policy import Policy
 from fastrl.tasks.cage2.evaluate import RULESETS
 from fastrl.tasks.cage2.task import TASK as CAGE2
 from fastrl.tasks.workflow.learner import WorkflowPPO
@@ -17,7 +18,6 @@ from fastrl.tasks.workflow.settings import SearchConfig
 from fastrl.tasks.workflow.source import WorkflowSource
 from fastrl.tasks.workflow.strategies import make_search
 from fastrl.tasks.workflow.task import TASK, plain_settings
-from fastrl.training.policy import Policy
 from fastrl.training.trainer import Trainer
 from fastrl.utils.config import build
 from fastrl.utils.output import plain_console

@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator
 from rich.table import Table
 
 from fastrl.collectors.resources import cores
-from fastrl.training.metrics import counted
+from fastrl.runs.metrics import counted
 from rounds import number_table
 
 if TYPE_CHECKING:

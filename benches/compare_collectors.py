@@ -38,7 +38,7 @@ from fastrl.collectors.factory import make_collector
 from fastrl.collectors.protocol import Collector, Plan
 from fastrl.collectors.resources import WorkerCount, memory_of
 from fastrl.envs.spec import EnvSpec
-from fastrl.training.metrics import counted
+from fastrl.runs.metrics import counted
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import ConfigError, nearest
 from fastrl.utils.env_options import read_options

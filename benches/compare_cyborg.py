@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from fastrl import load_policy
 from fastrl.envs.adapters.cyborg import RED_AGENT_CLASSES, Cage2Agent, import_cyborg
 from fastrl.envs.cage2.env import ACTIONS, Cage2VectorEnv
+from fastrl.play.policy import Policy
+from fastrl.runs.metrics import mean_and_error, plus_minus
 from fastrl.tasks.cage2.evaluate import Contender, evaluate
-from fastrl.training.metrics import mean_and_error, plus_minus
-from fastrl.training.policy import Policy
 
 # A column for each step of an episode.
 Steps = tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.float64]]

@@ -32,7 +32,7 @@ BOXES = {
     "call": Box(42, 55, 76, 7, PYTHON, "command line, or fastrl.PPO(...).learn()", "one config: cli/, model.py"),
     "task": Box(13, 44, 18, 9, PYTHON, "task", "presets and scoring\ntasks/"),
     "trainer": Box(42, 44, 30, 9, PYTHON, "trainer", "the one loop, rows of metrics\ntraining/"),
-    "hooks": Box(71, 44, 18, 9, PYTHON, "callbacks, loggers", "checkpoints, evaluation\ntraining/"),
+    "hooks": Box(71, 44, 18, 9, PYTHON, "callbacks, loggers", "checkpoints, evaluation\ntraining/, runs/"),
     "collector": Box(20, 29, 32, 9, PYTHON, "collector", "who steps the environments\ncollectors/"),
     "algorithm": Box(64, 29, 32, 9, TORCH, "algorithm", "losses and update\nalgorithms/, networks/"),
     "weights": Box(42, 29, 8.4, 4, COMPILED, "weights"),

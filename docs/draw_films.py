@@ -23,8 +23,9 @@ from PIL import Image
 import fastrl
 from fastrl.envs import Cage2VectorEnv
 from fastrl.envs.cage2.env import ACTIONS, HOSTS
-from fastrl.tasks.traffic.render import moments, pictures, run_env
-from fastrl.training.play import team_seeds
+from fastrl.play.play import team_seeds
+from fastrl.tasks.traffic.render import moments, pictures
+from fastrl.tasks.traffic.run_env import run_env
 
 IMAGES = Path(__file__).resolve().parent / "images"
 COLUMNS = (

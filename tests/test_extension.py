@@ -11,7 +11,7 @@ from small_runs import differences, learnt, rows_of
 
 from fastrl.cli.main import main
 from fastrl.loggers import LoggedRun, Logger, Row
-from fastrl.training.run_directory import RunDirectory
+from fastrl.runs.directory import RunDirectory
 
 TOY = "--algo=toy_algorithm:Toy"
 # The task of any environment, for those that have a task of their own.

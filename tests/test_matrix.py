@@ -18,8 +18,8 @@ from space_cases import AnySpaces
 
 from fastrl.algorithms import algorithms
 from fastrl.envs.spec import EnvSpec, as_spec
+from fastrl.runs.checkpoint import load_checkpoint, save_checkpoint
 from fastrl.tasks import find
-from fastrl.training.checkpoint import load_checkpoint, save_checkpoint
 from fastrl.training.trainer import Trainer
 
 # An update has 16 steps; episodes have up to 9.

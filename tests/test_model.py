@@ -28,7 +28,7 @@ import fastrl
 from fastrl.algorithms import algorithms
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.cli.main import main
-from fastrl.training.checkpoint import Checkpoints
+from fastrl.runs.checkpoint import Checkpoints
 from fastrl.utils.errors import UserError
 
 SMALL: dict[str, Any] = {

@@ -14,7 +14,7 @@ from waiting import TIMEOUT
 
 import fastrl
 from fastrl.callbacks import Callback
-from fastrl.training.checkpoint import checksum
+from fastrl.runs.checkpoint import checksum
 from fastrl.utils.errors import UserError
 from fastrl.utils.ranks import LostRankError
 
@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = {
 PROGRAM = """
 import gymnasium
 import fastrl
-from fastrl.training.checkpoint import checksum
+from fastrl.runs.checkpoint import checksum
 
 def make():
     return gymnasium.make("CartPole-v1")

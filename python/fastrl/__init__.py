@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         Model,
         load,
     )
-    from fastrl.training.policy import load_policy
+    from fastrl.play.policy import load_policy
     from fastrl.tuning.tune import tune
 
 __all__ = [
@@ -63,7 +63,7 @@ _MODULES = ("algorithms", "callbacks", "demos", "envs", "loggers", "queue", "rep
 _ELSEWHERE = {
     "__version__": "fastrl._native._rust",
     "export": "fastrl.exports.export",
-    "load_policy": "fastrl.training.policy",
+    "load_policy": "fastrl.play.policy",
     "tune": "fastrl.tuning.tune",
 }
 

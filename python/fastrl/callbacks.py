@@ -9,8 +9,8 @@
 ``learn(..., callbacks=[Stop()])`` adds it to a run from Python; a task's `callbacks` to all of its runs.
 """
 
+from fastrl.runs.episodes import Episodes
 from fastrl.training.callbacks import BestCheckpoint, Callback, EarlyStopping, ProgressBar, Run
-from fastrl.training.experience import Episodes
 from fastrl.training.video_recorder import VideoRecorder
 
 __all__ = [

@@ -11,11 +11,11 @@ By name, ``--run.loggers csv,tensorboard,wandb,mlflow``; of your own, a class wi
 docs/reference/metrics.md explains the names of the numbers.
 """
 
-from fastrl.training.console_logger import ConsoleLogger
-from fastrl.training.logger import LoggedRun, Logger, LoggerError
-from fastrl.training.loggers import CsvLogger, EpisodesLogger, JsonlLogger, TensorBoardLogger
-from fastrl.training.row import Row
-from fastrl.training.tracking import MLflowLogger, WandbLogger
+from fastrl.runs.console_logger import ConsoleLogger
+from fastrl.runs.logger import LoggedRun, Logger, LoggerError
+from fastrl.runs.loggers import CsvLogger, EpisodesLogger, JsonlLogger, TensorBoardLogger
+from fastrl.runs.row import Row
+from fastrl.runs.tracking import MLflowLogger, WandbLogger
 
 __all__ = [
     "ConsoleLogger",

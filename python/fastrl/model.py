@@ -34,24 +34,24 @@ from fastrl.model_arguments import (
     recorded_env,
     task_on,
 )
+from fastrl.play.policy import Policy, saved_spaces
+from fastrl.play.team_policy import TeamPolicy
+from fastrl.runs.checkpoint import CheckpointError, Checkpoints, find_checkpoint, save_checkpoint
+from fastrl.runs.directory import RunDirectory, new_directory
+from fastrl.runs.errors import HookError
+from fastrl.runs.logger import Logger
+from fastrl.runs.row import Row
+from fastrl.runs.settings import settings_type, with_one_goal
+from fastrl.sources.transitions import TransitionSource
 from fastrl.tasks import find as find_task
 from fastrl.tasks import load_saved
 from fastrl.training.callbacks import Callback
-from fastrl.training.checkpoint import CheckpointError, Checkpoints, find_checkpoint, save_checkpoint
-from fastrl.training.errors import HookError
-from fastrl.training.logger import Logger
-from fastrl.training.policy import Policy, saved_spaces
 from fastrl.training.rank_processes import started, without_ranks
-from fastrl.training.row import Row
 from fastrl.training.run import load_run, load_weights, name_of, restored, train
-from fastrl.training.run_directory import RunDirectory, new_directory
-from fastrl.training.settings import settings_type, with_one_goal
 from fastrl.training.stages import saved_settings, saved_stage, stage_of
 from fastrl.training.summary import Summary
 from fastrl.training.task import Task
-from fastrl.training.team_policy import TeamPolicy
 from fastrl.training.trainer import Training
-from fastrl.training.transitions import TransitionSource
 from fastrl.utils.config import ConfigError, Values, build, by_keyword, check, leaves, load_toml, to_tree
 from fastrl.utils.output import plain_console
 from fastrl.utils.processes import require_main_guard

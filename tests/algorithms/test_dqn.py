@@ -37,7 +37,7 @@ from fastrl.algorithms.dqn_loss import bootstrap, q_losses, quantile_losses, td_
 from fastrl.algorithms.dqn_settings import DQNConfig
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.q_network import QNetwork
-from fastrl.training.checkpoint import load_checkpoint, save_checkpoint
+from fastrl.runs.checkpoint import load_checkpoint, save_checkpoint
 
 
 class TestTargets:

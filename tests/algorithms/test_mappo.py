@@ -16,7 +16,7 @@ from fastrl.algorithms.ippo import IPPO
 from fastrl.algorithms.mappo import MAPPO, MAPPOConfig
 from fastrl.collectors.protocol import CollectError
 from fastrl.collectors.synchronous import team_collector
-from fastrl.training.team_policy import TeamPolicy
+from fastrl.play.team_policy import TeamPolicy
 from fastrl.utils.timer import Stopwatch
 
 SMALL = {"num_steps": 16, "hidden": (32, 32), "minibatch_size": 512}

@@ -16,9 +16,9 @@ from small_runs import differences, settings_of, trainer_of, untimed_state
 
 import fastrl
 from fastrl.algorithms.ppo import PPO
+from fastrl.runs.checkpoint import checksum
+from fastrl.runs.errors import TrainError
 from fastrl.tasks import find
-from fastrl.training.checkpoint import checksum
-from fastrl.training.errors import TrainError
 from fastrl.utils.ranks import ALONE, Ranks
 
 COMMON = (

@@ -9,9 +9,9 @@ from small_runs import settings_of
 from fastrl.autotune.candidates import candidates, kinds_for
 from fastrl.autotune.way import doubling
 from fastrl.collectors.probe import Probe
+from fastrl.runs.errors import TrainError
+from fastrl.sources.collecting import CollectConfig
 from fastrl.tasks import find
-from fastrl.training.collecting import CollectConfig
-from fastrl.training.errors import TrainError
 
 # Steps of 10 ms, which make processes worth their costs.
 COMPUTING, SLEEPING = (Probe(0.01, 1.0, memory=0, sleeps=sleeps) for sleeps in (False, True))

@@ -9,7 +9,7 @@ import pytest
 from fastrl.autotune.race import Result, best_of, race
 from fastrl.autotune.way import Way
 from fastrl.collectors.protocol import CollectError
-from fastrl.training.errors import TrainError
+from fastrl.runs.errors import TrainError
 
 
 def result(name: str, *rates: float, effort: int = 1) -> Result:

@@ -15,8 +15,8 @@ from fastrl.autotune.tuning import Tuning
 from fastrl.autotune.way import Way
 from fastrl.collectors.probe import Probe
 from fastrl.collectors.protocol import CollectError
+from fastrl.runs.errors import TrainError
 from fastrl.tasks import find
-from fastrl.training.errors import TrainError
 from fastrl.utils.config import ConfigError, to_tree
 
 UNEVEN = ("fastrl/Uneven-v0", "--env-options", "step_seconds=0.01", "distribution=constant")

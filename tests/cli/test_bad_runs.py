@@ -19,11 +19,11 @@ from rich.console import Console
 
 import fastrl
 from fastrl.cli.main import main
+from fastrl.runs.checkpoint import CheckpointError, load_newest, save_checkpoint
+from fastrl.runs.directory import is_run
+from fastrl.runs.listing import list_runs, read_curve
 from fastrl.tasks import find
-from fastrl.training.checkpoint import CheckpointError, load_newest, save_checkpoint
 from fastrl.training.run import resume_run
-from fastrl.training.run_directory import is_run
-from fastrl.training.run_list import list_runs, read_curve
 from fastrl.tuning.trial import read_result
 from fastrl.utils.config import ConfigError
 from fastrl.utils.errors import UserError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fastrl.training.run_list import find_runs, read_run
+from fastrl.runs.listing import find_runs, read_run
 
 # As the console script, whose folder is first in the import path, in place of the current one.
 PROGRAM = """

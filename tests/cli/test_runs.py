@@ -11,10 +11,10 @@ import pytest
 from small_runs import train_small
 
 from fastrl.cli.main import main
-from fastrl.training.curves import Curve, mean_and_spread
-from fastrl.training.run_directory import RunDirectory
-from fastrl.training.run_facts import RunFacts, State
-from fastrl.training.run_list import RETURN, find_runs, read_curve, read_run
+from fastrl.runs.curves import Curve, mean_and_spread
+from fastrl.runs.directory import RunDirectory
+from fastrl.runs.facts import RunFacts, State
+from fastrl.runs.listing import RETURN, find_runs, read_curve, read_run
 
 STEPS = "time/total_timesteps"
 

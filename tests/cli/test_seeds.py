@@ -16,8 +16,8 @@ from fastrl.cli import train
 from fastrl.cli.main import main
 from fastrl.cli.seeds import parse_seeds, without
 from fastrl.collectors import resources
-from fastrl.training.run_list import read_run
-from fastrl.training.seeds import SeedRun
+from fastrl.runs.listing import read_run
+from fastrl.runs.seeds import SeedRun
 from fastrl.utils.config import ConfigError
 
 SMALL = ["cage2", *OPTIONS, "--run.eval-episodes=2"]

@@ -13,7 +13,7 @@ from waiting import TIMEOUT
 
 from fastrl.cli import ranks
 from fastrl.cli.main import main
-from fastrl.training.checkpoint import load_newest
+from fastrl.runs.checkpoint import load_newest
 
 OPTIONS = [
     "CartPole-v1",

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from collect_cases import ACTIONS, OBS, Chooser, Noise, chooser, rows
 
+from fastrl.collectors import probe
 from fastrl.collectors.factory import make_collector
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.synchronous import native_collector
@@ -124,6 +125,13 @@ def collect(name: str, what: Plan, updates: int = 2, **options: Any) -> list[Any
             collector.publish(chooser(update) if what.make_actor().weights_nbytes else b"")
             fragments.append(copy.deepcopy(collector.collect()))
         return fragments
+
+
+@pytest.mark.parametrize("how", ["method", "info"])
+def test_environments_are_measured_by_allowed_actions(how: str) -> None:
+    # It asserts that its masks are kept to.
+    assert probe.quick_step_seconds(plan("steps", how=how)) > 0
+    assert probe.measure(plan("steps", how=how)).step_seconds > 0
 
 
 @pytest.mark.slow

@@ -77,6 +77,23 @@ def test_some_need_no_measurement() -> None:
     )
 
 
+def test_short_runs_start_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = [100e-6]
+    monkeypatch.setattr(module, "quick_step_seconds", lambda plan: seconds[0])
+    assert choice(0, measure=never, total_steps=1000) == (
+        "sequential",
+        "1,000 steps are over before other processes have started",
+    )
+    assert choice(0, measure=never, total_steps=19_999).name == "sequential"
+    # Slow steps, and long runs whose first steps are not timed here.
+    seconds[0] = 1.0
+    assert choice(1.0, total_steps=1000).name == "executor"
+    seconds.clear()
+    assert choice(100e-6, total_steps=20_001).name == "executor"
+    # What it raises is left to the process that steps it next.
+    assert choice(100e-6, total_steps=1000).name == "executor"
+
+
 def test_which_environments_are_compiled() -> None:
     for name in ("fastrl/Cage2-v0", "fastrl/highway-v0", "fastrl/highway-fast-v0", "fastrl/ring-v0"):
         assert is_native(EnvSpec(name)), name

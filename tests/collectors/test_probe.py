@@ -44,6 +44,13 @@ def test_times_are_those_of_steps_and_resets(monkeypatch: pytest.MonkeyPatch) ->
     assert found.unevenness == pytest.approx(1)
 
 
+def test_a_quick_look_times_a_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "perf_counter", lambda: Timed.now)
+    start = Timed.now
+    assert 0.004 + 0.002 / 9 < module.quick_step_seconds(plan(env=Timed)) <= 0.004 + 0.002
+    assert Timed.now - start < module.QUICK_S + 0.006
+
+
 @pytest.mark.parametrize("options", [{"sleep": 0.004}, {}])
 def test_steps_that_sleep_are_told_from_those_that_compute(options: dict[str, float]) -> None:
     assert module.measure(plan(**options)).sleeps == bool(options)

@@ -12,6 +12,7 @@ pytest.importorskip("pettingzoo")
 
 from parallel_toys import Masked
 
+from fastrl.collectors import probe
 from fastrl.collectors.factory import make_collector
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.saved_state import packed, unpacked
@@ -95,6 +96,11 @@ def test_all_collectors_give_the_same_fragments_and_resume_from_each_other(
     np.testing.assert_equal(found, expected)
     np.testing.assert_equal(collected(name, what, state)[0][0], expected[1])
     np.testing.assert_equal(collected("sequential", what, between)[0][0], expected[1])
+
+
+def test_environments_are_measured_by_allowed_actions() -> None:
+    # An action that is not allowed raises.
+    assert probe.measure(plan()).step_seconds > 0
 
 
 def test_fragments_have_the_masks_of_the_agents_that_act() -> None:

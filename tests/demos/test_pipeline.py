@@ -21,7 +21,7 @@ from fastrl.demos.pipeline import (
 )
 from fastrl.demos.recorder import record
 from fastrl.replay.episodes import load
-from fastrl.training.run_list import read_run
+from fastrl.runs.listing import read_run
 from fastrl.utils.progress import Progress
 
 # Pushes towards where the pole falls.

@@ -20,7 +20,7 @@ from fastrl.envs.adapters.cyborg import Cage2Agent
 from fastrl.envs.cage2.env import ACTIONS, Cage2VectorEnv
 from fastrl.envs.cage2.memory import MEMORIES, Memory, Observe
 from fastrl.envs.cage2.traces import load_trace
-from fastrl.training.policy import Policy
+from fastrl.play.policy import Policy
 
 INSTALLED = importlib.util.find_spec("CybORG") is not None
 GOLDEN = sorted((Path(__file__).parents[1] / "support" / "golden" / "cage2").glob("*.npz"))

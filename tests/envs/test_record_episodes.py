@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 from team_env import TeamEnv
 
 from fastrl.envs.record_episodes import finite_mean, run_episodes
+from fastrl.play.play import team_seeds
 from fastrl.tasks.traffic.scores import score, score_table
-from fastrl.training.play import team_seeds
 
 
 def walk(obs: NDArray[np.float32], alive: NDArray[np.bool_]) -> NDArray[np.int64]:

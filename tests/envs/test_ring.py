@@ -357,8 +357,8 @@ class TestErrors:
 @pytest.mark.learning
 def test_an_agent_learns_to_dissolve_the_wave() -> None:
     """A sixth of the preset removes most of the wave of humans (0.70 of the equilibrium speed)."""
+    from fastrl.play.team_policy import TeamPolicy
     from fastrl.tasks.traffic.task import TASK
-    from fastrl.training.team_policy import TeamPolicy
     from fastrl.utils.config import build
 
     config_type = TASK.settings_type("ippo")

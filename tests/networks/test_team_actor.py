@@ -13,7 +13,7 @@ from fastrl.envs.rows import ActionRows
 from fastrl.networks.action_space import Actions
 from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork
 from fastrl.networks.team_actor import Member, TeamActor
-from fastrl.training.team_policy import TeamPolicy
+from fastrl.play.team_policy import TeamPolicy
 from fastrl.utils.seeding import agent_streams, uniforms
 
 SIZES = st.integers(1, 4)

@@ -12,8 +12,8 @@ from fastrl.collectors.saved_state import packed, unpacked
 from fastrl.collectors.synchronous import team_collector
 from fastrl.collectors.team_backend import EPISODE_INFO
 from fastrl.networks.multi_agent import MultiAgentPolicy
+from fastrl.play.policy import choose
 from fastrl.rollout.fragment import Fragment
-from fastrl.training.policy import choose
 from fastrl.utils.timer import Stopwatch
 
 

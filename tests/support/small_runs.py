@@ -9,8 +9,8 @@ from rich.console import Console
 
 from fastrl.cli.main import main
 from fastrl.cli.train import Command
+from fastrl.runs.checkpoint import load_newest
 from fastrl.tasks import find
-from fastrl.training.checkpoint import load_newest
 from fastrl.training.trainer import Trainer
 
 OPTIONS = [

@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
+from fastrl.runs.facts import RunFacts
+from fastrl.runs.row import STEPS
 from fastrl.tasks import find
-from fastrl.training.row import STEPS
-from fastrl.training.run_facts import RunFacts
 from fastrl.tuning import journal
 from fastrl.tuning.pool import Answer
 from fastrl.tuning.settings import TuneConfig

@@ -30,9 +30,9 @@ from waiting import wait_until
 
 from fastrl import load_policy
 from fastrl.cli.main import main
+from fastrl.runs.checkpoint import Checkpoints, load_checkpoint, load_newest, save_checkpoint
 from fastrl.tasks import find
 from fastrl.tasks.cage2.settings import PRESETS
-from fastrl.training.checkpoint import Checkpoints, load_checkpoint, load_newest, save_checkpoint
 from fastrl.utils.config import build, check, to_tree
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrl.sources.team_rollouts import Difficulty
 from fastrl.tasks.traffic.curriculum import Curriculum, CurriculumConfig
-from fastrl.training.multi_agent import Difficulty
 from fastrl.utils.config import ConfigError
 
 FULL = Difficulty(8, 1.0)

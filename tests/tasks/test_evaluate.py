@@ -14,11 +14,11 @@ from small_runs import train_small
 
 from fastrl.envs.cage2.baselines import make_baseline
 from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, Cage2VectorEnv
+from fastrl.play.policy import load_policy
+from fastrl.runs.metrics import mean_and_error
 from fastrl.tasks.cage2.evaluate import RULESETS, Act, Contender, episode_seeds, evaluate
 from fastrl.tasks.cage2.scores import HORIZONS, PUBLISHED, Evaluation, Score, comparison_table, score_table
 from fastrl.training.comparison import Comparison, Scored, compare
-from fastrl.training.metrics import mean_and_error
-from fastrl.training.policy import load_policy
 from fastrl.utils.files import to_json
 from fastrl.utils.tables import show
 

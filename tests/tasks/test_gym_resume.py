@@ -13,7 +13,7 @@ from small_runs import untimed as untimed_record
 from test_gym_run import UPDATE
 from test_gym_run import training_of as small_training_of
 
-from fastrl.training.checkpoint import load_checkpoint, save_checkpoint
+from fastrl.runs.checkpoint import load_checkpoint, save_checkpoint
 from fastrl.training.trainer import Trainer
 
 UPDATES = 6

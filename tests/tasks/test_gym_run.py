@@ -28,10 +28,10 @@ from fastrl.collectors.protocol import Failure
 from fastrl.collectors.saved_state import unpacked
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.rollout.fragment import Fragment
+from fastrl.runs.checkpoint import find_checkpoint, load_newest, save_checkpoint
+from fastrl.sources.rollouts import FailurePrinter
 from fastrl.tasks import find
 from fastrl.tasks.gym.settings import PRESETS
-from fastrl.training.checkpoint import find_checkpoint, load_newest, save_checkpoint
-from fastrl.training.rollouts import FailurePrinter
 from fastrl.training.trainer import Trainer
 
 # An update is 4 rows of 16 steps.
@@ -268,7 +268,7 @@ def test_staleness_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> N
                 self.waiting.append(super().take())
             return self.waiting.pop(0)
 
-    monkeypatch.setattr("fastrl.training.rollouts.open_collector", lambda config, plan, *others: Late(plan))
+    monkeypatch.setattr("fastrl.sources.rollouts.open_collector", lambda config, plan, *others: Late(plan))
     options = [f"--total-timesteps={8 * UPDATE}", "--algo=impala"]
 
     def records(*options: str) -> list[dict[str, Any]]:

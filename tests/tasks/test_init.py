@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fastrl.cli.main import main
-from fastrl.training.checkpoint import find_checkpoint, load_newest, save_checkpoint
+from fastrl.runs.checkpoint import find_checkpoint, load_newest, save_checkpoint
 
 CAGE2 = [
     *("cage2", "--env.num-envs=4", "--env.episode-length=10", "--total-timesteps=40"),

@@ -23,8 +23,8 @@ from waiting import TIMEOUT, wait_until
 import fastrl
 from fastrl.algorithms import IPPO
 from fastrl.cli.main import main
+from fastrl.runs.errors import TrainError
 from fastrl.tasks.traffic.task import TASK
-from fastrl.training.errors import TrainError
 from fastrl.utils.ranks import Ranks
 
 __all__ = ["lines"]
@@ -85,7 +85,7 @@ def test_a_simulation_that_dies_is_replaced_and_the_console_says_so() -> None:
 
 @pytest.mark.usefixtures("lines")
 def test_rows_come_while_there_is_nothing_to_learn_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastrl.training.rollouts.LIVE_WAIT_S", 0.01)
+    monkeypatch.setattr("fastrl.sources.rollouts.LIVE_WAIT_S", 0.01)
     trainer = small_trainer("--collector=live", "--collect.speed=1e-3")
     rows = trainer.rows()
     for _ in range(3):

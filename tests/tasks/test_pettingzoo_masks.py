@@ -11,7 +11,7 @@ from test_pettingzoo_run import check_resume, train, training_of
 
 import fastrl
 from fastrl.cli.main import main
-from fastrl.training.policy import PredictError
+from fastrl.play.policy import PredictError
 from fastrl.utils.errors import UserError
 
 SMALL: dict[str, Any] = {"preset": "smoke", "num_envs": 2, "eval_episodes": 0, "action_masks": True}

@@ -20,9 +20,9 @@ from waiting import is_running
 import fastrl
 from fastrl.cli.main import main
 from fastrl.collectors.protocol import CollectError
+from fastrl.play.policy import PredictError
+from fastrl.runs.checkpoint import load_checkpoint, load_newest, save_checkpoint
 from fastrl.tasks.pettingzoo.task import TASK
-from fastrl.training.checkpoint import load_checkpoint, load_newest, save_checkpoint
-from fastrl.training.policy import PredictError
 from fastrl.training.trainer import Trainer
 
 SMALL = ["--preset=smoke", "--env.num-envs=3", "--run.eval-episodes=5"]

@@ -25,9 +25,9 @@ import fastrl
 from fastrl.cli.main import main
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs.pixels import PixelEnv
+from fastrl.runs.checkpoint import CheckpointError, load_newest
 from fastrl.tasks.pixels.settings import PRESETS
 from fastrl.tasks.pixels.task import TASK
-from fastrl.training.checkpoint import CheckpointError, load_newest
 from fastrl.training.trainer import Trainer
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import build, leaves

@@ -12,7 +12,7 @@ from test_pixels import SMALL, make_trainer, rows_of
 
 from fastrl.cli.main import main
 from fastrl.envs.pixels import PixelEnv, SeededGames
-from fastrl.training.checkpoint import load_newest
+from fastrl.runs.checkpoint import load_newest
 
 TURNS = ["--no-replay.overlap", "--replay.train-freq=1", "--num-envs=4", "--replay.capacity=300"]
 # A row of metrics after each minibatch, and after each round without one.

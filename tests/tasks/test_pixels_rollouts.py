@@ -11,11 +11,11 @@ from small_runs import differences, untimed_state
 import fastrl
 from fastrl.algorithms import algorithms
 from fastrl.cli.main import main
+from fastrl.runs.checkpoint import load_newest
+from fastrl.runs.settings import table_of
 from fastrl.tasks import find, task_for
 from fastrl.tasks.pixels.settings import PRESETS
 from fastrl.tasks.pixels.task import TASK
-from fastrl.training.checkpoint import load_newest
-from fastrl.training.settings import table_of
 from fastrl.utils.config import ConfigError, sections
 
 UPDATE = 2 * 16

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fastrl.algorithms import algorithms
+from fastrl.runs.settings import table_of
 from fastrl.tasks import find, tasks
 from fastrl.tasks.preset_file import PresetFile
-from fastrl.training.settings import table_of
 from fastrl.utils.config import Leaf, Preset, leaves, load_toml
 
 FILES = {

@@ -24,14 +24,14 @@ from fastrl.collectors.team_backend import Difficulty
 from fastrl.collectors.team_spec import CompiledTeamSpec
 from fastrl.envs.record_episodes import MEANS
 from fastrl.envs.registration import make_multi
+from fastrl.runs.checkpoint import load_checkpoint, load_newest, save_checkpoint
+from fastrl.runs.errors import TrainError
+from fastrl.runs.row import Row
+from fastrl.sources.team_rollouts import MultiAgentSource
 from fastrl.tasks.traffic.curriculum import CurriculumCallback
 from fastrl.tasks.traffic.scores import Scores
 from fastrl.tasks.traffic.task import TASK
-from fastrl.training.checkpoint import load_checkpoint, load_newest, save_checkpoint
-from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import BEST, Evaluation
-from fastrl.training.multi_agent import MultiAgentSource
-from fastrl.training.row import Row
 from fastrl.training.run import evaluate_run
 from fastrl.training.trainer import Trainer
 from fastrl.utils.files import to_json

@@ -16,6 +16,7 @@ from waiting import wait_until
 
 import fastrl
 from fastrl.cli.main import main
+from fastrl.runs.checkpoint import load_newest
 from fastrl.tasks import task_for
 from fastrl.tasks.traffic.configured import ConfiguredWorld
 from fastrl.tasks.traffic.settings import (
@@ -25,7 +26,6 @@ from fastrl.tasks.traffic.settings import (
     step_seconds,
     vehicles_of,
 )
-from fastrl.training.checkpoint import load_newest
 from fastrl.utils.config import ConfigError
 
 CROSSING = "fastrl/intersection-multi-agent-v2"

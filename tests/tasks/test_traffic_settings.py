@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrl.cli.main import main
+from fastrl.sources.team_rollouts import Difficulty
 from fastrl.tasks.traffic.settings import (
     PRESETS,
     RING,
@@ -19,7 +20,6 @@ from fastrl.tasks.traffic.settings import (
     step_seconds,
 )
 from fastrl.tasks.traffic.task import TASK
-from fastrl.training.multi_agent import Difficulty
 from fastrl.utils.config import ConfigError, build, check, leaves, to_toml
 
 ALGORITHMS = ("ippo", "mappo", "reinforce")

@@ -19,10 +19,10 @@ from fastrl.callbacks import VideoRecorder
 from fastrl.cli.main import main
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs.spec import as_spec
-from fastrl.training.checkpoint import load_newest
-from fastrl.training.collecting import CollectConfig
-from fastrl.training.errors import HookError, TrainError
-from fastrl.training.rollouts import RolloutSource
+from fastrl.runs.checkpoint import load_newest
+from fastrl.runs.errors import HookError, TrainError
+from fastrl.sources.collecting import CollectConfig
+from fastrl.sources.rollouts import RolloutSource
 
 MODES = ["next_step", "same_step", "disabled"]
 

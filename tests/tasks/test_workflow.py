@@ -14,16 +14,16 @@ import fastrl
 from fastrl.cli.main import main, main_train
 from fastrl.envs.cage2.env import Cage2VectorEnv
 from fastrl.envs.cage2.workflow import workflow_name
+from fastrl.runs.checkpoint import load_checkpoint, load_newest, save_checkpoint
+from fastrl.runs.row import Row
+from fastrl.sources.rollouts import RolloutSource
 from fastrl.tasks.workflow.figure import save_picture
 from fastrl.tasks.workflow.learner import WorkflowPPO
 from fastrl.tasks.workflow.outcome import Outcome
 from fastrl.tasks.workflow.report import Report
 from fastrl.tasks.workflow.task import TASK
 from fastrl.tasks.workflow.trainer import SearchTrainer
-from fastrl.training.checkpoint import load_checkpoint, load_newest, save_checkpoint
 from fastrl.training.evaluation import Evaluation
-from fastrl.training.rollouts import RolloutSource
-from fastrl.training.row import Row
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import build
 from fastrl.utils.interrupts import Interrupted

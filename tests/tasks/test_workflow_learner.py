@@ -14,13 +14,13 @@ import torch
 from fastrl.envs.cage2.env import ACTIONS
 from fastrl.envs.cage2.workflow import WORKFLOWS, encode, parse_workflow
 from fastrl.networks.actor_critic import ActorCritic
+from fastrl.runs.settings import RunConfig
 from fastrl.tasks.workflow.folding import fold, unfold
 from fastrl.tasks.workflow.learner import WorkflowPPO
 from fastrl.tasks.workflow.outcome import Outcome
 from fastrl.tasks.workflow.search import Proposal, Search
 from fastrl.tasks.workflow.settings import EnvConfig, InnerConfig, SearchConfig
 from fastrl.tasks.workflow.source import WorkflowSource, measure
-from fastrl.training.settings import RunConfig
 from fastrl.training.trainer import Trainer
 from fastrl.utils import torch_threads
 from fastrl.utils.config import build

@@ -14,6 +14,8 @@ from fastrl.envs.cage2.env import ACTIONS, action_indices
 from fastrl.envs.cage2.memory import MEMORIES, Memory, observation_names
 from fastrl.envs.cage2.workflow import WORKFLOW_LEN, WORKFLOWS, parse_workflow
 from fastrl.networks.actor_critic import ActorCritic
+from fastrl.play.policy import Policy
+from fastrl.runs.settings import RunConfig
 from fastrl.tasks.cage2.evaluate import RULESETS, Contender, evaluate
 from fastrl.tasks.workflow.folding import fold
 from fastrl.tasks.workflow.learner import WorkflowPPO
@@ -21,8 +23,6 @@ from fastrl.tasks.workflow.scores import WorkflowEvaluation, score_by_protocol
 from fastrl.tasks.workflow.settings import EnvConfig, InnerConfig, SearchConfig
 from fastrl.tasks.workflow.source import WorkflowSource, measure
 from fastrl.tasks.workflow.strategies import make_search
-from fastrl.training.policy import Policy
-from fastrl.training.settings import RunConfig
 from fastrl.training.trainer import Trainer
 from fastrl.utils import torch_threads
 from fastrl.utils.files import to_json

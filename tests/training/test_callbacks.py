@@ -16,13 +16,13 @@ from test_trainer import STEPS, FakeSource, trainer_of
 import fastrl
 from fastrl.callbacks import BestCheckpoint, Callback, EarlyStopping, ProgressBar, Run, VideoRecorder
 from fastrl.cli.main import main
+from fastrl.runs.checkpoint import load_checkpoint
+from fastrl.runs.directory import RunDirectory
+from fastrl.runs.errors import HookError, TrainError
+from fastrl.runs.facts import RunFacts
 from fastrl.tasks import find
 from fastrl.training import callbacks
-from fastrl.training.checkpoint import load_checkpoint
-from fastrl.training.errors import HookError, TrainError
 from fastrl.training.run import train
-from fastrl.training.run_directory import RunDirectory
-from fastrl.training.run_facts import RunFacts
 
 SMALL = [
     *("CartPole-v1", "--collector=sequential", "--num-envs=2", "--ppo.num-steps=16"),

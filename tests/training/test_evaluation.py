@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from test_trainer import STEPS, FakeSource, trainer_of
 
-from fastrl.training.checkpoint import load_checkpoint
+from fastrl.runs.checkpoint import load_checkpoint
 from fastrl.training.evaluation import BEST, Advance, Evaluation, Returns
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from small_runs import trainer_of
 
+from fastrl.runs.checkpoint import CheckpointError, save_checkpoint
 from fastrl.tasks import find
-from fastrl.training.checkpoint import CheckpointError, save_checkpoint
 from fastrl.training.run import evaluate_run
 
 EVIL = {"kind": "own", "architecture": {"path": "never_imported:Net", "options": {}}, "weights": {}}

@@ -16,7 +16,7 @@ from waiting import TIMEOUT
 import fastrl
 from fastrl.algorithms.ppo import PPO
 from fastrl.cli.main import main
-from fastrl.training.checkpoint import load_newest
+from fastrl.runs.checkpoint import load_newest
 from fastrl.utils.interrupts import Interrupted, StopSignals, interruptible
 
 SMALL: dict[str, Any] = {

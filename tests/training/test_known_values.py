@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from small_runs import trainer_of
 
-from fastrl.training.transitions import TransitionSource
+from fastrl.sources.transitions import TransitionSource
 
 
 class Ones(gymnasium.Env[Any, Any]):

@@ -11,7 +11,7 @@ import pytest
 from small_runs import differences
 
 import fastrl
-from fastrl.training.checkpoint import load_checkpoint, save_checkpoint
+from fastrl.runs.checkpoint import load_checkpoint, save_checkpoint
 from fastrl.utils.trust import TrustError
 
 SMALL: dict[str, Any] = {"num_envs": 2, "eval_episodes": 0}

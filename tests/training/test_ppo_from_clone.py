@@ -13,7 +13,7 @@ from torch.nn.utils import parameters_to_vector
 
 import fastrl
 from fastrl.algorithms.ppo import PPO
-from fastrl.training.checkpoint import load_newest, save_checkpoint
+from fastrl.runs.checkpoint import load_newest, save_checkpoint
 from fastrl.training.trainer import Trainer
 
 OPTIONS = [

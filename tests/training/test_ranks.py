@@ -13,9 +13,9 @@ from small_runs import settings_of
 
 from fastrl.algorithms.ppo import PPO
 from fastrl.collectors.saved_state import num_running
+from fastrl.runs.checkpoint import checksum, load_checkpoint, save_checkpoint
+from fastrl.runs.errors import TrainError
 from fastrl.tasks import find
-from fastrl.training.checkpoint import checksum, load_checkpoint, save_checkpoint
-from fastrl.training.errors import TrainError
 from fastrl.training.trainer import Trainer
 from fastrl.utils.errors import UserError
 from fastrl.utils.ranks import ALONE, Ranks, RanksError, Shard

@@ -13,8 +13,8 @@ from small_runs import OPTIONS, learnt, same, settings_of, trainer_of, untimed_s
 
 import fastrl
 from fastrl.cli.main import main
+from fastrl.runs.checkpoint import Checkpoints, load_newest
 from fastrl.tasks import find
-from fastrl.training.checkpoint import Checkpoints, load_newest
 from fastrl.training.stages import saved_stage, stages_of
 from fastrl.training.trainer import Trainer
 

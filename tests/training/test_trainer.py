@@ -11,11 +11,12 @@ from toy_algorithm import Toy, ToyConfig
 
 from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.collectors.protocol import CollectError, Report
+from fastrl.runs.episodes import Episodes
+from fastrl.runs.row import Number
+from fastrl.runs.settings import RunConfig
+from fastrl.sources.source import Source
 from fastrl.training.callbacks import Callback, Run
 from fastrl.training.evaluation import Evaluation, Returns
-from fastrl.training.experience import Episodes, Source
-from fastrl.training.row import Number
-from fastrl.training.settings import RunConfig
 from fastrl.training.trainer import Trainer
 from fastrl.utils.timer import Stopwatch
 

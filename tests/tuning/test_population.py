@@ -12,8 +12,8 @@ from small_runs import learnt, same
 from tuning_fakes import SPACE, new_study, quality, search
 
 from fastrl.cli.main import main
+from fastrl.runs.checkpoint import load_newest
 from fastrl.tasks import find
-from fastrl.training.checkpoint import load_newest
 from fastrl.training.run import resume_run
 from fastrl.training.stages import stages_of
 from fastrl.tuning.fork import fork

@@ -10,9 +10,9 @@ from tuning_fakes import new_study, quality, search
 
 import fastrl
 from fastrl.cli.main import main
-from fastrl.training.run_directory import is_run
-from fastrl.training.run_facts import RunFacts
-from fastrl.training.run_list import find_runs
+from fastrl.runs.directory import is_run
+from fastrl.runs.facts import RunFacts
+from fastrl.runs.listing import find_runs
 from fastrl.tuning.figures import draw, importances
 from fastrl.tuning.journal import dump
 from fastrl.tuning.study import Study

@@ -130,7 +130,7 @@ OTHER_WAYS = {
     ("exports/arrays.py", "savez"): "into an open file",
     ("replay/storage.py", "tofile"): "into an open file",
     ("replay/storage.py", "memmap"): "of files that were made by new_file, or are no links",
-    ("training/loggers.py", "SummaryWriter"): "TensorBoard's own, into its own folder",
+    ("runs/loggers.py", "SummaryWriter"): "TensorBoard's own, into its own folder",
     ("tuning/fork.py", "copytree"): "into a directory that was just made",
     ("tuning/journal.py", "open"): "without following links, to cut off what a full disk left",
     ("tuning/worker.py", "fdopen"): "of standard output",

@@ -10,8 +10,8 @@ import pytest
 
 from fastrl.algorithms import algorithms
 from fastrl.cli.main import main
+from fastrl.runs.checkpoint import load_newest, save_checkpoint
 from fastrl.tasks import find, tasks
-from fastrl.training.checkpoint import load_newest, save_checkpoint
 from fastrl.training.run import evaluate_run
 from fastrl.utils.config import build, leaves
 from fastrl.utils.errors import UserError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from fastrl.algorithms.loss import TDLoss
+from fastrl.algorithms.loss import TDLoss, overridden
 from fastrl.algorithms.off_policy_loss import IQLLoss, Minibatch, PolicyLoss, SACLoss, squashed
 from fastrl.networks.bounded_actor import LOG_STD_RANGE
 from fastrl.networks.distributions import mask_logits
@@ -90,7 +90,7 @@ class EnsembleGradients(ABC):
     def of(cls, learner: "OffPolicyActorCritic", known: type) -> Self | None:
         """Gradients of an algorithm whose losses are those of the class ``known``; None for a subclass with losses of
         its own, and for networks that are more than perceptrons in float32."""
-        own = [name for name in cls.losses if getattr(type(learner), name) is not getattr(known, name)]
+        own = overridden(type(learner), known, cls.losses)
         more = [n for n in learner.networks() if n.has_encoder or n.body.layer_norm or n.body.half_type]
         return None if own or more else cls(learner)
 

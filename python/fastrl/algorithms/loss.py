@@ -12,6 +12,11 @@ from torch.nn import functional
 from fastrl.utils.ranks import Ranks, Shard
 
 
+def overridden(algorithm: type, known: type, methods: Sequence[str]) -> list[str]:
+    """Those of the methods of a class ``known`` that its subclass ``algorithm`` has in a form of its own."""
+    return [name for name in methods if getattr(algorithm, name) is not getattr(known, name)]
+
+
 @dataclass(frozen=True)
 class Loss:
     """The loss of a minibatch, and its parts: scalars (0-dimensional tensors). ``loss + x`` adds to the total.

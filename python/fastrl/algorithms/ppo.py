@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fastrl.algorithms.actor_critic import ActorCriticLearner
 from fastrl.algorithms.compiled_update import StepMeans, compiled_update
-from fastrl.algorithms.loss import Loss
+from fastrl.algorithms.loss import Loss, overridden
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.ppo_loss import divergence, log_probs_and_entropy
 from fastrl.algorithms.ppo_settings import PPOConfig
@@ -147,7 +147,7 @@ class PPO(ActorCriticLearner):
         super().__init__(config, problem, precision=config.precision, compiled=config.compile)
         # Permutations are drawn on the CPU: they are small, and a run may be resumed on another device.
         self._shuffling = generator_of(np.random.SeedSequence(problem.seed).spawn(3)[2])
-        own_methods = [name for name in _COMPILED if getattr(type(self), name) is not getattr(PPO, name)]
+        own_methods = overridden(type(self), PPO, _COMPILED)
         self.compiled_update, self._why_not_compiled = compiled_update(
             config,
             self.policy,

@@ -10,8 +10,8 @@ from fastrl.autotune.way import Way, doubling
 from fastrl.collectors.factory import choose, is_native
 from fastrl.collectors.probe import Probe
 from fastrl.collectors.protocol import Plan
-from fastrl.training.errors import TrainError
-from fastrl.training.metrics import counted
+from fastrl.runs.errors import TrainError
+from fastrl.runs.metrics import counted
 
 # Most workers where steps sleep; others have no more than cores.
 _MOST_WORKERS = 64
@@ -44,7 +44,7 @@ def candidates(
     """The ways to collect, the run's own first, then the most promising.
 
     Args:
-        collect: settings, a `fastrl.training.rollouts.CollectConfig`.
+        collect: settings, a `fastrl.sources.rollouts.CollectConfig`.
         probe: of the environment.
         fixed: dotted keys of settings that keep their values.
 

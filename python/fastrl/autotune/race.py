@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fastrl.autotune.way import Way
 from fastrl.collectors.protocol import CollectError
-from fastrl.training.errors import TrainError
+from fastrl.runs.errors import TrainError
 from fastrl.utils.errors import UserError
 
 # A way to run is as good as another one if it reaches this share of its speed: the simpler one is chosen.

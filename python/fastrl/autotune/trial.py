@@ -6,9 +6,9 @@ from typing import Any
 
 from rich.console import Console
 
+from fastrl.runs.errors import TrainError
 from fastrl.training.callbacks import Callback, Run
 from fastrl.training.device import use_threads
-from fastrl.training.errors import TrainError
 from fastrl.training.profiler import add_parts
 from fastrl.training.task import Task
 from fastrl.utils.config import Values, leaves, replaced

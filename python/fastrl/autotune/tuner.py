@@ -24,9 +24,9 @@ from fastrl.autotune.way import Way
 from fastrl.collectors.probe import Probe, measure
 from fastrl.collectors.protocol import Plan
 from fastrl.collectors.resources import cores
+from fastrl.runs.errors import TrainError
+from fastrl.sources.rollouts import RolloutSource
 from fastrl.training.device import use_threads
-from fastrl.training.errors import TrainError
-from fastrl.training.rollouts import RolloutSource
 from fastrl.training.task import Task
 from fastrl.training.trainer import Trainer
 from fastrl.utils.config import Values, replaced

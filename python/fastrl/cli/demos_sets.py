@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def show(prog: str, arguments: list[str]) -> int:
     """Prints a summary of a data set and draws a figure."""
-    from fastrl.training.curves import SUFFIXES
+    from fastrl.runs.curves import SUFFIXES
 
     parser = ArgumentParser(
         prog=prog,

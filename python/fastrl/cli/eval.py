@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastrl.cli.arguments import at_least, import_from_here, path_text, seed
+from fastrl.runs.directory import is_run
 from fastrl.tasks import find, load_saved
 from fastrl.training.comparison import Scored, compare
-from fastrl.training.run_directory import is_run
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import ConfigError
 from fastrl.utils.output import plain_console

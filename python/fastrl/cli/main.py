@@ -100,7 +100,7 @@ def _code_of(command: Callable[[str, list[str]], int], prog: str, arguments: lis
         return _fail(prog, error, 1)
     except RuntimeError as error:
         from fastrl.collectors.protocol import CollectError
-        from fastrl.training.errors import HookError
+        from fastrl.runs.errors import HookError
         from fastrl.utils.ranks import LostRankError
 
         if isinstance(error, LostRankError):

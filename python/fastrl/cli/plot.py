@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from fastrl.cli.arguments import path, print_note
-from fastrl.training.curves import SUFFIXES, Curve, draw_curves
-from fastrl.training.run_list import RETURN, find_runs, read_curve, read_run
+from fastrl.runs.curves import SUFFIXES, Curve, draw_curves
+from fastrl.runs.listing import RETURN, find_runs, read_curve, read_run
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import ConfigError
 

@@ -102,7 +102,8 @@ def render(prog: str, arguments: list[str]) -> int:
         kind, _ = load_saved(options.run)
         if kind != "traffic":
             return _film(options, kind)
-    from fastrl.tasks.traffic.render import Outputs, make_env, render, run_env, scripted
+    from fastrl.tasks.traffic.render import Outputs, make_env, render, scripted
+    from fastrl.tasks.traffic.run_env import run_env
 
     outputs = Outputs(video=options.out, log=options.log, time_space=options.time_space, ages=options.ages)
     outputs.check()

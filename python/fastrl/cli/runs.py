@@ -6,8 +6,8 @@ from pathlib import Path
 from rich.table import Table
 
 from fastrl.cli.arguments import path, print_note
-from fastrl.training.metrics import brief
-from fastrl.training.run_list import RunInfo, list_runs
+from fastrl.runs.listing import RunInfo, list_runs
+from fastrl.runs.metrics import brief
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import ConfigError
 from fastrl.utils.files import to_json

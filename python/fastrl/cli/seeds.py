@@ -44,9 +44,9 @@ def train_all(prog: str, arguments: Sequence[str], name: str, workers: int) -> i
         The exit code.
     """
     from fastrl.collectors.resources import cores
-    from fastrl.training.run_directory import is_run
-    from fastrl.training.run_list import read_run
-    from fastrl.training.seeds import SeedRun, summarise, train_seeds
+    from fastrl.runs.directory import is_run
+    from fastrl.runs.listing import read_run
+    from fastrl.runs.seeds import SeedRun, summarise, train_seeds
 
     seeds = parse_seeds(value_of("--seeds", arguments) or "")
     for option in ("--seed", "--resume"):

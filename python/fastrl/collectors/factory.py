@@ -7,12 +7,14 @@
 3. ``sequential``, if no other process can build the environment, such as a function of a notebook;
 4. ``native``, if the environment is one of fastrl's compiled ones; of others of many agents ``executor``, if there is
    to be more than one worker, else ``sequential``;
-5. ``sequential``, if there is one worker, or an update's worth of steps takes less than `WORTH_SECONDS`, as
+5. ``sequential``, if there is one worker, or the whole run has at most `SHORT_STEPS` steps and takes less than
+   `SHORT_SECONDS`, before processes have started, or an update's worth of steps takes less than `WORTH_SECONDS`, as
    processes then cost as much time as they save; and if no other process finds the environment, such as one that is
    registered in a notebook;
 6. ``executor`` otherwise.
 
-For the last two the environment is stepped for half a second (`fastrl.collectors.probe`). ``sync`` is not chosen: the
+For the last two the environment is stepped for half a second in a process of its own (`fastrl.collectors.probe`), for a
+short run first for some milliseconds in this process. ``sync`` is not chosen: the
 executor was faster even with steps as cheap and even as CartPole's, and its lead grows with their unevenness. Nor is
 ``live``, which never waits for the learner.
 """
@@ -27,7 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastrl.collectors.probe import TOGETHER, Probe, UnbuildableError, probe
+from fastrl.collectors.probe import TOGETHER, Probe, UnbuildableError, probe, quick_step_seconds
 from fastrl.collectors.protocol import CollectError, Collector, Plan
 from fastrl.collectors.resources import WorkerCount, check_count, check_start_method, cores
 from fastrl.collectors.team_spec import TeamSpec
@@ -38,6 +40,9 @@ COLLECTORS = ("sequential", "sync", "executor", "native", "ray", "vector", "live
 
 # Time of an update's worth of steps in one process from which workers are worth it.
 WORTH_SECONDS = 0.01
+
+# Steps of a run that may be over before processes have started, and the seconds that these need.
+SHORT_STEPS, SHORT_SECONDS = 20_000, 2.0
 
 
 class Choice(NamedTuple):
@@ -52,11 +57,13 @@ def choose(
     *,
     n_workers: WorkerCount = "auto",
     ray_address: str | None = None,
+    total_steps: int | None = None,
     measure: Callable[[], Probe] | None = None,
 ) -> Choice:
     """Chooses the collector that suits the plan's environment on this machine.
 
     Args:
+        total_steps: environment steps that the run still has; None: not known.
         measure: `fastrl.collectors.probe.probe` of the plan, if none is given.
 
     Raises:
@@ -77,6 +84,8 @@ def choose(
     workers = min(cores(), useful) if n_workers == "auto" else n_workers
     if workers <= 1:
         return Choice("sequential", "there is work or a core for one worker only")
+    if total_steps is not None and _is_short(plan, total_steps):
+        return Choice("sequential", f"{total_steps:,} steps are over before other processes have started")
     try:
         found = (measure or functools.partial(probe, plan))()
     except UnbuildableError as error:
@@ -93,6 +102,16 @@ def choose(
         f"a step takes {step}, the slowest of {TOGETHER} {found.unevenness:.1f} times as long, and each of"
         f" {workers} workers runs at its own pace",
     )
+
+
+def _is_short(plan: Plan, total_steps: int) -> bool:
+    """True if the run is over before processes have started, as far as a few steps in this process tell."""
+    if total_steps > SHORT_STEPS:
+        return False
+    try:
+        return total_steps * quick_step_seconds(plan) < SHORT_SECONDS
+    except Exception:  # a process of its own steps it next, and explains what is wrong
+        return False
 
 
 def _choose_for_team(spec: TeamSpec, n_workers: WorkerCount) -> Choice:
@@ -124,6 +143,7 @@ def make_collector(
     start_method: str = "forkserver",
     max_pending: int | None = None,
     ray_address: str | None = None,
+    total_steps: int | None = None,
     log: Callable[[str], object] | None = None,
     **special: Any,
 ) -> Collector:
@@ -137,6 +157,7 @@ def make_collector(
         start_method: of processes, "spawn" or "forkserver".
         max_pending: for ``take``, fragments that may be running or wait to be taken.
         ray_address: of a Ray cluster.
+        total_steps: see `choose`.
         log: called with a sentence that says what "auto" has chosen, and why.
         special: options of the named collector alone.
 
@@ -158,7 +179,9 @@ def make_collector(
     measure = functools.cache(functools.partial(probe, plan, start_method))
     chosen = name
     if name == "auto":
-        chosen, reason = choose(plan, n_workers=n_workers, ray_address=ray_address, measure=measure)
+        chosen, reason = choose(
+            plan, n_workers=n_workers, ray_address=ray_address, total_steps=total_steps, measure=measure
+        )
         if log is not None:
             log(f"collecting with {chosen!r}: {reason}")
     check_suits(chosen, plan)

@@ -13,7 +13,9 @@ from multiprocessing.connection import Connection
 from time import perf_counter, process_time
 from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
 from fastrl.collectors.failures import last_line
@@ -32,6 +34,8 @@ TOGETHER = 8
 
 # Seconds of stepping; building the environment, and one step, may take much longer.
 MEASURE_S = 0.5
+# As far as it decides whether a short run is worth other processes.
+QUICK_S = 0.01
 MAX_STEPS = 5000
 TIMEOUT_S = 120.0
 
@@ -131,20 +135,8 @@ def measure(plan: Plan) -> Probe:
     runner.build()
     runner.close()
     env: Any = _Team(plan) if isinstance(plan.env, TeamSpec) else _Single(plan)
-    times: list[float] = []
-    resets, number, over = 0.0, 0, True
     waits, cpu, began = _waits(), process_time(), perf_counter()
-    end = began + MEASURE_S
-    while len(times) < MAX_STEPS and (perf_counter() < end or len(times) < 2):
-        if over:
-            start = perf_counter()
-            env.reset(env_seed(plan.seed, NO_ENV, number))
-            resets += perf_counter() - start
-            number += 1
-        action = env.sample()
-        start = perf_counter()
-        over = env.step(action)
-        times.append(perf_counter() - start)
+    times, resets = _timed(env, plan.seed, MEASURE_S)
     # A step that never waits takes longer than it computes only where other programs have its core.
     sleeps = _waits() - waits >= _WAITS * len(times)
     sleeps = sleeps and process_time() - cpu <= _BUSY * (perf_counter() - began)
@@ -153,21 +145,62 @@ def measure(plan: Plan) -> Probe:
     return summary(np.array(times), resets, int(mib * MIB), sleeps=sleeps)
 
 
+def quick_step_seconds(plan: Plan) -> float:
+    """Mean time of a few steps of a single agent's environment, in this process, resets included.
+
+    Raises:
+        Exception: what the environment raises.
+    """
+    env = _Single(plan)
+    try:
+        times, resets = _timed(env, plan.seed, QUICK_S)
+    finally:
+        env.close()
+    return (sum(times) + resets) / len(times)
+
+
+def _timed(env: Any, seed: int, seconds: float) -> tuple[list[float], float]:
+    """Steps an environment with random actions; returns the seconds of each step, and those of all resets."""
+    times: list[float] = []
+    resets, number, over = 0.0, 0, True
+    end = perf_counter() + seconds
+    while len(times) < MAX_STEPS and (perf_counter() < end or len(times) < 2):
+        if over:
+            start = perf_counter()
+            env.reset(env_seed(seed, NO_ENV, number))
+            resets += perf_counter() - start
+            number += 1
+        action = env.sample()
+        start = perf_counter()
+        over = env.step(action)
+        times.append(perf_counter() - start)
+    return times, resets
+
+
 class _Single:
     """A single agent's environment, stepped with random actions; `step` returns whether the episode is over."""
 
     def __init__(self, plan: Plan) -> None:
         self.env = plan.env.make()
         self.env.action_space.seed(plan.seed % 2**31)
-        self.sample, self.close = self.env.action_space.sample, self.env.close
+        self.close = self.env.close
         row_space = plan.obs_rows.row_space
         self.form = contract.obs_form(plan.env.id, row_space.shape, row_space.dtype)
+        self._plan, self._info = plan, dict[str, Any]()
+        self._mask_method = contract.mask_method(self.env) if plan.action_masks else None
+
+    def sample(self) -> Any:
+        plan, space = self._plan, self.env.action_space
+        if not plan.action_masks:
+            return space.sample()
+        mask = contract.action_mask(plan.env.id, self._mask_method, self._info, plan.num_masked)
+        return _sample_allowed(space, mask, plan.actions.nvec)
 
     def reset(self, seed: int) -> None:
-        contract.reset(self.env, self.form, seed)
+        _, self._info = contract.reset(self.env, self.form, seed)
 
     def step(self, action: Any) -> bool:
-        _, _, terminated, truncated, _ = contract.step(self.env, self.form, action)
+        _, _, terminated, truncated, self._info = contract.step(self.env, self.form, action)
         return terminated or truncated
 
 
@@ -176,19 +209,29 @@ class _Team:
 
     def __init__(self, plan: Plan) -> None:
         assert isinstance(plan.env, TeamSpec), "it is of many agents"
-        self.env = plan.env.make_team(1, workers=1)
+        self.env = plan.env.make_team(1, workers=1, action_masks=plan.action_masks)
         self.close = self.env.close
-        self.space, self.size = plan.action_space, self.env.num_agents
+        self._plan, self.space, self.size = plan, plan.action_space, self.env.num_agents
         self.space.seed(plan.seed % 2**31)
 
     def sample(self) -> NDArray[Any]:
-        return np.array([[self.space.sample() for _ in range(self.size)]], self.space.dtype)
+        plan, space = self._plan, self.space
+        if not plan.action_masks:
+            return np.array([[space.sample() for _ in range(self.size)]], space.dtype)
+        masks = self.env.action_masks().reshape(self.size, -1)
+        return np.array([[_sample_allowed(space, mask, plan.actions.nvec) for mask in masks]], space.dtype)
 
     def reset(self, seed: int) -> None:
         self.env.reset(seed=seed)
 
     def step(self, actions: NDArray[Any]) -> bool:
         return not self.env.step(actions)[4].any()
+
+
+def _sample_allowed(space: gymnasium.Space[Any], mask: NDArray[np.bool_], nvec: NDArray[np.int64]) -> Any:
+    """An action that a mask, bool [sum of ``nvec``], allows."""
+    parts = tuple(np.split(mask.astype(np.int8), np.cumsum(nvec)[:-1]))
+    return space.sample(parts[0] if isinstance(space, Discrete) else parts)
 
 
 def _waits() -> int:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
-import psutil
-
 WorkerCount = int | Literal["auto"]
 
 # Forked processes would share locks, threads and a GPU with the learner.
@@ -65,6 +63,9 @@ def available_memory(root: Path = Path("/")) -> int:
     Args:
         root: where ``proc`` and ``sys`` are.
     """
+    # It is imported where it is used: many runs do not need it.
+    import psutil
+
     return max(0, min([int(psutil.virtual_memory().available), *_memory_left(root)]))
 
 
@@ -141,6 +142,8 @@ def _size(nbytes: int) -> str:
 
 
 def _memory_of(pid: int) -> int:
+    import psutil
+
     try:
         process = psutil.Process(pid)
         try:

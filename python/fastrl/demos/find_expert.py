@@ -84,7 +84,7 @@ def _of_callable(expert: Any) -> ExpertSpec:
 
 
 def _run(path: Path, env: gymnasium.Env[Any, Any], *, deterministic: bool, trust: bool) -> ExpertSpec:
-    from fastrl.training.checkpoint import find_checkpoint
+    from fastrl.runs.checkpoint import find_checkpoint
 
     task, settings, state = _loaded(path, trust=trust)
     policy = task.make_policy(state, settings, (env.observation_space, env.action_space))

@@ -22,9 +22,9 @@ from rich.table import Table
 from fastrl.collectors.resources import WorkerCount
 from fastrl.demos.recorder import record
 from fastrl.replay.episodes import load, read_meta, shard_files
-from fastrl.training.metrics import brief, duration, percent
-from fastrl.training.run_directory import is_run
-from fastrl.training.run_list import read_run
+from fastrl.runs.directory import is_run
+from fastrl.runs.listing import read_run
+from fastrl.runs.metrics import brief, duration, percent
 from fastrl.utils import child_process
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import new_file, read_json, save_figure, to_json, write_atomically

@@ -31,11 +31,11 @@ from fastrl.demos.plan import RecordedSpec, RecordingPlan
 from fastrl.envs import contract
 from fastrl.envs.exact_rows import ExactRows, InfoKey, RecordedVectorEnv
 from fastrl.envs.spec import EnvSpec, any_spec
+from fastrl.play.episodes import build_any, episode_steps
+from fastrl.play.play import play
 from fastrl.replay.episode_writer import EpisodeWriter
 from fastrl.replay.episodes import load
 from fastrl.rollout.fragment import Fragment
-from fastrl.training.episodes import build_any, episode_steps
-from fastrl.training.play import play
 from fastrl.utils.config import ConfigError
 from fastrl.utils.errors import UserError
 from fastrl.utils.interrupts import StopSignals

@@ -12,8 +12,8 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from fastrl.envs.spec import EnvSpec
-from fastrl.training.episodes import build_any
-from fastrl.training.play import play
+from fastrl.play.episodes import build_any
+from fastrl.play.play import play
 from fastrl.utils.config import ConfigError
 from fastrl.utils.trust import TrustError, imports_environment
 

@@ -18,7 +18,7 @@ from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.normalization import RunningNorm
 from fastrl.networks.off_policy import OffPolicyActor
 from fastrl.networks.q_network import QNetwork
-from fastrl.training.policy import Policy
+from fastrl.play.policy import Policy
 from fastrl.utils.files import atomic_file
 
 Arrays = dict[str, NDArray[Any]]

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fastrl.envs import contract
 from fastrl.envs.adapters.parallel_copy import mask_of
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
-from fastrl.training.episodes import build_any
-from fastrl.training.play import Step, TeamEnv, episode_seeds, play
+from fastrl.play.episodes import build_any
+from fastrl.play.play import Step, TeamEnv, episode_seeds, play
 from fastrl.training.task import Task
 
 # Actions may differ where two are as good as equally good.
@@ -197,7 +197,7 @@ def in_episodes(
 def play_run(
     act: Callable[[Any, Any, Any], tuple[Any, Any]], task: Task, settings: Any, seeds: list[int]
 ) -> Iterator[Step]:
-    """Plays episodes in the environment of a run, see `fastrl.training.play.play`; of a vector environment in all of
+    """Plays episodes in the environment of a run, see `fastrl.play.play.play`; of a vector environment in all of
     its environments until one ends, where the reward is their mean.
 
     Args:

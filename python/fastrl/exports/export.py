@@ -15,9 +15,9 @@ from fastrl.exports.compare import Comparison, in_episodes, in_team_episodes, on
 from fastrl.exports.graph import AgentGraph, ExportError, PolicyGraph, TeamGraph
 from fastrl.exports.onnx_file import require_onnx, write_onnx
 from fastrl.model import Model, load
-from fastrl.training.policy import Policy
-from fastrl.training.settings import table_of
-from fastrl.training.team_policy import TeamPolicy
+from fastrl.play.policy import Policy
+from fastrl.play.team_policy import TeamPolicy
+from fastrl.runs.settings import table_of
 
 # Observations that every export is compared on before it is kept.
 _SAMPLES = 64

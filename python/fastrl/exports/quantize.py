@@ -16,7 +16,7 @@ from fastrl import runtime
 from fastrl.exports.compare import newest, play_run
 from fastrl.exports.graph import ExportError
 from fastrl.exports.onnx_file import require_onnx, write_model
-from fastrl.training.play import episode_seeds
+from fastrl.play.play import episode_seeds
 from fastrl.training.task import Task
 from fastrl.utils.files import atomic_path
 

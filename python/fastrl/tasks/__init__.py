@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastrl.training.run_directory import never_saved
+from fastrl.runs.directory import never_saved
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -94,7 +94,7 @@ def load_saved(run: Path) -> tuple[str, Any]:
         config = None
         kind = load_toml(run / "config.toml").get("kind")
     else:
-        from fastrl.training.checkpoint import load_newest
+        from fastrl.runs.checkpoint import load_newest
 
         _, state = load_newest(run)
         from fastrl.training.stages import saved_settings

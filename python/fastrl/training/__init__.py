@@ -1,1 +1,1 @@
-"""The trainer and what a run writes."""
+"""The trainer, its loop, and the protocols of tasks and callbacks."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from fastrl.algorithms import algorithms
-from fastrl.training.checkpoint import CheckpointError, load_newest
+from fastrl.runs.checkpoint import CheckpointError, load_newest
 from fastrl.utils.config import Values, leaves
 
 # Environment steps in which the critic alone learns, and in which the weight of the divergence from the clone falls to

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastrl.training.checkpoint import save_checkpoint
-from fastrl.training.errors import TrainError
-from fastrl.training.experience import Episodes
-from fastrl.training.row import Number
-from fastrl.training.run_directory import RunDirectory
+from fastrl.runs.checkpoint import save_checkpoint
+from fastrl.runs.directory import RunDirectory
+from fastrl.runs.episodes import Episodes
+from fastrl.runs.errors import TrainError
+from fastrl.runs.row import Number
 from fastrl.utils.progress import Progress
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.training.metrics import counted, fixed, mean_and_error, moments, plus_minus
+from fastrl.runs.metrics import counted, fixed, mean_and_error, moments, plus_minus
 from fastrl.utils.config import ConfigError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Spread:
     Attributes:
         runs, seeds: their names and seeds.
         variant: of their evaluations.
-        parts: of each part of the score the `fastrl.training.metrics.moments` over runs.
+        parts: of each part of the score the `fastrl.runs.metrics.moments` over runs.
         total: the same of the score.
     """
 

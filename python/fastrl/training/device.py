@@ -3,7 +3,7 @@
 import torch
 
 from fastrl.collectors.resources import cores
-from fastrl.training.errors import TrainError
+from fastrl.runs.errors import TrainError
 
 # Physical cores, or fewer by OMP_NUM_THREADS; runs of this process change what PyTorch says later.
 _MOST_THREADS = torch.get_num_threads()

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from fastrl.runs.checkpoint import save_checkpoint
+from fastrl.runs.episodes import Episodes
+from fastrl.runs.metrics import brief, counted
+from fastrl.runs.row import Number
 from fastrl.training.callbacks import Callback, Run
-from fastrl.training.checkpoint import save_checkpoint
-from fastrl.training.experience import Episodes
-from fastrl.training.metrics import brief, counted
-from fastrl.training.row import Number
 from fastrl.utils.interrupts import interruptible
 from fastrl.utils.progress import Progress
 from fastrl.utils.tables import show

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fastrl.training.errors import TrainError
+from fastrl.runs.errors import TrainError
 from fastrl.training.run import load_weights, train
 from fastrl.training.task import Task
 from fastrl.training.trainer import Training

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fastrl.collectors.protocol import CollectError
 from fastrl.networks.own_network import check_own_network, own_path
-from fastrl.training.checkpoint import (
+from fastrl.runs.checkpoint import (
     CheckpointError,
     Checkpoints,
     check_kinds,
@@ -20,18 +20,19 @@ from fastrl.training.checkpoint import (
     load_newest,
     unusable,
 )
-from fastrl.training.collecting import options_of_others
-from fastrl.training.console_logger import ConsoleLogger
-from fastrl.training.curves import Curve, draw_curves
-from fastrl.training.errors import HookError, TrainError
+from fastrl.runs.console_logger import ConsoleLogger
+from fastrl.runs.curves import Curve, draw_curves
+from fastrl.runs.directory import RunDirectory, new_directory, run_name
+from fastrl.runs.errors import HookError, TrainError
+from fastrl.runs.facts import State
+from fastrl.runs.listing import RETURN, read_curve
+from fastrl.runs.logger import LoggedRun, Logger
+from fastrl.runs.loggers import EpisodesLogger, JsonlLogger, Loggers, start_loggers
+from fastrl.runs.settings import with_one_goal
+from fastrl.sources.collecting import options_of_others
 from fastrl.training.evaluation import BEST, Advance, Evaluation, Scores
-from fastrl.training.logger import LoggedRun, Logger
-from fastrl.training.loggers import EpisodesLogger, JsonlLogger, Loggers, start_loggers
+from fastrl.training.facts_file import FactsFile
 from fastrl.training.profiler import with_other
-from fastrl.training.run_directory import RunDirectory, new_directory, run_name
-from fastrl.training.run_facts import FactsFile, State
-from fastrl.training.run_list import RETURN, read_curve
-from fastrl.training.settings import with_one_goal
 from fastrl.training.stages import saved_settings, saved_stage
 from fastrl.training.summary import Summary, peak_gpu_memory_mib, peak_memory_mib
 from fastrl.training.task import Task

@@ -17,7 +17,7 @@ from typing import Any
 
 from fastrl.algorithms import find
 from fastrl.algorithms.network_settings import NetworkConfig
-from fastrl.training.settings import RunConfig, table_of
+from fastrl.runs.settings import RunConfig, table_of
 from fastrl.utils.config import ConfigError, Values, build, check, leaves, to_tree
 from fastrl.utils.seeding import stream
 from fastrl.utils.trust import reaches

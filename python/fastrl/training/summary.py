@@ -10,8 +10,8 @@ from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from fastrl.runs.metrics import brief, count, counted, duration
 from fastrl.training.evaluation import Scores
-from fastrl.training.metrics import brief, count, counted, duration
 from fastrl.utils.tables import show
 
 

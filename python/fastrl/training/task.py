@@ -18,27 +18,28 @@ from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, Problem
 from fastrl.envs.rows import has_state, space_state
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.stacked_frames import stacked_last
+from fastrl.play.episodes import EnvEpisodes, VectorEpisodes, build_any, episode_steps, spaces_of
+from fastrl.play.film import Films, Pictures, drawing_env
+from fastrl.play.play import Step, play
+from fastrl.play.policy import Policy, Spaces
+from fastrl.runs.checkpoint import CheckpointError
+from fastrl.runs.errors import TrainError
+from fastrl.runs.settings import RunConfig, Settings
+from fastrl.sources.dataset import DatasetSource
+from fastrl.sources.demo_arrays import Demos
+from fastrl.sources.rollouts import RolloutSource, check_num_envs
+from fastrl.sources.source import Source
+from fastrl.sources.team_rollouts import MultiAgentSource
+from fastrl.sources.transitions import TransitionSource
 from fastrl.training.callbacks import Callback, EarlyStopping
-from fastrl.training.checkpoint import CheckpointError
 from fastrl.training.comparison import Comparison
-from fastrl.training.dataset_source import DatasetSource, ValidationLoss
-from fastrl.training.demo_arrays import Demos
 from fastrl.training.device import choose_device, use_threads
-from fastrl.training.episodes import EnvEpisodes, VectorEpisodes, build_any, episode_steps, spaces_of
-from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Evaluation, Returns, Scores
-from fastrl.training.experience import Source
-from fastrl.training.film import Films, Pictures, drawing_env
-from fastrl.training.multi_agent import MultiAgentSource
-from fastrl.training.play import Step, play
-from fastrl.training.policy import Policy, Spaces
 from fastrl.training.profiler import GpuMeter, Profile
-from fastrl.training.rollouts import RolloutSource, check_num_envs
-from fastrl.training.settings import RunConfig, Settings
 from fastrl.training.stages import Stage, stage_of, stages_of
 from fastrl.training.task_settings import TaskSettings
 from fastrl.training.trainer import Trainer, Training
-from fastrl.training.transitions import TransitionSource
+from fastrl.training.validation_loss import ValidationLoss
 from fastrl.utils.config import ConfigError, build, check, to_tree
 from fastrl.utils.ranks import ALONE, Ranks
 from fastrl.utils.tables import print_lines

@@ -7,13 +7,8 @@ from typing import Any, ClassVar
 from fastrl.algorithms import algorithms, find
 from fastrl.algorithms.network_settings import NetworkConfig
 from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm
-from fastrl.training.after_clone import after_clone
-from fastrl.training.collecting import CollectConfig
-from fastrl.training.demo_arrays import DemosConfig
-from fastrl.training.demo_replay import OfflineConfig
-from fastrl.training.errors import TrainError
-from fastrl.training.minibatches import ReplayConfig
-from fastrl.training.settings import (
+from fastrl.runs.errors import TrainError
+from fastrl.runs.settings import (
     RunConfig,
     Settings,
     algorithms_of,
@@ -21,6 +16,11 @@ from fastrl.training.settings import (
     table_of,
     with_one_goal,
 )
+from fastrl.sources.collecting import CollectConfig
+from fastrl.sources.demo_arrays import DemosConfig
+from fastrl.sources.demo_replay import OfflineConfig
+from fastrl.sources.minibatches import ReplayConfig
+from fastrl.training.after_clone import after_clone
 from fastrl.training.stages import OF_NETWORKS
 from fastrl.utils.config import ConfigError, Preset, Values, build, check, sections
 from fastrl.utils.names import suggestion

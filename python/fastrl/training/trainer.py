@@ -11,23 +11,24 @@ from rich.console import RenderableType
 
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.protocol import CollectError, Report
+from fastrl.runs.checkpoint import checksum
+from fastrl.runs.directory import RunDirectory
+from fastrl.runs.episodes import Episodes
+from fastrl.runs.errors import HookError, TrainError
+from fastrl.runs.metrics import brief
+from fastrl.runs.row import Number, Row
+from fastrl.runs.settings import RunConfig
+from fastrl.sources.source import Source
 from fastrl.training.callbacks import Callback, Run, by_name
-from fastrl.training.checkpoint import checksum
-from fastrl.training.errors import HookError, TrainError
-from fastrl.training.experience import Episodes, Source
-from fastrl.training.metrics import brief
 from fastrl.training.profiler import Profile, add_parts
-from fastrl.training.row import Number, Row
-from fastrl.training.run_directory import RunDirectory
-from fastrl.training.settings import RunConfig
 from fastrl.utils.errors import UserError
 from fastrl.utils.interrupts import Interrupted
 from fastrl.utils.ranks import ALONE, Ranks
 from fastrl.utils.timer import Stopwatch
 
 if TYPE_CHECKING:
+    from fastrl.play.film import Films
     from fastrl.training.evaluation import Scores
-    from fastrl.training.film import Films
 
 C = TypeVar("C", bound=Callback)
 

@@ -4,9 +4,9 @@ import contextlib
 from pathlib import Path
 
 from fastrl.collectors.protocol import CollectError
+from fastrl.play.film import Films
+from fastrl.runs.errors import HookError, TrainError
 from fastrl.training.callbacks import Callback, Run
-from fastrl.training.errors import HookError, TrainError
-from fastrl.training.film import Films
 from fastrl.utils.video import check_video
 
 

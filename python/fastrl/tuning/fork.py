@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fastrl.training.checkpoint import load_newest, save_checkpoint
-from fastrl.training.minibatches import REPLAY
-from fastrl.training.run_directory import RunDirectory
+from fastrl.runs.checkpoint import load_newest, save_checkpoint
+from fastrl.runs.directory import RunDirectory
+from fastrl.sources.minibatches import REPLAY
 from fastrl.utils.files import new_file, open_file
 
 # Files of a run that a fork continues.

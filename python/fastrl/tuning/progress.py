@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from fastrl.training.metrics import brief, duration
+from fastrl.runs.metrics import brief, duration
 from fastrl.tuning.pool import Pool
 from fastrl.tuning.runner import Phase
 from fastrl.tuning.space import Point

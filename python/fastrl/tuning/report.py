@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from fastrl.training.metrics import brief, duration
+from fastrl.runs.metrics import brief, duration
 from fastrl.tuning.phases import Candidate, front
 from fastrl.tuning.population import lineage_values
 from fastrl.tuning.progress import brief_point, brief_value, spread

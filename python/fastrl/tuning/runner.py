@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fastrl.training.run_directory import is_running
+from fastrl.runs.directory import is_running
 from fastrl.tuning.pool import Answer, Pool
 from fastrl.tuning.study import Study
 from fastrl.tuning.trial import (

@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
-from fastrl.training.row import STEPS
-from fastrl.training.run_facts import RunFacts
+from fastrl.runs.facts import RunFacts
+from fastrl.runs.row import STEPS
 from fastrl.tuning.space import Point
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import DamagedFileError, open_file, parse_json, read_json, read_lines

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from fastrl.algorithms import find as find_algorithm
 from fastrl.envs.rows import ObsRows
+from fastrl.runs.errors import TrainError
 from fastrl.tasks import find, is_task, task_for
-from fastrl.training.errors import TrainError
 from fastrl.training.task import Task
 from fastrl.tuning import report
 from fastrl.tuning.figures import draw

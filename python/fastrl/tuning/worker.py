@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from fastrl.collectors.protocol import CollectError
+from fastrl.runs.directory import is_run, never_saved
 from fastrl.tasks import find
 from fastrl.training.run import evaluate_run, resume_run, start_run
-from fastrl.training.run_directory import is_run, never_saved
 from fastrl.tuning.fork import fork
 from fastrl.utils.config import load_toml
 from fastrl.utils.errors import UserError

@@ -12,12 +12,13 @@ from rich.console import Console
 from echo_task import NAME, SUMMARY
 from fastrl.algorithms import find
 from fastrl.envs.spec import EnvSpec
+from fastrl.play.episodes import play_episodes
+from fastrl.runs.episodes import Episodes
+from fastrl.runs.row import Number
+from fastrl.runs.settings import RunConfig
+from fastrl.sources.source import Source
 from fastrl.training.callbacks import Callback, Run
-from fastrl.training.episodes import play_episodes
 from fastrl.training.evaluation import Advance, Returns
-from fastrl.training.experience import Episodes, Source
-from fastrl.training.row import Number
-from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
 from fastrl.utils.config import Preset, Setting, section
 

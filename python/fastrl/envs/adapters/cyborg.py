@@ -153,7 +153,7 @@ def base_agent() -> type[Any]:
 
 
 class Acting(Protocol):
-    """A policy as `fastrl.load_policy` gives it, see `fastrl.training.policy.Policy`."""
+    """A policy as `fastrl.load_policy` gives it, see `fastrl.play.policy.Policy`."""
 
     memory: Memory
     observe: Observe

@@ -13,16 +13,16 @@ from rich.console import Console
 from fastrl.envs.cage2.baselines import BASELINES, make_baseline
 from fastrl.envs.cage2.env import RED_AGENTS, Cage2Games, Cage2VectorEnv, Ruleset
 from fastrl.envs.cage2.memory import Memory, Observe
+from fastrl.runs.metrics import mean_and_error
 from fastrl.tasks import cage2
 from fastrl.tasks.cage2.scores import HORIZONS, Evaluation, Mode, Score, comparison_table, score_table
 from fastrl.training.comparison import Comparison
-from fastrl.training.metrics import mean_and_error
 from fastrl.utils.config import ConfigError
 from fastrl.utils.names import nearest
 from fastrl.utils.tables import print_lines, show
 
 if TYPE_CHECKING:
-    from fastrl.training.policy import Policy
+    from fastrl.play.policy import Policy
 
 RULESETS: tuple[Ruleset, ...] = get_args(Ruleset)
 
@@ -187,7 +187,7 @@ def run_episodes(
         "return", float64 [E], sums of rewards unless ``facts`` has others, and all facts, [E] each.
     """
     parts = []
-    # Not by `fastrl.training.play`: here one compiled call steps a thousand games.
+    # Not by `fastrl.play.play`: here one compiled call steps a thousand games.
     for first in range(0, len(seeds), BATCH):
         batch = seeds[first : first + BATCH]
         env = make_env(len(batch))

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from fastrl.envs.cage2.env import Ruleset
 from fastrl.envs.cage2.memory import Observe
+from fastrl.runs.metrics import counted, fixed, plus_minus
 from fastrl.training.comparison import Comparison
-from fastrl.training.metrics import counted, fixed, plus_minus
 from fastrl.utils.tables import show
 
 HORIZONS = (30, 50, 100)

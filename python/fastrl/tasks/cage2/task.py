@@ -12,17 +12,18 @@ from fastrl.algorithms.protocol import Algorithm
 from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, Ruleset, action_indices
 from fastrl.envs.cage2.memory import observation_names
 from fastrl.envs.spec import EnvSpec
+from fastrl.play.policy import Policy
+from fastrl.runs.episodes import Episodes
+from fastrl.runs.errors import TrainError, check_memory
+from fastrl.runs.row import Number
+from fastrl.runs.settings import RunConfig
+from fastrl.sources.source import Source
 from fastrl.tasks import cage2
 from fastrl.tasks.cage2.evaluate import Cage2Scoring, Contender, evaluate
 from fastrl.tasks.cage2.scores import Evaluation, Mode
 from fastrl.tasks.cage2.settings import PRESETS, EnvConfig
 from fastrl.training.callbacks import Callback
-from fastrl.training.errors import TrainError, check_memory
 from fastrl.training.evaluation import Advance
-from fastrl.training.experience import Episodes, Source
-from fastrl.training.policy import Policy
-from fastrl.training.row import Number
-from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
 
 

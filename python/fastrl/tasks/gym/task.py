@@ -9,13 +9,13 @@ from gymnasium.vector import VectorEnv
 
 from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec
-from fastrl.tasks import gym
-from fastrl.tasks.gym.settings import PRESETS, EnvConfig
-from fastrl.training.episodes import (
+from fastrl.play.episodes import (
     build_any,
     episode_steps,
     spaces_of,
 )
+from fastrl.tasks import gym
+from fastrl.tasks.gym.settings import PRESETS, EnvConfig
 from fastrl.training.evaluation import Advance, Returns
 from fastrl.training.task import Task
 from fastrl.utils.env_options import parse_options

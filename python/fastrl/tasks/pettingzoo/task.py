@@ -14,17 +14,17 @@ from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_frames import make_parallel
 from fastrl.envs.record_episodes import run_episodes
 from fastrl.envs.spec import EnvSpec
+from fastrl.play.film import FPS, Films, checked_picture
+from fastrl.play.play import Step, TeamEnv, play, team_act, team_seeds
+from fastrl.play.team_policy import TeamPolicy
+from fastrl.runs.errors import TrainError
+from fastrl.runs.settings import RunConfig
+from fastrl.sources.source import Source
+from fastrl.sources.team_rollouts import MultiAgentSource
 from fastrl.tasks import pettingzoo
 from fastrl.tasks.pettingzoo.settings import PRESETS, EnvConfig
-from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Returns
-from fastrl.training.experience import Source
-from fastrl.training.film import FPS, Films, checked_picture
-from fastrl.training.multi_agent import MultiAgentSource
-from fastrl.training.play import Step, TeamEnv, play, team_act, team_seeds
-from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
-from fastrl.training.team_policy import TeamPolicy
 from fastrl.utils.env_options import parse_options
 
 

@@ -12,17 +12,17 @@ from fastrl.algorithms.protocol import Algorithm
 from fastrl.envs import contract
 from fastrl.envs.pixels import make_stacked_pixels
 from fastrl.envs.spec import EnvSpec, as_spec
+from fastrl.play.episodes import build_env
+from fastrl.play.play import play
+from fastrl.runs.errors import TrainError
+from fastrl.runs.settings import RunConfig
+from fastrl.sources.minibatches import ReplayConfig
+from fastrl.sources.source import Source
+from fastrl.sources.transitions import TransitionSource
 from fastrl.tasks import pixels
 from fastrl.tasks.pixels.settings import PRESETS, EnvConfig
-from fastrl.training.episodes import build_env
-from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Returns
-from fastrl.training.experience import Source
-from fastrl.training.minibatches import ReplayConfig
-from fastrl.training.play import play
-from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
-from fastrl.training.transitions import TransitionSource
 from fastrl.utils.env_options import parse_options
 
 # Frames after which a game on film is cut off: half an hour of Atari.

@@ -14,12 +14,12 @@ from pydantic import Field
 from rich.console import Console
 
 from fastrl.collectors.team_backend import Difficulty
+from fastrl.runs.episodes import Episodes
+from fastrl.runs.errors import TrainError
+from fastrl.runs.metrics import counted
+from fastrl.runs.row import Number
+from fastrl.sources.team_rollouts import MultiAgentSource
 from fastrl.training.callbacks import Callback, Run
-from fastrl.training.errors import TrainError
-from fastrl.training.experience import Episodes
-from fastrl.training.metrics import counted
-from fastrl.training.multi_agent import MultiAgentSource
-from fastrl.training.row import Number
 from fastrl.utils.config import ConfigError, section
 from fastrl.utils.tables import print_lines
 

@@ -18,8 +18,8 @@ from fastrl.envs.registration import make_multi
 from fastrl.envs.traffic.link_figure import draw_ages
 from fastrl.envs.traffic.trajectories import Recorder, draw_time_space
 from fastrl.envs.viewer import View
-from fastrl.training.metrics import counted
-from fastrl.training.play import Step, TeamEnv, play, team_act, team_seeds
+from fastrl.play.play import Step, TeamEnv, play, team_act, team_seeds
+from fastrl.runs.metrics import counted
 from fastrl.utils.errors import UserError
 from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress
@@ -29,7 +29,6 @@ from fastrl.utils.video import check_video, write_video
 if TYPE_CHECKING:
     from fastrl._native._rust import TrafficScene
     from fastrl.envs.record_episodes import Act
-    from fastrl.training.team_policy import TeamPolicy
 
 POLICIES = ("idle", "random")
 # Pictures per second of films.
@@ -55,59 +54,6 @@ def make_env(env_id: str, options: Mapping[str, Any]) -> MultiAgentVectorEnv:
     if not env.has_scenes:
         raise RenderError(f"{env_id} has nothing to show")
     return env
-
-
-def load_policy(path: Path) -> tuple[Any, TeamPolicy]:
-    """The settings of a run in traffic (of its newest checkpoint) or of a checkpoint file, and the policy.
-
-    Raises:
-        CheckpointError: there is no checkpoint, or one of another kind of run.
-    """
-    from fastrl.tasks.traffic.task import TASK
-    from fastrl.training.run import load_run, using_checkpoint
-    from fastrl.training.team_policy import TeamPolicy
-
-    settings, state = load_run(TASK, path)
-    with using_checkpoint(path, "holds no policy that this fastrl can use"):
-        return settings, TeamPolicy(state["policy"])
-
-
-def run_env(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorEnv, Act]:
-    """The environment of a run in traffic, with some of its options changed, and the policy of the run.
-
-    Args:
-        path: a run directory, whose best policy it is if evaluations have found one, else its newest; or a checkpoint.
-        options: of the environment, instead of the run's.
-
-    Raises:
-        CheckpointError: there is no policy.
-        RenderError: the environment refuses an option, or with it the policy does not fit.
-    """
-    from fastrl.networks.action_space import Actions
-    from fastrl.tasks.traffic.settings import environment_options
-    from fastrl.tasks.traffic.task import TASK
-    from fastrl.training.evaluation import BEST
-    from fastrl.training.team_policy import TeamPolicy
-
-    best = path / "checkpoints" / BEST
-    settings, policy = load_policy(best if best.is_file() else path)
-    env = make_env(settings.env.id, {**environment_options(settings.env), **options})
-    if policy.team.num_agents != env.num_agents and len(policy.team.networks) == 1:
-        # One policy for all can drive any number of vehicles.
-        policy = TeamPolicy({**policy.team.state(), "policies": list(policy.team.networks) * env.num_agents})
-    takes = Actions(env.single_action_space).state()
-    obs = np.zeros((env.num_agents, *(env.single_observation_space.shape or ())), np.float32)
-    try:
-        team = policy.team
-        if team.num_agents != env.num_agents or team.actions.state() != takes:
-            raise ValueError(
-                f"it drives {team.num_agents} agents by {team.actions.state()},"
-                f" here are {env.num_agents} by {takes}"
-            )
-        policy.act(obs, np.ones(env.num_agents, np.bool_))
-    except (RuntimeError, ValueError) as error:
-        raise RenderError(f"the policy of {path} does not fit this environment: {error}") from None
-    return env, policy.act_in(env, action_masks=TASK.has_action_masks(settings))
 
 
 def scripted(name: str, env: MultiAgentVectorEnv, seed: int) -> Act:

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fastrl.envs.record_episodes import MEANS, Act, finite_mean, run_episodes
-from fastrl.training.metrics import counted, mean_and_error, plus_minus
-from fastrl.training.play import team_seeds
+from fastrl.play.play import team_seeds
+from fastrl.runs.metrics import counted, mean_and_error, plus_minus
 from fastrl.utils.tables import show
 
 if TYPE_CHECKING:

@@ -11,6 +11,14 @@ from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.team_spec import CompiledTeamSpec
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.registration import make_multi
+from fastrl.play.film import Films
+from fastrl.play.play import Step, team_seeds
+from fastrl.play.team_policy import TeamPolicy
+from fastrl.runs.errors import TrainError, check_memory
+from fastrl.runs.metrics import counted
+from fastrl.runs.settings import RunConfig
+from fastrl.sources.source import Source
+from fastrl.sources.team_rollouts import MultiAgentSource
 from fastrl.tasks import traffic
 from fastrl.tasks.traffic import render
 from fastrl.tasks.traffic.curriculum import Curriculum, CurriculumCallback, CurriculumConfig
@@ -28,16 +36,9 @@ from fastrl.tasks.traffic.settings import (
 )
 from fastrl.training.callbacks import Callback
 from fastrl.training.comparison import Comparison
-from fastrl.training.errors import TrainError, check_memory
+from fastrl.training.episode_means import EpisodeMeans
 from fastrl.training.evaluation import Advance
-from fastrl.training.experience import Source
-from fastrl.training.film import Films
-from fastrl.training.metrics import counted
-from fastrl.training.multi_agent import EpisodeMeans, MultiAgentSource
-from fastrl.training.play import Step, team_seeds
-from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
-from fastrl.training.team_policy import TeamPolicy
 from fastrl.utils.config import Values
 from fastrl.utils.tables import print_lines, show
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.envs.cage2.workflow import Workflow, parse_workflow, workflow_name
-from fastrl.training.metrics import mean_and_error
+from fastrl.runs.metrics import mean_and_error
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from rich.console import Group
 from rich.table import Table
 
 from fastrl.envs.cage2.workflow import workflow_name
+from fastrl.runs.metrics import plus_minus
 from fastrl.tasks.workflow.outcome import Outcome
 from fastrl.tasks.workflow.search import Search, Standing
-from fastrl.training.metrics import plus_minus
 from fastrl.utils.files import to_json, write_atomically
 
 # Most orders in the table on a console; files have all.

@@ -13,12 +13,12 @@ from rich.table import Table
 
 from fastrl.envs.cage2.env import Ruleset
 from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv, Workflow, parse_workflow, workflow_name
+from fastrl.play.policy import Policy
+from fastrl.runs.metrics import counted, fixed, mean_and_error, plus_minus
+from fastrl.runs.row import Number
 from fastrl.tasks.cage2.evaluate import Act, Contender, run_protocol
 from fastrl.tasks.cage2.scores import RED_TITLES, Evaluation, Score, bounds
 from fastrl.tasks.workflow.outcome import Outcome
-from fastrl.training.metrics import counted, fixed, mean_and_error, plus_minus
-from fastrl.training.policy import Policy
-from fastrl.training.row import Number
 from fastrl.utils.tables import show
 
 

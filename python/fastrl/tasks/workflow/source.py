@@ -23,15 +23,16 @@ from fastrl.envs.spec import EnvSpec
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.distributions import mask_logits
 from fastrl.rollout.fragment import Fragment
+from fastrl.runs.episodes import Episodes
+from fastrl.runs.metrics import brief
+from fastrl.runs.row import Number
+from fastrl.sources.source import Source
 from fastrl.tasks.cage2.evaluate import Act, run_episodes
 from fastrl.tasks.workflow.learner import WorkflowPPO, seeds_of
 from fastrl.tasks.workflow.outcome import Outcome
 from fastrl.tasks.workflow.search import Proposal, Search
 from fastrl.tasks.workflow.settings import EnvConfig, InnerConfig
 from fastrl.tasks.workflow.strategies import make_search
-from fastrl.training.experience import Episodes, Source
-from fastrl.training.metrics import brief
-from fastrl.training.row import Number
 from fastrl.utils.timer import Stopwatch
 
 ENV_ID = "fastrl/Cage2Workflow-v0"

@@ -14,6 +14,10 @@ from fastrl.algorithms.protocol import Algorithm
 from fastrl.envs.cage2.env import Ruleset
 from fastrl.envs.cage2.workflow import parse_workflow
 from fastrl.envs.spec import EnvSpec
+from fastrl.play.policy import Policy
+from fastrl.runs.errors import TrainError
+from fastrl.runs.settings import RunConfig, settings_type
+from fastrl.sources.collecting import CollectConfig
 from fastrl.tasks import workflow
 from fastrl.tasks.cage2.evaluate import RULESETS, modes, protocol_steps
 from fastrl.tasks.cage2.scores import Mode
@@ -25,12 +29,8 @@ from fastrl.tasks.workflow.scores import WorkflowScores, score_by_protocol
 from fastrl.tasks.workflow.settings import PRESETS, EnvConfig, InnerConfig, SearchConfig
 from fastrl.tasks.workflow.source import ENV_ID, measure, source_of
 from fastrl.tasks.workflow.trainer import SearchTrainer
-from fastrl.training.collecting import CollectConfig
 from fastrl.training.comparison import Comparison
-from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance
-from fastrl.training.policy import Policy
-from fastrl.training.settings import RunConfig, settings_type
 from fastrl.training.task import Task, stopping
 from fastrl.utils.config import ConfigError
 from fastrl.utils.tables import show

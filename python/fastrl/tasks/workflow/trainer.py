@@ -6,16 +6,16 @@ from typing import Any
 from rich.console import RenderableType
 
 from fastrl.envs.cage2.workflow import workflow_name
+from fastrl.runs.checkpoint import save_checkpoint
+from fastrl.runs.directory import RunDirectory
+from fastrl.runs.metrics import duration
+from fastrl.runs.row import Row
 from fastrl.tasks.workflow.figure import save_picture
 from fastrl.tasks.workflow.learner import WorkflowPPO
 from fastrl.tasks.workflow.report import report_of
 from fastrl.tasks.workflow.scores import WorkflowScores
 from fastrl.tasks.workflow.source import WorkflowSource
-from fastrl.training.checkpoint import save_checkpoint
 from fastrl.training.evaluation import BEST, Evaluation
-from fastrl.training.metrics import duration
-from fastrl.training.row import Row
-from fastrl.training.run_directory import RunDirectory
 from fastrl.training.trainer import Trainer, Training
 from fastrl.utils.interrupts import Interrupted
 

@@ -1,0 +1,189 @@
+"""Policies of several agents: actions of all of them, for observations of the environment."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrl.envs.adapters.parallel import ParallelVectorEnv
+from fastrl.envs.adapters.parallel_copy import ParallelForm
+from fastrl.envs.contract import describe
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.record_episodes import Act
+from fastrl.envs.rows import ObsRows, RowError
+from fastrl.networks.action_space import Actions
+from fastrl.networks.multi_agent import MultiAgentPolicy
+from fastrl.play.policy import PredictError, choose
+from fastrl.runs.checkpoint import CheckpointError
+from fastrl.runs.metrics import counted
+
+
+class TeamPolicy:
+    """Chooses actions of all agents of an environment, as `fastrl.play.policy.Policy` does those of one.
+
+    `predict` takes observations of the environment and gives its actions; `act` takes and gives rows of agents.
+
+    Args:
+        state: `MultiAgentPolicy.state`, as a checkpoint has it.
+        form: of a parallel environment of PettingZoo, whose agents have names; None: an array has a row of each agent.
+        seed: of draws.
+
+    Attributes:
+        team: the policies.
+        obs_dim: length of an agent's observation.
+
+    Raises:
+        ValueError: an agent acts by a rule, or the state is damaged.
+    """
+
+    def __init__(self, state: Mapping[str, Any], form: ParallelForm | None = None, seed: int = 0) -> None:
+        self.team, self.form = MultiAgentPolicy.from_state(state), form
+        self.obs_dim = self.team.networks[self.team.names[0]].obs_dim
+        self._actor = self.team.actor_spec()()
+        self._generator = np.random.default_rng([seed, 1])
+
+    def act_in(self, env: MultiAgentVectorEnv, *, action_masks: bool) -> Act:
+        """`act` for the agents of an environment.
+
+        Args:
+            action_masks: it keeps to the environment's.
+
+        Raises:
+            CheckpointError: the policies are of other agents.
+        """
+        images, shape = None, env.single_observation_space.shape
+        if isinstance(env, ParallelVectorEnv) and env.form.row_space.dtype == np.uint8:
+            images = ObsRows(env.form.obs_space).state()
+        there = (env.num_agents, shape, images, Actions(env.single_action_space).state())
+        for net in self.team.networks.values():
+            here = (self.team.num_agents, (net.obs_dim,), net.images, self.team.actions.state())
+            if here != there:
+                raise CheckpointError(
+                    f"the policy does not fit its environment, {env.name}: it is for {_described(*here)};"
+                    f" the environment has {_described(*there)}"
+                )
+        if action_masks:
+            return lambda obs, alive: self.act(obs, alive, env.action_masks())
+        return self.act
+
+    def act(
+        self,
+        obs: NDArray[Any],
+        alive: NDArray[np.bool_],
+        action_masks: NDArray[np.bool_] | None = None,
+        deterministic: bool = True,
+    ) -> NDArray[Any]:
+        """The actions for rows of agents, row = environment * A + agent, of any number of environments.
+
+        Args:
+            obs: float32 or uint8 [K * A, obs_dim].
+            alive: bool [K * A], agents that act.
+            action_masks: bool [K * A, M], which may be chosen, read where an agent acts; None: all.
+            deterministic: the likeliest actions; otherwise they are drawn.
+
+        Returns:
+            Actions of the environment, int64 [K * A] or [K * A, n], or float32 [K * A, n]; any where no agent is alive.
+
+        Raises:
+            ValueError: rows that are no whole number of environments.
+        """
+        if len(obs) % self.team.num_agents or len(obs) != len(alive):
+            raise ValueError(
+                f"expected rows of environments of {self.team.num_agents} agents, got {len(obs)} observations"
+                f" and {len(alive)} flags"
+            )
+        return choose(
+            self._actor,
+            self.team.actions,
+            self._generator,
+            obs,
+            action_masks,
+            greedy=deterministic,
+            alive=alive,
+        )
+
+    def predict(
+        self,
+        obs: Any,
+        state: Any = None,
+        deterministic: bool = True,
+        action_masks: Any = None,
+    ) -> tuple[Any, None]:
+        """The actions for observations of the environment; see `fastrl.Model.predict`.
+
+        Raises:
+            PredictError: they do not fit the policy.
+        """
+        if state is not None:
+            raise PredictError(
+                f"state: policies of several agents have no memory, expected None, got {type(state).__name__}"
+            )
+        if action_masks is not None and self.team.actions.is_box:
+            raise PredictError("action_masks: this policy's actions are continuous, expected None")
+        if self.form is None:
+            return self._of_rows(obs, action_masks, deterministic), None
+        return self._of_names(obs, self.form, action_masks, deterministic), None
+
+    def _of_rows(self, obs: Any, masks: Any, deterministic: bool) -> Any:
+        agents = self.team.num_agents
+        if isinstance(obs, Mapping):
+            raise PredictError("obs: expected an array of all agents' observations, got a dict")
+        array = np.asarray(obs, np.float32)
+        if array.ndim not in (2, 3) or array.shape[-2:] != (agents, self.obs_dim):
+            raise PredictError(
+                f"obs: expected [{agents}, {self.obs_dim}], a row of each agent, or [N, {agents}, {self.obs_dim}],"
+                f" got {list(array.shape)}"
+            )
+        rows = np.ascontiguousarray(array.reshape(-1, self.obs_dim))
+        if masks is not None:
+            masks = _as_mask("action_masks", masks, (*array.shape[:-1], self.team.actions.size))
+            masks = masks.reshape(len(rows), -1)
+        actions = self.act(rows, np.ones(len(rows), np.bool_), masks, deterministic)
+        return actions.reshape(*array.shape[:-1], *actions.shape[1:])
+
+    def _of_names(self, obs: Any, form: ParallelForm, masks: Any, deterministic: bool) -> Any:
+        if not isinstance(obs, Mapping) or not obs or not obs.keys() <= set(form.agents):
+            got = f"a dict of {', '.join(map(repr, obs))}" if isinstance(obs, Mapping) else describe(obs)
+            raise PredictError(
+                f"obs: expected a dict of observations by agent ({', '.join(map(repr, form.agents))}), got {got}"
+            )
+        alive = np.array([agent in obs for agent in form.agents])
+        rows = np.zeros((len(alive), *form.row_space.shape), form.row_space.dtype)
+        for a in np.flatnonzero(alive):
+            own = form.obs_rows[a]
+            try:
+                own.write(obs[form.agents[a]], rows[a, : own.size])
+            except RowError as error:
+                raise PredictError(f"obs[{form.agents[a]!r}]: {error}") from None
+        if rows.dtype == np.float32 and not np.isfinite(rows).all():
+            raise PredictError("obs: expected finite numbers, got NaN or infinity")
+        actions = self.act(rows, alive, self._masks_of(masks, form, alive), deterministic)
+        return {form.agents[a]: form.to_env(a, actions[a]) for a in np.flatnonzero(alive)}
+
+    def _masks_of(self, masks: Any, form: ParallelForm, alive: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+        """The masks of all agents, bool [A, M], from those of the agents that act, by name; None: there are none."""
+        if masks is None:
+            return None
+        acting = [form.agents[a] for a in np.flatnonzero(alive)]
+        if not isinstance(masks, Mapping) or not masks.keys() >= set(acting):
+            raise PredictError(
+                f"action_masks: expected a dict of the masks of {', '.join(map(repr, acting))}, got {describe(masks)}"
+            )
+        found = np.zeros((len(alive), self.team.actions.size), np.bool_)
+        for a in np.flatnonzero(alive):
+            agent, size = form.agents[a], form.action_rows[a].num_choices
+            found[a, :size] = _as_mask(f"action_masks[{agent!r}]", masks[agent], (size,))
+        return found
+
+
+def _as_mask(name: str, given: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    array = np.asarray(given)
+    if array.dtype.kind not in "bui" or array.shape != shape:
+        raise PredictError(f"{name}: expected bool {list(shape)}, got {array.dtype} {list(array.shape)}")
+    return np.ascontiguousarray(array, np.bool_)
+
+
+def _described(num_agents: int, obs: Any, images: Any, actions: Any) -> str:
+    seen = f"images {images}" if images else f"observations {obs}"
+    return f"{counted(num_agents, 'agent')}, {seen} and actions {actions}"

@@ -1,0 +1,140 @@
+"""The console as a logger: a progress bar with numbers, or lines from time to time."""
+
+import math
+import time
+from typing import Any
+
+from rich.console import Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
+
+from fastrl.runs.logger import LoggedRun, Logger
+from fastrl.runs.metrics import count, duration, rate
+from fastrl.runs.row import Row
+from fastrl.utils.notebook_bar import NotebookBar
+from fastrl.utils.output import shows_bars
+from fastrl.utils.tables import print_lines
+
+
+class ConsoleLogger(Logger):
+    """A progress bar with a line of numbers on a terminal and in notebooks; elsewhere a line every ``interval``
+    seconds.
+
+    Args:
+        interval: seconds between lines where there is no terminal.
+    """
+
+    def __init__(self, run: LoggedRun, interval: float = 10.0) -> None:
+        console, total, done, unit = run.console, run.total, run.done, run.unit
+        self._console = console
+        self._total = total
+        self._unit = unit
+        self._interval = interval
+        self._printed_at = -math.inf
+        self._unprinted: Row | None = None
+        self._pace = Pace(done)
+        self._live: Live | None = None
+        self._notebook: NotebookBar | None = None
+        if console.is_jupyter and not console.quiet:
+            self._notebook = NotebookBar()
+        elif shows_bars(console):
+            self._bar = Progress(
+                BarColumn(bar_width=None),
+                TextColumn("{task.percentage:>3.0f}%"),
+                TextColumn("{task.fields[done]}"),
+                TextColumn("{task.fields[left]} left"),
+                console=console,
+                expand=True,
+            )
+            self._task = self._bar.add_task("", total=total, **self._fields(done))
+            self._live = Live(self._bar, console=console, refresh_per_second=4)
+            self._live.start()
+
+    def log(self, row: Row) -> None:
+        self._pace.add(row.done)
+        if self._live is not None:
+            self._bar.update(self._task, **self._fields(row.done))
+            lines = Text("\n".join(_lines(self._numbers(row), self._console.width)), overflow="fold")
+            self._live.update(Group(self._bar, lines))
+        elif self._notebook is not None:
+            numbers = "  ".join(self._numbers(row)[1:])
+            self._notebook.show(row.done / self._total, f"{self._notebook_text(row.done)}\n{numbers}")
+        elif time.monotonic() - self._printed_at >= self._interval:
+            self._print_row(row)
+        else:
+            self._unprinted = row
+
+    def show(self, done: int) -> None:
+        """Shows the progress between rows that are far apart."""
+        self._pace.add(done)
+        if self._live is not None:
+            self._bar.update(self._task, **self._fields(done))
+        elif self._notebook is not None:
+            self._notebook.show(done / self._total, self._notebook_text(done))
+        elif time.monotonic() - self._printed_at >= self._interval:
+            self._print(done, [f"{rate(self._pace.speed)} {self._unit}/s"])
+
+    def _notebook_text(self, done: int) -> str:
+        fields = self._fields(done)
+        return f"{fields['done']}  {rate(self._pace.speed)} {self._unit}/s  {fields['left']} left"
+
+    def _print_row(self, row: Row) -> None:
+        self._unprinted = None
+        self._print(row.done, self._numbers(row))
+
+    def _print(self, done: int, numbers: list[str]) -> None:
+        self._printed_at = time.monotonic()
+        share = f"{done:,} {self._unit} ({min(done / self._total, 1):.0%})"
+        print_lines(self._console, "  ".join([share, *numbers, f"{self._left(done)} left"]))
+
+    def _fields(self, done: int) -> dict[str, Any]:
+        return {
+            "completed": done,
+            "done": f"{count(done)}/{count(self._total)} {self._unit}",
+            "left": self._left(done),
+        }
+
+    def _left(self, done: int) -> str:
+        # The last rollout may exceed the total.
+        return duration(max(self._total - done, 0) / self._pace.speed if self._pace.speed else math.nan)
+
+    def _numbers(self, row: Row) -> list[str]:
+        return [f"{rate(self._pace.speed)} {self._unit}/s", *row.highlights]
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+        elif self._notebook is not None:
+            self._notebook.close()
+        elif self._unprinted is not None:
+            self._print_row(self._unprinted)
+
+
+def _lines(parts: list[str], width: int) -> list[str]:
+    """Parts beside each other, in as many lines as they need."""
+    lines = parts[:1]
+    for part in parts[1:]:
+        if len(lines[-1]) + 2 + len(part) <= width:
+            lines[-1] += f"  {part}"
+        else:
+            lines.append(part)
+    return lines
+
+
+class Pace:
+    """Steps, or whatever is counted, a second over the last iterations.
+
+    Args:
+        done: at the beginning.
+    """
+
+    def __init__(self, done: int) -> None:
+        self._points = [(time.monotonic(), done)]
+        self.speed = 0.0
+
+    def add(self, done: int) -> None:
+        """Takes in how many are done by now."""
+        self._points = [*self._points[-20:], (time.monotonic(), done)]
+        seconds = self._points[-1][0] - self._points[0][0]
+        self.speed = (done - self._points[0][1]) / seconds if seconds > 0 else 0.0

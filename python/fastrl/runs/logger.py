@@ -1,0 +1,90 @@
+"""The protocol of loggers: objects that take the rows of a run."""
+
+import dataclasses
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from rich.console import Console
+
+from fastrl.runs.directory import RunDirectory
+from fastrl.runs.row import Row
+from fastrl.utils.config import to_tree
+from fastrl.utils.errors import UserError
+
+
+class LoggerError(UserError, ValueError):
+    """A name or import path that is no logger, or a logger whose library is missing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LoggedRun:
+    """Facts of the run that a logger is started with.
+
+    Attributes:
+        directory: of the run; None: nothing is written.
+        after: environment steps of the checkpoint that the run resumes from; 0 for a new run. What was logged after it
+            is void.
+        total, done: the run's goal, and how much of it is done, both in ``unit``.
+        unit: "steps", "episodes" or "samples".
+        settings: of the run, for loggers that show them.
+        console: for people.
+    """
+
+    directory: RunDirectory | None
+    after: int = 0
+    total: int = 1
+    done: int = 0
+    unit: str = "steps"
+    settings: Any = None
+    console: Console = dataclasses.field(default_factory=lambda: Console(quiet=True))
+
+    @property
+    def files(self) -> RunDirectory:
+        """The run directory.
+
+        Raises:
+            LoggerError: the run has none.
+        """
+        if self.directory is None:
+            raise LoggerError("run.loggers: a logger of files needs a run directory: name one")
+        return self.directory
+
+    def hyper_parameters(self) -> dict[str, bool | int | float | str]:
+        """The settings by dotted key; values of other types as text."""
+        return {} if self.settings is None else dict(_flat(to_tree(self.settings)))
+
+
+class Logger(Protocol):
+    """Takes the rows of a run, one after the other. Any class with these two methods is one; it is constructed with a
+    `LoggedRun`.
+
+    ``--run.loggers my_module:MyLogger`` finds it; with a ``name``, in `fastrl.runs.loggers`, it is called by that.
+    """
+
+    def log(self, row: Row) -> None:
+        """Logs a row."""
+
+    def close(self) -> None:
+        """Ends the logger; called once, also if the run has failed."""
+
+
+@runtime_checkable
+class Flushing(Protocol):
+    """A logger that holds rows in memory."""
+
+    def flush(self) -> None:
+        """Makes sure that what was logged survives a crash; called before each checkpoint."""
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, bool | int | float | str]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value if isinstance(value, bool | int | float) else str(value)
+
+
+def is_logger(value: Any) -> bool:
+    """True for classes with the methods of `Logger`."""
+    return inspect.isclass(value) and all(callable(getattr(value, each, None)) for each in ("log", "close"))

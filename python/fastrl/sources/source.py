@@ -1,0 +1,154 @@
+"""Base of what brings the trainer experience."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gymnasium.spaces import Space
+
+from fastrl.algorithms.protocol import Algorithm, Problem
+from fastrl.collectors.protocol import Report
+from fastrl.runs.episodes import Episodes
+from fastrl.runs.errors import TrainError
+from fastrl.runs.row import Number
+from fastrl.utils.ranks import ALONE, Ranks
+from fastrl.utils.timer import Stopwatch
+
+
+class Source(ABC):
+    """Brings an algorithm what it learns from: rollouts of a collector, minibatches of a replay.
+
+    It is made with settings, describes the `Problem` that an algorithm is built for, and is given that algorithm by
+    `attach`. It runs as a context: workers start with it and end with it. Its state can be saved and loaded whether it
+    runs or not.
+
+    Attributes:
+        collector: name of what steps the environments.
+        env_id: of the environment.
+        episode_steps: after which an episode ends at the latest; the run's length in steps is estimated by it where the
+            goal is in episodes.
+        env_actions: the environment's own action space; None: it is the problem's.
+        ranks: that train together; each brings the same experience. Set before `attach`.
+    """
+
+    env_actions: Space[Any] | None = None
+    ranks: Ranks = ALONE
+    collector: str
+    env_id: str
+    episode_steps: int
+
+    @property
+    @abstractmethod
+    def steps(self) -> int:
+        """Environment steps taken so far, by earlier sessions too; samples learned from of a data set."""
+
+    @property
+    def goal(self) -> tuple[int, str] | None:
+        """Length of the run, and its unit, where the source decides it; None: the settings do."""
+        return None
+
+    @property
+    def rounds(self) -> tuple[int, str] | None:
+        """Count by which evaluations are due, and its unit, where that is not episodes."""
+        return None
+
+    @abstractmethod
+    def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
+        """Spaces and sizes that the algorithm is built for.
+
+        Raises:
+            TrainError: spaces that it cannot bring experience from.
+        """
+
+    def check_ranks(self) -> None:
+        """Refuses `ranks` that cannot have the same experience each.
+
+        Raises:
+            TrainError: the message says what can be done.
+        """
+        raise TrainError(f"--ranks {self.ranks.count}: {self.env_id} is stepped by one process alone here")
+
+    @abstractmethod
+    def attach(self, algorithm: Algorithm[Any]) -> None:
+        """Gives it the algorithm that the experience is for, once, before it runs."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(  # noqa: B027 - nothing to end for some sources
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    @abstractmethod
+    def next(self, watch: Stopwatch) -> Any | None:
+        """Experience for the next update, valid until the next call; None if there is nothing yet, after a short time.
+        The newest weights act.
+
+        Raises:
+            CollectError: environments or workers fail again and again.
+        """
+
+    def feedback(self, result: Any) -> None:  # noqa: B027 - most sources ask for nothing
+        """Takes what the algorithm's update returned for the last experience."""
+
+    @abstractmethod
+    def take_episodes(self) -> Episodes:
+        """Episodes that have ended since the last call."""
+
+    def report(self) -> Report:
+        """Account of collection and of its time since this session started."""
+        return Report()
+
+    def numbers(self) -> Mapping[str, Number]:
+        """Its own numbers for a row of metrics, by names such as ``collect/staleness``; asked once for each row."""
+        return {}
+
+    def highlights(self) -> list[str]:
+        """The few of them that a console shows, as text."""
+        return []
+
+    def summary(self) -> Mapping[str, Any]:
+        """Entries for a run's summary, JSON values by name. Also after it has run."""
+        return {}
+
+    def lines(self) -> list[str]:
+        """Lines for people with what `summary` has; none where there is nothing to show."""
+        return []
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """All that `load_state_dict` needs: nested dicts with string keys, of tensors, bytes and JSON values."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resumes where the other source stood; called after `attach`, before it runs.
+
+        Raises:
+            ValueError, KeyError: the state is of other settings, or damaged.
+        """
+
+    def start_stage(self, state: Mapping[str, Any]) -> None:
+        """Counts on from the state of the source of the stage before; environments start anew.
+
+        Raises:
+            ValueError: it cannot.
+        """
+        raise ValueError("this collector has no stages")
+
+    def save_files(self, directory: Path) -> None:  # noqa: B027 - checkpoints hold all of most sources
+        """Writes what is too large for checkpoints into the run directory. Called at the end of a session, after it has
+        run; none of it is needed to resume, though a resumed run may differ without it."""
+
+    def load_files(self, directory: Path) -> None:  # noqa: B027 - as `save_files`
+        """Loads what `save_files` has written there, if there is anything. Called before `load_state_dict`.
+
+        Raises:
+            TrainError: files that are damaged or of other settings.
+        """
+
+    def take_over(self, other: Self) -> None:  # noqa: B027 - as `save_files`
+        """Takes what `save_files` would write from a source of the same run that has ended, without files. Called
+        before `load_state_dict`."""

@@ -1,0 +1,41 @@
+"""The environment and the policy of a run in traffic, for films of it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.record_episodes import Act
+from fastrl.play.team_policy import TeamPolicy
+from fastrl.runs.checkpoint import CheckpointError
+from fastrl.tasks.traffic.render import RenderError, make_env
+from fastrl.tasks.traffic.settings import environment_options
+from fastrl.tasks.traffic.task import TASK
+from fastrl.training.evaluation import BEST
+from fastrl.training.run import load_run, using_checkpoint
+
+
+def run_env(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorEnv, Act]:
+    """The environment of a run in traffic, with some of its options changed, and the policy of the run.
+
+    Args:
+        path: a run directory, whose best policy it is if evaluations have found one, else its newest; or a checkpoint.
+        options: of the environment, instead of the run's.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or one of another kind of run.
+        RenderError: the environment refuses an option, or with it the policy does not fit.
+    """
+    best = path / "checkpoints" / BEST
+    file = best if best.is_file() else path
+    settings, state = load_run(TASK, file)
+    with using_checkpoint(file, "holds no policy that this fastrl can use"):
+        policy = TeamPolicy(state["policy"])
+    env = make_env(settings.env.id, {**environment_options(settings.env), **options})
+    if policy.team.num_agents != env.num_agents and len(policy.team.networks) == 1:
+        # One policy for all can drive any number of vehicles.
+        policy = TeamPolicy({**policy.team.state(), "policies": list(policy.team.networks) * env.num_agents})
+    try:
+        return env, policy.act_in(env, action_masks=TASK.has_action_masks(settings))
+    except CheckpointError as error:
+        raise RenderError(f"{path}: {error}") from None
