@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fastrl.envs.cage2.env import ACTIONS
-from fastrl.envs.cage2.workflow import WORKFLOWS, encode, parse_workflow
+from fastrl.envs.cage2.workflow import WORKFLOW_LEN, WORKFLOWS, encode, parse_workflow
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.runs.settings import RunConfig
 from fastrl.tasks.workflow.folding import fold, unfold
@@ -189,9 +189,10 @@ def test_games_are_divided_evenly_among_workflows() -> None:
     """All take turns where there are fewer games than workflows."""
     trainer = make(joint=16 * 15)
     played: list[tuple[int, ...]] = []
+    codes = {encode([workflow]).astype(np.float32).tobytes(): workflow for workflow in WORKFLOWS}
     for _ in range(15):
-        assert trainer.source.next(Stopwatch()) is not None
-        played += map(tuple, trainer.source._env.episodes()["workflow"].tolist())
+        for fragment in trainer.source.next(Stopwatch()):
+            played += [codes[row[-WORKFLOW_LEN:].tobytes()] for row in fragment.obs[0]]
     assert Counter(played) == dict.fromkeys(WORKFLOWS, 2)
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from fastrl.runs.errors import TrainError
 from fastrl.training.run import load_weights, train
 from fastrl.training.task import Task
-from fastrl.training.trainer import Training
+from fastrl.training.trainer import Trainer
 from fastrl.utils import child_process
 from fastrl.utils.child_process import Child
 from fastrl.utils.config import build, check, to_tree
@@ -96,7 +96,7 @@ def train_rank(ranks: Ranks, task: Task, settings: Any, stage: int, saved: bytes
     trainer.state_dict()
 
 
-def without_ranks(task: Task, trainer: Training, settings: Any, console: Console) -> Training:
+def without_ranks(task: Task, trainer: Trainer, settings: Any, console: Console) -> Trainer:
     """Returns the training for this process alone; all ranks must take part."""
     state = trainer.state_dict()
     alone = task.with_ranks(ALONE).make_trainer(settings, console, stage=trainer.stage)

@@ -16,7 +16,7 @@ from fastrl.tasks.workflow.report import report_of
 from fastrl.tasks.workflow.scores import WorkflowScores
 from fastrl.tasks.workflow.source import WorkflowSource
 from fastrl.training.evaluation import BEST, Evaluation
-from fastrl.training.trainer import Trainer, Training
+from fastrl.training.trainer import Trainer
 from fastrl.utils.interrupts import Interrupted
 
 
@@ -27,7 +27,7 @@ class SearchTrainer(Trainer):
         settings: of the run.
         algorithm, source: of the search.
         make_plain: makes the trainer of PPO without workflows.
-        options: of `Training`.
+        options: of `Trainer`.
 
     Attributes:
         plain: the trainer of PPO without workflows; None before it starts.
@@ -43,13 +43,13 @@ class SearchTrainer(Trainer):
         algorithm: WorkflowPPO,
         source: WorkflowSource,
         *,
-        make_plain: Callable[[], Training],
+        make_plain: Callable[[], Trainer],
         **options: Any,
     ) -> None:
         super().__init__(settings.run, algorithm, source, **options)
         self._compares: bool = settings.search.plain_ppo
         self._make_plain = make_plain
-        self.plain: Training | None = None
+        self.plain: Trainer | None = None
         self.search_seconds = 0.0
 
     @property
@@ -82,7 +82,6 @@ class SearchTrainer(Trainer):
         updates, episodes = self.iteration - plain.iteration, self.episodes - plain.episodes
         self.profile.change_collector()
         plain.profile = self.profile
-        plain.on_progress = lambda done: self.on_progress(self.done)
         plain.should_stop = lambda: self.should_stop()
         try:
             for row in plain.rows():
@@ -105,7 +104,7 @@ class SearchTrainer(Trainer):
             # Before its first update: there is nothing of it to keep.
             self.plain = None
 
-    def _started_plain(self) -> Training:
+    def _started_plain(self) -> Trainer:
         if self.plain is None:
             self.plain = self._make_plain()
             # Its account of time continues that of the search.
