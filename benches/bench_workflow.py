@@ -8,13 +8,17 @@ import time
 import pytest
 
 from fastrl.envs.cage2.env import ACTIONS, Cage2VectorEnv, action_indices
-from fastrl.envs.cage2.workflow import WORKFLOWS, Cage2WorkflowVectorEnv, parse_workflow
+from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv, parse_workflow
 from fastrl.play.policy import Policy
 from fastrl.tasks.cage2.evaluate import RULESETS
 from fastrl.tasks.cage2.task import TASK as CAGE2
-from fastrl.tasks.workflow.learner import WorkflowLearner
+from fastrl.tasks.workflow.learner import WorkflowPPO
 from fastrl.tasks.workflow.scores import score_by_protocol
+from fastrl.tasks.workflow.settings import SearchConfig
+from fastrl.tasks.workflow.source import WorkflowSource
+from fastrl.tasks.workflow.strategies import make_search
 from fastrl.tasks.workflow.task import TASK, plain_settings
+from fastrl.training.trainer import Trainer
 from fastrl.utils.config import build
 from fastrl.utils.output import plain_console
 from fastrl.utils.tables import show
@@ -53,12 +57,19 @@ def as_policy(state, games):
 def test_one_order_beside_plain_ppo(record):
     """All orders together, then one of them; plain PPO for as many episodes."""
     settings = build(TASK.settings_type("ppo"), {"run.total_episodes": EPISODES, "run.device": "cpu"})
-    learner = WorkflowLearner(settings.inner, settings.env, total_episodes=EPISODES)
-    games = learner.games
+    inner, games = settings.inner, settings.env
     start = time.perf_counter()
-    together = int(settings.inner.pretrain_share * EPISODES)
-    learner.train(WORKFLOWS, together - together % settings.inner.episodes_per_update)
-    learner.train_one(WORKFLOW, EPISODES - learner.episodes)
+    together = int(inner.pretrain_share * EPISODES)
+    together -= together % inner.episodes_per_update
+    # One training, to the end.
+    config = SearchConfig(trial_share=1.0, trial_episodes=EPISODES - together)
+    search = make_search(config, [WORKFLOW], EPISODES - together)
+    source = WorkflowSource(inner, games, search, joint_episodes=together, seed=0)
+    ppo = WorkflowPPO(
+        inner.ppo(games.episode_length), source.problem(EPISODES * games.episode_length, 0, "cpu")
+    )
+    for _ in Trainer(settings.run, ppo, source).rows():
+        pass
     seconds = {"workflow": time.perf_counter() - start}
 
     start = time.perf_counter()
@@ -68,7 +79,7 @@ def test_one_order_beside_plain_ppo(record):
     seconds["plain PPO"] = time.perf_counter() - start
 
     policies = {
-        "workflow": as_policy(learner.policy_state(WORKFLOW), games),
+        "workflow": as_policy(ppo.policy_of(WORKFLOW), games),
         "plain PPO": Policy(plain.policy_checkpoint()),
     }
     table = number_table(

@@ -11,9 +11,11 @@ import pytest
 
 from fastrl.cli.main import main_train
 from fastrl.envs.cage2.workflow import WORKFLOWS
-from fastrl.tasks.workflow.learner import WorkflowLearner, measure
-from fastrl.tasks.workflow.settings import EnvConfig, InnerConfig, SearchConfig
+from fastrl.tasks.workflow.settings import SearchConfig
+from fastrl.tasks.workflow.source import measure
 from fastrl.tasks.workflow.strategies import make_search
+from fastrl.tasks.workflow.task import TASK
+from fastrl.utils.config import build
 from results import Case
 
 TRIALS = (10, 20, 40)
@@ -38,12 +40,10 @@ def test_a_whole_search_within_ten_minutes(tmp_path_factory, record):
     assert summary["evaluation"]["best"]["compliance"] >= THRESHOLD
 
 
-def outcomes_of_all(learner, episodes, seed):
-    masks = learner.config.action_masks
+def outcomes_of_all(trainer, episodes, seed):
+    games, policy_of = trainer.source.games, trainer.algorithm.policy_of
     return {
-        workflow: measure(
-            learner.games, workflow, learner.policy_state(workflow), episodes, seed, action_masks=masks
-        )
+        workflow: measure(games, workflow, policy_of(workflow), episodes, seed, action_masks=True)
         for workflow in WORKFLOWS
     }
 
@@ -52,9 +52,10 @@ def outcomes_of_all(learner, episodes, seed):
 def test_regret_by_the_number_of_trials(record):
     """Measures all orders twice: as in trials of a search, in 200 episodes, and for the truth. Searches then look
     outcomes up in that table. The regret is that of the order that they would choose."""
-    learner = WorkflowLearner(InnerConfig(), EnvConfig(memory="scan"), total_episodes=2 * TOGETHER, seed=0)
-    learner.train(WORKFLOWS, TOGETHER)
-    trials_of, truth = (outcomes_of_all(learner, episodes, i) for i, episodes in enumerate(EPISODES))
+    values = {"run.total_episodes": 2 * TOGETHER, "run.device": "cpu", "inner.pretrain_share": 0.5}
+    trainer = TASK.make_trainer(build(TASK.settings_type("ppo"), values | {"env.memory": "scan"}))
+    next(row for row in trainer.rows() if row.done >= TOGETHER)
+    trials_of, truth = (outcomes_of_all(trainer, episodes, i) for i, episodes in enumerate(EPISODES))
     returns = np.array([truth[workflow].mean_return for workflow in WORKFLOWS])
     counting = np.array([truth[workflow].compliance >= THRESHOLD for workflow in WORKFLOWS])
     best = returns[counting].max()

@@ -51,7 +51,7 @@ from fastrl.training.run import load_run, load_weights, name_of, restored, train
 from fastrl.training.stages import saved_settings, saved_stage, stage_of
 from fastrl.training.summary import Summary
 from fastrl.training.task import Task
-from fastrl.training.trainer import Training
+from fastrl.training.trainer import Trainer
 from fastrl.utils.config import ConfigError, Values, build, by_keyword, check, leaves, load_toml, to_tree
 from fastrl.utils.output import plain_console
 from fastrl.utils.processes import require_main_guard
@@ -167,7 +167,7 @@ class Model:
         self,
         task: Task,
         settings: Any,
-        make_trainer: Callable[[], Training],
+        make_trainer: Callable[[], Trainer],
         saved: Mapping[str, Any] | None = None,
     ) -> None:
         """Starts as a checkpoint says, until the trainer is made; without one it is made at once."""
@@ -181,7 +181,7 @@ class Model:
         self._policy: Policy | TeamPolicy | None = None
 
     @property
-    def trainer(self) -> Training:
+    def trainer(self) -> Trainer:
         """The trainer, with an environment of its own; its interface may change.
 
         Raises:
@@ -366,7 +366,7 @@ class Model:
 
     def _next_trainer(
         self, task: Task, settings: Any, callbacks: Sequence[Callback], console: Console
-    ) -> Training:
+    ) -> Trainer:
         """A trainer that continues from the state of this model."""
         before = self.trainer
         trainer = task.make_trainer(settings, console, stage=before.stage)
@@ -378,7 +378,7 @@ class Model:
             load_weights(trainer, settings, task, console)
         return trainer
 
-    def _keep(self, trainer: Training, directory: RunDirectory | None) -> None:
+    def _keep(self, trainer: Trainer, directory: RunDirectory | None) -> None:
         self._trainer, self._policy = trainer, None
         self._directory = None if directory is None else directory.path.resolve()
 
@@ -533,7 +533,7 @@ def load(
     elif demos is not None:
         task = task.with_demos(demos)
 
-    def restore() -> Training:
+    def restore() -> Trainer:
         for tree in (state["config"], saved_settings(state)):
             from_file(config_type, tree, str(file), trust=trust, named=named)
         return restored(task.to_act(), task.resolve_defaults(settings), file, state, _console())

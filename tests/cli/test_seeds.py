@@ -129,11 +129,11 @@ def test_a_process_ends_with_its_run(tmp_path: Path) -> None:
     run = SeedRun(0, tmp_path / "seed-0", [sys.executable, "-c", "print('gone'); raise SystemExit(3)"])
     run.start()
     assert run.process is not None
-    run.process.wait()
+    assert run.process.wait()
     assert run.look() and run.state == "failed" and not run.look()
     assert run.last_words() == "gone"
     # Something else has run in place of fastrl.
     other = SeedRun(1, tmp_path / "seed-1", [sys.executable, "-c", ""])
     other.start()
-    assert other.process is not None and other.process.wait() == 0
+    assert other.process is not None and other.process.wait() and other.process.code == 0
     assert other.look() and other.state == "failed"

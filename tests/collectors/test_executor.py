@@ -25,6 +25,7 @@ from fastrl.collectors.protocol import PARTS, CollectError, Plan
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment
+from fastrl.utils import child_process
 from fastrl.utils.seeding import NO_ENV
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,7 +142,7 @@ def test_who_has_answered_in_time_is_not_ended_though_the_learner_was_busy(
 def test_what_goes_wrong_costs_its_task_only(
     unit: Any, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor_worker, "DUMP_GRACE_S", TIMEOUT)
+    monkeypatch.setattr(child_process, "DUMP_GRACE_S", TIMEOUT)
     # Only a test of hanging has a short timeout: on a slow machine it would be mistaken for a hang.
     timeout = 1.0 if what == "hang" else TIMEOUT
     share = 0.03 if unit == "steps" else 0.06
@@ -197,7 +198,7 @@ def test_what_goes_wrong_costs_its_task_only(
 def test_repeated_failure_stops_the_run(
     unit: Any, what: str, cause: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor_worker, "DUMP_GRACE_S", TIMEOUT)
+    monkeypatch.setattr(child_process, "DUMP_GRACE_S", TIMEOUT)
     broken = plan(unit, Broken, share=0.1, what=what)
     timeout = 2.0 if what == "hang" else TIMEOUT
     with ExecutorCollector(broken, n_workers=2, task_timeout=timeout) as collector:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collect_cases import Broken, Chooser, Unclosed, Wrong, chooser, plan
+from collect_cases import Broken, Chooser, Stuck, Unclosed, Wrong, chooser, plan
 from gymnasium.vector import AutoresetMode
 from paths import import_path
 from shared_memory import shared_memory_of
@@ -27,6 +27,7 @@ from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.team_backend import EPISODE_INFO, Difficulty
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.rollout.fragment import Fragment
+from fastrl.utils import child_process
 
 AGENTS = 3
 
@@ -154,6 +155,41 @@ def test_an_error_costs_some_steps_unless_it_recurs(start: Start, tmp_path: Path
         again.take()
 
 
+# Seconds without a step: many times what a busy machine needs for one.
+PATIENCE = 15.0
+
+
+@pytest.mark.slow
+def test_a_simulation_that_hangs_is_replaced_with_new_episodes(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_process, "DUMP_GRACE_S", TIMEOUT)
+    collector = start(plan(env=Stuck, num_envs=1, once=str(tmp_path / "once")), task_timeout=PATIENCE)
+    [pid] = collector.pids
+    fragment = taken(collector)
+    assert fragment.episodes[:, 1].min(initial=1) >= 1
+    report = collector.report()
+    assert report.restarts == 1 and collector.pids != [pid] and not alive(pid)
+    [failure] = report.failures
+    assert (failure.cause, failure.task) == ("no answer for 15 s", "a fragment of rows 0 to 0")
+    assert "this_game_waits" in failure.traceback
+
+
+@pytest.mark.slow
+def test_one_that_hangs_again_and_again_ends_the_run(start: Start) -> None:
+    collector = start(plan(env=Stuck, num_envs=1), task_timeout=PATIENCE, max_failures=1)
+    with pytest.raises(CollectError, match=r"worker 0 failed once at a fragment.*: no answer for 15 s"):
+        collector.take()
+
+
+@pytest.mark.slow
+def test_waiting_for_a_step_is_no_hang(start: Start) -> None:
+    """The second step is due after an hour. The simulation says several times in a second that it lives."""
+    collector = start(period=3600.0, task_timeout=PATIENCE)
+    assert collector.take(2 * PATIENCE) is None
+    assert collector.report().failures == ()
+
+
 @pytest.mark.parametrize(
     ("same", "message"),
     [
@@ -174,6 +210,8 @@ def test_what_does_not_go_together_is_refused(start: Start) -> None:
         make_collector("live", plan("episodes"))
     with pytest.raises(ValueError, match="speed should be a number from 0 on, got -1"):
         start(speed=-1)
+    with pytest.raises(ValueError, match="task_timeout should be more than 0 s, got 0"):
+        start(task_timeout=0.0)
     with pytest.raises(ValueError, match="'live' has no option n_workers"):
         make_collector("live", plan(), n_workers=2)
     with pytest.raises(CollectError, match="no weights yet"):

@@ -232,22 +232,6 @@ def test_no_number_is_cut_on_a_narrow_terminal(tmp_path: Path) -> None:
     assert "\u2026" not in out.getvalue()
 
 
-def test_what_is_done_between_rows_is_shown(tmp_path: Path) -> None:
-    out = io.StringIO()
-    logger = ConsoleLogger(logged(tmp_path, console=Console(file=out, width=100)), interval=0)
-    logger.show(10)
-    logger.show(30)
-    assert [line.split("  ")[0] for line in out.getvalue().splitlines()] == [
-        "10 steps (25%)",
-        "30 steps (75%)",
-    ]
-    out = io.StringIO()
-    logger = ConsoleLogger(logged(tmp_path, console=Console(file=out, force_terminal=True, width=100)))
-    logger.show(30)
-    logger.close()
-    assert "30/40 steps" in out.getvalue()
-
-
 def test_on_a_terminal_there_is_a_bar(tmp_path: Path) -> None:
     text = shown(tmp_path, terminal=True, steps=[10, 20])
     assert "\x1b" in text

@@ -3,6 +3,7 @@
 import functools
 import os
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -122,6 +123,30 @@ class Broken(Noise):
                 os.kill(os.getpid(), 9)
             this_game_hangs()
         return super().step(action)
+
+
+class Stuck(Noise):
+    """Waits for ever in the third step of its process, unless the file ``once`` says that this has happened.
+
+    Args:
+        once: path of that file; empty: it happens in each process.
+    """
+
+    def __init__(self, once: str = "") -> None:
+        super().__init__()
+        self.once, self.taken = once, 0
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        if self.taken == 3 and not (self.once and Path(self.once).exists()):
+            if self.once:
+                Path(self.once).touch()
+            this_game_waits()
+        return super().step(action)
+
+
+def this_game_waits() -> None:
+    threading.Event().wait()
 
 
 class Forking(Noise):

@@ -18,7 +18,7 @@ from fastrl.runs.checkpoint import load_checkpoint, load_newest, save_checkpoint
 from fastrl.runs.row import Row
 from fastrl.sources.rollouts import RolloutSource
 from fastrl.tasks.workflow.figure import save_picture
-from fastrl.tasks.workflow.learner import WorkflowLearner
+from fastrl.tasks.workflow.learner import WorkflowPPO
 from fastrl.tasks.workflow.outcome import Outcome
 from fastrl.tasks.workflow.report import Report
 from fastrl.tasks.workflow.task import TASK
@@ -72,7 +72,7 @@ def error_line(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 def learnt(run: Path) -> dict[str, Any]:
     _, state = load_newest(run)
-    return {key: state[key] for key in ("steps", "search", "learner", "best", "plain", "policy")}
+    return {key: state[key] for key in ("steps", "learner", "source", "plain", "policy")}
 
 
 def without_times(row: Row) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def test_resumes_exactly(tmp_path: Path, network: str, search: str) -> None:
     options = f"--inner.networks={network}", f"--search={search}", "--plain-ppo"
     whole = small_trainer(*options)
     expected = list(whole.rows())
-    assert whole.episodes == 120 and whole.search.used + whole.joint_episodes == 60
+    assert whole.episodes == 120 and whole.source.search.used + whole.source.joint_episodes == 60
     for done in (2, len(expected) - 3):
         first = small_trainer(*options)
         list(islice(first.rows(), done))
@@ -180,17 +180,18 @@ def test_resumes_exactly(tmp_path: Path, network: str, search: str) -> None:
         second.load_state_dict(load_checkpoint(tmp_path / "c"))
         rows = list(second.rows())
         assert differences([*map(without_times, rows)], [*map(without_times, expected[done:])]) == []
-        for part in ("search", "learner", "best", "policy"):
+        assert (second.iteration, second.episodes) == (whole.iteration, whole.episodes)
+        for part in ("learner", "source", "policy"):
             assert differences(second.state_dict()[part], whole.state_dict()[part]) == []
         assert second.plain is not None and whole.plain is not None
         assert same(second.plain.state_dict()["policy"], whole.plain.state_dict()["policy"])
 
 
 def interrupted_after(update: int, signals: int) -> Callable[..., None]:
-    """`WorkflowLearner.update` that gets so many Ctrl-C during its n-th call."""
-    make_update, calls = WorkflowLearner.update, 0
+    """`WorkflowPPO.update` that gets so many Ctrl-C during its n-th call."""
+    make_update, calls = WorkflowPPO.update, 0
 
-    def interrupted(self: WorkflowLearner, *args: Any) -> None:
+    def interrupted(self: WorkflowPPO, *args: Any) -> None:
         nonlocal calls
         calls += 1
         for _ in range(signals if calls == update else 0):
@@ -222,13 +223,13 @@ def test_interrupted_and_resumed_it_ends_the_same(
     options = f"--inner.networks={networks}", "--search.trial-episodes=30"
     assert run_small(tmp_path / "whole", *options) == 0
     with monkeypatch.context() as patch:
-        patch.setattr(WorkflowLearner, "update", interrupted_after(update, signals))
+        patch.setattr(WorkflowPPO, "update", interrupted_after(update, signals))
         assert run_small(tmp_path / "stopped", *options) == 130
     assert "to resume: fastrl train --resume" in capsys.readouterr().out
     summary = json.loads((tmp_path / "stopped" / "summary.json").read_text())
     assert summary["status"] == "interrupted" and summary["iterations"] == update
     _, state = load_newest(tmp_path / "stopped")
-    assert state["learner"]["made"] == made
+    assert state["source"]["made"] == made
     assert main(["train", "--resume", str(tmp_path / "stopped"), "--n-workers=2"]) == 0
     assert differences(learnt(tmp_path / "stopped"), learnt(tmp_path / "whole")) == []
     assert (tmp_path / "stopped" / "steps.csv").read_text() == (tmp_path / "whole" / "steps.csv").read_text()
@@ -263,20 +264,20 @@ def test_every_search_uses_up_its_episodes(search: str) -> None:
     for row in trainer.rows():
         assert row.done <= total
     assert trainer.episodes == total
-    assert trainer.search.name == search
+    assert trainer.source.search.name == search
 
 
 def test_one_workflow_is_trained_alone() -> None:
     order = "user,op_host,defender,enterprise,op_server"
     trainer = small_trainer("--workflow", order.upper())
-    assert trainer.joint_episodes == 0
-    shown: list[int] = []
-    trainer.on_progress = shown.append
+    assert trainer.source.joint_episodes == 0
     rows = list(trainer.rows())
-    assert {workflow_name(outcome.workflow) for outcome in trainer.search.outcomes} == {order}
-    assert rows[-1].done == 60
-    assert len(shown) > 3
-    assert shown == sorted(shown) and shown[-1] <= 60
+    outcomes = trainer.source.search.outcomes
+    assert {workflow_name(outcome.workflow) for outcome in outcomes} == {order}
+    # A row for each update and each measurement.
+    assert len(rows) == trainer.iteration + len(outcomes) and len(outcomes) > 3
+    assert [row.done for row in rows] == sorted({row.done for row in rows}) and rows[-1].done == 60
+    assert sum(len(row.ended) for row in rows) == 60
     assert trainer.policy_checkpoint()["workflow"] == order
 
 
@@ -294,14 +295,17 @@ def test_says_that_no_workflow_reaches_the_threshold(
 def test_the_policy_of_the_best_training_is_kept() -> None:
     trainer = small_trainer("--workflow=user,op_host,defender,enterprise,op_server")
     seen: list[tuple[float, np.ndarray]] = []
+    outcomes = trainer.source.search.outcomes
     for _ in trainer.rows():
-        outcome = trainer.search.outcomes[-1]
-        weights = trainer.learner.policy_state(outcome.workflow)["weights"]["actor.0.bias"].numpy()
-        seen.append((outcome.mean_return, weights))
-    assert trainer.best is not None
+        if len(outcomes) > len(seen):
+            outcome = outcomes[-1]
+            weights = trainer.algorithm.policy_of(outcome.workflow)["weights"]["actor.0.bias"].numpy()
+            seen.append((outcome.mean_return, weights))
+    kept = trainer.source.best
+    assert kept is not None
     best, weights = max(enumerate(seen), key=lambda each: (each[1][0], each[0]))[1]
-    assert trainer.best.outcome.mean_return == best
-    np.testing.assert_array_equal(trainer.best.policy["weights"]["actor.0.bias"].numpy(), weights)
+    assert kept.outcome.mean_return == best
+    np.testing.assert_array_equal(kept.policy["weights"]["actor.0.bias"].numpy(), weights)
 
 
 @pytest.mark.parametrize(

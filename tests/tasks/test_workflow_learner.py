@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,19 @@ import pytest
 import torch
 
 from fastrl.envs.cage2.env import ACTIONS
-from fastrl.envs.cage2.workflow import WORKFLOWS, encode, parse_workflow
+from fastrl.envs.cage2.workflow import WORKFLOW_LEN, WORKFLOWS, encode, parse_workflow
 from fastrl.networks.actor_critic import ActorCritic
+from fastrl.runs.settings import RunConfig
 from fastrl.tasks.workflow.folding import fold, unfold
-from fastrl.tasks.workflow.learner import WorkflowLearner, measure
+from fastrl.tasks.workflow.learner import WorkflowPPO
 from fastrl.tasks.workflow.outcome import Outcome
-from fastrl.tasks.workflow.settings import EnvConfig, InnerConfig
+from fastrl.tasks.workflow.search import Proposal, Search
+from fastrl.tasks.workflow.settings import EnvConfig, InnerConfig, SearchConfig
+from fastrl.tasks.workflow.source import WorkflowSource, measure
+from fastrl.training.trainer import Trainer
 from fastrl.utils import torch_threads
 from fastrl.utils.config import build
+from fastrl.utils.timer import Stopwatch
 
 FIRST, SECOND = parse_workflow("op_server,enterprise,op_host,defender,user"), WORKFLOWS[60]
 NETWORKS = ["shared", "separate"]
@@ -31,14 +37,37 @@ def one_thread() -> Iterator[None]:
         yield
 
 
+class Script(Search):
+    """Proposes given trainings, one after the other."""
+
+    name = "script"
+
+    def __init__(self, trainings: Sequence[Any]) -> None:
+        self.proposals = [Proposal(*each, *[None] * (3 - len(each)), False) for each in trainings]
+        super().__init__(SearchConfig(), WORKFLOWS, sum(each.episodes for each in self.proposals) or 2)
+
+    def ask(self) -> Proposal | None:
+        return next(iter(self.proposals[len(self.outcomes) :]), None)
+
+    def _trial(self) -> None:
+        return None
+
+
 def make(
+    *trainings: Any,
+    joint: int = 0,
     total_episodes: int = 400,
-    *,
     episode_length: int = 10,
     actions: Any = "effective",
     seed: int = 3,
     **settings: Any,
-) -> WorkflowLearner:
+) -> Trainer:
+    """A trainer of such trainings: workflow, episodes and perhaps a warm start of each.
+
+    Args:
+        joint: episodes of all workflows together before.
+        total_episodes: over which schedules run.
+    """
     config = InnerConfig(
         **(
             {
@@ -52,11 +81,26 @@ def make(
         )
     )
     games = EnvConfig(episode_length=episode_length, actions=actions, n_workers=1)
-    return WorkflowLearner(config, games, total_episodes=total_episodes, seed=seed)
+    search = Script(trainings)
+    source = WorkflowSource(config, games, search, joint_episodes=joint, seed=seed)
+    problem = source.problem(total_episodes * episode_length, seed, "cpu")
+    ppo = WorkflowPPO(config.ppo(episode_length), problem, separate=config.networks == "separate")
+    goal = joint + search.total_episodes
+    return Trainer(RunConfig(total_timesteps=None, total_episodes=goal, row_seconds=0.0), ppo, source)
 
 
-def weights(learner: WorkflowLearner, workflow: Any) -> np.ndarray:
-    tensors = learner.policy_state(workflow)["weights"].values()
+def outcomes_of(trainer: Trainer, count: int | None = None) -> list[Outcome]:
+    """Trains until there are so many outcomes, or to the end."""
+    outcomes: list[Outcome] = trainer.source.search.outcomes
+    if count != len(outcomes):
+        for _ in trainer.rows():
+            if len(outcomes) == count:
+                break
+    return outcomes
+
+
+def weights(trainer: Trainer, workflow: Any) -> np.ndarray:
+    tensors = trainer.algorithm.policy_of(workflow)["weights"].values()
     return np.concatenate([tensor.numpy().reshape(-1) for tensor in tensors])
 
 
@@ -64,8 +108,11 @@ def weights(learner: WorkflowLearner, workflow: Any) -> np.ndarray:
 def test_learns_to_comply(network: Any) -> None:
     # Of these few actions it finds the right ones soon.
     restores = tuple(i for i, name in enumerate(ACTIONS) if name.startswith("Restore"))
-    learner = make(
-        2000,
+    trainer = make(
+        (FIRST, 200),
+        (FIRST, 1400),
+        joint=384 if network == "shared" else 0,
+        total_episodes=2000,
         episode_length=20,
         actions=restores,
         networks=network,
@@ -77,34 +124,23 @@ def test_learns_to_comply(network: Any) -> None:
         learning_rate=5e-3,
         compliance_weight=50.0,
     )
-    if network == "shared":
-        learner.train(WORKFLOWS, 384)
-    before = learner.train_one(FIRST, 200)
-    after = learner.train_one(FIRST, 1400)
+    before, after = outcomes_of(trainer)
     assert before.compliance < 0.8 < 0.9 < after.compliance
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("before", [0, 100])
 def test_resumes_exactly(network: Any, before: int) -> None:
-    def train(learner: WorkflowLearner) -> list[Outcome]:
-        return [
-            learner.train_one(FIRST, 50),
-            learner.train_one(SECOND, 60, FIRST),
-            learner.train_one(FIRST, 45),
-        ]
-
-    straight, stopped = make(networks=network), make(networks=network)
-    if before:
-        if network == "shared":
-            straight.train(WORKFLOWS, 160)
-        straight.train_one(SECOND, before)
-        straight.train_one(WORKFLOWS[7], before, SECOND)
-    stopped.load_state_dict(torch_round_trip(straight.state_dict()))
-    assert train(stopped) == train(straight)
-    assert stopped.episodes == straight.episodes
+    first = [(SECOND, before), (WORKFLOWS[7], before, SECOND)] if before else []
+    trainings = [*first, (FIRST, 50), (SECOND, 60, FIRST), (FIRST, 45)]
+    joint = 160 if before and network == "shared" else 0
+    straight, stopped, resumed = (make(*trainings, joint=joint, networks=network) for _ in range(3))
+    outcomes_of(stopped, len(first))
+    resumed.load_state_dict(torch_round_trip(stopped.state_dict()))
+    assert outcomes_of(resumed) == outcomes_of(straight)
+    assert (resumed.steps, resumed.episodes) == (straight.steps, straight.episodes)
     for workflow in (FIRST, SECOND):
-        np.testing.assert_array_equal(weights(stopped, workflow), weights(straight, workflow))
+        np.testing.assert_array_equal(weights(resumed, workflow), weights(straight, workflow))
 
 
 def torch_round_trip(state: dict[str, Any]) -> dict[str, Any]:
@@ -122,85 +158,77 @@ def torch_round_trip(state: dict[str, Any]) -> dict[str, Any]:
 def test_a_seed_fixes_everything(network: Any) -> None:
     runs = []
     for seed in (3, 3, 4):
-        learner = make(networks=network, seed=seed)
-        runs.append((learner.train_one(FIRST, 60), weights(learner, FIRST).tolist()))
+        trainer = make((FIRST, 60), networks=network, seed=seed)
+        runs.append((outcomes_of(trainer), weights(trainer, FIRST).tolist()))
     assert runs[0] == runs[1] != runs[2]
 
 
 def test_every_episode_is_counted() -> None:
-    learner = make(400)
-    learner.train(WORKFLOWS, 160)
-    assert learner.episodes == 160
-    assert learner.min_episodes == 26
-    for episodes in (1, 25, 26, 100):
-        assert learner.train_one(FIRST, episodes).episodes == episodes
-    assert learner.episodes == 312
+    lengths = (1, 25, 26, 100)
+    trainer = make(*((FIRST, length) for length in lengths), joint=160)
+    rows = list(trainer.rows())
+    assert [outcome.episodes for outcome in outcomes_of(trainer)] == [*lengths]
+    assert trainer.episodes == sum(row.numbers["rollout/episodes"] for row in rows) == 312
+    assert trainer.steps == 3120
+    # Of all together; then of the trainings that leave enough for a measurement.
+    assert trainer.iteration == 10 + 1 + 5
 
 
 def test_too_few_episodes_are_all_measured() -> None:
-    learner = make()
-    before = weights(learner, FIRST)
-    outcome = learner.train_one(FIRST, learner.min_episodes - 1)
-    np.testing.assert_array_equal(weights(learner, FIRST), before)
-    again = measure(
-        learner.games,
-        FIRST,
-        learner.policy_state(FIRST),
-        learner.min_episodes - 1,
-        learner.seed,
-        action_masks=True,
-    )
-    assert outcome == again
-    learner.train_one(FIRST, learner.min_episodes)
-    assert (weights(learner, FIRST) != before).any()
+    trainer = make((FIRST, 25), (FIRST, 26))
+    before = weights(trainer, FIRST)
+    [outcome] = outcomes_of(trainer, 1)
+    np.testing.assert_array_equal(weights(trainer, FIRST), before)
+    policy = trainer.algorithm.policy_of(FIRST)
+    assert outcome == measure(trainer.source.games, FIRST, policy, 25, 3, action_masks=True)
+    outcomes_of(trainer)
+    assert (weights(trainer, FIRST) != before).any()
 
 
 def test_games_are_divided_evenly_among_workflows() -> None:
-    learner = make()
-    outcomes = learner.train(WORKFLOWS[:5], 16 * 5)
-    assert [outcome.episodes for outcome in outcomes] == [16] * 5
-    # All take turns where there are fewer games than workflows.
-    outcomes = learner.train(WORKFLOWS, 16 * 15)
-    assert [outcome.episodes for outcome in outcomes] == [2] * 120
-    assert all(outcome.return_stderr is not None for outcome in outcomes)
+    """All take turns where there are fewer games than workflows."""
+    trainer = make(joint=16 * 15)
+    played: list[tuple[int, ...]] = []
+    codes = {encode([workflow]).astype(np.float32).tobytes(): workflow for workflow in WORKFLOWS}
+    for _ in range(15):
+        for fragment in trainer.source.next(Stopwatch()):
+            played += [codes[row[-WORKFLOW_LEN:].tobytes()] for row in fragment.obs[0]]
+    assert Counter(played) == dict.fromkeys(WORKFLOWS, 2)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_warm_start_has_the_policy_of_its_source(network: Any) -> None:
-    learner = make(networks=network)
-    learner.train_one(FIRST, 60)
+    trainer = make((FIRST, 60), (SECOND, 10, FIRST), (SECOND, 30), (SECOND, 30), networks=network)
+    outcomes_of(trainer, 1)
     expected = measure(
-        learner.games, SECOND, learner.policy_state(FIRST), 10, learner.seed, action_masks=True
+        trainer.source.games, SECOND, trainer.algorithm.policy_of(FIRST), 10, 3, action_masks=True
     )
-    warm = learner.train_one(SECOND, 10, FIRST)
+    warm = outcomes_of(trainer, 2)[-1]
     if network == "separate":
         assert (warm.mean_return, warm.compliance) == (expected.mean_return, expected.compliance)
-        np.testing.assert_array_equal(weights(learner, SECOND), weights(learner, FIRST))
-        learner.train_one(SECOND, 30)
-        first = weights(learner, FIRST)
-        learner.train_one(SECOND, 30)
-        np.testing.assert_array_equal(weights(learner, FIRST), first)
-    assert (weights(learner, SECOND) != weights(learner, FIRST)).any()
+        np.testing.assert_array_equal(weights(trainer, SECOND), weights(trainer, FIRST))
+        outcomes_of(trainer, 3)
+        first = weights(trainer, FIRST)
+        outcomes_of(trainer, 4)
+        np.testing.assert_array_equal(weights(trainer, FIRST), first)
+    assert (weights(trainer, SECOND) != weights(trainer, FIRST)).any()
 
 
 def test_separate_networks_have_to_exist() -> None:
-    learner = make(networks="separate")
+    ppo = make(networks="separate").algorithm
     with pytest.raises(ValueError, match="no network yet"):
-        learner.policy_state(FIRST)
+        ppo.policy_of(FIRST)
     with pytest.raises(ValueError, match="no network yet"):
-        learner.train_one(FIRST, 30, SECOND)
+        ppo.activate(FIRST, SECOND)
     with pytest.raises(ValueError, match="one at a time"):
-        learner.train([FIRST, SECOND], 16)
+        make(joint=16, networks="separate")
 
 
 def test_bad_numbers_are_refused() -> None:
-    learner = make()
     with pytest.raises(ValueError, match="multiple of 16, got 17"):
-        learner.train([FIRST], 17)
-    with pytest.raises(ValueError, match="at least 1, got 0"):
-        learner.train_one(FIRST, 0)
+        make(joint=17)
     with pytest.raises(ValueError, match="once"):
-        learner.train_one((0, 0, 1, 2, 3), 30)
+        make().algorithm.activate((0, 0, 1, 2, 3))
 
 
 def new_network(obs_dim: int = 77) -> dict[str, Any]:

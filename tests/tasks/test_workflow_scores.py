@@ -15,11 +15,15 @@ from fastrl.envs.cage2.memory import MEMORIES, Memory, observation_names
 from fastrl.envs.cage2.workflow import WORKFLOW_LEN, WORKFLOWS, parse_workflow
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.play.policy import Policy
+from fastrl.runs.settings import RunConfig
 from fastrl.tasks.cage2.evaluate import RULESETS, Contender, evaluate
 from fastrl.tasks.workflow.folding import fold
-from fastrl.tasks.workflow.learner import WorkflowLearner, measure
+from fastrl.tasks.workflow.learner import WorkflowPPO
 from fastrl.tasks.workflow.scores import WorkflowEvaluation, score_by_protocol
-from fastrl.tasks.workflow.settings import EnvConfig, InnerConfig
+from fastrl.tasks.workflow.settings import EnvConfig, InnerConfig, SearchConfig
+from fastrl.tasks.workflow.source import WorkflowSource, measure
+from fastrl.tasks.workflow.strategies import make_search
+from fastrl.training.trainer import Trainer
 from fastrl.utils import torch_threads
 from fastrl.utils.files import to_json
 
@@ -94,9 +98,13 @@ def test_a_trained_policy_is_scored_as_the_learner_measures_it() -> None:
         episodes_per_update=16, measured_episodes=10, hidden=(8,), minibatch_size=240, action_masks=False
     )
     games = EnvConfig(red_agent="bline", episode_length=30, n_workers=1)
-    learner = WorkflowLearner(config, games, total_episodes=100)
-    learner.train(WORKFLOWS, 64)
-    state = learner.policy_state(ENTERPRISE_FIRST)
+    source = WorkflowSource(
+        config, games, make_search(SearchConfig(), WORKFLOWS, 36), joint_episodes=64, seed=0
+    )
+    ppo = WorkflowPPO(config.ppo(30), source.problem(3000, 0, "cpu"))
+    run = RunConfig(total_timesteps=None, total_episodes=64)
+    list(Trainer(run, ppo, source).rows())
+    state = ppo.policy_of(ENTERPRISE_FIRST)
     own = measure(games, ENTERPRISE_FIRST, state, 400, 0, action_masks=False)
     scored = score_by_protocol(
         as_policy(state),

@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -13,7 +11,8 @@ from typing import IO, Any
 
 from fastrl.cli.arguments import print_error
 from fastrl.cli.seeds import without
-from fastrl.utils.child_process import start
+from fastrl.utils import child_process
+from fastrl.utils.child_process import Child
 from fastrl.utils.heartbeat import EXIT_LOST, EXIT_TRAINED, LAUNCHED
 from fastrl.utils.import_path import module_command
 from fastrl.utils.interrupts import StopSignals
@@ -40,16 +39,17 @@ def launch(prog: str, arguments: Sequence[str], count: int) -> int:
         failed = _first_failed(processes, stop)
         if failed is None:
             return 0
-        if processes[failed].poll() is not None:
-            _end_all(processes)
-        code, first = processes[failed].poll(), processes[0].poll()
+        if not processes[failed].is_alive():
+            # They end by themselves once they miss one.
+            child_process.end(processes, _GRACE)
+        code, first = processes[failed].code, processes[0].code
         if first not in (None, EXIT_TRAINED, EXIT_LOST) and first > 0:
             # It has said why itself, also where others have failed in the same way.
             return first
         if code is None:
             why = "does not answer any more (run.rank_timeout)"
         elif code < 0:
-            why = f"was killed by {signal.Signals(-code).name}"
+            why = f"was {processes[failed].cause}"
         elif code == 0:
             why = "ended without training"
         else:
@@ -65,9 +65,7 @@ def launch(prog: str, arguments: Sequence[str], count: int) -> int:
 
 
 @contextlib.contextmanager
-def _started(
-    command: Sequence[str], outputs: Sequence[IO[Any] | None]
-) -> Iterator[list[subprocess.Popen[bytes]]]:
+def _started(command: Sequence[str], outputs: Sequence[IO[Any] | None]) -> Iterator[list[Child]]:
     """Processes of all ranks, which are killed at the end if they still run."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -79,29 +77,26 @@ def _started(
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[Child] = []
     try:
         for rank, output in enumerate(outputs):
             environment = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            processes.append(start(command, output, environment=environment))
+            processes.append(Child.command(command, output, environment=environment))
         yield processes
     finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+        child_process.end(processes, 0.0)
 
 
-def _first_failed(processes: Sequence[subprocess.Popen[bytes]], stop: StopSignals) -> int | None:
+def _first_failed(processes: Sequence[Child], stop: StopSignals) -> int | None:
     """Waits until a rank fails, or all have ended; passes a signal to stop on to rank 0, which tells the others.
 
     Returns:
         The rank that failed first, and not because of another one; or that does not end although others have lost one.
         None: none has.
     """
-    passed_on, lost_at = False, None
+    lost_at = None
     while True:
-        codes = [process.poll() for process in processes]
+        codes = [process.code for process in processes]
         causes = [rank for rank, code in enumerate(codes) if code not in (None, EXIT_TRAINED, EXIT_LOST)]
         if causes:
             return causes[0]
@@ -112,16 +107,7 @@ def _first_failed(processes: Sequence[subprocess.Popen[bytes]], stop: StopSignal
             lost_at = lost_at or time.monotonic()
             if time.monotonic() - lost_at > _GRACE:
                 return codes.index(None)
-        if stop.received is not None and not passed_on:
-            processes[0].send_signal(stop.received)
-            passed_on = True
-        time.sleep(_INTERVAL)
-
-
-def _end_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Waits for ranks to end, which they do once they miss one; `_started` kills those that do not."""
-    until = time.monotonic() + _GRACE
-    while time.monotonic() < until and any(process.poll() is None for process in processes):
+        stop.pass_on(processes[0].send_signal)
         time.sleep(_INTERVAL)
 
 

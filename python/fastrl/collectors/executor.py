@@ -32,7 +32,7 @@ from fastrl.collectors.protocol import Plan, partition_envs
 from fastrl.collectors.resources import WorkerCount, check_start_method, count_workers, memory_of
 from fastrl.collectors.scheduler import TaskScheduler
 from fastrl.collectors.weights import Weights
-from fastrl.utils import processes
+from fastrl.utils import child_process, processes
 
 # Seconds of a task of several short episodes, and the most episodes of one.
 TASK_SECONDS = 0.01
@@ -155,7 +155,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
     @property
     def pids(self) -> list[int]:
         """Of the workers' processes."""
-        return [pid for worker in self.workers if (pid := worker.process.pid) is not None]
+        return [worker.process.pid for worker in self.workers]
 
     # Scheduling
 
@@ -217,12 +217,12 @@ class ExecutorCollector(TaskScheduler[Worker]):
         self._worker_replaced(worker, given, cause, trace)
 
     def _limit(self, worker: Worker) -> float:
-        if not worker.tasks or worker.hung:
+        if not worker.tasks or worker.process.hangs:
             return math.inf
         return self._timeout + (START_SECONDS if worker.tasks[0] is None else 0)
 
     def _end_hanging(self, worker: Worker) -> None:
-        worker.kill(f"no answer for {self._limit(worker):g} s")
+        worker.process.kill_hanging(self._limit(worker))
 
     # Reports
 
@@ -238,7 +238,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
         self._stop[0] = 1
         for worker in self.workers:
             worker.release()
-        killed = processes.join_or_kill([worker.process for worker in self.workers], _SHUTDOWN_GRACE_S)
+        killed = child_process.end([worker.process for worker in self.workers], _SHUTDOWN_GRACE_S)
         for worker in self.workers:
             worker.join_manager()
         indices = ", ".join(str(worker.index) for worker in self.workers if worker.process in killed)

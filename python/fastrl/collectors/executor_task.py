@@ -5,9 +5,7 @@ task's outcome goes through its future.
 from __future__ import annotations
 
 import ctypes
-import faulthandler
 import math
-import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -27,9 +25,6 @@ from fastrl.collectors.running import RunningEpisode
 from fastrl.collectors.weights import Weights
 from fastrl.envs.spec import ElsewhereError, unpickle
 from fastrl.utils import processes
-
-# Asks a process for the traceback of what it is doing.
-DUMP_SIGNAL = signal.SIGUSR1
 
 # Alignment of arrays, so that no two share a cache line.
 _LINE = 64
@@ -231,13 +226,11 @@ def init_process(
         payload: the pickled plan.
         weights: where the learner publishes.
         stop: a byte that is not 0 once everything is to end.
-        report: gets the traceback if the process crashes, or is ended by `DUMP_SIGNAL`.
+        report: of tracebacks, see `fastrl.utils.processes.init_worker`.
         rebuild: environment and actor for every task.
     """
     global _process
-    processes.init_worker([weights.name] if weights is not None else [])
-    faulthandler.enable(report.fileno())
-    faulthandler.register(DUMP_SIGNAL, report.fileno(), chain=True)
+    processes.init_worker([weights.name] if weights is not None else [], report)
     try:
         _process = _Process(unpickle(payload), env_indices, slots, weights, stop, report, rebuild)
         # Unlike atexit, it is done in processes of every start method.

@@ -1,14 +1,11 @@
 """A worker in the learner's process: one process with an executor of its own, which can be replaced."""
 
-import contextlib
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
-from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
 from typing import Any
 
@@ -16,9 +13,7 @@ from fastrl.collectors import executor_task
 from fastrl.collectors.executor_task import Outcome, Slots, Task
 from fastrl.collectors.scheduler import TaskWorker
 from fastrl.utils import processes
-
-# Seconds that a hanging process has to dump its traceback.
-DUMP_GRACE_S = 2.0
+from fastrl.utils.child_process import Child
 
 # The most seconds that the executor's thread takes to end after its process.
 _MANAGER_SECONDS = 10.0
@@ -66,32 +61,26 @@ class Worker(TaskWorker):
         """Starts a process, in place of one that has ended, with nothing to do but to build its environment."""
         self.generation += 1
         self.resumed = False
-        self.hung = ""
         self.since = time.monotonic()
         self.tasks.clear()
         self.free = list(range(len(self.slots.arrays)))
-        self._report, report = self._context.Pipe(duplex=False)
-        self._dumped = bytearray()
+        reader, report = self._context.Pipe(duplex=False)
         processes.start_tracker()
         self._executor = ProcessPoolExecutor(
             1, self._context, initializer=executor_task.init_process, initargs=self._arguments(self, report)
         )
         with processes.starting_workers():
-            self._submit(None)
+            self.submit(None)
         # There is no other way to know it, before ``kill_workers`` of Python 3.14.
-        self.process: BaseProcess = next(iter(self._executor._processes.values()))
-        processes.share_exit_code(self.process)
+        self.process = Child(next(iter(self._executor._processes.values())), reader)
         report.close()
 
-    def submit(self, task: Task) -> None:
-        """Sends a task.
+    def submit(self, task: Task | None) -> None:
+        """Sends a task; None: it builds its environment.
 
         Raises:
             BrokenProcessPool: it has died.
         """
-        self._submit(task)
-
-    def _submit(self, task: Task | None) -> None:
         future = (
             self._executor.submit(executor_task.build)
             if task is None
@@ -112,36 +101,17 @@ class Worker(TaskWorker):
         self.free += task.slots if task is not None else ()
         return task
 
-    def kill(self, why: str) -> None:
-        """Kills a process that hangs, after it has dumped its traceback, if it can."""
-        self.hung = why
-        if processes.send_signal(self.process, executor_task.DUMP_SIGNAL):
-            self._listen(DUMP_GRACE_S)
-            self.process.kill()
-
-    def _listen(self, seconds: float) -> None:
-        """Reads the traceback that the process dumps, in pieces, until it has ended or the time is over."""
-        until = time.monotonic() + seconds
-        with contextlib.suppress(OSError, EOFError):
-            while self._report.poll(max(until - time.monotonic(), 0)):
-                piece = os.read(self._report.fileno(), 65536)
-                if not piece:
-                    break
-                self._dumped += piece
-
     def death_report(self) -> tuple[str, str]:
         """Of a process that has died: the cause in one line, and its traceback, if it left one."""
         self._executor.shutdown(wait=True)
-        self._listen(0)
-        cause = self.hung or processes.exit_cause(self.process.exitcode)
-        return cause, self._dumped.decode(errors="replace")
+        return self.process.cause, self.process.traceback()
 
     def release(self) -> None:
         """Cancels the process's tasks, without waiting for it."""
         # Python forgets the thread that manages the process when it does not wait for it.
         self._manager: Any = self._executor._executor_manager_thread
         self._executor.shutdown(wait=False, cancel_futures=True)
-        self._report.close()
+        self.process.pipe.close()
 
     def join_manager(self) -> None:
         """Waits for the thread of the executor, after the process has ended: at the end of the interpreter Python would

@@ -13,24 +13,24 @@ import math
 import multiprocessing
 import time
 from multiprocessing import util
-from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
 import numpy as np
 
-from fastrl.collectors.executor import pickled
+from fastrl.collectors.executor import START_SECONDS, pickled
 from fastrl.collectors.executor_task import Outcome
 from fastrl.collectors.failures import Failures
 from fastrl.collectors.fragment_arrays import FragmentMeta, arrays_for, fragment_of
-from fastrl.collectors.live_process import HEADER, record_dtype, simulate
+from fastrl.collectors.live_process import EXIT_REPORTED, HEADER, record_dtype, simulate
 from fastrl.collectors.protocol import PARTS, UNPUBLISHED, CollectError, Collector, Plan, Report
-from fastrl.collectors.resources import check_start_method, memory_of
+from fastrl.collectors.resources import check_start_method, check_timeout, memory_of
 from fastrl.collectors.running import resumed
 from fastrl.collectors.team_backend import Difficulty
 from fastrl.collectors.weights import Weights
 from fastrl.queue import Empty, Queue
 from fastrl.rollout.fragment import Fragment
-from fastrl.utils import processes
+from fastrl.utils import child_process, processes
+from fastrl.utils.child_process import Child
 from fastrl.utils.seeding import NO_ENV
 
 # Seconds between checks that the simulation is alive.
@@ -45,13 +45,15 @@ class LiveCollector(Collector):
 
     The first weights start the simulation. Its fragments depend on how fast it and the learner are: each step is by the
     newest policy, and the version of a fragment is that of its first step. `collect` brings what `take` does, the
-    oldest fragment that waits. A simulation that has died is replaced, with new episodes.
+    oldest fragment that waits. A simulation that has died, or takes no step for ``task_timeout`` seconds while the
+    learner waits, is replaced, with new episodes.
 
     Args:
         plan: with unit "steps".
         period: seconds from one step to the next; None or 0: as fast as possible.
         speed: of the clock, which divides the period; 0: as fast as possible.
         queue: fragments that may wait for the learner, rounded up to a power of two.
+        task_timeout: seconds for a step, beyond the wait until it is due; None: no limit.
         max_failures: failures without a fragment in between that stop the run.
         start_method: of ``multiprocessing``.
 
@@ -70,6 +72,7 @@ class LiveCollector(Collector):
         period: float | None = None,
         speed: float = 1.0,
         queue: int = 2,
+        task_timeout: float | None = 300.0,
         max_failures: int = 3,
         start_method: Literal["spawn", "forkserver"] = "forkserver",
     ) -> None:
@@ -80,6 +83,7 @@ class LiveCollector(Collector):
                 raise ValueError(f"{name} should be a number from 0 on, got {value}")
         self.plan, self.version = plan, 0
         self._period = (period or 0.0) / speed if speed else 0.0
+        self._timeout = check_timeout(task_timeout)
         self._payload = pickled(plan)
         self._failures = Failures(max_failures)
         self._context: Any = multiprocessing.get_context(start_method)
@@ -87,7 +91,10 @@ class LiveCollector(Collector):
             # A new simulation has then loaded what it needs before it starts.
             self._context.set_forkserver_preload([simulate.__module__])
         self._stop: Any = self._context.RawArray(ctypes.c_ubyte, 1)
-        self._process: BaseProcess | None = None
+        # Counts the simulation's signs of life. How many were seen, and the seconds that the learner has waited since.
+        self._beats: Any = self._context.RawValue(ctypes.c_uint64)
+        self._seen_beats, self._silent = 0, 0.0
+        self._simulation: Child | None = None
         # Numbers of the episodes that a simulation starts with.
         self._numbers = np.zeros(plan.num_envs, np.int64)
         self._steps = self._episodes = self._restarts = 0
@@ -114,8 +121,7 @@ class LiveCollector(Collector):
     @property
     def pids(self) -> list[int]:
         """Process id of the simulation, once it has started."""
-        pid = None if self._process is None else self._process.pid
-        return [] if pid is None else [pid]
+        return [] if self._simulation is None else [self._simulation.pid]
 
     def publish(self, weights: Any) -> int:
         new, own = np.frombuffer(weights, np.uint8), self._buffer[HEADER.itemsize :]
@@ -125,41 +131,41 @@ class LiveCollector(Collector):
         self.version += 1
         self._header["version"], self._header["published"] = self.version, time.monotonic()
         self._weights.publish(self._buffer.data)
-        if self._process is None:
+        if self._simulation is None:
             self._start()
         return self.version
 
     def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
         """See `fastrl.collectors.team_backend.TeamBackend.set_difficulty`."""
         self._header["difficulty"] = level, *(difficulty or (math.nan, math.nan))
-        if self._process is not None:
+        if self._simulation is not None:
             self._weights.publish(self._buffer.data)
 
     def _start(self) -> None:
-        self._report, report = self._context.Pipe(duplex=False)
+        self._beats.value = self._seen_beats = 0
+        self._silent = 0.0
         arguments = [self._payload, self._numbers.tolist(), self._period]
-        arguments += [self._stop, self._queue, self._weights, report]
-        # Not daemonic in multiprocessing's sense, whose environments could not start processes themselves.
-        self._process = self._context.Process(target=simulate, args=arguments, name="simulation")
-        with processes.starting_workers():
-            self._process.start()
-        report.close()
+        arguments += [self._stop, self._beats, self._queue, self._weights]
+        self._simulation = Child.worker(self._context, simulate, *arguments, name="simulation")
 
     def collect(self) -> list[Fragment]:
         return self.take_many(1)
 
     def take_many(self, most: int, timeout: float | None = None) -> list[Fragment]:
-        if self._process is None:
+        if self._simulation is None:
             raise CollectError(UNPUBLISHED)
         end = math.inf if timeout is None else time.monotonic() + timeout
         record = np.zeros_like(self._newest)
         while True:
             left = max(end - time.monotonic(), 0.0)
+            wait = min(_POLL_INTERVAL_S, left)
             try:
-                if len(self._queue.get_many(1, timeout=min(_POLL_INTERVAL_S, left), out=record)):
+                if len(self._queue.get_many(1, timeout=wait, out=record)):
                     return [self._fragment(record)]
             except Empty:
-                self._replace_dead(self._process)
+                self._end_hanging(self._simulation, wait)
+                if not self._simulation.is_alive():
+                    self._replace(self._simulation)
                 if not left:
                     return []
 
@@ -184,19 +190,32 @@ class LiveCollector(Collector):
         self._failures.over([(NO_ENV, 0)])
         return fragment
 
-    def _replace_dead(self, process: BaseProcess) -> None:
-        """Starts another simulation if this one has died.
+    def _end_hanging(self, simulation: Child, waited: float) -> None:
+        """Kills a simulation that has shown no sign of life for too long.
+
+        Args:
+            waited: seconds in which no fragment came. Only those count: while all processes are stopped, none hangs.
+        """
+        beats = self._beats.value
+        self._silent = self._silent + waited if beats == self._seen_beats else 0.0
+        self._seen_beats = beats
+        limit = self._timeout + (0.0 if beats else START_SECONDS)
+        if self._silent > limit:
+            simulation.kill_hanging(limit)
+
+    def _replace(self, simulation: Child) -> None:
+        """Starts another simulation in place of one that has died.
 
         Raises:
             CollectError: it has died too often, or of a cause that would recur.
         """
-        if process.is_alive():
-            return
-        outcome = Outcome([], cause=processes.exit_cause(process.exitcode))
-        with contextlib.suppress(EOFError, OSError):
-            if self._report.poll():
-                outcome = self._report.recv()
-        self._report.close()
+        outcome = Outcome([], cause=simulation.cause)
+        if simulation.code == EXIT_REPORTED:
+            with contextlib.suppress(EOFError):
+                outcome = simulation.pipe.recv()
+        else:
+            outcome = outcome._replace(traceback=simulation.traceback())
+        simulation.pipe.close()
         if outcome.refused:
             raise CollectError(outcome.cause, outcome.traceback)
         indices = self.plan.env_indices
@@ -257,8 +276,8 @@ class LiveCollector(Collector):
         self._at_exit.cancel()
         self._stop[0] = 1
         self._queue.shutdown(immediate=True)
-        if self._process is not None:
-            processes.join_or_kill([self._process], _SHUTDOWN_GRACE_S)
-            self._report.close()
+        if self._simulation is not None:
+            child_process.end([self._simulation], _SHUTDOWN_GRACE_S)
+            self._simulation.pipe.close()
         self._queue.close()
         self._weights.close()

@@ -31,6 +31,9 @@ the difficulty of the next episodes: level, agents and density. NaN: the environ
 # File descriptor of the terminal's errors.
 _STDERR = 2
 
+# Exit code of a simulation that has sent the outcome of an exception.
+EXIT_REPORTED = 81
+
 COUNTS = ("steps", "missed", "late", "latest")
 """Attributes of `Pace` that a record has."""
 
@@ -93,6 +96,7 @@ def simulate(
     numbers: Sequence[int],
     period: float,
     stop: Any,
+    beats: Any,
     queue: Queue,
     weights: Weights,
     report: Connection,
@@ -104,22 +108,30 @@ def simulate(
         numbers: of the first episodes.
         period: seconds of a step; 0: as fast as possible.
         stop: a byte that is not 0 once it is to end.
+        beats: counts its signs of life: each step, and several in a second while it waits until one is due.
         queue: of records, which drops the oldest.
         weights: with a `HEADER`, published already.
-        report: gets the outcome of an exception.
+        report: gets the outcome of an exception; where the process crashes or hangs, its traceback.
     """
-    processes.init_worker([name for name in (queue.name, weights.name) if name is not None])
+    processes.init_worker([name for name in (queue.name, weights.name) if name is not None], report)
+    stop = np.frombuffer(stop, np.uint8).data
     try:
-        _run(unpickle(payload), numbers, Pace(period), np.frombuffer(stop, np.uint8).data, queue, weights)
+        _run(unpickle(payload), numbers, Pace(period), stop, beats, queue, weights)
     except (Stopped, ShutDown):
         pass
     except BaseException as error:  # an environment that calls sys.exit() has failed, too
         report.send(failed(error, []))
-        sys.exit(1)
+        sys.exit(EXIT_REPORTED)
 
 
 def _run(
-    plan: Plan, numbers: Sequence[int], pace: Pace, stop: memoryview, queue: Queue, weights: Weights
+    plan: Plan,
+    numbers: Sequence[int],
+    pace: Pace,
+    stop: memoryview,
+    beats: Any,
+    queue: Queue,
+    weights: Weights,
 ) -> None:
     runner = LocalRunner(plan, plan.env_indices, stop, threads=None)
     runner.numbers = list(numbers)
@@ -132,8 +144,13 @@ def _run(
     published = _Published(loop, weights)
     published.load()
 
+    def is_stopped() -> bool:
+        beats.value += 1
+        return stop[0] != 0
+
     def before_step(t: int) -> None:
-        pace.next_step(lambda: stop[0] != 0)
+        beats.value += 1
+        pace.next_step(is_stopped)
         start = perf_counter()
         published.load()
         runner.seconds["weights"] += perf_counter() - start

@@ -26,6 +26,7 @@ from fastrl.collectors.team_spec import TeamSpec
 from fastrl.envs import contract
 from fastrl.envs.spec import ElsewhereError, unpickle
 from fastrl.utils import processes
+from fastrl.utils.child_process import Child
 from fastrl.utils.seeding import NO_ENV, env_seed
 
 # Environments that step in lockstep wait for the slowest; `Probe.unevenness` is for so many of them.
@@ -73,27 +74,23 @@ def probe(plan: Plan, start_method: str = "spawn") -> Probe:
         CollectError: it cannot be built or stepped, it has other spaces than the plan, or takes longer than 2 minutes.
         TypeError: the plan does not pickle.
     """
-    context: Any = multiprocessing.get_context(start_method)
     try:
         payload = pickle.dumps(plan)
     except Exception as error:
         raise TypeError(f"the plan does not pickle, so other processes cannot run it: {error}") from error
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(payload, sender), name="probe")
-    with processes.starting_workers():
-        process.start()
-    sender.close()
+    child = Child.worker(multiprocessing.get_context(start_method), _work, payload, name="probe")
     try:
-        result = receiver.recv() if receiver.poll(TIMEOUT_S) else (f"no answer within {TIMEOUT_S:g} s", "")
+        result = (
+            child.pipe.recv() if child.pipe.poll(TIMEOUT_S) else (f"no answer within {TIMEOUT_S:g} s", "")
+        )
     except EOFError:
-        process.join()
-        result = (processes.exit_cause(process.exitcode), "")
-        if process.exitcode == processes.EXIT_UNGUARDED:
-            raise UnbuildableError(result[0]) from None
+        child.wait()
+        result = (child.cause, "")
+        if child.code == processes.EXIT_UNGUARDED:
+            raise UnbuildableError(child.cause) from None
     finally:
-        receiver.close()
-        process.kill()
-        process.join()
+        child.pipe.close()
+        child.kill()
     if isinstance(result, Probe):
         return result
     if isinstance(result, ElsewhereError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -32,6 +33,17 @@ def check_start_method(name: str) -> str:
         why = ": a forked process would share the learner's locks, threads and GPU" if name == "fork" else ""
         raise ValueError(f"start_method should be {names}, got {name!r}{why}")
     return name
+
+
+def check_timeout(task_timeout: float | None) -> float:
+    """The seconds that a task may take; infinite for None.
+
+    Raises:
+        ValueError: not more than 0.
+    """
+    if task_timeout is not None and not task_timeout > 0:
+        raise ValueError(f"task_timeout should be more than 0 s, got {task_timeout}")
+    return math.inf if task_timeout is None else task_timeout
 
 
 def cores(root: Path = Path("/")) -> int:

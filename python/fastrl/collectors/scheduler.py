@@ -20,6 +20,7 @@ from fastrl.collectors.failures import Episode, Failures
 from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, fragment_of
 from fastrl.collectors.learner_time import LearnerTime
 from fastrl.collectors.protocol import PARTS, UNPUBLISHED, CollectError, Collector, Plan, Report
+from fastrl.collectors.resources import check_timeout
 from fastrl.collectors.running import RunningEpisode, RunningEpisodes, resumed
 from fastrl.rollout.fragment import Fragment, copied_steps
 from fastrl.utils.seeding import NO_ENV
@@ -109,8 +110,6 @@ class TaskScheduler(Collector, Generic[W]):
         max_pending: int | None,
         task_seconds: float,
     ) -> None:
-        if task_timeout is not None and not task_timeout > 0:
-            raise ValueError(f"task_timeout should be more than 0 s, got {task_timeout}")
         if max_pending is not None and max_pending < 1:
             raise ValueError(f"max_pending should be at least 1, got {max_pending}")
         self.plan = plan
@@ -118,7 +117,7 @@ class TaskScheduler(Collector, Generic[W]):
         self._whole = plan.unit == "episodes"
         self._useful_workers = plan.episodes if self._whole else plan.num_envs
         self._failures = Failures(max_failures)
-        self._timeout = math.inf if task_timeout is None else task_timeout
+        self._timeout = check_timeout(task_timeout)
         self._task_seconds = task_seconds
         self._asked_pending = max_pending
         self.workers: list[W] = []

@@ -9,9 +9,6 @@ import pickle
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing import connection
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +17,8 @@ from numpy.typing import NDArray
 
 from fastrl._native._rust import LockstepBarrier
 from fastrl.envs.process_worker import Command, EnvsBuilt, Layout, Memory, Reply, WorkerTask, work
-from fastrl.utils import processes
+from fastrl.utils import child_process
+from fastrl.utils.child_process import Child
 
 StartMethod = Literal["spawn", "forkserver"]
 
@@ -92,15 +90,14 @@ class WorkerPool:
         if start_method == "forkserver":
             # The server loads the modules once, and its processes share that memory.
             self._context.set_forkserver_preload([work.__module__])
-        self._processes: list[BaseProcess] = []
-        self._pipes: list[Connection] = []
+        self._workers: list[Child] = []
         self._barrier: LockstepBarrier | None = None
         self._in_round = False
         self._owner = os.getpid()
 
     @property
     def pids(self) -> list[int]:
-        return [pid for process in self._processes if (pid := process.pid) is not None]
+        return [worker.pid for worker in self._workers]
 
     def start(self) -> list[EnvsBuilt]:
         """Starts the workers and waits until they have built their environments.
@@ -109,21 +106,13 @@ class WorkerPool:
             WorkerError: a worker has died, or did not build its environments in time.
         """
         for task in self.tasks:
-            process, pipe = self._start(task)
-            self._processes.append(process)
-            self._pipes.append(pipe)
+            self._workers.append(self._start(task))
         until = time.monotonic() + self._start_timeout
         return [self._recv(w, until) for w in range(len(self.tasks))]
 
-    def _start(self, task: WorkerTask) -> tuple[BaseProcess, Connection]:
-        ours, theirs = self._context.Pipe()
-        # Not daemonic in multiprocessing's sense: daemonic processes could not start processes themselves.
-        arguments = (task.index, pickle.dumps(task), theirs)
-        process = self._context.Process(target=work, args=arguments, name=f"environments {task.index}")
-        with processes.starting_workers():
-            process.start()
-        theirs.close()
-        return process, ours
+    def _start(self, task: WorkerTask) -> Child:
+        name = f"environments {task.index}"
+        return Child.worker(self._context, work, task.index, pickle.dumps(task), name=name, duplex=True)
 
     def share(self, layout: Layout) -> Memory:
         """Creates the shared memory and attaches all workers to it.
@@ -148,7 +137,7 @@ class WorkerPool:
 
     def _attach(self, w: int) -> None:
         with contextlib.suppress(BrokenPipeError):
-            self._pipes[w].send((self._barrier, self._layout))
+            self._workers[w].pipe.send((self._barrier, self._layout))
 
     def _recv(self, w: int, until: float) -> Any:
         """The next message of a worker that starts.
@@ -156,14 +145,13 @@ class WorkerPool:
         Raises:
             WorkerError: it has died, or sent nothing in time.
         """
-        pipe, process = self._pipes[w], self._processes[w]
-        if not connection.wait([pipe], max(until - time.monotonic(), 0)):
-            process.kill()
-            process.join()
+        worker = self._workers[w]
+        if not worker.pipe.poll(max(until - time.monotonic(), 0)):
+            worker.kill()
             cause = f"its environments were not built within {self._start_timeout:g} s"
             raise WorkerError([Death(w, self.tasks[w].envs, cause, "")])
         try:
-            message = pipe.recv()
+            message = worker.pipe.recv()
         except EOFError:
             message = ""
         if isinstance(message, str):
@@ -172,16 +160,13 @@ class WorkerPool:
 
     def _death(self, w: int, error: str) -> Death:
         """The death of a worker that has ended or is about to, from its last message."""
-        process = self._processes[w]
-        process.join(SHUTDOWN_GRACE_S)
-        if process.is_alive():
-            process.kill()
-            process.join()
+        worker = self._workers[w]
+        child_process.end([worker], SHUTDOWN_GRACE_S)
         if error and "\n" not in error:
             # No traceback: a `ContractError`.
             return Death(w, self.tasks[w].envs, error, "", refused=True)
         last = error.strip().splitlines()[-1] if error else ""
-        return Death(w, self.tasks[w].envs, last or processes.exit_cause(process.exitcode), error)
+        return Death(w, self.tasks[w].envs, last or worker.cause, error)
 
     def check_open(self) -> None:
         """Raises ClosedEnvironmentError after `close`."""
@@ -224,13 +209,12 @@ class WorkerPool:
             until = time.monotonic() + (self.step_timeout or float("inf")) - interval
             while not barrier.wait(interval):
                 for w in barrier.missing():
-                    process = self._processes[w]
-                    if process.is_alive() and time.monotonic() >= until:
-                        process.kill()
-                        process.join()
+                    worker = self._workers[w]
+                    if worker.is_alive() and time.monotonic() >= until:
+                        worker.kill()
                         cause = f"no answer for {self.step_timeout:g} s"
                         self._handle_death(Death(w, self.tasks[w].envs, cause, ""))
-                    elif not process.is_alive():
+                    elif not worker.is_alive():
                         self._handle_death(self._death(w, ""))
         self._in_round = False
 
@@ -245,7 +229,7 @@ class WorkerPool:
         infos = []
         for w in np.flatnonzero(self.memory.replies).tolist():
             try:
-                message = self._pipes[w].recv()
+                message = self._workers[w].pipe.recv()
             except (EOFError, OSError):
                 message = ""
             if isinstance(message, str):
@@ -256,12 +240,12 @@ class WorkerPool:
 
     def send(self, message: Any) -> None:
         """Sends a message that all workers read in the next round."""
-        for pipe in self._pipes:
-            pipe.send(message)
+        for worker in self._workers:
+            worker.pipe.send(message)
 
     def recv(self) -> list[Any]:
         """The answers of all workers to the last message."""
-        return [pipe.recv() for pipe in self._pipes]
+        return [worker.pipe.recv() for worker in self._workers]
 
     def restart(self, check: Callable[[WorkerTask, EnvsBuilt], None]) -> None:
         """Starts dead workers again.
@@ -277,10 +261,9 @@ class WorkerPool:
         dead = [death.worker for death in self.deaths]
         for w in dead:
             # After an earlier attempt to restart the process may be alive.
-            self._processes[w].kill()
-            self._processes[w].join()
-            self._pipes[w].close()
-            self._processes[w], self._pipes[w] = self._start(self.tasks[w])
+            self._workers[w].kill()
+            self._workers[w].pipe.close()
+            self._workers[w] = self._start(self.tasks[w])
         for w in dead:
             check(self.tasks[w], self._recv(w, until))
             self._attach(w)
@@ -301,7 +284,7 @@ class WorkerPool:
                     self.memory.command[0] = Command.CLOSE
                     self._barrier.start_round()
             self._barrier.close()
-        for pipe in self._pipes:
-            pipe.close()
-        processes.join_or_kill(self._processes, grace if closing or self._barrier is None else 0.0)
-        self._processes, self._pipes, self._barrier = [], [], None
+        for worker in self._workers:
+            worker.pipe.close()
+        child_process.end(self._workers, grace if closing or self._barrier is None else 0.0)
+        self._workers, self._barrier = [], None

@@ -58,7 +58,7 @@ class Films:
         """Plays episodes without exploration, and writes a film of them.
 
         Args:
-            state: of a checkpoint with the policy; its part of `Training.policy_checkpoint` is enough.
+            state: of a checkpoint with the policy; its part of `Trainer.policy_checkpoint` is enough.
             path: of the film, .mp4 or .gif.
             seed: of the episodes.
             fps: pictures per second; None: the environment's.

@@ -58,35 +58,19 @@ class ConsoleLogger(Logger):
             lines = Text("\n".join(_lines(self._highlights(row), self._console.width)), overflow="fold")
             self._live.update(Group(self._bar, lines))
         elif self._notebook is not None:
-            highlights = "  ".join(self._highlights(row)[1:])
-            self._notebook.show(row.done / self._total, f"{self._notebook_text(row.done)}\n{highlights}")
+            fields, highlights = self._fields(row.done), "  ".join(self._highlights(row)[1:])
+            text = f"{fields['done']}  {rate(self._pace.speed)} {self._unit}/s  {fields['left']} left"
+            self._notebook.show(row.done / self._total, f"{text}\n{highlights}")
         elif time.monotonic() - self._printed_at >= self._interval:
             self._print_row(row)
         else:
             self._unprinted = row
 
-    def show(self, done: int) -> None:
-        """Shows the progress between rows that are far apart."""
-        self._pace.add(done)
-        if self._live is not None:
-            self._bar.update(self._task, **self._fields(done))
-        elif self._notebook is not None:
-            self._notebook.show(done / self._total, self._notebook_text(done))
-        elif time.monotonic() - self._printed_at >= self._interval:
-            self._print(done, [f"{rate(self._pace.speed)} {self._unit}/s"])
-
-    def _notebook_text(self, done: int) -> str:
-        fields = self._fields(done)
-        return f"{fields['done']}  {rate(self._pace.speed)} {self._unit}/s  {fields['left']} left"
-
     def _print_row(self, row: Row) -> None:
         self._unprinted = None
-        self._print(row.done, self._highlights(row))
-
-    def _print(self, done: int, highlights: list[str]) -> None:
         self._printed_at = time.monotonic()
-        share = f"{done:,} {self._unit} ({min(done / self._total, 1):.0%})"
-        print_lines(self._console, "  ".join([share, *highlights, f"{self._left(done)} left"]))
+        share = f"{row.done:,} {self._unit} ({min(row.done / self._total, 1):.0%})"
+        print_lines(self._console, "  ".join([share, *self._highlights(row), f"{self._left(row.done)} left"]))
 
     def _fields(self, done: int) -> dict[str, Any]:
         return {

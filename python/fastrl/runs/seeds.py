@@ -1,9 +1,9 @@
 """Runs that differ in their seed alone, side by side in processes of their own."""
 
 import contextlib
+import functools
 import math
 import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +16,7 @@ from rich.table import Table
 from fastrl.runs.listing import RunInfo, read_run, score_in
 from fastrl.runs.metrics import brief, moments
 from fastrl.utils import child_process
+from fastrl.utils.child_process import Child
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import (
     MAX_LINE_BYTES,
@@ -47,7 +48,7 @@ class SeedRun:
     path: Path
     command: Sequence[str]
     state: str = "waiting"
-    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    process: Child | None = field(default=None, repr=False)
 
     @property
     def log(self) -> Path:
@@ -58,12 +59,12 @@ class SeedRun:
         """Starts the process, which ends with this one."""
         with append_file(self.log) as log:
             # Ctrl-C reaches this process alone, which passes it on.
-            self.process = child_process.start(self.command, log)
+            self.process = Child.command(self.command, log)
         self.state = "running"
 
     def look(self) -> bool:
         """Notes whether the process has ended; True if it has ended just now."""
-        code = None if self.process is None else self.process.poll()
+        code = None if self.process is None else self.process.code
         if code is None or self.state != "running":
             return False
         stopped = code - 128 in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) or code < 0
@@ -104,18 +105,12 @@ def train_seeds(runs: Sequence[SeedRun], jobs: int, console: Console) -> signal.
         if not run.command:
             run.state = "complete"
     with StopSignals() as stop, Live(console=console, transient=True, auto_refresh=False) as live:
-        passed_on = False
         try:
             while any(run.state in ("waiting", "running") for run in runs):
                 for run in runs:
                     if run.look() and not console.is_terminal:
                         print_lines(console, f"seed {run.seed}: {run.state}")
-                if stop.received is not None:
-                    for run in runs:
-                        run.state = "interrupted" if run.state == "waiting" else run.state
-                        if run.process is not None and run.state == "running" and not passed_on:
-                            run.process.send_signal(stop.received)
-                    passed_on = True
+                stop.pass_on(functools.partial(_stop, runs))
                 working = sum(run.state == "running" for run in runs)
                 for run in [run for run in runs if run.state == "waiting"][: jobs - working]:
                     run.start()
@@ -123,22 +118,17 @@ def train_seeds(runs: Sequence[SeedRun], jobs: int, console: Console) -> signal.
                     live.update(table_of(runs), refresh=True)
                 time.sleep(_INTERVAL)
         finally:
-            _end(runs)
+            # Those that still run, after a second Ctrl-C or an error.
+            child_process.end([run.process for run in runs if run.process], _GRACE, signal.SIGTERM)
     return stop.received
 
 
-def _end(runs: Sequence[SeedRun]) -> None:
-    """Ends the processes that still run, after a second Ctrl-C or an error."""
-    left = [run.process for run in runs if run.process is not None and run.process.poll() is None]
-    for process in left:
-        process.terminate()
-    deadline = time.monotonic() + _GRACE
-    for process in left:
-        try:
-            process.wait(max(deadline - time.monotonic(), 0.1))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+def _stop(runs: Sequence[SeedRun], number: signal.Signals) -> None:
+    for run in runs:
+        if run.state == "waiting":
+            run.state = "interrupted"
+        elif run.process is not None:
+            run.process.send_signal(number)
 
 
 def table_of(runs: Sequence[SeedRun]) -> Table:

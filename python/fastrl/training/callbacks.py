@@ -15,7 +15,7 @@ from fastrl.utils.progress import Progress
 
 if TYPE_CHECKING:
     from fastrl.training.evaluation import Scores
-    from fastrl.training.trainer import Training
+    from fastrl.training.trainer import Trainer
 
 # Episodes of training whose mean return is compared with a threshold.
 WINDOW = 100
@@ -33,7 +33,7 @@ class Run:
         checkpoint: the newest checkpoint that this session has written; None before.
     """
 
-    def __init__(self, training: "Training") -> None:
+    def __init__(self, training: "Trainer") -> None:
         self.training = training
         self.directory: Path | None = None
         self.ended = Episodes()

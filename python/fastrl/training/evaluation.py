@@ -21,7 +21,7 @@ from fastrl.utils.progress import Progress
 from fastrl.utils.tables import show
 
 if TYPE_CHECKING:
-    from fastrl.training.trainer import Training
+    from fastrl.training.trainer import Trainer
 
 # Name of the best evaluation's checkpoint; `Checkpoints` does not delete it.
 BEST = "best.safetensors"
@@ -171,7 +171,7 @@ class Evaluation(Callback):
                     save_checkpoint(self.best_file, trainer.state_dict())
         trainer.evaluated(self.scores)
 
-    def at_end(self, trainer: "Training", console: Console) -> None:
+    def at_end(self, trainer: "Trainer", console: Console) -> None:
         """Evaluates the final policy, unless the last update was followed by an evaluation."""
         if self.scores is not None and self._evaluated_at == trainer.rounds[0]:
             return

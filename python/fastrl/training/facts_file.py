@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from fastrl.runs.facts import RunFacts, State, new_session, now
-from fastrl.training.trainer import Training
+from fastrl.training.trainer import Trainer
 
 
 class FactsFile:
@@ -16,7 +16,7 @@ class FactsFile:
         training: the run.
     """
 
-    def __init__(self, path: Path, task: str, training: Training) -> None:
+    def __init__(self, path: Path, task: str, training: Trainer) -> None:
         before = RunFacts.read(path)
         self._path, self._task, self._training = path, task, training
         self._earlier = () if before is None or not training.steps else before.sessions

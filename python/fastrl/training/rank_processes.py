@@ -6,9 +6,8 @@ import os
 import pickle
 import socket
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import connection
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 from rich.console import Console
@@ -16,12 +15,12 @@ from rich.console import Console
 from fastrl.runs.errors import TrainError
 from fastrl.training.run import load_weights, train
 from fastrl.training.task import Task
-from fastrl.training.trainer import Training
+from fastrl.training.trainer import Trainer
+from fastrl.utils import child_process
+from fastrl.utils.child_process import Child
 from fastrl.utils.config import build, check, to_tree
 from fastrl.utils.heartbeat import EXIT_LOST, LAUNCHED
-from fastrl.utils.import_path import importing_as_here
-from fastrl.utils.main_module import main_on_demand
-from fastrl.utils.processes import exit_cause, init_worker, require_main_guard
+from fastrl.utils.processes import init_worker, require_main_guard
 from fastrl.utils.ranks import ALONE, LostRankError, Ranks, connected_here, disconnect
 
 # Seconds in which a rank that has lost another one ends by itself.
@@ -50,34 +49,24 @@ def started(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     context = multiprocessing.get_context("spawn")
-    pipes = [context.Pipe(duplex=False) for _ in range(count - 1)]
     # Tensors would share memory with this process.
     saved = None if state is None else pickle.dumps(dict(state))
-    processes: list[BaseProcess] = [
-        context.Process(
-            target=_run,
-            args=(pipe[1], rank, count, port, task, to_tree(settings), stage, saved),
-            name=f"fastrl-rank-{rank}",
-        )
-        for rank, pipe in enumerate(pipes, 1)
-    ]
-    running: list[BaseProcess] = []
+    others: list[Child] = []
     try:
         try:
-            with main_on_demand(), importing_as_here():
-                for process, (_, sender) in zip(processes, pipes, strict=True):
-                    process.start()
-                    running.append(process)
-                    sender.close()
+            for rank in range(1, count):
+                arguments = (rank, count, port, task, to_tree(settings), stage, saved)
+                name = f"fastrl-rank-{rank}"
+                others.append(Child.worker(context, _run, *arguments, name=name, one_thread=False))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise TrainError(f"ranks={count}: other processes cannot be given this run: {error}") from None
-        for rank, process in enumerate(processes, 1):
-            _wait_until_ready(rank, count, process, pipes[rank - 1][0])
+        for rank, child in enumerate(others, 1):
+            _wait_until_ready(rank, count, child)
         silent: list[int] = []
 
         def end(lost: int) -> None:
             silent.append(lost)
-            processes[lost - 1].kill()
+            others[lost - 1].kill()
 
         ranks = connected_here(0, count, port, end)
         try:
@@ -86,16 +75,12 @@ def started(
             if silent:
                 line = f"rank {silent[0]} of {count} has not answered for {settings.run.rank_timeout:g} s"
                 raise LostRankError(f"{line} (run.rank_timeout)") from None
-            raise LostRankError(_cause(count, processes, [pipe[0] for pipe in pipes])) from None
+            raise LostRankError(_cause(count, others)) from None
         finally:
             disconnect()
-        for process in processes:
-            process.join(_GRACE)
+        child_process.end(others, _GRACE)
     finally:
-        for process in running:
-            if process.is_alive():
-                process.kill()
-            process.join()
+        child_process.end(others, 0.0)
 
 
 def train_rank(ranks: Ranks, task: Task, settings: Any, stage: int, saved: bytes | None) -> None:
@@ -111,7 +96,7 @@ def train_rank(ranks: Ranks, task: Task, settings: Any, stage: int, saved: bytes
     trainer.state_dict()
 
 
-def without_ranks(task: Task, trainer: Training, settings: Any, console: Console) -> Training:
+def without_ranks(task: Task, trainer: Trainer, settings: Any, console: Console) -> Trainer:
     """Returns the training for this process alone; all ranks must take part."""
     state = trainer.state_dict()
     alone = task.with_ranks(ALONE).make_trainer(settings, console, stage=trainer.stage)
@@ -123,7 +108,6 @@ def without_ranks(task: Task, trainer: Training, settings: Any, console: Console
 
 
 def _run(
-    sender: connection.Connection,
     rank: int,
     count: int,
     port: int,
@@ -131,6 +115,7 @@ def _run(
     tree: Mapping[str, Any],
     stage: int,
     saved: bytes | None,
+    sender: connection.Connection,
 ) -> None:
     """Main function of a rank. It sends None once it is ready, and a text if it fails."""
     init_worker()
@@ -149,23 +134,22 @@ def _run(
         os._exit(1)
 
 
-def _wait_until_ready(rank: int, count: int, process: BaseProcess, receiver: connection.Connection) -> None:
+def _wait_until_ready(rank: int, count: int, child: Child) -> None:
     try:
-        receiver.recv()
+        child.pipe.recv()
     except EOFError:
-        process.join()
-        raise TrainError(
-            f"rank {rank} of {count} has ended before it trained: {exit_cause(process.exitcode)}"
-        ) from None
+        child.wait()
+        raise TrainError(f"rank {rank} of {count} has ended before it trained: {child.cause}") from None
 
 
-def _cause(count: int, processes: list[BaseProcess], receivers: list[connection.Connection]) -> str:
+def _cause(count: int, others: Sequence[Child]) -> str:
     """One line on the rank that ended first, and not because of another one."""
-    connection.wait([process.sentinel for process in processes], _GRACE)
-    for rank, (process, receiver) in enumerate(zip(processes, receivers, strict=True), 1):
+    # A pipe has something to read where the rank has failed, and an end where it has ended.
+    connection.wait([child.pipe for child in others], _GRACE)
+    for rank, child in enumerate(others, 1):
         with contextlib.suppress(EOFError, OSError):
-            if receiver.poll():
-                return f"rank {rank} of {count} has failed: {receiver.recv().strip().splitlines()[-1]}"
-        if process.exitcode not in (None, 0, EXIT_LOST):
-            return f"rank {rank} of {count} has ended: {exit_cause(process.exitcode)}"
+            if child.pipe.poll():
+                return f"rank {rank} of {count} has failed: {child.pipe.recv().strip().splitlines()[-1]}"
+        if child.code not in (None, 0, EXIT_LOST):
+            return f"rank {rank} of {count} has ended: {child.cause}"
     return f"one of {count} ranks has ended, or cannot be reached"

@@ -36,7 +36,7 @@ from fastrl.training.profiler import with_other
 from fastrl.training.stages import saved_settings, saved_stage
 from fastrl.training.summary import Summary, peak_gpu_memory_mib, peak_memory_mib
 from fastrl.training.task import Task
-from fastrl.training.trainer import Training
+from fastrl.training.trainer import Trainer
 from fastrl.utils.config import ConfigError, Values, build, check, resumable_keys, to_toml
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.errors import UserError
@@ -115,12 +115,12 @@ def resume_run(
         return train(task, trainer, settings, directory, console)
 
 
-def name_of(trainer: Training) -> str:
+def name_of(trainer: Trainer) -> str:
     """The name of a run's directory, without the time."""
     return run_name(trainer.env_id, trainer.algorithm_name, trainer.run.seed)
 
 
-def restored(task: Task, settings: Any, file: Path, state: Mapping[str, Any], console: Console) -> Training:
+def restored(task: Task, settings: Any, file: Path, state: Mapping[str, Any], console: Console) -> Trainer:
     """The training that a checkpoint was saved from, where it stood.
 
     Args:
@@ -283,7 +283,7 @@ def _check_counts(state: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} should be a number, got {value!r}")
 
 
-def load_weights(trainer: Training, settings: Any, task: Task, console: Console) -> None:
+def load_weights(trainer: Trainer, settings: Any, task: Task, console: Console) -> None:
     """Gives a new run the weights of the run that ``run.init_from`` names.
 
     Raises:
@@ -306,7 +306,7 @@ def load_weights(trainer: Training, settings: Any, task: Task, console: Console)
 
 def train(
     task: Task,
-    trainer: Training,
+    trainer: Trainer,
     settings: Any,
     directory: RunDirectory | None,
     console: Console,
@@ -366,7 +366,7 @@ class _Session:
     def __init__(
         self,
         task: Task,
-        trainer: Training,
+        trainer: Trainer,
         settings: Any,
         directory: RunDirectory | None,
         console: Console,
@@ -397,11 +397,9 @@ class _Session:
         if directory is not None:
             logs = [JsonlLogger(logged), EpisodesLogger(logged), *start_loggers(trainer.run.loggers, logged)]
         on_console = ConsoleLogger(logged)
-        trainer.on_progress = on_console.show
         loggers = Loggers([*logs, *further, on_console])
         try:
-            several = trainer.ranks.count > 1
-            with StopSignals(finishes=trainer.finishes_updates and not several) as stop:
+            with StopSignals(finishes=trainer.ranks.count == 1) as stop:
                 trainer.should_stop = lambda: stop.received is not None
                 with trainer.ranks.watched(trainer.run.rank_timeout):
                     self._loop(loggers, stop)

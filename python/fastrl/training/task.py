@@ -38,7 +38,7 @@ from fastrl.training.evaluation import Advance, Evaluation, Returns, Scores
 from fastrl.training.profiler import GpuMeter, Profile
 from fastrl.training.stages import Stage, stage_of, stages_of
 from fastrl.training.task_settings import TaskSettings
-from fastrl.training.trainer import Trainer, Training
+from fastrl.training.trainer import Trainer
 from fastrl.training.validation_loss import ValidationLoss
 from fastrl.utils.config import ConfigError, build, check, to_tree
 from fastrl.utils.ranks import ALONE, Ranks
@@ -239,8 +239,8 @@ class Task(TaskSettings, ABC):
         """Keys of the environment's info that callbacks want to know of each episode."""
         return ()
 
-    def make_trainer(self, settings: Any, console: Console | None = None, *, stage: int = 0) -> Training:
-        """The trainer of a run, a `Trainer` unless a task has an outer loop of its own.
+    def make_trainer(self, settings: Any, console: Console | None = None, *, stage: int = 0) -> Trainer:
+        """The trainer of a run.
 
         Args:
             settings: of the type that `settings_type` gives.

@@ -2,10 +2,9 @@
 
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rich.console import RenderableType
 
@@ -36,11 +35,25 @@ C = TypeVar("C", bound=Callback)
 _SHOWN = ("loss", "accuracy", "mean_square_error", "value_loss", "entropy", "approx_kl")
 
 
-class Training(ABC):
-    """Base of what a run drives: a `Trainer`, or an outer loop that trains several times.
+class Trainer:
+    """Trains an algorithm on what a source of experience brings, until the run's goal is reached.
+
+    It knows neither environment, nor algorithm, nor collector by name::
+
+        source = RolloutSource(spec, num_envs, CollectConfig(), seed=0)
+        algorithm = PPO(PPOConfig(), source.problem(total_timesteps=100_000, seed=0, device="cpu"))
+        for row in Trainer(RunConfig(total_timesteps=100_000), algorithm, source).rows():
+            print(row.record())
+
+    It stops after any update, with a state that may be saved, once `should_stop` says so.
 
     Args:
-        run: settings of the run.
+        run: length of the run, and how often a row is due.
+        algorithm: learns.
+        source: brings what it learns from; not attached to another algorithm.
+        stage: of the run.
+        stage_end: environment steps at which it ends; None: at the end of the run.
+        next_stage: makes the trainer of the next stage.
         callbacks: called after each update, in this order.
         profile: adds up where the time goes.
         header: entries of checkpoints that describe the run: its kind, environment, settings.
@@ -49,10 +62,11 @@ class Training(ABC):
         open_films: makes films of its policy, see `fastrl.training.task.Task.films`; None: there are no films.
 
     Attributes:
-        env_id, algorithm_name, collector: of the run.
+        env_id, algorithm_name: of the run.
+        episodes: that have ended, by earlier sessions too.
+        iteration: updates so far, by earlier sessions too.
         watch: measures the parts of the present row; callbacks may use it.
         view: what callbacks see of it.
-        on_progress: called between rows that are far apart, with how much of the goal is reached.
         should_stop: True once a signal has asked the process to stop.
         has_ended: no more updates of this session follow.
         stopped_by: the callback that has stopped this session; None: none has.
@@ -63,15 +77,18 @@ class Training(ABC):
         parts: these seconds, by activity of the learner.
     """
 
-    env_id: str
-    algorithm_name: str
-    # True if it stops after any update, with a state that may be saved, once `should_stop` says so.
-    finishes_updates: ClassVar[bool] = False
+    episodes: int = 0
+    iteration: int = 0
 
     def __init__(
         self,
         run: RunConfig,
+        algorithm: Algorithm[Any],
+        source: Source,
         *,
+        stage: int = 0,
+        stage_end: int | None = None,
+        next_stage: Callable[[], "Trainer"] | None = None,
         callbacks: Sequence[Callback] = (),
         profile: Profile | None = None,
         header: Mapping[str, Any] | None = None,
@@ -80,6 +97,9 @@ class Training(ABC):
         open_films: Callable[[], "Films"] | None = None,
     ) -> None:
         self.run = run
+        self.stage, self._stage_end, self._next_stage = stage, stage_end, next_stage
+        self.algorithm, self.algorithm_name = algorithm, algorithm.name
+        self.source, self.env_id = source, source.env_id
         self.callbacks = list(callbacks)
         self.profile = profile or Profile()
         self.header = dict(header or {})
@@ -88,39 +108,34 @@ class Training(ABC):
         self.open_films = open_films
         self.watch = Stopwatch()
         self.view = Run(self)
-        self.on_progress: Callable[[int], object] = lambda done: None
         self.should_stop: Callable[[], bool] = lambda: False
         self.has_ended = False
         self.stopped_by: str | None = None
-        self.stage = 0
         self.has_new_scores = False
         self.mean_return = math.nan
         self.seconds = 0.0
         self.parts: dict[str, float] = {}
+        # What rank 0 has said last, if there are several ranks.
+        self._is_stopped = False
+        # Seconds of exchange at the last row.
+        self._exchanged = 0.0
+        source.attach(algorithm)
 
     @property
-    @abstractmethod
     def collector(self) -> str:
         """Name of what steps the environments."""
+        return self.source.collector
 
     @property
-    @abstractmethod
     def steps(self) -> int:
         """Environment steps so far, by earlier sessions too."""
-
-    @property
-    @abstractmethod
-    def episodes(self) -> int:
-        """Episodes that have ended, by earlier sessions too."""
-
-    @property
-    @abstractmethod
-    def iteration(self) -> int:
-        """Updates so far, by earlier sessions too."""
+        return self.source.steps
 
     @property
     def goal(self) -> tuple[int, str]:
         """Length of the run, and its unit, "steps", "episodes" or, of a data set, "samples"."""
+        if self.source.goal is not None:
+            return self.source.goal
         if self.run.total_episodes is not None:
             return self.run.total_episodes, "episodes"
         assert self.run.total_timesteps is not None, "a run has a goal"
@@ -134,18 +149,22 @@ class Training(ABC):
     @property
     def rounds(self) -> tuple[int, str]:
         """Count by which evaluations are due, see ``run.eval_freq``, and its unit, "episodes" or "epochs"."""
-        return self.episodes, "episodes"
+        return self.source.rounds or (self.episodes, "episodes")
 
     def is_done(self) -> bool:
         return self.done >= self.goal[0]
 
     def is_over(self) -> bool:
         """True if the goal is reached, or a callback or a signal has stopped this session."""
-        return self.is_done() or self.stopped_by is not None or self.should_stop()
+        wants_to_stop = self._is_stopped if self.ranks.count > 1 else self._wants_to_stop()
+        return self.is_done() or wants_to_stop
+
+    def _wants_to_stop(self) -> bool:
+        return self.stopped_by is not None or self.should_stop()
 
     def ends_stage(self) -> bool:
         """True between the last update of a stage and the first one of the next."""
-        return False
+        return self._stage_end is not None and self.steps >= self._stage_end
 
     def notify(self, event: Callable[[Callback], bool | None]) -> None:
         """Calls a method of all callbacks, ``lambda callback: callback.on_update(view)``.
@@ -169,24 +188,22 @@ class Training(ABC):
         self.has_new_scores = True
         self.notify(lambda callback: callback.on_evaluation(self.view))
 
-    @abstractmethod
-    def rows(self) -> Iterator[Row]:
-        """Trains until the goal is reached; between rows the state may be saved."""
-
     def callback(self, kind: type[C]) -> C | None:
         """The callback of a type; None without one."""
         return next((each for each in self.callbacks if isinstance(each, kind)), None)
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         """Starts from the weights in another run's checkpoint; see `Algorithm.load_policy`."""
-        raise ValueError("this run starts with new networks")
+        return self.algorithm.load_policy(state["learner"])
 
-    @abstractmethod
     def policy_checkpoint(self) -> dict[str, Any]:
         """The part of a checkpoint that inference needs. Weights are not copies."""
+        return {**self.header, "steps": self.steps, "policy": self.algorithm.policy_state()}
 
     def state_dict(self) -> dict[str, Any]:
-        """All that `load_state_dict` needs. Call it between rows."""
+        """All that `load_state_dict` needs. Call it between rows; with several ranks all of them have to call it."""
+        if self.ranks.count > 1:
+            self._check_ranks()
         return {
             **self.policy_checkpoint(),
             "iteration": self.iteration,
@@ -194,6 +211,9 @@ class Training(ABC):
             "mean_return": self.mean_return,
             "seconds": self.seconds,
             "parts": self.parts,
+            "learner": self.algorithm.state_dict(),
+            "source": self.source.state_dict(),
+            "callbacks": {name: callback.state_dict() for name, callback in by_name(self.callbacks)},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -202,6 +222,12 @@ class Training(ABC):
         Raises:
             ValueError, KeyError: it had other settings, or the state is damaged.
         """
+        self.algorithm.load_state_dict(state["learner"])
+        self.source.load_state_dict(state["source"])
+        for name, callback in by_name(self.callbacks):
+            if name in state["callbacks"]:
+                callback.load_state_dict(state["callbacks"][name])
+        self.iteration, self.episodes = state["iteration"], state["episodes"]
         self.mean_return = state["mean_return"]
         self.seconds, self.parts = state["seconds"], dict(state["parts"])
 
@@ -210,26 +236,33 @@ class Training(ABC):
         for callback in self.callbacks:
             callback.write_report(directory)
 
-    def save_files(self, directory: Path) -> None:  # noqa: B027 - checkpoints may hold all of it
+    def save_files(self, directory: Path) -> None:
         """Saves what is too large for checkpoints, once at the end of a session."""
+        self.source.save_files(directory)
 
-    def load_files(self, directory: Path) -> None:  # noqa: B027 - as `save_files`
+    def load_files(self, directory: Path) -> None:
         """Loads what `save_files` has saved, if there is anything; called before `load_state_dict`."""
+        self.source.load_files(directory)
 
-    def take_over(self, other: Self) -> None:  # noqa: B027 - as `save_files`
+    def take_over(self, other: Self) -> None:
         """Takes the same from a training of the same run that has ended, without files."""
+        self.source.take_over(other.source)
 
     def remarks(self) -> list[str]:
         """Remarks for people at the start of a session, a line each."""
-        return []
+        return self.algorithm.remarks()
 
     def summary(self) -> dict[str, Any]:
         """Details of the run's summary, JSON values by name."""
-        return {name: value for callback in self.callbacks for name, value in callback.summary().items()}
+        own = self.source.summary()
+        return {
+            **own,
+            **{name: value for callback in self.callbacks for name, value in callback.summary().items()},
+        }
 
     def lines(self) -> list[RenderableType]:
         """Lines or tables for people with what `summary` has."""
-        return [line for callback in self.callbacks for line in callback.lines()]
+        return [*self.source.lines(), *(line for callback in self.callbacks for line in callback.lines())]
 
     def time_numbers(
         self, passed: float, parts: Mapping[str, float], steps: int, episodes: int, report: Report
@@ -256,86 +289,6 @@ class Training(ABC):
             **{f"time/share_{name}": share for name, share in lap.shares.items()},
         }
 
-
-class Trainer(Training):
-    """Trains an algorithm on what a source of experience brings, until the run's goal is reached.
-
-    It knows neither environment, nor algorithm, nor collector by name::
-
-        source = RolloutSource(spec, num_envs, CollectConfig(), seed=0)
-        algorithm = PPO(PPOConfig(), source.problem(total_timesteps=100_000, seed=0, device="cpu"))
-        for row in Trainer(RunConfig(total_timesteps=100_000), algorithm, source).rows():
-            print(row.record())
-
-    Args:
-        run: length of the run, and how often a row is due.
-        algorithm: learns.
-        source: brings what it learns from; not attached to another algorithm.
-        stage: of the run.
-        stage_end: environment steps at which it ends; None: at the end of the run.
-        next_stage: makes the trainer of the next stage.
-        options: of `Training`.
-    """
-
-    episodes: int = 0
-    iteration: int = 0
-    finishes_updates = True
-
-    def __init__(
-        self,
-        run: RunConfig,
-        algorithm: Algorithm[Any],
-        source: Source,
-        *,
-        stage: int = 0,
-        stage_end: int | None = None,
-        next_stage: Callable[[], "Trainer"] | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(run, **options)
-        self.stage, self._stage_end, self._next_stage = stage, stage_end, next_stage
-        self.algorithm, self.algorithm_name = algorithm, algorithm.name
-        self.source, self.env_id = source, source.env_id
-        # What rank 0 has said last, if there are several ranks.
-        self._is_stopped = False
-        # Seconds of exchange at the last row.
-        self._exchanged = 0.0
-        source.attach(algorithm)
-
-    @property
-    def collector(self) -> str:
-        return self.source.collector
-
-    @property
-    def steps(self) -> int:
-        return self.source.steps
-
-    @property
-    def goal(self) -> tuple[int, str]:
-        return self.source.goal or super().goal
-
-    @property
-    def rounds(self) -> tuple[int, str]:
-        return self.source.rounds or super().rounds
-
-    def remarks(self) -> list[str]:
-        return self.algorithm.remarks()
-
-    def summary(self) -> dict[str, Any]:
-        return {**self.source.summary(), **super().summary()}
-
-    def lines(self) -> list[RenderableType]:
-        return [*self.source.lines(), *super().lines()]
-
-    def save_files(self, directory: Path) -> None:
-        self.source.save_files(directory)
-
-    def load_files(self, directory: Path) -> None:
-        self.source.load_files(directory)
-
-    def take_over(self, other: Self) -> None:
-        self.source.take_over(other.source)
-
     def rows(self) -> Iterator[Row]:
         """Trains; a row every ``run.row_seconds``. Between rows the state may be saved. The source runs until the
         iterator ends or is closed.
@@ -353,19 +306,12 @@ class Trainer(Training):
                 self._start_stage()
             yield from self._rows_of_stage()
 
-    def is_over(self) -> bool:
-        return super().is_over() if self.ranks.count == 1 else self.is_done() or self._is_stopped
-
     def _agree(self, *, is_due: bool) -> bool:
         """True where a row is due. Rank 0 decides it, and the end of the session, by its own clock and signals."""
         if self.ranks.count == 1:
             return is_due
-        wants_to_stop = self.stopped_by is not None or self.should_stop()
-        is_due, self._is_stopped = self.ranks.lead(is_due, wants_to_stop)
+        is_due, self._is_stopped = self.ranks.lead(is_due, self._wants_to_stop())
         return is_due
-
-    def ends_stage(self) -> bool:
-        return self._stage_end is not None and self.steps >= self._stage_end
 
     def _start_stage(self) -> None:
         """Continues with the settings of the next stage; running episodes end here."""
@@ -482,29 +428,3 @@ class Trainer(Training):
                 "ranks have come to different parameters: they should run on processors of one kind, with one version"
                 " of PyTorch and as many threads (run.torch_threads)"
             )
-
-    def load_policy(self, state: Mapping[str, Any]) -> list[str]:
-        return self.algorithm.load_policy(state["learner"])
-
-    def policy_checkpoint(self) -> dict[str, Any]:
-        return {**self.header, "steps": self.steps, "policy": self.algorithm.policy_state()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """State of the training, see `Training`; with several ranks all of them have to call it."""
-        if self.ranks.count > 1:
-            self._check_ranks()
-        return {
-            **super().state_dict(),
-            "learner": self.algorithm.state_dict(),
-            "source": self.source.state_dict(),
-            "callbacks": {name: callback.state_dict() for name, callback in by_name(self.callbacks)},
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.algorithm.load_state_dict(state["learner"])
-        self.source.load_state_dict(state["source"])
-        for name, callback in by_name(self.callbacks):
-            if name in state["callbacks"]:
-                callback.load_state_dict(state["callbacks"][name])
-        self.iteration, self.episodes = state["iteration"], state["episodes"]
-        super().load_state_dict(state)

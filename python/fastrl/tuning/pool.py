@@ -6,7 +6,6 @@ import json
 import os
 import selectors
 import signal
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 
 from fastrl.tuning.trial import Trial, TuneError
 from fastrl.utils import child_process
+from fastrl.utils.child_process import Child
 from fastrl.utils.closing import Closing
 from fastrl.utils.files import append_file
 from fastrl.utils.import_path import module_command
@@ -80,7 +80,7 @@ class _Worker:
         done: it has answered at least once.
     """
 
-    process: subprocess.Popen[bytes]
+    process: Child
     trial: Trial | None = None
     began: float = 0.0
     kill_at: float | None = None
@@ -120,14 +120,13 @@ class ProcessPool(Closing):
         return [
             worker.process.pid
             for worker in list(self._workers)
-            if worker.trial is not None and worker.process.poll() is None
+            if worker.trial is not None and worker.process.is_alive()
         ]
 
     def start(self, trial: Trial, job: Mapping[str, Any]) -> None:
         idle = [worker for worker in self._workers if worker.trial is None]
         worker = idle[0] if idle else self._new()
         worker.trial, worker.began, worker.kill_at = trial, time.monotonic(), None
-        assert worker.process.stdin is not None, "it is a pipe"
         # A worker that has died is found by its closed output.
         with contextlib.suppress(OSError):
             worker.process.stdin.write(json.dumps(dict(job)).encode() + b"\n")
@@ -157,16 +156,14 @@ class ProcessPool(Closing):
         return found
 
     def _new(self) -> _Worker:
-        process = child_process.start(self._command, self._log, pipes=True)
+        process = Child.command(self._command, self._log, pipes=True)
         worker = _Worker(process)
-        assert process.stdout is not None, "it is a pipe"
         os.set_blocking(process.stdout.fileno(), False)
         self._selector.register(process.stdout, selectors.EVENT_READ, worker)
         self._workers.append(worker)
         return worker
 
     def _read(self, worker: _Worker) -> list[Answer]:
-        assert worker.process.stdout is not None, "it is a pipe"
         data = os.read(worker.process.stdout.fileno(), 1 << 16)
         if not data:
             answer = self._end(worker)
@@ -194,12 +191,12 @@ class ProcessPool(Closing):
     def _end(self, worker: _Worker) -> Answer | None:
         """Removes a worker that has died; returns the answer of the trial that it had."""
         self._workers.remove(worker)
-        self._selector.unregister(worker.process.stdout)  # type: ignore[arg-type]
+        self._selector.unregister(worker.process.stdout)
         for pipe in (worker.process.stdin, worker.process.stdout):
             with contextlib.suppress(OSError):
-                pipe.close()  # type: ignore[union-attr]
+                pipe.close()
         worker.process.wait()
-        if worker.process.returncode >= 0 and not worker.done:
+        if (worker.process.code or 0) >= 0 and not worker.done:
             self._start_failures += 1
             if self._start_failures >= MAX_START_FAILURES:
                 raise TuneError(f"worker processes end as soon as they start, see {self._log.name}")
@@ -211,17 +208,12 @@ class ProcessPool(Closing):
         """Ends all workers; trials that run save a checkpoint first."""
         for worker in self._workers:
             with contextlib.suppress(OSError):
-                worker.process.stdin.close()  # type: ignore[union-attr]
-            if worker.trial is not None and worker.process.poll() is None:
+                worker.process.stdin.close()
+            if worker.trial is not None:
                 worker.process.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + grace
+        child_process.end([worker.process for worker in self._workers], grace)
         for worker in self._workers:
-            try:
-                worker.process.wait(max(deadline - time.monotonic(), 0.1))
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
-            worker.process.stdout.close()  # type: ignore[union-attr]
+            worker.process.stdout.close()
         self._workers.clear()
         self._selector.close()
         self._log.close()

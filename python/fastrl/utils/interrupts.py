@@ -4,7 +4,7 @@ import contextlib
 import signal
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 
@@ -53,6 +53,7 @@ class StopSignals:
     def __init__(self, *, finishes: bool = False) -> None:
         self.received: signal.Signals | None = None
         self._finishes = finishes
+        self._is_passed_on = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -73,6 +74,12 @@ class StopSignals:
             _waits.is_interrupted = True
             if _waits.is_waiting:
                 raise Interrupted
+
+    def pass_on(self, send: Callable[[signal.Signals], object]) -> None:
+        """Calls ``send`` with the signal, once it has come, and only the first time."""
+        if self.received is not None and not self._is_passed_on:
+            self._is_passed_on = True
+            send(self.received)
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():

@@ -10,10 +10,10 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterator, Sequence
 from multiprocessing import connection, popen_forkserver, resource_tracker
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,9 @@ _TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP)
 
 # The prefix of the files in which ``fastrl.queue`` and ``fastrl.collectors.weights`` share memory.
 SHARED_MEMORY = "/dev/shm/fastrl-"
+
+# Asks a worker for the traceback of what it is doing.
+DUMP_SIGNAL = signal.SIGUSR1
 
 # Seconds in which a worker's environments must close, and the worker's exit code if they do not.
 CLOSE_TIMEOUT = 10.0
@@ -52,21 +55,31 @@ def require_main_guard() -> None:
 
 
 @contextlib.contextmanager
-def starting_workers() -> Iterator[None]:
+def starting_workers(*, one_thread: bool = True) -> Iterator[None]:
     """A context in which to start worker processes: from the first instruction on they use one thread, and neither
     Ctrl-C nor a terminal that closes reaches them, they import from the same folders as this process, and the program
-    that starts them only if they need something of it. Each worker must call `init_worker`."""
+    that starts them only if they need something of it. Each worker must call `init_worker`.
+
+    Args:
+        one_thread: False: they use as many threads as this process would.
+    """
     require_main_guard()
-    with _environment(ONE_THREAD), _without_terminal_signals(), main_on_demand(), importing_as_here():
+    with (
+        _environment(ONE_THREAD if one_thread else {}),
+        _without_terminal_signals(),
+        main_on_demand(),
+        importing_as_here(),
+    ):
         yield
 
 
-def init_worker(names: Sequence[str] = ()) -> None:
+def init_worker(names: Sequence[str] = (), dump: Connection | None = None) -> None:
     """Prepares this worker process: it ignores Ctrl-C and a closing terminal, and ends when its parent ends.
 
     Args:
         names: shared memory that the worker removes if its parent is killed. The sequence is read at that moment, so
             names can be appended to a list later.
+        dump: gets the traceback if this process crashes, or is ended by `DUMP_SIGNAL`.
     """
     # A terminal signals all of its processes; the parent decides what its workers do then.
     for number in _TERMINAL_SIGNALS:
@@ -75,6 +88,9 @@ def init_worker(names: Sequence[str] = ()) -> None:
     for name in ("stdout", "stderr"):
         ignore_write_errors(name)
     threading.Thread(target=_end_with_parent, args=(names,), daemon=True).start()
+    if dump is not None:
+        faulthandler.enable(dump.fileno())
+        faulthandler.register(DUMP_SIGNAL, dump.fileno(), chain=True)
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
@@ -100,16 +116,6 @@ def share_exit_code(process: BaseProcess) -> None:
         return code
 
     popen.poll = poll_alone
-
-
-def send_signal(process: BaseProcess, number: signal.Signals) -> bool:
-    """Sends a signal to a process that runs; False if there is none, or no more."""
-    # Without a pid it would go to the whole process group, and to that of an ended one perhaps to another process.
-    if process.pid is None or not process.is_alive():
-        return False
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process.pid, number)
-    return True
 
 
 def exit_cause(exitcode: int | None) -> str:
@@ -149,22 +155,6 @@ def close_deadline(fd: int) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def join_or_kill(processes: Sequence[BaseProcess], timeout: float = 5.0) -> list[BaseProcess]:
-    """Waits for processes that have been asked to end.
-
-    Returns:
-        Those that had not ended after ``timeout`` seconds; they have been killed.
-    """
-    until = time.monotonic() + timeout
-    for process in processes:
-        process.join(max(until - time.monotonic(), 0))
-    alive = [process for process in processes if process.is_alive()]
-    for process in alive:
-        process.kill()
-        process.join()
-    return alive
 
 
 def _end_with_parent(names: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 A search proposes the next training (`ask`) and takes its outcome (`tell`), until its budget of episodes is used up::
 
     while (proposal := search.ask()) is not None:
-        search.tell(learner.train_one(proposal.workflow, proposal.episodes, proposal.warm_start))
+        search.tell(train(proposal))
 
 The first part of the budget goes to trials of orders, in which searches differ; the rest trains the best order to the
 end, or another one if it ceases to count. Only orders that reach the compliance threshold count. A search is a function

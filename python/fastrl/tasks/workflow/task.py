@@ -24,9 +24,10 @@ from fastrl.tasks.cage2.scores import Mode
 from fastrl.tasks.cage2.settings import EnvConfig as Cage2Config
 from fastrl.tasks.cage2.settings import GameConfig
 from fastrl.tasks.cage2.task import TASK as CAGE2
-from fastrl.tasks.workflow.learner import ENV_ID, measure
+from fastrl.tasks.workflow.learner import WorkflowPPO
 from fastrl.tasks.workflow.scores import WorkflowScores, score_by_protocol
 from fastrl.tasks.workflow.settings import PRESETS, EnvConfig, InnerConfig, SearchConfig
+from fastrl.tasks.workflow.source import ENV_ID, measure, source_of
 from fastrl.tasks.workflow.trainer import SearchTrainer
 from fastrl.training.comparison import Comparison
 from fastrl.training.evaluation import Advance
@@ -91,8 +92,14 @@ class WorkflowTask(Task):
                 " with (--no-plain-ppo: none)",
             )
         evaluation = self.evaluation(settings)
+        inner: InnerConfig = settings.inner
+        source = source_of(settings)
+        problem = source.problem((run.total_episodes or 0) * source.episode_steps, run.seed, device)
+        ppo = inner.ppo(source.episode_steps)
         return SearchTrainer(
             settings,
+            WorkflowPPO(ppo, problem, separate=inner.networks == "separate"),
+            source,
             make_plain=functools.partial(CAGE2.make_trainer, plain_settings(settings), console),
             callbacks=[*stopping(settings.run), *([] if evaluation is None else [evaluation])],
             profile=profile,
@@ -117,11 +124,11 @@ class WorkflowTask(Task):
         return super().make_policy(state, *others, **options)
 
     def check_state(self, state: Mapping[str, Any], settings: Any) -> None:
-        learner, inner = state["learner"], settings.inner
-        PPO.check_state(inner.ppo(settings.env.episode_length), learner["ppo"])
-        if len(learner["numbers"]) != inner.episodes_per_update:
+        inner, numbers = settings.inner, state["source"]["numbers"]
+        PPO.check_state(inner.ppo(settings.env.episode_length), state["learner"])
+        if len(numbers) != inner.episodes_per_update:
             raise ValueError(
-                f"{inner.episodes_per_update:,} environments are claimed, the state is of {len(learner['numbers']):,}"
+                f"{inner.episodes_per_update:,} environments are claimed, the state is of {len(numbers):,}"
             )
 
     def evaluate(
