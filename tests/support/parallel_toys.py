@@ -78,6 +78,16 @@ class Leavers(ParallelEnv[str, Any, Any]):
         return float(int(action) - self.start == hidden)
 
 
+class Hints(Leavers):
+    """The hidden number of an agent stays the same, and its first observation alone shows it."""
+
+    def _observe(self, agent: str) -> NDArray[np.float32]:
+        is_first = agent not in self.hidden
+        if is_first:
+            self.hidden[agent] = int(self.rng.integers(2))
+        return np.array([is_first * (self.hidden[agent] * 2 - 1), self.t / self.length], np.float32)
+
+
 class Differing(Leavers):
     """Agent "b" has a longer observation and more actions."""
 

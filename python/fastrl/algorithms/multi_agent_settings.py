@@ -41,6 +41,8 @@ class MultiAgentConfig:
         float,
         Field(ge=0, lt=1, description="share of hidden units left out while learning, never when acting"),
     ] = 0.0
+    memory: hp.Memory = "none"
+    memory_size: hp.MemorySize = 64
     initial_log_std: hp.InitialLogStd = -0.5
     normalize_obs: hp.NormalizeObs = False
     normalize_rewards: hp.NormalizeReturns = True

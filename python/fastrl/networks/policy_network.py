@@ -292,8 +292,8 @@ class EncodedPolicy(TorchPolicy):
         layers = [layer for layer in self.actor_trunk.modules() if isinstance(layer, Linear)]
         for layer in layers:
             parts += [layer.weight.t(), layer.bias]
-        if (memory := self.memory) is not None:
-            parts += [memory.weight_ih.t(), memory.bias_ih, memory.weight_hh.t(), memory.bias_hh]
+        if self.memory is not None:
+            parts += self.memory.actor_parts()
         parts += [self.actor.weight.t(), self.actor.bias]
         return parts if self.log_std is None else [*parts, self.log_std]
 
