@@ -79,7 +79,12 @@ class Leavers(ParallelEnv[str, Any, Any]):
 
 
 class Hints(Leavers):
-    """The hidden number of an agent stays the same, and its first observation alone shows it."""
+    """The hidden number of an agent stays the same, and its first observation alone shows it. Episodes have 4 to 6
+    steps."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.length = 4 + (seed or 0) % 3
+        return super().reset(seed, options)
 
     def _observe(self, agent: str) -> NDArray[np.float32]:
         is_first = agent not in self.hidden
