@@ -28,8 +28,8 @@ MEANS = {
 EPISODE = np.dtype([(name, np.float64) for name in MEASURES])
 
 # Gives actions int64 [K*A] or [K*A, n], or float32 [K*A, n], for observations [K*A, D], alive bool [K*A] and the memory
-# of the agents' episodes, float32 [K*A, n], and this memory after the step. It is None where all episodes start, and
-# without memory.
+# of the agents' episodes, float32 [K*A, n], and this memory after the step, of agents that do not act zeros. It is None
+# where all episodes start, and without memory.
 Act = Callable[[NDArray[Any], NDArray[np.bool_], Any], tuple[NDArray[Any], Any]]
 
 
