@@ -267,7 +267,7 @@ def in_team_episodes(
             named = _named_masks(obs, info) if has_masks else None
             return _add_team(found, model, policy, obs, None, states, named)
         own, others = states
-        if own is not None:
+        if own is not None and others is not None:
             own[info["ended"]] = 0
             others[0][:, info["ended"]] = 0
         masks = env.action_masks() if has_masks else None

@@ -84,12 +84,12 @@ class Perceptron(nn.ModuleList):
                 nn.init.kaiming_normal_(linear.weight, nonlinearity="relu", generator=generator)
             else:
                 nn.init.xavier_uniform_(linear.weight, generator=generator)
+            nn.init.zeros_(linear.bias)
             self.append(linear)
         last = OutputLayer(last_inputs or sizes[-2], sizes[-1])
         nn.init.orthogonal_(last.weight, last_gain, generator=generator)
+        nn.init.zeros_(last.bias)
         self.append(last)
-        for linear in self:
-            nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:
         """Outputs float [B, sizes[-1]] of inputs float [B, sizes[0]]; ``drops`` as of `features`."""

@@ -50,8 +50,8 @@ def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
         places = np.arange(sum(rows))
         firsts, columns = np.zeros_like(places), places
         if not side_by_side:
-            own = np.repeat(lengths, np.array(rows) // width)
-            firsts, columns = np.repeat(np.cumsum(own) - own, width), places % width
+            of_envs = np.repeat(lengths, np.array(rows) // width)
+            firsts, columns = np.repeat(np.cumsum(of_envs) - of_envs, width), places % width
         rollout.state_places = np.stack([firsts, columns], 1)
         rollout.states = np.concatenate([fragment.states for fragment in fragments])  # type: ignore[misc]
     if len(fragments) == 1 and side_by_side and rollout.borrow(_arrays_of(fragments[0])):
