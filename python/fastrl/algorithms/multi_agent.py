@@ -33,7 +33,7 @@ from fastrl.algorithms.sequence_passes import SequenceBatch, SequencePasses
 from fastrl.networks.action_space import Actions
 from fastrl.networks.distributions import mask_logits
 from fastrl.networks.encoders import check_encoder
-from fastrl.networks.multi_agent import CentralCritic, Critic, MultiAgentPolicy, PolicyNetwork
+from fastrl.networks.multi_agent import CentralCritic, Critic, MultiAgentPolicy, PolicyNetwork, fixed_policies
 from fastrl.networks.parameters import check_layers, check_shapes, generator_of, load_weights
 from fastrl.networks.team_actor import Scripted, TeamActor
 from fastrl.networks.wider import widening
@@ -169,8 +169,8 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             "generator": weights,
         }
         num_ids = num_agents if config.agent_ids else 0
-        names_of_agents = _policies(config, num_agents)
-        fixed = _partners(partners or {}, names_of_agents)
+        names_of_agents = config.policy_names(num_agents)
+        fixed = fixed_policies(partners or {}, names_of_agents)
         learning = [name for name in dict.fromkeys(names_of_agents) if name not in fixed]
         if not learning:
             raise ValueError(
@@ -613,36 +613,3 @@ def _shape_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """A policy state without its weights."""
     actors = {name: actor["architecture"] for name, actor in state["actors"].items()}
     return {"policies": list(state["policies"]), "actions": state["actions"], "actors": actors}
-
-
-def _policies(config: MultiAgentConfig, num_agents: int) -> tuple[str, ...]:
-    """The name of each agent's policy."""
-    if not config.policies:
-        return ("shared",) * num_agents if config.share else tuple(f"agent{i}" for i in range(num_agents))
-    if len(config.policies) != num_agents:
-        raise ValueError(
-            f"policies should name the policy of each of {num_agents} agents, got {len(config.policies)} names"
-        )
-    return config.policies
-
-
-def _partners(
-    partners: Mapping[str, Mapping[str, Any] | Scripted], policies: Sequence[str]
-) -> dict[str, PolicyNetwork | Scripted]:
-    """Frozen actors and rules."""
-    unknown = sorted(partners.keys() - set(policies))
-    if unknown:
-        raise ValueError(f"partners {unknown} are no agent's policy; policies are {sorted(set(policies))}")
-    fixed: dict[str, PolicyNetwork | Scripted] = {}
-    for name, partner in partners.items():
-        if not isinstance(partner, Mapping):
-            fixed[name] = partner
-            continue
-        actors = partner["actors"]
-        if len(actors) != 1:
-            raise ValueError(
-                f"partner {name!r} should be the state of a single policy, got {sorted(actors)};"
-                " pick one: {**state, 'actors': {name: state['actors'][name]}}"
-            )
-        fixed[name] = PolicyNetwork.from_state(next(iter(actors.values())))
-    return fixed

@@ -76,3 +76,17 @@ class MultiAgentConfig:
         float, Field(gt=0, description="gradients of each network are scaled down to this norm")
     ] = 1.0
     update_backend: hp.UpdateBackend = "auto"
+
+    def policy_names(self, num_agents: int) -> tuple[str, ...]:
+        """The name of each agent's policy.
+
+        Raises:
+            ValueError: other agents are named.
+        """
+        if not self.policies:
+            return ("shared",) * num_agents if self.share else tuple(f"agent{i}" for i in range(num_agents))
+        if len(self.policies) != num_agents:
+            raise ValueError(
+                f"policies should name the policy of each of {num_agents} agents, got {len(self.policies)} names"
+            )
+        return self.policies

@@ -529,3 +529,33 @@ class MultiAgentPolicy:
             else:
                 members[name] = Member(policy.fixed_actor_spec(), num_ids=policy.num_ids, learns=False)
         return functools.partial(TeamActor, self.names, members, self.actions.state())
+
+
+def fixed_policies(
+    partners: Mapping[str, Mapping[str, Any] | Scripted], policies: Sequence[str]
+) -> dict[str, PolicyNetwork | Scripted]:
+    """Policies that do not learn, by name: rules, and networks of policy states.
+
+    Args:
+        partners: as of `fastrl.algorithms.multi_agent.MultiAgentLearner`.
+        policies: the name of each agent's policy.
+
+    Raises:
+        ValueError: a name that is no agent's policy, or a state of several policies.
+    """
+    unknown = sorted(partners.keys() - set(policies))
+    if unknown:
+        raise ValueError(f"partners {unknown} are no agent's policy; policies are {sorted(set(policies))}")
+    fixed: dict[str, PolicyNetwork | Scripted] = {}
+    for name, partner in partners.items():
+        if not isinstance(partner, Mapping):
+            fixed[name] = partner
+            continue
+        actors = partner["actors"]
+        if len(actors) != 1:
+            raise ValueError(
+                f"partner {name!r} should be the state of a single policy, got {sorted(actors)};"
+                " pick one: {**state, 'actors': {name: state['actors'][name]}}"
+            )
+        fixed[name] = PolicyNetwork.from_state(next(iter(actors.values())))
+    return fixed
