@@ -83,7 +83,7 @@ def test_exports_remember(memory: str, options: dict[str, Any], tmp_path: Path) 
     policy, env = fastrl.runtime.load(tmp_path / "team.onnx"), env_type()
     for seed in range(4):
         obs, _ = env.reset(seed=seed)
-        state = None
+        state = other = None
         policy.reset()
         while env.agents:
             masks = None
@@ -92,7 +92,9 @@ def test_exports_remember(memory: str, options: dict[str, Any], tmp_path: Path) 
             best, after = model.predict(obs, state, action_masks=masks)
             assert loaded.predict(obs, state, action_masks=masks)[0] == best
             assert policy.act(obs, action_masks=masks) == best
-            np.testing.assert_allclose(policy._state[0][0], after, atol=1e-4)
+            ours, other = policy.predict(obs, other, action_masks=masks)
+            assert ours == best
+            np.testing.assert_allclose(other[0][0], after, atol=1e-4)
             assert [not each.any() for each in after] == [agent not in obs for agent in env.possible_agents]
             obs, *_ = env.step(best)
             obs, state = {agent: obs[agent] for agent in env.agents}, after
