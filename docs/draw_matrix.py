@@ -216,7 +216,8 @@ def of_memory(algorithm: str, memory: str) -> str:
     """The refusal of a recurrent network."""
     if not has_setting(algorithm, "memory"):
         return NO_SETTING.format(algorithm, "memory")
-    return refusal(factory_of(MyEnv, "Dict", "MultiDiscrete"), algorithm, memory=memory)
+    make = MyParallelEnv if algorithm in TEAMS else MyEnv
+    return refusal(factory_of(make, "Dict", "MultiDiscrete"), algorithm, memory=memory)
 
 
 def of_world(env_id: str, algorithm: str) -> str:
@@ -246,7 +247,7 @@ def draw() -> str:
             table("algorithm", (*SINGLE, *TEAMS), choices, of_masks),
             "## Memory\n",
             "`memory`, a recurrent network.\n",
-            table("algorithm", SINGLE, MEMORIES, of_memory),
+            table("algorithm", (*SINGLE, *TEAMS), MEMORIES, of_memory),
             "## Many agents: PettingZoo's parallel environments\n",
             grouped(TEAMS, *spaces, functools.partial(of_spaces, MyParallelEnv)),
             "## Many agents: fastrl's environments\n",

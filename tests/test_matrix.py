@@ -178,7 +178,13 @@ def test_action_masks(algorithm: str, actions: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("obs", ["vector", "Dict with image"])
 @pytest.mark.parametrize(("algorithm", "memory"), cells("Memory"))
 def test_memory(algorithm: str, memory: str, obs: str, tmp_path: Path) -> None:
-    check(algorithm, spec_of(obs, "Discrete"), tmp_path, memory=memory, memory_size=3)
+    settings: dict[str, Any] = {"memory": memory, "memory_size": 3}
+    if algorithm not in draw_matrix.TEAMS:
+        check(algorithm, spec_of(obs, "Discrete"), tmp_path, **settings)
+        return
+    pytest.importorskip("pettingzoo")
+    spaces = {"obs": draw_matrix.OBSERVATIONS[obs], "actions": draw_matrix.ACTIONS["Discrete"]}
+    check(algorithm, as_spec(AnyTeam, **spaces), tmp_path, task="pettingzoo", **settings)
 
 
 # What each algorithm collects in other processes, where compiled actors act; this process collects all of it.
@@ -288,12 +294,15 @@ def team_of(algorithm: str) -> EnvSpec:
     return as_spec(AnyTeam, obs=draw_matrix.OBSERVATIONS[obs], actions=draw_matrix.ACTIONS[actions])
 
 
+@pytest.mark.parametrize("memory", [{}, GRU], ids=["", "memory"])
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("algorithm", draw_matrix.TEAMS)
-def test_many_agents_in_worker_processes(algorithm: str, unit: str, tmp_path: Path) -> None:
+def test_many_agents_in_worker_processes(
+    algorithm: str, unit: str, memory: dict[str, Any], tmp_path: Path
+) -> None:
     pytest.importorskip("pettingzoo")
     halves = collector("sync"), collector("executor")
-    check(algorithm, team_of(algorithm), tmp_path, *halves, task="pettingzoo", **UNITS[unit])
+    check(algorithm, team_of(algorithm), tmp_path, *halves, task="pettingzoo", **UNITS[unit], **memory)
 
 
 @pytest.mark.slow
@@ -306,9 +315,12 @@ def test_many_agents_in_worker_processes_of_ray(
     check(algorithm, team_of(algorithm), tmp_path, collector("ray"), {}, task="pettingzoo", **UNITS[unit])
 
 
+@pytest.mark.parametrize("memory", [{}, GRU], ids=["", "memory"])
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("algorithm", draw_matrix.TEAMS)
-def test_many_agents_of_ours_in_threads_and_processes(algorithm: str, unit: str, tmp_path: Path) -> None:
+def test_many_agents_of_ours_in_threads_and_processes(
+    algorithm: str, unit: str, memory: dict[str, Any], tmp_path: Path
+) -> None:
     halves = collector("native"), collector("executor")
-    short = {"env.duration": 4.0, "env.vehicles": 2}
-    check(algorithm, "fastrl/coop-merge-v0", tmp_path, *halves, task="traffic", **short, **UNITS[unit])
+    settings = {"env.duration": 4.0, "env.vehicles": 2, **UNITS[unit], **memory}
+    check(algorithm, "fastrl/coop-merge-v0", tmp_path, *halves, task="traffic", **settings)

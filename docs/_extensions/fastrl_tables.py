@@ -113,6 +113,7 @@ def uses_table(algorithm: str) -> str:
     """Spaces, collectors, masks and memories of an algorithm as a table in Markdown."""
     tables = matrix()
     masks = taken(tables["Action masks", ""][algorithm])
+    memory = taken(tables["Memory", ""][algorithm])
     is_team = find(algorithm).learns_from == "multi_agent_rollouts"
     if is_team:
         spaces = tables["Many agents: PettingZoo's parallel environments", algorithm]
@@ -122,6 +123,7 @@ def uses_table(algorithm: str) -> str:
         rest = {
             "collectors": taken(*tables["Many agents: collectors", algorithm].values()),
             "action masks": masks,
+            "memory": memory,
             "environments of fastrl": taken(worlds),
         }
     else:
@@ -129,7 +131,7 @@ def uses_table(algorithm: str) -> str:
         rest = {
             "collectors": taken(*tables["Collectors", algorithm].values()),
             "action masks": masks,
-            "memory": taken(tables["Memory", ""][algorithm]),
+            "memory": memory,
         }
     by_row = {row: "yes" if "yes" in cells.values() else "" for row, cells in spaces.items()}
     rows = {"observations": taken(by_row), "actions": taken(*spaces.values()), **rest}

@@ -422,7 +422,8 @@ class Model:
             obs: of the observation space of `env_spec`; a batch is an array with a further first axis, or of Dict and
                 Tuple spaces a dict or tuple of such arrays. Of a parallel environment of PettingZoo a dict by agent, as
                 the action is then; of other environments of many agents the rows of all agents.
-            state: of a policy with memory, what the call before returned; None where an episode starts.
+            state: of a policy with memory, what the call before returned; None where an episode starts. Of many agents
+                [A, n] or [N, A, n], with zeros where an agent's episode starts.
             deterministic: the likeliest action; otherwise one is drawn, of values of actions (DQN) any allowed one
                 with the run's last epsilon, else the best.
             action_masks: bool [N, num_actions], or [num_actions] for one observation: which may be chosen; None: all.

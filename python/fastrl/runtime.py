@@ -194,7 +194,9 @@ class Policy:
         """Chooses actions as `act` does, with the memory as an argument and a result.
 
         Args:
-            state: what the call before returned; None where episodes start.
+            state: what the call before returned; None where episodes start. Of many agents its arrays are
+                [N, A, ...], and of an agent whose episode has ended zeros; those of agents with names become zeros
+                where an agent is not among the observations.
 
         Returns:
             The action, and the state for the next call; None without memory.
@@ -208,9 +210,11 @@ class Policy:
             )
         if is_single and self._is_simple and self._one is None:
             self._one = _OneObservation(self._session, next(iter(feed.values())), found[0])
-        return self._result(obs, found[: len(self._actions)], is_single), tuple(
-            found[len(self._actions) :]
-        ) or None
+        actions, states = found[: len(self._actions)], found[len(self._actions) :]
+        absent = [number for number, agent in enumerate(self._agents or ()) if agent not in obs]
+        for array in states:
+            array[:, absent] = 0
+        return self._result(obs, actions, is_single), tuple(states) or None
 
     def outputs(
         self,

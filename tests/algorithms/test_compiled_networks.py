@@ -164,7 +164,8 @@ class Calm(IPPO):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"dropout": 0.1}, "perceptrons of vectors with tanh or relu, without images or dropout"),
+        ({"dropout": 0.1}, "perceptrons of vectors with tanh or relu, without images, memory or dropout"),
+        ({"memory": "gru"}, "perceptrons of vectors with tanh or relu, without images, memory or dropout"),
         ({"activation": "elu"}, "perceptrons of vectors with tanh or relu"),
         ({"obs": Box(0, 255, (8, 8, 1), np.uint8), "encoder": "mlp"}, "perceptrons of vectors"),
         ({"name": "calm"}, "PPO's own loss"),

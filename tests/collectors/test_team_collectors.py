@@ -5,6 +5,7 @@ import functools
 
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Discrete
 from multi_agent_run import plan_of
 from team_env import TeamEnv, TeamEnvSpec
@@ -17,8 +18,9 @@ from fastrl.collectors.team_backend import EPISODE_INFO, Difficulty
 from fastrl.collectors.team_spec import CompiledTeamSpec, ParallelSpec
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
+from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork
 from fastrl.networks.team_actor import Member, TeamActor
-from fastrl.rollout.fragment import last_places
+from fastrl.rollout.fragment import STATE_ARRAYS, last_places
 from fastrl.rollout.layout import lay_out
 from fastrl.rollout.rollout import Rollout
 from fastrl.utils.seeding import NO_ENV, env_seeds
@@ -141,14 +143,32 @@ def test_resumed_episodes_keep_the_difficulty_that_they_started_with():
     assert set(found.episode_info["level"].tolist()) == {1.0, 2.0}
 
 
-def plan_for(spec, unit):
+def remembering(obs_space, actions):
+    """The actor of policies of which two remember, each other numbers."""
+    policies = {
+        name: PolicyNetwork(
+            obs_space.shape[0],
+            actions,
+            hidden=(8,),
+            memory=memory,
+            memory_size=size,
+            generator=torch.Generator().manual_seed(size),
+        )
+        for name, memory, size in (("a", "gru", 6), ("b", "lstm", 4), ("c", "none", 1))
+    }
+    for policy in policies.values():
+        policy.body[-1].weight.data.mul_(300)
+    return MultiAgentPolicy(["a", "b", "c"], policies, actions).actor_spec()
+
+
+def plan_for(spec, unit, memory=False):
     env = spec.make_team(1, workers=1)
     spaces = env.single_observation_space, env.single_action_space
     env.close()
     rules = functools.partial(RULES.func, *RULES.args[:2], Actions(spaces[1]).state())
     return Plan(
         spec,
-        rules,
+        remembering(spaces[0], Actions(spaces[1])) if memory else rules,
         *spaces,
         num_envs=4,
         num_agents=3,
@@ -181,6 +201,8 @@ def contents(fragments):
         name: np.concatenate([getattr(each, name)[:25] for each in fragments], axis=1) for name in ARRAYS
     }
     found["final_obs"] = found["final_obs"][last_places(found)]
+    if fragments[0].states is not None:
+        found |= {name: np.concatenate([getattr(each, name) for each in fragments]) for name in STATE_ARRAYS}
     return [found]
 
 
@@ -192,6 +214,7 @@ def episodes_of(fragments):
 COLLECTORS = [("native", {}), ("sync", {"n_workers": 2}), ("executor", {"n_workers": 2})]
 
 
+@pytest.mark.parametrize("memory", [False, True], ids=["", "memory"])
 @pytest.mark.parametrize(
     ("spec", "unit"),
     [
@@ -202,10 +225,10 @@ COLLECTORS = [("native", {}), ("sync", {"n_workers": 2}), ("executor", {"n_worke
     ],
     ids=["compiled-steps", "compiled-episodes", "pettingzoo-steps", "pettingzoo-episodes"],
 )
-def test_all_collectors_give_the_same_fragments_and_resume_from_each_other(spec, unit):
+def test_all_collectors_give_the_same_fragments_and_resume_from_each_other(spec, unit, memory):
     if spec is SPREAD:
         pytest.importorskip("mpe2")
-    plan = plan_for(spec, unit)
+    plan = plan_for(spec, unit, memory)
 
     def collected(name, options, state=None):
         with make_collector(name, plan, **options) as collector:
@@ -214,6 +237,9 @@ def test_all_collectors_give_the_same_fragments_and_resume_from_each_other(spec,
             first = collector.collect()
             arrays, episodes = contents(first), episodes_of(first)
             state = unpacked(packed(collector.state_dict()))
+            if memory and unit == "steps":
+                states = [each.state for each in state["running"].values()]
+                assert {len(each) for each in states} == {96} and any(map(any, states))
             second = collector.collect()
             assert not collector.report().failures and not collector.report().diverged
             return [arrays, contents(second)], [episodes, episodes_of(second)], state

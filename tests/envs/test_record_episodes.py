@@ -1,5 +1,7 @@
 """An evaluation runs one episode in each environment."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -10,9 +12,13 @@ from fastrl.play.play import team_seeds
 from fastrl.tasks.traffic.scores import score, score_table
 
 
-def walk(obs: NDArray[np.float32], alive: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Moves straight to the goal."""
-    return np.where(alive, np.sign(obs[:, 0]) + 1, 1).astype(np.int64)
+def walk(obs: NDArray[np.float32], alive: NDArray[np.bool_], state: Any) -> tuple[NDArray[np.int64], Any]:
+    """Moves straight to the goal, and counts the steps of each agent's episode, which begins with 0."""
+    state = np.zeros((len(obs), 1)) if state is None else state
+    # Of the 8 steps of an episode.
+    np.testing.assert_array_equal(np.round(obs[alive, 1] * 8), state[alive, 0])
+    actions = np.where(alive, np.sign(obs[:, 0]) + 1, 1).astype(np.int64)
+    return actions, (state + 1) * alive[:, None]
 
 
 def make(num_envs: int) -> TeamEnv:

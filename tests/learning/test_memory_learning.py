@@ -1,12 +1,15 @@
-"""A memory solves what cannot be solved without: CartPole that shows no velocities, and a symbol from 50 steps ago."""
+"""A memory solves what cannot be solved without: CartPole that shows no velocities, a symbol from 50 steps ago, and
+hints of many agents."""
 
 import os
 from typing import Any
 
 import pytest
+from parallel_toys import Hints
 from rich.console import Console
 from small_runs import trainer_of
 
+import fastrl
 from fastrl.training.evaluation import Evaluation
 
 pytestmark = pytest.mark.learning
@@ -68,3 +71,35 @@ def test_a_symbol_is_recalled_after_50_steps(memory: str) -> None:
     print(f"recall, {memory}, seed {SEED}: {mean_return}")
     # By chance 0.25.
     assert mean_return >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "memory", "solved"),
+    [
+        (fastrl.IPPO, "gru", True),
+        (fastrl.MAPPO, "lstm", True),
+        (fastrl.REINFORCE, "gru", True),
+        (fastrl.IPPO, "none", False),
+    ],
+)
+def test_hints_of_the_first_step_are_remembered(algorithm: Any, memory: str, solved: bool) -> None:
+    model = algorithm(
+        Hints,
+        num_envs=16,
+        num_steps=32,
+        seed=SEED,
+        collector="sequential",
+        eval_episodes=0,
+        memory=memory,
+        memory_size=16,
+        hidden=(32,),
+        minibatch_size=512,
+        learning_rate=3e-3,
+        lr_schedule="constant",
+        gamma=0.9,
+    )
+    model.learn(20_000)
+    mean_return, _ = model.evaluate(episodes=200)
+    print(f"hints, {algorithm.__name__} {memory}, seed {SEED}: {mean_return}")
+    # An agent that chooses by chance after its first step is paid for half of these steps.
+    assert mean_return > 3.5 if solved else mean_return < 2.8

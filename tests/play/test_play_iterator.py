@@ -145,8 +145,8 @@ def test_large_finite_observations_are_no_error() -> None:
 
 @pytest.mark.parametrize("mode", ["disabled", "same_step"])
 def test_a_team_plays_the_episodes_of_its_records(mode: str) -> None:
-    def act(obs: Any, alive: Any) -> Any:
-        return np.where(obs[:, 0] > 0, 2, 1).astype(np.int64)
+    def act(obs: Any, alive: Any, state: Any) -> tuple[Any, Any]:
+        return np.where(obs[:, 0] > 0, 2, 1).astype(np.int64), None
 
     seeds, name = team_seeds(3, 2), "fastrl/coop-merge-v0"
     team = TeamEnv(make_multi(name, 1, autoreset_mode=mode))

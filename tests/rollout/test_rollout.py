@@ -21,6 +21,8 @@ def test_shapes_and_dtypes():
         "returns": ((5, 3), np.float32),
         "masks": ((6, 3, 7), np.bool_),
         "groups": ((6, 3), np.int64),
+        "memories": ((6, 3, 0), np.float32),
+        "final_memories": ((5, 3, 0), np.float32),
     }
     assert rollout.tensors.keys() == expected.keys()
     for name, (shape, dtype) in expected.items():

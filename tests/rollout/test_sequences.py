@@ -1,11 +1,13 @@
 """Sequences of rollouts: all steps of an episode, in order, from the right state, each once."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrl.rollout.fragment import Fragment
+from fastrl.rollout.fragment import STEP_ARRAYS, Fragment
 from fastrl.rollout.layout import lay_out
 from fastrl.rollout.rollout import Rollout
 from fastrl.rollout.sequences import Sequences, obs_at
@@ -39,6 +41,24 @@ def fragment(rng, steps, rows, number):
     )
 
 
+def team(rng, steps, rows, number):
+    """The same of environments of 2 agents that come and go."""
+    flat = fragment(rng, steps, 2 * rows, number)
+    alive = rng.random((steps + 1, 2 * rows)) < 0.6
+    for t in range(steps):
+        flat.terminations[t] &= alive[t]
+        flat.truncations[t] &= alive[t]
+        alive[t + 1] |= alive[t] & ~(flat.terminations[t] | flat.truncations[t])
+    flat.states[~alive[0]] = 0
+    names = ("obs", *STEP_ARRAYS)
+    given = {name: getattr(flat, name) for name in names}
+    arrays = {name: array.reshape(len(array), rows, 2, *array.shape[2:]) for name, array in given.items()}
+    states = flat.states.reshape(rows, 2, STATE)
+    ends = np.zeros((steps, rows), np.bool_)
+    own = dataclasses.replace(flat, **arrays, states=states, alive=alive.reshape(-1, rows, 2), ends=ends)
+    return own, dataclasses.replace(flat, alive=alive)
+
+
 def expected_sequences(fragments):
     """Sequences found by a loop over steps: of each its observations, the one that follows or None, and its state."""
     found = []
@@ -46,6 +66,8 @@ def expected_sequences(fragments):
         for row in range(each.num_rows):
             steps, state = [], each.states[row]
             for t in range(each.num_steps):
+                if each.alive is not None and not each.alive[t, row]:
+                    continue
                 steps.append(each.obs[t, row])
                 terminated, truncated = each.terminations[t, row], each.truncations[t, row]
                 if terminated or truncated:
@@ -109,6 +131,36 @@ def test_sequences_are_those_that_a_loop_finds(sizes, seed):
     assert not expected
     assert sorted(row_numbers) == list(range(sum(rows for _, rows in sizes)))
     assert all(len(names) == 1 for names in row_numbers.values())
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.one_of(
+        st.lists(st.tuples(st.integers(1, 6), st.integers(1, 3)), min_size=1, max_size=4),
+        st.tuples(st.integers(1, 6), st.integers(1, 4)).map(lambda size: [size] * 2),
+    ),
+    st.integers(0, 2**32),
+)
+def test_those_of_agents_that_come_and_go_are_those_that_a_loop_finds(sizes, seed):
+    rng = np.random.default_rng(seed)
+    made = [team(rng, steps, rows, number) for number, (steps, rows) in enumerate(sizes)]
+    rollout = lay_out([own for own, _ in made], Rollout(1, 1, 4, 2, state_size=STATE, many_agents=True))
+    sequences = Sequences.of(rollout)
+    expected = {
+        key(steps): (following, state)
+        for steps, following, state in expected_sequences([flat for _, flat in made])
+    }
+    assert len(sequences) == len(expected)
+    if not expected:
+        return
+    with_nexts = unpacked(rollout, sequences, True)
+    for i, steps in enumerate(unpacked(rollout, sequences, False)):
+        following, state = expected.pop(key(steps))
+        np.testing.assert_array_equal(sequences.states[i], state)
+        assert len(with_nexts[i]) == len(steps) + (following is not None)
+        if following is not None:
+            np.testing.assert_array_equal(with_nexts[i][-1][:3], following[:3])
+    assert not expected
 
 
 @settings(deadline=None, max_examples=60)

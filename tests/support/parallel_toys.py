@@ -78,6 +78,21 @@ class Leavers(ParallelEnv[str, Any, Any]):
         return float(int(action) - self.start == hidden)
 
 
+class Hints(Leavers):
+    """The hidden number of an agent stays the same, and its first observation alone shows it. Episodes have 4 to 6
+    steps."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.length = 4 + (seed or 0) % 3
+        return super().reset(seed, options)
+
+    def _observe(self, agent: str) -> NDArray[np.float32]:
+        is_first = agent not in self.hidden
+        if is_first:
+            self.hidden[agent] = int(self.rng.integers(2))
+        return np.array([is_first * (self.hidden[agent] * 2 - 1), self.t / self.length], np.float32)
+
+
 class Differing(Leavers):
     """Agent "b" has a longer observation and more actions."""
 

@@ -277,8 +277,8 @@ def test_random_actions_are_legal_and_fixed_by_the_seed() -> None:
         alive = np.ones(env.num_agents, np.bool_)
         first, second = (scripted("random", env, 3) for _ in range(2))
         for _ in range(20):
-            actions = first(obs, alive)
-            np.testing.assert_array_equal(actions, second(obs, alive))
+            actions, _ = first(obs, alive, None)
+            np.testing.assert_array_equal(actions, second(obs, alive, None)[0])
             assert all(env.single_action_space.contains(action) for action in actions)
     with pytest.raises(RenderError, match="expected idle or random, got 'best'"):
         scripted("best", env, 0)

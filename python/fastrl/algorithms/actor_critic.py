@@ -121,8 +121,13 @@ class ActorCriticLearner(PolicyLearner[Sequence[Fragment]]):
         self._sequences: SequencePasses | None = None
         if not isinstance(self.policy, ActorCritic) and self.policy.state_size:
             chunk = self._chunk if self._has_images else sys.maxsize
+            sequences = self.policy.sequences
             self._sequences = SequencePasses(
-                self.policy, self._optimizer.autocast, self.device, self.burn_in, chunk
+                lambda batch: sequences(*batch[:3]),
+                self._optimizer.autocast,
+                self.device,
+                self.burn_in,
+                chunk,
             )
         keep_freed_memory()
 

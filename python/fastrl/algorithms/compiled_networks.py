@@ -81,8 +81,9 @@ def compiled_networks(
     [device] = {optimizer.vector.device for optimizer in optimizers}
     overrides = ["loss"] if has_own_loss else []
     takes = failing_condition(config, _KNOWN, device, overrides=overrides, shards=shards)
-    if not takes and (config.dropout or not all(each.network.is_plain for each in optimizers)):
-        takes = "perceptrons of vectors with tanh or relu, without images or dropout"
+    has_others = config.dropout or config.memory != "none"
+    if not takes and (has_others or not all(each.network.is_plain for each in optimizers)):
+        takes = "perceptrons of vectors with tanh or relu, without images, memory or dropout"
     if takes:
         return {}, {}, why_torch(config.update_backend, takes)
     of_actors, of_critics = (

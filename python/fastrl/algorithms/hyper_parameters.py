@@ -6,6 +6,7 @@ from pydantic import Field
 
 from fastrl.networks.distributions import LOG_STD_RANGE
 from fastrl.networks.encoders import EncoderKind
+from fastrl.networks.memory import MemoryKind
 from fastrl.utils.config import EndOf, Setting
 from fastrl.utils.env_options import KeyValues
 from fastrl.utils.trust import Reach, passes_import_paths_on
@@ -120,6 +121,19 @@ MaxStaleness = Annotated[
         " collect and learn in turns",
     ),
     Setting(resumable=True, option="--max-staleness"),
+]
+Memory = Annotated[
+    MemoryKind,
+    Field(
+        description="a recurrent layer after the policy's hidden ones, which value functions use, too, for environments"
+        " that do not show their whole state: gru or lstm"
+    ),
+    Choices(search=False),
+]
+MemorySize = Annotated[
+    int,
+    Field(ge=1, description="number of outputs of the recurrent layer"),
+    Range(32, 256, log=True, search=False),
 ]
 BurnIn = Annotated[
     int,

@@ -22,6 +22,7 @@ from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.sequence_passes import SequencePasses
 from fastrl.networks.distributions import mask_logits
 from fastrl.rollout.rollout import explained_variance
+from fastrl.rollout.sequences import write_at
 from fastrl.utils.config import section
 from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
@@ -286,9 +287,9 @@ class IMPALA(ActorCriticLearner):
         """The same along sequences of steps, for those that are learned from."""
         batch = passes.learned(self.rollout, rows)
         outputs, values = network(batch)
-        passes.write_values(batch, values)
+        places, found = batch.packed.places, values.detach().float().cpu().numpy()
+        write_at(self.rollout.values, self.rollout.final_values, places, found)
         steps = torch.from_numpy(batch.packed.is_step).to(self.device)
-        places = batch.packed.places
         return outputs[steps], values[steps], places[batch.packed.is_step], places
 
     def _exchanged(self, passes: Mapping[int, Pass]) -> tuple[NDArray[np.float32], slice | NDArray[np.int64]]:
@@ -303,10 +304,7 @@ class IMPALA(ActorCriticLearner):
         ]
         found = [shard for shards in self.ranks.gather(corrected) for shard in shards]
         for _, _, valued, theirs in found:
-            values[valued] = theirs
-        num_values = self.rollout.values.size
-        self.rollout.values.reshape(-1)[:] = values[:num_values]
-        self.rollout.final_values.reshape(-1)[:] = values[num_values:]
+            write_at(self.rollout.values, self.rollout.final_values, valued, theirs)
         return np.concatenate([shard[0] for shard in found]), np.concatenate([shard[1] for shard in found])
 
     def _samples(self, name: str, places: slice | NDArray[np.int64]) -> Tensor:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.compiled_update import samples_of
-from fastrl.algorithms.flat_adam import parts
 from fastrl.algorithms.multi_agent import Losses, Minibatch, MultiAgentLearner
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
 from fastrl.utils.config import section
@@ -65,13 +64,13 @@ class MAPPO(MultiAgentLearner):
     compiled_loss = loss
 
     def _update_policy(self, name: str, rows: Tensor, learning_rate: float) -> list[Tensor]:
-        config, optimizer, generator = self.config, self.actors[name], self._generators["policies"]
+        config, optimizer = self.config, self.actors[name]
         if name in self._compiled and len(rows):
             with torch.no_grad():
                 obs = optimizer.network.inputs(self.rollout.flat("obs")[rows], self._agents(rows))
             means = self._compiled[name](
                 samples_of(self.rollout, obs, torch.arange(len(rows)), rows),
-                generator,
+                self._generators["policies"],
                 num_epochs=config.num_epochs,
                 minibatch_size=config.minibatch_size,
                 learning_rate=learning_rate,
@@ -84,8 +83,8 @@ class MAPPO(MultiAgentLearner):
         old = copy.deepcopy(optimizer.network).requires_grad_(False) if config.dropout else None
         steps = []
         for _ in range(config.num_epochs):
-            for part in parts(rows, config.minibatch_size, generator):
-                steps.append(self._policy_step(optimizer, part, learning_rate, old))
+            for drawn in self._minibatches(name, rows):
+                steps.append(self._policy_step(name, drawn, learning_rate, old))
                 approx_kl = steps[-1][Losses.parts().index("approx_kl")]
                 if config.target_kl is not None and approx_kl > config.target_kl:
                     return steps

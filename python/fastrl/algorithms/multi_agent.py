@@ -7,9 +7,11 @@ policies and critics are many networks, each with steps of its own, on two threa
 compiled gradient steps are the same.
 """
 
+import functools
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl.algorithms.compiled_networks import compiled_networks
-from fastrl.algorithms.flat_adam import FlatAdam
+from fastrl.algorithms.flat_adam import FlatAdam, parts
 from fastrl.algorithms.loss import Loss
 from fastrl.algorithms.multi_agent_critics import CentralCritics, OwnCritics, Rows
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
@@ -27,16 +29,18 @@ from fastrl.algorithms.ppo_loss import log_probs_and_entropy, log_probs_of
 from fastrl.algorithms.protocol import MultiAgentAlgorithm, Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.schedules import Schedule
+from fastrl.algorithms.sequence_passes import SequenceBatch, SequencePasses
 from fastrl.networks.action_space import Actions
 from fastrl.networks.distributions import mask_logits
 from fastrl.networks.encoders import check_encoder
-from fastrl.networks.multi_agent import CentralCritic, Critic, MultiAgentPolicy, PolicyNetwork
+from fastrl.networks.multi_agent import CentralCritic, Critic, MultiAgentPolicy, PolicyNetwork, fixed_policies
 from fastrl.networks.parameters import check_layers, check_shapes, generator_of, load_weights
 from fastrl.networks.team_actor import Scripted, TeamActor
 from fastrl.networks.wider import widening
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.layout import lay_out
 from fastrl.rollout.rollout import Rollout, explained_variance
+from fastrl.rollout.sequences import Sequences, write_at
 from fastrl.utils.ranks import Shard
 from fastrl.utils.seeding import NO_ENV
 from fastrl.utils.timer import Stopwatch
@@ -76,6 +80,10 @@ class Losses(Loss):
     clip_fraction: Tensor
 
 
+Drawn = Tensor | list[Sequences]
+"""A minibatch of a policy: its samples int64 [B], indices into [T * N]; with a memory the sequences of each shard."""
+
+
 class MultiAgentLearner(MultiAgentAlgorithm):
     """Policies of many agents that learn from rollouts; `MAPPO` and `REINFORCE` say how.
 
@@ -94,6 +102,9 @@ class MultiAgentLearner(MultiAgentAlgorithm):
 
     Policies and critics are networks of their own, each with its own Adam and its own clipping. An update of
     policies and one of critics do not need each other, and run on two threads.
+
+    With ``config.memory`` policies have a memory of each agent's episode. Critics are given what the policies
+    remembered when they acted, the outputs of their recurrent layers, beside the observations.
 
     Args:
         config: hyper-parameters.
@@ -158,8 +169,8 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             "generator": weights,
         }
         num_ids = num_agents if config.agent_ids else 0
-        names_of_agents = _policies(config, num_agents)
-        fixed = _partners(partners or {}, names_of_agents)
+        names_of_agents = config.policy_names(num_agents)
+        fixed = fixed_policies(partners or {}, names_of_agents)
         learning = [name for name in dict.fromkeys(names_of_agents) if name not in fixed]
         if not learning:
             raise ValueError(
@@ -167,7 +178,13 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             )
         actors = {
             name: PolicyNetwork(
-                obs_dim, actions, num_ids=num_ids, initial_log_std=config.initial_log_std, **shape
+                obs_dim,
+                actions,
+                num_ids=num_ids,
+                memory=config.memory,
+                memory_size=config.memory_size,
+                initial_log_std=config.initial_log_std,
+                **shape,
             ).to(self.device)
             for name in learning
         }
@@ -179,6 +196,15 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         self.actors = {name: FlatAdam(actor) for name, actor in actors.items()}
         members = {name: self.policy.members(name) for name in learning}
         learns = np.any(list(members.values()), axis=0)
+        # Of policies with a memory.
+        self._passes = {
+            name: SequencePasses(
+                functools.partial(self._along, actor), nullcontext, self.device, 0, actor.chunk, members[name]
+            )
+            for name, actor in actors.items()
+            if actor.state_size
+        }
+        shape["num_memories"] = config.memory_size if self._passes else 0
         self.critics: OwnCritics | CentralCritics
         if self.central_critic:
             central = FlatAdam(CentralCritic(obs_dim, num_agents, **shape).to(self.device))
@@ -233,7 +259,9 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             continuous=actions.is_box,
             action_width=actions.shape[0] if actions.kind == "multi_discrete" else 0,
             obs_dtype=problem.obs_rows.dtype,
+            state_size=self.policy.state_size,
             many_agents=True,
+            memory_size=shape["num_memories"],
         )
         self._metrics: dict[str, float] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="critics")
@@ -363,14 +391,22 @@ class MultiAgentLearner(MultiAgentAlgorithm):
     def loss(self, batch: Minibatch) -> Losses:
         """The loss of a minibatch of a policy. A subclass may change it, see the guide "A loss of your own"."""
 
+    def _minibatches(self, name: str, rows: Tensor) -> Iterator[Drawn]:
+        """The rows int64 [B] (of [T * N]) of a policy in a new order, in minibatches; with a memory whole rows of
+        fragments."""
+        size, generator = self.config.minibatch_size, self._generators["policies"]
+        if name in self._passes:
+            return self._passes[name].minibatches(size, generator, max(self.ranks.shards, 1))
+        return parts(rows, size, generator)
+
+    def _whole(self, name: str, rows: Tensor) -> Drawn:
+        """The rows of a policy as a single minibatch."""
+        return self._passes[name].whole(max(self.ranks.shards, 1)) if name in self._passes else rows
+
     def _policy_step(
-        self,
-        optimizer: FlatAdam[PolicyNetwork],
-        rows: Tensor,
-        learning_rate: float,
-        old: PolicyNetwork | None = None,
+        self, name: str, drawn: Drawn, learning_rate: float, old: PolicyNetwork | None = None
     ) -> Tensor:
-        """One step of a policy along the mean over rows int64 [B] (of [T * N]).
+        """One step of a policy along the mean over a minibatch.
 
         Args:
             old: the policy that ratios compare with, under the same dropout; None: the rollout's log-probabilities.
@@ -379,36 +415,62 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             The parts of `Losses`, and the norm of the gradient before clipping, float32 [5].
         """
 
-        def learn(shard: Shard) -> Tensor | None:
-            own = rows[shard.rows]
-            return self._differentiate(optimizer, own, len(rows), old) if len(own) else None
+        optimizer = self.actors[name]
+        size = len(drawn) if isinstance(drawn, Tensor) else sum(int(each.lengths.sum()) for each in drawn)
 
-        numbers = self.ranks.reduce(optimizer.gradient, len(rows), len(Losses.parts()), learn)
+        def learn(shard: Shard) -> Tensor | None:
+            if isinstance(drawn, Tensor):
+                own = drawn[shard.rows]
+                chunks: Any = own.split(optimizer.network.chunk) if len(own) else ()
+            else:
+                chunks = self._passes[name].chunks(drawn[shard.number])
+            numbers = [self._differentiate(optimizer, chunk, size, old) for chunk in chunks]
+            return torch.stack(numbers).sum(0) if numbers else None
+
+        numbers = self.ranks.reduce(optimizer.gradient, size, len(Losses.parts()), learn)
         return torch.cat([numbers, optimizer.step(learning_rate, self.config.max_grad_norm).view(1)])
 
     def _differentiate(
-        self, optimizer: FlatAdam[PolicyNetwork], rows: Tensor, size: int, old: PolicyNetwork | None
+        self,
+        optimizer: FlatAdam[PolicyNetwork],
+        chunk: Tensor | SequenceBatch,
+        size: int,
+        old: PolicyNetwork | None,
     ) -> Tensor:
         """Adds the gradients of some of ``size`` samples to those of a policy; parts of their `Losses`, weighted."""
-        policy, numbers, rollout = optimizer.network, [], self.rollout
-        for part in rows.split(policy.chunk):
-            obs, actions, log_probs, advantages = (
-                rollout.flat(name).index_select(0, part).to(self.device)
-                for name in ("obs", "actions", "log_probs", "advantages")
-            )
-            masks = None if rollout.masks is None else rollout.flat("masks")[part].to(self.device)
-            agents = self._agents(part)
-            drops = optimizer.drops(len(part), self.config.dropout, self._generators["policies"])
-            if old is not None:
-                with torch.no_grad():
-                    before = mask_logits(old(obs, agents, drops), masks)
-                    log_probs = log_probs_of(before, old.log_std, actions, old.choices)
-            outputs = policy(obs, agents, drops)
-            losses = self.loss(Minibatch(policy, obs, agents, outputs, actions, log_probs, advantages, masks))
-            weight = len(part) / size
-            torch.autograd.backward(losses.total * weight)
-            numbers.append(losses.numbers() * weight)
-        return torch.stack(numbers).sum(0)
+        policy, rollout = optimizer.network, self.rollout
+        part = chunk if isinstance(chunk, Tensor) else torch.from_numpy(chunk.packed.places)
+        obs, actions, log_probs, advantages = (
+            rollout.flat(name).index_select(0, part).to(self.device)
+            for name in ("obs", "actions", "log_probs", "advantages")
+        )
+        masks = None if rollout.masks is None else rollout.flat("masks")[part].to(self.device)
+        agents = self._agents(part)
+        drops = optimizer.drops(len(part), self.config.dropout, self._generators["policies"])
+
+        def outputs_of(network: PolicyNetwork) -> Tensor:
+            if isinstance(chunk, Tensor):
+                found: Tensor = network(obs, agents, drops)
+                return found
+            return self._along(network, chunk, drops)[0]
+
+        if old is not None:
+            with torch.no_grad():
+                log_probs = log_probs_of(
+                    mask_logits(outputs_of(old), masks), old.log_std, actions, old.choices
+                )
+        outputs = outputs_of(policy)
+        losses = self.loss(Minibatch(policy, obs, agents, outputs, actions, log_probs, advantages, masks))
+        weight = len(part) / size
+        torch.autograd.backward(losses.total * weight)
+        return losses.numbers() * weight
+
+    def _along(
+        self, network: PolicyNetwork, batch: SequenceBatch, drops: Sequence[Tensor] = ()
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`PolicyNetwork.sequences` for a batch."""
+        agents = self._agents(torch.from_numpy(batch.packed.places))
+        return network.sequences(batch.obs, agents, batch.batch_sizes, batch.states, drops)
 
     def rows_of(self, name: str) -> NDArray[np.int64]:
         """The steps in which a policy acted, as indices into [T * N]."""
@@ -437,6 +499,10 @@ class MultiAgentLearner(MultiAgentAlgorithm):
     def _evaluate(self) -> None:
         """Values of all observations of the rollout, and of the last ones of agents that were cut off."""
         rollout = self.rollout
+        for passes in self._passes.values():
+            for batch, _, memories in passes.over(rollout):
+                places = batch.packed.places
+                write_at(rollout.memories, rollout.final_memories, places, memories.numpy())
         self.critics.evaluate(rollout)
         learning = self._rows(self._learns)
         finite = (
@@ -504,8 +570,11 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         if own.keys() != critics.keys():
             return fresh
         # All actors have the same observations: the last one's widening is that of all.
+        agents, memories = self.num_agents, self.rollout.memories.shape[2]
         if self.central_critic:
-            inputs = replace(wider, agents=self.num_agents, others=self.num_agents)
+            inputs = replace(wider, agents=agents, others=agents * (memories + 1))
+        else:
+            inputs = replace(inputs, others=inputs.others + memories)
         weights = {name: inputs.weights(critics[name]["weights"], critic) for name, critic in own.items()}
         try:
             for name, critic in own.items():
@@ -544,36 +613,3 @@ def _shape_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """A policy state without its weights."""
     actors = {name: actor["architecture"] for name, actor in state["actors"].items()}
     return {"policies": list(state["policies"]), "actions": state["actions"], "actors": actors}
-
-
-def _policies(config: MultiAgentConfig, num_agents: int) -> tuple[str, ...]:
-    """The name of each agent's policy."""
-    if not config.policies:
-        return ("shared",) * num_agents if config.share else tuple(f"agent{i}" for i in range(num_agents))
-    if len(config.policies) != num_agents:
-        raise ValueError(
-            f"policies should name the policy of each of {num_agents} agents, got {len(config.policies)} names"
-        )
-    return config.policies
-
-
-def _partners(
-    partners: Mapping[str, Mapping[str, Any] | Scripted], policies: Sequence[str]
-) -> dict[str, PolicyNetwork | Scripted]:
-    """Frozen actors and rules."""
-    unknown = sorted(partners.keys() - set(policies))
-    if unknown:
-        raise ValueError(f"partners {unknown} are no agent's policy; policies are {sorted(set(policies))}")
-    fixed: dict[str, PolicyNetwork | Scripted] = {}
-    for name, partner in partners.items():
-        if not isinstance(partner, Mapping):
-            fixed[name] = partner
-            continue
-        actors = partner["actors"]
-        if len(actors) != 1:
-            raise ValueError(
-                f"partner {name!r} should be the state of a single policy, got {sorted(actors)};"
-                " pick one: {**state, 'actors': {name: state['actors'][name]}}"
-            )
-        fixed[name] = PolicyNetwork.from_state(next(iter(actors.values())))
-    return fixed

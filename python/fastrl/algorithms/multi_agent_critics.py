@@ -1,6 +1,6 @@
 """Critics of many agents: values of rollouts, and their regression on returns."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ Rows = Mapping[str, NDArray[np.int64]]
 
 
 class OwnCritics:
-    """A critic for each policy that learns, which sees what its agent sees.
+    """A critic for each policy that learns, which sees what its agent sees and remembers.
 
     Args:
         config: hyper-parameters.
@@ -53,21 +53,23 @@ class OwnCritics:
         cut_off = rollout.cut_off()
         for name, optimizer in self.optimizers.items():
             members = np.tile(self._members[name], rollout.num_rows // len(self._members[name]))
-            for obs, chosen, values in (
-                (rollout.obs, rollout.alive & members, rollout.values),
-                (rollout.final_obs, cut_off & members, rollout.final_values),
+            for arrays, chosen, values in (
+                ((rollout.obs, rollout.memories), rollout.alive & members, rollout.values),
+                ((rollout.final_obs, rollout.final_memories), cut_off & members, rollout.final_values),
             ):
                 rows = np.flatnonzero(chosen)
-                values.reshape(-1)[rows] = self._values(optimizer.network, obs, rows)
+                values.reshape(-1)[rows] = self._values(optimizer.network, arrays, rows)
 
-    def _values(self, critic: Critic, obs: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Values float32 [B] of rows int64 [B], indices into [T * N]."""
-        all_obs = torch.from_numpy(obs).flatten(0, 1)
+    def _values(
+        self, critic: Critic, arrays: Sequence[NDArray[Any]], rows: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Values float32 [B] of rows int64 [B], indices into observations and memories [T * N, ...]."""
+        tensors = [torch.from_numpy(array).flatten(0, 1) for array in arrays]
         with torch.inference_mode():
-            values = [
-                critic(all_obs.index_select(0, part).to(self.device), self._agents(part)).cpu()
-                for part in torch.from_numpy(rows).split(critic.chunk)
-            ]
+            values = []
+            for part in torch.from_numpy(rows).split(critic.chunk):
+                obs, memories = (each.index_select(0, part).to(self.device) for each in tensors)
+                values.append(critic(obs, self._agents(part), memories).cpu())
             return torch.cat(values).numpy()
 
     def update(self, rollout: Rollout, rows: Rows, learning_rate: float) -> list[Tensor]:
@@ -110,11 +112,12 @@ class OwnCritics:
         for chunk in rows.split(optimizer.network.chunk):
             if not len(chunk):
                 continue
-            obs, returns = (
-                rollout.flat(name).index_select(0, chunk).to(self.device) for name in ("obs", "returns")
+            obs, memories, returns = (
+                rollout.flat(name).index_select(0, chunk).to(self.device)
+                for name in ("obs", "memories", "returns")
             )
             drops = optimizer.drops(len(chunk), self.config.dropout, self._generator)
-            errors = optimizer.network(obs, self._agents(chunk), drops) - returns
+            errors = optimizer.network(obs, self._agents(chunk), memories, drops) - returns
             loss = errors.square().sum() / (2 * size)
             torch.autograd.backward(loss)
             total += loss.detach()
@@ -166,36 +169,35 @@ class CentralCritics:
         An environment is valued there with the agents that would have continued.
         """
         shape = (-1, len(self._learns))
-        cut_off = np.flatnonzero(rollout.cut_off().reshape(shape).any(1))
+        cut_off = rollout.cut_off()
+        envs = np.flatnonzero(cut_off.reshape(shape).any(1))
         everywhere = np.arange(rollout.alive.size // len(self._learns))
         continuing = rollout.alive[:-1] & ~rollout.terminations
-        rollout.values.reshape(shape)[:] = self._values(rollout.obs, rollout.alive, everywhere)
-        rollout.final_values.reshape(shape)[cut_off] = self._values(rollout.final_obs, continuing, cut_off)
+        arrays = rollout.obs, rollout.alive, rollout.memories
+        rollout.values.reshape(shape)[:] = self._values(arrays, everywhere)
+        # Those that are not cut off remember what they do at their next step.
+        memories = np.where(cut_off[..., None], rollout.final_memories, rollout.memories[1:])
+        arrays = rollout.final_obs, continuing, memories
+        rollout.final_values.reshape(shape)[envs] = self._values(arrays, envs)
 
-    def _values(
-        self, obs: NDArray[Any], alive: NDArray[np.bool_], envs: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
-        """Values float32 [B, A] of environments int64 [B], indices into [T * K]."""
+    def _values(self, arrays: Sequence[NDArray[Any]], envs: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Values float32 [B, A] of environments int64 [B], indices into observations, flags of living agents, and
+        memories [T * K, A, ...]."""
         num_agents = len(self._learns)
-        all_obs = torch.from_numpy(obs).reshape(-1, num_agents, obs.shape[-1])
-        all_alive = torch.from_numpy(alive).reshape(-1, num_agents)
+        tensors = [torch.from_numpy(each).flatten(0, 1).unflatten(0, (-1, num_agents)) for each in arrays]
         critic = self.optimizers["central"].network
         with torch.inference_mode():
-            values = [
-                critic(
-                    all_obs.index_select(0, part).to(self.device),
-                    all_alive.index_select(0, part).to(self.device),
-                ).cpu()
-                for part in torch.from_numpy(envs).split(max(critic.chunk // num_agents, 1))
-            ]
+            values = []
+            for part in torch.from_numpy(envs).split(max(critic.chunk // num_agents, 1)):
+                values.append(critic(*(each.index_select(0, part).to(self.device) for each in tensors)).cpu())
             return torch.cat(values).numpy()
 
     def update(self, rollout: Rollout, rows: Rows, learning_rate: float) -> list[Tensor]:
         """Learns from all environments in which a learning agent acted; loss and gradient norm [2] of each step."""
         config, optimizer = self.config, self.optimizers["central"]
         shape = (-1, len(self._learns))
-        all_obs, all_alive, all_returns = (
-            rollout.flat(name).unflatten(0, shape) for name in ("obs", "alive", "returns")
+        all_obs, all_alive, all_memories, all_returns = (
+            rollout.flat(name).unflatten(0, shape) for name in ("obs", "alive", "memories", "returns")
         )
         learns = torch.from_numpy(self._learns)
         samples = (all_alive & learns).any(1).nonzero().squeeze(1)
@@ -233,14 +235,12 @@ class CentralCritics:
                         if not len(envs):
                             continue
                         drops = optimizer.drops(len(envs), config.dropout, self._generator)
-                        obs, alive = (
-                            all_obs.index_select(0, envs).to(self.device),
-                            all_alive.index_select(0, envs).to(self.device),
+                        obs, alive, memories, returns = (
+                            each.index_select(0, envs).to(self.device)
+                            for each in (all_obs, all_alive, all_memories, all_returns)
                         )
-                        values = optimizer.network(obs, alive, drops)
-                        errors = torch.where(
-                            counts, values - all_returns.index_select(0, envs).to(self.device), 0.0
-                        )
+                        values = optimizer.network(obs, alive, memories, drops)
+                        errors = torch.where(counts, values - returns, 0.0)
                         loss = errors.square().sum() / (2 * count)
                         torch.autograd.backward(loss)
                         total += loss.detach()

@@ -41,6 +41,8 @@ class MultiAgentConfig:
         float,
         Field(ge=0, lt=1, description="share of hidden units left out while learning, never when acting"),
     ] = 0.0
+    memory: hp.Memory = "none"
+    memory_size: hp.MemorySize = 64
     initial_log_std: hp.InitialLogStd = -0.5
     normalize_obs: hp.NormalizeObs = False
     normalize_rewards: hp.NormalizeReturns = True
@@ -74,3 +76,17 @@ class MultiAgentConfig:
         float, Field(gt=0, description="gradients of each network are scaled down to this norm")
     ] = 1.0
     update_backend: hp.UpdateBackend = "auto"
+
+    def policy_names(self, num_agents: int) -> tuple[str, ...]:
+        """The name of each agent's policy.
+
+        Raises:
+            ValueError: other agents are named.
+        """
+        if not self.policies:
+            return ("shared",) * num_agents if self.share else tuple(f"agent{i}" for i in range(num_agents))
+        if len(self.policies) != num_agents:
+            raise ValueError(
+                f"policies should name the policy of each of {num_agents} agents, got {len(self.policies)} names"
+            )
+        return self.policies

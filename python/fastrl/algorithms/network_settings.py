@@ -12,7 +12,6 @@ from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import Activation, ActorCritic
 from fastrl.networks.compiled_actor import MAX_OBS_DIM
 from fastrl.networks.encoders import check_encoder
-from fastrl.networks.memory import MemoryKind
 from fastrl.networks.own_network import OwnPolicy
 from fastrl.networks.parameters import draw_uniform
 from fastrl.networks.policy_network import EncodedPolicy
@@ -20,7 +19,7 @@ from fastrl.networks.torch_actor import PolicyNet
 from fastrl.utils.config import section
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.trust import Reach, imports_network
-from fastrl.utils.tunable import Choices, Layers, Range
+from fastrl.utils.tunable import Choices, Layers
 
 _SEPARATE = (
     "is for policies and value functions that are separate perceptrons of vectors: set it to 0, or leave out images,"
@@ -69,19 +68,8 @@ class NetworkConfig:
             " as PyTorch's layers are by default (those of a memory stay orthogonal)"
         ),
     ] = True
-    memory: Annotated[
-        MemoryKind,
-        Field(
-            description="a recurrent layer after the hidden ones, which policy and value function share, for"
-            " environments that do not show their whole state: gru or lstm"
-        ),
-        Choices(search=False),
-    ] = "none"
-    memory_size: Annotated[
-        int,
-        Field(ge=1, description="number of outputs of the recurrent layer"),
-        Range(32, 256, log=True, search=False),
-    ] = 64
+    memory: hp.Memory = "none"
+    memory_size: hp.MemorySize = 64
     initial_log_std: hp.InitialLogStd = 0.0
     network: Annotated[
         str | None,

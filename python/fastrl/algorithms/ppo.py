@@ -25,7 +25,7 @@ from fastrl.networks.policy_network import EncodedPolicy
 from fastrl.networks.torch_actor import PolicyNet, policy_from_state
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.rollout import explained_variance
-from fastrl.rollout.sequences import Sequences
+from fastrl.rollout.sequences import Sequences, write_at
 from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 
@@ -315,7 +315,11 @@ class PPO(ActorCriticLearner):
         """
         rollout = self.rollout
         if self._sequences is not None:
-            self._outputs = self._sequences.evaluate(rollout)
+            self._outputs = torch.zeros((len(rollout), self.policy.num_actions))
+            for batch, outputs, values in self._sequences.over(rollout):
+                packed = batch.packed
+                write_at(rollout.values, rollout.final_values, packed.places, values.numpy())
+                self._outputs[packed.places[packed.is_step]] = outputs[packed.is_step]
             self._check_outputs()
             return
         rollout.find_groups(merge=not self._has_images, together=self.config.minibatch_size)

@@ -55,4 +55,4 @@ class REINFORCE(MultiAgentLearner):
         return Losses(-J - self.entropy_coef * S.mean(), -J, S.mean(), unchanged, unchanged)
 
     def _update_policy(self, name: str, rows: Tensor, learning_rate: float) -> list[Tensor]:
-        return [self._policy_step(self.actors[name], rows, learning_rate)] if len(rows) else []
+        return [self._policy_step(name, self._whole(name, rows), learning_rate)] if len(rows) else []

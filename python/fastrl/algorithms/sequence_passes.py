@@ -9,13 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastrl.networks.policy_network import TorchPolicy
 from fastrl.rollout.rollout import Rollout
 from fastrl.rollout.sequences import Packed, Sequences, obs_at
 
 
 class SequenceBatch(NamedTuple):
-    """Sequences for `TorchPolicy.sequences`, whose arguments are the first three fields.
+    """Sequences for `fastrl.networks.policy_network.TorchPolicy.sequences`, whose arguments are the first three fields.
 
     Attributes:
         obs: [P, size], packed.
@@ -34,58 +33,68 @@ class SequencePasses:
     """Runs a network with a memory over rollouts.
 
     Args:
-        policy: the network.
+        sequences: runs the network along the sequences of a batch; gives outputs float [P, size], others float
+            [P, ...], such as values, and the states after the last steps.
         autocast: makes a context for passes without gradients.
         device: of the network.
         burn_in: first steps of sequences that continue an episode which only bring the memory up to date.
         chunk: samples at a time of a pass over a whole rollout, as far as rows of fragments can be parted.
+        agents: bool [A], of many agents those whose network it is; None: there is one agent.
     """
 
     def __init__(
         self,
-        policy: TorchPolicy,
+        sequences: Callable[[SequenceBatch], tuple[Tensor, Tensor, Tensor]],
         autocast: Callable[[], AbstractContextManager[None]],
         device: torch.device,
         burn_in: int,
         chunk: int,
+        agents: NDArray[np.bool_] | None = None,
     ) -> None:
-        self._policy, self._autocast, self._device = policy, autocast, device
-        self._burn_in, self._chunk = burn_in, chunk
+        self._run, self._autocast, self._device = sequences, autocast, device
+        self._burn_in, self._chunk, self._agents = burn_in, chunk, agents
 
-    def evaluate(self, rollout: Rollout) -> Tensor:
-        """Fills the rollout's ``values`` and ``final_values``. Returns the policy's outputs, float32 [T * N, size]."""
-        self._rollout, self._sequences = rollout, Sequences.of(rollout)
-        found = torch.zeros((len(rollout), self._policy.num_actions))
-        for rows in self._chunks(self._chunk, np.arange(self._num_rows)):
+    def over(self, rollout: Rollout) -> Iterator[tuple[SequenceBatch, Tensor, Tensor]]:
+        """Runs the network along the sequences of a rollout, of which all else is from now on. Yields them in parts,
+        with the observations that follow, outputs and others, float32 on the CPU."""
+        self._see(rollout)
+        for rows in self._chunks(self._chunk, self._rows):
             batch = self._batch(self._of_rows(rows), nexts=True)
             with torch.inference_mode(), self._autocast():
-                outputs, values, _ = self._policy.sequences(*batch[:3])
-            self.write_values(batch, values)
-            steps = batch.packed.is_step
-            found[batch.packed.places[steps]] = outputs.float().cpu()[steps]
-        return found
+                outputs, others, _ = self._run(batch)
+            yield batch, outputs.float().cpu(), others.float().cpu()
+
+    def _see(self, rollout: Rollout) -> None:
+        self._rollout, self._sequences = rollout, Sequences.of(rollout)
+        if self._agents is not None:
+            is_theirs = self._agents[self._sequences.firsts % len(self._agents)]
+            self._sequences = self._sequences.take(np.flatnonzero(is_theirs))
 
     def learned(self, rollout: Rollout, rows: slice) -> SequenceBatch:
         """The sequences of some rows of fragments without their burn-in, with the observations that follow them."""
-        self._rollout, self._sequences = rollout, Sequences.of(rollout)
-        return self._batch(self._burnt_in(self._of_rows(np.arange(self._num_rows)[rows])), nexts=True)
-
-    def write_values(self, batch: SequenceBatch, values: Tensor) -> None:
-        """Stores the values of a batch, float [P], in the rollout's ``values`` and ``final_values``."""
-        found, places = values.detach().float().cpu().numpy(), batch.packed.places
-        of_obs, of_final = self._rollout.values.reshape(-1), self._rollout.final_values.reshape(-1)
-        is_final = places >= len(of_obs)
-        of_obs[places[~is_final]] = found[~is_final]
-        of_final[places[is_final] - len(of_obs)] = found[is_final]
+        self._see(rollout)
+        return self._batch(self._burnt_in(self._of_rows(self._rows[rows])), nexts=True)
 
     def minibatches(
         self, size: int, generator: torch.Generator, shards: int = 1
     ) -> Iterator[list[Sequences]]:
         """Rows of the rollout's fragments in a new order, of at most ``size`` samples at a time, as far as rows are not
-        longer; of each minibatch the sequences of each shard, for `batch`. After `evaluate`."""
-        order = torch.randperm(self._num_rows, generator=generator).numpy()
+        longer; of each minibatch the sequences of each shard, for `batch`. After `over`."""
+        order = self._rows[torch.randperm(len(self._rows), generator=generator).numpy()]
         for rows in self._chunks(size, order):
-            yield [self._of_rows(chunk) for chunk in np.array_split(rows, shards)]
+            yield self._sharded(rows, shards)
+
+    def whole(self, shards: int = 1) -> list[Sequences]:
+        """All sequences as a single minibatch."""
+        return self._sharded(self._rows, shards)
+
+    def _sharded(self, rows: NDArray[np.int64], shards: int) -> list[Sequences]:
+        return [self._of_rows(chunk) for chunk in np.array_split(rows, shards)]
+
+    def chunks(self, sequences: Sequences) -> Iterator[SequenceBatch]:
+        """`batch` of some sequences in parts."""
+        for rows in self._chunks(self._chunk, np.unique(sequences.rows)):
+            yield self.batch(self._of_rows(rows))
 
     def places(self, sequences: Sequences) -> NDArray[np.int64]:
         """The places of the steps that `batch` of the same sequences has."""
@@ -100,13 +109,15 @@ class SequencePasses:
         return self._batch(self._burnt_in(sequences), nexts=False)
 
     @property
-    def _num_rows(self) -> int:
-        return len(self._rollout.state_places)
+    def _rows(self) -> NDArray[np.int64]:
+        """Numbers of the rows of fragments that have sequences."""
+        return np.unique(self._sequences.rows)
 
     def _chunks(self, size: int, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """The rows in some order, of at most ``size`` samples at a time if no row is longer."""
-        sequences = self._sequences
-        lengths = np.bincount(sequences.rows, sequences.lengths, self._num_rows)[order]
+        if not len(order):
+            return []
+        lengths = np.bincount(self._sequences.rows, self._sequences.lengths)[order]
         chunk_of = np.zeros(len(order), np.int64)
         total = 0.0
         for i, length in enumerate(lengths.tolist()):
@@ -127,7 +138,7 @@ class SequencePasses:
 
     def _states_after(self, sequences: Sequences) -> NDArray[np.float32]:
         with torch.inference_mode(), self._autocast():
-            _, _, states = self._policy.sequences(*self._batch(sequences, nexts=False)[:3])
+            _, _, states = self._run(self._batch(sequences, nexts=False))
         return states.float().cpu().numpy()
 
     def _batch(self, sequences: Sequences, nexts: bool) -> SequenceBatch:

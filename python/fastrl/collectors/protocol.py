@@ -154,7 +154,7 @@ class Plan:
 
     @functools.cached_property
     def state_size(self) -> int:
-        """Length of the actor's state in each environment; 0 without memory."""
+        """Length of the actor's state in each environment, or of each of its agents; 0 without memory."""
         return self.make_actor().state_size
 
     @functools.cached_property
@@ -163,8 +163,9 @@ class Plan:
         return isinstance(self.make_actor(), ValuingActor)
 
     def zero_states(self, rows: int) -> NDArray[np.float32] | None:
-        """States of the actor at the start of episodes, float32 [rows, state_size]; None without memory."""
-        return np.zeros((rows, self.state_size), np.float32) if self.state_size else None
+        """States of the actor at the start of episodes, float32 [rows, state_size], of many agents
+        [rows, A, state_size]; None without memory."""
+        return np.zeros((rows, *self.agents, self.state_size), np.float32) if self.state_size else None
 
 
 def partition_envs(plan: Plan, workers: int) -> list[range]:

@@ -31,7 +31,8 @@ class RunningEpisode(NamedTuple):
     Attributes:
         actions: as they were drawn, in `action_dtype`; with those of earlier ``lives``.
         obs: the last observation's row [D], of many agents [A, D]; empty if the episode has not been reset yet.
-        state: the actor's memory after these steps, float32 [state_size]; empty without memory, or without ``obs``.
+        state: the actor's memory after these steps, float32 [state_size], of many agents [A, state_size]; empty without
+            memory, or without ``obs``.
         lives: number of episodes before this one that it continues.
         difficulty: with which it started, float64 [3], see `fastrl.collectors.team_backend.Difficulty`; empty where
             that does not change.
@@ -62,8 +63,9 @@ def _step_shape(plan: Plan) -> tuple[int, ...]:
 
 
 def state_of(plan: Plan, episode: RunningEpisode) -> NDArray[np.float32]:
-    """The actor's memory of an episode, float32 [state_size]."""
-    return np.frombuffer(episode.state or bytes(4 * plan.state_size), np.float32)
+    """The actor's memory of an episode, float32 [state_size], of many agents [A, state_size]."""
+    shape = (*plan.agents, plan.state_size)
+    return np.frombuffer(episode.state or bytes(4 * math.prod(shape)), np.float32).reshape(shape)
 
 
 def check_running(plan: Plan, episode: RunningEpisode) -> None:
@@ -78,7 +80,7 @@ def check_running(plan: Plan, episode: RunningEpisode) -> None:
         raise ValueError("the state's running episodes have other actions or observations than the plan")
     if len(episode.difficulty) not in (0, 24):
         raise ValueError("the state's running episodes have another difficulty than the plan's environments")
-    expected = 4 * plan.state_size if episode.obs else 0
+    expected = 4 * plan.state_size * math.prod(plan.agents) if episode.obs else 0
     if len(episode.state) != expected or not np.isfinite(state_of(plan, episode)).all():
         raise ValueError("the state's running episodes have another memory than the plan's actor")
     if not plan.actions.is_box and (actions_of(plan, episode) >= plan.actions.nvec).any():
@@ -109,7 +111,7 @@ class RunningEpisodes:
         # True once the row's episode has been reset and has an observation.
         self._started = np.zeros(rows, np.bool_)
         self._obs = np.zeros((rows, *plan.agents, plan.obs_dim), plan.obs_rows.dtype)
-        self._states = np.zeros((rows, plan.state_size), np.float32)
+        self._states = np.zeros((rows, *plan.agents, plan.state_size), np.float32)
         # Actions of all rows, [T, R, ...] each, the newest last; as far back as the longest episode needs.
         self._blocks: deque[NDArray[Any]] = deque()
         self.steps = 0

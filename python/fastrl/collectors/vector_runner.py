@@ -332,6 +332,7 @@ class VectorEnvRunner:
             actions.reshape(agents, *self._actions.shape),
             log_probs.reshape(agents),
             None if masks is None else masks.reshape(agents, -1),
+            None if self._states is None else self._states.reshape(agents, -1),
             alive=alive.reshape(agents),
         )
 
@@ -365,6 +366,8 @@ class VectorEnvRunner:
         self.seconds["environment"] += perf_counter() - start
         if self._has_agents:
             out["ends"][t], out["alive"][t + 1] = self.backend.over, self.backend.alive
+            if self._states is not None:
+                self._states[out["terminations"][t] | out["truncations"][t]] = 0
         return has_ends
 
     def _start_episodes(

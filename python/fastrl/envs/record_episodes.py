@@ -27,8 +27,10 @@ MEANS = {
 # The record of a finished episode.
 EPISODE = np.dtype([(name, np.float64) for name in MEASURES])
 
-# Maps observations [K*A, D] and alive bool [K*A] to actions int64 [K*A] or [K*A, n], or float32 [K*A, n].
-Act = Callable[[NDArray[Any], NDArray[np.bool_]], NDArray[Any]]
+# Gives actions int64 [K*A] or [K*A, n], or float32 [K*A, n], for observations [K*A, D], alive bool [K*A] and the memory
+# of the agents' episodes, float32 [K*A, n], and this memory after the step, of agents that do not act zeros. It is None
+# where all episodes start, and without memory.
+Act = Callable[[NDArray[Any], NDArray[np.bool_], Any], tuple[NDArray[Any], Any]]
 
 
 def episode_records(statistics: dict[str, NDArray[Any]], indices: NDArray[np.intp]) -> NDArray[np.void]:
@@ -61,10 +63,13 @@ def run_episodes(
     env.reset_into(obs, alive, seed=list(seeds))
     before = env.episodes()["finished"].copy()
     records = np.zeros(env.num_envs, EPISODE)
-    running = np.ones(env.num_envs, np.bool_)
+    running, state = np.ones(env.num_envs, np.bool_), None
     # One compiled call steps all environments, which a loop over single episodes would not.
     while running.any():
-        env.step_into(act(obs, alive), obs, rewards, terminations, truncations, alive)
+        actions, state = act(obs, alive, state)
+        env.step_into(actions, obs, rewards, terminations, truncations, alive)
+        if state is not None:
+            state[terminations | truncations] = 0
         statistics = env.episodes()
         ended = np.flatnonzero(running & (statistics["finished"] != before))
         if len(ended):

@@ -97,7 +97,7 @@ def on_samples(
         if isinstance(space, Mapping) and not isinstance(space, gymnasium.spaces.Dict):
             obs = {agent: value_of(child, _sample(child, 1, seed)) for agent, child in space.items()}
             seed += 1
-            _add_named(found, model, policy, obs)
+            _add_team(found, model, policy, obs)
             continue
         obs = _sample(space, size, seed)
         seed += 1
@@ -117,13 +117,32 @@ def on_samples(
     return found
 
 
-def _add_named(found: Comparison, model: Any, policy: Any, obs: Any, masks: Any = None) -> Any:
-    """Counts the actions of agents with names for their observations, and returns the model's."""
-    theirs, ours = (each.predict(obs, action_masks=masks)[0] for each in (model, policy))
-    outputs = policy.outputs(obs, action_masks=masks)
+def _add_team(
+    found: Comparison,
+    model: Any,
+    policy: Any,
+    obs: Any,
+    alive: Any = None,
+    states: Any = (None, None),
+    masks: Any = None,
+) -> tuple[Any, tuple[Any, Any]]:
+    """Counts the actions of agents for their observations, and returns the model's, and the states after them.
+
+    Args:
+        alive: bool [A], of agents without names those that act.
+        states: of the model and of the export.
+    """
+    (theirs, own), (ours, other) = (
+        each.predict(obs, state, action_masks=masks)
+        for each, state in zip((model, policy), states, strict=True)
+    )
+    outputs = policy.outputs(obs, states[1], action_masks=masks)
+    if alive is not None:
+        found.add(ours[alive], theirs[alive], outputs[0][alive])
+        return theirs, (own, other)
     for agent, action in theirs.items():
         found.add(ours[agent], action, outputs[:, policy.metadata["agents"].index(str(agent))])
-    return theirs
+    return theirs, (own, other)
 
 
 def value_of(space: Any, batch: Any) -> Any:
@@ -243,14 +262,16 @@ def in_team_episodes(
     team: TeamEnv | _NamedTeam = TeamEnv(env) if is_rows else _NamedTeam(env)
 
     def act(obs: Any, info: Mapping[str, Any], state: Any) -> tuple[Any, Any]:
+        states = state or (None, None)
         if isinstance(team, _NamedTeam):
             named = _named_masks(obs, info) if has_masks else None
-            return _add_named(found, model, policy, obs, named), None
+            return _add_team(found, model, policy, obs, None, states, named)
+        own, others = states
+        if own is not None and others is not None:
+            own[info["ended"]] = 0
+            others[0][:, info["ended"]] = 0
         masks = env.action_masks() if has_masks else None
-        theirs, ours = (each.predict(obs, action_masks=masks)[0] for each in (model, policy))
-        outputs, alive = policy.outputs(obs, action_masks=masks)[0], info["alive"]
-        found.add(ours[alive], theirs[alive], outputs[alive])
-        return theirs, None
+        return _add_team(found, model, policy, obs, info["alive"], states, masks)
 
     # An environment of rows ends its episodes itself.
     limit = 0 if isinstance(team, TeamEnv) else task.play_steps(settings) or _STEPS

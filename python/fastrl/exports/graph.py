@@ -153,6 +153,9 @@ class TeamGraph(PolicyGraph):
         except ValueError as error:
             raise ExportError(f"agents that act by a rule cannot be exported: {error}") from None
         self._agents, self._form, self._obs_dim = team.num_agents, form, obs_dim
+        states: list[dict[str, Any]] = []
+        if team.state_size:
+            states.append({"name": "memory", "shape": [self._agents, team.state_size], "dtype": "float32"})
         self._policies = nn.ModuleList(
             [_AgentPolicy(team.networks[name], index) for index, name in enumerate(team.names)]
         )
@@ -164,7 +167,7 @@ class TeamGraph(PolicyGraph):
         if form is None:
             leaves = [_leaf_of("obs", (), "vector", (self._agents, obs_dim), "float32")]
             self._to_env: nn.ModuleList | None = None
-            names, self.outputs = None, ["action", "outputs"]
+            names, chosen = None, ["action"]
         else:
             leaves = [
                 _leaf(part, f"obs/{agent}", (agent,))
@@ -179,18 +182,19 @@ class TeamGraph(PolicyGraph):
                 ]
             )
             names = [str(agent) for agent in form.agents]
-            self.outputs = [*(f"action/{name}" for name in names), "outputs"]
+            chosen = [f"action/{name}" for name in names]
+        self.outputs = [*chosen, "outputs", *(f"next_{each['name']}" for each in states)]
         shape = [self._agents, head.size]
         self.defaults = {} if head.is_box else {"action_masks": np.ones((1, *shape), np.bool_)}
         self.defaults["noise"] = np.zeros((1, *shape), np.float32)
-        self.inputs = {each["name"]: _zeros(each) for each in leaves}
+        self.inputs = {each["name"]: _zeros(each) for each in (*leaves, *states)}
         for name, value in self.defaults.items():
             self.inputs[name] = torch.from_numpy(np.repeat(value, 3, 0))
         self.description = {
             "obs": leaves,
-            "states": [],
+            "states": states,
             "agents": names,
-            "actions": self.outputs[:-1],
+            "actions": chosen,
             "action_masks": 0 if head.is_box else head.size,
             "noise": {"kind": head.noise, "shape": shape},
         }
@@ -198,18 +202,19 @@ class TeamGraph(PolicyGraph):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         given = dict(zip(self.inputs, inputs, strict=True))
         values = [given[leaf["name"]] for leaf in self.description["obs"]]
-        found, actions = [], []
+        found, actions, after = [], [], []
         for a in range(self._agents):
-            outputs = self._policies[a](self._observation(values, a))
+            before = given["memory"][:, a] if "memory" in given else None
+            outputs, memory = self._policies[a](self._observation(values, a), before)
+            after.append(memory)
             if "action_masks" in given:
                 outputs = torch.where(given["action_masks"][:, a], outputs, MASKED)
             found.append(outputs)
             action = self._heads[a](outputs, given["noise"][:, a])
             actions.append(action if self._to_env is None else self._to_env[a](action))
-        outputs = torch.stack(found, 1)
-        if self._to_env is None:
-            return torch.stack(actions, 1), outputs
-        return *actions, outputs
+        chosen = [torch.stack(actions, 1)] if self._to_env is None else actions
+        states = [torch.stack(after, 1)] if "memory" in given else []
+        return *chosen, torch.stack(found, 1), *states
 
     def _observation(self, values: list[Tensor], a: int) -> Leaves:
         """The leaves of an agent; without images one, of the rows' length."""
@@ -234,7 +239,7 @@ class _AgentPolicy(nn.Module):
         super().__init__()
         self._network, self._index = network.eval(), index
 
-    def forward(self, leaves: Leaves) -> Tensor:
+    def forward(self, leaves: Leaves, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
         network = self._network
         if network.decoder is not None and network.encoder is not None:
             assert network.images is not None
@@ -245,8 +250,11 @@ class _AgentPolicy(nn.Module):
         if network.num_ids:
             agent_id = nn.functional.one_hot(torch.tensor([self._index]), network.num_ids).float()
             features = torch.cat([features, agent_id.expand(features.shape[0], -1)], 1)
-        outputs: Tensor = network.body(features)
-        return outputs
+        if network.memory is None or memory is None:
+            return network.body(features), memory
+        features, after = _remembered(network.memory, network.body.features(features), memory)
+        unused = memory.shape[1] - network.state_size
+        return network.body[-1](features), nn.functional.pad(after, (0, unused))
 
 
 class _AgentNetwork(nn.Module):
@@ -514,7 +522,7 @@ def _remembered(memory: Memory, features: Tensor, state: Tensor) -> tuple[Tensor
     recurrent = linear(before, memory.weight_hh, memory.bias_hh)
     if memory.kind == "lstm":
         enters, keeps, candidate, gives = (given + recurrent).split(size, 1)
-        cell = keeps.sigmoid() * state[:, size:] + enters.sigmoid() * candidate.tanh()
+        cell = keeps.sigmoid() * state[:, size : 2 * size] + enters.sigmoid() * candidate.tanh()
         outputs = gives.sigmoid() * cell.tanh()
         return outputs, torch.cat([outputs, cell], 1)
     of_reset, of_update, of_new = given.split(size, 1)

@@ -56,6 +56,10 @@ class Memory(nn.Module):
             if kind == "lstm":
                 biases[0] = -keeps
 
+    def actor_parts(self) -> list[Tensor]:
+        """Tensors that a compiled actor reads, in order."""
+        return [self.weight_ih.t(), self.bias_ih, self.weight_hh.t(), self.bias_hh]
+
     def forward(self, features: Tensor, batch_sizes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         """Runs along S sequences, the longest first, whose steps lie in the order of PyTorch's ``PackedSequence``; in
         float32 within `torch.autocast`, too.

@@ -6,6 +6,7 @@ can act for. Here both are apart, for policies may be shared, frozen or rules, a
 """
 
 import functools
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NotRequired, Self, TypedDict, Unpack
 
@@ -23,6 +24,7 @@ from fastrl.networks.distributions import (
     log_std_parameter,
 )
 from fastrl.networks.encoders import Decoder, Encoder, EncoderKind
+from fastrl.networks.memory import Memory, MemoryKind
 from fastrl.networks.normalization import RunningNorm
 from fastrl.networks.parameters import SavedNetwork, check_numbers, load_weights, write_parts
 from fastrl.networks.perceptron import Activation, Init, Linear, Perceptron
@@ -56,6 +58,8 @@ class _Network(SavedNetwork):
         outputs: width of its output.
         last_gain: of the last layer's weights.
         num_ids: agents, of which each has a one-hot index behind its observation; 0: no index.
+        num_memories: numbers of a policy's memory behind an observation.
+        last_inputs: see `Perceptron`.
         options: the others.
 
     Attributes:
@@ -69,11 +73,13 @@ class _Network(SavedNetwork):
         outputs: int,
         last_gain: float,
         num_ids: int = 0,
+        num_memories: int = 0,
+        last_inputs: int | None = None,
         **options: Unpack[NetworkOptions],
     ) -> None:
         super().__init__()
         self.obs_dim = obs_dim
-        self.num_ids = num_ids
+        self.num_ids, self.num_memories = num_ids, num_memories
         self.decoder: Decoder | None = None
         self.encoder: Encoder | None = None
         self.obs_norm: RunningNorm | None = None
@@ -87,7 +93,9 @@ class _Network(SavedNetwork):
         elif options["normalize_obs"]:
             self.obs_norm = RunningNorm(obs_dim)
         widths = [inputs(features), *options["hidden"], outputs]
-        self.body = Perceptron(widths, options["activation"], options["init"], last_gain, generator)
+        self.body = Perceptron(
+            widths, options["activation"], options["init"], last_gain, generator, last_inputs
+        )
 
     def observe(self, obs: Tensor) -> None:
         """Adds observations [B, obs_dim] to the running statistics, if there are any."""
@@ -108,12 +116,17 @@ class _Network(SavedNetwork):
         """It is a perceptron of numbers that compiled actors and gradient steps know."""
         return self.encoder is None and self.body.activation in ("relu", "tanh")
 
-    def inputs(self, obs: Tensor, agents: Tensor) -> Tensor:
-        """Inputs of the perceptron float [B, n] at observations [B, obs_dim] of agents int64 [B]."""
+    def inputs(self, obs: Tensor, agents: Tensor, memories: Tensor | None = None) -> Tensor:
+        """Inputs of the perceptron float [B, n] at observations [B, obs_dim] of agents int64 [B].
+
+        Args:
+            memories: of critics, float32 [B, num_memories]: what the policy remembers there; None: there are none.
+        """
         features = self._features(obs)
-        if not self.num_ids:
-            return features
-        return torch.cat([features, nn.functional.one_hot(agents, self.num_ids).to(features.dtype)], -1)
+        parts = [features, memories] if self.num_memories and memories is not None else [features]
+        if self.num_ids:
+            parts.append(nn.functional.one_hot(agents, self.num_ids).to(features.dtype))
+        return torch.cat(parts, -1) if len(parts) > 1 else features
 
 
 class PolicyNetwork(_Network):
@@ -130,11 +143,14 @@ class PolicyNetwork(_Network):
         encoder: network for images, see `fastrl.networks.encoders.Encoder`; "mlp": they are numbers like others.
         hidden, activation, init: of the `Perceptron`.
         normalize_obs: whiten numbers of observations by running statistics.
+        memory: a recurrent layer before the last layer; then `sequences` computes the policy.
+        memory_size: number of its outputs.
         initial_log_std: of the Gaussian, in units of half the range of an action.
         generator: where the initial weights come from.
 
     Attributes:
         log_std: Parameter [n], or None for discrete actions; kept within `LOG_STD_RANGE` by the learner.
+        state_size: length of its memory of an agent's episode; 0: it has none.
     """
 
     log_std: nn.Parameter | None
@@ -151,6 +167,8 @@ class PolicyNetwork(_Network):
         activation: Activation = "relu",
         init: Init = "orthogonal",
         normalize_obs: bool = False,
+        memory: MemoryKind = "none",
+        memory_size: int = 64,
         initial_log_std: float = 0.0,
         generator: torch.Generator | None,
     ) -> None:
@@ -160,6 +178,7 @@ class PolicyNetwork(_Network):
             actions.size,
             0.01,
             num_ids,
+            last_inputs=None if memory == "none" else memory_size,
             obs=obs,
             encoder=encoder,
             hidden=hidden,
@@ -179,6 +198,15 @@ class PolicyNetwork(_Network):
             "init": init,
             "normalize_obs": normalize_obs,
         }
+        self.memory: Memory | None = None
+        self.state_size = 0
+        if memory != "none":
+            self.memory = Memory(memory, self.body.sizes[-2], memory_size, generator)
+            self.state_size = self.memory.state_size
+            self._architecture |= {"memory": memory, "memory_size": memory_size}
+            if self.encoder is None:
+                # A pass along fewer sequences is not shorter.
+                self.chunk = sys.maxsize
         self.log_std = log_std_parameter(actions.size, initial_log_std) if actions.is_box else None
 
     @property
@@ -192,7 +220,7 @@ class PolicyNetwork(_Network):
         return choices_of(self.actions)
 
     def forward(self, obs: Tensor, agents: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:
-        """Logits float [B, size], or means of the Gaussian.
+        """Logits float [B, size], or means of the Gaussian, of a policy without a memory.
 
         Args:
             obs: float or, with images, uint8 [B, obs_dim].
@@ -201,6 +229,30 @@ class PolicyNetwork(_Network):
         """
         outputs: Tensor = self.body(self.inputs(obs, agents), drops)
         return outputs
+
+    def sequences(
+        self,
+        obs: Tensor,
+        agents: Tensor,
+        batch_sizes: Tensor,
+        states: Tensor,
+        drops: Sequence[Tensor] = (),
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The policy along sequences of steps, see `fastrl.networks.memory.Memory.forward`.
+
+        Args:
+            obs, agents, drops: as of `forward`, of P steps.
+            batch_sizes, states: as of `fastrl.networks.policy_network.TorchPolicy.sequences`.
+
+        Returns:
+            Outputs [P, size], the memory's outputs [P, memory_size], and the states after the last steps.
+        """
+        assert self.memory is not None, "a policy with a memory"
+        features = self.body.features(self.inputs(obs, agents), drops)
+        # Further numbers are of policies with a longer memory.
+        own = states[:, : self.state_size].contiguous()
+        memories, after = self.memory(features, batch_sizes, own)
+        return self.body[-1](memories), memories, after
 
     def actor_spec(self) -> ActorSpec:
         """Makes an actor of this policy, for rows of observations with the one-hot index of the agent behind them:
@@ -228,6 +280,8 @@ class PolicyNetwork(_Network):
             "activation": self.body.activation,
             "obs_clip": None if self.obs_norm is None else self.obs_norm.clip,
         }
+        if self.memory is not None:
+            architecture |= {"memory": self.memory.kind, "memory_size": self.memory.size}
         if self.actions.kind == "multi_discrete":
             architecture["nvec"] = self.actions.nvec.tolist()
         return architecture
@@ -253,8 +307,10 @@ class PolicyNetwork(_Network):
                 nn.functional.pad(self.obs_norm.mean, pad),
                 nn.functional.pad(self.obs_norm.scale(), pad, value=1.0),
             ]
-        for layer in self.body:
+        for i, layer in enumerate(self.body):
             assert isinstance(layer, Linear)
+            if self.memory is not None and i == len(self.body) - 1:
+                parts += self.memory.actor_parts()
             parts += [layer.weight.t(), layer.bias]
         return parts if self.log_std is None else [*parts, self.log_std]
 
@@ -275,7 +331,11 @@ class PolicyNetwork(_Network):
             check_encoded_size(functools.partial(PolicyNetwork, actions=actions, generator=None), state)
             return
         inputs = architecture["obs_dim"] + architecture["num_ids"]
-        check_numbers(weights, [inputs, *architecture["hidden"], actions.size])
+        layers, size = [inputs, *architecture["hidden"]], architecture.get("memory_size", 0)
+        if size:
+            check_numbers(weights, layers, [size, actions.size], others=size * size)
+        else:
+            check_numbers(weights, [*layers, actions.size])
 
 
 class AgentActor(DrawingActor[PolicyNetwork]):
@@ -288,7 +348,8 @@ class AgentActor(DrawingActor[PolicyNetwork]):
 
     def __init__(self, architecture: Mapping[str, Any], actions: Mapping[str, Any]) -> None:
         own: dict[str, Any] = {"actions": Actions.from_state(actions), "generator": torch.Generator()}
-        super().__init__(PolicyNetwork(**architecture, **own), actions)
+        network = PolicyNetwork(**architecture, **own)
+        super().__init__(network, actions, network.state_size)
 
     def _outputs(self, obs: NDArray[Any], states: NDArray[np.float32] | None) -> Tensor:
         rows = torch.from_numpy(obs).to(self._device)
@@ -298,26 +359,38 @@ class AgentActor(DrawingActor[PolicyNetwork]):
             if self.network.num_ids
             else torch.zeros(len(rows), dtype=torch.int64, device=self._device)
         )
-        return self.network(own, agents).float().cpu()
+        if states is None:
+            return self.network(own, agents).float().cpu()
+        return self._remember(states, lambda *memory: self.network.sequences(own, agents, *memory))
 
 
 class Critic(_Network):
-    """The value of an agent's own observation (independent learners).
+    """The value of an agent's own observation, and of what its policy remembers (independent learners).
 
-    Args: as those of `PolicyNetwork`.
+    Args:
+        num_memories: numbers that the policy remembers; 0: it has no memory.
+        others: as those of `PolicyNetwork`.
     """
 
-    def __init__(self, obs_dim: int, *, num_ids: int, **options: Unpack[NetworkOptions]) -> None:
-        super().__init__(obs_dim, lambda features: features + num_ids, 1, 1.0, num_ids, **options)
+    def __init__(
+        self, obs_dim: int, *, num_ids: int, num_memories: int = 0, **options: Unpack[NetworkOptions]
+    ) -> None:
+        others = num_memories + num_ids
+        super().__init__(
+            obs_dim, lambda features: features + others, 1, 1.0, num_ids, num_memories, **options
+        )
 
-    def forward(self, obs: Tensor, agents: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:
-        """Expected discounted returns float [B] at observations [B, obs_dim] of agents int64 [B]."""
-        values: Tensor = self.body(self.inputs(obs, agents), drops).squeeze(-1)
+    def forward(
+        self, obs: Tensor, agents: Tensor, memories: Tensor | None = None, drops: Sequence[Tensor] = ()
+    ) -> Tensor:
+        """Expected discounted returns float [B]; arguments as of `inputs` and `Perceptron`."""
+        values: Tensor = self.body(self.inputs(obs, agents, memories), drops).squeeze(-1)
         return values
 
 
 class CentralCritic(_Network):
-    """The values of all agents of an environment, from what all of them observe and which of them are alive (MAPPO).
+    """The values of all agents of an environment, from what all of them observe and remember, and which of them are
+    alive (MAPPO).
 
     The joint observation is the concatenation of the agents' observations, or of the features that one encoder makes of
     each, zeros for those that are not alive, and a flag each that says which are. There is an output for each agent, so
@@ -326,25 +399,41 @@ class CentralCritic(_Network):
     Args:
         obs_dim: D, of one agent.
         num_agents: A.
+        num_memories: numbers that each agent's policy remembers; 0: none has a memory.
         options: as those of `PolicyNetwork`.
     """
 
-    def __init__(self, obs_dim: int, num_agents: int, **options: Unpack[NetworkOptions]) -> None:
-        super().__init__(obs_dim, lambda features: num_agents * (features + 1), num_agents, 1.0, **options)
+    def __init__(
+        self, obs_dim: int, num_agents: int, *, num_memories: int = 0, **options: Unpack[NetworkOptions]
+    ) -> None:
+        super().__init__(
+            obs_dim,
+            lambda features: num_agents * (features + num_memories + 1),
+            num_agents,
+            1.0,
+            num_memories=num_memories,
+            **options,
+        )
 
-    def forward(self, obs: Tensor, alive: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:
+    def forward(
+        self, obs: Tensor, alive: Tensor, memories: Tensor | None = None, drops: Sequence[Tensor] = ()
+    ) -> Tensor:
         """Expected discounted returns float [B, A] at observations [B, A, D] of agents alive bool [B, A].
 
         Observations of agents that are not alive do not matter.
+
+        Args:
+            memories: float32 [B, A, num_memories], what the policies remember there; None: they have no memory.
         """
-        values: Tensor = self.body(self.inputs(obs, alive), drops)
+        values: Tensor = self.body(self.inputs(obs, alive, memories), drops)
         return values
 
-    def inputs(self, obs: Tensor, alive: Tensor) -> Tensor:
-        """Inputs of the perceptron float [B, n]: joint observations."""
+    def inputs(self, obs: Tensor, alive: Tensor, memories: Tensor | None = None) -> Tensor:
+        """Inputs of the perceptron float [B, n]: joint observations, then what the policies remember."""
         features = self._features(obs.flatten(0, 1)).unflatten(0, alive.shape)
-        features = features.masked_fill(~alive.unsqueeze(-1), 0)
-        return torch.cat([features.flatten(1), alive.float()], 1)
+        seen = [features, memories] if self.num_memories and memories is not None else [features]
+        seen = [each.masked_fill(~alive.unsqueeze(-1), 0).flatten(1) for each in seen]
+        return torch.cat([*seen, alive.float()], 1)
 
 
 class MultiAgentPolicy:
@@ -359,6 +448,7 @@ class MultiAgentPolicy:
 
     Attributes:
         networks: the policies that are no rules, by name.
+        state_size: as of `TeamActor`.
 
     Raises:
         ValueError: a name without a policy, or an actor of other actions.
@@ -384,6 +474,7 @@ class MultiAgentPolicy:
                 raise ValueError(
                     f"policy {name!r} chooses {policy.actions.state()}, the agents' actions are {actions.state()}"
                 )
+        self.state_size = max((each.state_size for each in self.networks.values()), default=0)
         self._members = {name: np.array([each == name for each in names]) for name in dict.fromkeys(names)}
 
     @property
@@ -438,3 +529,33 @@ class MultiAgentPolicy:
             else:
                 members[name] = Member(policy.fixed_actor_spec(), num_ids=policy.num_ids, learns=False)
         return functools.partial(TeamActor, self.names, members, self.actions.state())
+
+
+def fixed_policies(
+    partners: Mapping[str, Mapping[str, Any] | Scripted], policies: Sequence[str]
+) -> dict[str, PolicyNetwork | Scripted]:
+    """Policies that do not learn, by name: rules, and networks of policy states.
+
+    Args:
+        partners: as of `fastrl.algorithms.multi_agent.MultiAgentLearner`.
+        policies: the name of each agent's policy.
+
+    Raises:
+        ValueError: a name that is no agent's policy, or a state of several policies.
+    """
+    unknown = sorted(partners.keys() - set(policies))
+    if unknown:
+        raise ValueError(f"partners {unknown} are no agent's policy; policies are {sorted(set(policies))}")
+    fixed: dict[str, PolicyNetwork | Scripted] = {}
+    for name, partner in partners.items():
+        if not isinstance(partner, Mapping):
+            fixed[name] = partner
+            continue
+        actors = partner["actors"]
+        if len(actors) != 1:
+            raise ValueError(
+                f"partner {name!r} should be the state of a single policy, got {sorted(actors)};"
+                " pick one: {**state, 'actors': {name: state['actors'][name]}}"
+            )
+        fixed[name] = PolicyNetwork.from_state(next(iter(actors.values())))
+    return fixed

@@ -57,6 +57,7 @@ class Perceptron(nn.ModuleList):
         init: see above.
         last_gain: of the last layer.
         generator: where the initial weights come from; None: torch's global generator.
+        last_inputs: of the last layer, if what it takes is not what the layers before it give.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Perceptron(nn.ModuleList):
         init: Init,
         last_gain: float,
         generator: torch.Generator | None,
+        last_inputs: int | None = None,
     ) -> None:
         super().__init__()
         if any(size < 1 for size in sizes):
@@ -74,12 +76,9 @@ class Perceptron(nn.ModuleList):
             raise ValueError(f"activation should be one of {get_args(Activation)}, got {activation!r}")
         self.activation = activation
         self.sizes, self.hidden = tuple(sizes), tuple(sizes[1:-1])
-        for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
-            is_last = i == len(sizes) - 2
-            linear = (OutputLayer if is_last else Linear)(fan_in, fan_out)
-            if is_last:
-                nn.init.orthogonal_(linear.weight, last_gain, generator=generator)
-            elif init == "orthogonal":
+        for fan_in, fan_out in itertools.pairwise(sizes[:-1]):
+            linear = Linear(fan_in, fan_out)
+            if init == "orthogonal":
                 nn.init.orthogonal_(linear.weight, math.sqrt(2), generator=generator)
             elif init == "he":
                 nn.init.kaiming_normal_(linear.weight, nonlinearity="relu", generator=generator)
@@ -87,21 +86,27 @@ class Perceptron(nn.ModuleList):
                 nn.init.xavier_uniform_(linear.weight, generator=generator)
             nn.init.zeros_(linear.bias)
             self.append(linear)
+        last = OutputLayer(last_inputs or sizes[-2], sizes[-1])
+        nn.init.orthogonal_(last.weight, last_gain, generator=generator)
+        nn.init.zeros_(last.bias)
+        self.append(last)
 
     def forward(self, x: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:
-        """Outputs float [B, sizes[-1]] of inputs float [B, sizes[0]].
+        """Outputs float [B, sizes[-1]] of inputs float [B, sizes[0]]; ``drops`` as of `features`."""
+        outputs: Tensor = self[-1](self.features(x, drops))
+        return outputs
+
+    def features(self, x: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:
+        """Outputs of the last hidden layer.
 
         Args:
             drops: what each hidden layer's outputs are multiplied by, as `dropout_masks` draws them; empty: nothing.
         """
         activate = {"relu": torch.relu, "tanh": torch.tanh, "elu": nn.functional.elu}[self.activation]
-        last = len(self) - 1
-        for i, layer in enumerate(self):
-            x = layer(x)
-            if i < last:
-                x = activate(x)
-                if drops:
-                    x = x * drops[i]
+        for i, layer in enumerate(itertools.islice(self, len(self.hidden))):
+            x = activate(layer(x))
+            if drops:
+                x = x * drops[i]
         return x
 
     def dropout_masks(self, rows: int, rate: float, generator: torch.Generator) -> list[Tensor]:

@@ -292,8 +292,8 @@ class EncodedPolicy(TorchPolicy):
         layers = [layer for layer in self.actor_trunk.modules() if isinstance(layer, Linear)]
         for layer in layers:
             tensors += [layer.weight.t(), layer.bias]
-        if (memory := self.memory) is not None:
-            tensors += [memory.weight_ih.t(), memory.bias_ih, memory.weight_hh.t(), memory.bias_hh]
+        if self.memory is not None:
+            tensors += self.memory.actor_parts()
         tensors += [self.actor.weight.t(), self.actor.bias]
         return tensors if self.log_std is None else [*tensors, self.log_std]
 

@@ -43,13 +43,11 @@ class TeamActor:
         num_threads: of compiled actors.
 
     Attributes:
-        state_size: 0, policies of many agents have no memory.
+        state_size: length of an agent's state: that of the policy with the longest; shorter ones use its first numbers.
 
     Raises:
         ValueError: a name without a policy.
     """
-
-    state_size = 0
 
     def __init__(
         self,
@@ -76,6 +74,7 @@ class TeamActor:
                 self._actors[name] = actor
         self._learning = [name for name in self._actors if members[name].learns]
         self.weights_nbytes = sum(self._actors[name].weights_nbytes for name in self._learning)
+        self.state_size = max((actor.state_size for actor in self._actors.values()), default=0)
 
     def with_threads(self, num_threads: int) -> TeamActor:
         """Makes an actor of the same policies with another number of threads, without weights."""
@@ -124,7 +123,7 @@ class TeamActor:
             if not len(chosen):
                 continue
             if len(chosen) == len(rows) and not member.num_ids and member.make is not None:
-                self._actors[name].act(obs, streams, steps, actions, log_probs, masks, greedy=greedy)
+                self._actors[name].act(obs, streams, steps, actions, log_probs, masks, states, greedy=greedy)
                 continue
             own, numbers = obs[chosen], chosen % self._num_agents
             if member.rule is not None:
@@ -135,10 +134,13 @@ class TeamActor:
                 own = np.concatenate([own, np.eye(member.num_ids, dtype=obs.dtype)[numbers]], axis=1)
             drawn, chances = actions[chosen], log_probs[chosen]
             allowed = None if masks is None else masks[chosen]
-            self._actors[name].act(
-                own, streams[chosen], steps[chosen], drawn, chances, allowed, greedy=greedy
-            )
+            actor, memory = self._actors[name], None
+            if states is not None and actor.state_size:
+                memory = states[chosen, : actor.state_size]
+            actor.act(own, streams[chosen], steps[chosen], drawn, chances, allowed, memory, greedy=greedy)
             actions[chosen], log_probs[chosen] = drawn, chances
+            if states is not None and memory is not None:
+                states[chosen, : actor.state_size] = memory
 
     def _by_rule(
         self, name: str, rule: Scripted, obs: NDArray[Any], agents: NDArray[np.int64]

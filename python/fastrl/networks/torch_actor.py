@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
@@ -116,6 +116,18 @@ class DrawingActor(NetworkActor[Network], ABC):
         actions[...] = drawn.numpy()
         log_probs[...] = chances.numpy()
 
+    def _remember(self, states: NDArray[np.float32], sequences: Callable[[Tensor, Tensor], Any]) -> Tensor:
+        """Outputs of a network with a memory for a step of each row, on the CPU; replaces the rows' states.
+
+        Args:
+            sequences: gives outputs, something else and the states after sequences, of batch sizes and states.
+        """
+        before = torch.from_numpy(states)
+        outputs, _, after = sequences(torch.tensor([len(states)]), before.to(self._device))
+        before.copy_(after)
+        found: Tensor = outputs.float().cpu()
+        return found
+
     @abstractmethod
     def _outputs(self, obs: NDArray[Any], states: NDArray[np.float32] | None) -> Tensor:
         """Outputs of some rows on the CPU; replaces the rows' states."""
@@ -162,10 +174,7 @@ class TorchActor(DrawingActor[TorchPolicy]):
         rows = torch.from_numpy(obs).to(self._device)
         if states is None:
             return self.network.outputs(rows).float().cpu()
-        before = torch.from_numpy(states)
-        outputs, _, after = self.network.sequences(rows, torch.tensor([len(rows)]), before.to(self._device))
-        before.copy_(after)
-        return outputs.float().cpu()
+        return self._remember(states, lambda *memory: self.network.sequences(rows, *memory))
 
 
 class ValuingTorchActor(TorchActor):

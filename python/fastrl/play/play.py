@@ -122,7 +122,7 @@ def team_seeds(seed: int, episodes: int) -> list[int]:
 
 class TeamEnv:
     """One environment of several agents. The reward is the mean of theirs. The info has ``alive`` bool [A], the agents
-    that act next, and after a step ``rewards`` float32 [A].
+    that act next, and after a step ``rewards`` float32 [A] and ``ended`` bool [A], the agents whose episodes it ended.
 
     Args:
         env: a vector environment of one.
@@ -149,7 +149,8 @@ class TeamEnv:
             is_over = self._env.episodes()["finished"][0] != self._finished
         # As mean(), at a third of its cost.
         reward = rewards.sum() / agents
-        return obs, reward, is_over, False, {"alive": alive, "rewards": rewards}
+        info = {"alive": alive, "rewards": rewards, "ended": self._terminated | self._truncated}
+        return obs, reward, is_over, False, info
 
     def mean_return(self) -> float:
         """The mean over the agents of their returns in the last episode."""
@@ -158,4 +159,10 @@ class TeamEnv:
 
 def team_act(act: TeamAct) -> Act:
     """Chooses the actions of all agents of a `TeamEnv`."""
-    return lambda obs, info, state: (act(obs, info["alive"]), None)
+
+    def chosen(obs: Any, info: Mapping[str, Any], state: Any) -> tuple[Any, Any]:
+        if state is not None:
+            state[info["ended"]] = 0
+        return act(obs, info["alive"], state)
+
+    return chosen

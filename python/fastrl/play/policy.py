@@ -262,7 +262,7 @@ class Policy:
         rows, is_single = self._rows(obs)
         states = None
         if self.state_size:
-            states = _states(state, len(rows), self.state_size)
+            states = states_of(state, (len(rows), self.state_size))
         elif state is not None:
             raise PredictError(f"state: this policy has no memory, expected None, got {type(state).__name__}")
         masks = None if action_masks is None else self._masks(action_masks, len(rows))
@@ -443,14 +443,14 @@ def choose(
     return actions.to_env(draws)
 
 
-def _states(state: Any, count: int, size: int) -> NDArray[np.float32]:
-    """A copy of the memory of so many episodes; zeros where they start."""
+def states_of(state: Any, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """A copy of the memory of episodes; zeros where they start."""
     if state is None:
-        return np.zeros((count, size), np.float32)
+        return np.zeros(shape, np.float32)
     array = np.array(np.atleast_2d(np.asarray(state)), np.float32, order="C")
-    if array.shape != (count, size):
+    if array.shape != shape:
         raise PredictError(
-            f"state: expected what predict() returned for the same episodes, float32 [{count}, {size}], or None where"
+            f"state: expected what predict() returned for the same episodes, float32 {list(shape)}, or None where"
             f" they start; got shape {list(np.shape(state))}"
         )
     return array

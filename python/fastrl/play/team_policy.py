@@ -14,7 +14,7 @@ from fastrl.envs.record_episodes import Act
 from fastrl.envs.rows import ObsRows, RowError
 from fastrl.networks.action_space import Actions
 from fastrl.networks.multi_agent import MultiAgentPolicy
-from fastrl.play.policy import PredictError, choose
+from fastrl.play.policy import PredictError, choose, states_of
 from fastrl.runs.checkpoint import CheckpointError
 from fastrl.runs.metrics import counted
 
@@ -32,6 +32,7 @@ class TeamPolicy:
     Attributes:
         team: the policies.
         obs_dim: length of an agent's observation.
+        state_size: length of the memory of an agent's episode; 0: no policy has one.
 
     Raises:
         ValueError: an agent acts by a rule, or the state is damaged.
@@ -40,6 +41,7 @@ class TeamPolicy:
     def __init__(self, state: Mapping[str, Any], form: ParallelForm | None = None, seed: int = 0) -> None:
         self.team, self.form = MultiAgentPolicy.from_state(state), form
         self.obs_dim = self.team.networks[self.team.names[0]].obs_dim
+        self.state_size = self.team.state_size
         self._actor = self.team.actor_spec()()
         self._generator = np.random.default_rng([seed, 1])
 
@@ -63,9 +65,14 @@ class TeamPolicy:
                     f"the policy does not fit its environment, {env.name}: it is for {_described(*here)};"
                     f" the environment has {_described(*there)}"
                 )
-        if action_masks:
-            return lambda obs, alive: self.act(obs, alive, env.action_masks())
-        return self.act
+
+        def act(obs: NDArray[Any], alive: NDArray[np.bool_], states: Any) -> tuple[NDArray[Any], Any]:
+            if self.state_size and states is None:
+                states = np.zeros((len(obs), self.state_size), np.float32)
+            masks = env.action_masks() if action_masks else None
+            return self.act(obs, alive, masks, states=states), states
+
+        return act
 
     def act(
         self,
@@ -73,6 +80,8 @@ class TeamPolicy:
         alive: NDArray[np.bool_],
         action_masks: NDArray[np.bool_] | None = None,
         deterministic: bool = True,
+        *,
+        states: NDArray[np.float32] | None = None,
     ) -> NDArray[Any]:
         """The actions for rows of agents, row = environment * A + agent, of any number of environments.
 
@@ -81,6 +90,8 @@ class TeamPolicy:
             alive: bool [K * A], agents that act.
             action_masks: bool [K * A, M], which may be chosen, read where an agent acts; None: all.
             deterministic: the likeliest actions; otherwise they are drawn.
+            states: float32 [K * A, state_size], the memory of the agents' episodes, zeros at their start; replaced by
+                the memory after this step, of agents that do not act by zeros. None: all episodes start.
 
         Returns:
             Actions of the environment, int64 [K * A] or [K * A, n], or float32 [K * A, n]; any where no agent is alive.
@@ -93,15 +104,21 @@ class TeamPolicy:
                 f"expected rows of environments of {self.team.num_agents} agents, got {len(obs)} observations"
                 f" and {len(alive)} flags"
             )
-        return choose(
+        if self.state_size and states is None:
+            states = np.zeros((len(obs), self.state_size), np.float32)
+        actions = choose(
             self._actor,
             self.team.actions,
             self._generator,
             obs,
             action_masks,
+            states,
             greedy=deterministic,
             alive=alive,
         )
+        if states is not None:
+            states[~alive] = 0
+        return actions
 
     def predict(
         self,
@@ -109,23 +126,24 @@ class TeamPolicy:
         state: Any = None,
         deterministic: bool = True,
         action_masks: Any = None,
-    ) -> tuple[Any, None]:
-        """The actions for observations of the environment; see `fastrl.Model.predict`.
+    ) -> tuple[Any, Any]:
+        """The actions for observations of the environment, and the state for the next call; see
+        `fastrl.Model.predict`. A state is float32 [A, state_size], or [N, A, state_size] as observations are. Its rows
+        of agents that are not among the observations become zeros; where an agent's episode ends without that, its row
+        is to be set to zeros.
 
         Raises:
             PredictError: they do not fit the policy.
         """
-        if state is not None:
-            raise PredictError(
-                f"state: policies of several agents have no memory, expected None, got {type(state).__name__}"
-            )
+        if state is not None and not self.state_size:
+            raise PredictError(f"state: this policy has no memory, expected None, got {type(state).__name__}")
         if action_masks is not None and self.team.actions.is_box:
             raise PredictError("action_masks: this policy's actions are continuous, expected None")
         if self.form is None:
-            return self._of_rows(obs, action_masks, deterministic), None
-        return self._of_names(obs, self.form, action_masks, deterministic), None
+            return self._of_rows(obs, state, action_masks, deterministic)
+        return self._of_names(obs, self.form, state, action_masks, deterministic)
 
-    def _of_rows(self, obs: Any, masks: Any, deterministic: bool) -> Any:
+    def _of_rows(self, obs: Any, state: Any, masks: Any, deterministic: bool) -> tuple[Any, Any]:
         agents = self.team.num_agents
         if isinstance(obs, Mapping):
             raise PredictError("obs: expected an array of all agents' observations, got a dict")
@@ -139,10 +157,17 @@ class TeamPolicy:
         if masks is not None:
             masks = _as_mask("action_masks", masks, (*array.shape[:-1], self.team.actions.size))
             masks = masks.reshape(len(rows), -1)
-        actions = self.act(rows, np.ones(len(rows), np.bool_), masks, deterministic)
-        return actions.reshape(*array.shape[:-1], *actions.shape[1:])
+        after = self._states(state, array.shape[:-1])
+        states = None if after is None else after.reshape(len(rows), -1)
+        actions = self.act(rows, np.ones(len(rows), np.bool_), masks, deterministic, states=states)
+        return actions.reshape(*array.shape[:-1], *actions.shape[1:]), after
 
-    def _of_names(self, obs: Any, form: ParallelForm, masks: Any, deterministic: bool) -> Any:
+    def _states(self, state: Any, agents: tuple[int, ...]) -> NDArray[np.float32] | None:
+        return states_of(state, (*agents, self.state_size)) if self.state_size else None
+
+    def _of_names(
+        self, obs: Any, form: ParallelForm, state: Any, masks: Any, deterministic: bool
+    ) -> tuple[Any, Any]:
         if not isinstance(obs, Mapping) or not obs or not obs.keys() <= set(form.agents):
             got = f"a dict of {', '.join(map(repr, obs))}" if isinstance(obs, Mapping) else describe(obs)
             raise PredictError(
@@ -158,8 +183,9 @@ class TeamPolicy:
                 raise PredictError(f"obs[{form.agents[a]!r}]: {error}") from None
         if rows.dtype == np.float32 and not np.isfinite(rows).all():
             raise PredictError("obs: expected finite numbers, got NaN or infinity")
-        actions = self.act(rows, alive, self._masks_of(masks, form, alive), deterministic)
-        return {form.agents[a]: form.to_env(a, actions[a]) for a in np.flatnonzero(alive)}
+        after = self._states(state, alive.shape)
+        actions = self.act(rows, alive, self._masks_of(masks, form, alive), deterministic, states=after)
+        return {form.agents[a]: form.to_env(a, actions[a]) for a in np.flatnonzero(alive)}, after
 
     def _masks_of(self, masks: Any, form: ParallelForm, alive: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
         """The masks of all agents, bool [A, M], from those of the agents that act, by name; None: there are none."""

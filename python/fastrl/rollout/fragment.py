@@ -46,7 +46,8 @@ class Fragment:
     ``obs[1:]``, the same memory.
 
     Of environments of A agents, all arrays with axes [T, R] have an axis A behind them, such as ``actions`` [T, R, A]
-    and ``obs`` [T + 1, R, A, D]; values in places without a living agent have no meaning. ``final_obs`` is meaningful
+    and ``obs`` [T + 1, R, A, D], as have states, [R, A, state_size]; values in places without a living agent have no
+    meaning. ``final_obs`` is meaningful
     for all agents of an environment in which one was truncated, or whose episode ended. ``returns`` are means over the
     agents that took part. Then there are two arrays more:
 
@@ -151,7 +152,8 @@ def allocate(
     if agents:
         optional["alive"] = np.zeros((num_steps + 1, *steps[1:]), np.bool_)
         optional["ends"] = np.zeros((num_steps, num_rows), np.bool_)
-    states = {name: np.zeros((num_rows, state_size), np.float32) for name in STATE_ARRAYS if state_size}
+    shape = (num_rows, *agents, state_size)
+    states = {name: np.zeros(shape, np.float32) for name in STATE_ARRAYS if state_size}
     return (
         optional
         | states

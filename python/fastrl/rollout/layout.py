@@ -47,12 +47,12 @@ def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
         rollout = rollout.resized(*size)
     rollout.has_values = all(fragment.values is not None for fragment in fragments)
     if rollout.states is not None:
-        starts = np.zeros((sum(rows), 2), np.int64)
-        ends = np.cumsum(np.repeat(lengths, rows))
-        starts[:, 1 if side_by_side else 0] = (
-            np.arange(len(starts)) if side_by_side else ends - np.repeat(lengths, rows)
-        )
-        rollout.state_places = starts
+        places = np.arange(sum(rows))
+        firsts, columns = np.zeros_like(places), places
+        if not side_by_side:
+            of_envs = np.repeat(lengths, np.array(rows) // width)
+            firsts, columns = np.repeat(np.cumsum(of_envs) - of_envs, width), places % width
+        rollout.state_places = np.stack([firsts, columns], 1)
         rollout.states = np.concatenate([fragment.states for fragment in fragments])  # type: ignore[misc]
     if len(fragments) == 1 and side_by_side and rollout.borrow(_arrays_of(fragments[0])):
         _copy_others(fragments[0], np.s_[:, :], rollout, np.s_[:, :])
@@ -85,6 +85,8 @@ def _with_rows_of_agents(fragment: Fragment) -> Fragment:
     arrays: dict[str, Any] = {
         name: array.reshape(len(array), -1, *array.shape[3:]) for name, array in given.items()
     }
+    if fragment.states is not None:
+        arrays["states"] = fragment.states.reshape(-1, fragment.states.shape[-1])
     return dataclasses.replace(fragment, **arrays)
 
 

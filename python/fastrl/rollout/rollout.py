@@ -45,6 +45,9 @@ class Rollout:
             is chosen.
         groups: int64 [T + 1, N], written by `find_groups`: steps with equal observations have the same number, if
             equal ones are merged.
+        memories: float32 [T + 1, N, memory_size], what policies of many agents remember at ``obs``; written by the
+            learner.
+        final_memories: float32 [T, N, memory_size], the same at ``final_obs``.
         states: float32 [F, state_size], the actor's memory at the start of each row of a fragment, or None without
             memory; set by ``fastrl.rollout.layout.lay_out``.
         state_places: int64 [F, 2], step and row at which each of these rows of fragments starts.
@@ -62,6 +65,7 @@ class Rollout:
         obs_dtype: float32 or uint8.
         state_size: of the actor's memory; 0: none.
         many_agents: rows are of agents, not all of which live.
+        memory_size: numbers that a policy of many agents remembers; 0: none.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class Rollout:
         obs_dtype: Any = np.float32,
         state_size: int = 0,
         many_agents: bool = False,
+        memory_size: int = 0,
     ) -> None:
         for name, size in {"num_steps": num_steps, "num_rows": num_rows, "obs_dim": obs_dim}.items():
             if size < 1:
@@ -105,6 +110,8 @@ class Rollout:
         self.alive: Any = np.zeros(states, np.bool_) if many_agents else None
         self.masks = np.ones((*states, num_actions), np.bool_) if masks else None
         self.groups = np.zeros(states, np.int64)
+        self.memories = np.zeros((*states, memory_size), np.float32)
+        self.final_memories = np.zeros((*steps, memory_size), np.float32)
         self.tensors: dict[str, Tensor] = {
             name: torch.from_numpy(array)
             for name, array in vars(self).items()
@@ -129,6 +136,7 @@ class Rollout:
             obs_dtype=self.obs.dtype,
             state_size=0 if self.states is None else self.states.shape[1],
             many_agents=self.alive is not None,
+            memory_size=self.memories.shape[2],
         )
 
     def borrow(self, arrays: Mapping[str, NDArray[Any]]) -> bool:

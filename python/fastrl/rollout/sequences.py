@@ -57,7 +57,7 @@ class Sequences:
 
     @classmethod
     def of(cls, rollout: Rollout) -> Sequences:
-        """All sequences of a rollout whose fragments have states."""
+        """All sequences of a rollout whose fragments have states; of many agents, of those that live."""
         assert rollout.states is not None, "the rollout is of a network with a memory"
         steps, width = rollout.num_steps, rollout.num_rows
         ended = rollout.terminations | rollout.truncations
@@ -65,6 +65,9 @@ class Sequences:
         begins = np.zeros((width, steps), np.bool_)
         begins[:, 0] = True
         begins[:, 1:] = ended[:-1].T
+        alive = None if rollout.alive is None else rollout.alive[:-1].T
+        if alive is not None:
+            begins[:, 1:] |= alive[:, 1:] != alive[:, :-1]
         starts = np.flatnonzero(begins)
         lengths = np.diff(starts, append=steps * width)
         row, step = starts // steps, starts % steps
@@ -80,7 +83,7 @@ class Sequences:
         begins_row = of_fragments[rows] == starts
         states = np.where(begins_row[:, None], rollout.states[rows], np.float32(0))
         found = cls(step * width + row, lengths, nexts, rows, states, (states != 0).any(axis=1), width)
-        return found.take(np.arange(len(starts)))
+        return found.take(np.arange(len(starts)) if alive is None else np.flatnonzero(alive.flat[starts]))
 
     def take(self, chosen: NDArray[np.int64]) -> Sequences:
         """Some of the sequences."""
@@ -132,3 +135,16 @@ def obs_at(rollout: Rollout, places: NDArray[np.int64]) -> NDArray[Any]:
     found[~is_final] = obs[places[~is_final]]
     found[is_final] = final_obs[places[is_final] - len(obs)]
     return found
+
+
+def write_at(
+    of_obs: NDArray[np.float32],
+    of_final: NDArray[np.float32],
+    places: NDArray[np.int64],
+    found: NDArray[np.float32],
+) -> None:
+    """Writes numbers [P, ...] of some places of `Sequences` into arrays [T + 1, N, ...] and [T, N, ...]."""
+    of_obs, of_final = (array.reshape(-1, *array.shape[2:]) for array in (of_obs, of_final))
+    is_final = places >= len(of_obs)
+    of_obs[places[~is_final]] = found[~is_final]
+    of_final[places[is_final] - len(of_obs)] = found[is_final]

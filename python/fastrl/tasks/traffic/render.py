@@ -72,7 +72,7 @@ def scripted(name: str, env: MultiAgentVectorEnv, seed: int) -> Act:
         draw = lambda: generator.uniform(space.low, space.high, (rows, *space.shape)).astype(np.float32)  # noqa: E731
     if name not in POLICIES:
         raise RenderError(f"policy: expected {' or '.join(POLICIES)}, got {name!r}")
-    return (lambda obs, alive: idle) if name == "idle" else (lambda obs, alive: draw())
+    return lambda *others: (idle if name == "idle" else draw(), None)
 
 
 def moments(env: MultiAgentVectorEnv, act: Act, seeds: Sequence[int]) -> Iterator[Step]:
