@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Discrete, Space
+from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
 from fastrl.collectors.expert import ExpertError
@@ -26,7 +26,7 @@ from fastrl.networks.compiled_actor import Actor
 from fastrl.utils.torch_threads import one_thread
 
 
-def _one_thread_if_loaded() -> contextlib.AbstractContextManager[None]:
+def one_thread_if_loaded() -> contextlib.AbstractContextManager[None]:
     """`one_thread`, if PyTorch is loaded and has several."""
     torch: Any = sys.modules.get("torch")
     return contextlib.nullcontext() if torch is None or torch.get_num_threads() == 1 else one_thread()
@@ -79,7 +79,7 @@ class PolicyExpert:
         if not self._one_by_one:
             self._actor.act(obs, streams, steps, draws, log_probs, masks, states, greedy=self._greedy)
         else:
-            with _one_thread_if_loaded():
+            with one_thread_if_loaded():
                 for i in range(count):
                     own = slice(i, i + 1)
                     self._actor.act(
@@ -140,12 +140,6 @@ class FunctionExpert:
     def __init__(self, function: Callable[[Any], Any], rows: ExactRows, action_space: Space[Any]) -> None:
         self._function, self._rows, self._space = function, rows, action_space
         self._shape, self._dtype = tuple(action_space.shape or ()), action_space.dtype
-        # Discrete actions that are taken without a closer look.
-        self._numbers = (
-            range(int(action_space.start), int(action_space.start + action_space.n))
-            if isinstance(action_space, Discrete)
-            else range(0)
-        )
 
     def act(
         self,
@@ -157,30 +151,33 @@ class FunctionExpert:
     ) -> NDArray[Any]:
         chosen = np.empty((len(rows), *self._shape), self._dtype)
         for i in range(len(rows)):
-            obs = self._rows.read_one(rows[i])
-            try:
-                given = self._call(obs)
-            except (Exception, SystemExit) as error:
-                said = " ".join(str(error).split())
-                raise ExpertError(
-                    i, f"raised {type(error).__name__}{': ' * bool(said)}{said}", error
-                ) from error
-            if given.__class__ is int and given in self._numbers:
-                chosen[i] = given
-                continue
-            try:
-                chosen[i] = exact_action(self._space, given)
-            except ValueError as error:
-                raise ExpertError(i, f"returned something else: {error},") from None
+            chosen[i] = action_of(self._function, i, self._space, self._rows.read_one(rows[i]))
         return chosen
 
-    def _call(self, obs: Any) -> Any:
+
+def action_of(
+    function: Callable[..., Any], row: int, space: Space[Any], *arguments: Any
+) -> NDArray[Any] | int:
+    """The action of a space that a function returns for the observation of a row.
+
+    Raises:
+        ExpertError: it raised, or returned something else.
+    """
+    try:
         # A context costs as much as a small function, and is rarely needed.
         torch: Any = sys.modules.get("torch")
         if torch is None or torch.get_num_threads() == 1:
-            return self._function(obs)
-        with one_thread():
-            return self._function(obs)
+            given = function(*arguments)
+        else:
+            with one_thread():
+                given = function(*arguments)
+    except (Exception, SystemExit) as error:
+        said = " ".join(str(error).split())
+        raise ExpertError(row, f"raised {type(error).__name__}{': ' * bool(said)}{said}", error) from error
+    try:
+        return exact_action(space, given)
+    except ValueError as error:
+        raise ExpertError(row, f"returned something else: {error},") from None
 
 
 # Stable-Baselines3

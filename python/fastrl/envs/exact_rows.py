@@ -136,8 +136,7 @@ class ExactRows(ObsRows):
             assert isinstance(self.space, Box)
             return self.space
         if self._in_bytes:
-            # Two dimensions, which make it an image: rows stay bytes.
-            return Box(0, 255, (1, self.size), np.uint8)
+            return row_image(self.size)
         return Box(-np.inf, np.inf, (self.size,), np.float32)
 
     # Writing, one observation at a time
@@ -233,6 +232,11 @@ class ExactRows(ObsRows):
                     at = int(np.argmin(finite.all(1)))
                     return at, str(values[at][~finite[at]][0])
         return None
+
+
+def row_image(size: int) -> Box:
+    """Space of rows of bytes. It has two dimensions, which make it an image: rows stay bytes."""
+    return Box(0, 255, (1, size), np.uint8)
 
 
 class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):

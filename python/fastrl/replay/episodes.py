@@ -35,6 +35,9 @@ INDEX = b"fastrl.episodes"
 INDEX_DTYPE = np.dtype([("length", "<i8"), ("return", "<f8"), ("seed", "<u8")])
 # A seed that is unknown.
 NO_SEED = 2**64 - 1
+# Infos of the episodes of one agent of many: its number, that of the environment's episode, and the latter's steps.
+# ``meta["agents"]`` has the agents' names and groups.
+AGENT, ENV_EPISODE, ENV_STEP = "agent", "episode", "step"
 
 
 @dataclass(frozen=True)
@@ -242,6 +245,10 @@ class EpisodeDataset:
             None if seed == NO_SEED else seed,
             index,
         )
+
+    def first_infos(self, name: str) -> NDArray[Any]:
+        """The first value that an info has in each episode, [E, ...]."""
+        return np.concatenate([shard.values(f"info/{name}")[starts] for shard, starts in self.parts()])
 
     def file_of(self, index: int) -> Path:
         """The file that has an episode."""

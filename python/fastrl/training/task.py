@@ -15,6 +15,7 @@ from rich.console import Console
 from fastrl._native._rust import __version__
 from fastrl.algorithms import check_takes, find
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, Problem
+from fastrl.collectors.team_spec import TeamSpec
 from fastrl.envs.rows import has_state, space_state
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.stacked_frames import stacked_last
@@ -224,6 +225,10 @@ class Task(TaskSettings, ABC):
             TrainError, CollectError: it cannot be built, or the task has one agent.
         """
         raise TrainError(f"{self.name}: its environments have one agent")
+
+    def team_spec(self, settings: Any) -> TeamSpec | None:
+        """Specification of the environments of many agents; None: they are of one."""
+        return None
 
     def play_steps(self, settings: Any) -> int:
         """Steps after which an episode of a film or an evaluation is cut off; 0: the environment's own limit."""

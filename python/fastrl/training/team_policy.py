@@ -51,6 +51,17 @@ class TeamPolicy:
         Raises:
             CheckpointError: the policies are of other agents.
         """
+        self.check_fits(env)
+        if action_masks:
+            return lambda obs, alive: self.act(obs, alive, env.action_masks())
+        return self.act
+
+    def check_fits(self, env: MultiAgentVectorEnv) -> None:
+        """Refuses an environment of other agents.
+
+        Raises:
+            CheckpointError
+        """
         images, shape = None, env.single_observation_space.shape
         if isinstance(env, ParallelVectorEnv) and env.form.row_space.dtype == np.uint8:
             images = ObsRows(env.form.obs_space).state()
@@ -61,9 +72,6 @@ class TeamPolicy:
             or self.team.actions.state() != Actions(env.single_action_space).state()
         ):
             raise CheckpointError(f"the policy does not fit its environment, {env.name}")
-        if action_masks:
-            return lambda obs, alive: self.act(obs, alive, env.action_masks())
-        return self.act
 
     def act(
         self,

@@ -52,10 +52,14 @@ class PettingZooTask(Task):
         return EnvSpec(settings.env.id, options) if self.spec is None else self.spec.with_options(options)
 
     def team_spec(self, settings: Any) -> ParallelSpec:
-        """The specification of the environments that the settings describe."""
         env, spec = settings.env, self.env_spec(settings)
         return ParallelSpec(
-            spec.id, spec=spec, size=env.size, stack=env.stack, max_episode_steps=env.max_episode_steps
+            spec.id,
+            spec.options,
+            spec=spec,
+            size=env.size,
+            stack=env.stack,
+            max_episode_steps=env.max_episode_steps,
         )
 
     def make_env(

@@ -123,7 +123,7 @@ class TrafficTask(Task):
         if collect.is_live and collect.period is None:
             collect = dataclasses.replace(collect, period=step_seconds(env))
         return MultiAgentSource(
-            CompiledTeamSpec(env.id, environment_options(env)),
+            self.team_spec(settings),
             env.num_envs,
             collect,
             episode_steps=episode_steps(env),
@@ -169,6 +169,12 @@ class TrafficTask(Task):
         masks = self.has_action_masks(settings)
         act_in = functools.partial(TeamPolicy(state["policy"]).act_in, action_masks=masks)
         return score(make, act_in, episodes=episodes, seed=seed, advance=advance)
+
+    def team_spec(self, settings: Any) -> CompiledTeamSpec:
+        return CompiledTeamSpec(settings.env.id, environment_options(settings.env))
+
+    def play_steps(self, settings: Any) -> int:
+        return super().play_steps(settings) or episode_steps(settings.env)
 
     def team_env(self, settings: Any) -> MultiAgentVectorEnv:
         return make_env(settings.env, 1)
