@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from fastrl.collectors.protocol import CollectError
 from fastrl.demos.plan import RecordingPlan, recorded_pair
-from fastrl.envs.contract import ACTION_MASK
+from fastrl.envs.contract import ACTION_MASK, AGENT, ENV_EPISODE, ENV_STEP
 from fastrl.envs.exact_rows import ExactRows
 from fastrl.replay.episode_writer import EpisodeWriter
-from fastrl.replay.episodes import AGENT, ENV_EPISODE, ENV_STEP, Episode, load
+from fastrl.replay.episodes import Episode, load
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.seeding import NO_ENV, env_seeds
 

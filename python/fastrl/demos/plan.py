@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fastrl.collectors.protocol import Plan
 from fastrl.envs.contract import ACTION_MASK, describe
-from fastrl.envs.exact_rows import ExactRows, RecordedEnv, row_image
+from fastrl.envs.exact_rows import ExactRows, RecordedEnv, recorded_space
 from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
@@ -131,10 +131,7 @@ class RecordingPlan(Plan):
     @property
     def recorded_space(self) -> Space[Any]:
         """Space of the observations in the data set: of many agents their rows."""
-        rows = self.obs_rows
-        if isinstance(rows, ExactRows) or rows.is_plain:
-            return self.obs_space
-        return row_image(rows.size)
+        return self.obs_space if isinstance(self.obs_rows, ExactRows) else recorded_space(self.obs_space)
 
     @property
     def state_size(self) -> int:  # type: ignore[override]

@@ -234,6 +234,13 @@ class ExactRows(ObsRows):
         return None
 
 
+def recorded_space(space: Space[Any]) -> Space[Any]:
+    """Space of the observations of an agent of many in a data set, whose rows are recorded: that of the agent, or of
+    rows of bytes."""
+    rows = ObsRows(space)
+    return space if rows.is_plain else row_image(rows.size)
+
+
 def row_image(size: int) -> Box:
     """Space of rows of bytes. It has two dimensions, which make it an image: rows stay bytes."""
     return Box(0, 255, (1, size), np.uint8)

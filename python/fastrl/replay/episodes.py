@@ -35,9 +35,6 @@ INDEX = b"fastrl.episodes"
 INDEX_DTYPE = np.dtype([("length", "<i8"), ("return", "<f8"), ("seed", "<u8")])
 # A seed that is unknown.
 NO_SEED = 2**64 - 1
-# Infos of the episodes of one agent of many: its number, that of the environment's episode, and the latter's steps.
-# ``meta["agents"]`` has the agents' names and groups.
-AGENT, ENV_EPISODE, ENV_STEP = "agent", "episode", "step"
 
 
 @dataclass(frozen=True)

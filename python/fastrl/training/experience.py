@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
-from fastrl.algorithms.protocol import Algorithm, Problem
+from fastrl.algorithms.protocol import Algorithm, LearnsFrom, Problem
 from fastrl.collectors.protocol import Report
 from fastrl.training.errors import TrainError
 from fastrl.training.row import Number
@@ -59,6 +59,9 @@ class Source(ABC):
     `attach`. It runs as a context: workers start with it and end with it. Its state can be saved and loaded whether it
     runs or not.
 
+    Class attributes:
+        brings: what algorithms learn from it, see `fastrl.algorithms.protocol.Algorithm.learns_from`.
+
     Attributes:
         collector: name of what steps the environments.
         env_id: of the environment.
@@ -68,6 +71,7 @@ class Source(ABC):
         ranks: that train together; each brings the same experience. Set before `attach`.
     """
 
+    brings: ClassVar[LearnsFrom]
     env_actions: Space[Any] | None = None
     ranks: Ranks = ALONE
     collector: str
@@ -108,6 +112,15 @@ class Source(ABC):
     @abstractmethod
     def attach(self, algorithm: Algorithm[Any]) -> None:
         """Gives it the algorithm that the experience is for, once, before it runs."""
+
+    def expect(self, algorithm: Algorithm[Any]) -> None:
+        """Refuses an algorithm that learns from something else.
+
+        Raises:
+            TrainError
+        """
+        if algorithm.learns_from != self.brings:
+            raise TrainError(f"{algorithm.name} learns from {algorithm.learns_from}, these are {self.brings}")
 
     def __enter__(self) -> Self:
         return self

@@ -57,6 +57,7 @@ class RolloutSource(Source):
         TrainError, CollectError: the environment cannot be built, or not collected from.
     """
 
+    brings = "rollouts"
     steps: int = 0
     # Of each environment; None: they are a single agent's.
     num_agents: int | None = None
@@ -120,6 +121,7 @@ class RolloutSource(Source):
         )
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
+        self.expect(algorithm)
         whole = self.collect.episodes_per_update > 0
         self._algorithm = algorithm
         try:

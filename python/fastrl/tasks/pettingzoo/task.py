@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gymnasium.vector import AutoresetMode
-from rich.console import Console
 
-from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.team_spec import ParallelSpec, blaming
 from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_frames import make_parallel
@@ -18,9 +16,7 @@ from fastrl.tasks import pettingzoo
 from fastrl.tasks.pettingzoo.settings import PRESETS, EnvConfig
 from fastrl.training.errors import TrainError
 from fastrl.training.evaluation import Advance, Returns
-from fastrl.training.experience import Source
 from fastrl.training.film import FPS, Films, checked_picture
-from fastrl.training.multi_agent import MultiAgentSource
 from fastrl.training.play import Step, TeamEnv, play, team_act, team_seeds
 from fastrl.training.settings import RunConfig
 from fastrl.training.task import Task
@@ -36,7 +32,7 @@ class PettingZooTask(Task):
     run = RunConfig(algo="ippo")
     env = EnvConfig()
     presets = PRESETS
-    learns_from = ("multi_agent_rollouts",)
+    many_agents = True
 
     def description(self, prog: str) -> str:
         return (
@@ -124,17 +120,6 @@ class PettingZooTask(Task):
             return play(team_act(act), TeamEnv(env), seeds, name=env.name, draw=draw)
 
         return Films(play_drawn, float(metadata.get("render_fps") or FPS), env.close)
-
-    def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
-        env = settings.env
-        return MultiAgentSource(
-            self.team_spec(settings),
-            env.num_envs,
-            settings.collect,
-            episode_steps=env.max_episode_steps,
-            seed=settings.run.seed,
-            console=console,
-        )
 
     def resolve_defaults(self, settings: Any) -> Any:
         """Agents of other spaces have policies of their own."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fastrl.algorithms.protocol import Algorithm
+from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm
 from fastrl.collectors.team_spec import CompiledTeamSpec
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.registration import make_multi
@@ -75,7 +75,7 @@ class TrafficTask(Task):
     # All are compiled, and `auto` takes threads for them.
     rare_options = ("--collector", "--n-workers")
     presets = PRESETS
-    learns_from = ("multi_agent_rollouts",)
+    many_agents = True
 
     def description(self, prog: str) -> str:
         return (
@@ -98,7 +98,9 @@ class TrafficTask(Task):
     def resolve_defaults(self, settings: Any) -> Any:
         env: EnvConfig = settings.env
         num_envs = env.num_envs
-        if num_envs is None:
+        if num_envs is None and not hasattr(settings, "collect"):
+            num_envs = 1
+        elif num_envs is None:
             num_envs = choose_num_envs(
                 self._steps(settings), self._num_steps(settings), is_live=settings.collect.is_live
             )
@@ -118,18 +120,13 @@ class TrafficTask(Task):
         return int(self.algorithm_settings(settings).num_steps)
 
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
-        self._check_memory(settings)
-        env, collect = settings.env, settings.collect
-        if collect.is_live and collect.period is None:
-            collect = dataclasses.replace(collect, period=step_seconds(env))
-        return MultiAgentSource(
-            self.team_spec(settings),
-            env.num_envs,
-            collect,
-            episode_steps=episode_steps(env),
-            seed=settings.run.seed,
-            console=console,
-        )
+        if not issubclass(algorithm, DatasetAlgorithm):
+            self._check_memory(settings)
+            collect = settings.collect
+            if collect.is_live and collect.period is None:
+                collect = dataclasses.replace(collect, period=step_seconds(settings.env))
+                settings = dataclasses.replace(settings, collect=collect)
+        return super().make_source(settings, algorithm, console)
 
     def _check_memory(self, settings: Any) -> None:
         """Refuses sizes for which the system would kill the process.
@@ -150,7 +147,8 @@ class TrafficTask(Task):
         )
 
     def callbacks(self, settings: Any, source: Source, console: Console) -> list[Callback]:
-        assert isinstance(source, MultiAgentSource)
+        if not isinstance(source, MultiAgentSource):
+            return []
         episodes = settings.run.total_episodes or max(settings.run.total_timesteps // source.episode_steps, 1)
         curriculum = Curriculum(settings.curriculum, full_traffic(settings.env), episodes)
         return [EpisodeMeans(), CurriculumCallback(curriculum, source, console)]
