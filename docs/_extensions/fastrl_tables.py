@@ -113,7 +113,7 @@ def uses_table(algorithm: str) -> str:
     """Spaces, collectors, masks and memories of an algorithm as a table in Markdown."""
     tables = matrix()
     masks = taken(tables["Action masks", ""][algorithm])
-    is_team = find(algorithm).learns_from == "multi_agent_rollouts"
+    is_team = find(algorithm).many_agents
     if is_team:
         spaces = tables["Many agents: PettingZoo's parallel environments", algorithm]
         worlds = {

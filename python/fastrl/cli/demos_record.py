@@ -44,7 +44,7 @@ def record(prog: str, arguments: list[str]) -> int:
         type=path_text,
         metavar="X",
         help=f"a run directory or checkpoint file; {scripted}; random; a zip file of Stable-Baselines3; or"
-        " module:function, from an observation to an action",
+        " module:function, from an observation, of many agents also the agent's name, to an action",
     )
     parser.add_argument(
         "--episodes", required=True, type=at_least(1), metavar="INT", help="number of episodes"
@@ -89,7 +89,8 @@ def record(prog: str, arguments: list[str]) -> int:
         nargs="+",
         default=[],
         metavar="KEY",
-        help="keys of infos to record, whose values are numbers or arrays; all: every such key",
+        help="keys of infos to record, whose values are numbers or arrays; all: every such key; of many agents"
+        " action_mask alone",
     )
     parser.add_argument(
         "--collector",

@@ -93,7 +93,7 @@ def find_team_expert(
 def _forms_of_agents(env: MultiAgentVectorEnv) -> list[tuple[Any, tuple[int, ...]]]:
     """Names of the agents, and the shapes of their observations: of a Box its own, of others that of a row."""
     if not isinstance(env, ParallelVectorEnv):
-        return [(a, tuple(env.single_observation_space.shape or ())) for a in range(env.num_agents)]
+        return [(a, tuple(env.obs_space.shape or ())) for a in env.agents]
     shapes = [tuple(rows.space.shape or ()) if rows.is_plain else (rows.size,) for rows in env.form.obs_rows]
     return list(zip(env.form.agents, shapes, strict=True))
 

@@ -19,7 +19,7 @@ from gymnasium.vector import VectorEnv
 
 from fastrl.collectors.action_noise import Noise, NoiseKind
 from fastrl.collectors.expert import ExpertSpec
-from fastrl.collectors.factory import choose, make_collector
+from fastrl.collectors.factory import check_suits, choose, make_collector
 from fastrl.collectors.protocol import CollectError, Collector
 from fastrl.collectors.resources import WorkerCount, check_count, cores
 from fastrl.collectors.synchronous import native_collector
@@ -247,6 +247,7 @@ class Recording:
         if options:
             raise ConfigError(f"--collector native has no option {next(iter(options))}")
         try:
+            check_suits("native", plan)
             exact = plan.obs_rows
             if not isinstance(exact, ExactRows) or exact.sense is None:
                 return native_collector(plan, n_workers=n_workers)
@@ -334,18 +335,20 @@ def record(
     log: Callable[[str], object] | None = None,
     **collector_options: Any,
 ) -> Any:
-    """Records episodes of an expert.
+    """Records episodes of an expert, of one agent or of many.
 
     Episode i is a function of the seed and i: the files have the same bytes from any collector and any number of
-    workers. Episodes are kept in order, none for being short or early.
+    workers. Episodes are kept in order, none for being short or early. Of many agents each agent's part in an episode
+    of the environment is an episode of the data set, see the guide "Recording demonstrations".
 
     Args:
         env: an id, the import path ``"my_module:make_env"``, a function that makes environments, an environment, the
             name of a task; None: the environment that the expert, a run, was trained in.
         expert: a run directory or checkpoint file, the name of a scripted expert (those of
             ``fastrl demos record --help``), "random", a zip file of Stable-Baselines3, "module:function", or a function
-            from an observation to an action.
-        episodes: how many; numbers 0 to ``episodes`` - 1.
+            from an observation to an action; of many agents a run of theirs, "random", or a function from an agent's
+            observation and its name to a flat action.
+        episodes: of the environment; numbers 0 to ``episodes`` - 1.
         out: directory of the data set; new or empty unless ``resume``.
         env_options: of the environment.
         noise: on the actions; 0: none. The expert's own actions are stored beside those that were taken.
@@ -354,7 +357,8 @@ def record(
         seed: fixes all episodes.
         deterministic: a policy takes its likeliest action; otherwise it draws.
         max_episode_steps: longer episodes are truncated; 0: the environment's own limit, else 1000.
-        infos: keys of infos that are recorded, numbers or arrays of numbers; ("all",): all such keys that are found.
+        infos: keys of infos that are recorded, numbers or arrays of numbers; ("all",): all such keys that are found. Of
+            many agents ("action_mask",) alone.
         collector: "auto", "sequential", "sync", "executor", "native" or "ray".
         n_workers: processes, or threads of "native"; "auto": one a core.
         resume: continue a recording that was interrupted, or extend it to more episodes.

@@ -16,12 +16,12 @@ from fastrl.demos.actor import TeamRecordingActor
 from fastrl.demos.find_expert import find_team_expert, run_team
 from fastrl.demos.plan import RecordingPlan
 from fastrl.envs.contract import ACTION_MASK
-from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.registration import MULTI_AGENT_IDS
 from fastrl.envs.spec import any_spec
 from fastrl.tasks import find, makes_parallel, named_tasks
 from fastrl.training.episodes import EPISODE_STEPS
 from fastrl.utils.config import ConfigError
+from fastrl.utils.errors import UserError
 
 
 def find_team(
@@ -82,7 +82,6 @@ def make_team_plan(
     try:
         with contextlib.closing(spec.make_team(1, workers=1)) as env:
             found = find_team_expert(expert, env, deterministic=deterministic, trust=trust)
-            form = getattr(env, "form", None)
             noise = make_noise(env.single_action_space)
             if noise is not None:
                 noise.check(env.single_action_space)
@@ -100,7 +99,7 @@ def make_team_plan(
             plan = RecordingPlan(
                 spec,
                 make_actor,
-                env.single_observation_space if form is None else form.obs_space,
+                env.obs_space,
                 env.single_action_space,
                 num_envs=1,
                 num_steps=max_episode_steps,
@@ -110,14 +109,12 @@ def make_team_plan(
                 action_masks=found.action_masks or bool(infos),
                 num_agents=env.num_agents,
             )
-            return plan, found, noise, _agents(env)
+            agents = [
+                {"name": str(name), "group": group}
+                for name, group in zip(env.agents, env.groups, strict=True)
+            ]
+            return plan, found, noise, agents
+    except UserError:
+        raise
     except (ValueError, TypeError, OverflowError) as error:
         raise ConfigError(f"--env {spec.id}: {str(error).removeprefix('env: ')}") from None
-
-
-def _agents(env: MultiAgentVectorEnv) -> list[dict[str, str]]:
-    """Names and groups of the agents; those of a compiled environment are numbers of one group."""
-    form = getattr(env, "form", None)
-    names = range(env.num_agents) if form is None else form.agents
-    groups = ["group0"] * env.num_agents if form is None else form.groups
-    return [{"name": str(name), "group": group} for name, group in zip(names, groups, strict=True)]

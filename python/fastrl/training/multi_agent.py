@@ -139,8 +139,7 @@ def _seen(spec: TeamSpec) -> tuple[int, Space[Any], Space[Any], ParallelForm | N
     try:
         with contextlib.closing(spec.make_team(1, workers=1)) as env:
             form = env.form if isinstance(env, ParallelVectorEnv) else None
-            obs_space = env.single_observation_space if form is None else form.obs_space
-            return env.num_agents, obs_space, env.single_action_space, form
+            return env.num_agents, env.obs_space, env.single_action_space, form
     except (ValueError, TypeError, OverflowError) as error:
         where = "" if str(error).startswith("env: ") else f"--env {spec.id}: "
         raise TrainError(f"{where}{error}") from None

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_copy import ParallelForm
 from fastrl.envs.contract import describe
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
@@ -62,9 +61,8 @@ class TeamPolicy:
         Raises:
             CheckpointError
         """
-        images, shape = None, env.single_observation_space.shape
-        if isinstance(env, ParallelVectorEnv) and env.form.row_space.dtype == np.uint8:
-            images = ObsRows(env.form.obs_space).state()
+        rows, shape = ObsRows(env.obs_space), env.single_observation_space.shape
+        images = rows.state() if rows.dtype == np.uint8 else None
         networks = self.team.networks.values()
         if (
             any((each.obs_dim,) != shape or each.images != images for each in networks)

@@ -86,6 +86,7 @@ class ParallelVectorEnv(MultiAgentVectorEnv):
             autoreset_mode=autoreset_mode,
             name=name,
         )
+        self.obs_space, self.agents, self.groups = form.obs_space, form.agents, form.groups
 
     @property
     def worker_pids(self) -> list[int]:
