@@ -20,8 +20,8 @@ from waiting import TIMEOUT, wait_until
 import fastrl
 from fastrl.collectors.protocol import CollectError
 from fastrl.collectors.sequential import sequential_collector
-from fastrl.demos import recorder
 from fastrl.demos.fragment_writing import lives_of
+from fastrl.demos.recorder import noise_of
 from fastrl.demos.team_plan import find_team, make_team_plan
 from fastrl.envs.contract import ACTION_MASK, AGENT, ENV_EPISODE, ENV_STEP
 from fastrl.utils.errors import UserError
@@ -92,7 +92,7 @@ def test_episodes_are_those_of_the_fragments(kind: str, tmp_path: Path) -> None:
         infos=options["infos"],
         deterministic=True,
         trust=True,
-        make_noise=lambda space: recorder._noise(options.get("noise", 0.0), None, space),
+        make_noise=lambda space: noise_of(options.get("noise", 0.0), None, space),
     )
     with sequential_collector(plan) as collector:
         fragments = collector.collect()

@@ -129,6 +129,24 @@ def test_the_command_line_records_clones_and_goes_on(tmp_path: Path, capfd: Any)
     assert "critics differ and start with new weights" in capfd.readouterr().out
 
 
+class Calm(fastrl.algorithms.MABC):
+    """Adds a term to the loss."""
+
+    def loss(self, batch: Any) -> Any:
+        return super().loss(batch) + 10 * batch.outputs.square().mean()
+
+
+def test_a_subclass_changes_the_loss(recorded: Any) -> None:
+    env, sizes = "parallel_toys:Leavers", []
+    for algorithm in ("mabc", Calm):
+        own = {"epochs": 20, "hidden": [16], "seed": 0, "device": "cpu", "batch_size": 64, "eval_episodes": 0}
+        model = fastrl.Model(env, algo=algorithm, demos=recorded(env), **own)
+        model.learn()
+        network = model.trainer.algorithm.actors["shared"].network
+        sizes.append(float(network(torch.tensor([[1.0, 0.5]]), torch.tensor([0])).abs().max()))
+    assert sizes[1] < sizes[0] / 2
+
+
 def test_vehicles_are_cloned(tmp_path: Path) -> None:
     own: dict[str, Any] = {"vehicles": 2, "duration": 4.0, "seed": 0, "device": "cpu", "hidden": [8]}
     run = fastrl.IPPO("fastrl/coop-merge-v0", num_envs=2, num_steps=8, eval_episodes=0, **own)

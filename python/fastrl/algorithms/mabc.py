@@ -1,5 +1,6 @@
 """Behaviour cloning of many agents: each policy learns to act as its agents did."""
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from fastrl.algorithms.protocol import DatasetBatch, Problem
 from fastrl.algorithms.team_learner import TeamLearner
 from fastrl.networks.parameters import check_shapes, generator_of, load_weights
 from fastrl.utils.config import section
+from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 
 
@@ -38,6 +40,7 @@ class MABC(TeamLearner[DatasetBatch], Imitation):
     config_type = MABCConfig
     config: MABCConfig
     network_of = "ippo"
+    takes_shards = True
 
     def __init__(self, config: MABCConfig, problem: Problem) -> None:
         super().__init__(config, problem, generator_of(np.random.SeedSequence(problem.seed).spawn(1)[0]))
@@ -73,16 +76,26 @@ class MABC(TeamLearner[DatasetBatch], Imitation):
         config, size = self.config, len(experience.actions)
         with watch("update"):
             learning_rate, norm_limit = self._learning_rate(self.steps), config.max_grad_norm or np.inf
-            means = torch.zeros(len(ImitationLoss.parts()) + 1, device=self.device)
+            parts = len(ImitationLoss.parts())
+            means = torch.zeros(parts + 1, device=self.device)
             for name, rows in self._rows(experience):
                 optimizer = self.actors[name]
-                losses = self.loss(self._minibatch(name, experience, rows))
-                torch.autograd.backward(losses.total)
+                learn = functools.partial(self._differentiate, name, experience, rows)
+                numbers = self.ranks.reduce(optimizer.gradient, len(rows), parts, learn)
                 grad_norm = optimizer.step(learning_rate, norm_limit)
                 self._keep_deviation(optimizer.network.log_std)
-                means += torch.cat([losses.numbers(), grad_norm.view(1)]) * (len(rows) / size)
+                means += torch.cat([numbers, grad_norm.view(1)]) * (len(rows) / size)
             self._add(means[:-1], means[-1])
             self.steps += size
+
+    def _differentiate(self, name: str, batch: DatasetBatch, rows: Tensor, shard: Shard) -> Tensor | None:
+        """Adds the gradient of a shard of a policy's rows; the parts of its `ImitationLoss`, weighted."""
+        own = rows[shard.rows]
+        if not len(own):
+            return None
+        losses, weight = self.loss(self._minibatch(name, batch, own)), len(own) / len(rows)
+        torch.autograd.backward(losses.total * weight)
+        return losses.numbers() * weight
 
     def _check_parameters(self) -> None:
         self._check_finite("policy", self.actors)

@@ -15,7 +15,6 @@ from fastrl.collectors.expert import ExpertSpec, RandomExpert
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.demos.experts import MakeFunction, MakePolicy, MakeSB3, function_at
 from fastrl.demos.team_experts import MakeTeamFunction, MakeTeamPolicy, RandomTeam
-from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.spec import EnvSpec
 from fastrl.tasks import with_experts
@@ -85,17 +84,10 @@ def find_team_expert(
     if (path := _run_path(expert)) is not None:
         return _team_run(path, env, deterministic=deterministic, trust=trust)
     expected = "of many agents a run directory or a checkpoint file of theirs, random, or module:function"
+    agents = list(zip(env.agents, env.obs_shapes, strict=True))
     if isinstance(expert, str):
-        return _function(expert, MakeTeamFunction(expert, _forms_of_agents(env)), expected)
-    return _function(expert, MakeTeamFunction("", _forms_of_agents(env), expert), expected)
-
-
-def _forms_of_agents(env: MultiAgentVectorEnv) -> list[tuple[Any, tuple[int, ...]]]:
-    """Names of the agents, and the shapes of their observations: of a Box its own, of others that of a row."""
-    if not isinstance(env, ParallelVectorEnv):
-        return [(a, tuple(env.obs_space.shape or ())) for a in env.agents]
-    shapes = [tuple(rows.space.shape or ()) if rows.is_plain else (rows.size,) for rows in env.form.obs_rows]
-    return list(zip(env.form.agents, shapes, strict=True))
+        return _function(expert, MakeTeamFunction(expert, agents), expected)
+    return _function(expert, MakeTeamFunction("", agents, expert), expected)
 
 
 def run_env(expert: Any, *, trust: bool = False) -> EnvSpec | None:

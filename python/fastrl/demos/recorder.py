@@ -383,7 +383,7 @@ def record(
         raise ConfigError(f"seed: expected a number from 0 to 2**63 - 1, got {seed}")
     # Before there is an environment, which may change the current directory.
     path = Path(out).absolute()
-    make_noise = functools.partial(_noise, noise, noise_kind)
+    make_noise = functools.partial(noise_of, noise, noise_kind)
     facts: dict[str, Any] = {}
     if (team := find_team(env, env_options or {}, expert, trust=trust)) is not None:
         plan, found, own, facts["agents"] = make_team_plan(
@@ -571,7 +571,8 @@ def find_env(env: Any, options: Mapping[str, Any], expert: Any, *, trust: bool) 
     return dataclasses.replace(spec, options={**spec.options, **options}) if options else spec
 
 
-def _noise(scale: float, kind: NoiseKind | None, space: Any) -> Noise | None:
+def noise_of(scale: float, kind: NoiseKind | None, space: Any) -> Noise | None:
+    """The noise that a scale and a kind mean, by default that of the actions; None: there is none."""
     if kind is None:
         is_float = isinstance(space, Box) and np.dtype(space.dtype).kind == "f"
         kind = "gaussian" if is_float else "epsilon"

@@ -52,6 +52,7 @@ class MultiAgentVectorEnv:
         obs_space: of an agent's observations, of which the arrays have rows.
         agents: names of the agents; here their numbers.
         groups: a name for each agent, the same for agents of equal spaces.
+        obs_shapes: of each agent's observation at the start of its row: of a Box its own, of others that of the row.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class MultiAgentVectorEnv:
         self.obs_space: Space[Any] = observation_space
         self.agents: Sequence[Any] = range(self.num_agents)
         self.groups = ("group0",) * self.num_agents
+        self.obs_shapes = (observation_space.shape,) * self.num_agents
         # Length of the flat arrays.
         self._size = self.num_envs * self.num_agents
         self._obs_shape = (self._size, self._native.obs_dim)

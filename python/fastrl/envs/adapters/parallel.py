@@ -87,6 +87,9 @@ class ParallelVectorEnv(MultiAgentVectorEnv):
             name=name,
         )
         self.obs_space, self.agents, self.groups = form.obs_space, form.agents, form.groups
+        self.obs_shapes = tuple(
+            tuple(rows.space.shape or ()) if rows.is_plain else (rows.size,) for rows in form.obs_rows
+        )
 
     @property
     def worker_pids(self) -> list[int]:
