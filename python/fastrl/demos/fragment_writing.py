@@ -72,7 +72,7 @@ class FragmentWriter:
         self._writer.write_many(steps, lengths, seeds.tolist())
         self.next_number = self._writer.next_index
 
-    def _numbers(self, fragments: list[Fragment]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    def _numbers(self, fragments: list[Fragment]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Numbers of the fragments' episodes, and the seeds of their resets."""
         numbers = np.array([fragment.episodes[0, 1] for fragment in fragments])
         return numbers, env_seeds(self.plan.seed, np.full(len(numbers), NO_ENV), numbers)
@@ -121,7 +121,7 @@ class TeamFragmentWriter(FragmentWriter):
             infos[ACTION_MASK] = steps_of("masks")
         taken, experts = recorded_pair(steps_of("actions"))
         steps = Episode(
-            observations=steps_of("obs", last=1).reshape(-1, *self.plan.recorded_space.shape),
+            observations=steps_of("obs", last=1).reshape(-1, *(self.plan.recorded_space.shape or ())),
             actions=taken,
             rewards=steps_of("rewards"),
             terminated=steps_of("terminations"),

@@ -85,7 +85,7 @@ def make_team_plan(
             noise = make_noise(env.single_action_space)
             if noise is not None:
                 noise.check(env.single_action_space)
-            make_actor = functools.partial(
+            make_actor: Any = functools.partial(
                 TeamRecordingActor,
                 found.make,
                 found.name,

@@ -402,7 +402,7 @@ class Task(TaskSettings, ABC):
         """
         team, num_envs = self.team_spec(settings), self.num_envs(settings)
         options: dict[str, Any] = {"seed": settings.run.seed, "console": console}
-        of_demos = {"demos": self.demos, "needs_demos": self.needs_demos}
+        of_demos: dict[str, Any] = {"demos": self.demos, "needs_demos": self.needs_demos}
         if issubclass(algorithm, DatasetAlgorithm):
             way = algorithm.dataset_spec(self.algorithm_settings(settings))
             if team is not None:
