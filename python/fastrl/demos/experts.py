@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Space
+from gymnasium.spaces import Discrete, Space
 from numpy.typing import NDArray
 
 from fastrl.collectors.expert import ExpertError
@@ -140,6 +140,12 @@ class FunctionExpert:
     def __init__(self, function: Callable[[Any], Any], rows: ExactRows, action_space: Space[Any]) -> None:
         self._function, self._rows, self._space = function, rows, action_space
         self._shape, self._dtype = tuple(action_space.shape or ()), action_space.dtype
+        # Discrete actions that are taken without a closer look.
+        self._numbers = (
+            range(int(action_space.start), int(action_space.start + action_space.n))
+            if isinstance(action_space, Discrete)
+            else range(0)
+        )
 
     def act(
         self,
@@ -151,29 +157,36 @@ class FunctionExpert:
     ) -> NDArray[Any]:
         chosen = np.empty((len(rows), *self._shape), self._dtype)
         for i in range(len(rows)):
-            chosen[i] = action_of(self._function, i, self._space, self._rows.read_one(rows[i]))
+            given = called(self._function, i, self._rows.read_one(rows[i]))
+            is_number = given.__class__ is int and given in self._numbers
+            chosen[i] = given if is_number else checked(self._space, given, i)
         return chosen
 
 
-def action_of(
-    function: Callable[..., Any], row: int, space: Space[Any], *arguments: Any
-) -> NDArray[Any] | int:
-    """The action of a space that a function returns for the observation of a row.
+def called(function: Callable[..., Any], row: int, *arguments: Any) -> Any:
+    """What a function returns for the observation of a row.
 
     Raises:
-        ExpertError: it raised, or returned something else.
+        ExpertError: it raised.
     """
     try:
         # A context costs as much as a small function, and is rarely needed.
         torch: Any = sys.modules.get("torch")
         if torch is None or torch.get_num_threads() == 1:
-            given = function(*arguments)
-        else:
-            with one_thread():
-                given = function(*arguments)
+            return function(*arguments)
+        with one_thread():
+            return function(*arguments)
     except (Exception, SystemExit) as error:
         said = " ".join(str(error).split())
         raise ExpertError(row, f"raised {type(error).__name__}{': ' * bool(said)}{said}", error) from error
+
+
+def checked(space: Space[Any], given: Any, row: int) -> NDArray[Any] | int:
+    """The action that a function returned for the observation of a row.
+
+    Raises:
+        ExpertError: it is none of the space.
+    """
     try:
         return exact_action(space, given)
     except ValueError as error:

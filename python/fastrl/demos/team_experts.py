@@ -14,7 +14,7 @@ from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
 from fastrl.collectors.expert import RandomExpert
-from fastrl.demos.experts import action_of, function_at, one_thread_if_loaded
+from fastrl.demos.experts import called, checked, function_at, one_thread_if_loaded
 from fastrl.networks.action_space import Actions
 from fastrl.networks.team_actor import TeamActor
 
@@ -138,7 +138,7 @@ class TeamFunctionExpert:
         for i in np.flatnonzero(alive).tolist():
             name, shape = self._agents[i % len(self._agents)]
             obs = rows[i, : int(np.prod(shape))].reshape(shape).copy()
-            chosen[i] = action_of(self._function, i, self._space, obs, name)
+            chosen[i] = checked(self._space, called(self._function, i, obs, name), i)
         return chosen
 
 
