@@ -17,6 +17,7 @@ from gymnasium.vector import SyncVectorEnv
 
 import fastrl
 from fastrl.algorithms import algorithms
+from fastrl.algorithms.protocol import DatasetAlgorithm
 from fastrl.collectors.factory import COLLECTORS
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs.registration import MULTI_AGENT_IDS
@@ -43,9 +44,10 @@ ACTIONS: dict[str, Space[Any]] = {
     "Box": Box(-1, 1, (2,), np.float32),
     "Tuple": Tuple([Discrete(2), Discrete(2)]),
 }
-# Those that learn from a data set step no environment: docs/algorithms/bc.md has what they take.
-SINGLE = tuple(name for name, each in algorithms().items() if each.learns_from in ("rollouts", "transitions"))
-TEAMS = tuple(name for name, each in algorithms().items() if each.learns_from == "multi_agent_rollouts")
+# Those that learn from a data set step no environment: their pages in docs/algorithms have what they take.
+STEPPING = {name: each for name, each in algorithms().items() if not issubclass(each, DatasetAlgorithm)}
+SINGLE = tuple(name for name, each in STEPPING.items() if not each.many_agents)
+TEAMS = tuple(name for name, each in STEPPING.items() if each.many_agents)
 MEMORIES = ("gru", "lstm")
 
 # Environments that collectors step: with discrete actions, and with continuous ones for algorithms that take no others.

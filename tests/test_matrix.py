@@ -17,6 +17,7 @@ from small_runs import differences, untimed, untimed_state
 from space_cases import AnySpaces
 
 from fastrl.algorithms import algorithms
+from fastrl.algorithms.protocol import OffPolicyAlgorithm
 from fastrl.envs.spec import EnvSpec, as_spec
 from fastrl.runs.checkpoint import load_checkpoint, save_checkpoint
 from fastrl.tasks import find
@@ -94,7 +95,7 @@ def training_of(algorithm: str, spec: EnvSpec | str, settings: dict[str, Any], t
     }
     if task == "gym":
         changes["collect.collector"] = "sequential"
-    if algorithms()[algorithm].learns_from == "transitions":
+    if issubclass(algorithms()[algorithm], OffPolicyAlgorithm):
         changes |= {f"replay.{name}": value for name, value in REPLAY.items()}
     own = SMALL[algorithm] | settings
     changes |= {key if "." in key else f"{table}.{key}": value for key, value in own.items()}

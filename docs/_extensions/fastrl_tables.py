@@ -114,7 +114,7 @@ def uses_table(algorithm: str) -> str:
     tables = matrix()
     masks = taken(tables["Action masks", ""][algorithm])
     memory = taken(tables["Memory", ""][algorithm])
-    is_team = find(algorithm).learns_from == "multi_agent_rollouts"
+    is_team = find(algorithm).many_agents
     if is_team:
         spaces = tables["Many agents: PettingZoo's parallel environments", algorithm]
         worlds = {

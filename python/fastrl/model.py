@@ -448,7 +448,7 @@ class Model:
     def _make_policy(self) -> Policy | TeamPolicy:
         seed, settings = self._settings.run.seed, self.stage_settings
         state = self.policy_checkpoint
-        if find(settings.run.algo).learns_from == "multi_agent_rollouts":
+        if find(settings.run.algo).many_agents:
             return self._make_team_policy(state, seed)
         spaces = saved_spaces(state) or self.task.play_spaces(self.play_settings)
         return self.task.make_policy(state, settings, spaces, seed=seed)
@@ -577,6 +577,8 @@ if TYPE_CHECKING:
     class DQN(Model): ...
 
     class BC(Model): ...
+
+    class MABC(Model): ...
 
     class IPPO(Model): ...
 

@@ -17,7 +17,7 @@ from fastrl.algorithms.ppo import PPO
 from fastrl.algorithms.protocol import Algorithm, Problem, no_exploration
 
 OBS = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
-NAMES = ["async-ppo", "bc", "dqn", "impala", "ippo", "iql", "mappo", "ppo", "reinforce", "sac", "td3"]
+NAMES = ["async-ppo", "bc", "dqn", "impala", "ippo", "iql", "mabc", "mappo", "ppo", "reinforce", "sac", "td3"]
 
 
 def actions_of(name: str, size: int = 4) -> gymnasium.Space[Any]:

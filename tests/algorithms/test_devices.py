@@ -146,5 +146,5 @@ def test_replay_learners(name: str, actions: Any) -> None:
 
 
 def test_every_algorithm_of_one_agent_is_here() -> None:
-    one = {name for name, each in algorithms().items() if each.learns_from != "multi_agent_rollouts"}
+    one = {name for name, each in algorithms().items() if not each.many_agents}
     assert one == {"ppo", "async-ppo", "impala", "bc", "dqn", "sac", "td3", "iql"}

@@ -156,7 +156,7 @@ def test_an_algorithm_that_does_not_learn_from_transitions_is_refused() -> None:
     trainer = dqn_of("--collector=sequential")
     source = source_of(trainer)
     other = trainer_of("gym", "--collector=sequential")
-    with pytest.raises(TrainError, match="ppo does not learn from minibatches of transitions"):
+    with pytest.raises(TrainError, match="ppo learns from rollouts, these are transitions"):
         source.attach(other.algorithm)
 
 

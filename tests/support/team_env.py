@@ -52,7 +52,7 @@ class TeamEnv:
         self.num_envs, self.num_agents = num_envs, num_agents
         self.horizon, self.team = horizon, team
         self.autoreset_mode = AutoresetMode.SAME_STEP
-        self.single_observation_space = Box(-np.inf, np.inf, (3,), np.float32)
+        self.obs_space = self.single_observation_space = Box(-np.inf, np.inf, (3,), np.float32)
         self.single_action_space = Box(-1, 1, (1,), np.float32) if box else Discrete(3)
         shape = (num_envs, num_agents)
         self.generators = [np.random.default_rng(i) for i in range(num_envs)]
@@ -263,7 +263,7 @@ class TeamEnvSpec(TeamSpec):
 
 
 FIXED = ("num_envs", "num_agents", "horizon", "team", "autoreset_mode", "single_observation_space")
-FIXED += ("single_action_space", "closed")
+FIXED += ("single_action_space", "obs_space", "closed")
 EPISODE = {
     "finished": np.int64,
     "length": np.int64,

@@ -10,7 +10,7 @@ from parallel_toys import Hints, Masked
 
 import fastrl
 from fastrl.cli.main import main
-from fastrl.training.policy import PredictError
+from fastrl.play.policy import PredictError
 
 SMALL: dict[str, Any] = {"preset": "smoke", "num_envs": 2, "eval_episodes": 0, "memory_size": 8}
 # Of each episode of environments of this process the observations and actions of its steps.

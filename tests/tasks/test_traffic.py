@@ -460,13 +460,13 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             ["--algo=mapo"],
             (
-                "--algo should be one of async-ppo, bc, dqn, impala, ippo, iql, mappo, ppo, reinforce, sac,"
-                " td3, or module:Class of your own; got 'mapo'; did you mean mappo?"
+                "--algo should be one of async-ppo, bc, dqn, impala, ippo, iql, mabc, mappo, ppo, reinforce,"
+                " sac, td3, or module:Class of your own; got 'mapo'; did you mean mappo?"
             ),
         ),
         (
             ["--algo=dqn"],
-            "--algo dqn learns from transitions, which traffic does not give; ippo, mappo, reinforce learn from it",
+            "--algo dqn is for one agent, traffic has many; ippo, mabc, mappo, reinforce learn in it",
         ),
         (["--env.options=lanes"], "--env-options should be KEY=VALUE such as lanes=3, got ['lanes']"),
         (

@@ -1,5 +1,6 @@
 """Several ranks learn what one learns, to the bit; they resume on other numbers of ranks."""
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from demo_sets import cartpole_expert, played
 from rank_runs import on_ranks
 from small_runs import settings_of
 
+import fastrl
 from fastrl.algorithms.ppo import PPO
 from fastrl.collectors.saved_state import num_running
 from fastrl.runs.checkpoint import checksum, load_checkpoint, save_checkpoint
@@ -132,6 +134,14 @@ RUNS = {
         *_REPLAY,
     ),
     "bc": ("gym", "--env=CartPole-v1", "--algo=bc", "--bc.hidden=8", "--bc.batch-size=30", "--epochs=2"),
+    "mabc": (
+        "pettingzoo",
+        "--env=parallel_toys:Differing",
+        "--algo=mabc",
+        "--mabc.hidden=8",
+        "--mabc.batch-size=30",
+        "--epochs=2",
+    ),
     "bc with a memory": (
         "gym",
         "--env=CartPole-v1",
@@ -200,6 +210,10 @@ def trainer_of(name: str, ranks: Ranks, *options: str) -> Trainer:
     task = find(task_name).with_ranks(ranks)
     if "--algo=bc" in own:
         task = task.with_demos(played(gymnasium.make("CartPole-v1"), cartpole_expert, 6, steps=40))
+    if "--algo=mabc" in own:
+        with tempfile.TemporaryDirectory() as folder:
+            recorded = fastrl.demos.record(own[0].partition("=")[2], "random", 9, folder, n_workers=1)
+        task = task.with_demos(recorded)
     trainer = task.make_trainer(settings_of(task_name, *own, *_COMMON, *options))
     assert isinstance(trainer, Trainer)
     return trainer
@@ -260,7 +274,7 @@ def test_a_run_resumes_on_another_number_of_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["ppo", "ppo with an encoder of rows", "impala", "dqn", "sac", "bc", "mappo", *MEMORIES]
+    "name", ["ppo", "ppo with an encoder of rows", "impala", "dqn", "sac", "bc", "mabc", "mappo", *MEMORIES]
 )
 def test_an_update_in_shards_is_that_of_whole_batches(name: str) -> None:
     weights = []

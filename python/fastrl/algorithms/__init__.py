@@ -137,10 +137,11 @@ def check_takes(
     raise AlgorithmError(f"{algorithm.name} does not take {noun} such as {space}; {can}")
 
 
-def _family(algorithm: "type[Algorithm[Any]]") -> str:
-    """Algorithms of one family can take each other's place: with one agent, with many, without an environment."""
-    learns_from = algorithm.learns_from
-    return learns_from if learns_from in ("multi_agent_rollouts", "dataset") else "single"
+def _family(algorithm: "type[Algorithm[Any]]") -> tuple[bool, bool]:
+    """Algorithms of one family can take each other's place: with many agents, without an environment."""
+    from fastrl.algorithms.protocol import DatasetAlgorithm
+
+    return algorithm.many_agents, issubclass(algorithm, DatasetAlgorithm)
 
 
 def _is_algorithm(value: Any) -> bool:

@@ -30,13 +30,11 @@ from fastrl.algorithms.protocol import MultiAgentAlgorithm, Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.schedules import Schedule
 from fastrl.algorithms.sequence_passes import SequenceBatch, SequencePasses
-from fastrl.networks.action_space import Actions
+from fastrl.algorithms.team_learner import TeamLearner
 from fastrl.networks.distributions import mask_logits
-from fastrl.networks.encoders import check_encoder
-from fastrl.networks.multi_agent import CentralCritic, Critic, MultiAgentPolicy, PolicyNetwork, fixed_policies
-from fastrl.networks.parameters import check_layers, check_shapes, generator_of, load_weights
-from fastrl.networks.team_actor import Scripted, TeamActor
-from fastrl.networks.wider import widening
+from fastrl.networks.multi_agent import CentralCritic, Critic, PolicyNetwork
+from fastrl.networks.parameters import check_shapes, generator_of, load_weights
+from fastrl.networks.team_actor import Scripted
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.layout import lay_out
 from fastrl.rollout.rollout import Rollout, explained_variance
@@ -84,7 +82,7 @@ Drawn = Tensor | list[Sequences]
 """A minibatch of a policy: its samples int64 [B], indices into [T * N]; with a memory the sequences of each shard."""
 
 
-class MultiAgentLearner(MultiAgentAlgorithm):
+class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
     """Policies of many agents that learn from rollouts; `MAPPO` and `REINFORCE` say how.
 
     ::
@@ -109,13 +107,12 @@ class MultiAgentLearner(MultiAgentAlgorithm):
     Args:
         config: hyper-parameters.
         problem: observations of an agent are of any space, its actions of a flat one. Rollouts stay in main memory.
-        partners: policies of ``config.policies`` that do not learn, by name: a policy state (of a learner with a single
-            policy, as `policy_state` gives it), which is frozen, or a rule (`Scripted`).
+        partners: as of `TeamLearner`.
 
     Attributes:
         updates: done so far; total_updates: of the whole run, over which schedules run, if each has ``num_steps`` steps
             of all environments; with whole episodes schedules count these steps.
-        actors, critics: the networks that learn, with their optimisers.
+        critics: the networks that value observations, with their optimisers.
         entropy_coef: in force.
 
     Raises:
@@ -133,76 +130,36 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         problem: Problem,
         partners: Mapping[str, Mapping[str, Any] | Scripted] | None = None,
     ) -> None:
-        obs_dim = problem.obs_dim
-        actions = Actions(problem.action_space)
-        num_envs, num_agents = problem.num_envs, problem.num_agents
+        num_envs, num_agents, obs_dim = problem.num_envs, problem.num_agents, problem.obs_dim
+        seeds = np.random.SeedSequence(problem.seed).spawn(5)
+        memory = {"memory": config.memory, "memory_size": config.memory_size}
+        super().__init__(config, problem, generator_of(seeds[0]), partners, **memory)
+        actions, shape = self.policy.actions, self._shape
         total_updates = -(-problem.total_timesteps // (config.num_steps * num_envs))
-        if config.action_masks and actions.is_box:
-            raise ValueError("action masks are for discrete actions: set action_masks to false")
-        self.config, self.ranks = config, problem.ranks
         if self.ranks.shards and config.dropout:
             raise ValueError(
                 "dropout is drawn for whole minibatches: set it to 0, or train without ranks and shards"
             )
-        self.total_updates = total_updates
-        self.num_envs, self.num_agents = num_envs, num_agents
-        self._obs_rows = problem.obs_rows
-        self.steps = self.updates = 0
-        self.device = torch.device(problem.device)
-        seeds = np.random.SeedSequence(problem.seed).spawn(5)
-        weights = generator_of(seeds[0])
+        self.total_updates, self.num_envs, self.updates = total_updates, num_envs, 0
         # All draws are made on the CPU: they are few, and a run may resume on another device. Policies and critics
         # learn at the same time and so have generators of their own.
         # The second and third seed are unused: without them a run would draw other samples and dropout.
         names = ("policies", "critics")
         self._generators = {name: generator_of(each) for name, each in zip(names, seeds[3:], strict=True)}
-
-        has_images = problem.obs_rows.dtype == np.uint8
-        check_encoder(config.encoder, has_images)
-        shape: dict[str, Any] = {
-            "obs": problem.obs_rows.state() if has_images or config.encoder == "rows" else None,
-            "encoder": config.encoder,
-            "hidden": config.hidden,
-            "activation": config.activation,
-            "init": config.init,
-            "normalize_obs": config.normalize_obs,
-            "generator": weights,
-        }
-        num_ids = num_agents if config.agent_ids else 0
-        names_of_agents = config.policy_names(num_agents)
-        fixed = fixed_policies(partners or {}, names_of_agents)
-        learning = [name for name in dict.fromkeys(names_of_agents) if name not in fixed]
-        if not learning:
-            raise ValueError(
-                f"no policy is left to learn: policies are {list(names_of_agents)}, all of them partners"
-            )
-        actors = {
-            name: PolicyNetwork(
-                obs_dim,
-                actions,
-                num_ids=num_ids,
-                memory=config.memory,
-                memory_size=config.memory_size,
-                initial_log_std=config.initial_log_std,
-                **shape,
-            ).to(self.device)
-            for name in learning
-        }
-        policies: dict[str, PolicyNetwork | Scripted] = {**fixed, **actors}
-        for policy in fixed.values():
-            if isinstance(policy, PolicyNetwork):
-                policy.to(self.device).requires_grad_(False)
-        self.policy = MultiAgentPolicy(names_of_agents, policies, actions)
-        self.actors = {name: FlatAdam(actor) for name, actor in actors.items()}
-        members = {name: self.policy.members(name) for name in learning}
+        members = {name: self.policy.members(name) for name in self.actors}
         learns = np.any(list(members.values()), axis=0)
         # Of policies with a memory.
         self._passes = {
             name: SequencePasses(
-                functools.partial(self._along, actor), nullcontext, self.device, 0, actor.chunk, members[name]
+                functools.partial(self._along, actor.network),
+                nullcontext,
+                self.device,
+                0,
+                actor.network.chunk,
+                members[name],
             )
-            for name, actor in actors.items()
-            if actor.state_size
+            for name, actor in self.actors.items()
+            if actor.network.state_size
         }
         shape["num_memories"] = config.memory_size if self._passes else 0
         self.critics: OwnCritics | CentralCritics
@@ -212,8 +169,10 @@ class MultiAgentLearner(MultiAgentAlgorithm):
                 config, central, learns, self._generators["critics"], self.device, self.ranks
             )
         else:
+            num_ids = num_agents if config.agent_ids else 0
             own = {
-                name: FlatAdam(Critic(obs_dim, num_ids=num_ids, **shape).to(self.device)) for name in learning
+                name: FlatAdam(Critic(obs_dim, num_ids=num_ids, **shape).to(self.device))
+                for name in self.actors
             }
             self.critics = OwnCritics(
                 config, own, members, self._generators["critics"], self.device, self.ranks
@@ -270,24 +229,6 @@ class MultiAgentLearner(MultiAgentAlgorithm):
     @abstractmethod
     def central_critic(self) -> bool:
         """True: one critic sees what all agents of an environment observe; false: each sees what its agent does."""
-
-    @property
-    def action_masks(self) -> bool:
-        return self.config.action_masks
-
-    def actor_spec(self) -> Callable[[], TeamActor]:
-        return self.policy.actor_spec(self.actors)
-
-    @property
-    def weights_nbytes(self) -> int:
-        return 4 * sum(optimizer.network.actor_size for optimizer in self.actors.values())
-
-    def write_weights(self, out: Any) -> None:
-        values, end = np.frombuffer(out, np.float32), 0
-        for name in sorted(self.actors):
-            actor = self.actors[name].network
-            start, end = end, end + actor.actor_size
-            actor.actor_weights(values[start:end])
 
     def remarks(self) -> list[str]:
         return [self._why_not_compiled] if self._why_not_compiled else []
@@ -517,17 +458,8 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             )
 
     def _check_parameters(self) -> None:
-        for kind, group in (("policy", self.actors), ("critic", self.critics.optimizers)):
-            for name, optimizer in group.items():
-                if not optimizer.vector.isfinite().all():
-                    raise FloatingPointError(
-                        f"the {kind} {name!r} is not finite (NaN or infinity) after {self.steps} steps;"
-                        " go back to a checkpoint, and lower the learning rate or check the rewards"
-                    )
-
-    def policy_state(self) -> dict[str, Any]:
-        """Weights and architecture, see `MultiAgentPolicy.from_state`. Not a copy."""
-        return self.policy.state()
+        self._check_finite("policy", self.actors)
+        self._check_finite("critic", self.critics.optimizers)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -540,41 +472,22 @@ class MultiAgentLearner(MultiAgentAlgorithm):
             "return_scale": None if self._return_scale is None else self._return_scale.state_dict(),
         }
 
-    @classmethod
-    def check_state(cls, config: Any, state: Mapping[str, Any]) -> None:
-        for actor in state["policy"]["actors"].values():
-            check_layers(actor, hidden=config.hidden)
-            PolicyNetwork.check_size(actor)
-
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         """Critics are loaded only if all are like this one's. There may be other numbers of agents."""
-        policy, critics = state["policy"], state["critics"]
-        theirs, ours = _shape_of(policy), _shape_of(self.policy.state())
-        if theirs["actors"].keys() != ours["actors"].keys():
-            raise ValueError(f"its actors are {sorted(theirs['actors'])}, not {sorted(ours['actors'])}")
-        if theirs["actions"] != ours["actions"]:
-            raise ValueError(f"its actions are {theirs['actions']}, not {ours['actions']}")
-        remarks, actors = dict[str, None](), dict[str, Any]()
-        for name, architecture in ours["actors"].items():
-            network, saved = self.policy.policies[name], policy["actors"][name]
-            assert isinstance(network, PolicyNetwork)
-            wider = widening(theirs["actors"][name], architecture, self._obs_rows)
-            inputs = replace(wider, others=network.num_ids)
-            actors[name] = {**saved, "weights": inputs.weights(saved["weights"], network)}
-            remarks |= dict.fromkeys(wider.remark())
-        self.policy.load_state({**policy, "actors": actors})
+        widenings, critics = self._load_actors(state), state["critics"]
+        # All actors have the same observations: the last one's widening is that of all.
+        agents, memories = self.num_agents, self.rollout.memories.shape[2]
+        others = agents if self.config.agent_ids else 0
+        inputs = replace(widenings[-1], others=others + memories)
+        remarks = dict.fromkeys(line for wider in widenings for line in wider.remark())
         own: dict[str, Critic | CentralCritic] = {
             name: optimizer.network for name, optimizer in self.critics.optimizers.items()
         }
         fresh = [*remarks, "critics differ and start with new weights"]
         if own.keys() != critics.keys():
             return fresh
-        # All actors have the same observations: the last one's widening is that of all.
-        agents, memories = self.num_agents, self.rollout.memories.shape[2]
         if self.central_critic:
-            inputs = replace(wider, agents=agents, others=agents * (memories + 1))
-        else:
-            inputs = replace(inputs, others=inputs.others + memories)
+            inputs = replace(widenings[-1], agents=agents, others=agents * (memories + 1))
         weights = {name: inputs.weights(critics[name]["weights"], critic) for name, critic in own.items()}
         try:
             for name, critic in own.items():
@@ -586,9 +499,7 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         return list(remarks)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        own = _shape_of(self.policy.state())
-        if _shape_of(state["policy"]) != own:
-            raise ValueError(f"the saved policies are {_shape_of(state['policy'])}, this run's are {own}")
+        self.check_same_policies(state)
         if state["critics"].keys() != self.critics.optimizers.keys():
             raise ValueError(
                 f"the saved critics are {sorted(state['critics'])}, this run's are {sorted(self.critics.optimizers)}"
@@ -607,9 +518,3 @@ class MultiAgentLearner(MultiAgentAlgorithm):
         if self._return_scale is not None:
             self._return_scale.load_state_dict(state["return_scale"])
         self.steps, self.updates = state["steps"], state["updates"]
-
-
-def _shape_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A policy state without its weights."""
-    actors = {name: actor["architecture"] for name, actor in state["actors"].items()}
-    return {"policies": list(state["policies"]), "actions": state["actions"], "actors": actors}

@@ -12,17 +12,9 @@ from fastrl.utils.tunable import Choices
 
 
 @section
-class MultiAgentConfig:
-    """Hyper-parameters that all learners of many agents share."""
+class TeamNetworkConfig:
+    """Policies of many agents and their networks."""
 
-    num_steps: hp.NumSteps = 64
-    minibatch_size: Annotated[
-        int,
-        Field(ge=1, description="at most this many agent steps in a gradient step, in equal parts"),
-        Choices((512, 1024, 2048, 4096, 8192), ordered=True),
-    ] = 8192
-    gamma: hp.Gamma = 0.99
-    gae_lambda: hp.GaeLambda = 0.95
     share: Annotated[bool, Field(description="one policy for all agents; false: one for each")] = True
     policies: Annotated[
         tuple[str, ...],
@@ -37,17 +29,45 @@ class MultiAgentConfig:
         Activation, Field(description="after each hidden layer; relu is much the fastest on CPUs")
     ] = "relu"
     init: Annotated[Init, Field(description="how hidden weights are drawn at first")] = "orthogonal"
+    initial_log_std: hp.InitialLogStd = -0.5
+    normalize_obs: hp.NormalizeObs = False
+    action_masks: hp.ActionMasks = False
+
+    def policy_names(self, num_agents: int) -> tuple[str, ...]:
+        """The name of each agent's policy.
+
+        Raises:
+            ValueError: other agents are named.
+        """
+        if not self.policies:
+            return ("shared",) * num_agents if self.share else tuple(f"agent{i}" for i in range(num_agents))
+        if len(self.policies) != num_agents:
+            raise ValueError(
+                f"policies should name the policy of each of {num_agents} agents, got {len(self.policies)} names"
+            )
+        return self.policies
+
+
+@section
+class MultiAgentConfig(TeamNetworkConfig):
+    """Hyper-parameters that all learners of many agents share."""
+
+    num_steps: hp.NumSteps = 64
+    minibatch_size: Annotated[
+        int,
+        Field(ge=1, description="at most this many agent steps in a gradient step, in equal parts"),
+        Choices((512, 1024, 2048, 4096, 8192), ordered=True),
+    ] = 8192
+    gamma: hp.Gamma = 0.99
+    gae_lambda: hp.GaeLambda = 0.95
     dropout: Annotated[
         float,
         Field(ge=0, lt=1, description="share of hidden units left out while learning, never when acting"),
     ] = 0.0
     memory: hp.Memory = "none"
     memory_size: hp.MemorySize = 64
-    initial_log_std: hp.InitialLogStd = -0.5
-    normalize_obs: hp.NormalizeObs = False
     normalize_rewards: hp.NormalizeReturns = True
     normalize_advantages: hp.NormalizeAdvantages = "rollout"
-    action_masks: hp.ActionMasks = False
     learning_rate: hp.LearningRate = 1e-3
     critic_learning_rate: Annotated[
         float | None, Field(ge=0, description="that of critics; none: the same as the policies'")
@@ -76,17 +96,3 @@ class MultiAgentConfig:
         float, Field(gt=0, description="gradients of each network are scaled down to this norm")
     ] = 1.0
     update_backend: hp.UpdateBackend = "auto"
-
-    def policy_names(self, num_agents: int) -> tuple[str, ...]:
-        """The name of each agent's policy.
-
-        Raises:
-            ValueError: other agents are named.
-        """
-        if not self.policies:
-            return ("shared",) * num_agents if self.share else tuple(f"agent{i}" for i in range(num_agents))
-        if len(self.policies) != num_agents:
-            raise ValueError(
-                f"policies should name the policy of each of {num_agents} agents, got {len(self.policies)} names"
-            )
-        return self.policies

@@ -21,7 +21,7 @@ from fastrl.utils.timer import Stopwatch
 
 E = TypeVar("E")
 
-LearnsFrom = Literal["rollouts", "transitions", "multi_agent_rollouts", "dataset"]
+LearnsFrom = Literal["rollouts", "transitions", "dataset"]
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ class Algorithm(ABC, Generic[E]):
         summary: one line for help texts.
         config_type: its settings, made with `fastrl.utils.config.section`.
         learns_from: what `update` takes. "rollouts": a list of `fastrl.rollout.fragment.Fragment`, an update's worth.
-            "transitions": a minibatch drawn from a replay, see `OffPolicyAlgorithm`. "multi_agent_rollouts":
-            the same of many agents, see `MultiAgentAlgorithm`. "dataset": a minibatch of recorded steps, see
-            `DatasetAlgorithm`.
+            "transitions": a minibatch drawn from a replay, see `OffPolicyAlgorithm`. "dataset": a minibatch of recorded
+            steps, see `DatasetAlgorithm`.
+        many_agents: it learns policies of environments of many agents.
         obs_kinds: observations that it takes, as of `fastrl.envs.rows.ObsRows`; all unless it says otherwise.
         action_kinds: actions that it takes, as of `fastrl.networks.action_space.Actions`; all unless it says otherwise.
         network_of: the algorithm that can start with its weights, whose settings of networks presets give it, too.
@@ -105,6 +105,7 @@ class Algorithm(ABC, Generic[E]):
     summary: ClassVar[str]
     config_type: ClassVar[type[Any]]
     learns_from: ClassVar[LearnsFrom]
+    many_agents: ClassVar[bool] = False
     obs_kinds: ClassVar[frozenset[ObsKind]] = frozenset(get_args(ObsKind))
     action_kinds: ClassVar[frozenset[ActionKind]] = frozenset(get_args(ActionKind))
     network_of: ClassVar[str] = ""
@@ -222,6 +223,11 @@ class Algorithm(ABC, Generic[E]):
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs: nested dicts with string keys, of tensors and JSON values. Tensors are not
         copies. Call it between updates."""
+
+    @classmethod
+    def has_stages(cls) -> bool:
+        """True if settings may change on the way of a run, see `start_stage`."""
+        return cls.start_stage is not Algorithm.start_stage
 
     def start_stage(self, state: Mapping[str, Any]) -> None:
         """Continues from the state of the algorithm of the stage before (see `fastrl.training.stages`), which may have
@@ -344,7 +350,8 @@ class MultiAgentAlgorithm(Algorithm[Sequence[Fragment]]):
         policy: of all agents, as it is now.
     """
 
-    learns_from = "multi_agent_rollouts"
+    learns_from = "rollouts"
+    many_agents = True
     policy: MultiAgentPolicy
 
     @abstractmethod
@@ -360,11 +367,13 @@ class DatasetBatch(NamedTuple):
             [B, n].
         batch_sizes: int64 [L], of whole episodes, packed: how many of them have a first, a second, ... step, of which
             the rows follow each other in this order, the longest episode first; on the CPU. None: single steps.
+        agents: int64 [B], the index of the agent in its environment; None: environments are a single agent's.
     """
 
     obs: Tensor
     actions: Tensor
     batch_sizes: Tensor | None = None
+    agents: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -399,12 +408,8 @@ class DatasetAlgorithm(Algorithm[DatasetBatch]):
         """Describes what `update` is to be given, by the algorithm's settings."""
 
     @abstractmethod
-    def prepare(self, obs: Iterable[Tensor]) -> None:
-        """Takes statistics of all observations that are learned from, before the first update.
-
-        Args:
-            obs: rows [B, D] at a time.
-        """
+    def prepare(self, batches: Iterable[DatasetBatch]) -> None:
+        """Takes statistics of all observations that are learned from, before the first update."""
 
     @abstractmethod
     def validate(self, batches: Iterable[DatasetBatch]) -> dict[str, float]:

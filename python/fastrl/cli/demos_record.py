@@ -29,7 +29,7 @@ def _experts() -> str:
     scripted = "; ".join(f"{folder.EXPERTS}: {folder.EXPERT_NAMES}" for folder in with_experts())
     return (
         f"a run directory or checkpoint file; {scripted}; random; a zip file of Stable-Baselines3; or module:function,"
-        " from an observation to an action"
+        " from an observation, of many agents also the agent's name, to an action"
     )
 
 
@@ -82,7 +82,11 @@ def record(
     ] = 0,
     infos: Annotated[
         Sequence[str],
-        Arg("keys of infos to record, whose values are numbers or arrays; all: every such key", "KEY"),
+        Arg(
+            "keys of infos to record, whose values are numbers or arrays; all: every such key; of many agents"
+            " action_mask alone",
+            "KEY",
+        ),
     ] = (),
     collector: Annotated[
         Literal["auto", "sequential", "sync", "executor", "native", "ray"],

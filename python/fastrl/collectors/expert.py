@@ -60,7 +60,8 @@ class ExpertSpec:
 
     Attributes:
         name: for messages.
-        make: makes it in any process, given the rows and the action space; pickles.
+        make: makes the `Expert` in any process, given the rows and the action space; pickles. Of many agents it makes a
+            `fastrl.demos.team_experts.TeamExpert`.
         facts: what ``meta.json`` says of it, JSON-able. By it a recording that is resumed knows its expert.
         sense: what it reads beside the observation.
         action_masks: it is given the environment's action masks.
@@ -68,7 +69,7 @@ class ExpertSpec:
     """
 
     name: str
-    make: Callable[[ExactRows, Space[Any]], Expert]
+    make: Callable[[Any, Space[Any]], Any]
     facts: dict[str, Any] = field(default_factory=dict)
     sense: Sense | None = None
     action_masks: bool = False

@@ -12,7 +12,6 @@ from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
 from fastrl.collectors.running import RunningEpisode
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.collectors.vector_backends import JointBackend, expect_masks
-from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.contract import as_given
 from fastrl.envs.record_episodes import MEASURES
 from fastrl.envs.rows import ObsRows
@@ -55,11 +54,8 @@ class TeamBackend(JointBackend):
         assert isinstance(spec, TeamSpec) and agents is not None, "the plan is of many agents"
         env = spec.make_team(rows, workers=workers, action_masks=plan.action_masks)
         self._env, self._name = env, spec.id
-        obs_space = env.single_observation_space
-        if isinstance(env, ParallelVectorEnv):
-            # Rows of images are flat.
-            obs_space = ObsRows(env.form.obs_space).row_space
-        expect_spaces(plan, obs_space, env.single_action_space)
+        # Rows of images are flat.
+        expect_spaces(plan, ObsRows(env.obs_space).row_space, env.single_action_space)
         expect_masks(plan, env)
         super().__init__(plan)
         self.alive = np.zeros((rows, agents), np.bool_)

@@ -14,18 +14,17 @@ from numpy.typing import NDArray
 from typing_extensions import Buffer
 
 from fastrl.collectors.action_noise import Noise, NoiseSource
-from fastrl.collectors.expert import Expert, ExpertError
+from fastrl.collectors.expert import ExpertError
 from fastrl.collectors.failures import failed, own_traceback
 from fastrl.collectors.protocol import CollectError
-from fastrl.envs.exact_rows import ExactRows
-from fastrl.utils.seeding import NO_ENV, act_streams, env_seed
+from fastrl.utils.seeding import NO_ENV, act_streams, agent_streams, env_seed
 
 
 class RecordingActor:
     """Acts as an expert does, with noise; see `fastrl.networks.compiled_actor.Actor`. There is nothing to load.
 
     Args:
-        make_expert: makes the expert, given the rows and the action space.
+        make_expert: makes the `fastrl.collectors.expert.Expert`, given the rows and the action space.
         name: of the expert, for errors.
         rows: of observations.
         action_space: of the environment.
@@ -37,9 +36,9 @@ class RecordingActor:
 
     def __init__(
         self,
-        make_expert: Callable[[ExactRows, Space[Any]], Expert],
+        make_expert: Callable[[Any, Space[Any]], Any],
         name: str,
-        rows: ExactRows,
+        rows: Any,
         action_space: Space[Any],
         noise: Noise | None,
         seed: int,
@@ -49,7 +48,7 @@ class RecordingActor:
         self._noise = None if noise is None else NoiseSource(noise, action_space)
         self._seed, self._episodes = seed, episodes
         try:
-            self._expert = make_expert(rows, action_space)
+            self._expert: Any = make_expert(rows, action_space)
         except CollectError:
             raise
         except Exception as error:
@@ -72,8 +71,18 @@ class RecordingActor:
         greedy: bool = False,
     ) -> None:
         """Writes pairs of actions [K, 2, *shape], see `fastrl.demos.plan.RecordedActions`."""
+        actions[:, 1] = chosen = self._chosen(obs, streams, steps, masks, states)
+        if self._noise is not None:
+            chosen = self._noise.add(chosen, streams, steps, masks)
+        actions[:, 0] = chosen
+
+    def _chosen(
+        self, obs: Any, streams: NDArray[np.uint64], steps: NDArray[np.int64], *others: Any
+    ) -> NDArray[Any]:
+        """The actions that the expert chooses."""
         try:
-            chosen = self._expert.act(obs, streams, steps, masks, states)
+            chosen: NDArray[Any] = self._expert.act(obs, streams, steps, *others)
+            return chosen
         except ExpertError as error:
             row, cause = error.row, error.cause
             trace = "" if cause is None else own_traceback(cause)
@@ -82,16 +91,59 @@ class RecordingActor:
                 " correct the expert, then --resume records from there",
                 trace,
             ) from cause
-        actions[:, 1] = chosen
-        if self._noise is not None:
-            chosen = self._noise.add(chosen, streams, steps, masks)
-        actions[:, 0] = chosen
 
     def _episode(self, stream: np.uint64) -> str:
         numbers = np.arange(self._episodes)
-        streams = act_streams(self._seed, np.full(self._episodes, NO_ENV), numbers)
-        found = np.flatnonzero(streams == stream)
+        streams = self._streams(act_streams(self._seed, np.full(self._episodes, NO_ENV), numbers))
+        found = np.argwhere(streams == stream)
         if not len(found):
             return "an episode"
-        number = int(found[0])
+        number = int(found[0, 0])
         return f"episode {number} (reset with seed {env_seed(self._seed, NO_ENV, number)})"
+
+    def _streams(self, streams: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Those of actions, of episodes' own [K]."""
+        return streams
+
+
+class TeamRecordingActor(RecordingActor):
+    """Acts for rows of agents as `fastrl.networks.team_actor.TeamActor` does.
+
+    Args:
+        make_expert: makes a `fastrl.demos.team_experts.TeamExpert`.
+        num_agents: A.
+        others: as of `RecordingActor`.
+    """
+
+    def __init__(self, *others: Any, num_agents: int) -> None:
+        super().__init__(*others)
+        self._num_agents = num_agents
+
+    def with_threads(self, num_threads: int) -> TeamRecordingActor:
+        """The actor itself: an expert acts in one thread."""
+        return self
+
+    def act(  # type: ignore[override]
+        self,
+        obs: NDArray[Any],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        actions: NDArray[Any],
+        log_probs: NDArray[np.float32],
+        masks: NDArray[np.bool_] | None = None,
+        states: NDArray[np.float32] | None = None,
+        *,
+        greedy: bool = False,
+        alive: NDArray[np.bool_],
+    ) -> None:
+        """See `RecordingActor.act`; zeros are written for agents that do not act."""
+        actions[:] = 0
+        if not alive.any():
+            return
+        actions[alive] = self._chosen(obs, streams, steps, masks, alive)[alive, None]
+        if self._noise is not None:
+            allowed = None if masks is None else masks[alive]
+            actions[alive, 0] = self._noise.add(actions[alive, 1], streams[alive], steps[alive], allowed)
+
+    def _streams(self, streams: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        return agent_streams(streams, self._num_agents)

@@ -26,7 +26,7 @@ from fastrl.networks.compiled_actor import Actor
 from fastrl.utils.torch_threads import one_thread
 
 
-def _one_thread_if_loaded() -> contextlib.AbstractContextManager[None]:
+def one_thread_if_loaded() -> contextlib.AbstractContextManager[None]:
     """`one_thread`, if PyTorch is loaded and has several."""
     torch: Any = sys.modules.get("torch")
     return contextlib.nullcontext() if torch is None or torch.get_num_threads() == 1 else one_thread()
@@ -79,7 +79,7 @@ class PolicyExpert:
         if not self._one_by_one:
             self._actor.act(obs, streams, steps, draws, log_probs, masks, states, greedy=self._greedy)
         else:
-            with _one_thread_if_loaded():
+            with one_thread_if_loaded():
                 for i in range(count):
                     own = slice(i, i + 1)
                     self._actor.act(
@@ -157,30 +157,40 @@ class FunctionExpert:
     ) -> NDArray[Any]:
         chosen = np.empty((len(rows), *self._shape), self._dtype)
         for i in range(len(rows)):
-            obs = self._rows.read_one(rows[i])
-            try:
-                given = self._call(obs)
-            except (Exception, SystemExit) as error:
-                said = " ".join(str(error).split())
-                raise ExpertError(
-                    i, f"raised {type(error).__name__}{': ' * bool(said)}{said}", error
-                ) from error
-            if given.__class__ is int and given in self._numbers:
-                chosen[i] = given
-                continue
-            try:
-                chosen[i] = exact_action(self._space, given)
-            except ValueError as error:
-                raise ExpertError(i, f"returned something else: {error},") from None
+            given = called(self._function, i, self._rows.read_one(rows[i]))
+            is_number = given.__class__ is int and given in self._numbers
+            chosen[i] = given if is_number else checked(self._space, given, i)
         return chosen
 
-    def _call(self, obs: Any) -> Any:
+
+def called(function: Callable[..., Any], row: int, *arguments: Any) -> Any:
+    """What a function returns for the observation of a row.
+
+    Raises:
+        ExpertError: it raised.
+    """
+    try:
         # A context costs as much as a small function, and is rarely needed.
         torch: Any = sys.modules.get("torch")
         if torch is None or torch.get_num_threads() == 1:
-            return self._function(obs)
+            return function(*arguments)
         with one_thread():
-            return self._function(obs)
+            return function(*arguments)
+    except (Exception, SystemExit) as error:
+        said = " ".join(str(error).split())
+        raise ExpertError(row, f"raised {type(error).__name__}{': ' * bool(said)}{said}", error) from error
+
+
+def checked(space: Space[Any], given: Any, row: int) -> NDArray[Any] | int:
+    """The action that a function returned for the observation of a row.
+
+    Raises:
+        ExpertError: it is none of the space.
+    """
+    try:
+        return exact_action(space, given)
+    except ValueError as error:
+        raise ExpertError(row, f"returned something else: {error},") from None
 
 
 # Stable-Baselines3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ from typing import Any
 import gymnasium
 
 from fastrl.collectors.expert import ExpertSpec, RandomExpert
+from fastrl.collectors.team_spec import TeamSpec
 from fastrl.demos.experts import MakeFunction, MakePolicy, MakeSB3, function_at
+from fastrl.demos.team_experts import MakeTeamFunction, MakeTeamPolicy, RandomTeam
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.spec import EnvSpec
 from fastrl.tasks import with_experts
 from fastrl.utils.config import ConfigError
@@ -47,7 +51,7 @@ def find_expert(
     if isinstance(expert, Path):
         expert = str(expert)
     if not isinstance(expert, str):
-        return _of_callable(expert)
+        return _function(expert, MakeFunction("", expert), forms())
     path = Path(expert)
     if expert == "random":
         return ExpertSpec(expert, RandomExpert, {"kind": "random"}, batched=True)
@@ -59,36 +63,115 @@ def find_expert(
         return _sb3(path, trust=trust)
     if path.exists():
         return _run(path, env, deterministic=deterministic, trust=trust)
-    module, colon, name = expert.partition(":")
-    if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
-        function_at(expert)
-        return ExpertSpec(expert, MakeFunction(expert), {"kind": "function", "path": expert})
-    raise ConfigError(f"--expert {expert}: no such file; it should be {forms()}")
+    return _function(expert, MakeFunction(expert), forms())
+
+
+def find_team_expert(
+    expert: Any, env: MultiAgentVectorEnv, *, deterministic: bool = True, trust: bool = False
+) -> ExpertSpec:
+    """The expert for all agents of an environment that a text names, or a function of the caller's own.
+
+    Args:
+        expert: a run directory or checkpoint file of many agents, "random", ``"module:function"``, or a function from
+            an observation and the name of its agent to an action.
+        others: as of `find_expert`.
+
+    Raises:
+        ConfigError, CheckpointError, TrustError, CollectError: there is none, or it does not fit the environment.
+    """
+    if expert == "random":
+        return ExpertSpec(expert, RandomTeam, {"kind": "random"})
+    if (path := _run_path(expert)) is not None:
+        return _team_run(path, env, deterministic=deterministic, trust=trust)
+    expected = "of many agents a run directory or a checkpoint file of theirs, random, or module:function"
+    agents = list(zip(env.agents, env.obs_shapes, strict=True))
+    if isinstance(expert, str):
+        return _function(expert, MakeTeamFunction(expert, agents), expected)
+    return _function(expert, MakeTeamFunction("", agents, expert), expected)
 
 
 def run_env(expert: Any, *, trust: bool = False) -> EnvSpec | None:
     """The environment that a run was trained in, with its options, as its policy sees it; None for other experts."""
-    path = Path(expert) if isinstance(expert, str | Path) else None
-    if path is None or not path.exists() or (path.is_file() and zipfile.is_zipfile(path)):
+    path = _run_path(expert)
+    if path is None:
         return None
     task, settings, _ = _loaded(path, trust=trust)
     found: EnvSpec = task.play_spec(settings)
     return found
 
 
-def _of_callable(expert: Any) -> ExpertSpec:
-    if not callable(expert):
-        raise ConfigError(f"expert: expected {forms()}, or a function; got {expert!r}")
-    name = f"{getattr(expert, '__module__', '?')}:{getattr(expert, '__qualname__', type(expert).__name__)}"
-    return ExpertSpec(name, MakeFunction("", expert), {"kind": "function", "path": name})
+def run_team(expert: Any, *, trust: bool = False) -> tuple[TeamSpec, int] | None:
+    """The environment of many agents that a run was trained in, and the steps of its longest episode; None for other
+    experts."""
+    path = _run_path(expert)
+    if path is None:
+        return None
+    task, settings, _ = _loaded(path, trust=trust)
+    spec: TeamSpec | None = task.team_spec(settings)
+    return None if spec is None else (spec, task.play_steps(settings))
+
+
+def _run_path(expert: Any) -> Path | None:
+    """The run directory or checkpoint that an expert is; None: it is something else."""
+    path = Path(expert) if isinstance(expert, str | Path) else None
+    if path is None or not path.exists() or (path.is_file() and zipfile.is_zipfile(path)):
+        return None
+    return path
+
+
+def _function(expert: Any, make: MakeFunction | MakeTeamFunction, expected: str) -> ExpertSpec:
+    """The expert that is a function, or the import path of one.
+
+    Args:
+        expected: experts, for errors.
+    """
+    if not isinstance(expert, str):
+        if not callable(expert):
+            raise ConfigError(f"expert: expected {expected}, or a function; got {expert!r}")
+        name = (
+            f"{getattr(expert, '__module__', '?')}:{getattr(expert, '__qualname__', type(expert).__name__)}"
+        )
+        return ExpertSpec(name, make, {"kind": "function", "path": name})
+    module, colon, name = expert.partition(":")
+    if not (colon and name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+        raise ConfigError(f"--expert {expert}: no such file; it should be {expected}")
+    function_at(expert)
+    return ExpertSpec(expert, make, {"kind": "function", "path": expert})
+
+
+def _team_run(path: Path, env: MultiAgentVectorEnv, *, deterministic: bool, trust: bool) -> ExpertSpec:
+    from fastrl.play.team_policy import TeamPolicy
+
+    task, settings, state = _loaded(path, trust=trust)
+    if task.team_spec(settings) is None:
+        raise ConfigError(f"--expert {path} is a run of one agent, {env.name} has many: give a run of many")
+    policy = TeamPolicy(state["policy"])
+    policy.check_fits(env)
+    return ExpertSpec(
+        str(path),
+        MakeTeamPolicy(policy.team.actor_spec(), policy.team.num_agents, deterministic),
+        _facts(path, state, deterministic=deterministic),
+        action_masks=task.has_action_masks(settings),
+    )
 
 
 def _run(path: Path, env: gymnasium.Env[Any, Any], *, deterministic: bool, trust: bool) -> ExpertSpec:
-    from fastrl.runs.checkpoint import find_checkpoint
-
     task, settings, state = _loaded(path, trust=trust)
     policy = task.make_policy(state, settings, (env.observation_space, env.action_space))
-    facts = {
+    return ExpertSpec(
+        str(path),
+        MakePolicy(policy.actor, policy.squash, deterministic),
+        _facts(path, state, deterministic=deterministic),
+        action_masks=task.has_action_masks(settings),
+        batched=getattr(policy.actor, "is_compiled", False),
+    )
+
+
+def _facts(path: Path, state: Mapping[str, Any], *, deterministic: bool) -> dict[str, Any]:
+    """What ``meta.json`` says of a run."""
+    from fastrl.runs.checkpoint import find_checkpoint
+
+    return {
         "kind": "run",
         "algorithm": state["algorithm"],
         "environment": state["environment"],
@@ -96,13 +179,6 @@ def _run(path: Path, env: gymnasium.Env[Any, Any], *, deterministic: bool, trust
         "deterministic": deterministic,
         "sha256": _digest(find_checkpoint(path)),
     }
-    return ExpertSpec(
-        str(path),
-        MakePolicy(policy.actor, policy.squash, deterministic),
-        facts,
-        action_masks=task.has_action_masks(settings),
-        batched=getattr(policy.actor, "is_compiled", False),
-    )
 
 
 def _loaded(path: Path, *, trust: bool) -> tuple[Any, Any, Any]:

@@ -9,56 +9,141 @@ from numpy.typing import NDArray
 
 from fastrl.collectors.protocol import CollectError
 from fastrl.demos.plan import RecordingPlan, recorded_pair
+from fastrl.envs.contract import ACTION_MASK, AGENT, ENV_EPISODE, ENV_STEP
 from fastrl.envs.exact_rows import ExactRows
 from fastrl.replay.episode_writer import EpisodeWriter
-from fastrl.replay.episodes import Episode
+from fastrl.replay.episodes import Episode, load
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.seeding import NO_ENV, env_seeds
 
 
-def write_fragments(
-    plan: RecordingPlan, writer: EpisodeWriter, fragments: list[Fragment], has_noise: bool
-) -> None:
-    """Writes the episodes of fragments, each a whole one.
+class FragmentWriter:
+    """Writes fragments, each a whole episode, into a data set.
 
     Args:
         plan: of the recording.
         writer: of the data set.
-        fragments: in the order of the episodes.
         has_noise: the fragments have the expert's actions beside those that were taken.
 
-    Raises:
-        CollectError: an observation is not finite. The episodes before are written.
+    Attributes:
+        next_number: of the next episode.
     """
-    if not fragments:
-        return
-    exact = plan.obs_rows
-    assert isinstance(exact, ExactRows)
-    lengths = [len(fragment) for fragment in fragments]
-    rows = _joined([fragment.obs[:, 0] for fragment in fragments])
-    numbers = np.array([fragment.episodes[0, 1] for fragment in fragments])
-    seeds = env_seeds(plan.seed, np.full(len(numbers), NO_ENV), numbers).tolist()
-    # Collectors check rows of floats themselves.
-    if exact.dtype == np.uint8 and (wrong := exact.not_finite(rows)) is not None:
-        row, value = wrong
-        firsts = np.cumsum([0, *lengths[:-1]]) + np.arange(len(lengths))
-        at = int(np.searchsorted(firsts, row, side="right")) - 1
-        write_fragments(plan, writer, fragments[:at], has_noise)
-        raise CollectError(
-            f"{plan.env.id}: the observation after step {row - firsts[at]} of episode {numbers[at]} (reset with seed"
-            f" {seeds[at]}) has {value}; observations should be finite"
+
+    def __init__(self, plan: RecordingPlan, writer: EpisodeWriter, has_noise: bool) -> None:
+        self.plan, self._writer, self._has_noise = plan, writer, has_noise
+        self.next_number = writer.next_index
+        self.flush, self.close = writer.flush, writer.close
+
+    def write(self, fragments: list[Fragment]) -> None:
+        """Writes fragments in the order of the episodes.
+
+        Raises:
+            CollectError: an observation is not finite. The episodes before are written.
+        """
+        if not fragments:
+            return
+        exact = self.plan.obs_rows
+        assert isinstance(exact, ExactRows)
+        lengths = [len(fragment) for fragment in fragments]
+        rows = _joined([fragment.obs[:, 0] for fragment in fragments])
+        numbers, seeds = self._numbers(fragments)
+        # Collectors check rows of floats themselves.
+        if exact.dtype == np.uint8 and (wrong := exact.not_finite(rows)) is not None:
+            row, value = wrong
+            firsts = np.cumsum([0, *lengths[:-1]]) + np.arange(len(lengths))
+            at = int(np.searchsorted(firsts, row, side="right")) - 1
+            self.write(fragments[:at])
+            raise CollectError(
+                f"{self.plan.env.id}: the observation after step {row - firsts[at]} of episode {numbers[at]} (reset"
+                f" with seed {seeds[at]}) has {value}; observations should be finite"
+            )
+        taken, experts = recorded_pair(_joined([fragment.actions[:, 0] for fragment in fragments]))
+        steps = Episode(
+            observations=exact.read(rows),
+            actions=taken,
+            rewards=_joined([fragment.rewards[:, 0] for fragment in fragments]).astype(
+                np.float64, copy=False
+            ),
+            terminated=_joined([fragment.terminations[:, 0] for fragment in fragments]),
+            truncated=_joined([fragment.truncations[:, 0] for fragment in fragments]),
+            expert_actions=experts if self._has_noise else None,
+            infos=exact.read_infos(rows) if exact.infos else None,
         )
-    taken, experts = recorded_pair(_joined([fragment.actions for fragment in fragments]))
-    steps = Episode(
-        observations=exact.read(rows),
-        actions=taken,
-        rewards=_joined([fragment.rewards[:, 0] for fragment in fragments]).astype(np.float64, copy=False),
-        terminated=_joined([fragment.terminations[:, 0] for fragment in fragments]),
-        truncated=_joined([fragment.truncations[:, 0] for fragment in fragments]),
-        expert_actions=experts if has_noise else None,
-        infos=exact.read_infos(rows) if exact.infos else None,
-    )
-    writer.write_many(steps, lengths, seeds)
+        self._writer.write_many(steps, lengths, seeds.tolist())
+        self.next_number = self._writer.next_index
+
+    def _numbers(self, fragments: list[Fragment]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Numbers of the fragments' episodes, and the seeds of their resets."""
+        numbers = np.array([fragment.episodes[0, 1] for fragment in fragments])
+        return numbers, env_seeds(self.plan.seed, np.full(len(numbers), NO_ENV), numbers)
+
+
+class TeamFragmentWriter(FragmentWriter):
+    """Writes episodes of environments of many agents: an episode of the data set for each time that an agent takes
+    part, in the order of the environment's episodes, of agents and of steps. Its infos say which.
+
+    An environment's episode may be on disk in part after a kill. It is recorded again then, and what is there is left
+    out.
+    """
+
+    def __init__(self, plan: RecordingPlan, writer: EpisodeWriter, has_noise: bool) -> None:
+        super().__init__(plan, writer, has_noise)
+        self._skipped = 0
+        if writer.next_index:
+            numbers = load(writer.path).first_infos(ENV_EPISODE)
+            self.next_number = int(numbers[-1])
+            self._skipped = int((numbers == self.next_number).sum())
+
+    def write(self, fragments: list[Fragment]) -> None:
+        lives = [(i, *life) for i, fragment in enumerate(fragments) for life in lives_of(fragment)]
+        own, self._skipped = lives[self._skipped :], max(self._skipped - len(lives), 0)
+        if fragments:
+            numbers, seeds = self._numbers(fragments)
+            self.next_number = int(numbers[-1]) + 1
+        if not own:
+            return
+
+        def steps_of(name: str, last: int = 0) -> NDArray[Any]:
+            return _joined(
+                [getattr(fragments[i], name)[start : end + last, 0, agent] for i, agent, start, end in own]
+            )
+
+        which, agents, starts, ends = np.array(own).T
+        lengths = ends - starts
+        rows = lengths + 1
+        infos = {
+            AGENT: np.repeat(agents, rows),
+            ENV_EPISODE: np.repeat(numbers[which], rows),
+            ENV_STEP: np.arange(rows.sum()) + np.repeat(starts - (np.cumsum(rows) - rows), rows),
+        }
+        infos = {name: values.astype(np.int32) for name, values in infos.items()}
+        if self.plan.action_masks:
+            infos[ACTION_MASK] = steps_of("masks")
+        taken, experts = recorded_pair(steps_of("actions"))
+        steps = Episode(
+            observations=steps_of("obs", last=1).reshape(-1, *(self.plan.recorded_space.shape or ())),
+            actions=taken,
+            rewards=steps_of("rewards"),
+            terminated=steps_of("terminations"),
+            truncated=steps_of("truncations"),
+            expert_actions=experts if self._has_noise else None,
+            infos=infos,
+        )
+        self._writer.write_many(steps, lengths.tolist(), seeds[which].tolist())
+
+
+def lives_of(fragment: Fragment) -> list[tuple[int, int, int]]:
+    """The times that agents take part in an episode, whose fragment this is: agent, first step, end."""
+    assert fragment.alive is not None, "it is of many agents"
+    found = []
+    ended = (fragment.terminations | fragment.truncations)[:, 0]
+    for agent in range(ended.shape[1]):
+        acts, ends = fragment.alive[:-1, 0, agent], ended[:, agent]
+        starts = acts & np.append(True, ~acts[:-1] | ends[:-1])
+        stops = acts & (ends | np.append(~acts[1:], True))
+        pairs = zip(np.flatnonzero(starts).tolist(), np.flatnonzero(stops).tolist(), strict=True)
+        found += [(agent, start, stop + 1) for start, stop in pairs]
+    return found
 
 
 def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:

@@ -19,9 +19,11 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
+from fastrl.algorithms import find
 from fastrl.collectors.resources import WorkerCount
 from fastrl.demos.recorder import record
-from fastrl.replay.episodes import load, read_meta, shard_files
+from fastrl.envs.contract import ENV_EPISODE
+from fastrl.replay.episodes import load, shard_files
 from fastrl.runs.directory import is_run
 from fastrl.runs.listing import read_run
 from fastrl.runs.metrics import brief, duration, percent
@@ -202,7 +204,7 @@ def _record(
                     settings.expert,
                     settings.episodes,
                     path,
-                    resume=_recorded(path) > 0,
+                    resume=bool(shard_files(path)),
                     n_workers=settings.n_workers,
                     advance=clock.advance,
                     timed=parts.update,
@@ -215,7 +217,7 @@ def _record(
             )
             report.seconds += seconds
             report.memory_mib = max(_peak_memory(), report.memory_mib)
-        report.steps_per_second = clock.rate() * demos.num_steps / len(demos)
+        report.steps_per_second = clock.rate() * demos.num_steps / settings.episodes
         if settings.compare:
             count = max(round(_SLICE * settings.episodes), 2)
             with tempfile.TemporaryDirectory() as folder:
@@ -223,7 +225,7 @@ def _record(
                 part = record(
                     settings.env, settings.expert, count, folder, n_workers=1, advance=slow.advance, **options
                 )
-                report.one_worker = slow.rate() * part.num_steps / len(part)
+                report.one_worker = slow.rate() * part.num_steps / count
     demos = load(path)
     report.steps = demos.num_steps
     report.mean_return, report.deviation = float(demos.returns.mean()), float(demos.returns.std())
@@ -271,7 +273,8 @@ def _arguments(settings: Settings, name: str) -> list[str]:
         demos = settings.out / "demos"
         if not _recorded(demos):
             raise PipelineError(f"{demos} has no episodes: do not skip demos, or give --skip demos,clone")
-        own = ["--algo=bc", f"--demos={demos}", f"--bc.epochs={settings.epochs}"]
+        clone = "mabc" if find(settings.algo).many_agents else "bc"
+        own = [f"--algo={clone}", f"--demos={demos}", f"--{clone}.epochs={settings.epochs}"]
         return [*common, *own, *settings.clone_options]
     own = [f"--algo={settings.algo}", f"--total-timesteps={settings.timesteps}"]
     if settings.n_workers != "auto":
@@ -321,11 +324,14 @@ class _Clock:
 
 
 def _recorded(path: Path) -> int:
-    """Whole episodes in a directory; 0 if there is no data set."""
+    """Whole episodes of the environment in a directory; 0 if there is no data set."""
     if not (path / "meta.json").exists() or not shard_files(path):
         return 0
-    read_meta(path)
-    return len(load(path))
+    demos = load(path)
+    if "agents" not in demos.meta:
+        return len(demos)
+    # A kill may have left a part of the last one.
+    return int(demos.first_infos(ENV_EPISODE)[-1]) + (demos.meta.get("episodes") == len(demos))
 
 
 def _peak_memory() -> float:

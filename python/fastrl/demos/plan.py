@@ -16,9 +16,9 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from fastrl.collectors.protocol import Plan
-from fastrl.envs.contract import describe
-from fastrl.envs.exact_rows import ExactRows, RecordedEnv
-from fastrl.envs.rows import ActionRows
+from fastrl.envs.contract import ACTION_MASK, describe
+from fastrl.envs.exact_rows import ExactRows, RecordedEnv, recorded_space
+from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
 
@@ -105,7 +105,8 @@ class RecordedSpec(EnvSpec):
 class RecordingPlan(Plan):
     """A plan of whole episodes whose fragments hold everything exactly.
 
-    ``obs_space`` and ``action_space`` are those of the environment; ``env`` is a `RecordedSpec`.
+    ``obs_space`` and ``action_space`` are those of the environment, or of an agent of many; ``env`` is a
+    `RecordedSpec`, or a `fastrl.collectors.team_spec.TeamSpec`, whose observations are recorded as rows.
 
     Attributes:
         actor_state: length of the actor's state in each environment.
@@ -116,9 +117,21 @@ class RecordingPlan(Plan):
 
     def __post_init__(self) -> None:
         self._check_numbers()
-        assert isinstance(self.env, RecordedSpec) and self.env.exact is not None
-        self._derive(obs_rows=self.env.exact, actions=RecordedActions(self.action_space))
+        rows = self.env.exact if isinstance(self.env, RecordedSpec) else ObsRows(self.obs_space)
+        self._derive(obs_rows=rows, actions=RecordedActions(self.action_space))
         self._check_masks()
+
+    @property
+    def infos(self) -> list[str]:
+        """Keys of infos that are recorded."""
+        if isinstance(self.obs_rows, ExactRows):
+            return [each.key for each in self.obs_rows.infos]
+        return [ACTION_MASK] if self.action_masks else []
+
+    @property
+    def recorded_space(self) -> Space[Any]:
+        """Space of the observations in the data set: of many agents their rows."""
+        return self.obs_space if isinstance(self.obs_rows, ExactRows) else recorded_space(self.obs_space)
 
     @property
     def state_size(self) -> int:  # type: ignore[override]
@@ -171,6 +184,6 @@ def exact_action(space: Space[Any], given: Any) -> NDArray[Any] | int:
     return cast
 
 
-def recorded_pair(fragment_actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Executed and expert's actions [T, *shape] of a fragment's [T, 1, 2, *shape]."""
-    return fragment_actions[:, 0, 0], fragment_actions[:, 0, 1]
+def recorded_pair(actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Executed and expert's actions [T, *shape] of pairs [T, 2, *shape]."""
+    return actions[:, 0], actions[:, 1]

@@ -19,15 +19,16 @@ from gymnasium.vector import VectorEnv
 
 from fastrl.collectors.action_noise import Noise, NoiseKind
 from fastrl.collectors.expert import ExpertSpec
-from fastrl.collectors.factory import choose, make_collector
+from fastrl.collectors.factory import check_suits, choose, make_collector
 from fastrl.collectors.protocol import CollectError, Collector
 from fastrl.collectors.resources import WorkerCount, check_count, cores
 from fastrl.collectors.synchronous import native_collector
 from fastrl.collectors.vector_backends import native_vector_env
 from fastrl.demos.actor import RecordingActor
 from fastrl.demos.find_expert import find_expert, run_env
-from fastrl.demos.fragment_writing import write_fragments
+from fastrl.demos.fragment_writing import FragmentWriter, TeamFragmentWriter
 from fastrl.demos.plan import RecordedSpec, RecordingPlan
+from fastrl.demos.team_plan import find_team, make_team_plan
 from fastrl.envs import contract
 from fastrl.envs.exact_rows import ExactRows, InfoKey, RecordedVectorEnv
 from fastrl.envs.spec import EnvSpec, any_spec
@@ -198,7 +199,6 @@ class Recording:
         self._next, self._end = first, plan.episodes
         left = self._end - first
         exact = plan.obs_rows
-        assert isinstance(exact, ExactRows)
         self._early: dict[int, Fragment] = {}
         self._resources = contextlib.ExitStack()
         name = collector
@@ -206,7 +206,8 @@ class Recording:
             name = _choose(plan, left, n_workers, expert, options, log)
         # Bytes of the longest episode.
         actions = 2 * plan.actions.dtype.itemsize * int(np.prod(plan.actions.shape))
-        longest = plan.num_steps * (exact.size * exact.dtype.itemsize + actions + 14)
+        step = exact.size * exact.dtype.itemsize + actions + 14
+        longest = plan.num_steps * step * (plan.num_agents or 1)
         fit = max(1, PENDING_BYTES // longest)
         workers = n_workers if isinstance(n_workers, int) else cores()
         self._window = max(4 * workers, min(fit, MOST_PENDING))
@@ -217,7 +218,7 @@ class Recording:
                 # While one batch is taken there is room for another.
                 batch = min(left, max(rows, min(self._window // 2, 4 * rows)))
                 own = dataclasses.replace(plan, num_envs=rows, episodes=batch)
-                self.collector = self._native(own, exact, n_workers, options)
+                self.collector = self._native(own, n_workers, options)
             elif name == "sync":
                 rows = min(left, 4 * workers)
                 own = dataclasses.replace(plan, num_envs=rows, episodes=min(left, 4 * rows))
@@ -240,15 +241,15 @@ class Recording:
         except (ValueError, TypeError) as error:
             raise ConfigError(f"--collector {name}: {error}") from None
 
-    def _native(
-        self, plan: RecordingPlan, exact: ExactRows, n_workers: WorkerCount, options: Mapping[str, Any]
-    ) -> Collector:
-        if exact.infos:
+    def _native(self, plan: RecordingPlan, n_workers: WorkerCount, options: Mapping[str, Any]) -> Collector:
+        if plan.infos and plan.num_agents is None:
             raise ConfigError("--collector native gives no infos: leave --infos out, or choose 'executor'")
         if options:
             raise ConfigError(f"--collector native has no option {next(iter(options))}")
         try:
-            if exact.sense is None:
+            check_suits("native", plan)
+            exact = plan.obs_rows
+            if not isinstance(exact, ExactRows) or exact.sense is None:
                 return native_collector(plan, n_workers=n_workers)
             threads = min(cores() if n_workers == "auto" else n_workers, plan.num_envs)
             inner = native_vector_env(plan, threads)
@@ -299,14 +300,12 @@ def _choose(
     plan = dataclasses.replace(plan, episodes=max(1, left))
     chosen = choose(plan, n_workers=n_workers, ray_address=options.get("ray_address"))
     name, reason = chosen
-    exact = plan.obs_rows
-    assert isinstance(exact, ExactRows)
-    if name == "native" and (exact.infos or not expert.batched):
+    if name == "native" and plan.num_agents is None and (plan.infos or not expert.batched):
         workers = min(cores(), left) if n_workers == "auto" else n_workers
         name = "executor" if workers > 1 else "sequential"
         reason = (
             "infos are read of single environments"
-            if exact.infos
+            if plan.infos
             else "the expert chooses for one environment at a time"
         )
     if log is not None:
@@ -336,18 +335,20 @@ def record(
     log: Callable[[str], object] | None = None,
     **collector_options: Any,
 ) -> Any:
-    """Records episodes of an expert.
+    """Records episodes of an expert, of one agent or of many.
 
     Episode i is a function of the seed and i: the files have the same bytes from any collector and any number of
-    workers. Episodes are kept in order, none for being short or early.
+    workers. Episodes are kept in order, none for being short or early. Of many agents each agent's part in an episode
+    of the environment is an episode of the data set, see the guide "Recording demonstrations".
 
     Args:
         env: an id, the import path ``"my_module:make_env"``, a function that makes environments, an environment, the
             name of a task; None: the environment that the expert, a run, was trained in.
         expert: a run directory or checkpoint file, the name of a scripted expert (those of
             ``fastrl demos record --help``), "random", a zip file of Stable-Baselines3, "module:function", or a function
-            from an observation to an action.
-        episodes: how many; numbers 0 to ``episodes`` - 1.
+            from an observation to an action; of many agents a run of theirs, "random", or a function from an agent's
+            observation and its name to a flat action.
+        episodes: of the environment; numbers 0 to ``episodes`` - 1.
         out: directory of the data set; new or empty unless ``resume``.
         env_options: of the environment.
         noise: on the actions; 0: none. The expert's own actions are stored beside those that were taken.
@@ -356,7 +357,8 @@ def record(
         seed: fixes all episodes.
         deterministic: a policy takes its likeliest action; otherwise it draws.
         max_episode_steps: longer episodes are truncated; 0: the environment's own limit, else 1000.
-        infos: keys of infos that are recorded, numbers or arrays of numbers; ("all",): all such keys that are found.
+        infos: keys of infos that are recorded, numbers or arrays of numbers; ("all",): all such keys that are found. Of
+            many agents ("action_mask",) alone.
         collector: "auto", "sequential", "sync", "executor", "native" or "ray".
         n_workers: processes, or threads of "native"; "auto": one a core.
         resume: continue a recording that was interrupted, or extend it to more episodes.
@@ -381,47 +383,62 @@ def record(
         raise ConfigError(f"seed: expected a number from 0 to 2**63 - 1, got {seed}")
     # Before there is an environment, which may change the current directory.
     path = Path(out).absolute()
-    spec = find_env(env, env_options or {}, expert, trust=trust)
-    built = build_any(spec, None)
-    if isinstance(built, VectorEnv):
-        spec.close(built)
-        raise ConfigError(
-            f"{spec.id} makes a vector environment, which starts its episodes itself, so that none has a seed: give"
-            " what makes one environment"
-        )
-    try:
-        found = find_expert(expert, built, deterministic=deterministic, trust=trust)
-        keys = find_infos(built, spec.id, infos, seed) if infos else ()
-        own = _noise(noise, noise_kind, built.action_space)
-        plan = make_plan(
-            spec,
-            found,
-            built,
+    make_noise = functools.partial(noise_of, noise, noise_kind)
+    facts: dict[str, Any] = {}
+    if (team := find_team(env, env_options or {}, expert, trust=trust)) is not None:
+        plan, found, own, facts["agents"] = make_team_plan(
+            team[0],
+            expert,
             episodes,
             seed=seed,
-            noise=own,
-            max_episode_steps=max_episode_steps,
-            infos=keys,
+            max_episode_steps=max_episode_steps or team[1],
+            infos=infos,
+            deterministic=deterministic,
+            trust=trust,
+            make_noise=make_noise,
         )
-    finally:
-        contract.close(built)
-    facts = _facts(plan, found, own)
+    else:
+        spec = find_env(env, env_options or {}, expert, trust=trust)
+        built = build_any(spec, None)
+        if isinstance(built, VectorEnv):
+            spec.close(built)
+            raise ConfigError(
+                f"{spec.id} makes a vector environment, which starts its episodes itself, so that none has a seed: give"
+                " what makes one environment"
+            )
+        try:
+            found = find_expert(expert, built, deterministic=deterministic, trust=trust)
+            keys = find_infos(built, spec.id, infos, seed) if infos else ()
+            own = make_noise(built.action_space)
+            plan = make_plan(
+                spec,
+                found,
+                built,
+                episodes,
+                seed=seed,
+                noise=own,
+                max_episode_steps=max_episode_steps,
+                infos=keys,
+            )
+        finally:
+            contract.close(built)
+    facts |= _facts(plan, found, own)
     with _disk_errors(path):
-        writer = EpisodeWriter(path, facts, plan.obs_space, plan.action_space, resume=resume)
-    if writer.next_index < episodes:
-        advance(writer.next_index)
+        files = EpisodeWriter(path, facts, plan.recorded_space, plan.action_space, resume=resume)
+    kind = FragmentWriter if team is None else TeamFragmentWriter
+    writer = kind(plan, files, own is not None)
+    if writer.next_number < episodes:
+        advance(writer.next_number)
         try:
             options = {"expert": found, "log": log, **collector_options}
-            stopped_by = _write_all(
-                plan, writer, path, own is not None, collector, n_workers, advance, timed, options
-            )
+            stopped_by = _write_all(writer, path, collector, n_workers, advance, timed, options)
         except CollectError as error:
             first, _, rest = str(error).partition("\n")
-            kept = f"{writer.next_index} whole episodes are in {path}"
+            kept = f"{writer.next_number} whole episodes are in {path}"
             raise CollectError(f"{first}; {kept}\n{rest}".rstrip(), error.traceback) from error
         if stopped_by is not None:
             if log is not None:
-                log(f"{writer.next_index} of {episodes} episodes are in {path}; --resume continues")
+                log(f"{writer.next_number} of {episodes} episodes are in {path}; --resume continues")
             # All is written: the signal takes its usual effect now.
             signal.raise_signal(stopped_by)
     else:
@@ -432,8 +449,6 @@ def record(
 
 def _facts(plan: RecordingPlan, expert: ExpertSpec, noise: Noise | None) -> dict[str, Any]:
     """The part of ``meta.json`` that determines the episodes of a recording."""
-    exact = plan.obs_rows
-    assert isinstance(exact, ExactRows)
     return {
         "env": {
             "id": plan.env.id,
@@ -443,15 +458,13 @@ def _facts(plan: RecordingPlan, expert: ExpertSpec, noise: Noise | None) -> dict
         "seed": plan.seed,
         "expert": expert.facts,
         "noise": None if noise is None else {"kind": noise.kind, "scale": noise.scale},
-        "infos": [each.key for each in exact.infos],
+        "infos": plan.infos,
     }
 
 
 def _write_all(
-    plan: RecordingPlan,
-    writer: EpisodeWriter,
+    writer: FragmentWriter,
     path: Path,
-    has_noise: bool,
     collector: str,
     n_workers: WorkerCount,
     advance: Callable[[int], object],
@@ -469,12 +482,12 @@ def _write_all(
         fragments = waiting.copy()
         waiting.clear()
         nbytes = 0
-        write_fragments(plan, writer, fragments, has_noise)
+        writer.write(fragments)
 
     try:
         with (
             StopSignals() as stop,
-            Recording(plan, writer.next_index, collector, n_workers, **options) as recording,
+            Recording(writer.plan, writer.next_number, collector, n_workers, **options) as recording,
         ):
             while not recording.is_done and stop.received is None:
                 found = recording.take(_POLL_S)
@@ -558,7 +571,8 @@ def find_env(env: Any, options: Mapping[str, Any], expert: Any, *, trust: bool) 
     return dataclasses.replace(spec, options={**spec.options, **options}) if options else spec
 
 
-def _noise(scale: float, kind: NoiseKind | None, space: Any) -> Noise | None:
+def noise_of(scale: float, kind: NoiseKind | None, space: Any) -> Noise | None:
+    """The noise that a scale and a kind mean, by default that of the actions; None: there is none."""
     if kind is None:
         is_float = isinstance(space, Box) and np.dtype(space.dtype).kind == "f"
         kind = "gaussian" if is_float else "epsilon"

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from fastrl.demos.team_plan import find_team
+from fastrl.envs.contract import AGENT, ENV_EPISODE, ENV_STEP
+from fastrl.envs.exact_rows import recorded_space
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.spec import EnvSpec
 from fastrl.play.episodes import build_any
 from fastrl.play.play import play
 from fastrl.utils.config import ConfigError
 from fastrl.utils.trust import TrustError, imports_environment
+
+if TYPE_CHECKING:
+    from fastrl.replay.episodes import Episode, EpisodeDataset
 
 # Differences that a report shows.
 _SHOWN = 5
@@ -78,6 +86,8 @@ def replay(
 
     data = demos if isinstance(demos, EpisodeDataset) else load(Path(demos))
     spec, longest = _spec_of(data, env, trust=trust)
+    if data.meta.get("agents"):
+        return _replay_team(data, spec, longest, episodes, advance)
     built = build_any(spec, None)
     if isinstance(built, VectorEnv):
         spec.close(built)
@@ -97,6 +107,74 @@ def replay(
     finally:
         spec.close(built)
     return report
+
+
+def _replay_team(
+    data: EpisodeDataset,
+    spec: EnvSpec,
+    longest: int,
+    episodes: int | None,
+    advance: Callable[[int], object],
+) -> ReplayReport:
+    """As `replay`, of many agents: episodes are the environment's, steps those of all agents."""
+    from fastrl.replay.episodes import check_spaces
+
+    found = find_team(spec, {}, None, trust=False)
+    if found is None:
+        raise ConfigError(
+            f"{spec.id} has one agent, {data.path} has many: give the environment of the data set"
+        )
+    report, numbers = ReplayReport(str(data.path), spec.id), data.first_infos(ENV_EPISODE)
+    present = np.unique(numbers)
+    count = len(present) if episodes is None else min(episodes, len(present))
+    with contextlib.closing(found[0].make_team(1, workers=1)) as env:
+        check_spaces(data, recorded_space(env.obs_space), env.single_action_space, spec.id)
+        if env.num_agents != len(data.meta["agents"]):
+            raise ConfigError(
+                f"{spec.id} has {env.num_agents} agents, {data.path} {len(data.meta['agents'])}"
+            )
+        for i in np.linspace(0, len(present) - 1, count).round().astype(int).tolist():
+            lives = [data[k] for k in np.flatnonzero(numbers == present[i]).tolist()]
+            difference = _replayed_team(env, data.obs_space, lives, longest)
+            report.episodes += 1
+            report.steps += sum(map(len, lives))
+            if difference:
+                report.differences.append((int(present[i]), difference))
+            advance(1)
+    return report
+
+
+def _replayed_team(env: MultiAgentVectorEnv, space: Any, lives: list[Episode], longest: int) -> str:
+    """Plays an episode of the environment, of which these are the agents' episodes; returns the first difference, or an
+    empty text."""
+    if lives[0].seed is None:
+        raise ConfigError(f"episode {lives[0].index} has no seed, so that it cannot be replayed")
+    size = env.num_agents
+    obs = np.zeros((size, *env.single_observation_space.shape), env.single_observation_space.dtype)
+    actions = np.zeros((size, *(env.single_action_space.shape or ())), env.single_action_space.dtype)
+    rewards, (terminated, truncated, alive) = np.zeros(size), np.zeros((3, size), np.bool_)
+    env.reset_into(obs, alive, seed=[lives[0].seed])
+    places = [(int(life.infos[AGENT][0]), int(life.infos[ENV_STEP][0]), life) for life in lives if life.infos]
+    for t in range(max(first + len(life) for _, first, life in places)):
+        acting = [(a, t - first, life) for a, first, life in places if first <= t < first + len(life)]
+        if {a for a, _, _ in acting} != set(np.flatnonzero(alive).tolist()):
+            return f"before step {t + 1} other agents act, or their episodes are not in the data set"
+        for a, i, life in acting:
+            if difference := _difference(space, life.observations[i], obs[a].reshape(space.shape)):
+                return f"agent {a} has another observation before step {t + 1}: {difference}"
+            actions[a] = life.actions[i]
+        env.step_into(actions, obs, rewards, terminated, truncated, alive)
+        for a, i, life in acting:
+            if rewards[a].tobytes() != life.rewards[i].tobytes():
+                return f"agent {a} has another reward at step {t + 1}: {life.rewards[i]} stored, now {rewards[a]}"
+            ends = bool(terminated[a]), bool(truncated[a] or (t + 1 == longest and not terminated[a]))
+            before = bool(life.terminated[i]), bool(life.truncated[i])
+            if ends != before:
+                return f"step {t + 1} ends otherwise for agent {a}: {_end(before)} stored, now {_end(ends)}"
+            last = life.observations[i + 1]
+            if any(ends) and (difference := _difference(space, last, obs[a].reshape(space.shape))):
+                return f"agent {a} has another last observation after step {t + 1}: {difference}"
+    return ""
 
 
 def _spec_of(data: Any, env: Any, *, trust: bool) -> tuple[EnvSpec, int]:

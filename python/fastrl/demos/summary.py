@@ -34,11 +34,20 @@ def describe(demos: EpisodeDataset) -> dict[str, str]:
         "seed": "unknown" if meta.get("seed") is None else str(meta["seed"]),
         "observations": _short(demos.obs_space),
         "actions": _short(demos.action_space),
+        **_agents(demos),
         "infos": ", ".join(demos.info_names) or "none",
     }
     if meta.get("source"):
         facts["taken from"] = _words(meta["source"])
     return facts
+
+
+def _agents(demos: EpisodeDataset) -> dict[str, str]:
+    """Names of the agents of an environment of many, by group."""
+    groups: dict[str, list[str]] = {}
+    for each in demos.meta.get("agents") or ():
+        groups.setdefault(each["group"], []).append(each["name"])
+    return {f"agents, {group}": ", ".join(names) for group, names in groups.items()}
 
 
 def draw(demos: EpisodeDataset, path: Path) -> None:

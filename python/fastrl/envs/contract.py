@@ -30,6 +30,10 @@ GAME_RETURN, GAME_LENGTH = "episode.r", "episode.l"
 # Key of an info: the choices that are allowed now, where there is no method ``action_masks()``.
 ACTION_MASK = "action_mask"
 
+# Infos of a recorded episode of one agent of many: the agent's number, that of the environment's episode, and the
+# latter's steps.
+AGENT, ENV_EPISODE, ENV_STEP = "agent", "episode", "step"
+
 _OLD = "change it, or wrap the environment in shimmy.GymV21CompatibilityV0"
 _STEP = "step() should return (obs, reward, terminated, truncated, info)"
 _RESET = "reset(seed=..., options=...) should return (obs, info)"

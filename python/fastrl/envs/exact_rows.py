@@ -136,8 +136,7 @@ class ExactRows(ObsRows):
             assert isinstance(self.space, Box)
             return self.space
         if self._in_bytes:
-            # Two dimensions, which make it an image: rows stay bytes.
-            return Box(0, 255, (1, self.size), np.uint8)
+            return row_image(self.size)
         return Box(-np.inf, np.inf, (self.size,), np.float32)
 
     # Writing, one observation at a time
@@ -232,6 +231,18 @@ class ExactRows(ObsRows):
                     at = int(np.argmin(finite.all(1)))
                     return at, str(values[at][~finite[at]][0])
         return None
+
+
+def recorded_space(space: Space[Any]) -> Space[Any]:
+    """Space of the observations of an agent of many in a data set, whose rows are recorded: that of the agent, or of
+    rows of bytes."""
+    rows = ObsRows(space)
+    return space if rows.is_plain else row_image(rows.size)
+
+
+def row_image(size: int) -> Box:
+    """Space of rows of bytes. It has two dimensions, which make it an image: rows stay bytes."""
+    return Box(0, 255, (1, size), np.uint8)
 
 
 class RecordedEnv(ConvertedEnv):

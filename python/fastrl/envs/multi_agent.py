@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from gymnasium.vector import AutoresetMode
 from numpy.typing import ArrayLike, NDArray
 
@@ -49,6 +49,10 @@ class MultiAgentVectorEnv:
 
     Attributes:
         num_masked: width of an action mask; 0: there are none.
+        obs_space: of an agent's observations, of which the arrays have rows.
+        agents: names of the agents; here their numbers.
+        groups: a name for each agent, the same for agents of equal spaces.
+        obs_shapes: of each agent's observation at the start of its row: of a Box its own, of others that of the row.
     """
 
     def __init__(
@@ -72,6 +76,10 @@ class MultiAgentVectorEnv:
         self.num_envs: int = self._native.num_envs
         self.num_agents: int = self._native.num_agents
         self.num_masked: int = getattr(self._native, "num_masked", 0)
+        self.obs_space: Space[Any] = observation_space
+        self.agents: Sequence[Any] = range(self.num_agents)
+        self.groups = ("group0",) * self.num_agents
+        self.obs_shapes = (observation_space.shape,) * self.num_agents
         # Length of the flat arrays.
         self._size = self.num_envs * self.num_agents
         self._obs_shape = (self._size, self._native.obs_dim)

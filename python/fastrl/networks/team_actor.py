@@ -44,6 +44,7 @@ class TeamActor:
 
     Attributes:
         state_size: length of an agent's state: that of the policy with the longest; shorter ones use its first numbers.
+        is_compiled: PyTorch computes none of the actors.
 
     Raises:
         ValueError: a name without a policy.
@@ -72,6 +73,7 @@ class TeamActor:
                 if num_threads > 1 and member.learns and isinstance(actor, MlpActor):
                     actor = actor.with_threads(num_threads)
                 self._actors[name] = actor
+        self.is_compiled = all(getattr(actor, "is_compiled", False) for actor in self._actors.values())
         self._learning = [name for name in self._actors if members[name].learns]
         self.weights_nbytes = sum(self._actors[name].weights_nbytes for name in self._learning)
         self.state_size = max((actor.state_size for actor in self._actors.values()), default=0)

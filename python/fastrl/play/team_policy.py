@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_copy import ParallelForm
 from fastrl.envs.contract import describe
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
@@ -54,17 +53,7 @@ class TeamPolicy:
         Raises:
             CheckpointError: the policies are of other agents.
         """
-        images, shape = None, env.single_observation_space.shape
-        if isinstance(env, ParallelVectorEnv) and env.form.row_space.dtype == np.uint8:
-            images = ObsRows(env.form.obs_space).state()
-        there = (env.num_agents, shape, images, Actions(env.single_action_space).state())
-        for net in self.team.networks.values():
-            here = (self.team.num_agents, (net.obs_dim,), net.images, self.team.actions.state())
-            if here != there:
-                raise CheckpointError(
-                    f"the policy does not fit its environment, {env.name}: it is for {_described(*here)};"
-                    f" the environment has {_described(*there)}"
-                )
+        self.check_fits(env)
 
         def act(obs: NDArray[Any], alive: NDArray[np.bool_], states: Any) -> tuple[NDArray[Any], Any]:
             if self.state_size and states is None:
@@ -73,6 +62,23 @@ class TeamPolicy:
             return self.act(obs, alive, masks, states=states), states
 
         return act
+
+    def check_fits(self, env: MultiAgentVectorEnv) -> None:
+        """Refuses an environment of other agents.
+
+        Raises:
+            CheckpointError
+        """
+        rows, shape = ObsRows(env.obs_space), env.single_observation_space.shape
+        images = rows.state() if rows.dtype == np.uint8 else None
+        there = (env.num_agents, shape, images, Actions(env.single_action_space).state())
+        for net in self.team.networks.values():
+            here = (self.team.num_agents, (net.obs_dim,), net.images, self.team.actions.state())
+            if here != there:
+                raise CheckpointError(
+                    f"the policy does not fit its environment, {env.name}: it is for {_described(*here)};"
+                    f" the environment has {_described(*there)}"
+                )
 
     def act(
         self,

@@ -243,6 +243,10 @@ class EpisodeDataset:
             index,
         )
 
+    def first_infos(self, name: str) -> NDArray[Any]:
+        """The first value that an info has in each episode, [E, ...]."""
+        return np.concatenate([shard.values(f"info/{name}")[starts] for shard, starts in self.parts()])
+
     def file_of(self, index: int) -> Path:
         """The file that has an episode."""
         return self._shards[self._places[index, 0]].path
@@ -480,9 +484,16 @@ def check_meta(meta: Mapping[str, Any]) -> None:
         tables["env.options"] = env.get("options")
         if not isinstance(env.get("id"), str | None):
             raise ValueError("env.id should be a text")
+    agents = meta.get("agents")
+    if agents is not None and not (isinstance(agents, list) and all(map(_is_agent, agents))):
+        raise ValueError("agents should be a list of objects with texts name and group")
     for name, value in tables.items():
         if not isinstance(value, dict | None):
             raise ValueError(f"{name} should be an object or null")
+
+
+def _is_agent(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in ("name", "group"))
 
 
 def shard_files(path: Path) -> list[Path]:

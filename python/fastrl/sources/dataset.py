@@ -90,11 +90,15 @@ class Batches:
         if count == len(obs):
             arrays.obs.take_into(self._drawn, obs)
             arrays.action_rows.take_into(self._drawn, actions)
-            return batch
+            return self._with_agents(batch, self._drawn)
         rows = self._drawn[:count]
         arrays.obs.take_into(rows, obs[:count])
         arrays.action_rows.take_into(rows, actions[:count])
-        return DatasetBatch(batch.obs[:count], batch.actions[:count])
+        return self._with_agents(DatasetBatch(batch.obs[:count], batch.actions[:count]), rows)
+
+    def _with_agents(self, batch: DatasetBatch, rows: NDArray[np.int64]) -> DatasetBatch:
+        agents = self.arrays.agents
+        return batch if agents is None else batch._replace(agents=torch.from_numpy(agents[rows]))
 
     def _episode_batch(self) -> DatasetBatch:
         chosen, total, epoch = list[int](), 0, self._sampler.epoch
@@ -123,7 +127,8 @@ class Batches:
         rows = arrays.steps_of(episodes)
         for start in range(0, len(rows), _CHUNK):
             own = rows[start : start + _CHUNK]
-            yield DatasetBatch(torch.from_numpy(arrays.obs_at(own)), torch.from_numpy(arrays.actions[own]))
+            batch = DatasetBatch(torch.from_numpy(arrays.obs_at(own)), torch.from_numpy(arrays.actions[own]))
+            yield self._with_agents(batch, own)
 
 
 class DatasetSource(Source):
@@ -146,7 +151,10 @@ class DatasetSource(Source):
         TrainError, CollectError: the environment cannot be built, or the data set is not of it, damaged or empty.
     """
 
+    brings = "dataset"
     collector = ""
+    # Of each environment; None: they are a single agent's.
+    num_agents: int | None = None
 
     def __init__(
         self,
@@ -163,15 +171,7 @@ class DatasetSource(Source):
         self.env_id, self._num_envs, self._seed = spec.id, num_envs, seed
         self._config, self._dataset = config, dataset
         self._console = console or Console(quiet=True)
-        env = build_any(spec.as_rows(), num_envs)
-        try:
-            self.obs_space, self.action_space = spaces_of(env)
-        except ValueError as error:
-            raise TrainError(f"--env {spec.id}: {error}") from None
-        own: Space[Any] = env.single_action_space if isinstance(env, VectorEnv) else action_rows_of(env).space
-        self.env_actions = own
-        self.episode_steps = episode_steps(env)
-        spec.close(env)
+        self._see_env(spec)
         # None: it was not opened.
         self.demos: Demos | None = None
         self.name = str(config.path or "")
@@ -191,10 +191,30 @@ class DatasetSource(Source):
         self._prefetcher: Prefetcher[tuple[DatasetBatch, tuple[int, int]]] | None = None
         self._row_at, self._row_steps = time.perf_counter(), 0
 
-    def _open(self, demos: Demos, name: str) -> None:
-        """Takes the data set, and decides which episodes are learned from."""
+    def _see_env(self, spec: EnvSpec) -> None:
+        """Builds an environment, and reads its spaces and the longest episode."""
+        env = build_any(spec.as_rows(), self._num_envs)
+        try:
+            self.obs_space, self.action_space = spaces_of(env)
+        except ValueError as error:
+            raise TrainError(f"--env {spec.id}: {error}") from None
+        own: Space[Any] = env.single_action_space if isinstance(env, VectorEnv) else action_rows_of(env).space
+        self.env_actions = own
+        self.episode_steps = episode_steps(env)
+        spec.close(env)
+
+    def _check_demos(self, demos: Demos, name: str) -> None:
+        """Refuses a data set of another environment.
+
+        Raises:
+            TrainError
+        """
         assert self.env_actions is not None
         check_env(demos, self.env_id, self.obs_space, self.env_actions, name)
+
+    def _open(self, demos: Demos, name: str) -> None:
+        """Takes the data set, and decides which episodes are learned from."""
+        self._check_demos(demos, name)
         if not len(demos):
             raise TrainError(f"{name} has no episodes: record some, or choose another one")
         returns = np.ascontiguousarray(demos.returns, np.float64)
@@ -231,12 +251,18 @@ class DatasetSource(Source):
     def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
         """The goal of the settings is that of environments; this one is the samples of all epochs."""
         return Problem(
-            self.obs_space, self.action_space, self._num_envs, max(self.goal[0], 1), seed=seed, device=device
+            self.obs_space,
+            self.action_space,
+            self._num_envs,
+            max(self.goal[0], 1),
+            num_agents=self.num_agents or 1,
+            seed=seed,
+            device=device,
         )
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
-        if not isinstance(algorithm, DatasetAlgorithm):
-            raise TrainError(f"{algorithm.name} does not learn from a data set")
+        self.expect(algorithm)
+        assert isinstance(algorithm, DatasetAlgorithm)
         self._algorithm = algorithm
         self._actions = Actions(self.action_space, algorithm.squash_actions)
 
@@ -245,8 +271,13 @@ class DatasetSource(Source):
         assert algorithm is not None, "attach() comes first"
         assert self.demos is not None, "it learns, so it needs its data set"
         if self.arrays is None:
-            own_actions = self._config.actions == "expert"
-            self.arrays = DemoArrays.of(self.demos, self._actions, own_actions=own_actions, name=self.name)
+            self.arrays = DemoArrays.of(
+                self.demos,
+                self._actions,
+                own_actions=self._config.actions == "expert",
+                many_agents=self.num_agents is not None,
+                name=self.name,
+            )
         arrays = self.arrays
         self.batches = Batches(arrays, self.learned, self._dataset, self._seed)
         if not algorithm.steps:
@@ -256,7 +287,7 @@ class DatasetSource(Source):
                 f" {self.num_samples:,} samples, mean return {brief(float(arrays.returns[self.learned].mean()))};"
                 f" {len(self.validated):,} episodes are for validation",
             )
-            algorithm.prepare(batch.obs for batch in self.batches.in_order(self.learned))
+            algorithm.prepare(self.batches.in_order(self.learned))
         self.batches.seek(*self._place)
         nbytes = self._dataset.batch_size * arrays.obs.shape[0] * arrays.obs.dtype.itemsize
         if algorithm.device.type == "cuda" or nbytes >= _PREFETCHED or arrays.is_mapped:
@@ -282,7 +313,8 @@ class DatasetSource(Source):
         device = self._algorithm.device
         if device.type == "cpu":
             return batch
-        return DatasetBatch(batch.obs.to(device), batch.actions.to(device), batch.batch_sizes)
+        agents = None if batch.agents is None else batch.agents.to(device)
+        return DatasetBatch(batch.obs.to(device), batch.actions.to(device), batch.batch_sizes, agents)
 
     def feedback(self, result: Any) -> None:
         """Validates after the last minibatch of an epoch."""

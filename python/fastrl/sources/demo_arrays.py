@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fastrl._native._epochs import RowParts
-from fastrl.envs.contract import ACTION_MASK
+from fastrl.envs.contract import ACTION_MASK, AGENT
 from fastrl.envs.rows import ActionRows, ObsRows, RowError
 from fastrl.networks.action_space import Actions
 from fastrl.runs.errors import TrainError
@@ -99,6 +99,7 @@ class DemoArrays:
         returns: float64 [E], undiscounted.
         masks: bool [R, M], the actions that were allowed at the observations; None: not recorded, or not asked for.
         is_mapped: observations are read from files.
+        agents: int64 [R], of environments of many agents; None: of one.
     """
 
     obs: RowParts
@@ -111,6 +112,7 @@ class DemoArrays:
     returns: NDArray[np.float64]
     masks: NDArray[np.bool_] | None = None
     is_mapped: bool = False
+    agents: NDArray[np.int64] | None = None
 
     @functools.cached_property
     def action_rows(self) -> RowParts:
@@ -143,6 +145,7 @@ class DemoArrays:
         *,
         own_actions: bool = False,
         num_masked: int = 0,
+        many_agents: bool = False,
         name: str = "the data set",
     ) -> "DemoArrays":
         """The arrays of a data set.
@@ -152,6 +155,7 @@ class DemoArrays:
             actions: of the policy that learns from it.
             own_actions: take the expert's actions before noise where there are any.
             num_masked: width of the action masks, if they are asked for: ``infos["action_mask"]``, [T + 1, M].
+            many_agents: each episode is one agent's of many.
             name: of the data set, for errors.
 
         Raises:
@@ -173,6 +177,7 @@ class DemoArrays:
         rewards = np.zeros(total, np.float32)
         terminated, truncated = np.zeros((2, total), np.bool_)
         masks = np.zeros((total, num_masked), np.bool_) if num_masked else None
+        agents = np.zeros(total, np.int64) if many_agents else None
         for index, (first, length) in enumerate(zip(firsts.tolist(), lengths.tolist(), strict=True)):
             episode: DemoEpisode = demos[index]
             rows = slice(first, first + length)
@@ -188,6 +193,8 @@ class DemoArrays:
                 drawn[rows] = actions.from_env(action_rows.from_env(np.asarray(taken)))
                 rewards[rows] = episode.rewards
                 terminated[rows], truncated[rows] = episode.terminated, episode.truncated
+                if agents is not None:
+                    agents[rows] = demos[index].infos[AGENT][:length]
                 _check(seen, drawn[rows], rewards[rows], actions)
                 given = None if masks is None else (getattr(episode, "infos", None) or {}).get(ACTION_MASK)
                 if masks is None or given is None:
@@ -213,6 +220,7 @@ class DemoArrays:
             np.asarray(demos.returns, np.float64),
             masks,
             is_mapped=mapped is not None,
+            agents=agents,
         )
 
 

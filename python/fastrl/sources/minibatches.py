@@ -168,10 +168,9 @@ class Minibatches:
         """Gives it the algorithm that the minibatches are for.
 
         Raises:
-            TrainError: it learns from something else, or not from single steps, which hindsight needs.
+            TrainError: it does not learn from single steps, which hindsight needs.
         """
-        if not isinstance(algorithm, OffPolicyAlgorithm):
-            raise TrainError(f"{algorithm.name} does not learn from minibatches of transitions")
+        assert isinstance(algorithm, OffPolicyAlgorithm)
         self._device, self._spec = algorithm.device, algorithm.replay_spec()
         if self._config.prefetch == "on":
             if not self._config.overlap:

@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 from rich.console import Console
 
-from fastrl.algorithms.protocol import Algorithm, Problem
+from fastrl.algorithms.protocol import Algorithm, LearnsFrom, Problem
 from fastrl.collectors.factory import check_suits
 from fastrl.collectors.fragment_stream import FragmentStream, Staleness
 from fastrl.collectors.protocol import CollectError, Collector, Failure, Plan, Report, even_ranges
@@ -58,6 +58,7 @@ class RolloutSource(Source):
         TrainError, CollectError: the environment cannot be built, or not collected from.
     """
 
+    brings: ClassVar[LearnsFrom] = "rollouts"
     steps: int = 0
     # Of each environment; None: they are a single agent's.
     num_agents: int | None = None
@@ -123,6 +124,7 @@ class RolloutSource(Source):
         )
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
+        self.expect(algorithm)
         whole = self.collect.episodes_per_update > 0
         self._algorithm = algorithm
         try:

@@ -4,11 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from gymnasium.spaces import Space
 
-from fastrl.algorithms.protocol import Algorithm, Problem
+from fastrl.algorithms.protocol import Algorithm, LearnsFrom, Problem
 from fastrl.collectors.protocol import Report
 from fastrl.runs.episodes import Episodes
 from fastrl.runs.errors import TrainError
@@ -24,6 +24,9 @@ class Source(ABC):
     `attach`. It runs as a context: workers start with it and end with it. Its state can be saved and loaded whether it
     runs or not.
 
+    Class attributes:
+        brings: what algorithms learn from it, see `fastrl.algorithms.protocol.Algorithm.learns_from`.
+
     Attributes:
         collector: name of what steps the environments.
         env_id: of the environment.
@@ -33,6 +36,7 @@ class Source(ABC):
         ranks: that train together; each brings the same experience. Set before `attach`.
     """
 
+    brings: ClassVar[LearnsFrom]
     env_actions: Space[Any] | None = None
     ranks: Ranks = ALONE
     collector: str
@@ -73,6 +77,15 @@ class Source(ABC):
     @abstractmethod
     def attach(self, algorithm: Algorithm[Any]) -> None:
         """Gives it the algorithm that the experience is for, once, before it runs."""
+
+    def expect(self, algorithm: Algorithm[Any]) -> None:
+        """Refuses an algorithm that learns from something else.
+
+        Raises:
+            TrainError
+        """
+        if algorithm.learns_from != self.brings:
+            raise TrainError(f"{algorithm.name} learns from {algorithm.learns_from}, these are {self.brings}")
 
     def __enter__(self) -> Self:
         return self

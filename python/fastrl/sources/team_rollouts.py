@@ -2,9 +2,10 @@
 
 import contextlib
 import dataclasses
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+from gymnasium.spaces import Space
 from rich.console import Console
 
 from fastrl.collectors.live import LiveCollector
@@ -13,9 +14,14 @@ from fastrl.collectors.team_backend import EPISODE_INFO, LEVEL, Difficulty
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_copy import ParallelForm
+from fastrl.envs.exact_rows import recorded_space
+from fastrl.envs.spec import EnvSpec
+from fastrl.play.episodes import EPISODE_STEPS
 from fastrl.runs.episodes import Episodes
 from fastrl.runs.errors import TrainError
 from fastrl.sources.collecting import CollectConfig
+from fastrl.sources.dataset import DatasetSource
+from fastrl.sources.demo_arrays import Demos, check_env
 from fastrl.sources.rollouts import RolloutSource
 
 
@@ -34,7 +40,7 @@ class MultiAgentSource(RolloutSource):
     """
 
     spec: TeamSpec
-    form: ParallelForm | None = None
+    form: ParallelForm | None
 
     def __init__(
         self,
@@ -51,16 +57,7 @@ class MultiAgentSource(RolloutSource):
         super().__init__(spec, num_envs, collect, seed=seed, console=console, episode_info=EPISODE_INFO)
 
     def _see_env(self) -> None:
-        try:
-            env = self.spec.make_team(1, workers=1)
-        except (ValueError, TypeError, OverflowError) as error:
-            where = "" if str(error).startswith("env: ") else f"--env {self.spec.id}: "
-            raise TrainError(f"{where}{error}") from None
-        self.num_agents = env.num_agents
-        self.obs_space, self.action_space = env.single_observation_space, env.single_action_space
-        if isinstance(env, ParallelVectorEnv):
-            self.form, self.obs_space = env.form, env.form.obs_space
-        env.close()
+        self.num_agents, self.obs_space, self.action_space, self.form = _seen(self.spec)
 
     def set_difficulty(self, level: int, difficulty: Difficulty | None) -> None:
         """Sets the difficulty of the episodes that start from now on.
@@ -97,3 +94,43 @@ class MultiAgentSource(RolloutSource):
         episodes = super().take_episodes()
         info = {name: episodes.info.get(name, np.empty(0)) for name in EPISODE_INFO}
         return dataclasses.replace(episodes, info={**info, LEVEL: info[LEVEL].astype(np.int64)})
+
+
+class MultiAgentDatasetSource(DatasetSource):
+    """Brings minibatches of demonstrations of many agents, as `DatasetSource` does those of one.
+
+    Attributes:
+        form: as of `MultiAgentSource`.
+    """
+
+    form: ParallelForm | None
+    episode_steps = EPISODE_STEPS
+
+    def _see_env(self, spec: EnvSpec) -> None:
+        assert isinstance(spec, TeamSpec)
+        self.num_agents, self.obs_space, self.action_space, self.form = _seen(spec)
+
+    def _check_demos(self, demos: Demos, name: str) -> None:
+        check_env(demos, self.env_id, recorded_space(self.obs_space), self.action_space, name)
+        recorded = [each["name"] for each in demos.meta.get("agents") or ()]
+        own = list(map(str, range(self.num_agents or 1) if self.form is None else self.form.agents))
+        if recorded != own:
+            agents = f"the agents {', '.join(recorded)}" if recorded else "no names of agents"
+            raise TrainError(
+                f"{name} has {agents}, {self.env_id} has {', '.join(own)}: choose a data set of this environment"
+            )
+
+
+def _seen(spec: TeamSpec) -> tuple[int, Space[Any], Space[Any], ParallelForm | None]:
+    """Number of agents, spaces of one of them, and the form of a parallel environment of PettingZoo.
+
+    Raises:
+        TrainError, CollectError: the environment cannot be built.
+    """
+    try:
+        with contextlib.closing(spec.make_team(1, workers=1)) as env:
+            form = env.form if isinstance(env, ParallelVectorEnv) else None
+            return env.num_agents, env.obs_space, env.single_action_space, form
+    except (ValueError, TypeError, OverflowError) as error:
+        where = "" if str(error).startswith("env: ") else f"--env {spec.id}: "
+        raise TrainError(f"{where}{error}") from None

@@ -49,6 +49,8 @@ class TransitionSource(RolloutSource):
         goals: of hindsight; None: without.
     """
 
+    brings = "transitions"
+
     def __init__(
         self,
         spec: EnvSpec,

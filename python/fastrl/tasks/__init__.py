@@ -26,6 +26,7 @@ from fastrl.runs.directory import never_saved
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from fastrl.envs.spec import EnvSpec
     from fastrl.training.task import Task
 
 
@@ -119,6 +120,8 @@ def task_for(env_id: str, algo: str | None = None) -> str | None:
         AlgorithmError: there is no such algorithm.
     """
 
+    from fastrl.envs.spec import EnvSpec
+
     def literal(pattern: str) -> int:
         return len(re.sub(r"\[.*?\]|\*|\?", "", pattern))
 
@@ -133,7 +136,7 @@ def task_for(env_id: str, algo: str | None = None) -> str | None:
 
         algorithm = find_algorithm(algo)
         fitting = [(length, name) for length, name in fitting if find(name).takes(algorithm)]
-    elif ":" in env_id and env_id not in tasks() and _makes_parallel(env_id):
+    elif ":" in env_id and env_id not in tasks() and makes_parallel(EnvSpec(env_id)):
         return "pettingzoo"
     return max(fitting)[1] if fitting else None
 
@@ -173,14 +176,13 @@ def task_on(env_id: str, algo: str | None = None) -> str:
     )
 
 
-def _makes_parallel(env_id: str) -> bool:
-    """True if a factory's module uses PettingZoo, and the factory makes a parallel environment without options."""
+def makes_parallel(spec: "EnvSpec") -> bool:
+    """True if a factory's module uses PettingZoo, and the factory makes a parallel environment."""
     from fastrl.envs import contract
-    from fastrl.envs.spec import EnvSpec, is_parallel
+    from fastrl.envs.spec import is_parallel
 
-    spec = EnvSpec(env_id)
     try:
-        importlib.import_module(env_id.partition(":")[0])
+        importlib.import_module(spec.id.partition(":")[0])
         if "pettingzoo" not in sys.modules:
             return False
         env = spec.build_object()

@@ -3,6 +3,7 @@
 from typing import Any
 
 from fastrl.algorithms import algorithms
+from fastrl.algorithms.protocol import DatasetAlgorithm
 from fastrl.runs.checkpoint import CheckpointError, load_newest
 from fastrl.utils.config import Values, leaves
 
@@ -30,7 +31,7 @@ def after_clone(settings: Any, table: str) -> Values:
         # The error is that of the weights, when they are loaded.
         return {}
     learned_by = algorithms().get(state.get("algorithm", ""))
-    if learned_by is None or learned_by.learns_from != "dataset":
+    if learned_by is None or not issubclass(learned_by, DatasetAlgorithm):
         return {}
     steps = run.total_timesteps or max(_WARMUP / _WARMUP_SHARE, _KL / _KL_SHARE)
     values = {

@@ -59,7 +59,7 @@ def stages_of(settings: Any) -> list[Stage]:
     if not run.stages:
         return [Stage(0, 0, None, settings)]
     algorithm = find(run.algo)
-    if algorithm.learns_from != "rollouts":
+    if not algorithm.has_stages():
         raise ConfigError(f"run.stages: --algo {run.algo} has no stages, only ppo, async-ppo and impala do")
     if run.total_timesteps is None:
         raise ConfigError("run.stages: stages end at environment steps: give --total-timesteps")

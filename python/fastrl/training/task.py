@@ -14,7 +14,9 @@ from rich.console import Console
 
 from fastrl._native._rust import __version__
 from fastrl.algorithms import check_takes, find
-from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, Problem
+from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, OffPolicyAlgorithm, Problem
+from fastrl.collectors.team_spec import TeamSpec
+from fastrl.envs.adapters.parallel_copy import ParallelForm
 from fastrl.envs.rows import has_state, space_state
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.stacked_frames import stacked_last
@@ -29,7 +31,7 @@ from fastrl.sources.dataset import DatasetSource
 from fastrl.sources.demo_arrays import Demos
 from fastrl.sources.rollouts import RolloutSource, check_num_envs
 from fastrl.sources.source import Source
-from fastrl.sources.team_rollouts import MultiAgentSource
+from fastrl.sources.team_rollouts import MultiAgentDatasetSource, MultiAgentSource
 from fastrl.sources.transitions import TransitionSource
 from fastrl.training.callbacks import Callback, EarlyStopping
 from fastrl.training.comparison import Comparison
@@ -226,6 +228,10 @@ class Task(TaskSettings, ABC):
         """
         raise TrainError(f"{self.name}: its environments have one agent")
 
+    def team_spec(self, settings: Any) -> TeamSpec | None:
+        """Specification of the environments of many agents; None: they are of one."""
+        return None
+
     def play_steps(self, settings: Any) -> int:
         """Steps after which an episode of a film or an evaluation is cut off; 0: the environment's own limit."""
         collect = getattr(settings, "collect", None)
@@ -310,8 +316,9 @@ class Task(TaskSettings, ABC):
                 header["frames_first"], played = True, stacked_last(played)
             if has_state(played):
                 header["obs_space"] = space_state(played)
-            if isinstance(source, MultiAgentSource) and source.form is not None:
-                header["agents"] = source.form.state()
+            form: ParallelForm | None = getattr(source, "form", None)
+            if form is not None:
+                header["agents"] = form.state()
         next_stage: Callable[[], Trainer] | None = None
         if whole.run.stages:
             header["stages"] = {"index": stage.index, "config": to_tree(self.resolve_defaults(whole))}
@@ -394,35 +401,22 @@ class Task(TaskSettings, ABC):
         Raises:
             TrainError, CollectError: settings that do not suit, or an environment that cannot be built.
         """
-        spec, num_envs = self.env_spec(settings), self.num_envs(settings)
-        options: dict[str, Any] = {
-            "seed": settings.run.seed,
-            "console": console,
-            "episode_info": self.episode_info(settings),
-        }
-        if algorithm.learns_from == "dataset":
-            assert issubclass(algorithm, DatasetAlgorithm), f"{algorithm.name} is a DatasetAlgorithm"
-            return DatasetSource(
-                spec,
-                num_envs,
-                settings.demos,
-                algorithm.dataset_spec(self.algorithm_settings(settings)),
-                demos=self.demos,
-                needs_demos=self.needs_demos,
-                seed=settings.run.seed,
-                console=console,
-            )
-        if algorithm.learns_from == "transitions":
-            return TransitionSource(
-                spec,
-                num_envs,
-                settings.collect,
-                settings.replay,
-                offline=settings.demos,
-                demos=self.demos,
-                needs_demos=self.needs_demos,
-                **options,
-            )
+        team, num_envs = self.team_spec(settings), self.num_envs(settings)
+        options: dict[str, Any] = {"seed": settings.run.seed, "console": console}
+        of_demos: dict[str, Any] = {"demos": self.demos, "needs_demos": self.needs_demos}
+        if issubclass(algorithm, DatasetAlgorithm):
+            way = algorithm.dataset_spec(self.algorithm_settings(settings))
+            if team is not None:
+                return MultiAgentDatasetSource(team, num_envs, settings.demos, way, **of_demos, **options)
+            spec = self.env_spec(settings)
+            return DatasetSource(spec, num_envs, settings.demos, way, **of_demos, **options)
+        if team is not None:
+            options["episode_steps"] = self.play_steps(settings)
+            return MultiAgentSource(team, num_envs, settings.collect, **options)
+        spec, options["episode_info"] = self.env_spec(settings), self.episode_info(settings)
+        if issubclass(algorithm, OffPolicyAlgorithm):
+            options |= {"offline": settings.demos, **of_demos}
+            return TransitionSource(spec, num_envs, settings.collect, settings.replay, **options)
         return RolloutSource(spec, num_envs, settings.collect, **options)
 
     def callbacks(self, settings: Any, source: Source, console: Console) -> list[Callback]:

@@ -5,8 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from fastrl.algorithms import algorithms, find
+from fastrl.algorithms.multi_agent_settings import TeamNetworkConfig
 from fastrl.algorithms.network_settings import NetworkConfig
-from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm
+from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, OffPolicyAlgorithm
 from fastrl.runs.errors import TrainError
 from fastrl.runs.settings import (
     RunConfig,
@@ -39,7 +40,7 @@ class TaskSettings:
         replay: defaults of the table ``[replay]``, for algorithms that learn from transitions.
         tables: defaults of further tables, by name.
         presets: settings by name; of algorithms' tables those of the algorithm that is chosen are used.
-        learns_from: what kinds of experience its environments can give, see `Algorithm.learns_from`.
+        many_agents: its environments have many agents.
     """
 
     name: str
@@ -49,7 +50,7 @@ class TaskSettings:
     replay: ClassVar[ReplayConfig] = ReplayConfig()
     tables: ClassVar[Mapping[str, Any]] = {}
     presets: ClassVar[Mapping[str, Preset]] = {}
-    learns_from: ClassVar[Sequence[str]] = ("rollouts", "transitions", "dataset")
+    many_agents: ClassVar[bool] = False
 
     def default_presets(self, settings: Any) -> Sequence[str]:
         """Presets of the environment that settings name; further presets override them."""
@@ -65,8 +66,9 @@ class TaskSettings:
         found = find(algorithm)
         if not self.takes(found):
             raise TrainError(
-                f"--algo {algorithm} learns from {found.learns_from.replace('_', ' ')}, which {self.name} does not"
-                f" give; {', '.join(name for name, other in algorithms().items() if self.takes(other))} learn from it"
+                f"--algo {algorithm} is for {'many agents' if found.many_agents else 'one agent'}, {self.name} has"
+                f" {'many' if self.many_agents else 'one'};"
+                f" {', '.join(name for name, other in algorithms().items() if self.takes(other))} learn in it"
             )
         return settings_type(
             self.settings_tables(found) | {table_of(found.name): self.algorithm_defaults(found)}
@@ -79,12 +81,15 @@ class TaskSettings:
     def _network_values(self, algorithm: type[Algorithm[Any]], values: Mapping[str, Any]) -> dict[str, Any]:
         """Those of the settings of the algorithm that can start with another one's weights that both need alike."""
         own = {each.name for each in dataclasses.fields(algorithm.config_type)}
-        shared = own & (OF_NETWORKS | {each.name for each in dataclasses.fields(NetworkConfig)})
+        of_networks = (
+            field.name for each in (NetworkConfig, TeamNetworkConfig) for field in dataclasses.fields(each)
+        )
+        shared = own & {*OF_NETWORKS, *of_networks}
         return {name: value for name, value in values.items() if name in shared}
 
     def takes(self, algorithm: type[Algorithm[Any]]) -> bool:
         """True for algorithms that its runs may train with."""
-        return algorithm.learns_from in self.learns_from
+        return algorithm.many_agents == self.many_agents
 
     def algorithm_table(self, algorithm: str) -> str:
         """The table of an algorithm's settings."""
@@ -97,17 +102,14 @@ class TaskSettings:
     def settings_tables(self, algorithm: type[Algorithm[Any]]) -> dict[str, Any]:
         """Default sections of all tables but the algorithm's own, by name."""
         run = self.run
-        if algorithm.learns_from == "dataset":
+        if issubclass(algorithm, DatasetAlgorithm):
             # An update is a minibatch: far too short for a row of metrics.
             run = dataclasses.replace(run, row_seconds=max(run.row_seconds, 1.0))
-        tables = {"run": run, "env": self.env, **self.tables}
-        if algorithm.learns_from != "dataset":
-            tables["collect"] = self.collect
+            return {"run": run, "env": self.env, "demos": DemosConfig()}
+        tables = {"run": run, "env": self.env, **self.tables, "collect": self.collect}
         if issubclass(algorithm, OffPolicyAlgorithm):
             tables["demos"] = OfflineConfig()
             tables["replay"] = dataclasses.replace(self.replay, **algorithm.replay_defaults)
-        if algorithm.learns_from == "dataset":
-            tables["demos"] = DemosConfig()
         return tables
 
     def algorithm_in(self, tree: Mapping[str, Any]) -> str:
@@ -187,7 +189,7 @@ class TaskSettings:
             changes = {**changes, "run.algo": algorithm}
         config_type = self.settings_type(algorithm)
         goals = changes.keys() & {"run.total_timesteps", "run.total_episodes"}
-        if goals and find(algorithm).learns_from == "dataset":
+        if goals and issubclass(find(algorithm), DatasetAlgorithm):
             raise ConfigError(
                 f"{min(goals)} counts what environments do; {algorithm} learns from a data set: set"
                 f" {table_of(algorithm)}.epochs"

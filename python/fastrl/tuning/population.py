@@ -171,8 +171,8 @@ def lineage_values(study: Study, member: int) -> Values:
 
 def has_stages(study: Study) -> bool:
     """True if settings of a run may change on its way without a population."""
-    algorithm = find(study.settings.run.algo)
-    return algorithm.learns_from == "rollouts" and study.settings.run.total_timesteps is not None
+    run = study.settings.run
+    return find(run.algo).has_stages() and run.total_timesteps is not None
 
 
 class PopulationConfirmation(ConfirmationPhase):

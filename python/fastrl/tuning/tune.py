@@ -55,7 +55,7 @@ def space_for(task: Task, settings: Any, path: Path | None, fixed: list[str], me
 
 
 def _has_images(task: Task, settings: Any) -> bool:
-    if find_algorithm(settings.run.algo).learns_from == "multi_agent_rollouts":
+    if find_algorithm(settings.run.algo).many_agents:
         return False
     try:
         return bool(ObsRows(task.play_spaces(settings)[0]).kind != "vector")

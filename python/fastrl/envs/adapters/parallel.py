@@ -86,6 +86,10 @@ class ParallelVectorEnv(MultiAgentVectorEnv):
             autoreset_mode=autoreset_mode,
             name=name,
         )
+        self.obs_space, self.agents, self.groups = form.obs_space, form.agents, form.groups
+        self.obs_shapes = tuple(
+            tuple(rows.space.shape or ()) if rows.is_plain else (rows.size,) for rows in form.obs_rows
+        )
 
 
 class _Copies(Protocol):

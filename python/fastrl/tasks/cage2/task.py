@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from fastrl.algorithms.protocol import Algorithm
+from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, OffPolicyAlgorithm
 from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, Ruleset, action_indices
 from fastrl.envs.cage2.memory import observation_names
 from fastrl.envs.spec import EnvSpec
@@ -59,7 +59,7 @@ class Cage2Task(Cage2Scoring, Task):
 
     def settings_tables(self, algorithm: type[Algorithm[Any]]) -> dict[str, Any]:
         tables = super().settings_tables(algorithm)
-        if algorithm.learns_from == "transitions":
+        if issubclass(algorithm, OffPolicyAlgorithm):
             # An update is one minibatch, too little for a row of metrics.
             tables["run"] = dataclasses.replace(self.run, row_seconds=1.0)
         return tables
@@ -81,7 +81,7 @@ class Cage2Task(Cage2Scoring, Task):
 
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
         algorithm_settings = self.algorithm_settings(settings)
-        if algorithm.learns_from != "dataset":
+        if not issubclass(algorithm, DatasetAlgorithm):
             _check_memory(settings, algorithm_settings)
         blue = len(observation_names(settings.env.memory)) if settings.env.observe == "truth" else 0
         if getattr(algorithm_settings, "actor_inputs", 0) not in (0, blue):

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gymnasium.vector import AutoresetMode
-from rich.console import Console
 
-from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.team_spec import ParallelSpec, blaming
 from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_frames import make_parallel
@@ -19,8 +17,6 @@ from fastrl.play.play import Step, TeamEnv, play, team_act, team_seeds
 from fastrl.play.team_policy import TeamPolicy
 from fastrl.runs.errors import TrainError
 from fastrl.runs.settings import RunConfig
-from fastrl.sources.source import Source
-from fastrl.sources.team_rollouts import MultiAgentSource
 from fastrl.tasks import pettingzoo
 from fastrl.tasks.pettingzoo.settings import PRESETS, EnvConfig
 from fastrl.training.evaluation import Advance, Returns
@@ -36,7 +32,7 @@ class PettingZooTask(Task):
     run = RunConfig(algo="ippo")
     env = EnvConfig()
     presets = PRESETS
-    learns_from = ("multi_agent_rollouts",)
+    many_agents = True
 
     def description(self, prog: str) -> str:
         return (
@@ -52,10 +48,14 @@ class PettingZooTask(Task):
         return EnvSpec(settings.env.id, options) if self.spec is None else self.spec.with_options(options)
 
     def team_spec(self, settings: Any) -> ParallelSpec:
-        """The specification of the environments that the settings describe."""
         env, spec = settings.env, self.env_spec(settings)
         return ParallelSpec(
-            spec.id, spec=spec, size=env.size, stack=env.stack, max_episode_steps=env.max_episode_steps
+            spec.id,
+            spec.options,
+            spec=spec,
+            size=env.size,
+            stack=env.stack,
+            max_episode_steps=env.max_episode_steps,
         )
 
     def make_env(
@@ -120,17 +120,6 @@ class PettingZooTask(Task):
             return play(team_act(act), TeamEnv(env), seeds, name=env.name, draw=draw)
 
         return Films(play_drawn, float(metadata.get("render_fps") or FPS), env.close)
-
-    def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
-        env = settings.env
-        return MultiAgentSource(
-            self.team_spec(settings),
-            env.num_envs,
-            settings.collect,
-            episode_steps=env.max_episode_steps,
-            seed=settings.run.seed,
-            console=console,
-        )
 
     def resolve_defaults(self, settings: Any) -> Any:
         """Agents of other spaces have policies of their own."""

@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 
 from fastrl.algorithms import find
-from fastrl.algorithms.protocol import Algorithm
+from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm
 from fastrl.envs import contract
 from fastrl.envs.pixels import make_stacked_pixels
 from fastrl.envs.spec import EnvSpec, as_spec
@@ -71,7 +71,7 @@ class PixelsTask(Task):
 
     def frames_first(self, settings: Any) -> bool:
         """A replay stores single frames and stacks them along the first axis."""
-        return find(settings.run.algo).learns_from == "transitions"
+        return issubclass(find(settings.run.algo), OffPolicyAlgorithm)
 
     def _spec(self, settings: Any, **changes: Any) -> EnvSpec:
         """Specification of an environment of stacked frames.
@@ -96,7 +96,7 @@ class PixelsTask(Task):
         return dataclasses.replace(spec, id=env.id)
 
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
-        if algorithm.learns_from != "transitions":
+        if not issubclass(algorithm, OffPolicyAlgorithm):
             return super().make_source(settings, algorithm, console)
         if settings.demos.path is not None or self.demos is not None:
             raise TrainError(

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fastrl.algorithms.protocol import Algorithm
+from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm
 from fastrl.collectors.team_spec import CompiledTeamSpec
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.registration import make_multi
@@ -76,7 +76,7 @@ class TrafficTask(Task):
     # All are compiled, and `auto` takes threads for them.
     rare_options = ("--collector", "--n-workers")
     presets = PRESETS
-    learns_from = ("multi_agent_rollouts",)
+    many_agents = True
 
     def description(self, prog: str) -> str:
         return (
@@ -99,7 +99,9 @@ class TrafficTask(Task):
     def resolve_defaults(self, settings: Any) -> Any:
         env: EnvConfig = settings.env
         num_envs = env.num_envs
-        if num_envs is None:
+        if num_envs is None and not hasattr(settings, "collect"):
+            num_envs = 1
+        elif num_envs is None:
             num_envs = choose_num_envs(
                 self._steps(settings), self._num_steps(settings), is_live=settings.collect.is_live
             )
@@ -119,18 +121,13 @@ class TrafficTask(Task):
         return int(self.algorithm_settings(settings).num_steps)
 
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:
-        self._check_memory(settings)
-        env, collect = settings.env, settings.collect
-        if collect.is_live and collect.period is None:
-            collect = dataclasses.replace(collect, period=step_seconds(env))
-        return MultiAgentSource(
-            CompiledTeamSpec(env.id, environment_options(env)),
-            env.num_envs,
-            collect,
-            episode_steps=episode_steps(env),
-            seed=settings.run.seed,
-            console=console,
-        )
+        if not issubclass(algorithm, DatasetAlgorithm):
+            self._check_memory(settings)
+            collect = settings.collect
+            if collect.is_live and collect.period is None:
+                collect = dataclasses.replace(collect, period=step_seconds(settings.env))
+                settings = dataclasses.replace(settings, collect=collect)
+        return super().make_source(settings, algorithm, console)
 
     def _check_memory(self, settings: Any) -> None:
         """Refuses sizes for which the system would kill the process.
@@ -151,7 +148,8 @@ class TrafficTask(Task):
         )
 
     def callbacks(self, settings: Any, source: Source, console: Console) -> list[Callback]:
-        assert isinstance(source, MultiAgentSource)
+        if not isinstance(source, MultiAgentSource):
+            return []
         episodes = settings.run.total_episodes or max(settings.run.total_timesteps // source.episode_steps, 1)
         curriculum = Curriculum(settings.curriculum, full_traffic(settings.env), episodes)
         return [EpisodeMeans(), CurriculumCallback(curriculum, source, console)]
@@ -170,6 +168,12 @@ class TrafficTask(Task):
         masks = self.has_action_masks(settings)
         act_in = functools.partial(TeamPolicy(state["policy"]).act_in, action_masks=masks)
         return score(make, act_in, episodes=episodes, seed=seed, advance=advance)
+
+    def team_spec(self, settings: Any) -> CompiledTeamSpec:
+        return CompiledTeamSpec(settings.env.id, environment_options(settings.env))
+
+    def play_steps(self, settings: Any) -> int:
+        return super().play_steps(settings) or episode_steps(settings.env)
 
     def team_env(self, settings: Any) -> MultiAgentVectorEnv:
         return make_env(settings.env, 1)

@@ -1,0 +1,136 @@
+"""Behaviour cloning of many agents: each policy learns to act as its agents did."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fastrl.algorithms.imitation import Imitation, ImitationConfig, Minibatch
+from fastrl.algorithms.imitation_loss import ImitationLoss
+from fastrl.algorithms.multi_agent_settings import TeamNetworkConfig
+from fastrl.algorithms.protocol import DatasetBatch, Problem
+from fastrl.algorithms.team_learner import TeamLearner
+from fastrl.networks.parameters import check_shapes, generator_of, load_weights
+from fastrl.utils.config import section
+from fastrl.utils.ranks import Shard
+from fastrl.utils.timer import Stopwatch
+
+
+@section
+class MABCConfig(ImitationConfig, TeamNetworkConfig):
+    """Hyper-parameters of behaviour cloning of many agents."""
+
+    batch_size: Annotated[int, Field(ge=1, description="samples of all agents in a gradient step")] = 256
+
+
+class MABC(TeamLearner[DatasetBatch], Imitation):
+    """Behaviour cloning with the policies of IPPO, each with an Adam of its own.
+
+    Args:
+        config: hyper-parameters.
+        problem: spaces of an agent, and the samples of the whole run.
+    """
+
+    name = "mabc"
+    summary = "behaviour cloning of many agents: learns to act as recorded demonstrations do (--demos)"
+    config_type = MABCConfig
+    config: MABCConfig
+    network_of = "ippo"
+    takes_shards = True
+
+    def __init__(self, config: MABCConfig, problem: Problem) -> None:
+        super().__init__(config, problem, generator_of(np.random.SeedSequence(problem.seed).spawn(1)[0]))
+        self._start(config, problem, self.policy.actions)
+        self._names = np.array(self.policy.names)
+        self._kept: dict[str, dict[str, Tensor]] | None = None
+
+    def _networks(self) -> list[nn.Module]:
+        return [optimizer.network for optimizer in self.actors.values()]
+
+    def _observe(self, batch: DatasetBatch) -> None:
+        for name, rows in self._rows(batch):
+            self.actors[name].network.observe(batch.obs[rows])
+
+    def _rows(self, batch: DatasetBatch) -> Iterator[tuple[str, Tensor]]:
+        """The rows int64 [n] of each policy, if it has any."""
+        assert batch.agents is not None, "a data set of many agents"
+        names = self._names[batch.agents.cpu().numpy()]
+        for name in self.actors:
+            if len(rows := np.flatnonzero(names == name)):
+                yield name, torch.from_numpy(rows).to(self.device)
+
+    def _minibatch(self, name: str, batch: DatasetBatch, rows: Tensor) -> Minibatch:
+        network, obs = self.actors[name].network, batch.obs[rows]
+        assert batch.agents is not None
+        outputs = network(obs, batch.agents[rows])
+        return Minibatch(obs, outputs, batch.actions[rows], network.log_std)
+
+    def _minibatches(self, batch: DatasetBatch) -> Iterator[Minibatch]:
+        return (self._minibatch(name, batch, rows) for name, rows in self._rows(batch))
+
+    def update(self, experience: DatasetBatch, watch: Stopwatch) -> None:
+        config, size = self.config, len(experience.actions)
+        with watch("update"):
+            learning_rate, norm_limit = self._learning_rate(self.steps), config.max_grad_norm or np.inf
+            parts = len(ImitationLoss.parts())
+            means = torch.zeros(parts + 1, device=self.device)
+            for name, rows in self._rows(experience):
+                optimizer = self.actors[name]
+                learn = functools.partial(self._differentiate, name, experience, rows)
+                numbers = self.ranks.reduce(optimizer.gradient, len(rows), parts, learn)
+                grad_norm = optimizer.step(learning_rate, norm_limit)
+                self._keep_deviation(optimizer.network.log_std)
+                means += torch.cat([numbers, grad_norm.view(1)]) * (len(rows) / size)
+            self._add(means[:-1], means[-1])
+            self.steps += size
+
+    def _differentiate(self, name: str, batch: DatasetBatch, rows: Tensor, shard: Shard) -> Tensor | None:
+        """Adds the gradient of a shard of a policy's rows; the parts of its `ImitationLoss`, weighted."""
+        own = rows[shard.rows]
+        if not len(own):
+            return None
+        losses, weight = self.loss(self._minibatch(name, batch, own)), len(own) / len(rows)
+        torch.autograd.backward(losses.total * weight)
+        return losses.numbers() * weight
+
+    def _check_parameters(self) -> None:
+        self._check_finite("policy", self.actors)
+
+    def keep(self) -> None:
+        self._kept = {
+            name: {key: tensor.clone() for key, tensor in each.network.state_dict().items()}
+            for name, each in self.actors.items()
+        }
+
+    def restore(self) -> None:
+        for name, weights in (self._kept or {}).items():
+            load_weights(self.actors[name].network, weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "policy": self.policy.state(),
+            "actors": {name: optimizer.state_dict() for name, optimizer in self.actors.items()},
+            # Where reinforcement learning continues, critics start anew.
+            "critics": {},
+            "kept": self._kept,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.check_same_policies(state)
+        self.policy.load_state(state["policy"])
+        for name, optimizer in self.actors.items():
+            optimizer.load_state_dict(state["actors"][name])
+        self._kept = None
+        if state["kept"] is not None:
+            for name, optimizer in self.actors.items():
+                check_shapes(optimizer.network.state_dict(), state["kept"][name])
+            self._kept = {
+                name: {key: tensor.clone() for key, tensor in weights.items()}
+                for name, weights in state["kept"].items()
+            }
+        self.steps = state["steps"]
