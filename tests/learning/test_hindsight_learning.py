@@ -63,8 +63,8 @@ def parked_share(model: fastrl.Model, config: dict[str, Any], most_steps: int = 
 
 @pytest.mark.parametrize("seed", range(max(SEEDS, 1)))
 def test_a_car_parks(seed: int) -> None:
-    """Roughly, with a smaller network than the preset's: of 50 episodes at least 66% with three seeds, and untrained at
-    most 32%. On request as exactly as the preset, within three fifths of its steps; at random nearly no episode parks."""
+    """Roughly, with a network that is smaller than the preset's: in at least 66% of the episodes for three seeds, and
+    untrained in at most 32%. On request exactly, within three fifths of the preset's steps; untrained nearly never."""
     config = {} if SEEDS else {"success_goal_reward": 0.3}
     small: dict[str, Any] = {} if SEEDS else {"hidden": [64, 64], "batch_size": 128}
     model = fastrl.SAC(
