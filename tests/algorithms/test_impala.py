@@ -12,7 +12,8 @@ from fragments import Rows, parts, whole_episodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_returns import slow_vtrace
-from test_ppo import assert_same_state, problem_of, written_and_read
+from small_runs import assert_same_state
+from test_ppo import problem_of, written_and_read
 from test_ppo_fragments import distinct, known_answer
 
 from fastrl.algorithms.impala import IMPALA, ImpalaConfig, Minibatch
