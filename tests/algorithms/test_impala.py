@@ -162,9 +162,9 @@ def learn_from_older(impala, env, lag):
 @pytest.mark.parametrize("make_env", [Bandit, Corridor])
 def test_learns_from_older_policies(make_env, lag):
     env = make_env(stagger=True)
-    returns, watch = learn_from_older(impala_for(env, **LEARN), env, lag)
+    returns, watch = learn_from_older(impala_for(env, **LEARN, total_timesteps=25_000), env, lag)
     mean = np.concatenate(returns[-20:]).mean()
-    # Best are 10 and -4; at random about 1.7 and -17.
+    # Best are 10 and -4, three seeds reach 9.8 and -4; at random about 1.7 and -17.
     assert mean > (9 if make_env is Bandit else -5)
     assert set(watch.seconds) == {"buffer", "returns", "update"}
 

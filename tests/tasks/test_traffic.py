@@ -373,14 +373,14 @@ def wait_for_rows(run: Path, number: int, process: subprocess.Popen[Any]) -> Non
 def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     options = ["traffic", *COOP, "--total-episodes=600"]
-    assert main(["train", *options, f"--run-dir={whole}"]) == 0
+    subprocess.run(command(*options, f"--run-dir={whole}"), check=True, capture_output=True)
     process = subprocess.Popen(
         command(*options, f"--run-dir={killed}"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     wait_for_rows(killed, 10, process)
     process.kill()
     process.communicate()
-    assert main(["train", "--resume", str(killed)]) == 0
+    subprocess.run(command("--resume", killed), check=True, capture_output=True)
     states = [load_newest(run)[1] for run in (killed, whole)]
     assert states[1]["callbacks"]["curriculum"]["rises"] > 0
     for state in states:
