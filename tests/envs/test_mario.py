@@ -158,7 +158,7 @@ def test_its_interface_is_gymnasiums(python: Path) -> None:
 def test_the_pipeline_collects_from_it(python: Path, tmp_path: Path) -> None:
     """`fastrl-train pixels --env SuperMarioBros-v0`, for a few hundred steps: collectors, queue, replay, learner."""
     run_dir = tmp_path / "run"
-    settings = ["--n-workers=1", "--num-envs=2", "--replay.capacity=2000", "--replay.learning-starts=200"]
+    settings = ["--n-workers=2", "--num-envs=2", "--replay.capacity=2000", "--replay.learning-starts=200"]
     small = ["--dqn.hidden=16", "--dqn.batch-size=8", "--run.eval-episodes=0", "--device=cpu"]
     code, output = run(
         *(python, "-m", "fastrl", "train", "SuperMarioBros-v0", "--total-timesteps=500"),
