@@ -46,9 +46,9 @@ class CalmPPO(fastrl.algorithms.PPO):
 
 if __name__ == "__main__":
     settings = {"num_envs": 8, "seed": 0}
-    model = fastrl.Model("CartPole-v1", algo=AuxPPO, network=Net, aux_coef=0.05, **settings).learn(60_000)
+    model = fastrl.Model("CartPole-v1", algo=AuxPPO, network=Net, aux_coef=0.05, **settings).learn(30_000)
     print("with an auxiliary head:", model.evaluate(20))
     print(
         "with small outputs:",
-        fastrl.Model("CartPole-v1", algo=CalmPPO, **settings).learn(60_000).evaluate(20),
+        fastrl.Model("CartPole-v1", algo=CalmPPO, **settings).learn(30_000).evaluate(20),
     )

@@ -19,5 +19,5 @@ class Net(nn.Module):
 
 
 if __name__ == "__main__":
-    model = fastrl.PPO("CartPole-v1", network=Net, network_options={"width": 32}, seed=0).learn(60_000)
+    model = fastrl.PPO("CartPole-v1", network=Net, network_options={"width": 32}, seed=0).learn(30_000)
     print("mean and standard deviation of the return:", model.evaluate(20))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,11 @@ ORDER = [
 ]
 
 
+def test_the_order_names_what_exists() -> None:
+    """A new part of the package needs a place in `ORDER`."""
+    assert {part_of(path) for path in PACKAGE.rglob("*.py")} == set(ORDER)
+
+
 def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
@@ -72,14 +78,14 @@ def imported_parts(path: Path) -> set[str]:
     return found - {part_of(path)}
 
 
-@pytest.mark.parametrize(
-    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
-)
-def test_a_module_imports_what_is_below_it(path: Path) -> None:
-    part = part_of(path)
-    assert part in ORDER, f"fastrl.{part} is new: give it a place in ORDER"
-    above = {other for other in imported_parts(path) if ORDER.index(other) < ORDER.index(part)}
-    assert not above, f"fastrl.{part} stands below {sorted(above)}, which {path.name} imports"
+def test_modules_import_what_is_below_them() -> None:
+    wrong = [
+        f"fastrl.{part} stands below {other}, which {path.relative_to(PACKAGE)} imports"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for part, other in itertools.product([part_of(path)], sorted(imported_parts(path)))
+        if ORDER.index(other) < ORDER.index(part)
+    ]
+    assert wrong == []
 
 
 FOLDERS = [
@@ -99,10 +105,6 @@ def test_demonstrations_know_no_single_simulator(path: Path) -> None:
     assert not of_one, f"{path.name} imports what belongs into a task's folder: {sorted(of_one)}"
     source = path.read_text(encoding="utf-8").lower()
     assert not [word for word in ("cage", "traffic", "highway", "baseline:", "driver:") if word in source]
-
-
-def test_the_order_names_what_exists() -> None:
-    assert {part_of(path) for path in PACKAGE.rglob("*.py")} == set(ORDER)
 
 
 def test_compiled_modules_import_nothing_of_ours() -> None:

@@ -1,6 +1,7 @@
 """The tests themselves: each asserts something, by what is public."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,6 +20,11 @@ NEEDED = {
     "conformance/test_stable_baselines3.py": ["_n_updates", "_on_step", "_standard_normal"],
     "demos/test_recording.py": ["_forkserver", "_stop"],
 }
+
+
+@functools.cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
 
 
 def functions_of(tree: ast.AST) -> list[ast.FunctionDef]:
@@ -73,13 +79,12 @@ def asserting_nothing(tree: ast.AST, support: dict[str, set[str]]) -> list[str]:
 
 def test_each_test_asserts_something() -> None:
     support = {
-        file.stem: asserting(functions_of(ast.parse(file.read_text(encoding="utf-8"))), set())
-        for file in (FOLDER / "support").glob("*.py")
+        file.stem: asserting(functions_of(parsed(file)), set()) for file in (FOLDER / "support").glob("*.py")
     }
     found = {
         str(file.relative_to(FOLDER)): names
         for file in FOLDER.rglob("test_*.py")
-        if (names := asserting_nothing(ast.parse(file.read_text(encoding="utf-8")), support))
+        if (names := asserting_nothing(parsed(file), support))
     }
     assert not found
 
@@ -119,7 +124,7 @@ def test_tests_read_nothing_private() -> None:
     found = {
         str(file.relative_to(FOLDER)): names
         for file in FOLDER.rglob("*.py")
-        if (names := private_names(ast.parse(file.read_text(encoding="utf-8"))))
+        if (names := private_names(parsed(file)))
     }
     assert found == NEEDED
 

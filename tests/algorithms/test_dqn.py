@@ -19,7 +19,6 @@ from dqn_cases import (
     VECTORS,
     WATCH,
     act,
-    assert_same_state,
     batch_of,
     config,
     learner,
@@ -30,6 +29,7 @@ from dqn_cases import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from small_runs import assert_same_state
 from torch import nn
 
 from fastrl.algorithms.dqn import DQN

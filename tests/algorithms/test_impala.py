@@ -12,7 +12,8 @@ from fragments import Rows, parts, whole_episodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_returns import slow_vtrace
-from test_ppo import assert_same_state, problem_of, written_and_read
+from small_runs import assert_same_state
+from test_ppo import problem_of, written_and_read
 from test_ppo_fragments import distinct, known_answer
 
 from fastrl.algorithms.impala import IMPALA, ImpalaConfig, Minibatch
@@ -161,9 +162,9 @@ def learn_from_older(impala, env, lag):
 @pytest.mark.parametrize("make_env", [Bandit, Corridor])
 def test_learns_from_older_policies(make_env, lag):
     env = make_env(stagger=True)
-    returns, watch = learn_from_older(impala_for(env, **LEARN), env, lag)
+    returns, watch = learn_from_older(impala_for(env, **LEARN, total_timesteps=25_000), env, lag)
     mean = np.concatenate(returns[-20:]).mean()
-    # Best are 10 and -4; at random about 1.7 and -17.
+    # Best are 10 and -4, three seeds reach 9.8 and -4; at random about 1.7 and -17.
     assert mean > (9 if make_env is Bandit else -5)
     assert set(watch.seconds) == {"buffer", "returns", "update"}
 

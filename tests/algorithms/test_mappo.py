@@ -9,6 +9,7 @@ import pytest
 import torch
 from multi_agent_run import Run, acted, plan_of, problem_of
 from pydantic import ValidationError
+from small_runs import assert_same_state
 from team_env import EDGE, TeamEnv
 
 import fastrl
@@ -38,18 +39,6 @@ def written_and_read(state):
     torch.save(state, buffer)
     buffer.seek(0)
     return torch.load(buffer, weights_only=True)
-
-
-def assert_same(a, b):
-    """Equal to the bit."""
-    if isinstance(a, dict):
-        assert a.keys() == b.keys()
-        for key in a:
-            assert_same(a[key], b[key])
-    elif isinstance(a, torch.Tensor):
-        assert torch.equal(a, b)
-    else:
-        assert a == b
 
 
 def towards_goal(obs, agents):
@@ -152,8 +141,8 @@ class TestRowsThatAreNotAlive:
             _, rows = run.train(5)
             assert rows[-1]["alive"] < 0.7
             states.append(copy.deepcopy(run.state_dict()["learner"]))
-        assert_same(states[0], states[1])
-        assert_same(states[0], states[2])
+        assert_same_state(states[0], states[1])
+        assert_same_state(states[0], states[2])
 
     @pytest.mark.parametrize("critic", ["own", "central"])
     def test_losses_are_means_over_the_living(self, critic):
@@ -185,7 +174,7 @@ class TestMixedPolicies:
         before = written_and_read(run.learner.policy_state()["actors"])
         run.train(5)
         after = run.learner.policy_state()["actors"]
-        assert_same(after["old"]["weights"], frozen["actors"]["shared"]["weights"])
+        assert_same_state(after["old"]["weights"], frozen["actors"]["shared"]["weights"])
         moved = after["new"]["weights"]["body.0.weight"] - before["new"]["weights"]["body.0.weight"]
         assert moved.abs().max() > 1e-4
 
@@ -210,7 +199,7 @@ class TestMixedPolicies:
             run.update()
             states.append(written_and_read(run.learner.state_dict()))
         for part in ("actors", "critics"):
-            assert_same(states[0][part], states[1][part])
+            assert_same_state(states[0][part], states[1][part])
 
     def test_refuses_policies_that_do_not_fit(self):
         env = TeamEnv(2, 3)
@@ -355,7 +344,7 @@ class TestResume:
         other_episodes, other_rows = other.train(3)
         assert rows == other_rows
         np.testing.assert_array_equal(episodes["return_mean"], other_episodes["return_mean"])
-        assert_same(other.state_dict(), whole.state_dict())
+        assert_same_state(other.state_dict(), whole.state_dict())
 
     def test_same_seed_same_parameters_and_another_seed_others(self):
         states = []
@@ -364,9 +353,9 @@ class TestResume:
             run = mappo_for(env, seed=seed)
             run.train(3)
             states.append(written_and_read(run.learner.state_dict()["actors"]))
-        assert_same(states[0], states[1])
+        assert_same_state(states[0], states[1])
         with pytest.raises(AssertionError):
-            assert_same(states[0], states[2])
+            assert_same_state(states[0], states[2])
 
     def test_global_random_state_is_neither_read_nor_written(self):
         torch_before, numpy_before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
@@ -385,7 +374,7 @@ class TestResume:
                 acted(run.learner.policy, np.ones((6, 3), np.float32), np.ones(6, np.bool_), greedy=False)
             run.train(1)
             states.append(written_and_read(run.learner.state_dict()["actors"]))
-        assert_same(*states)
+        assert_same_state(*states)
 
     def test_policy_state_is_enough_to_act(self):
         env = TeamEnv(8, 3)

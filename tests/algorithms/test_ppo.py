@@ -14,6 +14,7 @@ from fragments import Rows
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from small_runs import assert_same_state
 
 from fastrl.algorithms.ppo import PPO, Minibatch
 from fastrl.algorithms.ppo_settings import PPOConfig
@@ -256,24 +257,6 @@ class TestTruncation:
         assert ppo.rollout.terminations.any()
         assert ppo.rollout.truncations[~ppo.rollout.terminations].any()
         np.testing.assert_allclose(ppo.rollout.returns, expected, rtol=1e-5)
-
-
-def flatten(state, prefix=""):
-    """Leaves of a nested state by path."""
-    leaves = {}
-    for key, value in state.items():
-        assert isinstance(key, str)
-        path = f"{prefix}/{key}"
-        leaves |= flatten(value, path) if isinstance(value, dict) else {path: value}
-    return leaves
-
-
-def assert_same_state(a, b):
-    a, b = flatten(a), flatten(b)
-    assert a.keys() == b.keys()
-    for path, value in a.items():
-        same = torch.equal(value, b[path]) if isinstance(value, torch.Tensor) else value == b[path]
-        assert same, path
 
 
 def written_and_read(state):

@@ -7,7 +7,8 @@ import pytest
 import torch
 from fake_env import Bandit, Constant, Corridor, Dial
 from fragments import Rows, parts, whole_episodes
-from test_ppo import LINEAR, QUICK, assert_same_state, ppo_for, written_and_read
+from small_runs import assert_same_state
+from test_ppo import LINEAR, QUICK, ppo_for, written_and_read
 
 from fastrl.networks.action_space import Actions
 from fastrl.utils.timer import Stopwatch

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from small_runs import assert_same_state
 from torch.nn.utils import parameters_to_vector
 
 from fastrl.algorithms.off_policy_loss import squashed
@@ -290,7 +291,7 @@ def test_learning_resumes_to_the_bit(case: str) -> None:
     second.load_state_dict(state)
     for batch in batches[3:]:
         second.update(batch, WATCH)
-    assert_same(second.state_dict(), straight.state_dict())
+    assert_same_state(second.state_dict(), straight.state_dict())
     # Each part has learned.
     for part in ("critics", "targets"):
         assert any(
@@ -305,17 +306,6 @@ def test_learning_resumes_to_the_bit(case: str) -> None:
     metrics = straight.metrics()
     assert metrics["gradient_steps"] == 5 and all(map(math.isfinite, metrics.values()))
     assert math.isnan(straight.metrics()["q"])
-
-
-def assert_same(a: Any, b: Any) -> None:
-    if isinstance(a, dict):
-        assert a.keys() == b.keys()
-        for key in a:
-            assert_same(a[key], b[key])
-    elif isinstance(a, torch.Tensor):
-        assert torch.equal(a, b)
-    else:
-        assert a == b
 
 
 @pytest.mark.parametrize("make", [learner, td3])

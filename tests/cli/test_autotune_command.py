@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import differences, learnt
+from small_runs import differences, learnt, run_cli
 
 from fastrl.autotune import tuner
 from fastrl.autotune.trial import Turn
 from fastrl.autotune.tuner import Tuner
 from fastrl.cli import autotune as module
-from fastrl.cli.main import main
 from fastrl.utils.config import to_toml
 
 SMALL = (
@@ -24,17 +23,6 @@ SMALL = (
     "--device=cpu",
 )
 QUICK = "--tune-seconds=0.5"
-
-
-def run_cli(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command."""
-    capsys.readouterr()
-    try:
-        code = main([str(argument) for argument in arguments])
-    except SystemExit as exit_:
-        code = int(exit_.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 @pytest.mark.slow

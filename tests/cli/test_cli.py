@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_runs import OPTIONS, settings_of, train_small
+from small_runs import OPTIONS, run_cli, settings_of, train_small
 
 import fastrl
-from fastrl.cli.main import COMMANDS, main, main_train
+from fastrl.cli.main import COMMANDS, main_train
 from fastrl.envs.cage2.baselines import BASELINES
 from fastrl.tasks import find
 from fastrl.utils.config import leaves
@@ -23,17 +23,6 @@ NAME_FIRST = (
     "fastrl train: error: name what to train on, before the options: fastrl train cage2, or an environment,"
     " fastrl train CartPole-v1"
 )
-
-
-def run_cli(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command."""
-    capsys.readouterr()
-    try:
-        code = main([str(argument) for argument in arguments])
-    except SystemExit as exit_:
-        code = int(exit_.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

@@ -26,8 +26,8 @@ SMALL = ["--num-envs=2", "--ppo.num-steps=16", "--ppo.minibatch-size=32", "--ppo
 TRAIN = ["train", "CartPole-v1", *SMALL, "--total-timesteps=64", "--run.eval-episodes=1"]
 RECORD = ["demos", "record", "CartPole-v1", "--expert=random"]
 SEARCH = ["--trials=1", "--method=random", "--confirm=0", "--report-episodes=0", "--pruner=none"]
-WORKERS = [[*TRAIN, "--collector=executor", "--n-workers=1", "--run-dir=runs/executor"]]
 PROCESSES = [
+    [*TRAIN, "--collector=executor", "--n-workers=1", "--run-dir=runs/executor"],
     [*TRAIN, "--collector=sync", "--n-workers=1", "--run-dir=runs/sync"],
     [*RECORD, "--episodes=2", "--out=demos", "--collector=executor", "--n-workers=1"],
     ["autotune", "CartPole-v1", *SMALL, "--tune-seconds=1", "--out=tuned.toml"],
@@ -40,17 +40,13 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("commands", "names", "files"),
     [
-        pytest.param(WORKERS, {"executor"}, [], id="workers"),
-        pytest.param(PROCESSES, {"sync"}, ["tuned.toml", "demos"], id="processes", marks=pytest.mark.slow),
+        pytest.param(PROCESSES, {"executor", "sync"}, ["tuned.toml", "demos"], id="processes"),
         pytest.param(
-            COMMANDS,
-            {"ranks", "seeds/seed-0", "seeds/seed-1"},
-            ["runs/tune/best.toml"],
-            id="commands",
-            marks=pytest.mark.slow,
+            COMMANDS, {"ranks", "seeds/seed-0", "seeds/seed-1"}, ["runs/tune/best.toml"], id="commands"
         ),
     ],
 )

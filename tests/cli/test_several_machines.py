@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -137,137 +138,131 @@ def test_the_loss_of_an_agents_rank_ends_both(tmp_path: Path) -> None:
     assert newest(run)
 
 
-# `fastrl` that waits 40 s in place of 120 for a processor of the Ray cluster.
+# `fastrl` that waits 25 s in place of 120 for a processor of the Ray cluster.
 IMPATIENT = """
 import sys
 from fastrl.collectors import ray_collector
 
-ray_collector.START_TIMEOUT_S = 40.0
+ray_collector.START_TIMEOUT_S = 25.0
 from fastrl.cli.main import main
 
 sys.exit(main(sys.argv[1:]))
 """
 
-# The second node has one processor, which one of the two workers gets.
+# Each node has one processor, so that one of two workers is on the second node.
 CLUSTER = """
 import sys
 from ray.cluster_utils import Cluster
 
 memory = {"object_store_memory": 80 * 2**20}
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": int(sys.argv[1]), **memory})
-node = cluster.add_node(num_cpus=1, **memory)
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **memory})
+nodes = []
 print(cluster.address, flush=True)
-sys.stdin.readline()
-cluster.remove_node(node, allow_graceful=False)
-print("removed", flush=True)
-sys.stdin.readline()
+for line in sys.stdin:
+    if line == "add\\n":
+        nodes.append(cluster.add_node(num_cpus=1, **memory))
+    else:
+        cluster.remove_node(nodes.pop(0), allow_graceful=False)
+    print(line, end="", flush=True)
 cluster.shutdown()
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("head", [2, 1])
-def test_the_loss_of_a_node_of_ray(tmp_path: Path, head: int) -> None:
-    """Its worker moves to a free processor of another node; where there is none the run ends with a line."""
-    pytest.importorskip("ray", reason="pip install '.[test-all]'")
-    run = tmp_path / "run"
-    cluster = subprocess.Popen(
-        [sys.executable, "-c", CLUSTER, str(head)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=ENVIRONMENT,
-        start_new_session=True,
-    )
-    assert cluster.stdin is not None and cluster.stdout is not None
-    options = ["--collector=ray", "--n-workers=2", "--total-timesteps=100000000"]
-    training = None
-    try:
-        address = cluster.stdout.readline().strip()
-        training = subprocess.Popen(
-            [sys.executable, "-c", IMPATIENT, *train_command(run, *options, f"--ray-address={address}")],
+class RayCluster:
+    """A Ray cluster in a process of its own: a head, and nodes that are added and removed, the oldest first."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", CLUSTER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=ENVIRONMENT,
+            start_new_session=True,
+        )
+        self.address = self._read()
+
+    def ask(self, word: str) -> None:
+        """Adds ("add") or kills ("remove") a node."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
+        assert self._read() == word
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def start(self, *command: str) -> "subprocess.Popen[str]":
+        """Starts a command of ``fastrl`` that uses the cluster."""
+        return subprocess.Popen(
+            [sys.executable, "-c", IMPATIENT, *command, f"--ray-address={self.address}"],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             env=ENVIRONMENT,
         )
-        wait_for_checkpoint(run, training)
-        cluster.stdin.write("\n")
-        cluster.stdin.flush()
-        assert cluster.stdout.readline() == "removed\n"
-        until = time.monotonic() + TIMEOUT
-        while training.poll() is None and time.monotonic() < until:
-            restarts, steps = newest_row(run)
-            if restarts and head == 2:
-                break
-            time.sleep(0.2)
-        if head == 2:
-            while newest_row(run)[1] < steps + 640 and time.monotonic() < until:
-                assert training.poll() is None
-                time.sleep(0.2)
-            training.send_signal(signal.SIGINT)
-        out, _ = training.communicate(timeout=TIMEOUT)
-        if head == 2:
-            assert training.returncode == 130 and newest_row(run)[1] >= steps + 640
-        else:
-            assert training.returncode == 1
-            assert out.splitlines()[-1].startswith("fastrl train: error: worker ")
-            assert out.splitlines()[-1].endswith(
-                "the Ray cluster should have a free processor for each worker"
-            )
-        assert newest(run)
-    finally:
-        if training is not None:
-            kill(training)
-        cluster.communicate("\n\n", timeout=TIMEOUT)
+
+    def close(self) -> None:
+        self._process.communicate(timeout=TIMEOUT)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    pytest.importorskip("ray", reason="pip install '.[test-all]'")
+    cluster = RayCluster()
+    yield cluster
+    cluster.close()
 
 
 @pytest.mark.slow
-def test_a_population_outlives_a_node_of_ray(tmp_path: Path) -> None:
+def test_the_loss_of_nodes_of_ray(cluster: RayCluster, tmp_path: Path) -> None:
+    """A worker moves to a free processor of another node; where there is none the run ends with a line."""
+    run = tmp_path / "run"
+    cluster.ask("add")
+    options = ["--collector=ray", "--n-workers=2", "--total-timesteps=100000000"]
+    training = cluster.start(*train_command(run, *options))
+    try:
+        wait_for_checkpoint(run, training)
+        cluster.ask("add")
+        cluster.ask("remove")
+        until = time.monotonic() + TIMEOUT
+        while not newest_row(run)[0]:
+            assert training.poll() is None and time.monotonic() < until
+            time.sleep(0.2)
+        steps = newest_row(run)[1]
+        while newest_row(run)[1] < steps + 640:
+            assert training.poll() is None and time.monotonic() < until
+            time.sleep(0.2)
+        cluster.ask("remove")
+        out, _ = training.communicate(timeout=TIMEOUT)
+    finally:
+        kill(training)
+    assert training.returncode == 1
+    assert out.splitlines()[-1].startswith("fastrl train: error: worker ")
+    assert out.splitlines()[-1].endswith("the Ray cluster should have a free processor for each worker")
+    assert newest(run)
+
+
+@pytest.mark.slow
+def test_a_population_outlives_a_node_of_ray(cluster: RayCluster, tmp_path: Path) -> None:
     """Its member goes on from its checkpoint on the other node, which then trains all alone."""
-    pytest.importorskip("ray", reason="pip install '.[test-all]'")
     directory = tmp_path / "search"
-    cluster = subprocess.Popen(
-        [sys.executable, "-c", CLUSTER, "1"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=ENVIRONMENT,
-        start_new_session=True,
-    )
-    assert cluster.stdin is not None and cluster.stdout is not None
     options = "CartPole-v1 --method=pbt --trials=3 --generations=2 --n-workers=2 --total-timesteps=60000 --confirm=1"
     options += " --confirm-seeds=2 --report-episodes=2 --run.eval-episodes=2 --run.checkpoint-seconds=1 --ppo.hidden=8"
-    search = None
+    cluster.ask("add")
+    search = cluster.start("tune", *options.split(), f"--dir={directory}")
     try:
-        address = cluster.stdout.readline().strip()
-        search = subprocess.Popen(
-            [
-                sys.executable,
-                *("-c", IMPATIENT, "tune", *options.split()),
-                f"--dir={directory}",
-                f"--ray-address={address}",
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=ENVIRONMENT,
-        )
         until = time.monotonic() + TIMEOUT
         while len(list(directory.glob("trials/member-*/metrics.jsonl"))) < 2:
             assert search.poll() is None and time.monotonic() < until
             time.sleep(0.1)
-        cluster.stdin.write("\n")
-        cluster.stdin.flush()
-        assert cluster.stdout.readline() == "removed\n"
+        cluster.ask("remove")
         out, _ = search.communicate(timeout=TIMEOUT)
         assert search.returncode == 0, out
     finally:
-        if search is not None:
-            kill(search)
-        cluster.communicate("\n\n", timeout=TIMEOUT)
+        kill(search)
     events = [json.loads(line) for line in (directory / "journal.jsonl").read_text().splitlines()]
     counts = Counter((each["event"], each["trial"]) for each in events)
     names = {name for _, name in counts}

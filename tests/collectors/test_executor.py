@@ -437,7 +437,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("how", "what", "start_method"),
     [
-        ("SIGINT", "", "spawn"),
+        pytest.param("SIGINT", "", "spawn", marks=pytest.mark.slow),
         pytest.param("SIGINT", "hang", "forkserver", marks=pytest.mark.slow),
         pytest.param("SIGKILL", "", "spawn", marks=pytest.mark.slow),
         ("SIGKILL", "hang", "forkserver"),

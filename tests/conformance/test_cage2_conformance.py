@@ -19,9 +19,16 @@ LENGTH = 13
     "options",
     [
         {"red_agent": "bline"},
-        {"red_agent": "meander"},
-        {"red_agent": {"bline": 0.5, "meander": 0.3, "sleep": 0.2}},
-        *({"red_agent": "mix", "memory": memory} for memory in ("scan", "decoys", "full")),
+        *(
+            pytest.param(options, marks=pytest.mark.slow)
+            for options in (
+                {"red_agent": "meander"},
+                {"red_agent": {"bline": 0.5, "meander": 0.3, "sleep": 0.2}},
+                {"red_agent": "mix", "memory": "scan"},
+                {"red_agent": "mix", "memory": "decoys"},
+            )
+        ),
+        {"red_agent": "mix", "memory": "full"},
         {"red_agent": "mix", "memory": "full", "observe": "truth"},
         {"red_agent": "mix", "actions": "effective", "info_state": True},
         {"red_agent": "bline", "random": "python"},

@@ -30,9 +30,17 @@ STYLES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("style", STYLES)
+# All styles on one road, and every road in one style.
 @pytest.mark.parametrize(
-    "name", ["highway-fast-v0", "merge-v0", "roundabout-v0", "two-way-v0", "u-turn-v0", "racetrack-v0"]
+    ("name", "style"),
+    [
+        *(("highway-fast-v0", style) for style in STYLES),
+        ("merge-v0", STYLES[0]),
+        ("roundabout-v0", STYLES[1]),
+        ("two-way-v0", STYLES[2]),
+        ("u-turn-v0", STYLES[0]),
+        ("racetrack-v0", STYLES[1]),
+    ],
 )
 def test_pictures_are_those_of_highway_env(
     monkeypatch: pytest.MonkeyPatch, name: str, style: dict[str, Any]

@@ -369,15 +369,15 @@ def test_ctrl_c_keeps_whole_episodes_and_resume_ends_with_the_same_bytes(
 
 @pytest.mark.slow
 def test_a_kill_at_any_moment_leaves_whole_episodes(tmp_path: Path) -> None:
-    options = {"episodes": 60, "env": "demo_experts:slow_cartpole", "max_episode_steps": 40}
+    options = {"episodes": 30, "env": "demo_experts:slow_cartpole", "max_episode_steps": 40}
     record(tmp_path / "whole", **options)
     expected = files(tmp_path / "whole")
     out = tmp_path / "demos"
     arguments = ["--max-episode-steps", "40", "--collector", "sequential"]
     random = np.random.default_rng(0)
     kills = 0
-    while (before := count(out)) < 60:
-        process = run_recording(out, *arguments, *(["--resume"] if before else []), episodes=60)
+    while (before := count(out)) < 30:
+        process = run_recording(out, *arguments, *(["--resume"] if before else []), episodes=30)
         wait_until(lambda before=before, process=process: count(out) > before or process.poll() is not None)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=random.random())

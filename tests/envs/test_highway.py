@@ -378,15 +378,20 @@ def test_the_multi_agent_env_has_one_agent_each() -> None:
     "config",
     [
         SMALL,
-        SMALL
-        | {"vehicles_density": 3, "other_vehicles_type": "highway_env.vehicle.behavior.AggressiveVehicle"},
-        pytest.param(observation("Kinematics", order="shuffled"), marks=pytest.mark.slow),
-        pytest.param(
-            observation("OccupancyGrid", as_image=True) | {"action": {"type": "ContinuousAction"}},
-            marks=pytest.mark.slow,
+        *(
+            pytest.param(config, marks=pytest.mark.slow)
+            for config in (
+                SMALL
+                | {
+                    "vehicles_density": 3,
+                    "other_vehicles_type": "highway_env.vehicle.behavior.AggressiveVehicle",
+                },
+                observation("Kinematics", order="shuffled"),
+                observation("OccupancyGrid", as_image=True) | {"action": {"type": "ContinuousAction"}},
+                observation("TimeToCollision"),
+                action("DiscreteAction") | {"controlled_vehicles": 2},
+            )
         ),
-        pytest.param(observation("TimeToCollision"), marks=pytest.mark.slow),
-        action("DiscreteAction") | {"controlled_vehicles": 2},
     ],
     ids=str,
 )

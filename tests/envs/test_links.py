@@ -20,7 +20,6 @@ from fastrl.envs.traffic.links import STATISTICS, LinkOptions, path_loss
 
 IDS = ["fastrl/coop-highway-v0", "fastrl/coop-merge-v0"]
 each_id = pytest.mark.parametrize("env_id", IDS)
-DEFAULTS = LinkOptions()
 IDLE = 1
 VEHICLES = 8
 

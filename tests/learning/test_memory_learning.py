@@ -1,4 +1,4 @@
-"""A memory solves what cannot be solved without: CartPole that shows no velocities, a symbol from 50 steps ago, and
+"""A memory solves what cannot be solved without: CartPole that shows no velocities, a symbol from 15 steps ago, and
 hints of many agents."""
 
 import os
@@ -33,29 +33,32 @@ def test_cartpole_without_velocities_needs_a_memory(memory: str, solved: bool) -
     mean_return = greedy_return(
         "--env=memory_envs:Positions",
         "--num-envs=16",
-        "--total-timesteps=150000",
-        "--stop-at-return=480",
+        "--total-timesteps=25000",
+        "--stop-at-return=150",
         f"--ppo.memory={memory}",
         "--ppo.num-steps=128",
         "--ppo.minibatch-size=512",
-        "--ppo.num-epochs=8",
+        "--ppo.num-epochs=6",
         "--ppo.learning-rate=2e-3",
         "--ppo.final-learning-rate=0",
     )
     print(f"CartPole without velocities, {memory}, seed {SEED}: {mean_return}")
-    assert (mean_return >= 475) == solved
+    # Of three seeds with a memory at least 213, without at most 45.
+    assert (mean_return >= 120) == solved
 
 
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
-def test_a_symbol_is_recalled_after_50_steps(memory: str) -> None:
+def test_a_symbol_is_recalled_after_15_steps(memory: str) -> None:
     mean_return = greedy_return(
         "--env=memory_envs:Recall",
+        "--env.options",
+        "length=16",
         "--num-envs=64",
-        "--total-timesteps=600000",
+        "--total-timesteps=160000",
         "--stop-at-return=0.97",
         f"--ppo.memory={memory}",
-        "--ppo.num-steps=50",
-        "--ppo.minibatch-size=800",
+        "--ppo.num-steps=16",
+        "--ppo.minibatch-size=512",
         "--ppo.num-epochs=8",
         "--ppo.learning-rate=2e-3",
         "--ppo.final-learning-rate=1e-3",
@@ -69,7 +72,7 @@ def test_a_symbol_is_recalled_after_50_steps(memory: str) -> None:
         "--ppo.normalize-advantages=rollout",
     )
     print(f"recall, {memory}, seed {SEED}: {mean_return}")
-    # By chance 0.25.
+    # By chance 0.25; of three seeds all recall always.
     assert mean_return >= 0.95
 
 

@@ -269,29 +269,19 @@ def check_arrays(model: Any, obs: Any, exported: Any, folder: Path) -> None:
     check_same(names["act"](obs), model.predict(obs)[0], exported.outputs(obs), "numpy")
 
 
-def check_family(name: str, max_examples: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_all_ways_take_the_same_actions(name: str) -> None:
+    """Any spaces and network: model, file, rows, PyTorch, ONNX and numpy, of the best actions and of draws."""
     algo, space, options = FAMILIES[name]
 
-    # An example is read as it is, and takes a second.
-    @settings(max_examples=max_examples, phases=[Phase.generate])
+    # An example is read as it is, and takes seconds.
+    @settings(max_examples=10, phases=[Phase.generate])
     @given(st.sampled_from(sorted(INPUTS)), space, st.fixed_dictionaries(options), st.integers(0, 1000))
     def check(obs: str, space: Space[Any], options: dict[str, Any], seed: int) -> None:
         check_all_ways(algo, obs, space, fitting(obs, space, options), seed)
 
     check()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
-def test_all_ways_take_the_same_actions(name: str) -> None:
-    """Any spaces and network: model, file, rows, PyTorch, ONNX and numpy, of the best actions and of draws."""
-    check_family(name, 6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
-def test_all_ways_take_the_same_actions_in_many_cases(name: str) -> None:
-    check_family(name, 20)
 
 
 # Episodes of environments of this process: of each step the observation, the masks and the action.

@@ -17,8 +17,6 @@ from fastrl.play.episodes import EnvEpisodes
 from fastrl.play.play import Step, TeamEnv, episode_seeds, play, team_act, team_seeds
 from fastrl.runs.errors import TrainError
 
-WHERE = "counter failed at step 3 of the episode that reset(seed=7) started"
-
 
 class Counter(gymnasium.Env[Any, Any]):
     """Counts to its seed; the rewards are the counts."""

@@ -25,7 +25,7 @@ from fastrl.queue import Empty, Full, Queue, QueueError, ShutDown
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory shared between processes needs Linux")
 
 RECORD = np.dtype([("id", np.int64), ("obs", np.float32, 3)])
-START_METHODS = ["fork", "forkserver", "spawn"]
+START_METHODS = ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
 KILLS = 100
 
 

@@ -345,6 +345,7 @@ def test_a_run_with_another_data_set_does_not_resume() -> None:
         second.load_state_dict(first.state_dict())
 
 
+@pytest.mark.slow
 def test_a_clone_of_an_expert_balances_the_pole(tmp_path: Path) -> None:
     model = fastrl.BC(
         "CartPole-v1",

@@ -71,19 +71,3 @@ def batch_of(space=VECTORS, count=8, seed=0, **fields):
 def part(batch, rows):
     tensors = {name: None if tensor is None else tensor[rows] for name, tensor in vars(batch).items()}
     return SimpleNamespace(**tensors)
-
-
-def flatten(state, prefix=""):
-    leaves = {}
-    for key, value in state.items():
-        path = f"{prefix}/{key}"
-        leaves |= flatten(value, path) if isinstance(value, dict) else {path: value}
-    return leaves
-
-
-def assert_same_state(a, b):
-    a, b = flatten(a), flatten(b)
-    assert a.keys() == b.keys()
-    for path, value in a.items():
-        same = torch.equal(value, b[path]) if isinstance(value, torch.Tensor) else value == b[path]
-        assert same, path

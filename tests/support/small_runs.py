@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from rich.console import Console
 
@@ -88,6 +89,22 @@ def differences(a: Any, b: Any, name: str = "") -> list[str]:
 def same(a: Any, b: Any) -> bool:
     """Equal to the bit."""
     return differences(a, b) == []
+
+
+def assert_same_state(a: Any, b: Any) -> None:
+    """Nested states are equal to the bit."""
+    assert differences(a, b) == []
+
+
+def run_cli(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
+    capsys.readouterr()
+    try:
+        code = main([str(argument) for argument in arguments])
+    except SystemExit as exit_:
+        code = int(exit_.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
 
 
 def stir(model: Any) -> Any:

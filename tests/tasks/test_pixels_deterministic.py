@@ -58,9 +58,8 @@ def test_one_seed_fixes_the_run_for_any_number_of_processes(tmp_path: Path) -> N
     assert differences(end_of(tmp_path / "two")["policy"], end_of(tmp_path / "other")["policy"])
 
 
-@pytest.mark.parametrize(
-    "options", [[], pytest.param(RAINBOW, marks=pytest.mark.slow)], ids=["uniform", "prioritized"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], RAINBOW], ids=["uniform", "prioritized"])
 def test_stopped_in_the_middle_of_episodes_it_ends_as_if_never_stopped(
     options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -374,14 +374,13 @@ def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> 
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     options = ["traffic", *COOP, "--total-episodes=600"]
     subprocess.run(command(*options, f"--run-dir={whole}"), check=True, capture_output=True)
-    arguments = command(*options, f"--run-dir={killed}")
-    for rows in (10, 25):
-        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        wait_for_rows(killed, rows, process)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        arguments = command("--resume", killed)
-    subprocess.run(arguments, check=True, capture_output=True)
+    process = subprocess.Popen(
+        command(*options, f"--run-dir={killed}"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    wait_for_rows(killed, 10, process)
+    process.kill()
+    process.communicate()
+    subprocess.run(command("--resume", killed), check=True, capture_output=True)
     states = [load_newest(run)[1] for run in (killed, whole)]
     assert states[1]["callbacks"]["curriculum"]["rises"] > 0
     for state in states:
@@ -400,8 +399,7 @@ def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_the_run_and_prints_how_to_resume_it(tmp_path: Path, number: signal.Signals) -> None:
+def test_ctrl_c_saves_the_run_and_prints_how_to_resume_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = subprocess.Popen(
         command("traffic", *COOP, "--total-episodes=1000000", f"--run-dir={run}"),
@@ -410,13 +408,13 @@ def test_a_signal_saves_the_run_and_prints_how_to_resume_it(tmp_path: Path, numb
         text=True,
     )
     wait_for_rows(run, 3, process)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     out, err = process.communicate()
-    assert process.returncode == 128 + number
+    assert process.returncode == 128 + signal.SIGINT
     assert err == ""
     assert f"--resume {run}" in out.replace("\n", " ")
     summary = json.loads((run / "summary.json").read_text())
-    assert (summary["status"], summary["signal"]) == ("interrupted", number.name)
+    assert (summary["status"], summary["signal"]) == ("interrupted", "SIGINT")
     assert load_newest(run)[1]["steps"] == rows_of(run)[-1]["time/total_timesteps"]
 
 

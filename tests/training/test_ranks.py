@@ -249,11 +249,10 @@ def save_first_half(ranks: Ranks, name: str, path: Path) -> None:
 
 @pytest.mark.slow
 def test_any_number_of_ranks_learns_the_same_to_the_bit() -> None:
+    """One in this process, and four with a shard each; the test below resumes on two."""
     [expected] = on_ranks(1, train_all, "--run.shards=4")
     assert all(iterations for iterations, _ in expected.values())
-    for count in (2, 4):
-        for found in on_ranks(count, train_all, "--run.shards=4"):
-            assert found == expected
+    assert on_ranks(4, train_all, "--run.shards=4") == [expected] * 4
 
 
 @pytest.mark.slow

@@ -25,9 +25,16 @@ def test_a_mistake_has_its_exit_code(tmp_path: Path) -> None:
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
-    command = ["train", "CartPole-v1", "--preset", "smoke", "--total-timesteps=100000000"]
+    command = [
+        "train",
+        "CartPole-v1",
+        "--preset=smoke",
+        "--collector=sequential",
+        "--total-timesteps=100000000",
+    ]
     run = tmp_path / "run"
     found: list[Path] = []
 
