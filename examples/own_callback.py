@@ -6,7 +6,7 @@ from fastrl.callbacks import Callback
 
 class Enough(Callback):
     def on_update(self, run):
-        return run.numbers.get("rollout/ep_rew_mean", 0.0) < 150
+        return run.metrics.get("rollout/ep_rew_mean", 0.0) < 150
 
 
 if __name__ == "__main__":

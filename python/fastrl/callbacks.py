@@ -4,7 +4,7 @@
 
     class Stop(Callback):
         def on_update(self, run: Run) -> bool:
-            return run.numbers.get("train/approx_kl", 0.0) < 0.1
+            return run.metrics.get("train/approx_kl", 0.0) < 0.1
 
 ``learn(..., callbacks=[Stop()])`` adds it to a run from Python; a task's `callbacks` to all of its runs.
 """

@@ -93,7 +93,7 @@ def compare(algorithm: Any, batch: Any, weight: float) -> None:
         torch.autograd.backward(
             plain.total * weight, inputs=[each for each in learned if each not in skipped]
         )
-        torch.testing.assert_close(compiled.numbers(), plain.numbers(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(compiled.metrics(), plain.metrics(), rtol=1e-5, atol=1e-5)
         for mine, expected in zip(found, gradients_of(algorithm), strict=True):
             torch.testing.assert_close(
                 mine, expected, rtol=1e-5, atol=1e-5 * (1 + float(expected.abs().max()))

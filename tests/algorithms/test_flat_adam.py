@@ -6,7 +6,7 @@ import gymnasium
 import pytest
 import torch
 
-from fastrl.algorithms.flat_adam import FlatAdam, parts
+from fastrl.algorithms.flat_adam import FlatAdam, minibatches
 from fastrl.networks.action_space import Actions
 from fastrl.networks.distributions import LOG_STD_RANGE
 from fastrl.networks.multi_agent import PolicyNetwork
@@ -61,11 +61,11 @@ def test_resumes_to_the_bit():
 def test_parts_have_each_sample_once_and_are_equal():
     generator = torch.Generator().manual_seed(0)
     samples = torch.arange(100, 177)
-    split = list(parts(samples, 20, generator))
+    split = list(minibatches(samples, 20, generator))
     assert [len(part) for part in split] == [20, 19, 19, 19]
     assert sorted(torch.cat(split).tolist()) == samples.tolist()
-    assert torch.cat(list(parts(samples, 20, generator))).tolist() != torch.cat(split).tolist()
-    assert list(parts(samples[:0], 20, generator)) == []
+    assert torch.cat(list(minibatches(samples, 20, generator))).tolist() != torch.cat(split).tolist()
+    assert list(minibatches(samples[:0], 20, generator)) == []
 
 
 @pytest.mark.parametrize("name", ["mean", "square", "weights"])

@@ -59,7 +59,7 @@ def test_losses_are_those_of_the_paper(data, size, width, is_box):
     tensors = (torch.from_numpy(array) for array in (values, advantages, returns))
     learner = SimpleNamespace(config=SimpleNamespace(value_coef=0.5), entropy_coef=0.1)
     losses = IMPALA.loss(learner, Minibatch(None, None, log_probs, entropies, *tensors))
-    found = [losses.total.item(), *losses.numbers().tolist()]
+    found = [losses.total.item(), *losses.metrics().tolist()]
     expected = [policy + 0.5 * value - 0.1 * entropy, policy, value, entropy]
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 

@@ -40,7 +40,7 @@ def test_losses_are_those_of_plain_code(actions: Any) -> None:
     found = iql.policy_loss(batch)
     torch.testing.assert_close(found.total, loss + value_loss)
     torch.testing.assert_close(
-        found.numbers(), torch.stack([loss, value_loss, values.mean(), weights.mean()]).detach()
+        found.metrics(), torch.stack([loss, value_loss, values.mean(), weights.mean()]).detach()
     )
     torch.testing.assert_close(iql.next_values(batch), iql.value(batch.next_obs)[0, :, 0])
 

@@ -134,7 +134,7 @@ class TestLosses:
         results = []
         for each in (logits, other):
             losses = loss_of(each.requires_grad_(), values, batch, **coefficients)
-            results.append((losses.numbers(), *torch.autograd.grad(losses.total, each)))
+            results.append((losses.metrics(), *torch.autograd.grad(losses.total, each)))
         for a, b in zip(*results, strict=True):
             assert torch.equal(a, b)
         assert not results[0][1][~matters].any()

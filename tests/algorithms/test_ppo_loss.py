@@ -52,7 +52,7 @@ def test_the_loss_of_ppo_of_many_agents(seed, size, width, is_box):
     expected = torch.autograd.grad(loss, parameters)
     losses = loss_of(MAPPO, outputs, log_std, actions, old, advantages)
     torch.testing.assert_close(torch.autograd.grad(losses.total, parameters), expected)
-    torch.testing.assert_close(losses.numbers()[:2], torch.stack([policy_loss, entropy]).detach())
+    torch.testing.assert_close(losses.metrics()[:2], torch.stack([policy_loss, entropy]).detach())
     assert ((losses + torch.ones(())).total - losses.total).item() == pytest.approx(1)
 
 

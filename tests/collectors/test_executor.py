@@ -21,7 +21,7 @@ from waiting import TIMEOUT, wait_until
 import fastrl
 from fastrl.collectors import executor_worker, scheduler
 from fastrl.collectors.executor import ExecutorCollector
-from fastrl.collectors.protocol import PARTS, CollectError, Plan
+from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment
@@ -318,7 +318,7 @@ def test_the_report_describes_workers() -> None:
     assert 0.001 < report.cold_start < TIMEOUT
     assert len(report.memory_mib) == 2
     assert all(1 < mib < 300 for mib in report.memory_mib)
-    assert set(report.seconds) == set(PARTS)
+    assert set(report.seconds) == set(ACTIVITIES)
     assert report.seconds["environment"] >= 0.001 * report.steps
     assert all(seconds > 0 for seconds in report.seconds.values())
 

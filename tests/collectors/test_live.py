@@ -78,8 +78,8 @@ def test_fragments_are_whole_and_those_of_other_collectors(start: Start) -> None
     assert (report.steps, report.workers) == (3 * 60, 1)
     assert report.episodes == sum(len(each.returns) for each in fragments) > 0
     assert report.cold_start > 0 and report.memory_mib[0] > 1
-    assert report.numbers["simulated"] >= 36 and report.numbers["missed"] == 0
-    assert report.numbers["policy_age_updates"] == 0 < report.numbers["policy_age_seconds"]
+    assert report.metrics["simulated"] >= 36 and report.metrics["missed"] == 0
+    assert report.metrics["policy_age_updates"] == 0 < report.metrics["policy_age_seconds"]
 
 
 def test_the_newest_policy_acts(start: Start) -> None:
@@ -89,7 +89,7 @@ def test_the_newest_policy_acts(start: Start) -> None:
     for _ in range(4):
         fragment = taken(collector)
     assert fragment.log_probs.min() >= 5
-    assert fragment.version == 2 and collector.report().numbers["policy_age_updates"] == 0
+    assert fragment.version == 2 and collector.report().metrics["policy_age_updates"] == 0
     with pytest.raises(ValueError, match="4 bytes, got 12"):
         collector.publish(np.zeros(3, np.float32))
 
@@ -98,9 +98,9 @@ def test_a_slow_learner_does_not_block_the_simulation(start: Start) -> None:
     collector = start(queue=2)
     first = taken(collector)
     wait_until(lambda: collector.report().dropped >= 20)
-    assert collector.report().numbers["waiting"] <= 2
+    assert collector.report().metrics["waiting"] <= 2
     last = [taken(collector) for _ in range(3)][-1]
-    assert collector.report().numbers["simulated"] > 20 * 12
+    assert collector.report().metrics["simulated"] > 20 * 12
     # Episodes have been dropped, too, none is given twice.
     found = [tuple(each) for fragment in (first, last) for each in fragment.episodes.tolist()]
     assert len(set(found)) == len(found)
@@ -113,7 +113,7 @@ def test_in_real_time_steps_come_one_by_one(start: Start) -> None:
     assert collector.take(0.1) is None
     for _ in range(3):
         taken(collector)
-    numbers = collector.report().numbers
+    numbers = collector.report().metrics
     assert 36 <= numbers["simulated"] <= (time.monotonic() - began) / 0.05 + 1
     assert 0 <= numbers["missed"] <= numbers["simulated"]
     assert (numbers["late_mean"] > 0) == (numbers["missed"] > 0)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastrl.collectors.fragment_arrays import arrays_for, fragment_of
 from fastrl.collectors.local_runner import LocalRunner
-from fastrl.collectors.protocol import PARTS, CollectError, Plan
+from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.envs.spec import as_spec
 from fastrl.rollout.fragment import Fragment
@@ -130,7 +130,7 @@ def test_time_is_counted_by_parts() -> None:
     runner = LocalRunner(plan(sleep=0.001), [0, 1])
     fragment = collect(runner)
     runner.load(chooser(1.0))
-    assert set(runner.seconds) == set(PARTS)
+    assert set(runner.seconds) == set(ACTIVITIES)
     assert runner.seconds["environment"] >= fragment.rewards.size * 0.001
     assert all(runner.seconds[part] > 0 for part in ("inference", "buffer", "weights"))
     assert runner.seconds["waiting"] == 0

@@ -9,13 +9,13 @@ from collect_cases import chooser, plan, rows, updates
 
 from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for
 from fastrl.collectors.local_runner import LocalRunner
-from fastrl.collectors.protocol import PARTS, CollectError, Plan
+from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan
 from fastrl.collectors.scheduler import TaskScheduler, TaskWorker
 from fastrl.collectors.sequential import SequentialCollector
 
 
 class WorkerReply(NamedTuple):
-    seconds: tuple[float, ...] = (0.001,) * len(PARTS)
+    seconds: tuple[float, ...] = (0.001,) * len(ACTIVITIES)
     cause: str = ""
     traceback: str = ""
     refused: bool = False

@@ -31,7 +31,7 @@ def test_most_vehicles_get_through(preset: str, changes: dict[str, int], least: 
     evaluation.at_end(trainer, Console(quiet=True))
     scores = evaluation.scores
     assert scores is not None
-    assert scores.numbers()["success_rate"] >= least
+    assert scores.metrics()["success_rate"] >= least
 
 
 @pytest.mark.parametrize("algorithm", ["ippo", "mappo"])
@@ -52,7 +52,7 @@ def test_links_learn_to_share_spectrum(algorithm: str) -> None:
     assert evaluation is not None
     evaluation.at_end(trainer, Console(quiet=True))
     assert evaluation.scores is not None
-    scores = evaluation.scores.numbers()
+    scores = evaluation.scores.metrics()
 
     def returned(policy: Callable[[NDArray[np.float32]], NDArray[np.int64]]) -> float:
         env = make_multi("fastrl/v2x-resource-v0", 256)

@@ -53,7 +53,7 @@ class TestDecoder:
         obs_rows, _, rows = rows_of(MIXED)
         decoder = Decoder(obs_rows)
         torch.testing.assert_close(
-            decoder.numbers(rows[place : place + 1]), decoder.numbers(rows)[place : place + 1]
+            decoder.vector(rows[place : place + 1]), decoder.vector(rows)[place : place + 1]
         )
 
     def test_rows_without_images_are_numbers(self):
@@ -87,11 +87,11 @@ class TestDecoder:
         decoder = Decoder(obs_rows, True, flat=True)
         decoder.update_statistics(rows)
         numbers, images = decoder(rows)
-        assert images == [] and numbers.shape == (len(rows), decoder.num_numbers)
-        assert decoder.num_numbers == sum(part.size for part in obs_rows.parts)
+        assert images == [] and numbers.shape == (len(rows), decoder.vector_size)
+        assert decoder.vector_size == sum(part.size for part in obs_rows.parts)
         assert numbers.mean(0).abs().max() < 1e-4
         plain = Decoder(obs_rows)
-        torch.testing.assert_close(decoder.numbers(rows)[:, : plain.num_numbers], plain.numbers(rows))
+        torch.testing.assert_close(decoder.vector(rows)[:, : plain.vector_size], plain.vector(rows))
 
 
 class TestEncoder:

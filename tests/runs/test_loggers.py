@@ -78,7 +78,7 @@ def test_a_table_for_spreadsheets_grows_columns(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     logger = CsvLogger(logged(tmp_path))
     logger.log(some_row(10))
-    logger.log(Row(20, 20, {**some_row(20).numbers, "eval/mean_reward": 3.0}))
+    logger.log(Row(20, 20, {**some_row(20).metrics, "eval/mean_reward": 3.0}))
     logger.log(some_row(30, mean_return=math.nan))
     logger.close()
     header, *lines = path.read_text().splitlines()

@@ -8,7 +8,7 @@ from fastrl.runs.row import Row
 
 def test_a_record_has_all_numbers_once() -> None:
     numbers = {"rollout/ep_rew_mean": -12.5, "time/time_elapsed": 1.5}
-    record = Row(steps=10, done=10, numbers=numbers).record()
+    record = Row(steps=10, done=10, metrics=numbers).record()
     assert list(record.items()) == [("time/total_timesteps", 10), *numbers.items()]
 
 

@@ -19,21 +19,21 @@ def ended(*successes: float) -> Episodes:
 
 def test_rows_have_means_over_their_episodes() -> None:
     means = EpisodeMeans()
-    row = means.numbers(Episodes.concatenated([ended(0.0, 0.5), ended(), ended(1.0)]))
+    row = means.metrics(Episodes.concatenated([ended(0.0, 0.5), ended(), ended(1.0)]))
     assert row["rollout/ep_success_rate"] == 0.5
     assert math.isnan(row["rollout/ep_collision_rate"])
     # The trainer has those of returns and lengths.
     assert not {"rollout/ep_mean_return", "rollout/ep_mean_length"} & row.keys()
-    row = means.numbers(Episodes())
+    row = means.metrics(Episodes())
     assert math.isnan(row["rollout/ep_success_rate"])
 
 
 @pytest.mark.parametrize("later_rows", [0, 2])
 def test_consoles_show_the_rates_of_the_last_episodes(later_rows: int) -> None:
     means = EpisodeMeans()
-    means.numbers(Episodes())
+    means.metrics(Episodes())
     assert means.highlights() == []
-    means.numbers(ended(0.25))
+    means.metrics(ended(0.25))
     for _ in range(later_rows):
-        means.numbers(Episodes())
+        means.metrics(Episodes())
     assert means.highlights() == ["success 25%", "collisions -"]

@@ -194,7 +194,9 @@ def test_priorities_go_to_the_replay_that_a_transition_came_from() -> None:
     sampler = sampler_of(trainer)
     batch = sampler.sample()
     sampler.update_priorities(batch.indices, torch.arange(12, dtype=torch.float64) + 100)
-    highest = [part.state_dict()["highest"] for part in sampler.parts if isinstance(part, PrioritizedSampler)]
+    highest = [
+        part.state_dict()["highest"] for part in sampler.samplers if isinstance(part, PrioritizedSampler)
+    ]
     assert highest == pytest.approx([108**0.5, 111**0.5])
 
 
@@ -237,7 +239,9 @@ def test_demonstrations_have_a_bonus_of_priority() -> None:
     sampler = sampler_of(trainer)
     batch = sampler.sample()
     sampler.update_priorities(batch.indices, torch.full((12,), 100.0))
-    highest = [part.state_dict()["highest"] for part in sampler.parts if isinstance(part, PrioritizedSampler)]
+    highest = [
+        part.state_dict()["highest"] for part in sampler.samplers if isinstance(part, PrioritizedSampler)
+    ]
     assert highest == pytest.approx([100**0.5, 102**0.5])
     sampler.update_priorities(batch.indices, torch.zeros(12))
     assert np.isclose(sampler.second.state_dict()["priorities"], 2**0.5).any()

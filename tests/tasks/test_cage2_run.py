@@ -63,7 +63,7 @@ def test_rows_tell_what_was_done() -> None:
     names = {"environment", "inference", "buffer", "waiting", "returns", "update", "publishing"}
     assert parts.keys() == {f"time/seconds_{name}" for name in names}
     assert sum(value for name, value in rows[2].items() if "share" in name) == pytest.approx(1)
-    assert sum(training.parts.values()) < training.seconds
+    assert sum(training.activities.values()) < training.seconds
 
 
 @pytest.mark.slow

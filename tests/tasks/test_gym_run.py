@@ -101,11 +101,11 @@ def test_rows_tell_what_was_done(algorithm: str, unit: str) -> None:
         r == record["rollout/ep_len_mean"] or math.isnan(r)
         for r, record in zip(returns, records, strict=True)
     )
-    assert rows[-1].numbers["train/entropy"] > 0
+    assert rows[-1].metrics["train/entropy"] > 0
     prefix = "time/seconds_"
-    parts = {name.removeprefix(prefix) for name in rows[-1].numbers if name.startswith(prefix)}
+    parts = {name.removeprefix(prefix) for name in rows[-1].metrics if name.startswith(prefix)}
     assert parts == {"environment", "inference", "buffer", "publishing", "waiting", "returns", "update"}
-    assert 0 < sum(training.parts.values()) <= training.seconds
+    assert 0 < sum(training.activities.values()) <= training.seconds
     assert [records[-1][f"collect/{name}"] for name in ("staleness", "max_staleness", "dropped")] == [0, 0, 0]
 
 

@@ -155,7 +155,7 @@ def test_the_best_checkpoint_outlives_newer_ones(tmp_path: Path, monkeypatch: py
         return dataclasses.replace(real(*arguments), mean_return=next(returns, 0.0))
 
     monkeypatch.setattr(evaluation, "evaluate", evaluate)
-    seen = [trainer.episodes for row in islice(trainer.rows(), 40) if "eval/mean_reward" in row.numbers]
+    seen = [trainer.episodes for row in islice(trainer.rows(), 40) if "eval/mean_reward" in row.metrics]
     assert len(seen) > 3
     assert evaluation.best is not None
     assert evaluation.best.mean_return == 3.0
@@ -304,7 +304,7 @@ def test_eval_scores_runs_on_fixed_seeds(tmp_path: Path, capsys: pytest.CaptureF
     # The run's own seeds give the run's own scores.
     own = evaluate_run(TASK, run, episodes=5, seed=0)
     assert json.loads(to_json(own.to_tree())) == summary["evaluation"]
-    assert {"success_rate", "mean_ep_length"} <= own.numbers().keys()
+    assert {"success_rate", "mean_ep_length"} <= own.metrics().keys()
     capsys.readouterr()
     best = run / "checkpoints" / BEST
     assert main(["eval", str(run), str(best), "--episodes=30", "--seed=5", "--json"]) == 0

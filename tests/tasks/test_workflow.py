@@ -76,7 +76,7 @@ def learnt(run: Path) -> dict[str, Any]:
 
 
 def without_times(row: Row) -> dict[str, Any]:
-    numbers = {name: number for name, number in row.numbers.items() if not name.startswith("time/")}
+    numbers = {name: number for name, number in row.metrics.items() if not name.startswith("time/")}
     return {"steps": row.steps, "done": row.done, **numbers}
 
 

@@ -285,7 +285,7 @@ def test_the_view_of_a_run(tmp_path: Path) -> None:
             assert (run.env, run.algorithm, run.seed) == ("CartPole-v1", "ppo", 3)
             assert (run.goal, run.unit, run.done, run.iterations) == (128, "steps", 128, 4)
             assert run.settings["run"]["seed"] == 3
-            assert run.numbers["time/total_timesteps"] == 128 and not run.has_evaluations
+            assert run.metrics["time/total_timesteps"] == 128 and not run.has_evaluations
             assert run.episodes >= 0 and np.isfinite(run.ended.returns).all()
             run.save(tmp_path / "saved" / "model.safetensors")
 

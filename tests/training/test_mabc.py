@@ -53,7 +53,7 @@ def test_clones_act_as_their_expert_and_ippo_goes_on_from_them(
     demos = recorded(env)
     model = clone_of(env, demos, normalize_obs=True)
     model.learn(run_dir=tmp_path / "clone")
-    assert model.trainer.source.numbers()["dataset/validation_accuracy"] == 1
+    assert model.trainer.source.metrics()["dataset/validation_accuracy"] == 1
     assert model.evaluate(episodes=10) == (pytest.approx(BEST), pytest.approx(0))
     names = ("shared",) if env.endswith("Leavers") else ("group0", "group1")
     assert tuple(model.trainer.algorithm.actors) == names
@@ -155,7 +155,7 @@ def test_vehicles_are_cloned(tmp_path: Path) -> None:
     assert len(demos) == 60
     clone = fastrl.MABC("fastrl/coop-merge-v0", demos=demos, epochs=100, eval_episodes=0, **own)
     clone.learn()
-    assert clone.trainer.source.numbers()["dataset/validation_accuracy"] > 0.9
+    assert clone.trainer.source.metrics()["dataset/validation_accuracy"] > 0.9
     assert np.isfinite(clone.evaluate(episodes=2)[0])
 
 

@@ -14,7 +14,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 from fastrl.cli.main import main
 from fastrl.collectors.protocol import Report
-from fastrl.training.profiler import PARTS, Breakdown, Profile, draw, load, show, table
+from fastrl.training.profiler import ACTIVITIES, Breakdown, Profile, draw, load, show, table
 
 Spans = list[tuple[float, float]]
 
@@ -65,10 +65,10 @@ def overlap(a: Spans, b: Spans) -> float:
 
 def check_sums(breakdown: Breakdown) -> None:
     for line in breakdown.timelines:
-        assert sum(line.share(part) for part in line.parts) == pytest.approx(1)
-        assert sum(line.parts.values()) == pytest.approx(line.seconds)
-        assert all(seconds >= -1e-9 for seconds in line.parts.values())
-        assert [part for part in PARTS if part in line.parts] == list(line.parts)
+        assert sum(line.share(part) for part in line.activities) == pytest.approx(1)
+        assert sum(line.activities.values()) == pytest.approx(line.seconds)
+        assert all(seconds >= -1e-9 for seconds in line.activities.values())
+        assert [part for part in ACTIVITIES if part in line.activities] == list(line.activities)
     assert sum(breakdown.overlap.values()) == pytest.approx(breakdown.seconds)
     assert all(seconds >= -1e-9 for seconds in breakdown.overlap.values())
 
@@ -81,7 +81,7 @@ def test_a_learner_that_collects_itself() -> None:
     breakdown = profile.breakdown()
     check_sums(breakdown)
     (learner,) = breakdown.timelines
-    assert list(learner.parts) == ["environment", "inference", "update", "other"]
+    assert list(learner.activities) == ["environment", "inference", "update", "other"]
     assert breakdown.overlap == pytest.approx(
         {"collecting": 8.0, "both": 0.0, "learning": 12.0, "neither": 0.0}
     )
@@ -98,7 +98,7 @@ def test_a_collector_in_the_learners_process_is_no_worker() -> None:
     breakdown = profile.breakdown()
     check_sums(breakdown)
     (learner,) = breakdown.timelines
-    assert learner.parts == pytest.approx(
+    assert learner.activities == pytest.approx(
         {"environment": 4.0, "inference": 2.0, "publishing": 1.0, "update": 8.0, "other": 1.0}
     )
     assert breakdown.overlap["collecting"] == pytest.approx(7.0)
@@ -132,8 +132,8 @@ def test_starting_is_told_apart() -> None:
     check_sums(breakdown)
     learner, workers = breakdown.timelines
     # Six seconds waited, four of them while the mean worker was busy at most.
-    assert learner.parts["starting"] == pytest.approx(2.0)
-    assert workers.parts["starting"] == pytest.approx(4.0)
+    assert learner.activities["starting"] == pytest.approx(2.0)
+    assert workers.activities["starting"] == pytest.approx(4.0)
     assert breakdown.overlap["both"] == pytest.approx(0.0)
 
 
@@ -195,7 +195,9 @@ def test_what_workers_did_meanwhile_is_taken_from_the_collector_that_measures_it
 @given(
     st.lists(
         st.tuples(
-            st.dictionaries(st.sampled_from([*PARTS[:-1], "sampling", "own"]), st.floats(0, 1), max_size=5),
+            st.dictionaries(
+                st.sampled_from([*ACTIVITIES[:-1], "sampling", "own"]), st.floats(0, 1), max_size=5
+            ),
             st.floats(0, 3),
             st.dictionaries(st.sampled_from(["environment", "inference", "queue"]), st.floats(0, 3)),
         ),
@@ -215,7 +217,7 @@ def test_shares_add_up(laps: list[tuple[dict[str, float], float, dict[str, float
             assert sum(mine) == pytest.approx(1) or not any(mine)
     breakdown = profile.breakdown()
     for line in breakdown.timelines:
-        assert sum(line.parts.values()) == pytest.approx(line.seconds)
+        assert sum(line.activities.values()) == pytest.approx(line.seconds)
     assert sum(breakdown.overlap.values()) == pytest.approx(breakdown.seconds, abs=1e-9)
     assert Breakdown.from_tree(json.loads(json.dumps(breakdown.to_tree()))) == breakdown
 
@@ -309,10 +311,10 @@ def test_runs_show_where_their_time_went(
     breakdown = load(run / "profile.json")
     check_sums(breakdown)
     (learner,) = breakdown.timelines
-    assert {"environment", "inference", "buffer", "returns", "update"} <= set(learner.parts)
-    assert all(learner.parts[name] > 0 for name in ("environment", "inference", "buffer", "update"))
+    assert {"environment", "inference", "buffer", "returns", "update"} <= set(learner.activities)
+    assert all(learner.activities[name] > 0 for name in ("environment", "inference", "buffer", "update"))
     shares = {tag: share for tag, share in values_of(run).items() if tag.startswith("time/share_")}
-    assert {f"time/share_{name}" for name in learner.parts} <= set(shares)
+    assert {f"time/share_{name}" for name in learner.activities} <= set(shares)
     for row in zip(*shares.values(), strict=True):
         assert sum(row) == pytest.approx(1, abs=1e-5)
 
@@ -338,8 +340,8 @@ def test_collectors_in_processes_have_a_timeline_of_their_own(
     check_sums(breakdown)
     learner, workers = breakdown.timelines
     assert (learner.name, workers.name, workers.count) == ("learner", "workers", 1)
-    assert workers.parts["environment"] > 0
-    assert not math.isnan(sum(workers.parts.values()))
+    assert workers.activities["environment"] > 0
+    assert not math.isnan(sum(workers.activities.values()))
     assert breakdown.steps >= 600
 
 

@@ -45,7 +45,7 @@ def test_stages_have_their_settings_one_after_the_other() -> None:
     trainer = staged_trainer()
     rates, sizes, policies = [], [], []
     for row in trainer.rows():
-        rates.append(row.numbers["train/learning_rate"])
+        rates.append(row.metrics["train/learning_rate"])
         state = copy.deepcopy(trainer.state_dict())
         sizes.append(obs_dim(state))
         policies.append(state["policy"]["weights"])

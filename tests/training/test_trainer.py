@@ -74,7 +74,7 @@ class FakeSource(Source):
     def report(self) -> Report:
         return Report(steps=self.steps)
 
-    def numbers(self) -> Mapping[str, Number]:
+    def metrics(self) -> Mapping[str, Number]:
         return {"collect/batch": self.batch}
 
     def summary(self) -> Mapping[str, Any]:

@@ -85,7 +85,7 @@ class BC(PolicyLearner[DatasetBatch], Imitation):
             self._passes = 0
             numbers = self._reduce(
                 len(experience.actions),
-                len(ImitationLoss.parts()),
+                len(ImitationLoss.names()),
                 functools.partial(self._differentiate, experience),
             )
             learning_rate = self._learning_rate(self.steps)
@@ -104,7 +104,7 @@ class BC(PolicyLearner[DatasetBatch], Imitation):
         losses = self.loss(Minibatch(batch.obs, outputs.float(), batch.actions, self.policy.log_std))
         weight = len(batch.actions) / len(whole.actions)
         self._backpropagate(losses.total * weight)
-        return losses.numbers() * weight
+        return losses.metrics() * weight
 
     def _minibatches(self, batch: DatasetBatch) -> Iterator[Minibatch]:
         with self._optimizer.autocast():

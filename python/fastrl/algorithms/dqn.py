@@ -170,7 +170,7 @@ class DQN(OffPolicyAlgorithm):
         )
         self.updates = 0
         self._batches = 0
-        self._means = LossMeans(self.device, TDLoss.parts(), ("grad_norm",))
+        self._means = LossMeans(self.device, TDLoss.names(), ("grad_norm",))
         keep_freed_memory()
 
     def actor_spec(self) -> ActorSpec:

@@ -88,7 +88,7 @@ class FlatAdam(Generic[Network]):
         self.steps = state["steps"]
 
 
-def parts(samples: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+def minibatches(samples: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Samples in a new order, in equal parts of at most ``size``."""
     if len(samples):
         order = torch.randperm(len(samples), generator=generator)

@@ -19,7 +19,7 @@ from fastrl.utils.config import Setting, section
 from fastrl.utils.tunable import Choices
 
 # Numbers whose means are metrics: the parts of `ImitationLoss`, and the gradient's norm.
-_SUMMED = len(ImitationLoss.parts()) + 1
+_SUMMED = len(ImitationLoss.names()) + 1
 
 
 @section
@@ -199,6 +199,6 @@ class Imitation(DatasetAlgorithm):
         sums, count = torch.zeros(_SUMMED - 1, device=self.device), 0
         for batch in batches:
             for own in self._minibatches(batch):
-                sums += self.loss(own).numbers() * len(own.actions)
+                sums += self.loss(own).metrics() * len(own.actions)
                 count += len(own.actions)
         return self._named((sums / count).tolist())

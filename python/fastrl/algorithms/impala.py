@@ -187,7 +187,7 @@ class IMPALA(ActorCriticLearner):
                 passed = passes.get(shard.number)
                 return None if passed is None else self._differentiate(passed, size)
 
-            policy_loss, value_loss, entropy = self._reduce(size, len(Losses.parts()), learn).tolist()
+            policy_loss, value_loss, entropy = self._reduce(size, len(Losses.names()), learn).tolist()
             grad_norm = self.descend(learning_rate)
             self.policy.update_statistics(self.rollout.flat("obs"))
             self._check_parameters()
@@ -226,7 +226,7 @@ class IMPALA(ActorCriticLearner):
         )
         weight = len(passed.log_probs) / size
         self._backpropagate(losses.total * weight)
-        return losses.numbers() * weight
+        return losses.metrics() * weight
 
     def _passes_of_shards(self) -> dict[int, Pass]:
         """The passes of this rank's shards of the rollout, by their number; fills the rollout's values there."""

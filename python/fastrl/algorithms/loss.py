@@ -31,13 +31,13 @@ class Loss:
         return replace(self, total=self.total + other)
 
     @classmethod
-    def parts(cls) -> tuple[str, ...]:
+    def names(cls) -> tuple[str, ...]:
         """Names of the parts."""
         return tuple(field.name for field in fields(cls))[1:]
 
-    def numbers(self) -> Tensor:
+    def metrics(self) -> Tensor:
         """The parts, without gradients, float32 [n]."""
-        return torch.stack([getattr(self, name) for name in self.parts()]).detach()
+        return torch.stack([getattr(self, name) for name in self.names()]).detach()
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class TDLoss(Loss):
     td_errors: Tensor
 
     @classmethod
-    def parts(cls) -> tuple[str, ...]:
+    def names(cls) -> tuple[str, ...]:
         return ("loss", "q", "td_error")
 
-    def numbers(self) -> Tensor:
+    def metrics(self) -> Tensor:
         return torch.stack([self.loss, self.q, self.td_errors.mean()]).detach()
 
 
@@ -74,9 +74,9 @@ def reduce_loss(
             the loss.
 
     Returns:
-        `Loss.numbers`, float32 [n], and the TD errors of a `TDLoss` [size], of others [0].
+        `Loss.metrics`, float32 [n], and the TD errors of a `TDLoss` [size], of others [0].
     """
-    num_means = len(kind.parts())
+    num_means = len(kind.names())
 
     def means_of(shard: Shard) -> Tensor | None:
         rows = shard.rows
@@ -84,7 +84,7 @@ def reduce_loss(
             return None
         weight = (rows.stop - rows.start) / size
         loss = learn(shard, weight)
-        means, errors = loss.numbers(), loss.td_errors if isinstance(loss, TDLoss) else None
+        means, errors = loss.metrics(), loss.td_errors if isinstance(loss, TDLoss) else None
         if weight < 1:
             # Errors of other shards are zeros, so that sums put them side by side.
             errors = None if errors is None else functional.pad(errors, (rows.start, size - rows.stop))

@@ -76,7 +76,7 @@ class MABC(TeamLearner[DatasetBatch], Imitation):
         config, size = self.config, len(experience.actions)
         with watch("update"):
             learning_rate, norm_limit = self._learning_rate(self.steps), config.max_grad_norm or np.inf
-            parts = len(ImitationLoss.parts())
+            parts = len(ImitationLoss.names())
             means = torch.zeros(parts + 1, device=self.device)
             for name, rows in self._rows(experience):
                 optimizer = self.actors[name]
@@ -95,7 +95,7 @@ class MABC(TeamLearner[DatasetBatch], Imitation):
             return None
         losses, weight = self.loss(self._minibatch(name, batch, own)), len(own) / len(rows)
         torch.autograd.backward(losses.total * weight)
-        return losses.numbers() * weight
+        return losses.metrics() * weight
 
     def _check_parameters(self) -> None:
         self._check_finite("policy", self.actors)

@@ -79,13 +79,13 @@ class MAPPO(MultiAgentLearner):
                 entropy_coef=self.entropy_coef,
                 target_kl=config.target_kl,
             )
-            return means.of_each_step(*Losses.parts(), "grad_norm")
+            return means.of_each_step(*Losses.names(), "grad_norm")
         old = copy.deepcopy(optimizer.network).requires_grad_(False) if config.dropout else None
         steps = []
         for _ in range(config.num_epochs):
             for drawn in self._minibatches(name, rows):
                 steps.append(self._policy_step(name, drawn, learning_rate, old))
-                approx_kl = steps[-1][Losses.parts().index("approx_kl")]
+                approx_kl = steps[-1][Losses.names().index("approx_kl")]
                 if config.target_kl is not None and approx_kl > config.target_kl:
                     return steps
         return steps

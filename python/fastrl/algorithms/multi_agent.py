@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl.algorithms.compiled_networks import compiled_networks
-from fastrl.algorithms.flat_adam import FlatAdam, parts
+from fastrl.algorithms.flat_adam import FlatAdam, minibatches
 from fastrl.algorithms.loss import Loss
 from fastrl.algorithms.multi_agent_critics import CentralCritics, OwnCritics, Rows
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
@@ -304,7 +304,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
             value_sums = critics.result()
             self._observe(rows)
             self._check_parameters()
-        means = torch.stack(steps).mean(0).tolist() if steps else [0.0] * (len(Losses.parts()) + 1)
+        means = torch.stack(steps).mean(0).tolist() if steps else [0.0] * (len(Losses.names()) + 1)
         value_means = torch.stack(value_sums).mean(0).tolist() if value_sums else [0.0] * 2
         self.updates += 1
         policy_loss, entropy, approx_kl, clip_fraction, grad_norm = means
@@ -338,7 +338,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         size, generator = self.config.minibatch_size, self._generators["policies"]
         if name in self._passes:
             return self._passes[name].minibatches(size, generator, max(self.ranks.shards, 1))
-        return parts(rows, size, generator)
+        return minibatches(rows, size, generator)
 
     def _whole(self, name: str, rows: Tensor) -> Drawn:
         """The rows of a policy as a single minibatch."""
@@ -368,7 +368,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
             numbers = [self._differentiate(optimizer, chunk, size, old) for chunk in chunks]
             return torch.stack(numbers).sum(0) if numbers else None
 
-        numbers = self.ranks.reduce(optimizer.gradient, size, len(Losses.parts()), learn)
+        numbers = self.ranks.reduce(optimizer.gradient, size, len(Losses.names()), learn)
         return torch.cat([numbers, optimizer.step(learning_rate, self.config.max_grad_norm).view(1)])
 
     def _differentiate(
@@ -404,7 +404,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         losses = self.loss(Minibatch(policy, obs, agents, outputs, actions, log_probs, advantages, masks))
         weight = len(part) / size
         torch.autograd.backward(losses.total * weight)
-        return losses.numbers() * weight
+        return losses.metrics() * weight
 
     def _along(
         self, network: PolicyNetwork, batch: SequenceBatch, drops: Sequence[Tensor] = ()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fastrl.algorithms.compiled_networks import Compiled
 from fastrl.algorithms.compiled_update import Samples
-from fastrl.algorithms.flat_adam import FlatAdam, parts
+from fastrl.algorithms.flat_adam import FlatAdam, minibatches
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
 from fastrl.networks.multi_agent import CentralCritic, Critic
 from fastrl.rollout.rollout import Rollout
@@ -92,7 +92,7 @@ class OwnCritics:
                 sums += means.of_each_step("value_loss", "grad_norm")
                 continue
             for _ in range(config.critic_epochs):
-                for part in parts(own, config.minibatch_size, self._generator):
+                for part in minibatches(own, config.minibatch_size, self._generator):
 
                     def learn(
                         shard: Shard, optimizer: FlatAdam[Critic] = optimizer, part: Tensor = part
@@ -222,7 +222,7 @@ class CentralCritics:
         chunk_size = max(optimizer.network.chunk // len(self._learns), 1)
         sums = []
         for _ in range(config.critic_epochs):
-            for part in parts(samples, size, self._generator):
+            for part in minibatches(samples, size, self._generator):
                 learning = (all_alive.index_select(0, part) & learns).to(self.device)
                 count = learning.sum()
 

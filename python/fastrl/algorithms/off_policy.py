@@ -144,7 +144,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         self._generator = generator_of(noise_seed)
         # Actions are uniform until something has been learned.
         self._is_untrained = True
-        self._means = LossMeans(self.device, ("critic_loss", "q", "td_error"), self.policy_loss_type.parts())
+        self._means = LossMeans(self.device, ("critic_loss", "q", "td_error"), self.policy_loss_type.names())
         self.gradients: CompiledGradients | None = None
         self.why_not_compiled = ""
         keep_freed_memory()

@@ -116,7 +116,7 @@ class Losses(Loss):
 
 
 # Numbers of a gradient step.
-_METRICS = (*Losses.parts(), "grad_norm")
+_METRICS = (*Losses.names(), "grad_norm")
 
 
 class PPO(ActorCriticLearner):
@@ -424,7 +424,7 @@ class PPO(ActorCriticLearner):
         return (advantages - mean) / (deviation + 1e-8)
 
     def _gradient_step(self, drawn: Drawn, learning_rate: float) -> Tensor:
-        """One step of the optimiser. Returns `Losses.numbers` and the gradient's norm before clipping, float32 [7]."""
+        """One step of the optimiser. Returns `Losses.metrics` and the gradient's norm before clipping, float32 [7]."""
 
         def learn(shard: Shard) -> Tensor | None:
             batch = drawn.take(shard)
@@ -434,7 +434,7 @@ class PPO(ActorCriticLearner):
             means = self.differentiate(batch, weight)
             return means * weight if self.ranks.shards else means
 
-        means = self._reduce(drawn.size, len(Losses.parts()), learn)
+        means = self._reduce(drawn.size, len(Losses.names()), learn)
         return torch.cat([means, self.descend(learning_rate, self._warmup).view(1)])
 
     def differentiate(self, batch: Minibatch, weight: float) -> Tensor:
@@ -444,7 +444,7 @@ class PPO(ActorCriticLearner):
             weight: that the part has in the whole.
 
         Returns:
-            `Losses.numbers` of the part.
+            `Losses.metrics` of the part.
         """
         with self._optimizer.autocast():
             outputs, values = self._train_pass(batch.obs)
@@ -453,7 +453,7 @@ class PPO(ActorCriticLearner):
             batch = self._under_same_dropout(batch)
         losses = self.loss(batch)
         self._backpropagate(losses.total * weight, self._warmup)
-        return losses.numbers()
+        return losses.metrics()
 
     def loss(self, batch: Minibatch) -> Losses:
         """The negated objective -(L^CLIP - c1 L^VF + c2 S) of arXiv:1707.06347, equations 7 and 9, and what the

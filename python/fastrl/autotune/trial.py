@@ -9,7 +9,7 @@ from rich.console import Console
 from fastrl.runs.errors import TrainError
 from fastrl.training.callbacks import Callback, Run
 from fastrl.training.device import use_threads
-from fastrl.training.profiler import add_parts
+from fastrl.training.profiler import add_seconds
 from fastrl.training.task import Task
 from fastrl.utils.config import Values, leaves, replaced
 
@@ -130,7 +130,7 @@ class Trial:
         # The first row after a pause is due at once.
         while passed < TURN_S or len(marks) < 2 or not self._is_warm:
             next(self._rows)
-            parts = add_parts(parts, self.trainer.watch.seconds)
+            parts = add_seconds(parts, self.trainer.watch.seconds)
             passed = time.perf_counter() - start
             self._is_warm = self._is_warm or self.trainer.iteration > 0
             if passed > _HANGS_S:

@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl.collectors.fragment_arrays import Arrays, arrays_for, check_masks
-from fastrl.collectors.protocol import PARTS, Plan, Stopped, expect_spaces
+from fastrl.collectors.protocol import ACTIVITIES, Plan, Stopped, expect_spaces
 from fastrl.collectors.running import RunningEpisode, actions_of, reached, state_of
 from fastrl.collectors.vector_backends import expect_masks, native_vector_env
 from fastrl.collectors.vector_runner import End, EndedEpisode, EpisodeSink, episode_arrays
@@ -66,10 +66,10 @@ class AsyncEnvRunner:
         self.plan, self.backend = plan, backend
         self.actor = plan.make_local_actor()
         self.stop = bytearray(1)
-        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self.seconds = dict.fromkeys(ACTIVITIES, 0.0)
         rows = plan.num_envs
         self.env_indices = np.full(rows, NO_ENV) if plan.unit == "episodes" else np.array(plan.env_indices)
-        self.numbers = np.zeros(rows, np.int64)
+        self.episode_numbers = np.zeros(rows, np.int64)
         self.running: Sequence[RunningEpisode] = ()
         self.restarted: list[int] = []
         self.diverged = 0
@@ -111,10 +111,10 @@ class AsyncEnvRunner:
                 if "final_masks" in out:
                     out["final_masks"][at[over], over] = batch.final_masks[ended]
                 for row, info in zip(over.tolist(), batch.episode_info[ended].tolist(), strict=True):
-                    episode = int(self.env_indices[row]), int(self.numbers[row])
+                    episode = int(self.env_indices[row]), int(self.episode_numbers[row])
                     length = int(self._steps[row])
                     ends.append((int(at[row]), *episode, float(self._returns[row]), length, row, tuple(info)))
-                self.numbers[over] += 1
+                self.episode_numbers[over] += 1
                 self._prepare_episodes(over)
             at[rows] += 1
             out["obs"][at[rows], rows] = batch.obs
@@ -173,7 +173,7 @@ class AsyncEnvRunner:
         while True:
             starting = free[: len(waiting)]
             if starting.size:
-                self.numbers[starting], waiting = np.split(waiting, [starting.size])
+                self.episode_numbers[starting], waiting = np.split(waiting, [starting.size])
                 begins[starting] = True
                 self._start_episodes(starting)
             if not self.backend.env.in_flight:
@@ -196,7 +196,8 @@ class AsyncEnvRunner:
                 length = int(self._steps[row])
                 [arrays] = episode_arrays(kept, np.array([row]), length)
                 check_masks(self.plan, arrays, length)
-                on_end([EndedEpisode(arrays, int(self.numbers[row]), float(self._returns[row]), tuple(info))])
+                number, total = int(self.episode_numbers[row]), float(self._returns[row])
+                on_end([EndedEpisode(arrays, number, total, tuple(info))])
             self.seconds["buffer"] += perf_counter() - start
             if not ended.all():
                 self._choose_actions(rows[~ended], batch.obs[~ended], self._steps, kept)
@@ -237,10 +238,10 @@ class AsyncEnvRunner:
     def _start_episodes(self, rows: NDArray[np.int64]) -> None:
         """Sends rows to start the episodes of their environments and numbers."""
         self._prepare_episodes(rows)
-        self.backend.env.reset(rows, streams=self.env_indices[rows], numbers=self.numbers[rows])
+        self.backend.env.reset(rows, streams=self.env_indices[rows], numbers=self.episode_numbers[rows])
 
     def _prepare_episodes(self, rows: NDArray[np.int64]) -> None:
-        self._streams[rows] = act_streams(self.plan.seed, self.env_indices[rows], self.numbers[rows])
+        self._streams[rows] = act_streams(self.plan.seed, self.env_indices[rows], self.episode_numbers[rows])
         self._steps[rows], self._returns[rows] = 0, 0.0
         if self._states is not None:
             self._states[rows] = 0

@@ -170,7 +170,9 @@ class ExecutorCollector(TaskScheduler[Worker]):
 
     def _submit(self, worker: Worker, numbers: tuple[int, ...]) -> None:
         fresh = not self._whole and not worker.resumed
-        begin = tuple(zip(worker.numbers, self._running_episodes(worker), strict=True)) if fresh else ()
+        begin = (
+            tuple(zip(worker.episode_numbers, self._running_episodes(worker), strict=True)) if fresh else ()
+        )
         slots = tuple(worker.free[: len(numbers) or 1])
         try:
             worker.submit(Task(slots, numbers, begin, self._sent))
@@ -204,14 +206,14 @@ class ExecutorCollector(TaskScheduler[Worker]):
         version = self.version - self._published + outcome.version if self._nbytes else self.version
         slots = [worker.slots.arrays[slot] for slot in task.slots]
         fragments = list(zip(slots, outcome.metas, strict=False))
-        self._task_finished(worker, task.numbers, fragments, version, outcome)
+        self._task_finished(worker, task.episode_numbers, fragments, version, outcome)
 
     # Failures
 
     def _replace(self, worker: Worker) -> None:
         """A process has died: another one takes its place."""
         cause, trace = worker.death_report()
-        given = [None if task is None else task.numbers for task in worker.tasks]
+        given = [None if task is None else task.episode_numbers for task in worker.tasks]
         worker.release()
         worker.start()
         self._worker_replaced(worker, given, cause, trace)

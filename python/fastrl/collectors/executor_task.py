@@ -20,7 +20,7 @@ import numpy as np
 from fastrl.collectors.failures import last_line
 from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for
 from fastrl.collectors.local_runner import LocalRunner
-from fastrl.collectors.protocol import PARTS, CollectError, Plan, Stopped
+from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan, Stopped
 from fastrl.collectors.running import RunningEpisode
 from fastrl.collectors.weights import Weights
 from fastrl.envs.spec import ElsewhereError, unpickle
@@ -88,7 +88,7 @@ class Task(NamedTuple):
     """
 
     slots: tuple[int, ...]
-    numbers: tuple[int, ...] = ()
+    episode_numbers: tuple[int, ...] = ()
     resume: tuple[tuple[int, RunningEpisode], ...] = ()
     weights: tuple[int, bytes] | None = None
 
@@ -99,7 +99,7 @@ class Outcome(NamedTuple):
     Attributes:
         metas: of its fragments, up to one that failed.
         version: of the weights.
-        seconds: by `PARTS`, since the last answer.
+        seconds: by `ACTIVITIES`, since the last answer.
         cause: what was raised, in one line; empty: all went well.
         traceback: of it.
         refused: whether it is of no use to try again.
@@ -159,11 +159,11 @@ class _Process:
                 self.close()
                 self.runner, self._version = self._make_runner(), 0
             if task.resume:
-                self.runner.numbers = [number for number, _ in task.resume]
+                self.runner.episode_numbers = [number for number, _ in task.resume]
                 self.runner.running = [episode for _, episode in task.resume]
             self._update(task)
             slots = [self._slots.arrays[slot] for slot in task.slots]
-            for number, arrays in zip(task.numbers or (None,), slots, strict=True):
+            for number, arrays in zip(task.episode_numbers or (None,), slots, strict=True):
                 metas.append(self.runner.collect(arrays, number))
 
         return self._answer(work)._replace(span=(start, time.monotonic()))
@@ -189,8 +189,8 @@ class _Process:
             outcome = Outcome(metas, cause="stopped")
         except BaseException as error:  # an environment that calls sys.exit() has failed, too
             outcome = failed(error, metas)
-        seconds = tuple(self.runner.seconds[part] for part in PARTS)
-        self.runner.seconds.update(dict.fromkeys(PARTS, 0.0))
+        seconds = tuple(self.runner.seconds[part] for part in ACTIVITIES)
+        self.runner.seconds.update(dict.fromkeys(ACTIVITIES, 0.0))
         self._replied_at = perf_counter()
         return outcome._replace(version=self._version, seconds=seconds, restarted=self.runner.restarted)
 

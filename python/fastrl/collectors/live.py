@@ -22,7 +22,7 @@ from fastrl.collectors.executor_task import Outcome
 from fastrl.collectors.failures import Failures
 from fastrl.collectors.fragment_arrays import FragmentMeta, arrays_for, fragment_of
 from fastrl.collectors.live_process import EXIT_REPORTED, HEADER, record_dtype, simulate
-from fastrl.collectors.protocol import PARTS, UNPUBLISHED, CollectError, Collector, Plan, Report
+from fastrl.collectors.protocol import ACTIVITIES, UNPUBLISHED, CollectError, Collector, Plan, Report
 from fastrl.collectors.resources import check_start_method, check_timeout, memory_of
 from fastrl.collectors.running import resumed
 from fastrl.collectors.team_backend import Difficulty
@@ -96,12 +96,12 @@ class LiveCollector(Collector):
         self._seen_beats, self._silent = 0, 0.0
         self._simulation: Child | None = None
         # Numbers of the episodes that a simulation starts with.
-        self._numbers = np.zeros(plan.num_envs, np.int64)
+        self._episode_numbers = np.zeros(plan.num_envs, np.int64)
         self._steps = self._episodes = self._restarts = 0
         self._cold_start = 0.0
         # The newest record, and the seconds of earlier simulations, by part.
         self._newest = np.zeros(1, record_dtype(plan))
-        self._earlier = np.zeros(len(PARTS))
+        self._earlier = np.zeros(len(ACTIVITIES))
         # Age of the policy that chose the actions of the newest fragment, in versions and in seconds.
         self._age_updates = self._age_seconds = math.nan
         # A header and the newest weights.
@@ -144,7 +144,7 @@ class LiveCollector(Collector):
     def _start(self) -> None:
         self._beats.value = self._seen_beats = 0
         self._silent = 0.0
-        arguments = [self._payload, self._numbers.tolist(), self._period]
+        arguments = [self._payload, self._episode_numbers.tolist(), self._period]
         arguments += [self._stop, self._beats, self._queue, self._weights]
         self._simulation = Child.worker(self._context, simulate, *arguments, name="simulation")
 
@@ -171,7 +171,7 @@ class LiveCollector(Collector):
 
     def _fragment(self, record: Any) -> Fragment:
         self._newest, plan, row = record, self.plan, record[0]
-        self._numbers = np.maximum(self._numbers, row["numbers"])
+        self._episode_numbers = np.maximum(self._episode_numbers, row["numbers"])
         self._cold_start = self._cold_start or float(row["ready"]) - self._failures.started_at
         self._age_updates = float(self.version - row["versions"].mean())
         self._age_seconds = float(row["ages"].mean())
@@ -222,7 +222,7 @@ class LiveCollector(Collector):
         task = f"a fragment of rows {indices[0]} to {indices[-1]}"
         self._failures.add(0, task, outcome.cause, outcome.traceback, [(NO_ENV, 0)])
         self._restarts += 1
-        self._numbers += 1
+        self._episode_numbers += 1
         self._earlier += self._newest["seconds"][0]
         self._newest["seconds"] = 0.0
         self._start()
@@ -249,8 +249,8 @@ class LiveCollector(Collector):
             dropped=queue.dropped_newest + queue.dropped_oldest + queue.abandoned,
             cold_start=self._cold_start,
             memory_mib=memory_of(self.pids),
-            seconds=dict(zip(PARTS, (self._earlier + newest["seconds"]).tolist(), strict=True)),
-            numbers={
+            seconds=dict(zip(ACTIVITIES, (self._earlier + newest["seconds"]).tolist(), strict=True)),
+            metrics={
                 "policy_age_updates": self._age_updates,
                 "policy_age_seconds": self._age_seconds,
                 "simulated": int(newest["steps"]),
@@ -263,11 +263,11 @@ class LiveCollector(Collector):
 
     def state_dict(self) -> dict[str, Any]:
         """See `Collector.state_dict`; without running episodes, in place of which a resumed collector starts others."""
-        numbers = dict(zip(self.plan.env_indices, (self._numbers + 1).tolist(), strict=True))
+        numbers = dict(zip(self.plan.env_indices, (self._episode_numbers + 1).tolist(), strict=True))
         return {"numbers": numbers, "running": {}, "version": self.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._numbers[:] = resumed(state, self.plan.env_indices)
+        self._episode_numbers[:] = resumed(state, self.plan.env_indices)
         self.version = state["version"]
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from fastrl.collectors.executor_task import failed
 from fastrl.collectors.fragment_arrays import arrays_for
 from fastrl.collectors.local_runner import LocalRunner
 from fastrl.collectors.pace import Pace
-from fastrl.collectors.protocol import PARTS, Plan, Stopped
+from fastrl.collectors.protocol import ACTIVITIES, Plan, Stopped
 from fastrl.collectors.team_backend import Difficulty, TeamBackend
 from fastrl.collectors.vector_runner import VectorEnvRunner
 from fastrl.collectors.weights import Weights
@@ -44,7 +44,7 @@ def record_dtype(plan: Plan) -> np.dtype[np.void]:
     - the version of the policy that chose each step, and its age in seconds;
     - how many episodes ended in it, and of each the return, length, environment index, number, and values of its infos;
     - the numbers of the running episodes;
-    - since the process has started: the time when its environments were built, seconds by `PARTS`, and `COUNTS`.
+    - since the process has started: the time when its environments were built, seconds by `ACTIVITIES`, and `COUNTS`.
     """
     steps, rows = plan.num_steps, plan.num_envs
     fields: list[Any] = [(name, each.dtype, each.shape) for name, each in arrays_for(plan, rows).items()]
@@ -55,7 +55,7 @@ def record_dtype(plan: Plan) -> np.dtype[np.void]:
         ("ended", np.float64, (steps * rows, 4 + len(plan.episode_info))),
         ("numbers", np.int64, rows),
         ("ready", np.float64),
-        ("seconds", np.float64, len(PARTS)),
+        ("seconds", np.float64, len(ACTIVITIES)),
         *((name, np.float64) for name in COUNTS),
     ]
     # The widest come first, so that each is aligned.
@@ -134,7 +134,7 @@ def _run(
     weights: Weights,
 ) -> None:
     runner = LocalRunner(plan, plan.env_indices, stop, threads=None)
-    runner.numbers = list(numbers)
+    runner.episode_numbers = list(numbers)
     runner.closing = lambda: processes.close_deadline(_STDERR)
     record = np.zeros(1, record_dtype(plan))
     row = {name: record[name][0] for name in record.dtype.names or ()}
@@ -162,10 +162,10 @@ def _run(
         while True:
             meta = runner.collect(arrays)
             runner.seconds["waiting"] = pace.waited
-            record["num_ended"], record["numbers"] = len(meta.lengths), runner.numbers
+            record["num_ended"], record["numbers"] = len(meta.lengths), runner.episode_numbers
             for i, ended in enumerate(zip(meta.returns, meta.lengths, meta.episodes, meta.info, strict=True)):
                 row["ended"][i] = ended[0], ended[1], *ended[2], *ended[3]
-            record["seconds"] = [runner.seconds[part] for part in PARTS]
+            record["seconds"] = [runner.seconds[part] for part in ACTIVITIES]
             for name in COUNTS:
                 record[name] = getattr(pace, name)
             start = perf_counter()

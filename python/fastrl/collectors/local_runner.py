@@ -14,7 +14,7 @@ import numpy as np
 from fastrl.collectors.failures import Failures
 from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta
 from fastrl.collectors.local_backend import LocalBackend
-from fastrl.collectors.protocol import PARTS, CollectError, Plan
+from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan
 from fastrl.collectors.running import RunningEpisode
 from fastrl.collectors.team_backend import TeamBackend
 from fastrl.collectors.team_spec import TeamSpec
@@ -43,7 +43,7 @@ class LocalRunner:
         numbers: of their running episodes; may be set before the first fragment.
         running: the running episodes to resume; may be set before the first fragment, which then replays them.
         restarted: rows whose running episodes were restarted with the last fragment, as replaying them diverged.
-        seconds: by `PARTS`.
+        seconds: by `ACTIVITIES`.
         closing: a context in which environments are closed; does nothing unless set.
     """
 
@@ -60,10 +60,10 @@ class LocalRunner:
         self.env_indices = np.asarray((NO_ENV,) if whole else env_indices, np.int64)
         first = plan.first_env if whole else int(self.env_indices[0])
         self._own = dataclasses.replace(plan, num_envs=len(self.env_indices), first_env=first)
-        self.numbers = [0] * len(self.env_indices)
+        self.episode_numbers = [0] * len(self.env_indices)
         self.running: Sequence[RunningEpisode] = ()
         self.restarted: tuple[int, ...] = ()
-        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self.seconds = dict.fromkeys(ACTIVITIES, 0.0)
         self.closing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         self._stop = memoryview(b"\0") if stop is None else stop
         self._actor: Actor | None = None
@@ -117,9 +117,9 @@ class LocalRunner:
             if number is not None:
                 return runner.run_episode(number, out)
             runner.running, self.running = self.running or runner.running, ()
-            runner.numbers[:] = self.numbers
+            runner.episode_numbers[:] = self.episode_numbers
             ends = runner.run_steps(out)
-            self.numbers, self.restarted = runner.numbers.tolist(), tuple(runner.restarted)
+            self.episode_numbers, self.restarted = runner.episode_numbers.tolist(), tuple(runner.restarted)
         return meta_of(self.plan.num_steps, ends)
 
     @contextlib.contextmanager

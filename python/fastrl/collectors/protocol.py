@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Unit = Literal["steps", "episodes"]
 
 
-PARTS = ("environment", "inference", "buffer", "weights", "waiting")
+ACTIVITIES = ("environment", "inference", "buffer", "weights", "waiting")
 """Names of the parts of time in `Report`."""
 
 UNPUBLISHED = "no weights yet: publish some before anything is collected with them"
@@ -237,7 +237,7 @@ class Report:
             (choosing actions), ``buffer`` (rewards and storing), ``weights`` (reading them), ``waiting``.
         overlap_seconds: seconds that workers collected while the learner did not wait for them, summed over workers;
             None where that is not measured.
-        numbers: further numbers of this kind of collector, by name.
+        metrics: further numbers of this kind of collector, by name.
     """
 
     steps: int = 0
@@ -251,7 +251,7 @@ class Report:
     memory_mib: tuple[float, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     overlap_seconds: float | None = None
-    numbers: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class Collector(Protocol):

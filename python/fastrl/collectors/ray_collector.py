@@ -61,7 +61,7 @@ class _Call:
 
     what: Literal["begin", "build", "run"]
     ref: Any
-    numbers: tuple[int, ...] = ()
+    episode_numbers: tuple[int, ...] = ()
 
 
 class _Worker(TaskWorker):
@@ -220,7 +220,7 @@ class RayCollector(TaskScheduler[_Worker]):
         worker.calls = deque([self._call_begin(worker)])
 
     def _call_begin(self, worker: _Worker) -> _Call:
-        ref = worker.actor.begin.remote(worker.life, worker.numbers, self._running_episodes(worker))
+        ref = worker.actor.begin.remote(worker.life, worker.episode_numbers, self._running_episodes(worker))
         return _Call("begin", ref)
 
     # Replies of workers
@@ -268,7 +268,7 @@ class RayCollector(TaskScheduler[_Worker]):
             return
         worker.memory_mib = answer.memory_mib
         if call.what == "run":
-            self._task_finished(worker, call.numbers, answer.fragments, answer.version, answer)
+            self._task_finished(worker, call.episode_numbers, answer.fragments, answer.version, answer)
             return
         worker.ready = not answer.cause
         if answer.cause:
@@ -279,7 +279,7 @@ class RayCollector(TaskScheduler[_Worker]):
 
     def _restarted(self, worker: _Worker, cause: str, trace: str) -> None:
         """Handles the death of a worker, which Ray restarts: its calls are repeated."""
-        given = [call.numbers if call.what == "run" else None for call in worker.calls]
+        given = [call.episode_numbers if call.what == "run" else None for call in worker.calls]
         worker.life += 1
         self._running_of(worker).forget()
         self._begin(worker)
@@ -289,7 +289,7 @@ class RayCollector(TaskScheduler[_Worker]):
         if not worker.calls:
             return math.inf
         call = worker.calls[0]
-        return self._timeout * max(1, len(call.numbers)) if call.what == "run" else START_TIMEOUT_S
+        return self._timeout * max(1, len(call.episode_numbers)) if call.what == "run" else START_TIMEOUT_S
 
     def _end_hanging(self, worker: _Worker) -> None:
         limit = self._limit(worker)

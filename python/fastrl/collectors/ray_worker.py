@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fastrl.collectors.failures import last_line
 from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for
 from fastrl.collectors.local_runner import LocalRunner
-from fastrl.collectors.protocol import PARTS, CollectError, Plan
+from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan
 from fastrl.collectors.resources import memory_of
 from fastrl.collectors.running import RunningEpisode
 from fastrl.rollout.fragment import first_steps
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
     Attributes:
         fragments: arrays and meta of each, up to one that failed; the arrays of `arrays_for`, cut to its steps.
         version: of the weights.
-        seconds: by `PARTS`, since the last reply.
+        seconds: by `ACTIVITIES`, since the last reply.
         cause: the exception in one line; empty without one. ``traceback``: of it.
         refused: whether a retry is useless.
         memory_mib: of its process.
@@ -72,7 +72,7 @@ class RunnerActor:
         self._thread = threading.get_ident()
         self._life = life
         if numbers:
-            self._runner.numbers, self._runner.running = numbers, running
+            self._runner.episode_numbers, self._runner.running = numbers, running
         return os.getpid()
 
     def build(self, life: int) -> Answer | None:
@@ -112,8 +112,8 @@ class RunnerActor:
         except BaseException:  # an environment that calls sys.exit() has failed, too
             trace = traceback.format_exc()
             cause = last_line(trace)
-        seconds = tuple(self._runner.seconds[part] for part in PARTS)
-        self._runner.seconds.update(dict.fromkeys(PARTS, 0.0))
+        seconds = tuple(self._runner.seconds[part] for part in ACTIVITIES)
+        self._runner.seconds.update(dict.fromkeys(ACTIVITIES, 0.0))
         self._replied_at = now = perf_counter()
         if now - self._measured > _MEMORY_INTERVAL_S:
             [self._memory_mib], self._measured = memory_of([os.getpid()]), now

@@ -104,7 +104,7 @@ class RunningEpisodes:
         self._env_indices = list(env_indices)
         self._rows = {env_index: row for row, env_index in enumerate(self._env_indices)}
         rows = len(self._env_indices)
-        self._numbers = [0] * rows
+        self._episode_numbers = [0] * rows
         # Of each row, actions that are needed to replay its episode, and earlier lives among them.
         self._lengths = np.zeros(rows, np.int64)
         self._lives = np.zeros(rows, np.int64)
@@ -138,7 +138,7 @@ class RunningEpisodes:
             if fragment.next_states is not None:
                 self._states[...] = fragment.next_states
             for env_index, number in fragment.episodes.tolist():
-                self._numbers[self._rows[env_index]] = number + 1
+                self._episode_numbers[self._rows[env_index]] = number + 1
             self._blocks.append(fragment.actions.astype(action_dtype(self._plan)))
             self.steps += len(ended)
             longest = self._lengths[self._lengths <= LONGEST].max(initial=0)
@@ -187,7 +187,7 @@ class RunningEpisodes:
                         else (b"", b"")
                     )
                     running[env_index] = RunningEpisode(actions_taken, obs, state, int(self._lives[row]))
-            return dict(zip(self._env_indices, self._numbers, strict=True)), running
+            return dict(zip(self._env_indices, self._episode_numbers, strict=True)), running
 
     def load(self, numbers: Sequence[int], running: Mapping[int, RunningEpisode]) -> list[RunningEpisode]:
         """Resumes from what `state` gave; returns each row's episode, to be replayed.
@@ -202,7 +202,7 @@ class RunningEpisodes:
                 raise ValueError(f"episode {number} of the state continues {each.lives} episodes")
         actions_taken = [actions_of(self._plan, each) for each in episodes]
         with self._lock:
-            self._numbers[:] = numbers
+            self._episode_numbers[:] = numbers
             self._lengths[:] = [len(actions) for actions in actions_taken]
             self._lives[:] = [each.lives for each in episodes]
             self._started[:] = [bool(each.obs) for each in episodes]

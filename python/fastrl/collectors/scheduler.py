@@ -19,7 +19,7 @@ import numpy as np
 from fastrl.collectors.failures import Episode, Failures
 from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, fragment_of
 from fastrl.collectors.learner_time import LearnerTime
-from fastrl.collectors.protocol import PARTS, UNPUBLISHED, CollectError, Collector, Plan, Report
+from fastrl.collectors.protocol import ACTIVITIES, UNPUBLISHED, CollectError, Collector, Plan, Report
 from fastrl.collectors.resources import check_timeout
 from fastrl.collectors.running import RunningEpisode, RunningEpisodes, resumed
 from fastrl.rollout.fragment import Fragment, copied_steps
@@ -47,7 +47,7 @@ class TaskWorker:
     def __init__(self, index: int, env_indices: Iterable[int]) -> None:
         self.index = index
         self.env_indices = list(env_indices)
-        self.numbers = [0] * len(self.env_indices)
+        self.episode_numbers = [0] * len(self.env_indices)
         self.since = 0.0
         self.turn = self.due = self.failed_starts = 0
 
@@ -56,7 +56,7 @@ class WorkerReply(Protocol):
     """The common part of workers' replies.
 
     Attributes:
-        seconds: by `PARTS`, since its last reply.
+        seconds: by `ACTIVITIES`, since its last reply.
         cause: the exception in one line; empty without one. ``traceback``: of it.
         refused: whether a retry is useless.
         span: start and end of the task, by this machine's `time.monotonic`; None if not known.
@@ -128,7 +128,7 @@ class TaskScheduler(Collector, Generic[W]):
         self._published = 0
         self._steps = self._episodes = self._restarts = self._turns = self._diverged = 0
         self._cold_start = 0.0
-        self._seconds = dict.fromkeys(PARTS, 0.0)
+        self._seconds = dict.fromkeys(ACTIVITIES, 0.0)
         self._learner_time = LearnerTime()
         # Seconds that workers collected while the learner did not wait; None: not known.
         self._overlap_seconds: float | None = 0.0
@@ -298,8 +298,10 @@ class TaskScheduler(Collector, Generic[W]):
             first = self.plan.first_env
             numbers = resumed(state, self.plan.env_indices)
             for worker in self.workers:
-                worker.numbers = numbers[worker.env_indices[0] - first : worker.env_indices[-1] + 1 - first]
-                self._running_of(worker).load(worker.numbers, state["running"])
+                worker.episode_numbers = numbers[
+                    worker.env_indices[0] - first : worker.env_indices[-1] + 1 - first
+                ]
+                self._running_of(worker).load(worker.episode_numbers, state["running"])
         self.version = state["version"]
 
     def _running_of(self, worker: W) -> RunningEpisodes:
@@ -340,14 +342,14 @@ class TaskScheduler(Collector, Generic[W]):
         if self._left() < 1:
             return None
         if self._whole:
-            return self._numbers(most, depth)
+            return self._episode_numbers(most, depth)
         if self._mode == "collect":
             if not worker.due:
                 return None
             worker.due -= 1
         return ()
 
-    def _numbers(self, most: int, depth: int) -> tuple[int, ...] | None:
+    def _episode_numbers(self, most: int, depth: int) -> tuple[int, ...] | None:
         """Episodes for a task: one that failed by itself, of others as many as fit into the time of a task."""
         left, workers = self._left(), len(self.workers)
         # The last ones are left to the workers that are free first.
@@ -404,7 +406,9 @@ class TaskScheduler(Collector, Generic[W]):
         for arrays, meta in fragments:
             self._deliver(worker, arrays, meta, version, reply.restarted)
         if fragments and self._whole:
-            seconds = sum(reply.seconds[PARTS.index(part)] for part in ("environment", "inference", "buffer"))
+            seconds = sum(
+                reply.seconds[ACTIVITIES.index(part)] for part in ("environment", "inference", "buffer")
+            )
             self._episode_seconds = seconds / len(fragments)
         if reply.cause:
             left = numbers[len(fragments) :]
@@ -412,7 +416,7 @@ class TaskScheduler(Collector, Generic[W]):
             self._task_failed(worker, left[:1], reply.cause, reply.traceback)
 
     def _count(self, reply: WorkerReply) -> None:
-        for part, seconds in zip(PARTS, reply.seconds, strict=False):
+        for part, seconds in zip(ACTIVITIES, reply.seconds, strict=False):
             self._seconds[part] += seconds
         if reply.refused:
             raise CollectError(f"{reply.cause}\n\n{reply.traceback}".rstrip(), reply.traceback)
@@ -427,7 +431,7 @@ class TaskScheduler(Collector, Generic[W]):
         self._failures.over(meta.episodes)
         if not self._whole:
             for env_index, number in meta.episodes:
-                worker.numbers[env_index - worker.env_indices[0]] = number + 1
+                worker.episode_numbers[env_index - worker.env_indices[0]] = number + 1
             self._running_of(worker).add(fragment, restarted)
             self._diverged += len(restarted)
         self._ready.append(fragment)
@@ -475,7 +479,7 @@ class TaskScheduler(Collector, Generic[W]):
             what = f"episode{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
         else:
             self._running_of(worker).forget()
-            episodes = list(zip(worker.env_indices, worker.numbers, strict=True))
+            episodes = list(zip(worker.env_indices, worker.episode_numbers, strict=True))
             what = f"a fragment of rows {worker.env_indices[0]} to {worker.env_indices[-1]}"
         self._failures.add(worker.index, what, cause, trace, episodes)
 

@@ -77,7 +77,7 @@ class SequentialCollector(Collector):
                 episodes = (
                     [(NO_ENV, self._next)]
                     if whole
-                    else list(zip(runner.env_indices.tolist(), runner.numbers, strict=True))
+                    else list(zip(runner.env_indices.tolist(), runner.episode_numbers, strict=True))
                 )
                 task = (
                     f"episode {self._next}"
@@ -119,7 +119,7 @@ class SequentialCollector(Collector):
         if self.plan.unit == "episodes":
             [self._next] = numbers
         else:
-            self.runner.numbers = numbers
+            self.runner.episode_numbers = numbers
             self.runner.running = self.running_episodes.load(numbers, state["running"])
         self.version = state["version"]
 

@@ -15,7 +15,7 @@ import numpy as np
 from fastrl.collectors.async_runner import AsyncBackend, AsyncEnvRunner
 from fastrl.collectors.failures import Failures
 from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for, fragment_of
-from fastrl.collectors.protocol import PARTS, UNPUBLISHED, CollectError, Collector, Plan, Report
+from fastrl.collectors.protocol import ACTIVITIES, UNPUBLISHED, CollectError, Collector, Plan, Report
 from fastrl.collectors.resources import WorkerCount, cores, count_workers
 from fastrl.collectors.running import RunningEpisodes, resumed
 from fastrl.collectors.team_backend import Difficulty, TeamBackend
@@ -69,12 +69,12 @@ class LockstepCollector(Collector):
         self._newest: tuple[int, bytes] | None = None
         self._loaded = 0
         self.running_episodes = RunningEpisodes(plan, () if self._whole else plan.env_indices)
-        self._replays, self._numbers = replays, [0] * plan.num_envs
+        self._replays, self._episode_numbers = replays, [0] * plan.num_envs
         self._next = 0
         # No episode from this number on is started by `take`; notified where it changes.
         self._stop_at: float = math.inf
         self._steps = self._episodes = 0
-        self._seconds = dict.fromkeys(PARTS, 0.0)
+        self._seconds = dict.fromkeys(ACTIVITIES, 0.0)
         self._arrays: list[Arrays] = []
         self.background: _Background | None = None
         self.runner = make_runner(self._failures)
@@ -162,7 +162,7 @@ class LockstepCollector(Collector):
         if self._replays:
             self.running_episodes.add(fragment, self.runner.restarted)
         else:
-            self._numbers = self.runner.numbers.tolist()
+            self._episode_numbers = self.runner.episode_numbers.tolist()
         for each in fragments:
             self._count(each)
         return fragments
@@ -214,7 +214,7 @@ class LockstepCollector(Collector):
     def state_dict(self) -> dict[str, Any]:
         numbers, running = ({NO_ENV: self._next}, {}) if self._whole else self.running_episodes.state()
         if not self._replays:
-            numbers, running = dict(zip(self.plan.env_indices, self._numbers, strict=True)), {}
+            numbers, running = dict(zip(self.plan.env_indices, self._episode_numbers, strict=True)), {}
         backend = self.runner.backend
         if running and isinstance(backend, TeamBackend):
             # Episodes that are still to be replayed have not started here.
@@ -230,7 +230,7 @@ class LockstepCollector(Collector):
             numbers = resumed(state, self.plan.env_indices)
             if self._replays:
                 self.runner.running = self.running_episodes.load(numbers, state["running"])
-            self.runner.numbers[:] = self._numbers = numbers
+            self.runner.episode_numbers[:] = self._episode_numbers = numbers
         self.version = self._loaded = state["version"]
 
     def close(self) -> None:

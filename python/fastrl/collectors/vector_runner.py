@@ -18,7 +18,7 @@ from fastrl.collectors.fragment_arrays import (
     check_finite,
     check_masks,
 )
-from fastrl.collectors.protocol import PARTS, CollectError, Plan, Stopped
+from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan, Stopped
 from fastrl.collectors.running import RunningEpisode, actions_of, reached, state_of
 from fastrl.collectors.vector_backends import NO_RESET, NativeBackend, VectorBackend
 from fastrl.envs.process_pool import WorkerError
@@ -93,11 +93,11 @@ class VectorEnvRunner:
         self._failures = failures
         num_rows, whole = plan.num_envs, plan.unit == "episodes"
         self.env_indices = np.full(num_rows, NO_ENV) if whole else np.array(plan.env_indices)
-        self.numbers = np.zeros(num_rows, np.int64)
+        self.episode_numbers = np.zeros(num_rows, np.int64)
         self.running: Sequence[RunningEpisode] = ()
         self.restarted: list[int] = []
         self.diverged = 0
-        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self.seconds = dict.fromkeys(ACTIVITIES, 0.0)
         self.restarts = 0
         self.skipped: NDArray[np.bool_] | None = None
         self.stop: bytearray | memoryview = bytearray(1)
@@ -132,7 +132,7 @@ class VectorEnvRunner:
             else:
                 self._start_episodes(self._active, self._last)
             self._started = True
-        numbers, steps = self.numbers.tolist(), self._steps.tolist()
+        numbers, steps = self.episode_numbers.tolist(), self._steps.tolist()
         ignored = self.backend.ignored
         self.skipped = None if ignored is None else np.zeros(rewards.shape, np.bool_)
         obs[0] = self._last
@@ -158,10 +158,10 @@ class VectorEnvRunner:
             if has_ends:
                 over = np.flatnonzero(self._ended(out, t))
                 for row in over.tolist():
-                    env_index, number = int(self.env_indices[row]), int(self.numbers[row])
+                    env_index, number = int(self.env_indices[row]), int(self.episode_numbers[row])
                     info = tuple(self.backend.ended_info[row].tolist())
                     ends.append((t, env_index, number, self._return(row), int(self._steps[row]), row, info))
-                self.numbers[over] += 1
+                self.episode_numbers[over] += 1
                 self._prepare_episodes(over)
             if has_agents:
                 self._see_agents()
@@ -179,7 +179,7 @@ class VectorEnvRunner:
             out: of `arrays_for`; written.
         """
         out = out | {"final_obs": out["obs"][1:]}
-        self.numbers[0], self._active[0] = number, True
+        self.episode_numbers[0], self._active[0] = number, True
         self._start_episodes(self._active, out["obs"][0])
         if self.backend.alive is not None:
             out["alive"][0] = self.backend.alive
@@ -240,7 +240,7 @@ class VectorEnvRunner:
         actions, rewards, final_obs = step["actions"][0], step["rewards"][0], step["final_obs"][0]
         terminations, truncations = step["terminations"][0], step["truncations"][0]
         lives = np.array([each.lives for each in episodes])
-        self.numbers -= lives
+        self.episode_numbers -= lives
         failed, dead = np.zeros((2, len(episodes)), np.bool_)
         for t in range(lengths.max() + 1):
             if self.stop[0]:
@@ -267,9 +267,9 @@ class VectorEnvRunner:
             self._see_agents()
             if again.any():
                 lives -= again
-                self.numbers += again
+                self.episode_numbers += again
                 self._prepare_episodes(again)
-        self.numbers += lives
+        self.episode_numbers += lives
         failed |= lives > 0
         failed |= [not reached(each, obs) for each, obs in zip(episodes, self._last, strict=True)]
         self.restarted = np.flatnonzero(failed).tolist()
@@ -388,7 +388,7 @@ class VectorEnvRunner:
                 if self._states is not None:
                     out["states"][mask] = 0
             self.backend.next_seeds[mask] = env_seeds(
-                self.plan.seed, self.env_indices[mask], self.numbers[mask]
+                self.plan.seed, self.env_indices[mask], self.episode_numbers[mask]
             )
             try:
                 if mask.any():
@@ -406,7 +406,7 @@ class VectorEnvRunner:
         Args:
             rows: a mask, or numbers of rows, which take half the time where there are few.
         """
-        seed, env_indices, numbers = self.plan.seed, self.env_indices[rows], self.numbers[rows]
+        seed, env_indices, numbers = self.plan.seed, self.env_indices[rows], self.episode_numbers[rows]
         streams = act_streams(seed, env_indices, numbers)
         self._streams[rows] = (
             streams if self.plan.num_agents is None else agent_streams(streams, self.plan.num_agents)
@@ -442,7 +442,9 @@ class VectorEnvRunner:
                     else f"row {death.envs[0]}"
                 )
                 started = [
-                    (int(self.env_indices[i]), int(self.numbers[i])) for i in death.envs if self._active[i]
+                    (int(self.env_indices[i]), int(self.episode_numbers[i]))
+                    for i in death.envs
+                    if self._active[i]
                 ]
                 self._failures.add(death.worker, f"a step of {rows}", death.cause, death.traceback, started)
                 self.restarts += 1
@@ -502,7 +504,7 @@ class VectorEnvRunner:
         for length in np.unique(lengths).tolist():
             own = rows[lengths == length]
             for row, arrays in zip(own.tolist(), episode_arrays(kept, own, length), strict=True):
-                number = int(self.numbers[row])
+                number = int(self.episode_numbers[row])
                 self._check(arrays, length, [number], [0])
                 info = tuple(self.backend.ended_info[row].tolist())
                 ended[row] = EndedEpisode(arrays, number, self._return(row), info)
@@ -515,7 +517,7 @@ class VectorEnvRunner:
         the rows that got one; the other free rows stop."""
         free = np.ones(len(self.env_indices), np.bool_) if free is None else free
         started = free & (self._reserved >= 0)
-        self.numbers[started] = self._reserved[started]
+        self.episode_numbers[started] = self._reserved[started]
         self._active[free] = started[free]
         for row in np.flatnonzero(started).tolist():
             self._reserved[row] = next(waiting, -1)

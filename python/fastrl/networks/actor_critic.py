@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fastrl.networks.distributions import log_std_parameter
 from fastrl.networks.normalization import RunningNorm
-from fastrl.networks.parameters import SavedNetwork, check_numbers, write_parts
+from fastrl.networks.parameters import SavedNetwork, check_numbers, write_tensors
 from fastrl.networks.perceptron import Linear, Perceptron
 
 # Those that compiled actors have.
@@ -143,7 +143,7 @@ class ActorCritic(SavedNetwork):
         Raises:
             ValueError: ``out`` is not such an array.
         """
-        write_parts(self._actor_tensors(), out)
+        write_tensors(self._actor_tensors(), out)
 
     def _actor_tensors(self) -> list[Tensor]:
         """Tensors that an actor reads, in order."""

@@ -85,7 +85,7 @@ class Decoder(nn.Module):
         flat: images are numbers like others, after these.
 
     Attributes:
-        num_numbers: how many numbers of an observation are not of images; if they are flat, all.
+        vector_size: how many numbers of an observation are not of images; if they are flat, all.
         images: in the order of the row.
         flat: as given.
         shapes: of the parts that are not images, in the order of the row.
@@ -98,13 +98,13 @@ class Decoder(nn.Module):
         self.images = tuple(image_place(part) for part in obs_rows.parts if part.kind == "image")
         self._others = tuple(part for part in obs_rows.parts if part.kind != "image")
         self.shapes = tuple(part.shape for part in self._others)
-        self.num_numbers = sum(part.size for part in self._others)
+        self.vector_size = sum(part.size for part in self._others)
         if flat:
-            self.num_numbers += sum(place.part.size for place in self.images)
-        self.norm = RunningNorm(self.num_numbers) if normalize and self.num_numbers else None
+            self.vector_size += sum(place.part.size for place in self.images)
+        self.norm = RunningNorm(self.vector_size) if normalize and self.vector_size else None
 
-    def numbers(self, rows: Tensor) -> Tensor:
-        """The numbers, float32 [B, num_numbers], not whitened; those of images from 0 to 1.
+    def vector(self, rows: Tensor) -> Tensor:
+        """The numbers, float32 [B, vector_size], not whitened; those of images from 0 to 1.
 
         Args:
             rows: [B, size], float32 or uint8 as the rows are.
@@ -141,9 +141,9 @@ class Decoder(nn.Module):
         return found
 
     def forward(self, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Numbers float32 [B, num_numbers], whitened if `norm` is there; images [B, C, H, W], from 0 to 1, float32 or
+        """Numbers float32 [B, vector_size], whitened if `norm` is there; images [B, C, H, W], from 0 to 1, float32 or
         in mixed precision its type, none if they are flat."""
-        vector = self.numbers(rows)
+        vector = self.vector(rows)
         if self.norm is not None:
             vector = self.norm(vector)
         if self.flat:
@@ -155,7 +155,7 @@ class Decoder(nn.Module):
     def update_statistics(self, rows: Tensor) -> None:
         """Adds rows [B, size] to the running statistics, if there are any."""
         if self.norm is not None:
-            self.norm.update(self.numbers(rows).to(self.norm.mean.device))
+            self.norm.update(self.vector(rows).to(self.norm.mean.device))
 
 
 class Convolution(nn.Module):
@@ -398,7 +398,7 @@ class Encoder(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        size = decoder.num_numbers
+        size = decoder.vector_size
         places = () if decoder.flat else decoder.images
         self.images = nn.ModuleList()
         mixed = bool(size and places)

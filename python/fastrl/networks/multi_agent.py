@@ -26,7 +26,7 @@ from fastrl.networks.distributions import (
 from fastrl.networks.encoders import Decoder, Encoder, EncoderKind
 from fastrl.networks.memory import Memory, MemoryKind
 from fastrl.networks.normalization import RunningNorm
-from fastrl.networks.parameters import SavedNetwork, check_numbers, load_weights, write_parts
+from fastrl.networks.parameters import SavedNetwork, check_numbers, load_weights, write_tensors
 from fastrl.networks.perceptron import Activation, Init, Linear, Perceptron
 from fastrl.networks.policy_network import check_encoded_size
 from fastrl.networks.team_actor import Member, Scripted, TeamActor
@@ -289,13 +289,13 @@ class PolicyNetwork(_Network):
     @property
     def actor_size(self) -> int:
         """Numbers that `actor_weights` writes."""
-        return sum(part.numel() for part in self._actor_parts())
+        return sum(part.numel() for part in self._actor_tensors())
 
     def actor_weights(self, out: NDArray[np.float32]) -> None:
         """Writes what an actor of `actor_spec` loads: the weights as they are now, float32 [`actor_size`]."""
-        write_parts(self._actor_parts(), out)
+        write_tensors(self._actor_tensors(), out)
 
-    def _actor_parts(self) -> list[Tensor]:
+    def _actor_tensors(self) -> list[Tensor]:
         """Tensors that an actor reads, in order."""
         if self.actor_architecture() is None:
             return list(self.state_dict().values())

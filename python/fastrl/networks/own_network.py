@@ -159,7 +159,7 @@ class OwnModule(nn.Module):
 
     def observation(self, rows: Tensor) -> Any:
         """The observations in the form of their space."""
-        vector = self.decoder.numbers(rows)
+        vector = self.decoder.vector(rows)
         if self.decoder.norm is not None:
             vector = self.decoder.norm(vector)
         leaves: dict[tuple[Any, ...], Tensor] = {}

@@ -189,12 +189,12 @@ def flat_size(network: nn.Module) -> int:
 
 
 def write_flat(network: nn.Module, out: NDArray[np.float32]) -> None:
-    """Writes all parameters and buffers of a network one after the other: see `write_parts`."""
-    write_parts(list(network.state_dict().values()), out)
+    """Writes all parameters and buffers of a network one after the other: see `write_tensors`."""
+    write_tensors(list(network.state_dict().values()), out)
 
 
 @torch.no_grad()
-def write_parts(parts: Sequence[Tensor], out: NDArray[np.float32]) -> None:
+def write_tensors(tensors: Sequence[Tensor], out: NDArray[np.float32]) -> None:
     """Writes tensors one after the other.
 
     Args:
@@ -203,13 +203,13 @@ def write_parts(parts: Sequence[Tensor], out: NDArray[np.float32]) -> None:
     Raises:
         ValueError: ``out`` is not such an array.
     """
-    size = sum(part.numel() for part in parts)
+    size = sum(tensor.numel() for tensor in tensors)
     if out.shape != (size,) or out.dtype != np.float32:
         raise ValueError(f"out: expected float32 [{size}], got {out.dtype} {list(out.shape)}")
     end, flat = 0, torch.from_numpy(out)
-    for part in parts:
-        start, end = end, end + part.numel()
-        flat[start:end].view(part.shape).copy_(part)
+    for tensor in tensors:
+        start, end = end, end + tensor.numel()
+        flat[start:end].view(tensor.shape).copy_(tensor)
 
 
 @torch.no_grad()

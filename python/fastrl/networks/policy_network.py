@@ -22,7 +22,7 @@ from fastrl.networks.parameters import (
     flat_size,
     load_weights,
     write_flat,
-    write_parts,
+    write_tensors,
 )
 from fastrl.networks.perceptron import Linear, OutputLayer
 
@@ -307,7 +307,7 @@ class EncodedPolicy(TorchPolicy):
         if self.actor_architecture() is None:
             super().actor_weights(out)
         else:
-            write_parts(self._actor_tensors(), out)
+            write_tensors(self._actor_tensors(), out)
 
     @classmethod
     def without_weights(cls, architecture: Mapping[str, Any]) -> Self:

@@ -25,7 +25,7 @@ class MixedSampler(UniformSampler):
         pin_memory: as of `UniformSampler`.
 
     Attributes:
-        parts: both samplers.
+        samplers: both of them.
 
     Raises:
         ValueError: their replays have other rows.
@@ -37,7 +37,7 @@ class MixedSampler(UniformSampler):
         rows = [(each.replay.dtype, each.replay.stack, each.replay.final_masks) for each in (first, second)]
         if rows[0] != rows[1]:
             raise ValueError(f"both replays must have the same rows, got {rows[0]} and {rows[1]}")
-        self.parts = (first, second)
+        self.samplers = (first, second)
         self._set_up(first.replay, first.batch_size + second.batch_size, True)
         self._build(None, pin_memory)
         count = second.batch_size
@@ -46,8 +46,8 @@ class MixedSampler(UniformSampler):
         self._slices = [[_part(arrays, batch, place) for place in places] for arrays, batch in self._sets]
 
     def sample(self) -> Batch:
-        for part, (arrays, batch) in zip(self.parts, self._slices[self._next], strict=True):
-            part.fill(arrays, batch)
+        for sampler, (arrays, batch) in zip(self.samplers, self._slices[self._next], strict=True):
+            sampler.fill(arrays, batch)
         _, batch = self._sets[self._next]
         self._next = (self._next + 1) % len(self._sets)
         return batch
@@ -55,18 +55,18 @@ class MixedSampler(UniformSampler):
     @property
     def second(self) -> UniformSampler:
         """The sampler of the last transitions of a batch."""
-        return self.parts[1]
+        return self.samplers[1]
 
     @property
     def beta(self) -> float:
         """Exponent of the weights of importance, of the parts that are prioritized."""
-        return next(part.beta for part in self.parts if isinstance(part, PrioritizedSampler))
+        return next(sampler.beta for sampler in self.samplers if isinstance(sampler, PrioritizedSampler))
 
     @beta.setter
     def beta(self, beta: float) -> None:
-        for part in self.parts:
-            if isinstance(part, PrioritizedSampler):
-                part.beta = beta
+        for sampler in self.samplers:
+            if isinstance(sampler, PrioritizedSampler):
+                sampler.beta = beta
 
     def update_priorities(self, indices: Tensor, priorities: Tensor) -> None:
         """Sets the priorities of a whole batch, in its order; see `PrioritizedSampler.update_priorities`.
@@ -77,20 +77,20 @@ class MixedSampler(UniformSampler):
         if len(indices) != self.batch_size:
             raise ValueError(f"expected the priorities of a batch of {self.batch_size}, got {len(indices)}")
         start = 0
-        for part in self.parts:
-            end = start + part.batch_size
-            if isinstance(part, PrioritizedSampler):
-                part.update_priorities(indices[start:end], priorities[start:end])
+        for sampler in self.samplers:
+            end = start + sampler.batch_size
+            if isinstance(sampler, PrioritizedSampler):
+                sampler.update_priorities(indices[start:end], priorities[start:end])
             start = end
 
     def state_dict(self) -> dict[str, Any]:
         """The states of both samplers; the replays are saved separately."""
-        first, second = self.parts
+        first, second = self.samplers
         return {"first": first.state_dict(), "second": second.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for part, name in zip(self.parts, ("first", "second"), strict=True):
-            part.load_state_dict(state[name])
+        for sampler, name in zip(self.samplers, ("first", "second"), strict=True):
+            sampler.load_state_dict(state[name])
 
 
 def _part(

@@ -220,7 +220,7 @@ class TensorBoardLogger(Logger):
                 self._writer.file_writer.add_summary(summary)
 
     def log(self, row: Row) -> None:
-        for name, number in row.numbers.items():
+        for name, number in row.metrics.items():
             if math.isfinite(number):
                 self._writer.add_scalar(name, number, row.steps)
 

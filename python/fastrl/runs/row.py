@@ -18,17 +18,17 @@ class Row:
     Attributes:
         steps: environment steps since the beginning of the run.
         done: what of the run's goal is done, in the goal's unit: steps or episodes.
-        numbers: all numbers but ``steps``, by name: a group, a slash and a name, as in ``rollout/ep_rew_mean``.
+        metrics: the whole row but ``steps``, by name: a group, a slash and a name, as in ``rollout/ep_rew_mean``.
         highlights: the numbers that a line on a console shows, as text.
         ended: the episodes that have ended since the last row; None: not known.
     """
 
     steps: int
     done: int
-    numbers: Mapping[str, Number]
+    metrics: Mapping[str, Number]
     highlights: Sequence[str] = ()
     ended: Episodes | None = dataclasses.field(default=None, compare=False)
 
     def record(self) -> dict[str, Number]:
         """All numbers, ``time/total_timesteps`` first. docs/reference/metrics.md explains their names."""
-        return {STEPS: self.steps, **self.numbers}
+        return {STEPS: self.steps, **self.metrics}

@@ -60,7 +60,7 @@ class MLflowLogger(Logger):
             self._client.log_batch(self._run, params=params[first : first + 100])
 
     def log(self, row: Row) -> None:
-        passed = int(1000 * row.numbers.get("time/time_elapsed", 0.0))
+        passed = int(1000 * row.metrics.get("time/time_elapsed", 0.0))
         metrics = [self._metric(name, number, passed, row.steps) for name, number in _finite(row).items()]
         self._client.log_batch(self._run, metrics=metrics)
 

@@ -336,7 +336,7 @@ class DatasetSource(Source):
     def take_episodes(self) -> Episodes:
         return _NO_EPISODES
 
-    def numbers(self) -> Mapping[str, Number]:
+    def metrics(self) -> Mapping[str, Number]:
         now = time.perf_counter()
         speed = (self.steps - self._row_steps) / (now - self._row_at)
         self._row_at, self._row_steps = now, self.steps

@@ -323,7 +323,7 @@ class Minibatches:
         self.pretrained += 1
         self._end_pretraining()
 
-    def numbers(self) -> dict[str, Number]:
+    def metrics(self) -> dict[str, Number]:
         """Numbers for a row of metrics: speed since the last row, and fill of the replay."""
         assert self.replay is not None
         now = time.perf_counter()

@@ -325,7 +325,7 @@ class RolloutSource(Source):
         new = Staleness(dropped=report.dropped - self._report.dropped)
         self._report, self._staleness = report, self._staleness.plus(new)
 
-    def numbers(self) -> Mapping[str, Number]:
+    def metrics(self) -> Mapping[str, Number]:
         assert self._stream is not None, "it runs as a context"
         self._row_staleness = self._stream.take_staleness()
         self._staleness = self._staleness.plus(self._row_staleness)
@@ -335,7 +335,7 @@ class RolloutSource(Source):
             "collect/dropped": self._staleness.dropped,
             **{f"collect/{name}": number for name, number in self._faults().items()},
             "collect/worker_memory_mib": max(self._report.memory_mib, default=0.0),
-            **{f"collect/{name}": number for name, number in self._report.numbers.items()},
+            **{f"collect/{name}": number for name, number in self._report.metrics.items()},
         }
 
     def _faults(self) -> dict[str, int]:
@@ -346,7 +346,7 @@ class RolloutSource(Source):
         }
 
     def highlights(self) -> list[str]:
-        stale, live = self._row_staleness, self._report.numbers
+        stale, live = self._row_staleness, self._report.metrics
         shown = [f"staleness {brief(stale.mean)}"] if stale.highest else []
         if live:
             if not live["simulated"]:

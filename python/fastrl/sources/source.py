@@ -115,7 +115,7 @@ class Source(ABC):
         """Account of collection and of its time since this session started."""
         return Report()
 
-    def numbers(self) -> Mapping[str, Number]:
+    def metrics(self) -> Mapping[str, Number]:
         """Metrics that it adds to a row, by names such as ``collect/staleness``; asked once for each row."""
         return {}
 

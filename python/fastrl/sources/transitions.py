@@ -235,12 +235,12 @@ class TransitionSource(RolloutSource):
         self.minibatches.feedback(result)
         self._is_due = self._has_due_minibatch()
 
-    def numbers(self) -> Mapping[str, Number]:
+    def metrics(self) -> Mapping[str, Number]:
         self._learning = {
-            **self.minibatches.numbers(),
+            **self.minibatches.metrics(),
             "rollout/exploration_rate": self._epsilon(self._taken),
         }
-        return {**super().numbers(), **self._learning}
+        return {**super().metrics(), **self._learning}
 
     def highlights(self) -> list[str]:
         row = self._learning

@@ -28,7 +28,7 @@ class Run:
         training: the run itself, whose interface may change.
         directory: where files of the run go; None: nowhere.
         ended: the episodes that have ended since the last `Callback.on_update`.
-        numbers: those of the newest row of metrics, by name; see docs/reference/metrics.md. Empty before the first.
+        metrics: those of the newest row, by name; see docs/reference/metrics.md. Empty before the first.
         scores: of the newest evaluation; None before.
         checkpoint: the newest checkpoint that this session has written; None before.
     """
@@ -37,7 +37,7 @@ class Run:
         self.training = training
         self.directory: Path | None = None
         self.ended = Episodes()
-        self.numbers: Mapping[str, Number] = {}
+        self.metrics: Mapping[str, Number] = {}
         self.scores: Scores | None = None
         self.checkpoint: Path | None = None
 
@@ -132,13 +132,13 @@ class Callback:
     def on_end(self, run: Run) -> bool | None:
         """Called once at the end of a session, after the final evaluation, also if the run has failed."""
 
-    def numbers(self, ended: Episodes) -> Mapping[str, Number]:
+    def metrics(self, ended: Episodes) -> Mapping[str, Number]:
         """Metrics that it adds to a row, named as in ``rollout/ep_success_rate``; called once for each row, with the
         episodes that have ended since the row before."""
         return {}
 
     def highlights(self) -> list[str]:
-        """Texts of those that a console shows; called after `numbers`."""
+        """Texts of those that a console shows; called after `metrics`."""
         return []
 
     def write_report(self, directory: RunDirectory) -> None:

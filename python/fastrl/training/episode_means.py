@@ -24,7 +24,7 @@ class EpisodeMeans(Callback):
     def __init__(self) -> None:
         self._latest: dict[str, float] = {}
 
-    def numbers(self, ended: Episodes) -> Mapping[str, Number]:
+    def metrics(self, ended: Episodes) -> Mapping[str, Number]:
         fields = {name: field for name, field in MEANS.items() if field not in _FIELDS}
         means = {
             name: finite_mean(ended.info[field]) if len(ended) else math.nan for name, field in fields.items()

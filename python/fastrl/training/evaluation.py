@@ -43,7 +43,7 @@ class Scores(Protocol):
         """Standard deviation of the episodes' returns; NaN of one episode."""
         ...
 
-    def numbers(self) -> Mapping[str, Number]:
+    def metrics(self) -> Mapping[str, Number]:
         """Further metrics for a row, in which ``mean_return`` is ``eval/mean_reward``: ``success_rate`` becomes
         ``eval/success_rate``."""
         ...
@@ -77,7 +77,7 @@ class Returns:
     def std_return(self) -> float:
         return statistics.stdev(self.returns) if len(self.returns) > 1 else math.nan
 
-    def numbers(self) -> dict[str, Number]:
+    def metrics(self) -> dict[str, Number]:
         return {}
 
     def episode_returns(self) -> dict[str, NDArray[np.float64]]:
@@ -180,11 +180,11 @@ class Evaluation(Callback):
             self.scores = self.evaluate(trainer.policy_checkpoint(), progress.advance)
         trainer.evaluated(self.scores)
 
-    def numbers(self, ended: Episodes) -> Mapping[str, Number]:
+    def metrics(self, ended: Episodes) -> Mapping[str, Number]:
         self._shown, self._new = self._new, None
         if self._shown is None:
             return {}
-        metrics = {"mean_reward": self._shown.mean_return, **self._shown.numbers()}
+        metrics = {"mean_reward": self._shown.mean_return, **self._shown.metrics()}
         if self._points:
             metrics["point"] = self._passed
         return {f"eval/{name}": value for name, value in metrics.items()}

@@ -31,10 +31,10 @@ from fastrl.utils.files import read_json, save_figure, to_json, write_atomically
 from fastrl.utils.tables import print_lines
 from fastrl.utils.tables import show as show_table
 
-# Parts of the time, in order: steps and resets of environments; choice of actions; rewards, statistics and storage (of
+# What time goes to, in order: steps and resets of environments; choice of actions; rewards, statistics and storage (of
 # a replay also drawing minibatches); publishing or reading weights; waiting of learner and workers for each other; the
 # start of workers; advantages and returns; gradients; evaluations during the run; the remainder.
-PARTS = (
+ACTIVITIES = (
     "environment",
     "inference",
     "buffer",
@@ -46,7 +46,7 @@ PARTS = (
     "evaluation",
     "other",
 )
-# Other names that sources and collectors use for these parts.
+# Other names that sources and collectors use for these activities.
 _ALSO = {
     "sampling": "buffer",
     "queue": "buffer",
@@ -117,16 +117,16 @@ class Timeline:
         name: "learner" or "workers".
         count: number of processes or threads.
         seconds: their time, summed.
-        parts: seconds by name, in the order of `PARTS`; they add up to ``seconds``.
+        activities: seconds by name, in the order of `ACTIVITIES`; they add up to ``seconds``.
     """
 
     name: str
     count: int
     seconds: float
-    parts: Mapping[str, float]
+    activities: Mapping[str, float]
 
     def share(self, part: str) -> float:
-        return self.parts.get(part, 0.0) / self.seconds if self.seconds else 0.0
+        return self.activities.get(part, 0.0) / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,8 @@ class Breakdown:
 
         tree = asdict(self)
         tree["timelines"] = [
-            asdict(line) | {"parts": {name: entry(part, line.seconds) for name, part in line.parts.items()}}
+            {"name": line.name, "count": line.count, "seconds": line.seconds}
+            | {"parts": {name: entry(part, line.seconds) for name, part in line.activities.items()}}
             for line in self.timelines
         ]
         tree["overlap"] = {name: entry(part, self.seconds) for name, part in self.overlap.items()}
@@ -171,10 +172,13 @@ class Breakdown:
     def from_tree(cls, tree: Mapping[str, Any]) -> "Breakdown":
         """Inverse of `to_tree`."""
 
-        def seconds(parts: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-            return {name: part["seconds"] for name, part in parts.items()}
+        def seconds(activities: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+            return {name: part["seconds"] for name, part in activities.items()}
 
-        lines = (Timeline(**line | {"parts": seconds(line["parts"])}) for line in tree["timelines"])
+        lines = (
+            Timeline(line["name"], line["count"], line["seconds"], seconds(line["parts"]))
+            for line in tree["timelines"]
+        )
         return cls(**{**tree, "timelines": tuple(lines), "overlap": seconds(tree["overlap"])})
 
 
@@ -183,10 +187,10 @@ class Lap:
     """Account of the time between two rows.
 
     Attributes:
-        learner: seconds of the learner, by part.
-        workers: seconds of the workers, summed over them, by part; empty without any.
-        shares: of the learner's time by part, of the workers' as ``workers_environment`` and so on; ``gpu`` where there
-            is one.
+        learner: seconds of the learner, by activity.
+        workers: seconds of the workers, summed over them, by activity; empty without any.
+        shares: of the learner's time by activity, of the workers' as ``workers_environment`` and so on; ``gpu`` where
+            there is one.
     """
 
     learner: Mapping[str, float]
@@ -194,11 +198,11 @@ class Lap:
     shares: Mapping[str, float]
 
 
-def with_other(parts: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """Parts in the order of `PARTS`, and the rest of ``seconds`` as "other"."""
-    if not parts:
+def with_other(activities: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """Seconds by activity in the order of `ACTIVITIES`, and the rest of ``seconds`` as "other"."""
+    if not activities:
         return {}
-    ordered = {name: parts[name] for name in PARTS if name in parts}
+    ordered = {name: activities[name] for name in ACTIVITIES if name in activities}
     return ordered | {"other": max(seconds - sum(ordered.values()), 0.0)}
 
 
@@ -234,7 +238,7 @@ class Profile:
     def lap(
         self,
         seconds: float,
-        parts: Mapping[str, float],
+        activities: Mapping[str, float],
         steps: int,
         episodes: int,
         report: Report | None = None,
@@ -243,13 +247,13 @@ class Profile:
 
         Args:
             seconds: of wall-clock time.
-            parts: the learner's seconds, by part.
+            activities: the learner's seconds, by activity.
             steps, episodes: of environments, in this lap.
             report: of the collector, cumulative: its difference to that of the last lap counts. Without workers
-                (``workers`` 0) its seconds are the learner's own, measured inside ``parts["waiting"]``, and for weights
-                inside ``parts["publishing"]`` if that is measured.
+                (``workers`` 0) its seconds are the learner's own, measured inside ``activities["waiting"]``, and for
+                weights inside ``activities["publishing"]`` if that is measured.
         """
-        learner = _named(parts)
+        learner = _named(activities)
         workers: dict[str, float] = {}
         if report is not None:
             now = _named(report.seconds)
@@ -265,13 +269,13 @@ class Profile:
                 learner.pop("waiting", None)
                 if "publishing" in learner:
                     workers.pop("publishing", None)
-                learner = add_parts(learner, workers)
+                learner = add_seconds(learner, workers)
                 workers = {}
         self.seconds += seconds
         self.steps += steps
         self.episodes += episodes
-        self._learner = add_parts(self._learner, learner)
-        self._workers = add_parts(self._workers, workers)
+        self._learner = add_seconds(self._learner, learner)
+        self._workers = add_seconds(self._workers, workers)
         if report is not None and report.workers and self._starting is None and any(self._workers.values()):
             # The learner waited for the workers' start, too, until the first experience came.
             waited = self._learner.get("waiting", 0.0) - _collecting(self._workers) / report.workers
@@ -370,10 +374,10 @@ def table(breakdown: Breakdown) -> Table:
     for name in ("share", "seconds", "µs/step", "ms/ep."):
         result.add_column(name, justify="right", no_wrap=True)
 
-    def section(title: str, parts: Mapping[str, float], whole: float, labels: Mapping[str, str]) -> None:
+    def section(title: str, activities: Mapping[str, float], whole: float, labels: Mapping[str, str]) -> None:
         result.add_section()
         result.add_row(Text(title, style="bold"))
-        for name, seconds in parts.items():
+        for name, seconds in activities.items():
             share = seconds / whole if whole else 0.0
             result.add_row(
                 f"  {labels.get(name, name)}",
@@ -386,7 +390,7 @@ def table(breakdown: Breakdown) -> Table:
 
     for line in breakdown.timelines:
         title = line.name if line.count == 1 else f"{line.count} {line.name}, summed"
-        section(title, line.parts, line.seconds, {})
+        section(title, line.activities, line.seconds, {})
     section("wall clock", breakdown.overlap, breakdown.seconds, OVERLAP)
     if breakdown.gpu_use is not None:
         result.add_section()
@@ -405,17 +409,17 @@ def draw(breakdown: Breakdown, path: Path) -> None:
     from matplotlib.figure import Figure
 
     bars: list[tuple[str, Mapping[str, float], float, Mapping[str, str]]] = [
-        (line.name if line.count == 1 else f"{line.count} {line.name}", line.parts, line.seconds, {})
+        (line.name if line.count == 1 else f"{line.count} {line.name}", line.activities, line.seconds, {})
         for line in breakdown.timelines
     ]
     bars.append(("wall clock", breakdown.overlap, breakdown.seconds, OVERLAP))
     figure = Figure(figsize=(10, 1.1 + 1.35 * len(bars)), layout="constrained")
     # Each bar has its own legend, because bars have different parts.
-    for axes, (title, parts, whole, labels) in zip(
+    for axes, (title, activities, whole, labels) in zip(
         figure.subplots(len(bars), squeeze=False)[:, 0], bars, strict=True
     ):
         left = 0.0
-        for name, seconds in parts.items():
+        for name, seconds in activities.items():
             share = 100 * seconds / whole if whole else 0.0
             if share < 0.05:
                 continue
@@ -438,36 +442,36 @@ def draw(breakdown: Breakdown, path: Path) -> None:
     save_figure(path, figure, dpi=110)
 
 
-def _named(parts: Mapping[str, float]) -> dict[str, float]:
-    """Seconds by the names of `PARTS`."""
+def _named(activities: Mapping[str, float]) -> dict[str, float]:
+    """Seconds by the names of `ACTIVITIES`."""
     result: dict[str, float] = {}
-    for name, seconds in parts.items():
+    for name, seconds in activities.items():
         activity = _ALSO.get(name, name)
         result[activity] = result.get(activity, 0.0) + seconds
     return result
 
 
-def add_parts(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
+def add_seconds(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
     """Sums of seconds by name; names of ``a`` come first."""
     return {
         name: a.get(name, 0.0) + b.get(name, 0.0) for name in (*a, *(name for name in b if name not in a))
     }
 
 
-def _collecting(parts: Mapping[str, float]) -> float:
-    return sum(parts.get(name, 0.0) for name in _COLLECTING)
+def _collecting(activities: Mapping[str, float]) -> float:
+    return sum(activities.get(name, 0.0) for name in _COLLECTING)
 
 
-def _shares(parts: Mapping[str, float], seconds: float) -> dict[str, float]:
-    line = _timeline("", 1, seconds, parts)
-    return {name: line.share(name) for name in line.parts}
+def _shares(activities: Mapping[str, float], seconds: float) -> dict[str, float]:
+    line = _timeline("", 1, seconds, activities)
+    return {name: line.share(name) for name in line.activities}
 
 
-def _timeline(name: str, count: int, seconds: float, parts: Mapping[str, float]) -> Timeline:
+def _timeline(name: str, count: int, seconds: float, activities: Mapping[str, float]) -> Timeline:
     """A timeline with its remainder as "other". Workers report a task when it ends, perhaps one that started in an
     earlier lap: if the parts exceed the time, their sum replaces it."""
-    covered = sum(parts.values())
+    covered = sum(activities.values())
     whole = max(count * seconds, covered)
-    order = [*PARTS[:-1], *(part for part in parts if part not in PARTS)]
-    ordered = {part: parts[part] for part in order if part in parts}
+    order = [*ACTIVITIES[:-1], *(part for part in activities if part not in ACTIVITIES)]
+    ordered = {part: activities[part] for part in order if part in activities}
     return Timeline(name, count, whole, ordered | {"other": whole - covered})

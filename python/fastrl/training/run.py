@@ -497,7 +497,7 @@ class _Session:
             episodes_per_second=episodes / seconds if seconds else 0.0,
             mean_return=trainer.mean_return,
             device=trainer.device,
-            parts=with_other(trainer.parts, trainer.seconds),
+            parts=with_other(trainer.activities, trainer.seconds),
             peak_memory_mib=peak_memory_mib(),
             peak_gpu_memory_mib=peak_gpu_memory_mib(trainer.device),
             evaluation=None if evaluation is None else evaluation.scores,

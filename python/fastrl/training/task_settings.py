@@ -79,7 +79,7 @@ class TaskSettings:
         return algorithm.config_type()
 
     def _network_values(self, algorithm: type[Algorithm[Any]], values: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the settings of the algorithm that can start with another one's weights that both need alike."""
+        """Values of the settings of a network that ``algorithm`` has, too, to start with the weights of another one."""
         own = {each.name for each in dataclasses.fields(algorithm.config_type)}
         of_networks = (
             field.name for each in (NetworkConfig, TeamNetworkConfig) for field in dataclasses.fields(each)

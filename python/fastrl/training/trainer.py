@@ -19,7 +19,7 @@ from fastrl.runs.row import Number, Row
 from fastrl.runs.settings import RunConfig
 from fastrl.sources.source import Source
 from fastrl.training.callbacks import Callback, Run, by_name
-from fastrl.training.profiler import Profile, add_parts
+from fastrl.training.profiler import Profile, add_seconds
 from fastrl.utils.errors import UserError
 from fastrl.utils.interrupts import Interrupted
 from fastrl.utils.ranks import ALONE, Ranks
@@ -114,7 +114,7 @@ class Trainer:
         self.has_new_scores = False
         self.mean_return = math.nan
         self.seconds = 0.0
-        self.parts: dict[str, float] = {}
+        self.activities: dict[str, float] = {}
         # What rank 0 has said last, if there are several ranks.
         self._is_stopped = False
         # Seconds of exchange at the last row.
@@ -210,7 +210,7 @@ class Trainer:
             "episodes": self.episodes,
             "mean_return": self.mean_return,
             "seconds": self.seconds,
-            "parts": self.parts,
+            "parts": self.activities,
             "learner": self.algorithm.state_dict(),
             "source": self.source.state_dict(),
             "callbacks": {name: callback.state_dict() for name, callback in by_name(self.callbacks)},
@@ -229,7 +229,7 @@ class Trainer:
                 callback.load_state_dict(state["callbacks"][name])
         self.iteration, self.episodes = state["iteration"], state["episodes"]
         self.mean_return = state["mean_return"]
-        self.seconds, self.parts = state["seconds"], dict(state["parts"])
+        self.seconds, self.activities = state["seconds"], dict(state["parts"])
 
     def write_report(self, directory: RunDirectory) -> None:
         """Writes files for people at the end of a session, before and after the final evaluation."""
@@ -264,20 +264,20 @@ class Trainer:
         """Lines or tables for people with what `summary` has."""
         return [*self.source.lines(), *(line for callback in self.callbacks for line in callback.lines())]
 
-    def time_numbers(
-        self, passed: float, parts: Mapping[str, float], steps: int, episodes: int, report: Report
+    def time_metrics(
+        self, passed: float, activities: Mapping[str, float], steps: int, episodes: int, report: Report
     ) -> dict[str, Number]:
         """Numbers of the group ``time`` of a row: progress and speed, and what time went to since the row before. Adds
         that time to the account of the run.
 
         Args:
-            passed: seconds since the row before; ``parts``: the same, by activity of the learner.
+            passed: seconds since the row before; ``activities``: the same, by activity of the learner.
             steps, episodes: since the row before.
             report: of the collector.
         """
         self.seconds += passed
-        lap = self.profile.lap(passed, parts, steps, episodes, report)
-        self.parts = add_parts(self.parts, lap.learner)
+        lap = self.profile.lap(passed, activities, steps, episodes, report)
+        self.activities = add_seconds(self.activities, lap.learner)
         return {
             "time/episodes": self.episodes,
             "time/iterations": self.iteration,
@@ -390,24 +390,24 @@ class Trainer:
         if len(ended):
             self.mean_return = mean_return
         report = self.source.report()
-        time_numbers = self.time_numbers(passed, self.watch.seconds, steps - steps_before, len(ended), report)
+        time_metrics = self.time_metrics(passed, self.watch.seconds, steps - steps_before, len(ended), report)
         of_update = self.algorithm.metrics() if self.iteration else {}
         metrics: dict[str, Number] = {
             "rollout/ep_rew_mean": mean_return,
             "rollout/ep_len_mean": math.fsum(ended.lengths) / len(ended) if len(ended) else math.nan,
             "rollout/episodes": len(ended),
             **{f"train/{name}": number for name, number in of_update.items()},
-            **self.source.numbers(),
+            **self.source.metrics(),
             **self._exchange_metrics(passed),
         }
         highlights = [] if self.source.goal else [f"return {brief(self.mean_return)}"]
         highlights += [f"{name} {brief(of_update[name])}" for name in _SHOWN if name in of_update]
         highlights += self.source.highlights()
         for callback in self.callbacks:
-            metrics |= callback.numbers(ended)
+            metrics |= callback.metrics(ended)
             highlights += callback.highlights()
-        row = Row(steps, done, metrics | time_numbers, highlights, ended)
-        self.view.numbers = row.record()
+        row = Row(steps, done, metrics | time_metrics, highlights, ended)
+        self.view.metrics = row.record()
         return row
 
     def _exchange_metrics(self, passed: float) -> dict[str, Number]:

@@ -66,7 +66,7 @@ class PerfectEpisodes(Callback):
     def on_update(self, run: Run) -> None:
         self.count += int((run.ended.returns == self._length).sum())
 
-    def numbers(self, ended: Episodes) -> Mapping[str, Number]:
+    def metrics(self, ended: Episodes) -> Mapping[str, Number]:
         return {"rollout/perfect_episodes": self.count}
 
     def summary(self) -> Mapping[str, Any]:

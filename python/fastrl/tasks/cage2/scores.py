@@ -78,7 +78,7 @@ class Evaluation:
         """Standard deviation of the total of one episode of each score."""
         return math.hypot(*(score.standard_error * math.sqrt(score.episodes) for score in self.scores))
 
-    def numbers(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Scores by red agent and horizon, for a row of metrics."""
         return {score.part: score.mean for score in self.scores}
 

@@ -32,7 +32,7 @@ class ReturnsByRedAgent(Callback):
 
     name = "red_agents"
 
-    def numbers(self, ended: Episodes) -> Mapping[str, Number]:
+    def metrics(self, ended: Episodes) -> Mapping[str, Number]:
         if not len(ended):
             return {}
         red_agents = ended.info["red_agent"]

@@ -188,7 +188,7 @@ class CurriculumCallback(Callback):
             f" {counted(difficulty.num_agents, 'vehicle')}, density {difficulty.density:.2g}{reason}",
         )
 
-    def numbers(self, ended: Episodes) -> Mapping[str, Number]:
+    def metrics(self, ended: Episodes) -> Mapping[str, Number]:
         curriculum, difficulty = self.curriculum, self.curriculum.difficulty()
         return {
             "curriculum/vehicles": difficulty.num_agents,

@@ -55,7 +55,7 @@ class Scores:
     def std_return(self) -> float:
         return self.standard_error * math.sqrt(self.episodes)
 
-    def numbers(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         others = {name: getattr(self, name) for name in MEANS if name not in ("mean_return", "mean_length")}
         return {"mean_ep_length": self.mean_length, **others, "standard_error": self.standard_error}
 

@@ -87,7 +87,7 @@ class WorkflowScores:
     def std_return(self) -> float:
         return self.best.return_stderr * math.sqrt(self.best.episodes)
 
-    def numbers(self) -> dict[str, Number]:
+    def metrics(self) -> dict[str, Number]:
         totals = {
             f"{each.evaluation.contender.replace(' ', '_')}_{each.evaluation.ruleset}": each.evaluation.total
             for each in self.evaluations

@@ -221,7 +221,7 @@ class WorkflowSource(Source):
     def report(self) -> Report:
         return self._collector.report()
 
-    def numbers(self) -> Mapping[str, Number]:
+    def metrics(self) -> Mapping[str, Number]:
         ended, self._of_row = Episodes.concatenated(self._of_row), []
         standings, best = self.search.standings(), self.best
         compliance = ended.info.get("compliance", np.empty(0))

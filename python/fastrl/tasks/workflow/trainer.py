@@ -86,16 +86,16 @@ class SearchTrainer(Trainer):
         try:
             for row in plain.rows():
                 self.iteration, self.episodes = updates + plain.iteration, episodes + plain.episodes
-                self.seconds, self.parts = plain.seconds, plain.parts
+                self.seconds, self.activities = plain.seconds, plain.activities
                 # Numbers of PPO without workflows have a prefix; those of the whole run keep their names.
                 numbers = {
                     name if name.startswith("time/") else f"plain_{name}": number
-                    for name, number in row.numbers.items()
+                    for name, number in row.metrics.items()
                 }
                 numbers |= {"time/episodes": self.episodes, "time/iterations": self.iteration}
                 highlights = [*row.highlights, "PPO without workflows"]
                 own = Row(self.steps, self.done, numbers, highlights, row.ended)
-                self.view.numbers = own.record()
+                self.view.metrics = own.record()
                 self.notify(lambda callback: callback.on_update(self.view))
                 yield own
                 if self.stopped_by is not None:
@@ -108,7 +108,7 @@ class SearchTrainer(Trainer):
         if self.plain is None:
             self.plain = self._make_plain()
             # Its account of time continues that of the search.
-            self.plain.seconds, self.plain.parts = self.seconds, self.parts
+            self.plain.seconds, self.plain.activities = self.seconds, self.activities
         return self.plain
 
     def policy_checkpoint(self) -> dict[str, Any]:
