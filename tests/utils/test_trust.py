@@ -212,7 +212,7 @@ def test_every_setting_of_text_or_a_path_is_marked_or_listed_as_harmless() -> No
         *(
             (task, f"{name}.policies")
             for task in ("traffic", "pettingzoo")
-            for name in ("ippo", "mappo", "reinforce")
+            for name in ("ippo", "mabc", "mappo", "reinforce")
         ),
         ("cage2", "env.red_agent"),  # three names
         ("cage2-workflow", "env.red_agent"),

@@ -97,11 +97,11 @@ class CompiledGradients(ABC):
         learner: the algorithm.
 
     Class attributes:
-        name: of the algorithm.
+        algorithm: its name.
         methods: those of the algorithm that are compiled.
     """
 
-    name: ClassVar[Literal["sac", "td3", "iql"]]
+    algorithm: ClassVar[Literal["sac", "td3", "iql"]]
     methods: ClassVar[tuple[str, ...]] = (
         "critic_loss",
         "policy_loss",
@@ -114,7 +114,7 @@ class CompiledGradients(ABC):
         self.learner = learner
         actions, policy = learner.actions, learner.policy
         self._compiled = OffPolicyGradients(
-            self.name,
+            self.algorithm,
             obs_dim=policy.num_features,
             hidden=list(policy.body.sizes[1:-1]),
             critics=learner.critics.body.count,
@@ -138,7 +138,7 @@ class CompiledGradients(ABC):
             return None, ""
         changed = overridden(type(learner), known, cls.methods)
         takes = failing_condition(
-            config, _KNOWN, learner.device, overrides=changed, shards=0, owner=cls.name.upper()
+            config, _KNOWN, learner.device, overrides=changed, shards=0, owner=cls.algorithm.upper()
         )
         networks = learner.networks()
         if not takes and any(n.has_encoder or n.body.layer_norm or n.body.half_type for n in networks):
@@ -179,7 +179,7 @@ class CompiledGradients(ABC):
 class SACGradients(CompiledGradients):
     """Gradients of SAC."""
 
-    name = "sac"
+    algorithm = "sac"
     methods = (*CompiledGradients.methods, "policy_value", "temperature_loss", "temperature")
 
     def critic_options(self) -> dict[str, Any]:
@@ -210,7 +210,7 @@ class SACGradients(CompiledGradients):
 class TD3Gradients(CompiledGradients):
     """Gradients of TD3."""
 
-    name = "td3"
+    algorithm = "td3"
 
     def __init__(self, learner: Any) -> None:
         super().__init__(learner)
@@ -235,7 +235,7 @@ class TD3Gradients(CompiledGradients):
 class IQLGradients(CompiledGradients):
     """Gradients of IQL."""
 
-    name = "iql"
+    algorithm = "iql"
     methods = (*CompiledGradients.methods, "value_loss", "imitation_weights", "imitation_costs")
 
     def __init__(self, learner: Any) -> None:

@@ -18,13 +18,18 @@ from fastrl.networks.parameters import check_shapes, generator_of, load_weights
 from fastrl.utils.config import section
 from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
+from fastrl.utils.tunable import Choices
 
 
 @section
 class MABCConfig(ImitationConfig, TeamNetworkConfig):
     """Hyper-parameters of behaviour cloning of many agents."""
 
-    batch_size: Annotated[int, Field(ge=1, description="samples of all agents in a gradient step")] = 256
+    batch_size: Annotated[
+        int,
+        Field(ge=1, description="samples of all agents in a gradient step"),
+        Choices((64, 128, 256, 512, 1024), ordered=True),
+    ] = 256
 
 
 class MABC(TeamLearner[DatasetBatch], Imitation):

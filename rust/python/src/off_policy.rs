@@ -1,5 +1,6 @@
 //! Gradients of the losses of SAC, TD3 and IQL, for Python.
 
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use fastrl_binding::arrays::{Array, Element, Flag, disjoint, list, readable, writeable};
@@ -30,6 +31,9 @@ impl OffPolicyGradients {
     }
 }
 
+/// The name of an array, and its addresses.
+type Place = (&'static str, Range<usize>);
+
 /// An array that may be left out.
 type Maybe<'a, 'py, T> = Option<Array<'a, 'py, T>>;
 
@@ -56,7 +60,13 @@ unsafe fn slice<'a, T: Element>(array: &Maybe<'a, '_, T>) -> &'a [T] {
     array.as_ref().map_or(&[], |array| unsafe { array.slice() })
 }
 
-fn place<T: Element>(array: &Maybe<'_, '_, T>) -> Option<(&'static str, std::ops::Range<usize>)> {
+/// Checks that no array overlaps one that is written to. Those that are only read may overlap each other.
+fn apart(written: &[Place], read: impl IntoIterator<Item = Option<Place>>) -> PyResult<()> {
+    disjoint(written)?;
+    read.into_iter().flatten().try_for_each(|place| disjoint(&[written, &[place]].concat()))
+}
+
+fn place<T: Element>(array: &Maybe<'_, '_, T>) -> Option<Place> {
     array.as_ref().map(Array::place)
 }
 
@@ -193,10 +203,8 @@ impl OffPolicyGradients {
         let next_noise = needed::<f32>("next_noise", next_noise, &[size, numbers], !is_iql && numbers > 0)?;
         let has_masks = next_masks.is_some() && choices > 0;
         let next_masks = needed::<Flag>("next_masks", next_masks, &[size, choices], has_masks)?;
-        let given = [
+        let read = [
             Some(critics.place()),
-            Some(gradient.place()),
-            Some(td_errors.place()),
             Some(obs.place()),
             Some(next_obs.place()),
             Some(rewards.place()),
@@ -209,8 +217,8 @@ impl OffPolicyGradients {
             place(&next_noise),
             place(&next_masks),
         ];
-        disjoint(&given.into_iter().flatten().collect::<Vec<_>>())?;
-        // SAFETY: checked, disjoint, and the caller's for the length of this call.
+        apart(&[gradient.place(), td_errors.place()], read)?;
+        // SAFETY: checked, what is written apart from all else, and the caller's for the length of this call.
         let (parameters, batch, gradient, td_errors) = unsafe {
             let batch = Batch {
                 obs: obs.slice(),
@@ -286,21 +294,20 @@ impl OffPolicyGradients {
         let noise = needed::<f32>("noise", noise, &[size, numbers], draws)?;
         let has_masks = masks.is_some() && choices > 0;
         let masks = needed::<Flag>("masks", masks, &[size, choices], has_masks)?;
-        let given = [
+        let written: Vec<_> = [Some(gradient.place()), place(&value_gradient)].into_iter().flatten().collect();
+        let read = [
             Some(policy.place()),
-            Some(gradient.place()),
             Some(obs.place()),
             place(&taken.numbers),
             place(&taken.choices),
             place(&critics),
             place(&targets),
             place(&value),
-            place(&value_gradient),
             place(&noise),
             place(&masks),
         ];
-        disjoint(&given.into_iter().flatten().collect::<Vec<_>>())?;
-        // SAFETY: checked, disjoint, and the caller's for the length of this call.
+        apart(&written, read)?;
+        // SAFETY: checked, what is written apart from all else, and the caller's for the length of this call.
         let (parameters, batch, gradient, value_gradient) = unsafe {
             let batch = Batch {
                 obs: obs.slice(),
