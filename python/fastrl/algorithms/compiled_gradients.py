@@ -66,7 +66,7 @@ class _Vectors(NamedTuple):
 
 
 def _vectors(network: OffPolicyActor | Critics) -> _Vectors:
-    """Those of a network whose parameters are views of one vector, see `flatten_parameters`."""
+    """Parameters and gradient of a network whose parameters are views of one vector, see `flatten_parameters`."""
     first = network.body.linear[0][0]
     size = sum(each.numel() for each in network.body.parameters())
     assert first.grad is not None
@@ -170,7 +170,7 @@ class CompiledGradients(ABC):
 
     @abstractmethod
     def critic_options(self) -> dict[str, Any]:
-        """What the values of the next observations need beside the target critics."""
+        """Arguments that the values of the next observations need beside the target critics."""
 
     @abstractmethod
     def policy_loss(self, batch: Minibatch, weight: float) -> PolicyLoss: ...

@@ -142,11 +142,11 @@ class Imitation(DatasetAlgorithm):
 
     @abstractmethod
     def _minibatches(self, batch: DatasetBatch) -> Iterator[Minibatch]:
-        """What policies are to learn of a batch."""
+        """Parts of a batch that policies learn from."""
 
     @abstractmethod
     def _networks(self) -> list[nn.Module]:
-        """Those that learn."""
+        """Networks that learn."""
 
     @abstractmethod
     def _observe(self, batch: DatasetBatch) -> None:

@@ -85,7 +85,7 @@ class SequencePasses:
             yield self._sharded(rows, shards)
 
     def whole(self, shards: int = 1) -> list[Sequences]:
-        """All sequences as a single minibatch."""
+        """A single minibatch of all sequences."""
         return self._sharded(self._rows, shards)
 
     def _sharded(self, rows: NDArray[np.int64], shards: int) -> list[Sequences]:

@@ -118,7 +118,7 @@ def add_arguments(parser: ArgumentParser, declared: Callable[..., Any]) -> None:
 
 
 def _form(arg: Arg, parts: list[Any], default: Any) -> dict[str, Any]:
-    """What argparse needs to know of an argument.
+    """Facts of an argument that argparse needs.
 
     Args:
         parts: of its type.

@@ -102,7 +102,7 @@ class RecordingActor:
         return f"episode {number} (reset with seed {env_seed(self._seed, NO_ENV, number)})"
 
     def _streams(self, streams: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Those of actions, of episodes' own [K]."""
+        """Streams of actions [K], from those of episodes."""
         return streams
 
 

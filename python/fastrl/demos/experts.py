@@ -164,7 +164,7 @@ class FunctionExpert:
 
 
 def called(function: Callable[..., Any], row: int, *arguments: Any) -> Any:
-    """What a function returns for the observation of a row.
+    """Return value of a function for the observation of a row.
 
     Raises:
         ExpertError: it raised.

@@ -168,7 +168,7 @@ def _run(path: Path, env: gymnasium.Env[Any, Any], *, deterministic: bool, trust
 
 
 def _facts(path: Path, state: Mapping[str, Any], *, deterministic: bool) -> dict[str, Any]:
-    """What ``meta.json`` says of a run."""
+    """Facts of a run for ``meta.json``."""
     from fastrl.runs.checkpoint import find_checkpoint
 
     return {

@@ -324,7 +324,7 @@ class _Clock:
 
 
 def _recorded(path: Path) -> int:
-    """Whole episodes of the environment in a directory; 0 if there is no data set."""
+    """Number of whole episodes of the environment in a directory; 0 if there is no data set."""
     if not (path / "meta.json").exists() or not shard_files(path):
         return 0
     demos = load(path)

@@ -116,7 +116,7 @@ def _replay_team(
     episodes: int | None,
     advance: Callable[[int], object],
 ) -> ReplayReport:
-    """As `replay`, of many agents: episodes are the environment's, steps those of all agents."""
+    """Replays episodes of many agents: episodes are the environment's, steps those of all agents; see `replay`."""
     from fastrl.replay.episodes import check_spaces
 
     found = find_team(spec, {}, None, trust=False)

@@ -186,7 +186,7 @@ class MultiAgentVectorEnv:
         )
 
     def _more_info(self) -> dict[str, Any]:
-        """What a simulator adds to the info of every step."""
+        """Entries that a simulator adds to the info of every step."""
         return {}
 
     def step_into(

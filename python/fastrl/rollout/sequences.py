@@ -57,7 +57,7 @@ class Sequences:
 
     @classmethod
     def of(cls, rollout: Rollout) -> Sequences:
-        """All sequences of a rollout whose fragments have states; of many agents, of those that live."""
+        """Sequences of a rollout whose fragments have states; of many agents, of those that live."""
         assert rollout.states is not None, "the rollout is of a network with a memory"
         steps, width = rollout.num_steps, rollout.num_rows
         ended = rollout.terminations | rollout.truncations

@@ -201,7 +201,7 @@ class Trainer:
         return {**self.header, "steps": self.steps, "policy": self.algorithm.policy_state()}
 
     def state_dict(self) -> dict[str, Any]:
-        """All that `load_state_dict` needs. Call it between rows; with several ranks all of them have to call it."""
+        """State that `load_state_dict` needs. Call it between rows; with several ranks all of them have to call it."""
         if self.ranks.count > 1:
             self._check_ranks()
         return {

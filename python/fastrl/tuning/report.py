@@ -78,7 +78,7 @@ class Tuned:
 
     @property
     def search_score(self) -> float:
-        """What the same settings had in the search."""
+        """Score that the same settings had in the search."""
         return math.nan if self.chosen is None else self.chosen.score
 
 

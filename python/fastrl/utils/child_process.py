@@ -156,7 +156,7 @@ class Child:
             self.kill()
 
     def traceback(self) -> str:
-        """What a worker that has ended has dumped, see `fastrl.utils.processes.init_worker`."""
+        """Traceback that a worker has dumped before it ended, see `fastrl.utils.processes.init_worker`."""
         self._listen(0)
         return self._dumped.decode(errors="replace")
 

@@ -58,7 +58,7 @@ def demand_of(demand: str | Path | None, network: RoadNetwork) -> Demand | None:
 
 
 def _read(read: Callable[..., Any], path: Path, *more: Any) -> Any:
-    """What a function reads from a file, again only where the file has changed."""
+    """Result of a function that reads a file; it reads again only where the file has changed."""
     path = path.absolute()
     try:
         found = path.stat()
