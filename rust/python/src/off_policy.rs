@@ -8,8 +8,7 @@ use fastrl_core::learn::off_policy::{ActionKind, Actions, Algorithm, Batch, Grad
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// The widest layer. Products of two such widths are far from overflow.
-const MAX_WIDTH: usize = 1 << 16;
+use crate::ppo_update::{MAX_WIDTH, rows_of};
 
 /// The most critics.
 const MAX_CRITICS: usize = 1 << 10;
@@ -68,11 +67,6 @@ fn apart(written: &[Place], read: impl IntoIterator<Item = Option<Place>>) -> Py
 
 fn place<T: Element>(array: &Maybe<'_, '_, T>) -> Option<Place> {
     array.as_ref().map(Array::place)
-}
-
-/// Length of an array's first dimension.
-fn rows_of(array: &Bound<'_, PyAny>) -> usize {
-    array.getattr("shape").and_then(|shape| shape.get_item(0)?.extract()).unwrap_or(0)
 }
 
 /// Actions of a minibatch of either kind.

@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// The widest layer. Products of two such widths are far from overflow.
-const MAX_WIDTH: usize = 1 << 16;
+pub(crate) const MAX_WIDTH: usize = 1 << 16;
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct PpoUpdate {
@@ -16,7 +16,7 @@ pub(crate) struct PpoUpdate {
 }
 
 /// Length of an array's first dimension.
-fn rows_of(array: &Bound<'_, PyAny>) -> usize {
+pub(crate) fn rows_of(array: &Bound<'_, PyAny>) -> usize {
     array.getattr("shape").and_then(|shape| shape.get_item(0)?.extract()).unwrap_or(0)
 }
 

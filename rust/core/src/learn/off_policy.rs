@@ -7,18 +7,15 @@ use std::ops::Range;
 
 use super::gemm::{Aligned, stride};
 use super::losses::Categorical;
-use super::perceptron::{Pass, Perceptron};
+use super::perceptron::{CHUNK, Pass, Perceptron, chunks};
 use crate::dense::{exp, exp_any, ln, tanh};
 use crate::mlp::Activation;
-
-/// Rows that go through a network together: enough for products of matrices, few enough for the cache.
-const CHUNK: usize = 128;
 
 /// The logarithms of a Gaussian's deviations stay within these, as in `fastrl.networks.bounded_actor`.
 const LOG_STD_RANGE: (f32, f32) = (-20.0, 2.0);
 
 /// 2 log 2 + log(2 pi) / 2, in the log-density of a squashed Gaussian.
-const LOG_DENSITY: f32 = 2.305_232_9;
+const LOG_DENSITY: f32 = 2.305_233;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
@@ -656,11 +653,6 @@ enum Value {
     First,
     Least,
     Mean,
-}
-
-/// Chunks of so many rows.
-fn chunks(rows: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..rows).step_by(CHUNK).map(move |first| first..rows.min(first + CHUNK))
 }
 
 /// Some rows of `width` numbers.

@@ -7,6 +7,14 @@ use super::widest::widest;
 use crate::dense::tanh;
 use crate::mlp::Activation;
 
+/// Rows that go through a network together: enough for products of matrices, few enough for the cache.
+pub(crate) const CHUNK: usize = 128;
+
+/// Chunks of so many rows.
+pub(crate) fn chunks(rows: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..rows).step_by(CHUNK).map(move |first| first..rows.min(first + CHUNK))
+}
+
 /// A linear layer, and where its parameters are in those of the network: weights [inputs, row] and biases [row], of which
 /// the first `outputs` count and the others are zeros.
 struct Layer {

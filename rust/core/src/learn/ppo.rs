@@ -10,12 +10,9 @@ use super::exchange::{Exchange, Side};
 use super::gemm::padded;
 use super::losses::{Categorical, Gaussian, Kind, Sums, Surrogate, value_slope};
 use super::masked::Masked;
-use super::perceptron::{Pass, Perceptron};
+use super::perceptron::{CHUNK, Pass, Perceptron, chunks};
 use super::widest::widest;
 use crate::mlp::Activation;
-
-/// Rows that go through a network together: enough for products of matrices, few enough for the cache.
-const CHUNK: usize = 128;
 
 /// Multiplications in the passes of a minibatch below which two threads do not pay.
 const MIN_WORK: usize = 1 << 20;
@@ -209,11 +206,6 @@ fn check(shape: &Shape, settings: &Settings, samples: &Samples<'_>, order: &[i64
         _ => return Err(Refused("actions: expected those of the network's kind".to_owned())),
     }
     Ok(())
-}
-
-/// Chunks of so many rows.
-fn chunks(rows: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..rows).step_by(CHUNK).map(move |first| first..rows.min(first + CHUNK))
 }
 
 /// A network that learns, and its memory.
