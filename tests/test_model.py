@@ -327,7 +327,8 @@ def test_spaces_of_any_form_are_predicted_in() -> None:
     assert actions.tolist() == [5, 6, 7] and state is None
     assert model.predict({"goal": 1, "noise": np.zeros(2, np.float32)})[0] == 6
     masks = np.array([[True, False, True]] * 3)
-    assert model.predict(batch, action_masks=masks)[0][1] != 6
+    for given in (masks, masks.astype(np.int8)):  # as Gymnasium's spaces take them
+        assert model.predict(batch, action_masks=given)[0][1] != 6
     drawn = [int(model.predict(batch, deterministic=False)[0][0]) for _ in range(20)]
     assert set(drawn) <= {5, 6, 7}
     for wrong, line in {

@@ -317,13 +317,7 @@ class Policy:
     def _masks(self, masks: Any, count: int) -> NDArray[np.bool_]:
         if self.continuous:
             raise PredictError("action_masks: this policy's actions are continuous, expected None")
-        size = self._flat.size
-        array = np.atleast_2d(np.asarray(masks))
-        if array.dtype != np.bool_ or array.shape != (count, size):
-            raise PredictError(
-                f"action_masks: expected bool [{count}, {size}], got {array.dtype} {list(array.shape)}"
-            )
-        return np.ascontiguousarray(array)
+        return masks_of("action_masks", np.atleast_2d(np.asarray(masks)), (count, self._flat.size))
 
     def act(
         self,
@@ -454,3 +448,15 @@ def states_of(state: Any, shape: tuple[int, ...]) -> NDArray[np.float32]:
             f" they start; got shape {list(np.shape(state))}"
         )
     return array
+
+
+def masks_of(name: str, given: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Action masks of a shape, bool, from bool or from integers that are not 0 where an action is allowed.
+
+    Raises:
+        PredictError: they are of another kind or shape.
+    """
+    array = np.asarray(given)
+    if array.dtype.kind not in "bui" or array.shape != shape:
+        raise PredictError(f"{name}: expected bool {list(shape)}, got {array.dtype} {list(array.shape)}")
+    return np.ascontiguousarray(array, np.bool_)

@@ -13,7 +13,7 @@ from fastrl.envs.record_episodes import Act
 from fastrl.envs.rows import ObsRows, RowError
 from fastrl.networks.action_space import Actions
 from fastrl.networks.multi_agent import MultiAgentPolicy
-from fastrl.play.policy import PredictError, choose, states_of
+from fastrl.play.policy import PredictError, choose, masks_of, states_of
 from fastrl.runs.checkpoint import CheckpointError
 from fastrl.runs.metrics import counted
 
@@ -161,7 +161,7 @@ class TeamPolicy:
             )
         rows = np.ascontiguousarray(array.reshape(-1, self.obs_dim))
         if masks is not None:
-            masks = _as_mask("action_masks", masks, (*array.shape[:-1], self.team.actions.size))
+            masks = masks_of("action_masks", masks, (*array.shape[:-1], self.team.actions.size))
             masks = masks.reshape(len(rows), -1)
         after = self._states(state, array.shape[:-1])
         states = None if after is None else after.reshape(len(rows), -1)
@@ -205,15 +205,8 @@ class TeamPolicy:
         found = np.zeros((len(alive), self.team.actions.size), np.bool_)
         for a in np.flatnonzero(alive):
             agent, size = form.agents[a], form.action_rows[a].num_choices
-            found[a, :size] = _as_mask(f"action_masks[{agent!r}]", masks[agent], (size,))
+            found[a, :size] = masks_of(f"action_masks[{agent!r}]", masks[agent], (size,))
         return found
-
-
-def _as_mask(name: str, given: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    array = np.asarray(given)
-    if array.dtype.kind not in "bui" or array.shape != shape:
-        raise PredictError(f"{name}: expected bool {list(shape)}, got {array.dtype} {list(array.shape)}")
-    return np.ascontiguousarray(array, np.bool_)
 
 
 def _described(num_agents: int, obs: Any, images: Any, actions: Any) -> str:
