@@ -70,10 +70,14 @@ class VideoRecorder(Callback):
             # A new stage of the run has another environment.
             self._films.close()
             self._open(run)
+        state = run.training.policy_checkpoint()
+        if "policy" not in state:
+            # A search has none before it has tried something.
+            return
         self._filmed_at = run.timesteps
         path = self._folder / f"step-{run.timesteps:012d}{self.suffix}"
         try:
-            self._films.film(run.training.policy_checkpoint(), path, seed=self.seed)
+            self._films.film(state, path, seed=self.seed)
         except CollectError as error:
             # The environment of the film has failed, not those of the run, which is saved.
             raise HookError(f"callback {self.name}", error) from error
