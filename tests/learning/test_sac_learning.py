@@ -30,5 +30,7 @@ def test_pendulum(algorithm: str, seed: int) -> None:
         collector="sequential",
     )
     assert model.settings["run"]["total_timesteps"] == 20_000
-    model.learn(20_000 if SEEDS else 9_000)
+    # Of SAC seeds return -400 to -150 after 9,000 steps, -150 after 12,000.
+    short = 12_000 if algorithm == "sac" else 9_000
+    model.learn(20_000 if SEEDS else short)
     assert model.evaluate(100)[0] >= (-170 if SEEDS else -250)
