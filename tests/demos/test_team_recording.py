@@ -149,6 +149,38 @@ def test_a_run_is_an_expert_of_all_agents(tmp_path: Path) -> None:
     assert [each.actions.tolist() for each in drawn] != [each.actions.tolist() for each in demos]
 
 
+@pytest.mark.parametrize("encoder", ["compiled", "torch"])
+def test_a_run_with_a_memory_remembers(encoder: str, tmp_path: Path) -> None:
+    env, options = "parallel_toys:Hints", {"activation": "relu" if encoder == "compiled" else "elu"}
+    model = fastrl.IPPO(
+        env, memory="gru", memory_size=8, num_envs=2, num_steps=8, hidden=[8], seed=3, **options
+    )
+    network = next(iter(model.trainer.algorithm.actors.values())).network
+    # Actions depend on the steps before.
+    network.body[-1].weight.data.mul_(300)
+    network.memory.bias_hh.data.add_(0.3)
+    model.save(tmp_path / "model.safetensors")
+    demos = record(tmp_path / "sequential", env, str(tmp_path / "model.safetensors"), 6)
+    names, forgetful = [each["name"] for each in demos.meta["agents"]], []
+    for episode in demos:
+        agent, state = names[int(episode.infos[AGENT][0])], None
+        for obs, action in zip(episode.observations[:-1], episode.actions, strict=True):
+            forgetful.append(model.predict({agent: obs})[0][agent] == action)
+            chosen, state = model.predict({agent: obs}, state=state)
+            assert chosen[agent] == action
+    assert not all(forgetful)
+    for collector in ("sync", "executor"):
+        record(
+            tmp_path / collector,
+            env,
+            str(tmp_path / "model.safetensors"),
+            6,
+            collector=collector,
+            n_workers=2,
+        )
+        assert files(tmp_path / collector) == files(tmp_path / "sequential")
+
+
 def test_a_masked_policy_of_images_acts_alike_everywhere(tmp_path: Path) -> None:
     """PyTorch acts for the images."""
     run = tmp_path / "run"

@@ -140,7 +140,7 @@ class TeamRecordingActor(RecordingActor):
         actions[:] = 0
         if not alive.any():
             return
-        actions[alive] = self._chosen(obs, streams, steps, masks, alive)[alive, None]
+        actions[alive] = self._chosen(obs, streams, steps, masks, states, alive)[alive, None]
         if self._noise is not None:
             allowed = None if masks is None else masks[alive]
             actions[alive, 0] = self._noise.add(actions[alive, 1], streams[alive], steps[alive], allowed)

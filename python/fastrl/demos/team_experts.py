@@ -30,12 +30,13 @@ class TeamExpert(Protocol):
         streams: NDArray[np.uint64],
         steps: NDArray[np.int64],
         masks: NDArray[np.bool_] | None,
+        states: NDArray[np.float32] | None,
         alive: NDArray[np.bool_],
     ) -> NDArray[Any]:
         """Returns flat actions [K * A, *shape], any where an agent is not alive.
 
         Args:
-            masks: read where an agent is alive.
+            masks, states: read where an agent is alive.
             others: as of `fastrl.collectors.expert.Expert`.
 
         Raises:
@@ -64,12 +65,11 @@ class MakeTeamPolicy:
 class TeamPolicyExpert:
     """Trained policies of all agents."""
 
-    state_size = 0
-
     def __init__(self, made: MakeTeamPolicy, action_space: Space[Any]) -> None:
         self._actor, self._greedy = made.make_actor(), made.greedy
+        self.state_size = self._actor.state_size
         self._actions = Actions(action_space)
-        # What PyTorch gives for a row depends on the rows beside it in the last bits.
+        # Outputs of PyTorch for a row depend on the rows beside it in the last bits.
         self._together = None if self._actor.is_compiled else made.num_agents
 
     def act(
@@ -78,6 +78,7 @@ class TeamPolicyExpert:
         streams: NDArray[np.uint64],
         steps: NDArray[np.int64],
         masks: NDArray[np.bool_] | None,
+        states: NDArray[np.float32] | None,
         alive: NDArray[np.bool_],
     ) -> NDArray[Any]:
         draws = np.zeros((len(rows), *self._actions.shape), self._actions.dtype)
@@ -85,16 +86,17 @@ class TeamPolicyExpert:
         size = self._together or len(rows)
         with one_thread_if_loaded():
             for start in range(0, len(rows), size):
-                own = slice(start, start + size)
+                env = slice(start, start + size)
                 self._actor.act(
-                    rows[own],
-                    streams[own],
-                    steps[own],
-                    draws[own],
-                    log_probs[own],
-                    None if masks is None else masks[own],
+                    rows[env],
+                    streams[env],
+                    steps[env],
+                    draws[env],
+                    log_probs[env],
+                    None if masks is None else masks[env],
+                    None if states is None else states[env],
                     greedy=self._greedy,
-                    alive=alive[own],
+                    alive=alive[env],
                 )
         return self._actions.to_env(draws)
 
@@ -132,6 +134,7 @@ class TeamFunctionExpert:
         streams: NDArray[np.uint64],
         steps: NDArray[np.int64],
         masks: NDArray[np.bool_] | None,
+        states: NDArray[np.float32] | None,
         alive: NDArray[np.bool_],
     ) -> NDArray[Any]:
         chosen = np.zeros((len(rows), *(self._space.shape or ())), self._space.dtype)
@@ -157,6 +160,7 @@ class RandomTeam:
         streams: NDArray[np.uint64],
         steps: NDArray[np.int64],
         masks: NDArray[np.bool_] | None,
+        states: NDArray[np.float32] | None,
         alive: NDArray[np.bool_],
     ) -> NDArray[Any]:
         chosen = np.zeros((len(rows), *(self._space.shape or ())), self._space.dtype)

@@ -108,6 +108,7 @@ def make_team_plan(
                 seed=seed,
                 action_masks=found.action_masks or bool(infos),
                 num_agents=env.num_agents,
+                actor_state=make_actor().state_size,
             )
             agents = [
                 {"name": str(name), "group": group}
