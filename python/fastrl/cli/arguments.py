@@ -27,8 +27,8 @@ class Arg(NamedTuple):
 
         def split(folder: Annotated[Path, Arg("data set", "DIR")], *, seed: Annotated[Seed, Arg("of the draw")] = 0):
 
-    Keyword-only parameters are options, the others are positional. Text is converted by a function among the
-    annotations, or as the type says. A bool is a switch; each word is an item of a sequence.
+    Keyword-only parameters are options, the others are positional. A function among the annotations converts
+    the text; numbers need one. A bool is a switch; each word is an item of a sequence.
 
     Attributes:
         help: what it means; the default follows in brackets.
@@ -136,6 +136,7 @@ def _form(arg: Arg, parts: list[Any], default: Any) -> dict[str, Any]:
     names = [_NAMES[part] for part in parts if isinstance(part, type) and part in _NAMES]
     form["metavar"] = arg.metavar or "|".join([*names, *choices])
     converts = [part for part in parts if inspect.isroutine(part)]
+    assert converts or not {"INT", "FLOAT"} & set(names), f"{arg.help}: nothing converts it to a number"
     if converts:
         form["type"] = converts[0]
     elif Path in parts:
@@ -235,6 +236,13 @@ def number(text: str) -> float:
     return value
 
 
+def not_negative(text: str) -> float:
+    """Converts an argument to a number from 0 on."""
+    if (found := number(text)) < 0:
+        raise argparse.ArgumentTypeError(f"should be a number from 0 on, got {text!r}")
+    return found
+
+
 def _float(text: str) -> float:
     try:
         return float(text)
@@ -252,6 +260,7 @@ Count = Annotated[int, at_least(1)]
 Seed = Annotated[int, seed]
 Number = Annotated[float, number]
 Positive = Annotated[float, positive]
+NotNegative = Annotated[float, not_negative]
 # The name of something that is perhaps a path.
 Name = Annotated[str, path_text]
 Workers = Annotated[int | Literal["auto"], workers]
