@@ -393,12 +393,12 @@ class Command:
         from fastrl.algorithms import algorithms
 
         table = self._algorithm_table
-        own = {name: each.summary for name, each in algorithms().items() if self.task.takes(each)}
+        taking = {name: each.summary for name, each in algorithms().items() if self.task.takes(each)}
         return "\n".join(
             [
                 *(
-                    ["algorithms:", *(f"  {name}: {summary}" for name, summary in own.items()), ""]
-                    if own
+                    ["algorithms:", *(f"  {name}: {summary}" for name, summary in taking.items()), ""]
+                    if taking
                     else []
                 ),
                 "presets:",
@@ -417,10 +417,10 @@ class Command:
     def _presets(self, values: Values, *, full: bool) -> list[str]:
         """Lines about presets: of many only the ones that matter here."""
         presets = self.task.presets
-        own = self.task.default_presets(build(self.config_type, values)) if values else ()
-        named = presets if full or len(presets) <= _MANY_PRESETS else [*own, *({"smoke"} & set(presets))]
+        defaults = self.task.default_presets(build(self.config_type, values)) if values else ()
+        named = presets if full or len(presets) <= _MANY_PRESETS else [*defaults, *({"smoke"} & set(presets))]
         lines = [
-            f"  {name}: {presets[name].description}{' (taken without --preset)' if name in own else ''}"
+            f"  {name}: {presets[name].description}{' (taken without --preset)' if name in defaults else ''}"
             for name in named
         ]
         if others := [name for name in presets if name not in named]:
