@@ -198,7 +198,11 @@ def find_command(prog: str, arguments: list[str], make: "type[C]") -> "C":
     if first.env is None:
         first.env = next((env for option, env in first.maybe if _is_switch(option, env, first.algo)), None)
     if first.env is None and run is None and (file is None or first.wants_help):
-        _without_environment(prog, arguments, make)
+        if arguments and not first.wants_help:
+            raise ConfigError(
+                f"name what to train on, before the options: {prog} cage2, or an environment, {prog} CartPole-v1"
+            )
+        _print_help(prog, make)
     load_torch(arguments)
     trust, config = first.options.trust, None
     import_from_here(first.algo)
@@ -249,12 +253,8 @@ def _task_of_file(file: Path, *, trust: bool) -> str:
     return trusted_import("kind", kind, str(file), trust=trust)
 
 
-def _without_environment(prog: str, arguments: list[str], make: "type[Command]") -> NoReturn:
-    """Prints the help, or refuses arguments that do not name an environment."""
-    if arguments and not {"-h", "--help", "--help-all"} & set(arguments):
-        raise ConfigError(
-            f"name what to train on, before the options: {prog} cage2, or an environment, {prog} CartPole-v1"
-        )
+def _print_help(prog: str, make: "type[Command]") -> NoReturn:
+    """Prints the help that names no environment, and exits."""
     width = max(map(len, named_tasks()))
     summaries = {name: tasks()[name].SUMMARY for name in named_tasks()}
     parser = ArgumentParser(
