@@ -18,8 +18,8 @@ from fastrl.utils.output import printable
 
 # A text that is known now, or only when the command runs.
 Text = str | Callable[[], str]
-# What a value is called, by its type.
-_NAMES: dict[Any, str] = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+# Metavars of values, by their type.
+_METAVARS: dict[Any, str] = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
 
 class Arg(NamedTuple):
@@ -134,7 +134,9 @@ def _form(arg: Arg, components: list[Any], default: Any) -> dict[str, Any]:
         return form | {"action": "store_true"}
     choices = [component for component in components if isinstance(component, str)]
     names = [
-        _NAMES[component] for component in components if isinstance(component, type) and component in _NAMES
+        _METAVARS[component]
+        for component in components
+        if isinstance(component, type) and component in _METAVARS
     ]
     form["metavar"] = arg.metavar or "|".join([*names, *choices])
     converts = [component for component in components if inspect.isroutine(component)]

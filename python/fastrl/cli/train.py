@@ -114,7 +114,7 @@ class TrainOptions(MeasuringOptions):
 
 
 class FirstPass:
-    """A first pass over the arguments, before the settings, and with them all options, are known.
+    """A first pass over the arguments, which finds the task; the settings of the task are the other options.
 
     Args:
         declared: the options that are no settings.

@@ -129,7 +129,7 @@ def _add_team(
     """Counts the actions of agents for their observations, and returns the model's, and the states after them.
 
     Args:
-        alive: bool [A], of agents without names those that act.
+        alive: agents that act, bool [A]; None for agents with names.
         states: of the model and of the export.
     """
     (theirs, model_state), (ours, policy_state) = (
@@ -253,7 +253,7 @@ class _Together:
 def in_team_episodes(
     model: Any, task: Task, settings: Any, policy: Any, episodes: int, *, seed: int = 0
 ) -> Comparison:
-    """Compares actions as `in_episodes` does, for several agents: of those that act in each step.
+    """Compares actions of several agents as `in_episodes` does; in each step of those that act.
 
     The mean return is that of episodes, of each the mean over its agents.
     """
