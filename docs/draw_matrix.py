@@ -44,7 +44,7 @@ ACTIONS: dict[str, Space[Any]] = {
     "Box": Box(-1, 1, (2,), np.float32),
     "Tuple": Tuple([Discrete(2), Discrete(2)]),
 }
-# Those that learn from a data set step no environment: their pages in docs/algorithms have what they take.
+# Algorithms that learn from a data set step no environment: their pages in docs/algorithms have what they take.
 STEPPING = {name: each for name, each in algorithms().items() if not issubclass(each, DatasetAlgorithm)}
 SINGLE = tuple(name for name, each in STEPPING.items() if not each.many_agents)
 TEAMS = tuple(name for name, each in STEPPING.items() if each.many_agents)

@@ -194,9 +194,9 @@ class Policy:
         """Chooses actions as `act` does, with the memory as an argument and a result.
 
         Args:
-            state: what the call before returned; None where episodes start. Of many agents its arrays are
-                [N, A, ...], and of an agent whose episode has ended zeros; those of agents with names become zeros
-                where an agent is not among the observations.
+            state: what the call before returned; None where episodes start. With many agents its arrays are
+                [N, A, ...]: set the rows of an agent whose episode has ended to zeros. The call does so itself for
+                agents with names, where one is not among the observations.
 
         Returns:
             The action, and the state for the next call; None without memory.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_runs import train_small
+from small_runs import run_cli, train_small
 
 from fastrl.cli.main import main
 from fastrl.runs.curves import Curve, mean_and_spread
@@ -151,10 +151,6 @@ def test_mistakes_are_one_line(
     options: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run(tmp_path / "run")
-    try:
-        code = main(["plot", str(run), *options])
-    except SystemExit as error:
-        code = int(str(error.code))
+    code, _, err = run_cli(capsys, "plot", run, *options)
     assert code == 2
-    err = capsys.readouterr().err
     assert err.count("\n") == 1 and line in err

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from small_runs import run_cli
 from waiting import TIMEOUT
 
 from fastrl.cli import ranks
@@ -114,9 +115,6 @@ def test_ranks_that_end_without_training_are_an_error(
 def test_what_does_not_go_together_is_refused(
     options: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try:
-        code = main(["train", "CartPole-v1", *options])
-    except SystemExit as error:
-        code = int(str(error.code))
+    code, _, err = run_cli(capsys, "train", "CartPole-v1", *options)
     assert code == 2
-    assert line in capsys.readouterr().err
+    assert line in err

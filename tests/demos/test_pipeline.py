@@ -77,6 +77,21 @@ def test_three_stages_and_one_report(
     assert json.loads((out / REPORT).read_text())["stages"] == stages
 
 
+@pytest.mark.parametrize(("words", "noise"), [([], 0.0), (["--noise", "0.25"], 0.25)])
+def test_noise_of_the_command_is_a_number(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], noise: float
+) -> None:
+    given: list[Settings] = []
+
+    def run(settings: Settings, *others: object) -> None:
+        given.append(settings)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fastrl.demos.pipeline.run_pipeline", run)
+    assert main([*COMMAND, *words]) == 130
+    assert given[0].record_options["noise"] == noise
+
+
 def test_the_seconds_of_an_interrupted_stage_count(tmp_path: Path) -> None:
     out = tmp_path / "out"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from small_runs import run_cli
 
 import fastrl.tasks.traffic.render as render_module
 from fastrl._native._rust import TrafficScene
@@ -220,11 +221,7 @@ def test_mistakes_are_told_in_a_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    try:
-        code = main(["render", *arguments])
-    except SystemExit as error:
-        code = int(str(error.code))
-    printed = capsys.readouterr().err
+    code, _, printed = run_cli(capsys, "render", *arguments)
     assert code == 2 and message in printed and "Traceback" not in printed
     assert list(tmp_path.iterdir()) == []
 

@@ -18,8 +18,8 @@ from fastrl.utils.output import printable
 
 # A text that is known now, or only when the command runs.
 Text = str | Callable[[], str]
-# What a value is called, by its type.
-_NAMES: dict[Any, str] = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+# Metavars of values, by their type.
+_METAVARS: dict[Any, str] = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
 
 class Arg(NamedTuple):
@@ -27,8 +27,8 @@ class Arg(NamedTuple):
 
         def split(folder: Annotated[Path, Arg("data set", "DIR")], *, seed: Annotated[Seed, Arg("of the draw")] = 0):
 
-    Keyword-only parameters are options, the others are positional. Text is converted by a function among the
-    annotations, or as the type says. A bool is a switch; each word is an item of a sequence.
+    Keyword-only parameters are options, the others are positional. A function among the annotations converts the
+    text; numbers need one. A bool is a switch; each word is an item of a sequence.
 
     Attributes:
         help: what it means; the default follows in brackets.
@@ -106,10 +106,10 @@ def add_arguments(parser: ArgumentParser, declared: Callable[..., Any]) -> None:
     hints = get_type_hints(declared, include_extras=True)
     parameters = {} if isinstance(declared, type) else inspect.signature(declared).parameters
     for name, hint in hints.items():
-        parts = list(_parts(hint))
-        for arg in (part for part in parts if isinstance(part, Arg)):
+        components = list(_components(hint))
+        for arg in (component for component in components if isinstance(component, Arg)):
             parameter = parameters.get(name)
-            form = _form(arg, parts, getattr(declared, name) if parameter is None else parameter.default)
+            form = _form(arg, components, getattr(declared, name) if parameter is None else parameter.default)
             if parameter is None or parameter.kind is parameter.KEYWORD_ONLY:
                 options = [f"--{each.replace('_', '-')}" for each in (name, arg.also) if each]
                 parser.add_argument(*options, dest=name, required="default" not in form, **form)
@@ -117,50 +117,55 @@ def add_arguments(parser: ArgumentParser, declared: Callable[..., Any]) -> None:
                 parser.add_argument(name, **({"nargs": "?"} if "default" in form else {}) | form)
 
 
-def _form(arg: Arg, parts: list[Any], default: Any) -> dict[str, Any]:
+def _form(arg: Arg, components: list[Any], default: Any) -> dict[str, Any]:
     """Facts of an argument that argparse needs.
 
     Args:
-        parts: of its type.
+        components: of its type.
         default: `inspect.Parameter.empty`: it has none.
     """
     has_default = default is not inspect.Parameter.empty
     form: dict[str, Any] = {"help": _now(arg.help).replace("%", "%%")}
     if has_default:
-        form["default"] = list(default) if Sequence in parts else default
+        form["default"] = list(default) if Sequence in components else default
         if default or type(default) in (int, float):
             form["help"] += f" [{default:g}]" if isinstance(default, float) else f" [{default}]"
-    if bool in parts:
+    if bool in components:
         return form | {"action": "store_true"}
-    choices = [part for part in parts if isinstance(part, str)]
-    names = [_NAMES[part] for part in parts if isinstance(part, type) and part in _NAMES]
+    choices = [component for component in components if isinstance(component, str)]
+    names = [
+        _METAVARS[component]
+        for component in components
+        if isinstance(component, type) and component in _METAVARS
+    ]
     form["metavar"] = arg.metavar or "|".join([*names, *choices])
-    converts = [part for part in parts if inspect.isroutine(part)]
+    converts = [component for component in components if inspect.isroutine(component)]
+    assert converts or not {"INT", "FLOAT"} & set(names), f"{arg.help}: nothing converts it to a number"
     if converts:
         form["type"] = converts[0]
-    elif Path in parts:
+    elif Path in components:
         form["type"] = path
     elif choices:
         form["choices"] = choices
     if arg.repeats:
         form["action"] = "append"
-    elif Sequence in parts:
+    elif Sequence in components:
         form["nargs"] = "+"
     return form
 
 
-def _parts(hint: Any) -> Iterator[Any]:
+def _components(hint: Any) -> Iterator[Any]:
     """The types and annotations that a hint is made of, and the values of a Literal."""
     origin = get_origin(hint)
     if origin is Annotated:
         yield from hint.__metadata__
-        yield from _parts(hint.__origin__)
+        yield from _components(hint.__origin__)
     elif origin is Literal:
         yield from get_args(hint)
     else:
         yield origin or hint
         for each in get_args(hint):
-            yield from _parts(each)
+            yield from _components(each)
 
 
 def _now(text: Text) -> str:
@@ -235,6 +240,13 @@ def number(text: str) -> float:
     return value
 
 
+def not_negative(text: str) -> float:
+    """Converts an argument to a number from 0 on."""
+    if (found := number(text)) < 0:
+        raise argparse.ArgumentTypeError(f"should be a number from 0 on, got {text!r}")
+    return found
+
+
 def _float(text: str) -> float:
     try:
         return float(text)
@@ -252,6 +264,7 @@ Count = Annotated[int, at_least(1)]
 Seed = Annotated[int, seed]
 Number = Annotated[float, number]
 Positive = Annotated[float, positive]
+NotNegative = Annotated[float, not_negative]
 # The name of something that is perhaps a path.
 Name = Annotated[str, path_text]
 Workers = Annotated[int | Literal["auto"], workers]

@@ -1,6 +1,5 @@
 """The commands ``fastrl demos record`` and ``fastrl demos replay``."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,13 +9,13 @@ from fastrl.cli.arguments import (
     Count,
     EnvOptions,
     Name,
+    NotNegative,
     Positive,
     Seed,
     Workers,
     at_least,
     command,
     import_from_here,
-    number,
 )
 from fastrl.tasks import with_experts
 from fastrl.utils.env_options import read_options
@@ -31,13 +30,6 @@ def _experts() -> str:
         f"a run directory or checkpoint file; {scripted}; random; a zip file of Stable-Baselines3; or module:function,"
         " from an observation, of many agents also the agent's name, to an action"
     )
-
-
-def _from_zero(text: str) -> float:
-    """Converts an argument to a number from 0 on."""
-    if (found := number(text)) < 0:
-        raise argparse.ArgumentTypeError(f"should be a number from 0 on, got {text!r}")
-    return found
 
 
 @command(
@@ -64,7 +56,7 @@ def record(
         bool, Arg("continue a recording that was interrupted, or add episodes up to --episodes")
     ] = False,
     noise: Annotated[
-        float, _from_zero, Arg("noise on the actions; the expert's own are stored beside those taken")
+        NotNegative, Arg("noise on the actions; the expert's own are stored beside those taken")
     ] = 0.0,
     noise_kind: Annotated[
         Literal["epsilon", "gaussian"] | None,

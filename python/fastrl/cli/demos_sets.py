@@ -90,9 +90,9 @@ def split(
     """Draws a share of the episodes at random, and writes them and the others as two data sets."""
     from fastrl.replay.episodes import load
 
-    parts = load(folder).split(share, seed)
-    for name, part in zip(("train", "validation"), parts, strict=True):
-        _write(part, out / name)
+    sets = load(folder).split(share, seed)
+    for name, demos in zip(("train", "validation"), sets, strict=True):
+        _write(demos, out / name)
     return 0
 
 

@@ -71,15 +71,15 @@ def evaluate(
     import_from_here(env, trust=trust)
     names = [each for name in subjects for each in _runs_in(name)]
     task, saved = _task_of(names, trust=trust)
-    own = {"ruleset": ruleset, "mode": mode, "device": device}
-    own = {name: value for name, value in own.items() if value is not None}
-    if foreign := [name for name in own if name not in task.evaluation_options]:
+    options = {"ruleset": ruleset, "mode": mode, "device": device}
+    options = {name: value for name, value in options.items() if value is not None}
+    if foreign := [name for name in options if name not in task.evaluation_options]:
         raise ConfigError(f"--{foreign[0]} does not go with a run of {task.name}")
     named = {} if env is None else {"env.id": env}
     scored = []
     for name in names:
         # A baseline has one mode.
-        given = {**own, "mode": "deterministic"} if name.startswith(_BASELINE) else own
+        given = {**options, "mode": "deterministic"} if name.startswith(_BASELINE) else options
         for variant in task.evaluation_variants(given):
             with Progress(name, task.evaluation_work(episodes)) as progress:
                 common: dict[str, Any] = {"episodes": episodes, "seed": seed, "advance": progress.advance}

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from fastrl.cli.arguments import Arg, Count, Name, Seed, Workers, at_least, command, import_from_here
+from fastrl.cli.arguments import (
+    Arg,
+    Count,
+    Name,
+    NotNegative,
+    Seed,
+    Workers,
+    at_least,
+    command,
+    import_from_here,
+)
 from fastrl.utils.config import ConfigError
 from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress, load_torch
@@ -43,7 +53,7 @@ def pipeline(
     ] = frozenset(),
     seed: Annotated[Seed, Arg("seed of all stages")] = 0,
     n_workers: Annotated[Workers, Arg("workers of recording and training")] = "auto",
-    noise: Annotated[float, Arg("noise on the expert's actions")] = 0.0,
+    noise: Annotated[NotNegative, Arg("noise on the expert's actions")] = 0.0,
     stochastic: Annotated[
         bool, Arg("an expert that is a run draws its actions, so that the clone explores as it does")
     ] = False,

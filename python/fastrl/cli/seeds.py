@@ -72,15 +72,15 @@ def train_all(command: "Command", arguments: Sequence[str], workers: int) -> int
     rest = without(arguments, "--seeds", "--run-dir", "--out")
     runs = []
     for number in seeds:
-        own = parent / f"seed-{number}"
+        run_dir = parent / f"seed-{number}"
         start = module_command("fastrl", "train")
-        if not is_run(own):
-            start += [*rest, f"--seed={number}", f"--run-dir={own}"]
-        elif read_run(own).state == "complete":
+        if not is_run(run_dir):
+            start += [*rest, f"--seed={number}", f"--run-dir={run_dir}"]
+        elif read_run(run_dir).state == "complete":
             start = []
         else:
-            start += [*without(rest, *_OF_NEW_RUNS), f"--resume={own}"]
-        runs.append(SeedRun(number, own, start))
+            start += [*without(rest, *_OF_NEW_RUNS), f"--resume={run_dir}"]
+        runs.append(SeedRun(number, run_dir, start))
     parent.mkdir(parents=True, exist_ok=True)
     jobs = max(1, min(len(seeds), cores() // max(workers, 1)))
     with ignoring_write_errors("stdout", f"{prog}: "):

@@ -114,7 +114,7 @@ class TrainOptions(MeasuringOptions):
 
 
 class FirstPass:
-    """A first pass over the arguments, before the settings, and with them all options, are known.
+    """A first pass over the arguments, which finds the task; the settings of the task are the other options.
 
     Args:
         declared: the options that are no settings.
@@ -198,7 +198,11 @@ def find_command(prog: str, arguments: list[str], make: "type[C]") -> "C":
     if first.env is None:
         first.env = next((env for option, env in first.maybe if _is_switch(option, env, first.algo)), None)
     if first.env is None and run is None and (file is None or first.wants_help):
-        _without_environment(prog, arguments, make)
+        if arguments and not first.wants_help:
+            raise ConfigError(
+                f"name what to train on, before the options: {prog} cage2, or an environment, {prog} CartPole-v1"
+            )
+        _print_help(prog, make)
     load_torch(arguments)
     trust, config = first.options.trust, None
     import_from_here(first.algo)
@@ -249,12 +253,8 @@ def _task_of_file(file: Path, *, trust: bool) -> str:
     return trusted_import("kind", kind, str(file), trust=trust)
 
 
-def _without_environment(prog: str, arguments: list[str], make: "type[Command]") -> NoReturn:
-    """Prints the help, or refuses arguments that do not name an environment."""
-    if arguments and not {"-h", "--help", "--help-all"} & set(arguments):
-        raise ConfigError(
-            f"name what to train on, before the options: {prog} cage2, or an environment, {prog} CartPole-v1"
-        )
+def _print_help(prog: str, make: "type[Command]") -> NoReturn:
+    """Prints the help that names no environment, and exits."""
     width = max(map(len, named_tasks()))
     summaries = {name: tasks()[name].SUMMARY for name in named_tasks()}
     parser = ArgumentParser(
@@ -393,12 +393,12 @@ class Command:
         from fastrl.algorithms import algorithms
 
         table = self._algorithm_table
-        own = {name: each.summary for name, each in algorithms().items() if self.task.takes(each)}
+        taking = {name: each.summary for name, each in algorithms().items() if self.task.takes(each)}
         return "\n".join(
             [
                 *(
-                    ["algorithms:", *(f"  {name}: {summary}" for name, summary in own.items()), ""]
-                    if own
+                    ["algorithms:", *(f"  {name}: {summary}" for name, summary in taking.items()), ""]
+                    if taking
                     else []
                 ),
                 "presets:",
@@ -417,10 +417,10 @@ class Command:
     def _presets(self, values: Values, *, full: bool) -> list[str]:
         """Lines about presets: of many only the ones that matter here."""
         presets = self.task.presets
-        own = self.task.default_presets(build(self.config_type, values)) if values else ()
-        named = presets if full or len(presets) <= _MANY_PRESETS else [*own, *({"smoke"} & set(presets))]
+        defaults = self.task.default_presets(build(self.config_type, values)) if values else ()
+        named = presets if full or len(presets) <= _MANY_PRESETS else [*defaults, *({"smoke"} & set(presets))]
         lines = [
-            f"  {name}: {presets[name].description}{' (taken without --preset)' if name in own else ''}"
+            f"  {name}: {presets[name].description}{' (taken without --preset)' if name in defaults else ''}"
             for name in named
         ]
         if others := [name for name in presets if name not in named]:

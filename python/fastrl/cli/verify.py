@@ -50,9 +50,9 @@ def _table(reports: Sequence["ReplayReport"]) -> Table:
     ]
     table = Table(title=f"traces in {folder}", show_footer=True)
     table.add_column("trace", "total", overflow="fold")
-    for name, numbers in columns:
-        table.add_column(name, f"{sum(numbers):,}", justify="right", no_wrap=True)
-    for report, *row in zip(reports, *(numbers for _, numbers in columns), strict=True):
+    for name, counts in columns:
+        table.add_column(name, f"{sum(counts):,}", justify="right", no_wrap=True)
+    for report, *row in zip(reports, *(counts for _, counts in columns), strict=True):
         name = os.path.relpath(report.file, folder)
-        table.add_row(name, *(f"{number:,}" for number in row), style=None if report.ok else "red")
+        table.add_row(name, *(f"{count:,}" for count in row), style=None if report.ok else "red")
     return table

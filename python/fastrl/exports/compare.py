@@ -129,20 +129,20 @@ def _add_team(
     """Counts the actions of agents for their observations, and returns the model's, and the states after them.
 
     Args:
-        alive: bool [A], of agents without names those that act.
+        alive: agents that act, bool [A]; None for agents with names.
         states: of the model and of the export.
     """
-    (theirs, own), (ours, other) = (
+    (theirs, model_state), (ours, policy_state) = (
         each.predict(obs, state, action_masks=masks)
         for each, state in zip((model, policy), states, strict=True)
     )
     outputs = policy.outputs(obs, states[1], action_masks=masks)
     if alive is not None:
         found.add(ours[alive], theirs[alive], outputs[0][alive])
-        return theirs, (own, other)
+        return theirs, (model_state, policy_state)
     for agent, action in theirs.items():
         found.add(ours[agent], action, outputs[:, policy.metadata["agents"].index(str(agent))])
-    return theirs, (own, other)
+    return theirs, (model_state, policy_state)
 
 
 def value_of(space: Any, batch: Any) -> Any:
@@ -253,7 +253,7 @@ class _Together:
 def in_team_episodes(
     model: Any, task: Task, settings: Any, policy: Any, episodes: int, *, seed: int = 0
 ) -> Comparison:
-    """Compares actions as `in_episodes` does, for several agents: of those that act in each step.
+    """Compares actions of several agents as `in_episodes` does; in each step of those that act.
 
     The mean return is that of episodes, of each the mean over its agents.
     """
@@ -266,10 +266,10 @@ def in_team_episodes(
         if isinstance(team, _NamedTeam):
             named = _named_masks(obs, info) if has_masks else None
             return _add_team(found, model, policy, obs, None, states, named)
-        own, others = states
-        if own is not None and others is not None:
-            own[info["ended"]] = 0
-            others[0][:, info["ended"]] = 0
+        model_state, policy_state = states
+        if model_state is not None and policy_state is not None:
+            model_state[info["ended"]] = 0
+            policy_state[0][:, info["ended"]] = 0
         masks = env.action_masks() if has_masks else None
         return _add_team(found, model, policy, obs, info["alive"], states, masks)
 

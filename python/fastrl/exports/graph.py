@@ -470,7 +470,7 @@ def _leaves(rows: ObsRows, values: Sequence[Tensor], columns: nn.ModuleList) -> 
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
-    """Parts side by side."""
+    """Tensors side by side."""
     return torch.cat(list(tensors), 1) if len(tensors) > 1 else tensors[0]
 
 

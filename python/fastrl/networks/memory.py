@@ -56,7 +56,7 @@ class Memory(nn.Module):
             if kind == "lstm":
                 biases[0] = -keeps
 
-    def actor_parts(self) -> list[Tensor]:
+    def actor_tensors(self) -> list[Tensor]:
         """Tensors that a compiled actor reads, in order."""
         return [self.weight_ih.t(), self.bias_ih, self.weight_hh.t(), self.bias_hh]
 

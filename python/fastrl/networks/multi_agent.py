@@ -123,10 +123,10 @@ class _Network(SavedNetwork):
             memories: of critics, float32 [B, num_memories]: what the policy remembers there; None: there are none.
         """
         features = self._features(obs)
-        parts = [features, memories] if self.num_memories and memories is not None else [features]
+        inputs = [features, memories] if self.num_memories and memories is not None else [features]
         if self.num_ids:
-            parts.append(nn.functional.one_hot(agents, self.num_ids).to(features.dtype))
-        return torch.cat(parts, -1) if len(parts) > 1 else features
+            inputs.append(nn.functional.one_hot(agents, self.num_ids).to(features.dtype))
+        return torch.cat(inputs, -1) if len(inputs) > 1 else features
 
 
 class PolicyNetwork(_Network):
@@ -250,8 +250,8 @@ class PolicyNetwork(_Network):
         assert self.memory is not None, "a policy with a memory"
         features = self.body.features(self.inputs(obs, agents), drops)
         # Further numbers are of policies with a longer memory.
-        own = states[:, : self.state_size].contiguous()
-        memories, after = self.memory(features, batch_sizes, own)
+        of_memory = states[:, : self.state_size].contiguous()
+        memories, after = self.memory(features, batch_sizes, of_memory)
         return self.body[-1](memories), memories, after
 
     def actor_spec(self) -> ActorSpec:
@@ -299,20 +299,20 @@ class PolicyNetwork(_Network):
         """Tensors that an actor reads, in order."""
         if self.actor_architecture() is None:
             return list(self.state_dict().values())
-        parts: list[Tensor] = []
+        tensors: list[Tensor] = []
         if self.obs_norm is not None:
             # The index of the agent is not whitened.
             pad = (0, self.num_ids)
-            parts = [
+            tensors = [
                 nn.functional.pad(self.obs_norm.mean, pad),
                 nn.functional.pad(self.obs_norm.scale(), pad, value=1.0),
             ]
         for i, layer in enumerate(self.body):
             assert isinstance(layer, Linear)
             if self.memory is not None and i == len(self.body) - 1:
-                parts += self.memory.actor_parts()
-            parts += [layer.weight.t(), layer.bias]
-        return parts if self.log_std is None else [*parts, self.log_std]
+                tensors += self.memory.actor_tensors()
+            tensors += [layer.weight.t(), layer.bias]
+        return tensors if self.log_std is None else [*tensors, self.log_std]
 
     def state(self) -> dict[str, Any]:
         """See `SavedNetwork.state`; with ``actions`` (JSON-able)."""
@@ -347,21 +347,21 @@ class AgentActor(DrawingActor[PolicyNetwork]):
     """
 
     def __init__(self, architecture: Mapping[str, Any], actions: Mapping[str, Any]) -> None:
-        own: dict[str, Any] = {"actions": Actions.from_state(actions), "generator": torch.Generator()}
-        network = PolicyNetwork(**architecture, **own)
+        made: dict[str, Any] = {"actions": Actions.from_state(actions), "generator": torch.Generator()}
+        network = PolicyNetwork(**architecture, **made)
         super().__init__(network, actions, network.state_size)
 
     def _outputs(self, obs: NDArray[Any], states: NDArray[np.float32] | None) -> Tensor:
         rows = torch.from_numpy(obs).to(self._device)
-        own, index = rows[:, : self.network.obs_dim], rows[:, self.network.obs_dim :]
+        seen, index = rows[:, : self.network.obs_dim], rows[:, self.network.obs_dim :]
         agents = (
             index.argmax(1)
             if self.network.num_ids
             else torch.zeros(len(rows), dtype=torch.int64, device=self._device)
         )
         if states is None:
-            return self.network(own, agents).float().cpu()
-        return self._remember(states, lambda *memory: self.network.sequences(own, agents, *memory))
+            return self.network(seen, agents).float().cpu()
+        return self._remember(states, lambda *memory: self.network.sequences(seen, agents, *memory))
 
 
 class Critic(_Network):

@@ -57,7 +57,7 @@ class Perceptron(nn.ModuleList):
         init: see above.
         last_gain: of the last layer.
         generator: where the initial weights come from; None: torch's global generator.
-        last_inputs: of the last layer, if what it takes is not what the layers before it give.
+        last_inputs: width of the last layer's input, if another network stands before it; None: as the layer before.
     """
 
     def __init__(

@@ -293,7 +293,7 @@ class EncodedPolicy(TorchPolicy):
         for layer in layers:
             tensors += [layer.weight.t(), layer.bias]
         if self.memory is not None:
-            tensors += self.memory.actor_parts()
+            tensors += self.memory.actor_tensors()
         tensors += [self.actor.weight.t(), self.actor.bias]
         return tensors if self.log_std is None else [*tensors, self.log_std]
 

@@ -127,19 +127,19 @@ class TeamActor:
             if len(chosen) == len(rows) and not member.num_ids and member.make is not None:
                 self._actors[name].act(obs, streams, steps, actions, log_probs, masks, states, greedy=greedy)
                 continue
-            own, numbers = obs[chosen], chosen % self._num_agents
+            seen, indices = obs[chosen], chosen % self._num_agents
             if member.rule is not None:
-                actions[chosen] = self._by_rule(name, member.rule, own, numbers)
+                actions[chosen] = self._by_rule(name, member.rule, seen, indices)
                 log_probs[chosen] = 0.0
                 continue
             if member.num_ids:
-                own = np.concatenate([own, np.eye(member.num_ids, dtype=obs.dtype)[numbers]], axis=1)
+                seen = np.concatenate([seen, np.eye(member.num_ids, dtype=obs.dtype)[indices]], axis=1)
             drawn, chances = actions[chosen], log_probs[chosen]
             allowed = None if masks is None else masks[chosen]
             actor, memory = self._actors[name], None
             if states is not None and actor.state_size:
                 memory = states[chosen, : actor.state_size]
-            actor.act(own, streams[chosen], steps[chosen], drawn, chances, allowed, memory, greedy=greedy)
+            actor.act(seen, streams[chosen], steps[chosen], drawn, chances, allowed, memory, greedy=greedy)
             actions[chosen], log_probs[chosen] = drawn, chances
             if states is not None and memory is not None:
                 states[chosen, : actor.state_size] = memory

@@ -90,10 +90,10 @@ def write(found: Tuned, console: Console) -> None:
         write_atomically(study.directory / BEST, text)
     write_atomically(study.directory / TABLE, _csv(study).encode())
     write_atomically(study.directory / SUMMARY, to_json(_tree(found), indent=2).encode())
-    parts = [_headline(found), *_counts(study)]
+    lines = [_headline(found), *_counts(study)]
     tables = [table for table in (_confirmation(found), _pareto(study), _values(found)) if table is not None]
-    write_atomically(study.directory / REPORT, _markdown(parts, tables).encode())
-    print_lines(console, "", *parts)
+    write_atomically(study.directory / REPORT, _markdown(lines, tables).encode())
+    print_lines(console, "", *lines)
     for table in tables:
         print_lines(console, "")
         show(console, table)
@@ -103,10 +103,10 @@ def _headline(found: Tuned) -> str:
     chosen = found.chosen
     if chosen is None:
         return "no trial has a score"
-    own = found.candidate
+    candidate = found.candidate
     line = f"trial {chosen.number}: {brief(chosen.score)} in the search"
-    if own is not None:
-        line += f", {spread(own.scores)} when trained again with {len(own.scores)} other seeds"
+    if candidate is not None:
+        line += f", {spread(candidate.scores)} when trained again with {len(candidate.scores)} other seeds"
     if found.final:
         line += f", {spread(found.final)} in episodes that nothing else has seen"
     return line
@@ -204,9 +204,9 @@ def _csv(study: Study) -> str:
     for trial in study.of_search():
         result = trial.result
         if result is not None:
-            own = [result.state, result.score, result.steps, result.seconds, result.parameters]
+            measured = [result.state, result.score, result.steps, result.seconds, result.parameters]
             point = [to_plain(trial.point.get(name)) for name in names]
-            writer.writerow([trial.number, *own, trial.kills, trial.seed, *point, result.error])
+            writer.writerow([trial.number, *measured, trial.kills, trial.seed, *point, result.error])
     return file.getvalue()
 
 
@@ -229,16 +229,16 @@ def _tree(found: Tuned) -> dict[str, object]:
     }
 
 
-def _markdown(lines: Sequence[str], tables: Sequence[Table]) -> str:
-    parts = ["# Report of a search", "", *(f"- {line}" for line in lines)]
+def _markdown(facts: Sequence[str], tables: Sequence[Table]) -> str:
+    lines = ["# Report of a search", "", *(f"- {line}" for line in facts)]
     for table in tables:
         columns = table.columns
-        parts += ["", f"## {table.title}", ""]
-        parts.append(f"| {' | '.join(str(column.header) for column in columns)} |")
-        parts.append(f"|{'|'.join('---' if column.justify == 'left' else '--:' for column in columns)}|")
+        lines += ["", f"## {table.title}", ""]
+        lines.append(f"| {' | '.join(str(column.header) for column in columns)} |")
+        lines.append(f"|{'|'.join('---' if column.justify == 'left' else '--:' for column in columns)}|")
         cells = zip(*(column.cells for column in columns), strict=True)
-        parts += [f"| {' | '.join(map(str, row))} |" for row in cells]
-    return "\n".join(parts) + "\n"
+        lines += [f"| {' | '.join(map(str, row))} |" for row in cells]
+    return "\n".join(lines) + "\n"
 
 
 def chosen_of(candidates: Sequence[Candidate], trials: Sequence[Trial]) -> Trial | None:

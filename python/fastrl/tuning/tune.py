@@ -75,10 +75,10 @@ def run_search(study: Study, console: Console, pool: Pool | None = None) -> Tune
     """
     for number in study.journal.damaged:
         print_lines(console, f"line {number} of {study.journal.path} is damaged and was left out")
-    own = _pool_of(study) if pool is None else None
+    started = _pool_of(study) if pool is None else None
     with StopSignals() as stop, ProgressTable(study, console) as progress:
         try:
-            runner = Runner(study, own or pool, stop, progress.show)  # type: ignore[arg-type]
+            runner = Runner(study, started or pool, stop, progress.show)  # type: ignore[arg-type]
             confirmation = ConfirmationPhase(study)
             if study.config.method == "pbt":
                 runner.run(PopulationPhase(study))
@@ -92,8 +92,8 @@ def run_search(study: Study, console: Console, pool: Pool | None = None) -> Tune
             last = ReportPhase(study, runs)
             runner.run(last)
         finally:
-            if own is not None:
-                own.close()
+            if started is not None:
+                started.close()
     return Tuned(study, candidates, chosen, last.scores())
 
 
@@ -169,14 +169,18 @@ def _new_study(
     *,
     trust: bool,
 ) -> Study:
-    own = {key.rpartition(".")[2] for key in leaves(TuneSettings)}
-    of_search = by_keyword(TuneSettings, "tune", {key: settings[key] for key in settings if key in own})
+    search_names = {key.rpartition(".")[2] for key in leaves(TuneSettings)}
+    of_search = by_keyword(
+        TuneSettings, "tune", {key: settings[key] for key in settings if key in search_names}
+    )
     task = find(env if is_task(env) else task_on(env, algo))
     tree = config if isinstance(config, Mapping) else {} if config is None else load_toml(config)
     name = algo or task.choose_algorithm(preset, tree, str(config), trust=trust, env_id=env)
     config_type = task.settings_type(name)
     changes = by_keyword(
-        config_type, task.algorithm_table(name), {key: settings[key] for key in settings if key not in own}
+        config_type,
+        task.algorithm_table(name),
+        {key: settings[key] for key in settings if key not in search_names},
     )
     fixed = list(changes)
     changes["run.algo"] = name

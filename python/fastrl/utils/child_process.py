@@ -97,8 +97,8 @@ class Child:
 
         Args:
             output: a file for all that it prints; None: it prints where this process does.
-            pipes: its input and its standard output are pipes of this process, not the above; otherwise it has no
-                input.
+            pipes: its input and its standard output are pipes of this process, and ``output`` gets its errors alone;
+                otherwise it has no input.
             environment: variables that it has beside those of this process.
         """
         process = subprocess.Popen(
