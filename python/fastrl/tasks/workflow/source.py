@@ -24,7 +24,7 @@ from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.distributions import mask_logits
 from fastrl.rollout.fragment import Fragment
 from fastrl.runs.episodes import Episodes
-from fastrl.runs.metrics import brief
+from fastrl.runs.metrics import brief, mean_and_error
 from fastrl.runs.row import Number
 from fastrl.sources.source import Source
 from fastrl.tasks.cage2.evaluate import Act, run_episodes
@@ -224,12 +224,12 @@ class WorkflowSource(Source):
     def metrics(self) -> Mapping[str, Number]:
         ended, self._of_row = Episodes.concatenated(self._of_row), []
         standings, best = self.search.standings(), self.best
-        compliance = ended.info.get("compliance", np.empty(0))
-        outcome = Outcome.measured(WORKFLOWS[0], len(ended), ended.returns, compliance)
+        _, return_stderr = mean_and_error(ended.returns)
+        compliance, compliance_stderr = mean_and_error(ended.info["compliance"])
         self._shown = {
-            "rollout/ep_rew_stderr": outcome.return_stderr,
-            "rollout/compliance": outcome.compliance,
-            "rollout/compliance_stderr": outcome.compliance_stderr,
+            "rollout/ep_rew_stderr": return_stderr,
+            "rollout/compliance": compliance,
+            "rollout/compliance_stderr": compliance_stderr,
             "search/trainings": len(self.search.outcomes),
             "search/tried": len(standings),
             "search/counting": sum(standing.counts for standing in standings),
