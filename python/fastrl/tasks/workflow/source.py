@@ -128,13 +128,10 @@ class WorkflowSource(Source):
         assert isinstance(algorithm, WorkflowPPO), "it has the networks of workflows"
         self._algorithm = algorithm
         self._weights = np.zeros(algorithm.weights_nbytes, np.uint8)
-        self._collector = self._new_collector()
-
-    def _new_collector(self) -> LockstepCollector:
         env = self._env
         plan = Plan(
             EnvSpec(ENV_ID),
-            self._algorithm.actor_spec(),
+            algorithm.actor_spec(),
             env.single_observation_space,
             env.single_action_space,
             num_envs=env.num_envs,
@@ -142,7 +139,7 @@ class WorkflowSource(Source):
             seed=self.seed,
             action_masks=self.inner.action_masks,
         )
-        return native_collector(plan, env=env)
+        self._collector = native_collector(plan, env=env)
 
     def next(self, watch: Stopwatch) -> list[Fragment] | None:
         """See `Source.next`; None after a measurement."""
@@ -261,10 +258,8 @@ class WorkflowSource(Source):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._collector.close()
-        self._collector = self._new_collector()
-        numbers = dict(enumerate(state["numbers"].tolist()))
-        self._collector.load_state_dict({"numbers": numbers, "running": {}, "version": 0})
+        episode_numbers = dict(enumerate(state["numbers"].tolist()))
+        self._collector.load_state_dict({"numbers": episode_numbers, "running": {}, "version": 0})
         self.episodes, self._turn, self._made = state["episodes"], state["turn"], state["made"]
         self.search.load_state_dict(state["search"])
         best = state["best"]
