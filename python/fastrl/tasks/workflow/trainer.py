@@ -12,7 +12,7 @@ from fastrl.runs.metrics import duration
 from fastrl.runs.row import Row
 from fastrl.tasks.workflow.figure import save_picture
 from fastrl.tasks.workflow.learner import WorkflowPPO
-from fastrl.tasks.workflow.report import report_of
+from fastrl.tasks.workflow.report import Report, report_of
 from fastrl.tasks.workflow.scores import WorkflowScores
 from fastrl.tasks.workflow.source import WorkflowSource
 from fastrl.training.evaluation import BEST, Evaluation
@@ -135,10 +135,13 @@ class SearchTrainer(Trainer):
         if state["plain"] is not None:
             self._started_plain().load_state_dict(state["plain"])
 
+    def _report(self) -> Report:
+        return report_of(self.source.search, self.source.joint_episodes)
+
     def write_report(self, directory: RunDirectory) -> None:
         """Writes the report, its picture and the best policy."""
         super().write_report(directory)
-        report = report_of(self.source.search, self.source.joint_episodes)
+        report = self._report()
         if not report.steps:
             return
         evaluation = self.callback(Evaluation)
@@ -150,13 +153,13 @@ class SearchTrainer(Trainer):
         save_checkpoint(directory.checkpoints / BEST, self.policy_checkpoint())
 
     def summary(self) -> dict[str, Any]:
-        report = report_of(self.source.search, self.source.joint_episodes).to_tree()
+        report = self._report().to_tree()
         # Steps are written to files of their own.
         del report["steps"]
         return {**super().summary(), "search_seconds": self.search_seconds, **report}
 
     def lines(self) -> list[RenderableType]:
-        report = report_of(self.source.search, self.source.joint_episodes)
+        report = self._report()
         if not report.steps:
             return super().lines()
         return [
