@@ -98,7 +98,7 @@ class WorkflowSource(Source):
         self._turn = 0
         # Updates of the present training so far.
         self._made = 0
-        # What learnt, or was measured, last.
+        # The workflows that learnt, or were measured, last; for people.
         self._label = ""
         # Episodes since the trainer last took them, and those of the next row.
         self._ended: list[Episodes] = []

@@ -87,17 +87,17 @@ class SearchTrainer(Trainer):
             for row in plain.rows():
                 self.iteration, self.episodes = updates + plain.iteration, episodes + plain.episodes
                 self.seconds, self.activities = plain.seconds, plain.activities
-                # Numbers of PPO without workflows have a prefix; those of the whole run keep their names.
-                numbers = {
+                # Metrics of PPO without workflows have a prefix; those of the whole run keep their names.
+                metrics = {
                     name if name.startswith("time/") else f"plain_{name}": number
                     for name, number in row.metrics.items()
                 }
-                numbers |= {"time/episodes": self.episodes, "time/iterations": self.iteration}
+                metrics |= {"time/episodes": self.episodes, "time/iterations": self.iteration}
                 highlights = [*row.highlights, "PPO without workflows"]
-                own = Row(self.steps, self.done, numbers, highlights, row.ended)
-                self.view.metrics = own.record()
+                shown = Row(self.steps, self.done, metrics, highlights, row.ended)
+                self.view.metrics = shown.record()
                 self.notify(lambda callback: callback.on_update(self.view))
-                yield own
+                yield shown
                 if self.stopped_by is not None:
                     return
         except Interrupted:
@@ -115,14 +115,14 @@ class SearchTrainer(Trainer):
         """The part of a checkpoint that inference needs: the best workflow's policy, or if none counts that of the most
         compliant one, and PPO without workflows to compare with. Before a workflow was tried there is no policy."""
         chosen = self.source.chosen()
-        own: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         if chosen is not None:
-            own = {"policy": chosen.policy, "workflow": workflow_name(chosen.outcome.workflow)}
+            entries = {"policy": chosen.policy, "workflow": workflow_name(chosen.outcome.workflow)}
         return {
             **self.header,
             "steps": self.steps,
             "plain": None if self.plain is None else self.plain.policy_checkpoint(),
-            **own,
+            **entries,
         }
 
     def state_dict(self) -> dict[str, Any]:
