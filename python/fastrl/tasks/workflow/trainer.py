@@ -95,7 +95,8 @@ class SearchTrainer(Trainer):
                 metrics |= {"time/episodes": self.episodes, "time/iterations": self.iteration}
                 highlights = [*row.highlights, "PPO without workflows"]
                 shown = Row(self.steps, self.done, metrics, highlights, row.ended)
-                self.view.metrics = shown.record()
+                assert row.ended is not None, "rows of trainers have their episodes"
+                self.view.metrics, self.view.ended = shown.record(), row.ended
                 self.notify(lambda callback: callback.on_update(self.view))
                 yield shown
                 if self.stopped_by is not None:
