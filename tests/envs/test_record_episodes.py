@@ -15,7 +15,7 @@ from fastrl.tasks.traffic.scores import score, score_table
 def walk(obs: NDArray[np.float32], alive: NDArray[np.bool_], state: Any) -> tuple[NDArray[np.int64], Any]:
     """Moves straight to the goal, and counts the steps of each agent's episode, which begins with 0."""
     state = np.zeros((len(obs), 1)) if state is None else state
-    # Of the 8 steps of an episode.
+    # Observations have the share of an episode's 8 steps.
     np.testing.assert_array_equal(np.round(obs[alive, 1] * 8), state[alive, 0])
     actions = np.where(alive, np.sign(obs[:, 0]) + 1, 1).astype(np.int64)
     return actions, (state + 1) * alive[:, None]

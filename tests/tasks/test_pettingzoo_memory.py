@@ -13,7 +13,7 @@ from fastrl.cli.main import main
 from fastrl.play.policy import PredictError
 
 SMALL: dict[str, Any] = {"preset": "smoke", "num_envs": 2, "eval_episodes": 0, "memory_size": 8}
-# Of each episode of environments of this process the observations and actions of its steps.
+# Observations and actions of the steps of each episode of environments of this process.
 EPISODES: list[list[tuple[Any, Any]]] = []
 
 

@@ -23,6 +23,7 @@ from fastrl.tasks.workflow.outcome import Outcome
 from fastrl.tasks.workflow.report import Report
 from fastrl.tasks.workflow.task import TASK
 from fastrl.tasks.workflow.trainer import SearchTrainer
+from fastrl.training.callbacks import Callback, Run
 from fastrl.training.evaluation import Evaluation
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import build
@@ -164,14 +165,25 @@ def test_a_run_from_the_command_line(
     }
 
 
+class Ended(Callback):
+    """Counts the episodes that it is told of."""
+
+    count = 0
+
+    def on_update(self, run: Run) -> None:
+        self.count += len(run.ended)
+
+
 @pytest.mark.parametrize(
     ("network", "search"), [pytest.param("shared", "bayes", marks=pytest.mark.slow), ("separate", "halving")]
 )
 def test_resumes_exactly(tmp_path: Path, network: str, search: str) -> None:
     options = f"--inner.networks={network}", f"--search={search}", "--plain-ppo"
-    whole = small_trainer(*options)
+    whole, ended = small_trainer(*options), Ended()
+    whole.callbacks.append(ended)
     expected = list(whole.rows())
-    assert whole.episodes == 120 and whole.source.search.used + whole.source.joint_episodes == 60
+    assert ended.count == whole.episodes == 120
+    assert whole.source.search.used + whole.source.joint_episodes == 60
     for done in (2, len(expected) - 3):
         first = small_trainer(*options)
         list(islice(first.rows(), done))

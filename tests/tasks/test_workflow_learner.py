@@ -170,7 +170,7 @@ def test_every_episode_is_counted() -> None:
     assert [outcome.episodes for outcome in outcomes_of(trainer)] == [*lengths]
     assert trainer.episodes == sum(row.metrics["rollout/episodes"] for row in rows) == 312
     assert trainer.steps == 3120
-    # Of all together; then of the trainings that leave enough for a measurement.
+    # Updates of all together; then of the trainings that leave enough for a measurement.
     assert trainer.iteration == 10 + 1 + 5
 
 

@@ -49,10 +49,10 @@ class MultiAgentVectorEnv:
 
     Attributes:
         num_masked: width of an action mask; 0: there are none.
-        obs_space: of an agent's observations, of which the arrays have rows.
+        obs_space: of an agent's observation; the arrays hold each as a row.
         agents: names of the agents; here their numbers.
         groups: a name for each agent, the same for agents of equal spaces.
-        obs_shapes: of each agent's observation at the start of its row: of a Box its own, of others that of the row.
+        obs_shapes: of each agent's observation as its row holds it: the shape of a Box, else the length of the row.
     """
 
     def __init__(

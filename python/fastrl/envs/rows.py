@@ -141,13 +141,12 @@ class ObsRows:
     def _write(self, obs: Any, out: NDArray[Any], batch: tuple[int, ...]) -> None:
         is_float = self.dtype == np.float32
         for part, value in zip(self.parts, values_of(self.space, obs), strict=True):
-            numbers = _numbers(part, value, batch)
-            if is_float or part.kind == "image":
-                out[..., part.place] = numbers
-                continue
-            if not np.isfinite(numbers).all():
-                raise RowError(f"{_at(part.path)}expected finite float32 numbers, got NaN or infinity")
-            out[..., part.place] = np.ascontiguousarray(numbers, np.float32).view(np.uint8)
+            flat = _numbers(part, value, batch)
+            if not is_float and part.kind != "image":
+                if not np.isfinite(flat).all():
+                    raise RowError(f"{_at(part.path)}expected finite float32 numbers, got NaN or infinity")
+                flat = np.ascontiguousarray(flat, np.float32).view(np.uint8)
+            out[..., part.place] = flat
 
     def state(self) -> dict[str, Any]:
         """The space, JSON-able; `from_state` reads it."""

@@ -154,10 +154,10 @@ def task_on(env_id: str, algo: str | None = None) -> str:
     if task_for(env_id) is not None:
         from fastrl.algorithms import algorithms
 
-        own = [other for other in algorithms() if task_for(env_id, other) is not None]
-        raise ConfigError(f"--algo {algo} does not learn in {env_id}; {', '.join(own)} do")
+        others = [other for other in algorithms() if task_for(env_id, other) is not None]
+        raise ConfigError(f"--algo {algo} does not learn in {env_id}; {', '.join(others)} do")
     if env_id in tasks():
-        example = f"{'ALE/Pong-v5' if env_id == 'pixels' else 'CartPole-v1'}"
+        example = "ALE/Pong-v5" if env_id == "pixels" else "CartPole-v1"
         raise ConfigError(
             f"{env_id} names no environment: give its id, such as {example}, or module:function"
         )
@@ -165,7 +165,7 @@ def task_on(env_id: str, algo: str | None = None) -> str:
 
     from fastrl.utils.names import likely
 
-    # Of versions that are as likely, the newest.
+    # The newest of versions that are as likely.
     known = {name.lower(): name for name in [*named_tasks(), *reversed(registry)]}
     found = likely(env_id.lower(), known)
     if found is not None:

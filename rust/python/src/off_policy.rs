@@ -190,10 +190,7 @@ impl OffPolicyGradients {
         let policy = needed::<f32>("policy", policy, &[of_policy], !is_iql)?;
         let targets = needed::<f32>("targets", targets, &[of_critics], !is_iql)?;
         let value = needed::<f32>("value", value, &[of_value], is_iql)?;
-        let (numbers, choices) = match kind {
-            ActionKind::Box(numbers) => (numbers, 0),
-            ActionKind::Discrete(choices) => (0, choices),
-        };
+        let (numbers, choices) = (kind.numbers(), kind.choices());
         let next_noise = needed::<f32>("next_noise", next_noise, &[size, numbers], !is_iql && numbers > 0)?;
         let has_masks = next_masks.is_some() && choices > 0;
         let next_masks = needed::<Flag>("next_masks", next_masks, &[size, choices], has_masks)?;
@@ -280,10 +277,7 @@ impl OffPolicyGradients {
             None if is_iql => return Err(PyValueError::new_err("value_gradient: expected an array, got None")),
             _ => None,
         };
-        let (numbers, choices) = match kind {
-            ActionKind::Box(numbers) => (numbers, 0),
-            ActionKind::Discrete(choices) => (0, choices),
-        };
+        let (numbers, choices) = (kind.numbers(), kind.choices());
         let draws = algorithm == Algorithm::Sac && numbers > 0;
         let noise = needed::<f32>("noise", noise, &[size, numbers], draws)?;
         let has_masks = masks.is_some() && choices > 0;

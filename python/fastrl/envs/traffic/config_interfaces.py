@@ -81,14 +81,18 @@ OBSERVATIONS: dict[str, dict[str, Any]] = {
         "centering_position": None,
     },
     "TupleObservation": {"observation_configs": None},
-    # Of roads with an exit, of car parks, and of all road networks.
+    # On roads with an exit only.
     "ExitObservation": _TABLE,
+    # In car parks only.
     # highway-env's own configs set `normalize`; it has no effect there either.
     "KinematicsGoal": {"features": None, "scales": None, "normalize": True},
+    # On road networks only.
     "AttributesObservation": {"attributes": None},
 }
 # Observations of all environments.
-SHARED_OBSERVATIONS = tuple(OBSERVATIONS)[:6]
+SHARED_OBSERVATIONS = (
+    "Kinematics", "TimeToCollision", "OccupancyGrid", "LidarObservation", "GrayscaleObservation", "TupleObservation",
+)  # fmt: skip
 # Attributes of highway-env's environments that are numbers.
 ATTRIBUTES = ("time", "steps")
 # highway-env's order.

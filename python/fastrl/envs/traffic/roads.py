@@ -193,13 +193,14 @@ class RoadVectorEnv(NativeVectorEnv):
         if is_multi_agent(self.config):
             self._agents = int(self.config["controlled_vehicles"])
             observations, actions = Tuple([observations] * self._agents), Tuple([actions] * self._agents)
-        has_parts = isinstance(self._agent_obs, Dict)
         if isinstance(self._agent_obs, Dict):
             self._row_dtype, self._places = np.float64, _places(self._agent_obs)
 
         def build(mode: str) -> Any:
             self.roads = native(mode)
-            return _InRows(self.roads, bool(self._agents)) if has_parts or self._agents else self.roads
+            if self._agents or isinstance(self._agent_obs, Dict):
+                return _InRows(self.roads, bool(self._agents))
+            return self.roads
 
         super().__init__(
             build,
@@ -244,18 +245,18 @@ class RoadVectorEnv(NativeVectorEnv):
         n, agents, names = native.num_envs, native.num_agents, native.part_names
         controlled = int(config.get("controlled_vehicles", 1))
         speed, crashed, succeeded = np.empty(n), np.empty(n, np.bool_), np.empty((n, controlled), np.bool_)
-        parts, action = np.empty((n, len(names))), self._empty_actions(n, agents)
+        terms, action = np.empty((n, len(names))), self._empty_actions(n, agents)
         rewards = terminated = None
         if scenario == "intersection":
             rewards, terminated = np.empty((n, controlled)), np.empty((n, controlled), np.bool_)
-        native.info(speed, crashed, succeeded, parts, action, rewards, terminated)
+        native.info(speed, crashed, succeeded, terms, action, rewards, terminated)
         info: dict[str, Any] = {
             "speed": speed,
             "crashed": crashed,
             "action": action if self._agents else action[:, 0],
         }
         if names:
-            info["rewards"] = dict(zip(names, parts.T.copy(), strict=True))
+            info["rewards"] = dict(zip(names, terms.T.copy(), strict=True))
         if scenario == "intersection":
             info |= {"agents_rewards": rewards, "agents_terminated": terminated}
         if scenario in ("exit", "parking", "trips"):

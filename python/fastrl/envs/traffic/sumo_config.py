@@ -87,12 +87,12 @@ class _SumoKind(Kind):
         pairs = list(zip(origins, destinations, strict=True))
         for origin, destination in pairs:
             _check_way(network, origin, destination)
-        own = {key: as_numbers(config[key]) for key in self.own_keys if key not in _FILES}
+        given = {key: as_numbers(config[key]) for key in self.own_keys if key not in _FILES}
         timetable = Demand("") if demand is None else demand
         return {
             **network.native,
             **timetable.native(network),
-            **own,
+            **given,
             "ends": [float(anywhere if end is None else end) for pair in pairs for end in pair],
             "vehicles_count": [float(count)],
             "planned": [float(demand is not None)],

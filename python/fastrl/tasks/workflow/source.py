@@ -24,7 +24,7 @@ from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.distributions import mask_logits
 from fastrl.rollout.fragment import Fragment
 from fastrl.runs.episodes import Episodes
-from fastrl.runs.metrics import brief
+from fastrl.runs.metrics import brief, mean_and_error
 from fastrl.runs.row import Number
 from fastrl.sources.source import Source
 from fastrl.tasks.cage2.evaluate import Act, run_episodes
@@ -98,7 +98,7 @@ class WorkflowSource(Source):
         self._turn = 0
         # Updates of the present training so far.
         self._made = 0
-        # What learnt, or was measured, last.
+        # The workflows that learnt, or were measured, last; for people.
         self._label = ""
         # Episodes since the trainer last took them, and those of the next row.
         self._ended: list[Episodes] = []
@@ -128,13 +128,10 @@ class WorkflowSource(Source):
         assert isinstance(algorithm, WorkflowPPO), "it has the networks of workflows"
         self._algorithm = algorithm
         self._weights = np.zeros(algorithm.weights_nbytes, np.uint8)
-        self._collector = self._new_collector()
-
-    def _new_collector(self) -> LockstepCollector:
         env = self._env
         plan = Plan(
             EnvSpec(ENV_ID),
-            self._algorithm.actor_spec(),
+            algorithm.actor_spec(),
             env.single_observation_space,
             env.single_action_space,
             num_envs=env.num_envs,
@@ -142,7 +139,7 @@ class WorkflowSource(Source):
             seed=self.seed,
             action_masks=self.inner.action_masks,
         )
-        return native_collector(plan, env=env)
+        self._collector = native_collector(plan, env=env)
 
     def next(self, watch: Stopwatch) -> list[Fragment] | None:
         """See `Source.next`; None after a measurement."""
@@ -224,12 +221,12 @@ class WorkflowSource(Source):
     def metrics(self) -> Mapping[str, Number]:
         ended, self._of_row = Episodes.concatenated(self._of_row), []
         standings, best = self.search.standings(), self.best
-        compliance = ended.info.get("compliance", np.empty(0))
-        outcome = Outcome.measured(WORKFLOWS[0], len(ended), ended.returns, compliance)
+        _, return_stderr = mean_and_error(ended.returns)
+        compliance, compliance_stderr = mean_and_error(ended.info["compliance"])
         self._shown = {
-            "rollout/ep_rew_stderr": outcome.return_stderr,
-            "rollout/compliance": outcome.compliance,
-            "rollout/compliance_stderr": outcome.compliance_stderr,
+            "rollout/ep_rew_stderr": return_stderr,
+            "rollout/compliance": compliance,
+            "rollout/compliance_stderr": compliance_stderr,
             "search/trainings": len(self.search.outcomes),
             "search/tried": len(standings),
             "search/counting": sum(standing.counts for standing in standings),
@@ -261,10 +258,8 @@ class WorkflowSource(Source):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._collector.close()
-        self._collector = self._new_collector()
-        numbers = dict(enumerate(state["numbers"].tolist()))
-        self._collector.load_state_dict({"numbers": numbers, "running": {}, "version": 0})
+        episode_numbers = dict(enumerate(state["numbers"].tolist()))
+        self._collector.load_state_dict({"numbers": episode_numbers, "running": {}, "version": 0})
         self.episodes, self._turn, self._made = state["episodes"], state["turn"], state["made"]
         self.search.load_state_dict(state["search"])
         best = state["best"]

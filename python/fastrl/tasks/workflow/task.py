@@ -124,11 +124,11 @@ class WorkflowTask(Task):
         return super().make_policy(state, *others, **options)
 
     def check_state(self, state: Mapping[str, Any], settings: Any) -> None:
-        inner, numbers = settings.inner, state["source"]["numbers"]
+        inner, num_envs = settings.inner, len(state["source"]["numbers"])
         PPO.check_state(inner.ppo(settings.env.episode_length), state["learner"])
-        if len(numbers) != inner.episodes_per_update:
+        if num_envs != inner.episodes_per_update:
             raise ValueError(
-                f"{inner.episodes_per_update:,} environments are claimed, the state is of {len(numbers):,}"
+                f"{inner.episodes_per_update:,} environments are claimed, the state is of {num_envs:,}"
             )
 
     def evaluate(
@@ -204,9 +204,9 @@ class WorkflowTask(Task):
         # Tables beside the published scores.
         for scored in comparison.scored:
             assert isinstance(scored.scores, WorkflowScores)
-            for own in scored.scores.evaluations:
-                if own.evaluation.contender == BEST:
-                    dataclasses.replace(own.evaluation, contender=scored.name).show(console)
+            for each in scored.scores.evaluations:
+                if each.evaluation.contender == BEST:
+                    dataclasses.replace(each.evaluation, contender=scored.name).show(console)
 
     def scores_from_tree(self, tree: Mapping[str, Any]) -> WorkflowScores:
         return WorkflowScores.from_tree(tree)

@@ -12,7 +12,7 @@ from fastrl.runs.metrics import duration
 from fastrl.runs.row import Row
 from fastrl.tasks.workflow.figure import save_picture
 from fastrl.tasks.workflow.learner import WorkflowPPO
-from fastrl.tasks.workflow.report import report_of
+from fastrl.tasks.workflow.report import Report, report_of
 from fastrl.tasks.workflow.scores import WorkflowScores
 from fastrl.tasks.workflow.source import WorkflowSource
 from fastrl.training.evaluation import BEST, Evaluation
@@ -87,17 +87,18 @@ class SearchTrainer(Trainer):
             for row in plain.rows():
                 self.iteration, self.episodes = updates + plain.iteration, episodes + plain.episodes
                 self.seconds, self.activities = plain.seconds, plain.activities
-                # Numbers of PPO without workflows have a prefix; those of the whole run keep their names.
-                numbers = {
+                # Metrics of PPO without workflows have a prefix; those of the whole run keep their names.
+                metrics = {
                     name if name.startswith("time/") else f"plain_{name}": number
                     for name, number in row.metrics.items()
                 }
-                numbers |= {"time/episodes": self.episodes, "time/iterations": self.iteration}
+                metrics |= {"time/episodes": self.episodes, "time/iterations": self.iteration}
                 highlights = [*row.highlights, "PPO without workflows"]
-                own = Row(self.steps, self.done, numbers, highlights, row.ended)
-                self.view.metrics = own.record()
+                shown = Row(self.steps, self.done, metrics, highlights, row.ended)
+                assert row.ended is not None, "rows of trainers have their episodes"
+                self.view.metrics, self.view.ended = shown.record(), row.ended
                 self.notify(lambda callback: callback.on_update(self.view))
-                yield own
+                yield shown
                 if self.stopped_by is not None:
                     return
         except Interrupted:
@@ -115,14 +116,14 @@ class SearchTrainer(Trainer):
         """The part of a checkpoint that inference needs: the best workflow's policy, or if none counts that of the most
         compliant one, and PPO without workflows to compare with. Before a workflow was tried there is no policy."""
         chosen = self.source.chosen()
-        own: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         if chosen is not None:
-            own = {"policy": chosen.policy, "workflow": workflow_name(chosen.outcome.workflow)}
+            entries = {"policy": chosen.policy, "workflow": workflow_name(chosen.outcome.workflow)}
         return {
             **self.header,
             "steps": self.steps,
             "plain": None if self.plain is None else self.plain.policy_checkpoint(),
-            **own,
+            **entries,
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -135,10 +136,13 @@ class SearchTrainer(Trainer):
         if state["plain"] is not None:
             self._started_plain().load_state_dict(state["plain"])
 
+    def _report(self) -> Report:
+        return report_of(self.source.search, self.source.joint_episodes)
+
     def write_report(self, directory: RunDirectory) -> None:
         """Writes the report, its picture and the best policy."""
         super().write_report(directory)
-        report = report_of(self.source.search, self.source.joint_episodes)
+        report = self._report()
         if not report.steps:
             return
         evaluation = self.callback(Evaluation)
@@ -150,13 +154,13 @@ class SearchTrainer(Trainer):
         save_checkpoint(directory.checkpoints / BEST, self.policy_checkpoint())
 
     def summary(self) -> dict[str, Any]:
-        report = report_of(self.source.search, self.source.joint_episodes).to_tree()
+        report = self._report().to_tree()
         # Steps are written to files of their own.
         del report["steps"]
         return {**super().summary(), "search_seconds": self.search_seconds, **report}
 
     def lines(self) -> list[RenderableType]:
-        report = report_of(self.source.search, self.source.joint_episodes)
+        report = self._report()
         if not report.steps:
             return super().lines()
         return [

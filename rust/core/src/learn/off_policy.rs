@@ -32,6 +32,24 @@ pub enum ActionKind {
     Discrete(usize),
 }
 
+impl ActionKind {
+    /// Numbers of an action; 0 where it is discrete.
+    pub fn numbers(self) -> usize {
+        match self {
+            Self::Box(numbers) => numbers,
+            Self::Discrete(_) => 0,
+        }
+    }
+
+    /// Choices of an action; 0 where it is continuous.
+    pub fn choices(self) -> usize {
+        match self {
+            Self::Box(_) => 0,
+            Self::Discrete(choices) => choices,
+        }
+    }
+}
+
 /// Sizes of the networks of an algorithm.
 #[derive(Clone, Debug)]
 pub struct Shape {
@@ -105,7 +123,7 @@ pub struct Parameters<'a> {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// What gradients are multiplied by.
+    /// Factor of gradients.
     pub weight: f32,
     /// SAC: alpha.
     pub temperature: f32,
@@ -121,7 +139,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Without what an algorithm has of its own.
+    /// Settings with a weight; the others have no effect.
     pub fn with_weight(weight: f32) -> Self {
         Self {
             weight,
@@ -203,7 +221,7 @@ pub struct Gradients {
     transposed: Vec<Aligned>,
     slopes: Aligned,
     categorical: Categorical,
-    /// Of each row of a chunk: actions and deviations [rows, numbers], log-densities or values of discrete actions.
+    /// Actions and deviations [rows, numbers] of a chunk, log-densities [rows], values [rows] or [rows, choices].
     actions: Vec<f32>,
     deviations: Vec<f32>,
     log_probs: Vec<f32>,
@@ -214,10 +232,7 @@ impl Gradients {
     pub fn new(shape: Shape) -> Self {
         let (policy_network, critic_network) = (shape.policy(), shape.critic());
         let value_network = shape.network(shape.obs, 1);
-        let (width, choices) = match shape.actions {
-            ActionKind::Box(numbers) => (numbers, 1),
-            ActionKind::Discrete(choices) => (0, choices),
-        };
+        let (width, choices) = (shape.actions.numbers(), shape.actions.choices().max(1));
         let first = shape.hidden.first().copied().unwrap_or(1);
         let critics = || 0..shape.critics;
         Self {
@@ -383,10 +398,7 @@ impl Gradients {
     /// The least of the values of the first critics, of the actions of `self.actions` or of all discrete ones.
     fn least_values(&mut self, obs: &[f32], asked: usize, count: usize) {
         let width = self.shape.obs;
-        let (numbers, choices) = match self.shape.actions {
-            ActionKind::Box(numbers) => (numbers, 1),
-            ActionKind::Discrete(choices) => (0, choices),
-        };
+        let (numbers, choices) = (self.shape.actions.numbers(), self.shape.actions.choices().max(1));
         for (e, member) in self.critics[..asked].iter_mut().enumerate() {
             let actions = (numbers > 0).then_some((&self.actions[..count * numbers], numbers));
             member.forward(&self.critic_network, obs, width, actions);
@@ -615,7 +627,7 @@ impl Gradients {
             let advantage = self.values[i] - value;
             let share = if advantage < 0.0 { 1.0 - settings.expectile } else { settings.expectile };
             value_slopes[i * value_stride] = -2.0 * share * advantage * weight;
-            let imitation = largest(exp_any(settings.beta * advantage), settings.max_weight);
+            let imitation = at_most(exp_any(settings.beta * advantage), settings.max_weight);
             let mut cost = 0.0;
             match (batch.actions, self.shape.actions) {
                 (Actions::Box(actions), ActionKind::Box(numbers)) => {
@@ -674,7 +686,7 @@ fn smaller(x: f32, y: f32) -> f32 {
 }
 
 /// A number, but at most `most`; NaN stays NaN.
-fn largest(x: f32, most: f32) -> f32 {
+fn at_most(x: f32, most: f32) -> f32 {
     if x > most { most } else { x }
 }
 

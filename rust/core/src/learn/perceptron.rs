@@ -203,8 +203,8 @@ impl Perceptron {
         }
     }
 
-    /// As [`Perceptron::backward`], but adds the gradient of the last `width` inputs to the rows of `gradient`, which
-    /// have the [`stride`] of so many.
+    /// Adds the gradient of the last `width` inputs to the rows of `gradient`, which have the [`stride`] of so many;
+    /// otherwise as [`Perceptron::backward`].
     ///
     /// `transposed`: what [`Perceptron::transpose_inputs`] wrote.
     pub(crate) fn backward_inputs(
