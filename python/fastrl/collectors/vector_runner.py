@@ -76,7 +76,7 @@ class VectorEnvRunner:
         failures: counts failures of workers.
 
     Attributes:
-        env_indices, numbers: int64 [R], of the running episodes.
+        env_indices, episode_numbers: int64 [R], of the running episodes.
         running: the running episodes to resume; may be set before the first fragment, which then replays them.
         restarted: rows whose episodes were restarted with the last fragment without having ended.
         diverged: how many of them because their replay diverged.
