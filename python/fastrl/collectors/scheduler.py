@@ -283,8 +283,8 @@ class TaskScheduler(Collector, Generic[W]):
         numbers: dict[int, int] = {NO_ENV: self._next} if self._whole else {}
         running: dict[int, RunningEpisode] = {}
         for worker in self.workers:
-            own, episodes = self._running_of(worker).state()
-            numbers |= own
+            of_worker, episodes = self._running_of(worker).state()
+            numbers |= of_worker
             running |= episodes
         return {"numbers": numbers, "running": running, "version": self.version}
 
@@ -495,5 +495,5 @@ class TaskScheduler(Collector, Generic[W]):
 
 
 def _fragments(numbers: tuple[int, ...]) -> int:
-    """Of a task."""
+    """Number of a task's fragments."""
     return len(numbers) or 1

@@ -123,9 +123,9 @@ class Batches:
             return
         rows = arrays.steps_of(episodes)
         for start in range(0, len(rows), _CHUNK):
-            own = rows[start : start + _CHUNK]
-            batch = DatasetBatch(torch.from_numpy(arrays.obs_at(own)), torch.from_numpy(arrays.actions[own]))
-            yield self._with_agents(batch, own)
+            chunk = rows[start : start + _CHUNK]
+            obs, actions = arrays.obs_at(chunk), arrays.actions[chunk]
+            yield self._with_agents(DatasetBatch(torch.from_numpy(obs), torch.from_numpy(actions)), chunk)
 
 
 class DatasetSource(Source):

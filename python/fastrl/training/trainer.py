@@ -254,11 +254,10 @@ class Trainer:
 
     def summary(self) -> dict[str, Any]:
         """Details of the run's summary, JSON values by name."""
-        own = self.source.summary()
-        return {
-            **own,
-            **{name: value for callback in self.callbacks for name, value in callback.summary().items()},
-        }
+        found = dict(self.source.summary())
+        for callback in self.callbacks:
+            found |= callback.summary()
+        return found
 
     def lines(self) -> list[RenderableType]:
         """Lines or tables for people with what `summary` has."""
