@@ -110,7 +110,7 @@ def _is_short(plan: Plan, total_steps: int) -> bool:
         return False
     try:
         return total_steps * quick_step_seconds(plan) < SHORT_SECONDS
-    except Exception:  # a process of its own steps it next, and explains what is wrong
+    except (Exception, SystemExit):  # a process of its own steps it next, and explains what is wrong
         return False
 
 
