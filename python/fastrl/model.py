@@ -457,7 +457,7 @@ class Model:
         form = None
         if "obs_space" not in state or state.get("agents", ()) is None:
             # Of an older version, or of agents that no file can describe.
-            form = self.trainer.source.form  # type: ignore[attr-defined] # of a `Trainer`
+            form = self.trainer.source.form
         elif "agents" in state:
             form = ParallelForm.from_state(state["environment"], state["agents"])
         return TeamPolicy(state["policy"], form, seed)

@@ -92,6 +92,8 @@ def test_short_runs_start_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choice(100e-6, total_steps=20_001).name == "executor"
     # What it raises is left to the process that steps it next.
     assert choice(100e-6, total_steps=1000).name == "executor"
+    monkeypatch.setattr(module, "quick_step_seconds", lambda plan: sys.exit(2))
+    assert choice(100e-6, total_steps=1000).name == "executor"
 
 
 def test_which_environments_are_compiled() -> None:

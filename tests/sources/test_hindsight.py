@@ -11,7 +11,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from rich.console import Console
-from small_runs import differences, trainer_of, untimed_state
+from small_runs import differences, learnt_by, trainer_of
 
 from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec
@@ -80,11 +80,6 @@ def source_of(trainer: Trainer) -> TransitionSource:
     return trainer.source
 
 
-def learnt(trainer: Trainer) -> dict[str, Any]:
-    state = untimed_state(trainer.state_dict())
-    return {name: state[name] for name in ("steps", "iteration", "episodes", "learner")}
-
-
 def test_goals_and_rewards_are_replaced_in_an_exact_share_of_each_minibatch() -> None:
     trainer = trainer_of("gym", *SMALL, *DQN, *BITS)
     list(trainer.rows())
@@ -149,7 +144,7 @@ def test_a_stopped_run_resumes_to_the_bit(algo: list[str], tmp_path: Path) -> No
         state = load_checkpoint(tmp_path / "state")
         parts.load_files(tmp_path)
         parts.load_state_dict(state)
-    assert differences(learnt(done), learnt(whole)) == []
+    assert differences(learnt_by(done), learnt_by(whole)) == []
     assert "to the bit" not in out.getvalue()
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from demo_sets import DemoSet, Episode, cartpole_expert, played, written
 from rich.console import Console
-from small_runs import differences, rows_of, settings_of, untimed_state
+from small_runs import differences, learnt_by, rows_of, settings_of
 
 import fastrl
 from fastrl.algorithms.dqn import DQN as DQN_CLASS
@@ -257,10 +257,6 @@ def test_demonstrations_have_a_bonus_of_priority() -> None:
     ids=["dqn", "pre-training", "sac"],
 )
 def test_a_stopped_run_resumes_to_the_bit(options: list[str], tmp_path: Path) -> None:
-    def learnt(trainer: Trainer) -> dict[str, Any]:
-        state = untimed_state(trainer.state_dict())
-        return {name: state[name] for name in ("steps", "iteration", "episodes", "learner")}
-
     out = io.StringIO()
     whole = trainer_of(cartpole(), *options)
     list(whole.rows())
@@ -275,7 +271,7 @@ def test_a_stopped_run_resumes_to_the_bit(options: list[str], tmp_path: Path) ->
         state = load_checkpoint(tmp_path / "state")
         parts.load_files(tmp_path)
         parts.load_state_dict(state)
-    assert differences(learnt(done), learnt(whole)) == []
+    assert differences(learnt_by(done), learnt_by(whole)) == []
     assert "to the bit" not in out.getvalue()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from small_runs import differences, trainer_of, untimed_state
+from small_runs import differences, learnt_by, trainer_of
 from space_cases import OBS_SPACES
 
 from fastrl import load_policy
@@ -59,12 +59,6 @@ def source_of(trainer: Trainer) -> TransitionSource:
     return trainer.source
 
 
-def learnt(trainer: Trainer) -> dict[str, Any]:
-    """State of a run without the report of its collector."""
-    state = untimed_state(trainer.state_dict())
-    return {name: state[name] for name in ("steps", "iteration", "episodes", "learner")}
-
-
 def test_a_run_alternates_between_steps_and_minibatches() -> None:
     trainer = dqn_of("--collector=sequential")
     rows = [row.record() for row in trainer.rows()]
@@ -84,7 +78,7 @@ def test_collectors_that_wait_learn_the_same_bits() -> None:
         workers = [] if name == "sequential" else ["--n-workers=2"]
         trainer = dqn_of(f"--collector={name}", *workers, *RAINBOW)
         list(trainer.rows())
-        found.append(learnt(trainer))
+        found.append(learnt_by(trainer))
     for other in found[1:]:
         assert differences(found[0], other) == []
 
@@ -108,7 +102,7 @@ def test_a_stopped_run_resumes_to_the_bit(obs: str, tmp_path: Path) -> None:
         state = load_checkpoint(tmp_path / "state")
         parts.load_files(tmp_path)
         parts.load_state_dict(state)
-    assert differences(learnt(done), learnt(whole)) == []
+    assert differences(learnt_by(done), learnt_by(whole)) == []
     assert "to the bit" not in out.getvalue()
 
 

@@ -61,6 +61,12 @@ def untimed_state(state: dict[str, Any]) -> dict[str, Any]:
     return {key: state[key] for key in state.keys() - {"seconds", "parts", "config"}}
 
 
+def learnt_by(trainer: Trainer) -> dict[str, Any]:
+    """State of a run without the report of its collector."""
+    state = untimed_state(trainer.state_dict())
+    return {name: state[name] for name in ("steps", "iteration", "episodes", "learner")}
+
+
 def untimed(record: dict[str, Any]) -> dict[str, Any]:
     """A row of metrics but for what was measured by a clock, or depends on the collector's workers."""
     timed = ("second", "share", "memory", "fps", "elapsed")

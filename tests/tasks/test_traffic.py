@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import traffic_runs
 from rich.console import Console
-from small_runs import differences
+from small_runs import differences, untimed_state
 from traffic_runs import line_envs, lines, small, small_settings, small_trainer, train
 
 import fastrl.tasks.traffic.task
@@ -54,8 +54,7 @@ def unmeasured(row: Row) -> str:
 
 def learnt(trainer: Trainer) -> dict[str, Any]:
     """The state of a trainer without measured times and settings."""
-    state = trainer.state_dict()
-    return {key: state[key] for key in state.keys() - {"seconds", "parts", "config"}}
+    return untimed_state(trainer.state_dict())
 
 
 def curriculum_of(trainer: Trainer) -> CurriculumCallback:

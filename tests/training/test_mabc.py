@@ -1,5 +1,6 @@
 """Behaviour cloning of many agents: from recordings to clones, and on with reinforcement learning."""
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,11 @@ def test_demonstrations_of_one_agent_are_refused(recorded: Any, tmp_path: Path) 
         writer.write_all(demos)
     with pytest.raises(TrainError, match=r"has no names of agents, parallel_toys:Leavers has a, b, late"):
         clone_of("parallel_toys:Leavers", tmp_path / "one")
+    facts, lives = facts | {"agents": demos.meta["agents"]}, [replace(each, infos=None) for each in demos]
+    with fastrl.demos.EpisodeWriter(tmp_path / "any", facts, demos.obs_space, demos.action_space) as writer:
+        writer.write_all(lives)
+    with pytest.raises(TrainError, match=r"episode 0: it does not say which agent's it is"):
+        clone_of("parallel_toys:Leavers", tmp_path / "any").learn()
     with pytest.raises(UserError, match="mabc does not learn in CartPole-v1; these do"):
         fastrl.MABC("CartPole-v1", demos=tmp_path / "one")
     with pytest.raises(UserError, match="makes a PettingZoo ParallelEnv, which ippo"):

@@ -141,7 +141,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
         return max(self._depth, min(fit, 2 * TASK_EPISODES))
 
     def _arguments(self, worker: Worker, report: Connection) -> tuple[Any, ...]:
-        """Of `fastrl.collectors.executor_task.init_process`."""
+        """Arguments of `fastrl.collectors.executor_task.init_process`."""
         return (
             self._payload,
             worker.env_indices,
@@ -154,7 +154,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
 
     @property
     def pids(self) -> list[int]:
-        """Of the workers' processes."""
+        """Process ids of the workers."""
         return [worker.process.pid for worker in self.workers]
 
     # Scheduling

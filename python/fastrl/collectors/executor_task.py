@@ -82,7 +82,7 @@ class Task(NamedTuple):
 
     Attributes:
         slots: one for each fragment.
-        numbers: of the episodes, with unit "episodes"; empty with "steps", for T steps of its environments.
+        episode_numbers: with unit "episodes"; empty with "steps", for T steps of its environments.
         resume: for a new process, the numbers and states of its running episodes.
         weights: pickled along, with their version; None: they are read from shared memory.
     """

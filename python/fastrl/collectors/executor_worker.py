@@ -102,7 +102,7 @@ class Worker(TaskWorker):
         return task
 
     def death_report(self) -> tuple[str, str]:
-        """Of a process that has died: the cause in one line, and its traceback, if it left one."""
+        """Cause of a death of the process, in one line, and its traceback, if it left one."""
         self._executor.shutdown(wait=True)
         return self.process.cause, self.process.traceback()
 

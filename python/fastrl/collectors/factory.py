@@ -14,9 +14,9 @@
 6. ``executor`` otherwise.
 
 For the last two the environment is stepped for half a second in a process of its own (`fastrl.collectors.probe`), for a
-short run first for some milliseconds in this process. ``sync`` is not chosen: the
-executor was faster even with steps as cheap and even as CartPole's, and its lead grows with their unevenness. Nor is
-``live``, which never waits for the learner.
+short run first for some milliseconds in this process. ``sync`` is not chosen: the executor was faster even with steps
+as cheap and even as CartPole's, and its lead grows with their unevenness. Nor is ``live``, which never waits for the
+learner.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _is_short(plan: Plan, total_steps: int) -> bool:
         return False
     try:
         return total_steps * quick_step_seconds(plan) < SHORT_SECONDS
-    except Exception:  # a process of its own steps it next, and explains what is wrong
+    except (Exception, SystemExit):  # a process of its own steps it next, and explains what is wrong
         return False
 
 

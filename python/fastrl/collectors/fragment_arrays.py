@@ -139,11 +139,11 @@ def check_masks(plan: Plan, arrays: Arrays, num_steps: int) -> None:
     taken = np.take_along_axis(masks, actions.reshape(*masks.shape[:-1], -1) + firsts, axis=-1)
     if not taken.all():
         *place, number = np.argwhere(~taken)[0].tolist()
-        own = masks[(*place, slice(firsts[number], firsts[number] + nvec[number]))]
+        mask = masks[(*place, slice(firsts[number], firsts[number] + nvec[number]))]
         of_number = f" for number {number}" if len(nvec) > 1 else ""
         of_agent = f"agent {place[-1]} in " if plan.agents else ""
         raise CollectError(
-            f"{plan.env.id}: the action mask of {of_agent}a state allows {own.sum()} of {nvec[number]}"
+            f"{plan.env.id}: the action mask of {of_agent}a state allows {mask.sum()} of {nvec[number]}"
             f" actions{of_number}, and action {actions[tuple(place)].flat[number]} was taken, which is not one of them;"
             " every state needs an allowed action"
         )

@@ -124,10 +124,10 @@ class LiveCollector(Collector):
         return [] if self._simulation is None else [self._simulation.pid]
 
     def publish(self, weights: Any) -> int:
-        new, own = np.frombuffer(weights, np.uint8), self._buffer[HEADER.itemsize :]
-        if len(new) != len(own):
-            raise ValueError(f"the actor's weights have {len(own)} bytes, got {len(new)}")
-        own[:] = new
+        new, old = np.frombuffer(weights, np.uint8), self._buffer[HEADER.itemsize :]
+        if len(new) != len(old):
+            raise ValueError(f"the actor's weights have {len(old)} bytes, got {len(new)}")
+        old[:] = new
         self.version += 1
         self._header["version"], self._header["published"] = self.version, time.monotonic()
         self._weights.publish(self._buffer.data)

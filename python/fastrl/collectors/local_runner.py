@@ -40,7 +40,7 @@ class LocalRunner:
 
     Attributes:
         env_indices: int64 [R], of the rows.
-        numbers: of their running episodes; may be set before the first fragment.
+        episode_numbers: of their running episodes; may be set before the first fragment.
         running: the running episodes to resume; may be set before the first fragment, which then replays them.
         restarted: rows whose running episodes were restarted with the last fragment, as replaying them diverged.
         seconds: by `ACTIVITIES`.

@@ -205,7 +205,7 @@ class _Single:
 
 
 class _Team:
-    """As `_Single`, of many agents."""
+    """An environment of many agents, like `_Single`."""
 
     def __init__(self, plan: Plan) -> None:
         assert isinstance(plan.env, TeamSpec), "it is of many agents"
@@ -230,8 +230,8 @@ class _Team:
 
 def _sample_allowed(space: gymnasium.Space[Any], mask: NDArray[np.bool_], nvec: NDArray[np.int64]) -> Any:
     """An action that a mask, bool [sum of ``nvec``], allows."""
-    parts = tuple(np.split(mask.astype(np.int8), np.cumsum(nvec)[:-1]))
-    return space.sample(parts[0] if isinstance(space, Discrete) else parts)
+    masks = tuple(np.split(mask.astype(np.int8), np.cumsum(nvec)[:-1]))
+    return space.sample(masks[0] if isinstance(space, Discrete) else masks)
 
 
 def _waits() -> int:

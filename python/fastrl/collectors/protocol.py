@@ -25,7 +25,7 @@ Unit = Literal["steps", "episodes"]
 
 
 ACTIVITIES = ("environment", "inference", "buffer", "weights", "waiting")
-"""Names of the parts of time in `Report`."""
+"""Names of what time goes to, in `Report`."""
 
 UNPUBLISHED = "no weights yet: publish some before anything is collected with them"
 
@@ -134,7 +134,7 @@ class Plan:
 
     @property
     def env_indices(self) -> range:
-        """Of the environments."""
+        """Indices of the environments."""
         return range(self.first_env, self.first_env + self.num_envs)
 
     @property

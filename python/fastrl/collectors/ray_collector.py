@@ -56,7 +56,7 @@ class _Call:
     Attributes:
         what: the method.
         ref: of its reply.
-        numbers: of the task's episodes; none with unit "steps".
+        episode_numbers: of the task's episodes; none with unit "steps".
     """
 
     what: Literal["begin", "build", "run"]

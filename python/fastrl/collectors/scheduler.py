@@ -37,7 +37,7 @@ class TaskWorker:
         env_indices: its environments; none with unit "episodes".
 
     Attributes:
-        numbers: of the running episodes of its environments, as of its last reply.
+        episode_numbers: of the running episodes of its environments, as of its last reply.
         since: when it started its oldest task without a reply, as far as is known.
         turn: when it was last given a task.
         due: fragments that it still has to collect.
@@ -283,8 +283,8 @@ class TaskScheduler(Collector, Generic[W]):
         numbers: dict[int, int] = {NO_ENV: self._next} if self._whole else {}
         running: dict[int, RunningEpisode] = {}
         for worker in self.workers:
-            own, episodes = self._running_of(worker).state()
-            numbers |= own
+            of_worker, episodes = self._running_of(worker).state()
+            numbers |= of_worker
             running |= episodes
         return {"numbers": numbers, "running": running, "version": self.version}
 
@@ -342,14 +342,14 @@ class TaskScheduler(Collector, Generic[W]):
         if self._left() < 1:
             return None
         if self._whole:
-            return self._episode_numbers(most, depth)
+            return self._choose_episodes(most, depth)
         if self._mode == "collect":
             if not worker.due:
                 return None
             worker.due -= 1
         return ()
 
-    def _episode_numbers(self, most: int, depth: int) -> tuple[int, ...] | None:
+    def _choose_episodes(self, most: int, depth: int) -> tuple[int, ...] | None:
         """Episodes for a task: one that failed by itself, of others as many as fit into the time of a task."""
         left, workers = self._left(), len(self.workers)
         # The last ones are left to the workers that are free first.
@@ -495,5 +495,5 @@ class TaskScheduler(Collector, Generic[W]):
 
 
 def _fragments(numbers: tuple[int, ...]) -> int:
-    """Of a task."""
+    """Number of a task's fragments."""
     return len(numbers) or 1

@@ -116,7 +116,7 @@ class ParallelSpec(TeamSpec):
 
 
 class UserVectorEnv(ParallelVectorEnv):
-    """As `ParallelVectorEnv`; errors of the user's environment become those of collectors.
+    """A `ParallelVectorEnv`; errors of the user's environment become those of collectors.
 
     Raises:
         CollectError: wherever it is stepped: it broke PettingZoo's interface, it raised, or its worker process has

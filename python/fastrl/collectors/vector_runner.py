@@ -64,8 +64,8 @@ def episode_arrays(kept: Arrays, rows: NDArray[np.integer], length: int) -> list
     """Copies the first steps of some rows, of all together; returns the arrays of each."""
     copies = {}
     for name, array in first_steps(kept, length).items():
-        own = array if len(rows) == array.shape[1] else array[:, rows]
-        copies[name] = own.swapaxes(0, 1).copy()[:, :, None]
+        chosen = array if len(rows) == array.shape[1] else array[:, rows]
+        copies[name] = chosen.swapaxes(0, 1).copy()[:, :, None]
     return [dict(zip(copies, arrays, strict=True)) for arrays in zip(*copies.values(), strict=True)]
 
 
@@ -76,7 +76,7 @@ class VectorEnvRunner:
         failures: counts failures of workers.
 
     Attributes:
-        env_indices, numbers: int64 [R], of the running episodes.
+        env_indices, episode_numbers: int64 [R], of the running episodes.
         running: the running episodes to resume; may be set before the first fragment, which then replays them.
         restarted: rows whose episodes were restarted with the last fragment without having ended.
         diverged: how many of them because their replay diverged.
@@ -502,8 +502,8 @@ class VectorEnvRunner:
             kept["alive"][lengths, rows] = False
         ended = {}
         for length in np.unique(lengths).tolist():
-            own = rows[lengths == length]
-            for row, arrays in zip(own.tolist(), episode_arrays(kept, own, length), strict=True):
+            group = rows[lengths == length]
+            for row, arrays in zip(group.tolist(), episode_arrays(kept, group, length), strict=True):
                 number = int(self.episode_numbers[row])
                 self._check(arrays, length, [number], [0])
                 info = tuple(self.backend.ended_info[row].tolist())

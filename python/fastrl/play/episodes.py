@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
 import numpy as np
@@ -15,7 +15,7 @@ from fastrl.collectors.fragment_arrays import allocate_steps
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.vector_env_backend import VectorEnvBackend
 from fastrl.envs import contract
-from fastrl.envs.rows import ActionRows, ObsRows, obs_rows_of
+from fastrl.envs.rows import ActionRows, ObsRows, action_rows_of, obs_rows_of
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
@@ -80,6 +80,43 @@ def episode_steps(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], limit
     """
     most = None if env.spec is None else env.spec.max_episode_steps
     return limit or most or EPISODE_STEPS
+
+
+class EnvFacts(NamedTuple):
+    """Facts of the environments that a specification makes.
+
+    Attributes:
+        obs_space, action_space: see `spaces_of`.
+        env_actions: the environment's own action space.
+        episode_steps: see `episode_steps`.
+        is_vector: they are made as one vector environment.
+    """
+
+    obs_space: Space[Any]
+    action_space: Space[Any]
+    env_actions: Space[Any]
+    episode_steps: int
+    is_vector: bool
+
+
+def facts_of(spec: EnvSpec, num_envs: int, limit: int = 0) -> EnvFacts:
+    """Builds environments in this process, reads what they are, and closes them.
+
+    Args:
+        limit: as of `episode_steps`.
+
+    Raises:
+        TrainError, CollectError: as of `build_any`, or they have spaces without rows.
+    """
+    env = build_any(spec.as_rows(), num_envs)
+    try:
+        spaces = spaces_of(env)
+    except ValueError as error:
+        raise TrainError(f"--env {spec.id}: {error}") from None
+    env_actions = env.single_action_space if isinstance(env, VectorEnv) else action_rows_of(env).space
+    facts = EnvFacts(*spaces, env_actions, episode_steps(env, limit), isinstance(env, VectorEnv))
+    spec.close(env)
+    return facts
 
 
 class EnvEpisodes:

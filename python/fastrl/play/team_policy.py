@@ -56,8 +56,8 @@ class TeamPolicy:
         self.check_fits(env)
 
         def act(obs: NDArray[Any], alive: NDArray[np.bool_], states: Any) -> tuple[NDArray[Any], Any]:
-            if self.state_size and states is None:
-                states = np.zeros((len(obs), self.state_size), np.float32)
+            if states is None:
+                states = self._states(None, (len(obs),))
             masks = env.action_masks() if action_masks else None
             return self.act(obs, alive, masks, states=states), states
 
@@ -110,8 +110,8 @@ class TeamPolicy:
                 f"expected rows of environments of {self.team.num_agents} agents, got {len(obs)} observations"
                 f" and {len(alive)} flags"
             )
-        if self.state_size and states is None:
-            states = np.zeros((len(obs), self.state_size), np.float32)
+        if states is None:
+            states = self._states(None, (len(obs),))
         actions = choose(
             self._actor,
             self.team.actions,
@@ -169,6 +169,7 @@ class TeamPolicy:
         return actions.reshape(*array.shape[:-1], *actions.shape[1:]), after
 
     def _states(self, state: Any, agents: tuple[int, ...]) -> NDArray[np.float32] | None:
+        """A copy of the memory of agents' episodes, zeros where they start; None: no policy has one."""
         return states_of(state, (*agents, self.state_size)) if self.state_size else None
 
     def _of_names(
@@ -182,9 +183,9 @@ class TeamPolicy:
         alive = np.array([agent in obs for agent in form.agents])
         rows = np.zeros((len(alive), *form.row_space.shape), form.row_space.dtype)
         for a in np.flatnonzero(alive):
-            own = form.obs_rows[a]
+            obs_rows = form.obs_rows[a]
             try:
-                own.write(obs[form.agents[a]], rows[a, : own.size])
+                obs_rows.write(obs[form.agents[a]], rows[a, : obs_rows.size])
             except RowError as error:
                 raise PredictError(f"obs[{form.agents[a]!r}]: {error}") from None
         if rows.dtype == np.float32 and not np.isfinite(rows).all():

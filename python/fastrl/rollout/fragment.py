@@ -46,10 +46,9 @@ class Fragment:
     ``obs[1:]``, the same memory.
 
     Of environments of A agents, all arrays with axes [T, R] have an axis A behind them, such as ``actions`` [T, R, A]
-    and ``obs`` [T + 1, R, A, D], as have states, [R, A, state_size]; values in places without a living agent have no
-    meaning. ``final_obs`` is meaningful
-    for all agents of an environment in which one was truncated, or whose episode ended. ``returns`` are means over the
-    agents that took part. Then there are two arrays more:
+    and ``obs`` [T + 1, R, A, D]; states are [R, A, state_size]. Values in places without a living agent have no
+    meaning. ``final_obs`` is meaningful for all agents of an environment in which one was truncated, or whose episode
+    ended. ``returns`` are means over the agents that took part. Then there are two arrays more:
 
         alive: bool [T + 1, R, A], whether an agent acts on ``obs``; None: the environments are a single agent's.
         ends: bool [T, R], whether the episode of the environment ended; None: it does with that of the agent.

@@ -96,7 +96,7 @@ class ConsoleLogger(Logger):
 
 
 def _lines(texts: list[str], width: int) -> list[str]:
-    """Parts beside each other, in as many lines as they need."""
+    """Texts beside each other, in as many lines as they need."""
     lines = texts[:1]
     for text in texts[1:]:
         if len(lines[-1]) + 2 + len(text) <= width:

@@ -9,17 +9,14 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from gymnasium.spaces import Space
-from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from rich.console import Console
 
 from fastrl._native._epochs import EpochSampler
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, DatasetBatch, DatasetSpec, Problem
-from fastrl.envs.rows import action_rows_of
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
-from fastrl.play.episodes import build_any, episode_steps, spaces_of
+from fastrl.play.episodes import facts_of
 from fastrl.replay.prefetch import Prefetcher
 from fastrl.runs.episodes import Episodes
 from fastrl.runs.errors import TrainError
@@ -126,9 +123,9 @@ class Batches:
             return
         rows = arrays.steps_of(episodes)
         for start in range(0, len(rows), _CHUNK):
-            own = rows[start : start + _CHUNK]
-            batch = DatasetBatch(torch.from_numpy(arrays.obs_at(own)), torch.from_numpy(arrays.actions[own]))
-            yield self._with_agents(batch, own)
+            chunk = rows[start : start + _CHUNK]
+            obs, actions = arrays.obs_at(chunk), arrays.actions[chunk]
+            yield self._with_agents(DatasetBatch(torch.from_numpy(obs), torch.from_numpy(actions)), chunk)
 
 
 class DatasetSource(Source):
@@ -193,15 +190,8 @@ class DatasetSource(Source):
 
     def _see_env(self, spec: EnvSpec) -> None:
         """Builds an environment, and reads its spaces and the longest episode."""
-        env = build_any(spec.as_rows(), self._num_envs)
-        try:
-            self.obs_space, self.action_space = spaces_of(env)
-        except ValueError as error:
-            raise TrainError(f"--env {spec.id}: {error}") from None
-        own: Space[Any] = env.single_action_space if isinstance(env, VectorEnv) else action_rows_of(env).space
-        self.env_actions = own
-        self.episode_steps = episode_steps(env)
-        spec.close(env)
+        found = facts_of(spec, self._num_envs)
+        self.obs_space, self.action_space, self.env_actions, self.episode_steps, _ = found
 
     def _check_demos(self, demos: Demos, name: str) -> None:
         """Refuses a data set of another environment.

@@ -180,6 +180,7 @@ class DemoArrays:
         agents = np.zeros(total, np.int64) if many_agents else None
         for index, (first, length) in enumerate(zip(firsts.tolist(), lengths.tolist(), strict=True)):
             episode: DemoEpisode = demos[index]
+            infos = getattr(episode, "infos", None) or {}
             rows = slice(first, first + length)
             try:
                 if mapped is None:
@@ -194,14 +195,16 @@ class DemoArrays:
                 rewards[rows] = episode.rewards
                 terminated[rows], truncated[rows] = episode.terminated, episode.truncated
                 if agents is not None:
-                    agents[rows] = demos[index].infos[AGENT][:length]
+                    if AGENT not in infos:
+                        raise ValueError("it does not say which agent's it is")
+                    agents[rows] = infos[AGENT][:length]
                 _check(seen, drawn[rows], rewards[rows], actions)
-                given = None if masks is None else (getattr(episode, "infos", None) or {}).get(ACTION_MASK)
+                given = infos.get(ACTION_MASK)
                 if masks is None or given is None:
                     masks = None
                     continue
-                own = masks[first : first + length + 1]
-                own[:] = _masks(given, own.shape, drawn[rows], bool(terminated[rows].any()))
+                written = masks[first : first + length + 1]
+                written[:] = _masks(given, written.shape, drawn[rows], bool(terminated[rows].any()))
             except (RowError, ValueError, TypeError) as error:
                 line = " ".join(str(error).split())
                 file_of = getattr(demos, "file_of", None)

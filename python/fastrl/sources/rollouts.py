@@ -6,7 +6,6 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from gymnasium.vector import VectorEnv
 from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm, LearnsFrom, Problem
@@ -16,9 +15,8 @@ from fastrl.collectors.protocol import CollectError, Collector, Failure, Plan, R
 from fastrl.collectors.resources import cores
 from fastrl.collectors.saved_state import check_saved, num_running, packed, unpacked
 from fastrl.envs import contract
-from fastrl.envs.rows import ActionRows, action_rows_of
 from fastrl.envs.spec import EnvSpec
-from fastrl.play.episodes import build_any, episode_steps, spaces_of
+from fastrl.play.episodes import facts_of
 from fastrl.rollout.fragment import Fragment, last_places
 from fastrl.runs.episodes import Episodes
 from fastrl.runs.errors import TrainError
@@ -52,7 +50,6 @@ class RolloutSource(Source):
 
     Attributes:
         obs_space: of the environment; action_space: the flat one that a policy draws from.
-        action_rows: makes the environment's actions of these.
 
     Raises:
         TrainError, CollectError: the environment cannot be built, or not collected from.
@@ -98,18 +95,10 @@ class RolloutSource(Source):
 
     def _see_env(self) -> None:
         """Builds an environment, and reads its spaces and the longest episode."""
-        spec = self.spec
-        env = build_any(spec.as_rows(), self.num_envs)
-        if isinstance(env, VectorEnv):
-            self.spec = dataclasses.replace(spec, is_vector=True)
-        try:
-            self.obs_space, self.action_space = spaces_of(env)
-            actions = env.single_action_space if isinstance(env, VectorEnv) else action_rows_of(env).space
-            self.action_rows, self.env_actions = ActionRows(actions), actions
-        except ValueError as error:
-            raise TrainError(f"--env {spec.id}: {error}") from None
-        self.episode_steps = episode_steps(env, self.collect.max_episode_steps)
-        spec.close(env)
+        found = facts_of(self.spec, self.num_envs, self.collect.max_episode_steps)
+        self.obs_space, self.action_space, self.env_actions, self.episode_steps, is_vector = found
+        if is_vector:
+            self.spec = dataclasses.replace(self.spec, is_vector=True)
 
     def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
         self._device, self._total_steps = device, total_timesteps

@@ -10,6 +10,7 @@ from gymnasium.spaces import Space
 
 from fastrl.algorithms.protocol import Algorithm, LearnsFrom, Problem
 from fastrl.collectors.protocol import Report
+from fastrl.envs.adapters.parallel_copy import ParallelForm
 from fastrl.runs.episodes import Episodes
 from fastrl.runs.errors import TrainError
 from fastrl.runs.row import Number
@@ -33,11 +34,13 @@ class Source(ABC):
         episode_steps: after which an episode ends at the latest; the run's length in steps is estimated by it where the
             goal is in episodes.
         env_actions: the environment's own action space; None: it is the problem's.
+        form: of a parallel environment of PettingZoo; None: it is another one.
         ranks: that train together; each brings the same experience. Set before `attach`.
     """
 
     brings: ClassVar[LearnsFrom]
     env_actions: Space[Any] | None = None
+    form: ParallelForm | None = None
     ranks: Ranks = ALONE
     collector: str
     env_id: str

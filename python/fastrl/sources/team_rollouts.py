@@ -34,13 +34,9 @@ class MultiAgentSource(RolloutSource):
     Args:
         episode_steps: after which an episode ends at the latest.
         others: as of `RolloutSource`.
-
-    Attributes:
-        form: of a parallel environment of PettingZoo; None: it is a compiled one.
     """
 
     spec: TeamSpec
-    form: ParallelForm | None
 
     def __init__(
         self,
@@ -97,13 +93,8 @@ class MultiAgentSource(RolloutSource):
 
 
 class MultiAgentDatasetSource(DatasetSource):
-    """Brings minibatches of demonstrations of many agents, as `DatasetSource` does those of one.
+    """Brings minibatches of demonstrations of many agents, as `DatasetSource` does those of one."""
 
-    Attributes:
-        form: as of `MultiAgentSource`.
-    """
-
-    form: ParallelForm | None
     episode_steps = EPISODE_STEPS
 
     def _see_env(self, spec: EnvSpec) -> None:
@@ -113,11 +104,11 @@ class MultiAgentDatasetSource(DatasetSource):
     def _check_demos(self, demos: Demos, name: str) -> None:
         check_env(demos, self.env_id, recorded_space(self.obs_space), self.action_space, name)
         recorded = [each["name"] for each in demos.meta.get("agents") or ()]
-        own = list(map(str, range(self.num_agents or 1) if self.form is None else self.form.agents))
-        if recorded != own:
-            agents = f"the agents {', '.join(recorded)}" if recorded else "no names of agents"
+        agents = list(map(str, range(self.num_agents or 1) if self.form is None else self.form.agents))
+        if recorded != agents:
+            found = f"the agents {', '.join(recorded)}" if recorded else "no names of agents"
             raise TrainError(
-                f"{name} has {agents}, {self.env_id} has {', '.join(own)}: choose a data set of this environment"
+                f"{name} has {found}, {self.env_id} has {', '.join(agents)}: choose a data set of this environment"
             )
 
 

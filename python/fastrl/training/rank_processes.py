@@ -147,9 +147,12 @@ def _cause(count: int, others: Sequence[Child]) -> str:
     # A pipe has something to read where the rank has failed, and an end where it has ended.
     connection.wait([child.pipe for child in others], _GRACE)
     for rank, child in enumerate(others, 1):
-        with contextlib.suppress(EOFError, OSError):
+        try:
             if child.pipe.poll():
                 return f"rank {rank} of {count} has failed: {child.pipe.recv().strip().splitlines()[-1]}"
+        except (EOFError, OSError):
+            # The end of its pipe comes before that of the process.
+            child.wait(_GRACE)
         if child.code not in (None, 0, EXIT_LOST):
             return f"rank {rank} of {count} has ended: {child.cause}"
     return f"one of {count} ranks has ended, or cannot be reached"

@@ -16,7 +16,6 @@ from fastrl._native._rust import __version__
 from fastrl.algorithms import check_takes, find
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, OffPolicyAlgorithm, Problem
 from fastrl.collectors.team_spec import TeamSpec
-from fastrl.envs.adapters.parallel_copy import ParallelForm
 from fastrl.envs.rows import has_state, space_state
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.stacked_frames import stacked_last
@@ -316,9 +315,8 @@ class Task(TaskSettings, ABC):
                 header["frames_first"], played = True, stacked_last(played)
             if has_state(played):
                 header["obs_space"] = space_state(played)
-            form: ParallelForm | None = getattr(source, "form", None)
-            if form is not None:
-                header["agents"] = form.state()
+            if source.form is not None:
+                header["agents"] = source.form.state()
         next_stage: Callable[[], Trainer] | None = None
         if whole.run.stages:
             header["stages"] = {"index": stage.index, "config": to_tree(self.resolve_defaults(whole))}

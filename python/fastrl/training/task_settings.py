@@ -80,11 +80,11 @@ class TaskSettings:
 
     def _network_values(self, algorithm: type[Algorithm[Any]], values: Mapping[str, Any]) -> dict[str, Any]:
         """Values of the settings of a network that ``algorithm`` has, too, to start with the weights of another one."""
-        own = {each.name for each in dataclasses.fields(algorithm.config_type)}
+        known = {each.name for each in dataclasses.fields(algorithm.config_type)}
         of_networks = (
             field.name for each in (NetworkConfig, TeamNetworkConfig) for field in dataclasses.fields(each)
         )
-        shared = own & {*OF_NETWORKS, *of_networks}
+        shared = known & {*OF_NETWORKS, *of_networks}
         return {name: value for name, value in values.items() if name in shared}
 
     def takes(self, algorithm: type[Algorithm[Any]]) -> bool:
@@ -205,10 +205,10 @@ class TaskSettings:
         values = from_file(config_type, self._tables_in(tree, source), source, trust=trust, named=changes)
         layers = [with_one_goal(layer) for layer in (*layers, values, changes)]
         names = self.default_presets(build(config_type, *layers))
-        own = [with_one_goal(self.preset_values(config_type, name)) for name in names]
-        settings = build(config_type, *own, *layers)
+        defaults = [with_one_goal(self.preset_values(config_type, name)) for name in names]
+        settings = build(config_type, *defaults, *layers)
         if values_of_clone := after_clone(settings, self.algorithm_table(algorithm)):
-            settings = build(config_type, *own, values_of_clone, *layers)
+            settings = build(config_type, *defaults, values_of_clone, *layers)
         return settings
 
     def _tables_in(self, tree: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -231,11 +231,11 @@ class TaskSettings:
             ConfigError
         """
         chosen = self._preset(preset)
-        own = algorithms_of({*chosen.values, *chosen.with_table})
-        if own and not chosen.for_any_algorithm and table_of(algorithm) not in map(table_of, own):
+        names = algorithms_of({*chosen.values, *chosen.with_table})
+        if names and not chosen.for_any_algorithm and table_of(algorithm) not in map(table_of, names):
             raise ConfigError(
-                f"--preset {preset} is for --algo {' or '.join(own)}, not for {algorithm}: leave it out, or change one"
-                " of them"
+                f"--preset {preset} is for --algo {' or '.join(names)}, not for {algorithm}: leave it out, or change"
+                " one of them"
             )
 
     def preset_values(self, config_type: type[Any], name: str) -> Values:
@@ -244,16 +244,16 @@ class TaskSettings:
         Raises:
             ConfigError: there is no such preset, or it has an unknown key.
         """
-        own, preset = self.preset_tables(config_type), self._preset(name)
+        tables, preset = self.preset_tables(config_type), self._preset(name)
         tree: dict[str, dict[str, Any]] = {}
-        for other in algorithms_of(own):
+        for other in algorithms_of(tables):
             algorithm = find(other)
             model = algorithm.network_of
             if table_of(model) in preset.values:
                 tree[table_of(other)] = self._network_values(algorithm, preset.values[table_of(model)])
-        for values in (preset.values, *(more for key, more in preset.with_table.items() if key in own)):
+        for values in (preset.values, *(more for key, more in preset.with_table.items() if key in tables)):
             for table in values:
-                if table in own:
+                if table in tables:
                     tree[table] = {**tree.get(table, {}), **values[table]}
         return check(config_type, tree, f"preset {name}")
 

@@ -65,7 +65,7 @@ class Trainer:
         env_id, algorithm_name: of the run.
         episodes: that have ended, by earlier sessions too.
         iteration: updates so far, by earlier sessions too.
-        watch: measures the parts of the present row; callbacks may use it.
+        watch: measures what the time of the present row goes to; callbacks may use it.
         view: what callbacks see of it.
         should_stop: True once a signal has asked the process to stop.
         has_ended: no more updates of this session follow.
@@ -74,7 +74,7 @@ class Trainer:
         has_new_scores: True if an evaluation has ended since the last row.
         mean_return: of the last row in which episodes ended; NaN before.
         seconds: wall-clock time in `rows` so far, by earlier sessions too.
-        parts: these seconds, by activity of the learner.
+        activities: these seconds, by activity of the learner.
     """
 
     episodes: int = 0
@@ -254,11 +254,10 @@ class Trainer:
 
     def summary(self) -> dict[str, Any]:
         """Details of the run's summary, JSON values by name."""
-        own = self.source.summary()
-        return {
-            **own,
-            **{name: value for callback in self.callbacks for name, value in callback.summary().items()},
-        }
+        found = dict(self.source.summary())
+        for callback in self.callbacks:
+            found |= callback.summary()
+        return found
 
     def lines(self) -> list[RenderableType]:
         """Lines or tables for people with what `summary` has."""
