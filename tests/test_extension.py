@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from echo_task.task import EchoTask, EnvConfig
 from small_runs import differences, learnt, rows_of
 
+from fastrl.algorithms import find
 from fastrl.cli.main import main
 from fastrl.loggers import LoggedRun, Logger, Row
 from fastrl.runs.directory import RunDirectory
+from fastrl.tasks.traffic import task as traffic
 
 TOY = "--algo=toy_algorithm:Toy"
 # The task of any environment, for those that have a task of their own.
@@ -147,3 +150,16 @@ def test_a_task_of_ones_own_has_help_and_settings(capsys: pytest.CaptureFixture[
     assert "short: episodes of four steps" in text
     assert main(["train", TASK, "--length=3", "--print-config"]) == 0
     assert tomllib.loads(capsys.readouterr().out)["env"]["length"] == 3
+
+
+@pytest.mark.parametrize("name", ["ppo", "sac", "bc"])
+def test_tables_of_a_task_are_settings_of_each_of_its_algorithms(name: str) -> None:
+    class Tabled(EchoTask):
+        tables: ClassVar = {"games": EnvConfig(length=3)}
+
+    assert Tabled().settings_tables(find(name))["games"].length == 3
+
+
+def test_recorded_traffic_has_no_curriculum() -> None:
+    assert "curriculum" in traffic.TASK.settings_tables(find("ippo"))
+    assert "curriculum" not in traffic.TASK.settings_tables(find("mabc"))

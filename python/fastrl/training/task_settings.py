@@ -105,7 +105,7 @@ class TaskSettings:
         if issubclass(algorithm, DatasetAlgorithm):
             # An update is a minibatch: far too short for a row of metrics.
             run = dataclasses.replace(run, row_seconds=max(run.row_seconds, 1.0))
-            return {"run": run, "env": self.env, "demos": DemosConfig()}
+            return {"run": run, "env": self.env, **self.tables, "demos": DemosConfig()}
         tables = {"run": run, "env": self.env, **self.tables, "collect": self.collect}
         if issubclass(algorithm, OffPolicyAlgorithm):
             tables["demos"] = OfflineConfig()

@@ -85,6 +85,13 @@ class TrafficTask(Task):
             f"  {prog} traffic --preset performance --vehicles 12 --total-episodes 800"
         )
 
+    def settings_tables(self, algorithm: type[Algorithm[Any]]) -> dict[str, Any]:
+        tables = super().settings_tables(algorithm)
+        if issubclass(algorithm, DatasetAlgorithm):
+            # Recorded episodes have the traffic that they have.
+            del tables["curriculum"]
+        return tables
+
     def make_settings(
         self, changes: Values | None = None, *, preset: str | None = None, **options: Any
     ) -> Any:
