@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from numpy.typing import NDArray
 
 from fastrl.envs.rows import ActionRows
-from fastrl.networks.compiled_actor import nth_allowed
+from fastrl.networks.compiled_actor import masks_by_number, nth_allowed
 from fastrl.utils.seeding import mix, normals, uniforms_of_parts
 
 # Tells the random numbers of noise from those of a policy in the same episode.
@@ -145,9 +145,9 @@ def _any_action(
     if masks is None:
         chosen = (numbers * nvec).astype(np.int64)
     else:
-        parts = np.split(masks, np.cumsum(nvec)[:-1], axis=1)
         columns = [
-            nth_allowed(own, (numbers[:, i] * own.sum(1)).astype(np.int64)) for i, own in enumerate(parts)
+            nth_allowed(allowed, (numbers[:, i] * allowed.sum(1)).astype(np.int64))
+            for i, allowed in enumerate(masks_by_number(masks, nvec))
         ]
         chosen = np.stack(columns, axis=1)
     start = space.start if isinstance(space, Discrete | MultiDiscrete) else 0

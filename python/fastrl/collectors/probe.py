@@ -25,6 +25,7 @@ from fastrl.collectors.resources import MIB, memory_of
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.envs import contract
 from fastrl.envs.spec import ElsewhereError, unpickle
+from fastrl.networks.compiled_actor import masks_by_number
 from fastrl.utils import processes
 from fastrl.utils.child_process import Child
 from fastrl.utils.seeding import NO_ENV, env_seed
@@ -230,8 +231,8 @@ class _Team:
 
 def _sample_allowed(space: gymnasium.Space[Any], mask: NDArray[np.bool_], nvec: NDArray[np.int64]) -> Any:
     """An action that a mask, bool [sum of ``nvec``], allows."""
-    masks = tuple(np.split(mask.astype(np.int8), np.cumsum(nvec)[:-1]))
-    return space.sample(masks[0] if isinstance(space, Discrete) else masks)
+    masks = masks_by_number(mask.astype(np.int8), nvec)
+    return space.sample(masks[0] if isinstance(space, Discrete) else tuple(masks))
 
 
 def _waits() -> int:

@@ -15,6 +15,7 @@ from fastrl.collectors.vector_backends import JointBackend, expect_masks
 from fastrl.envs.contract import as_given
 from fastrl.envs.record_episodes import MEASURES
 from fastrl.envs.rows import ObsRows
+from fastrl.networks.compiled_actor import masks_by_number
 
 # The level of difficulty at the start of an episode, among the keys of ``Plan.episode_info``.
 LEVEL = "level"
@@ -119,9 +120,9 @@ class TeamBackend(JointBackend):
     def _with_allowed(self, actions: NDArray[Any], idle: NDArray[np.bool_]) -> NDArray[Any]:
         """Actions in which rows that do not play, for which nobody has chosen, take the first ones that are allowed."""
         masks = self._env.action_masks().reshape(*self.alive.shape, -1)[idle]
-        parts = np.split(masks, np.cumsum(self._nvec)[:-1], axis=-1)
+        firsts = [each.argmax(-1) for each in masks_by_number(masks, self._nvec)]
         chosen = actions.reshape(*self.alive.shape, -1).copy()
-        chosen[idle] = np.stack([part.argmax(-1) for part in parts], axis=-1)
+        chosen[idle] = np.stack(firsts, axis=-1)
         return chosen.reshape(actions.shape)
 
     def _end(self, obs: NDArray[Any]) -> None:

@@ -241,12 +241,17 @@ def _draw_allowed(
     """Draws each number among its allowed choices, from uniform numbers of the shape of the actions."""
     columns, uniform = (array.reshape(len(array), -1) for array in (actions, drawn))
     total = np.zeros(len(actions))
-    for column, allowed in enumerate(np.split(masks, np.cumsum(nvec)[:-1], axis=1)):
+    for column, allowed in enumerate(masks_by_number(masks, nvec)):
         num_allowed = allowed.sum(1)
         nth = (uniform[:, column].astype(np.float64) * num_allowed).astype(np.int64)
         columns[:, column] = nth_allowed(allowed, nth)
         total -= np.log(np.maximum(num_allowed, 1))
     log_probs[:] = total
+
+
+def masks_by_number(masks: NDArray[Any], nvec: NDArray[np.int64]) -> list[NDArray[Any]]:
+    """Masks [..., choices] of each number of an action, whose choices ``nvec`` has, from masks [..., sum of nvec]."""
+    return np.split(masks, np.cumsum(nvec)[:-1], axis=-1)
 
 
 def nth_allowed(masks: NDArray[np.bool_], nth: NDArray[np.int64]) -> NDArray[np.int64]:
