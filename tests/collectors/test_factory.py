@@ -90,7 +90,7 @@ def test_short_runs_start_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choice(1.0, total_steps=1000).name == "executor"
     seconds.clear()
     assert choice(100e-6, total_steps=20_001).name == "executor"
-    # What it raises is left to the process that steps it next.
+    # Errors of the quick look are left to the process that steps it next.
     assert choice(100e-6, total_steps=1000).name == "executor"
     monkeypatch.setattr(module, "quick_step_seconds", lambda plan: sys.exit(2))
     assert choice(100e-6, total_steps=1000).name == "executor"

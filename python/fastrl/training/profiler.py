@@ -31,7 +31,7 @@ from fastrl.utils.files import read_json, save_figure, to_json, write_atomically
 from fastrl.utils.tables import print_lines
 from fastrl.utils.tables import show as show_table
 
-# What time goes to, in order: steps and resets of environments; choice of actions; rewards, statistics and storage (of
+# Activities, in order: steps and resets of environments; choice of actions; rewards, statistics and storage (of
 # a replay also drawing minibatches); publishing or reading weights; waiting of learner and workers for each other; the
 # start of workers; advantages and returns; gradients; evaluations during the run; the remainder.
 ACTIVITIES = (

@@ -115,7 +115,7 @@ class Trainer:
         self.mean_return = math.nan
         self.seconds = 0.0
         self.activities: dict[str, float] = {}
-        # What rank 0 has said last, if there are several ranks.
+        # Last word of rank 0, if there are several ranks.
         self._is_stopped = False
         # Seconds of exchange at the last row.
         self._exchanged = 0.0
