@@ -173,6 +173,8 @@ def test_vehicles_of_a_run_drive(tmp_path: Path) -> None:
     assert demos.lengths.tolist() == [20] * 4
     named = record(tmp_path / "named", "fastrl/ring-v0", tmp_path / "run", 2, max_episode_steps=20)
     assert files(tmp_path / "named") == files(tmp_path / "demos") and len(named) == 4
+    report = fastrl.demos.replay(named)
+    assert report.agrees and (report.episodes, report.steps) == (2, 80), report.lines()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from fastrl.demos.team_plan import find_team
+from fastrl.demos.team_plan import team_of
 from fastrl.envs.contract import AGENT, ENV_EPISODE, ENV_STEP
 from fastrl.envs.exact_rows import recorded_space
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
@@ -119,7 +119,7 @@ def _replay_team(
     """Replays episodes of many agents: episodes are the environment's, steps those of all agents; see `replay`."""
     from fastrl.replay.episodes import check_spaces
 
-    found = find_team(spec, {}, None, trust=False)
+    found = team_of(spec, prefer_many=True)
     if found is None:
         raise ConfigError(
             f"{spec.id} has one agent, {data.path} has many: give the environment of the data set"

@@ -17,7 +17,7 @@ from fastrl.demos.find_expert import find_team_expert, run_team
 from fastrl.demos.plan import RecordingPlan
 from fastrl.envs.contract import ACTION_MASK
 from fastrl.envs.registration import MULTI_AGENT_IDS
-from fastrl.envs.spec import any_spec
+from fastrl.envs.spec import EnvSpec, any_spec
 from fastrl.play.episodes import EPISODE_STEPS
 from fastrl.tasks import find, makes_parallel, named_tasks
 from fastrl.utils.config import ConfigError
@@ -46,7 +46,17 @@ def find_team(
         spec = any_spec(env).with_options(options)
     except TypeError:
         return None
-    if spec.id in MULTI_AGENT_IDS and (of_run is not None or spec.id not in gymnasium.registry):
+    return team_of(spec, prefer_many=of_run is not None)
+
+
+def team_of(spec: EnvSpec, *, prefer_many: bool) -> tuple[TeamSpec, int] | None:
+    """The environment of many agents that a spec means, and the steps of its longest episode; None: it is a single
+    agent's.
+
+    Args:
+        prefer_many: an id that is both is of many agents.
+    """
+    if spec.id in MULTI_AGENT_IDS and (prefer_many or spec.id not in gymnasium.registry):
         return CompiledTeamSpec(spec.id, spec.options), EPISODE_STEPS
     if makes_parallel(spec):
         return ParallelSpec(spec.id, spec.options, spec=spec), EPISODE_STEPS
