@@ -230,9 +230,6 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
     def central_critic(self) -> bool:
         """True: one critic sees what all agents of an environment observe; false: each sees what its agent does."""
 
-    def remarks(self) -> list[str]:
-        return [self._why_not_compiled] if self._why_not_compiled else []
-
     def update(self, experience: Sequence[Fragment], watch: Stopwatch) -> None:
         self.load_rollout(experience, watch)
         self.learn_rollout(watch)
