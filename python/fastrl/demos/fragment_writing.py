@@ -90,30 +90,31 @@ class TeamFragmentWriter(FragmentWriter):
         super().__init__(plan, writer, has_noise)
         self._skipped = 0
         if writer.next_index:
-            numbers = load(writer.path).first_infos(ENV_EPISODE)
-            self.next_number = int(numbers[-1])
-            self._skipped = int((numbers == self.next_number).sum())
+            episodes = load(writer.path).first_infos(ENV_EPISODE)
+            self.next_number = int(episodes[-1])
+            self._skipped = int((episodes == self.next_number).sum())
 
     def write(self, fragments: list[Fragment]) -> None:
+        if not fragments:
+            return
+        episodes, seeds = self._numbers(fragments)
+        self.next_number = int(episodes[-1]) + 1
         lives = [(i, *life) for i, fragment in enumerate(fragments) for life in lives_of(fragment)]
-        own, self._skipped = lives[self._skipped :], max(self._skipped - len(lives), 0)
-        if fragments:
-            numbers, seeds = self._numbers(fragments)
-            self.next_number = int(numbers[-1]) + 1
-        if not own:
+        new, self._skipped = lives[self._skipped :], max(self._skipped - len(lives), 0)
+        if not new:
             return
 
         def steps_of(name: str, last: int = 0) -> NDArray[Any]:
             return _joined(
-                [getattr(fragments[i], name)[start : end + last, 0, agent] for i, agent, start, end in own]
+                [getattr(fragments[i], name)[start : end + last, 0, agent] for i, agent, start, end in new]
             )
 
-        which, agents, starts, ends = np.array(own).T
+        which, agents, starts, ends = np.array(new).T
         lengths = ends - starts
         rows = lengths + 1
         infos = {
             AGENT: np.repeat(agents, rows),
-            ENV_EPISODE: np.repeat(numbers[which], rows),
+            ENV_EPISODE: np.repeat(episodes[which], rows),
             ENV_STEP: np.arange(rows.sum()) + np.repeat(starts - (np.cumsum(rows) - rows), rows),
         }
         infos = {name: values.astype(np.int32) for name, values in infos.items()}
