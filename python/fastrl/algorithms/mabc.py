@@ -50,7 +50,6 @@ class MABC(TeamLearner[DatasetBatch], Imitation):
     def __init__(self, config: MABCConfig, problem: Problem) -> None:
         super().__init__(config, problem, generator_of(np.random.SeedSequence(problem.seed).spawn(1)[0]))
         self._start(config, problem, self.policy.actions)
-        self._names = np.array(self.policy.names)
         self._kept: dict[str, dict[str, Tensor]] | None = None
 
     def _networks(self) -> list[nn.Module]:
@@ -63,9 +62,9 @@ class MABC(TeamLearner[DatasetBatch], Imitation):
     def _rows(self, batch: DatasetBatch) -> Iterator[tuple[str, Tensor]]:
         """The rows int64 [n] of each policy, if it has any."""
         assert batch.agents is not None, "a data set of many agents"
-        names = self._names[batch.agents.cpu().numpy()]
+        agents = batch.agents.cpu().numpy()
         for name in self.actors:
-            if len(rows := np.flatnonzero(names == name)):
+            if len(rows := np.flatnonzero(self.policy.members(name)[agents])):
                 yield name, torch.from_numpy(rows).to(self.device)
 
     def _minibatch(self, name: str, batch: DatasetBatch, rows: Tensor) -> Minibatch:
