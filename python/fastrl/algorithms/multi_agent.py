@@ -134,7 +134,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         seeds = np.random.SeedSequence(problem.seed).spawn(5)
         memory = {"memory": config.memory, "memory_size": config.memory_size}
         super().__init__(config, problem, generator_of(seeds[0]), partners, **memory)
-        actions, shape = self.policy.actions, self._shape
+        actions = self.policy.actions
         total_updates = -(-problem.total_timesteps // (config.num_steps * num_envs))
         if self.ranks.shards and config.dropout:
             raise ValueError(
@@ -161,7 +161,8 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
             for name, actor in self.actors.items()
             if actor.network.state_size
         }
-        shape["num_memories"] = config.memory_size if self._passes else 0
+        num_memories = config.memory_size if self._passes else 0
+        shape = {**self._shape, "num_memories": num_memories}
         self.critics: OwnCritics | CentralCritics
         if self.central_critic:
             central = FlatAdam(CentralCritic(obs_dim, num_agents, **shape).to(self.device))
@@ -220,7 +221,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
             obs_dtype=problem.obs_rows.dtype,
             state_size=self.policy.state_size,
             many_agents=True,
-            memory_size=shape["num_memories"],
+            memory_size=num_memories,
         )
         self._metrics: dict[str, float] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="critics")
