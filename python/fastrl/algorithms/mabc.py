@@ -80,24 +80,24 @@ class MABC(TeamLearner[DatasetBatch], Imitation):
         config, size = self.config, len(experience.actions)
         with watch("update"):
             learning_rate, norm_limit = self._learning_rate(self.steps), config.max_grad_norm or np.inf
-            parts = len(ImitationLoss.names())
-            means = torch.zeros(parts + 1, device=self.device)
+            num_means = len(ImitationLoss.names())
+            means = torch.zeros(num_means + 1, device=self.device)
             for name, rows in self._rows(experience):
                 optimizer = self.actors[name]
                 learn = functools.partial(self._differentiate, name, experience, rows)
-                numbers = self.ranks.reduce(optimizer.gradient, len(rows), parts, learn)
+                found = self.ranks.reduce(optimizer.gradient, len(rows), num_means, learn)
                 grad_norm = optimizer.step(learning_rate, norm_limit)
                 self._keep_deviation(optimizer.network.log_std)
-                means += torch.cat([numbers, grad_norm.view(1)]) * (len(rows) / size)
+                means += torch.cat([found, grad_norm.view(1)]) * (len(rows) / size)
             self._add(means[:-1], means[-1])
             self.steps += size
 
     def _differentiate(self, name: str, batch: DatasetBatch, rows: Tensor, shard: Shard) -> Tensor | None:
         """Adds the gradient of a shard of a policy's rows; the parts of its `ImitationLoss`, weighted."""
-        own = rows[shard.rows]
-        if not len(own):
+        chosen = rows[shard.rows]
+        if not len(chosen):
             return None
-        losses, weight = self.loss(self._minibatch(name, batch, own)), len(own) / len(rows)
+        losses, weight = self.loss(self._minibatch(name, batch, chosen)), len(chosen) / len(rows)
         torch.autograd.backward(losses.total * weight)
         return losses.metrics() * weight
 
@@ -119,7 +119,7 @@ class MABC(TeamLearner[DatasetBatch], Imitation):
             "steps": self.steps,
             "policy": self.policy.state(),
             "actors": {name: optimizer.state_dict() for name, optimizer in self.actors.items()},
-            # Where reinforcement learning continues, critics start anew.
+            # Critics start anew where reinforcement learning continues.
             "critics": {},
             "kept": self._kept,
         }

@@ -148,7 +148,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         self._generators = {name: generator_of(each) for name, each in zip(names, seeds[3:], strict=True)}
         members = {name: self.policy.members(name) for name in self.actors}
         learns = np.any(list(members.values()), axis=0)
-        # Of policies with a memory.
+        # Passes of policies that have a memory.
         self._passes = {
             name: SequencePasses(
                 functools.partial(self._along, actor.network),
@@ -171,12 +171,12 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
             )
         else:
             num_ids = num_agents if config.agent_ids else 0
-            own = {
+            critics = {
                 name: FlatAdam(Critic(obs_dim, num_ids=num_ids, **shape).to(self.device))
                 for name in self.actors
             }
             self.critics = OwnCritics(
-                config, own, members, self._generators["critics"], self.device, self.ranks
+                config, critics, members, self._generators["critics"], self.device, self.ranks
             )
         has_own_loss = self.compiled_loss is not None and type(self).loss is not type(self).compiled_loss
         self._compiled, self.critics.compiled, self._why_not_compiled = compiled_networks(
@@ -359,15 +359,15 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
 
         def learn(shard: Shard) -> Tensor | None:
             if isinstance(drawn, Tensor):
-                own = drawn[shard.rows]
-                chunks: Any = own.split(optimizer.network.chunk) if len(own) else ()
+                rows = drawn[shard.rows]
+                chunks: Any = rows.split(optimizer.network.chunk) if len(rows) else ()
             else:
                 chunks = self._passes[name].chunks(drawn[shard.number])
-            numbers = [self._differentiate(optimizer, chunk, size, old) for chunk in chunks]
-            return torch.stack(numbers).sum(0) if numbers else None
+            found = [self._differentiate(optimizer, chunk, size, old) for chunk in chunks]
+            return torch.stack(found).sum(0) if found else None
 
-        numbers = self.ranks.reduce(optimizer.gradient, size, len(Losses.names()), learn)
-        return torch.cat([numbers, optimizer.step(learning_rate, self.config.max_grad_norm).view(1)])
+        means = self.ranks.reduce(optimizer.gradient, size, len(Losses.names()), learn)
+        return torch.cat([means, optimizer.step(learning_rate, self.config.max_grad_norm).view(1)])
 
     def _differentiate(
         self,

@@ -386,7 +386,7 @@ def record(
     make_noise = functools.partial(noise_of, noise, noise_kind)
     facts: dict[str, Any] = {}
     if (team := find_team(env, env_options or {}, expert, trust=trust)) is not None:
-        plan, found, own, facts["agents"] = make_team_plan(
+        plan, found, added_noise, facts["agents"] = make_team_plan(
             team[0],
             expert,
             episodes,
@@ -409,24 +409,24 @@ def record(
         try:
             found = find_expert(expert, built, deterministic=deterministic, trust=trust)
             keys = find_infos(built, spec.id, infos, seed) if infos else ()
-            own = make_noise(built.action_space)
+            added_noise = make_noise(built.action_space)
             plan = make_plan(
                 spec,
                 found,
                 built,
                 episodes,
                 seed=seed,
-                noise=own,
+                noise=added_noise,
                 max_episode_steps=max_episode_steps,
                 infos=keys,
             )
         finally:
             contract.close(built)
-    facts |= _facts(plan, found, own)
+    facts |= _facts(plan, found, added_noise)
     with _disk_errors(path):
         files = EpisodeWriter(path, facts, plan.recorded_space, plan.action_space, resume=resume)
     kind = FragmentWriter if team is None else TeamFragmentWriter
-    writer = kind(plan, files, own is not None)
+    writer = kind(plan, files, added_noise is not None)
     if writer.next_number < episodes:
         advance(writer.next_number)
         try:
