@@ -472,12 +472,10 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         """Critics are loaded only if all are like this one's. There may be other numbers of agents."""
-        widenings, critics = self._load_actors(state), state["critics"]
-        # All actors have the same observations: the last one's widening is that of all.
+        wider, critics = self._load_actors(state), state["critics"]
         agents, memories = self.num_agents, self.rollout.memories.shape[2]
         others = agents if self.config.agent_ids else 0
-        inputs = replace(widenings[-1], others=others + memories)
-        remarks = dict.fromkeys(line for wider in widenings for line in wider.remark())
+        inputs, remarks = replace(wider, others=others + memories), wider.remark()
         own: dict[str, Critic | CentralCritic] = {
             name: optimizer.network for name, optimizer in self.critics.optimizers.items()
         }
@@ -485,7 +483,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         if own.keys() != critics.keys():
             return fresh
         if self.central_critic:
-            inputs = replace(widenings[-1], agents=agents, others=agents * (memories + 1))
+            inputs = replace(wider, agents=agents, others=agents * (memories + 1))
         weights = {name: inputs.weights(critics[name]["weights"], critic) for name, critic in own.items()}
         try:
             for name, critic in own.items():
@@ -494,7 +492,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
             return fresh
         for name, critic in own.items():
             load_weights(critic, weights[name])
-        return list(remarks)
+        return remarks
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.check_same_policies(state)
