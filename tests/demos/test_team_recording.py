@@ -81,7 +81,7 @@ def test_every_collector_writes_the_same_bytes(kind: str, tmp_path: Path) -> Non
 def test_episodes_are_those_of_the_fragments(kind: str, tmp_path: Path) -> None:
     options = {"env": LEAVERS, "env_options": {}, "infos": (), **KINDS[kind]}
     demos = record(tmp_path / "demos", **options)
-    found = find_team(options["env"], options["env_options"], "random", trust=True)
+    found = find_team(options["env"], options["env_options"], None)
     assert found is not None
     plan, *_ = make_team_plan(
         found[0],

@@ -13,7 +13,7 @@ from fastrl.collectors.action_noise import Noise
 from fastrl.collectors.expert import ExpertSpec
 from fastrl.collectors.team_spec import CompiledTeamSpec, ParallelSpec, TeamSpec
 from fastrl.demos.actor import TeamRecordingActor
-from fastrl.demos.find_expert import find_team_expert, run_team
+from fastrl.demos.find_expert import Run, find_team_expert
 from fastrl.demos.plan import RecordingPlan
 from fastrl.envs.contract import ACTION_MASK
 from fastrl.envs.registration import MULTI_AGENT_IDS
@@ -24,17 +24,16 @@ from fastrl.utils.config import ConfigError
 from fastrl.utils.errors import UserError
 
 
-def find_team(
-    env: Any, options: Mapping[str, Any], expert: Any, *, trust: bool
-) -> tuple[TeamSpec, int] | None:
+def find_team(env: Any, options: Mapping[str, Any], run: Run | None) -> tuple[TeamSpec, int] | None:
     """The environment of many agents to record in, and the steps of its longest episode; None: it is a single agent's.
 
     An id that is both is a single agent's, unless the expert is a run of many agents.
 
-    Raises:
-        ConfigError, CheckpointError, TrustError: the expert's run is none, or damaged.
+    Args:
+        env, options: as of `fastrl.demos.record`.
+        run: that the expert is.
     """
-    of_run = run_team(expert, trust=trust)
+    of_run = None if run is None else run.team()
     if of_run is not None and not options and env in (None, of_run[0].id):
         return of_run
     if isinstance(env, str) and env in named_tasks():
