@@ -81,7 +81,7 @@ def test_every_collector_writes_the_same_bytes(kind: str, tmp_path: Path) -> Non
 def test_episodes_are_those_of_the_fragments(kind: str, tmp_path: Path) -> None:
     options = {"env": LEAVERS, "env_options": {}, "infos": (), **KINDS[kind]}
     demos = record(tmp_path / "demos", **options)
-    found = find_team(options["env"], options["env_options"], "random", trust=True)
+    found = find_team(options["env"], options["env_options"], None)
     assert found is not None
     plan, *_ = make_team_plan(
         found[0],
@@ -205,6 +205,8 @@ def test_vehicles_of_a_run_drive(tmp_path: Path) -> None:
     assert demos.lengths.tolist() == [20] * 4
     named = record(tmp_path / "named", "fastrl/ring-v0", tmp_path / "run", 2, max_episode_steps=20)
     assert files(tmp_path / "named") == files(tmp_path / "demos") and len(named) == 4
+    report = fastrl.demos.replay(named)
+    assert report.agrees and (report.episodes, report.steps) == (2, 80), report.lines()
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ class BC(PolicyLearner[DatasetBatch], Imitation):
     def update(self, experience: DatasetBatch, watch: Stopwatch) -> None:
         with watch("update"):
             self._passes = 0
-            numbers = self._reduce(
+            means = self._reduce(
                 len(experience.actions),
                 len(ImitationLoss.names()),
                 functools.partial(self._differentiate, experience),
@@ -91,7 +91,7 @@ class BC(PolicyLearner[DatasetBatch], Imitation):
             learning_rate = self._learning_rate(self.steps)
             grad_norm = self._optimizer.step(self.config.max_grad_norm, learning_rate)
             self._keep_deviation(self.policy.log_std)
-            self._add(numbers, grad_norm)
+            self._add(means, grad_norm)
             self.steps += len(experience.actions)
 
     def _differentiate(self, whole: DatasetBatch, shard: Shard) -> Tensor | None:

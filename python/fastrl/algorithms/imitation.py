@@ -169,9 +169,9 @@ class Imitation(DatasetAlgorithm):
             FloatingPointError
         """
 
-    def _add(self, numbers: Tensor, grad_norm: Tensor) -> None:
+    def _add(self, means: Tensor, grad_norm: Tensor) -> None:
         """Adds what a gradient step gave to the metrics."""
-        self._sums += torch.cat([numbers, grad_norm.detach().view(1)])
+        self._sums += torch.cat([means, grad_norm.detach().view(1)])
         self._count += 1
 
     def _keep_deviation(self, log_std: Tensor | None) -> None:
@@ -198,7 +198,7 @@ class Imitation(DatasetAlgorithm):
         self._check_parameters()
         sums, count = torch.zeros(_SUMMED - 1, device=self.device), 0
         for batch in batches:
-            for own in self._minibatches(batch):
-                sums += self.loss(own).metrics() * len(own.actions)
-                count += len(own.actions)
+            for part in self._minibatches(batch):
+                sums += self.loss(part).metrics() * len(part.actions)
+                count += len(part.actions)
         return self._named((sums / count).tolist())

@@ -95,7 +95,7 @@ class IQL(OffPolicyActorCritic):
             extra=self.value,
         )
         self.saved["value"] = self.value
-        self.gradients, self.why_not_compiled = IQLGradients.of(self, IQL)
+        self.gradients, self._why_not_compiled = IQLGradients.of(self, IQL)
 
     @property
     def final_masks(self) -> bool:

@@ -50,7 +50,6 @@ class MABC(TeamLearner[DatasetBatch], Imitation):
     def __init__(self, config: MABCConfig, problem: Problem) -> None:
         super().__init__(config, problem, generator_of(np.random.SeedSequence(problem.seed).spawn(1)[0]))
         self._start(config, problem, self.policy.actions)
-        self._names = np.array(self.policy.names)
         self._kept: dict[str, dict[str, Tensor]] | None = None
 
     def _networks(self) -> list[nn.Module]:
@@ -63,9 +62,9 @@ class MABC(TeamLearner[DatasetBatch], Imitation):
     def _rows(self, batch: DatasetBatch) -> Iterator[tuple[str, Tensor]]:
         """The rows int64 [n] of each policy, if it has any."""
         assert batch.agents is not None, "a data set of many agents"
-        names = self._names[batch.agents.cpu().numpy()]
+        agents = batch.agents.cpu().numpy()
         for name in self.actors:
-            if len(rows := np.flatnonzero(names == name)):
+            if len(rows := np.flatnonzero(self.policy.members(name)[agents])):
                 yield name, torch.from_numpy(rows).to(self.device)
 
     def _minibatch(self, name: str, batch: DatasetBatch, rows: Tensor) -> Minibatch:
@@ -81,24 +80,24 @@ class MABC(TeamLearner[DatasetBatch], Imitation):
         config, size = self.config, len(experience.actions)
         with watch("update"):
             learning_rate, norm_limit = self._learning_rate(self.steps), config.max_grad_norm or np.inf
-            parts = len(ImitationLoss.names())
-            means = torch.zeros(parts + 1, device=self.device)
+            num_means = len(ImitationLoss.names())
+            means = torch.zeros(num_means + 1, device=self.device)
             for name, rows in self._rows(experience):
                 optimizer = self.actors[name]
                 learn = functools.partial(self._differentiate, name, experience, rows)
-                numbers = self.ranks.reduce(optimizer.gradient, len(rows), parts, learn)
+                found = self.ranks.reduce(optimizer.gradient, len(rows), num_means, learn)
                 grad_norm = optimizer.step(learning_rate, norm_limit)
                 self._keep_deviation(optimizer.network.log_std)
-                means += torch.cat([numbers, grad_norm.view(1)]) * (len(rows) / size)
+                means += torch.cat([found, grad_norm.view(1)]) * (len(rows) / size)
             self._add(means[:-1], means[-1])
             self.steps += size
 
     def _differentiate(self, name: str, batch: DatasetBatch, rows: Tensor, shard: Shard) -> Tensor | None:
         """Adds the gradient of a shard of a policy's rows; the parts of its `ImitationLoss`, weighted."""
-        own = rows[shard.rows]
-        if not len(own):
+        chosen = rows[shard.rows]
+        if not len(chosen):
             return None
-        losses, weight = self.loss(self._minibatch(name, batch, own)), len(own) / len(rows)
+        losses, weight = self.loss(self._minibatch(name, batch, chosen)), len(chosen) / len(rows)
         torch.autograd.backward(losses.total * weight)
         return losses.metrics() * weight
 
@@ -120,7 +119,7 @@ class MABC(TeamLearner[DatasetBatch], Imitation):
             "steps": self.steps,
             "policy": self.policy.state(),
             "actors": {name: optimizer.state_dict() for name, optimizer in self.actors.items()},
-            # Where reinforcement learning continues, critics start anew.
+            # Critics start anew where reinforcement learning continues.
             "critics": {},
             "kept": self._kept,
         }

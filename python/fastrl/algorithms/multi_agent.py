@@ -134,7 +134,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         seeds = np.random.SeedSequence(problem.seed).spawn(5)
         memory = {"memory": config.memory, "memory_size": config.memory_size}
         super().__init__(config, problem, generator_of(seeds[0]), partners, **memory)
-        actions, shape = self.policy.actions, self._shape
+        actions = self.policy.actions
         total_updates = -(-problem.total_timesteps // (config.num_steps * num_envs))
         if self.ranks.shards and config.dropout:
             raise ValueError(
@@ -148,7 +148,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         self._generators = {name: generator_of(each) for name, each in zip(names, seeds[3:], strict=True)}
         members = {name: self.policy.members(name) for name in self.actors}
         learns = np.any(list(members.values()), axis=0)
-        # Of policies with a memory.
+        # Passes of policies that have a memory.
         self._passes = {
             name: SequencePasses(
                 functools.partial(self._along, actor.network),
@@ -161,7 +161,8 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
             for name, actor in self.actors.items()
             if actor.network.state_size
         }
-        shape["num_memories"] = config.memory_size if self._passes else 0
+        num_memories = config.memory_size if self._passes else 0
+        shape = {**self._shape, "num_memories": num_memories}
         self.critics: OwnCritics | CentralCritics
         if self.central_critic:
             central = FlatAdam(CentralCritic(obs_dim, num_agents, **shape).to(self.device))
@@ -170,12 +171,12 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
             )
         else:
             num_ids = num_agents if config.agent_ids else 0
-            own = {
+            critics = {
                 name: FlatAdam(Critic(obs_dim, num_ids=num_ids, **shape).to(self.device))
                 for name in self.actors
             }
             self.critics = OwnCritics(
-                config, own, members, self._generators["critics"], self.device, self.ranks
+                config, critics, members, self._generators["critics"], self.device, self.ranks
             )
         has_own_loss = self.compiled_loss is not None and type(self).loss is not type(self).compiled_loss
         self._compiled, self.critics.compiled, self._why_not_compiled = compiled_networks(
@@ -220,7 +221,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
             obs_dtype=problem.obs_rows.dtype,
             state_size=self.policy.state_size,
             many_agents=True,
-            memory_size=shape["num_memories"],
+            memory_size=num_memories,
         )
         self._metrics: dict[str, float] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="critics")
@@ -229,9 +230,6 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
     @abstractmethod
     def central_critic(self) -> bool:
         """True: one critic sees what all agents of an environment observe; false: each sees what its agent does."""
-
-    def remarks(self) -> list[str]:
-        return [self._why_not_compiled] if self._why_not_compiled else []
 
     def update(self, experience: Sequence[Fragment], watch: Stopwatch) -> None:
         self.load_rollout(experience, watch)
@@ -361,15 +359,15 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
 
         def learn(shard: Shard) -> Tensor | None:
             if isinstance(drawn, Tensor):
-                own = drawn[shard.rows]
-                chunks: Any = own.split(optimizer.network.chunk) if len(own) else ()
+                rows = drawn[shard.rows]
+                chunks: Any = rows.split(optimizer.network.chunk) if len(rows) else ()
             else:
                 chunks = self._passes[name].chunks(drawn[shard.number])
-            numbers = [self._differentiate(optimizer, chunk, size, old) for chunk in chunks]
-            return torch.stack(numbers).sum(0) if numbers else None
+            found = [self._differentiate(optimizer, chunk, size, old) for chunk in chunks]
+            return torch.stack(found).sum(0) if found else None
 
-        numbers = self.ranks.reduce(optimizer.gradient, size, len(Losses.names()), learn)
-        return torch.cat([numbers, optimizer.step(learning_rate, self.config.max_grad_norm).view(1)])
+        means = self.ranks.reduce(optimizer.gradient, size, len(Losses.names()), learn)
+        return torch.cat([means, optimizer.step(learning_rate, self.config.max_grad_norm).view(1)])
 
     def _differentiate(
         self,
@@ -474,12 +472,10 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         """Critics are loaded only if all are like this one's. There may be other numbers of agents."""
-        widenings, critics = self._load_actors(state), state["critics"]
-        # All actors have the same observations: the last one's widening is that of all.
+        wider, critics = self._load_actors(state), state["critics"]
         agents, memories = self.num_agents, self.rollout.memories.shape[2]
         others = agents if self.config.agent_ids else 0
-        inputs = replace(widenings[-1], others=others + memories)
-        remarks = dict.fromkeys(line for wider in widenings for line in wider.remark())
+        inputs, remarks = replace(wider, others=others + memories), wider.remark()
         own: dict[str, Critic | CentralCritic] = {
             name: optimizer.network for name, optimizer in self.critics.optimizers.items()
         }
@@ -487,7 +483,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         if own.keys() != critics.keys():
             return fresh
         if self.central_critic:
-            inputs = replace(widenings[-1], agents=agents, others=agents * (memories + 1))
+            inputs = replace(wider, agents=agents, others=agents * (memories + 1))
         weights = {name: inputs.weights(critics[name]["weights"], critic) for name, critic in own.items()}
         try:
             for name, critic in own.items():
@@ -496,7 +492,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
             return fresh
         for name, critic in own.items():
             load_weights(critic, weights[name])
-        return list(remarks)
+        return remarks
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.check_same_policies(state)

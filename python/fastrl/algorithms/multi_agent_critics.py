@@ -175,7 +175,7 @@ class CentralCritics:
         continuing = rollout.alive[:-1] & ~rollout.terminations
         arrays = rollout.obs, rollout.alive, rollout.memories
         rollout.values.reshape(shape)[:] = self._values(arrays, everywhere)
-        # Those that are not cut off remember what they do at their next step.
+        # Agents that are not cut off have the memory of their next step then.
         memories = np.where(cut_off[..., None], rollout.final_memories, rollout.memories[1:])
         arrays = rollout.final_obs, continuing, memories
         rollout.final_values.reshape(shape)[envs] = self._values(arrays, envs)

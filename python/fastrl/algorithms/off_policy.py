@@ -146,7 +146,6 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         self._is_untrained = True
         self._means = LossMeans(self.device, ("critic_loss", "q", "td_error"), self.policy_loss_type.names())
         self.gradients: CompiledGradients | None = None
-        self.why_not_compiled = ""
         keep_freed_memory()
 
     def networks(self) -> list[OffPolicyActor | Critics]:
@@ -307,9 +306,6 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
                 f" {obs_rows.size} for {actions.state()}, or others of as many"
             )
         return network.loaded_actor()
-
-    def remarks(self) -> list[str]:
-        return [self.why_not_compiled] if self.why_not_compiled else []
 
     def policy_state(self) -> dict[str, Any]:
         return self.policy.state()

@@ -269,9 +269,6 @@ class PPO(ActorCriticLearner):
             entropy_coef=self.entropy_coef,
         )
 
-    def remarks(self) -> list[str]:
-        return [self._why_not_compiled] if self._why_not_compiled else []
-
     def metrics(self) -> dict[str, float]:
         found = super().metrics()
         if self._init_kl is not None:

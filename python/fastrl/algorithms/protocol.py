@@ -113,6 +113,8 @@ class Algorithm(ABC, Generic[E]):
 
     config: Any
     steps: int
+    # A remark; empty: gradient steps are compiled, or there are no compiled ones.
+    _why_not_compiled = ""
 
     @abstractmethod
     def __init__(self, config: Any, problem: Problem) -> None: ...
@@ -183,7 +185,7 @@ class Algorithm(ABC, Generic[E]):
 
     def remarks(self) -> list[str]:
         """Remarks on the settings for people at the start of a run, a line each; usually none."""
-        return []
+        return [self._why_not_compiled] if self._why_not_compiled else []
 
     @abstractmethod
     def policy_state(self) -> dict[str, Any]:

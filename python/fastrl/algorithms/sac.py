@@ -50,7 +50,7 @@ class SAC(OffPolicyActorCritic):
         size = self.actions.size
         share = -float(size) if is_box else config.entropy_share * math.log(size)
         self.target_entropy = share if config.target_entropy is None else config.target_entropy
-        self.gradients, self.why_not_compiled = SACGradients.of(self, SAC)
+        self.gradients, self._why_not_compiled = SACGradients.of(self, SAC)
 
     @property
     def temperature(self) -> Tensor:

@@ -69,6 +69,8 @@ class SequencePasses:
         if self._agents is not None:
             is_theirs = self._agents[self._sequences.firsts % len(self._agents)]
             self._sequences = self._sequences.take(np.flatnonzero(is_theirs))
+        # Numbers of the rows of fragments that have sequences.
+        self._rows = np.unique(self._sequences.rows)
 
     def learned(self, rollout: Rollout, rows: slice) -> SequenceBatch:
         """The sequences of some rows of fragments without their burn-in, with the observations that follow them."""
@@ -107,11 +109,6 @@ class SequencePasses:
     def batch(self, sequences: Sequences) -> SequenceBatch:
         """The steps of some sequences without their burn-in."""
         return self._batch(self._burnt_in(sequences), nexts=False)
-
-    @property
-    def _rows(self) -> NDArray[np.int64]:
-        """Numbers of the rows of fragments that have sequences."""
-        return np.unique(self._sequences.rows)
 
     def _chunks(self, size: int, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """The rows in some order, of at most ``size`` samples at a time if no row is longer."""

@@ -38,7 +38,7 @@ class TD3(OffPolicyActorCritic):
         self._target_policy_vector = flatten_parameters(self.target_policy)
         self.target_policy.requires_grad_(False)
         self.saved["target_policy"] = self.target_policy
-        self.gradients, self.why_not_compiled = TD3Gradients.of(self, TD3)
+        self.gradients, self._why_not_compiled = TD3Gradients.of(self, TD3)
 
     def next_values(self, batch: Minibatch) -> Tensor:
         """min_i Q'_i(s', a'), a' = pi'(s') + clip(noise), within the bounds: algorithm 1."""

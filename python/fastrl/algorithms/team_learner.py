@@ -123,25 +123,25 @@ class TeamLearner(Algorithm[E], Generic[E]):
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         """There may be other numbers of agents."""
-        return list(dict.fromkeys(line for wider in self._load_actors(state) for line in wider.remark()))
+        return self._load_actors(state).remark()
 
-    def _load_actors(self, state: Mapping[str, Any]) -> list[Widening]:
-        """Takes the policies of a state, and how each was widened."""
+    def _load_actors(self, state: Mapping[str, Any]) -> Widening:
+        """Takes the policies of a state. Returns their widening: all have the same observations."""
         policy = state["policy"]
         theirs, ours = shape_of(policy), shape_of(self.policy.state())
         if theirs["actors"].keys() != ours["actors"].keys():
             raise ValueError(f"its actors are {sorted(theirs['actors'])}, not {sorted(ours['actors'])}")
         if theirs["actions"] != ours["actions"]:
             raise ValueError(f"its actions are {theirs['actions']}, not {ours['actions']}")
-        found, actors = list[Widening](), dict[str, Any]()
+        actors = dict[str, Any]()
         for name, architecture in ours["actors"].items():
             network, saved = self.policy.policies[name], policy["actors"][name]
             assert isinstance(network, PolicyNetwork)
-            found.append(widening(theirs["actors"][name], architecture, self._obs_rows))
-            inputs = replace(found[-1], others=network.num_ids)
+            wider = widening(theirs["actors"][name], architecture, self._obs_rows)
+            inputs = replace(wider, others=network.num_ids)
             actors[name] = {**saved, "weights": inputs.weights(saved["weights"], network)}
         self.policy.load_state({**policy, "actors": actors})
-        return found
+        return wider
 
     def check_same_policies(self, state: Mapping[str, Any]) -> None:
         """Refuses a saved state of other policies.

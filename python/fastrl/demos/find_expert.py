@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -90,25 +91,36 @@ def find_team_expert(
     return _function(expert, MakeTeamFunction("", agents, expert), expected)
 
 
-def run_env(expert: Any, *, trust: bool = False) -> EnvSpec | None:
-    """The environment that a run was trained in, with its options, as its policy sees it; None for other experts."""
+@dataclass(frozen=True)
+class Run:
+    """A run that is an expert."""
+
+    task: Any
+    settings: Any
+
+    def env(self) -> EnvSpec:
+        """The environment that it was trained in, with its options, as its policy sees it."""
+        found: EnvSpec = self.task.play_spec(self.settings)
+        return found
+
+    def team(self) -> tuple[TeamSpec, int] | None:
+        """The environment of many agents that it was trained in, and the steps of its longest episode; None: it is a
+        single agent's."""
+        spec: TeamSpec | None = self.task.team_spec(self.settings)
+        return None if spec is None else (spec, self.task.play_steps(self.settings))
+
+
+def find_run(expert: Any, *, trust: bool = False) -> Run | None:
+    """The run that an expert is; None for other experts.
+
+    Raises:
+        ConfigError, CheckpointError, TrustError: it is none, or damaged.
+    """
     path = _run_path(expert)
     if path is None:
         return None
     task, settings, _ = _loaded(path, trust=trust)
-    found: EnvSpec = task.play_spec(settings)
-    return found
-
-
-def run_team(expert: Any, *, trust: bool = False) -> tuple[TeamSpec, int] | None:
-    """The environment of many agents that a run was trained in, and the steps of its longest episode; None for other
-    experts."""
-    path = _run_path(expert)
-    if path is None:
-        return None
-    task, settings, _ = _loaded(path, trust=trust)
-    spec: TeamSpec | None = task.team_spec(settings)
-    return None if spec is None else (spec, task.play_steps(settings))
+    return Run(task, settings)
 
 
 def _run_path(expert: Any) -> Path | None:

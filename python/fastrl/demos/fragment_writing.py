@@ -46,7 +46,7 @@ class FragmentWriter:
         assert isinstance(exact, ExactRows)
         lengths = [len(fragment) for fragment in fragments]
         rows = _joined([fragment.obs[:, 0] for fragment in fragments])
-        numbers, seeds = self._numbers(fragments)
+        episodes, seeds = self._episodes(fragments)
         # Collectors check rows of floats themselves.
         if exact.dtype == np.uint8 and (wrong := exact.not_finite(rows)) is not None:
             row, value = wrong
@@ -54,7 +54,7 @@ class FragmentWriter:
             at = int(np.searchsorted(firsts, row, side="right")) - 1
             self.write(fragments[:at])
             raise CollectError(
-                f"{self.plan.env.id}: the observation after step {row - firsts[at]} of episode {numbers[at]} (reset"
+                f"{self.plan.env.id}: the observation after step {row - firsts[at]} of episode {episodes[at]} (reset"
                 f" with seed {seeds[at]}) has {value}; observations should be finite"
             )
         taken, experts = recorded_pair(_joined([fragment.actions[:, 0] for fragment in fragments]))
@@ -72,10 +72,10 @@ class FragmentWriter:
         self._writer.write_many(steps, lengths, seeds.tolist())
         self.next_number = self._writer.next_index
 
-    def _numbers(self, fragments: list[Fragment]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _episodes(self, fragments: list[Fragment]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Numbers of the fragments' episodes, and the seeds of their resets."""
-        numbers = np.array([fragment.episodes[0, 1] for fragment in fragments])
-        return numbers, env_seeds(self.plan.seed, np.full(len(numbers), NO_ENV), numbers)
+        episodes = np.array([fragment.episodes[0, 1] for fragment in fragments])
+        return episodes, env_seeds(self.plan.seed, np.full(len(episodes), NO_ENV), episodes)
 
 
 class TeamFragmentWriter(FragmentWriter):
@@ -90,30 +90,31 @@ class TeamFragmentWriter(FragmentWriter):
         super().__init__(plan, writer, has_noise)
         self._skipped = 0
         if writer.next_index:
-            numbers = load(writer.path).first_infos(ENV_EPISODE)
-            self.next_number = int(numbers[-1])
-            self._skipped = int((numbers == self.next_number).sum())
+            episodes = load(writer.path).first_infos(ENV_EPISODE)
+            self.next_number = int(episodes[-1])
+            self._skipped = int((episodes == self.next_number).sum())
 
     def write(self, fragments: list[Fragment]) -> None:
+        if not fragments:
+            return
+        episodes, seeds = self._episodes(fragments)
+        self.next_number = int(episodes[-1]) + 1
         lives = [(i, *life) for i, fragment in enumerate(fragments) for life in lives_of(fragment)]
-        own, self._skipped = lives[self._skipped :], max(self._skipped - len(lives), 0)
-        if fragments:
-            numbers, seeds = self._numbers(fragments)
-            self.next_number = int(numbers[-1]) + 1
-        if not own:
+        new, self._skipped = lives[self._skipped :], max(self._skipped - len(lives), 0)
+        if not new:
             return
 
         def steps_of(name: str, last: int = 0) -> NDArray[Any]:
             return _joined(
-                [getattr(fragments[i], name)[start : end + last, 0, agent] for i, agent, start, end in own]
+                [getattr(fragments[i], name)[start : end + last, 0, agent] for i, agent, start, end in new]
             )
 
-        which, agents, starts, ends = np.array(own).T
+        which, agents, starts, ends = np.array(new).T
         lengths = ends - starts
         rows = lengths + 1
         infos = {
             AGENT: np.repeat(agents, rows),
-            ENV_EPISODE: np.repeat(numbers[which], rows),
+            ENV_EPISODE: np.repeat(episodes[which], rows),
             ENV_STEP: np.arange(rows.sum()) + np.repeat(starts - (np.cumsum(rows) - rows), rows),
         }
         infos = {name: values.astype(np.int32) for name, values in infos.items()}

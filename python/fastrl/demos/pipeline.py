@@ -274,14 +274,14 @@ def _arguments(settings: Settings, name: str) -> list[str]:
         if not _recorded(demos):
             raise PipelineError(f"{demos} has no episodes: do not skip demos, or give --skip demos,clone")
         clone = "mabc" if find(settings.algo).many_agents else "bc"
-        own = [f"--algo={clone}", f"--demos={demos}", f"--{clone}.epochs={settings.epochs}"]
-        return [*common, *own, *settings.clone_options]
-    own = [f"--algo={settings.algo}", f"--total-timesteps={settings.timesteps}"]
+        options = [f"--algo={clone}", f"--demos={demos}", f"--{clone}.epochs={settings.epochs}"]
+        return [*common, *options, *settings.clone_options]
+    options = [f"--algo={settings.algo}", f"--total-timesteps={settings.timesteps}"]
     if settings.n_workers != "auto":
-        own.append(f"--n-workers={settings.n_workers}")
+        options.append(f"--n-workers={settings.n_workers}")
     if is_run(settings.out / "clone") and "clone" not in settings.skip:
-        own.append(f"--init={settings.out / 'clone'}")
-    return [*common, *own, *settings.agent_options]
+        options.append(f"--init={settings.out / 'clone'}")
+    return [*common, *options, *settings.agent_options]
 
 
 def _slice_speed(settings: Settings, arguments: Sequence[str], workers: Sequence[str]) -> float | None:

@@ -25,7 +25,7 @@ from fastrl.collectors.resources import WorkerCount, check_count, cores
 from fastrl.collectors.synchronous import native_collector
 from fastrl.collectors.vector_backends import native_vector_env
 from fastrl.demos.actor import RecordingActor
-from fastrl.demos.find_expert import find_expert, run_env
+from fastrl.demos.find_expert import Run, find_expert, find_run
 from fastrl.demos.fragment_writing import FragmentWriter, TeamFragmentWriter
 from fastrl.demos.plan import RecordedSpec, RecordingPlan
 from fastrl.demos.team_plan import find_team, make_team_plan
@@ -385,8 +385,9 @@ def record(
     path = Path(out).absolute()
     make_noise = functools.partial(noise_of, noise, noise_kind)
     facts: dict[str, Any] = {}
-    if (team := find_team(env, env_options or {}, expert, trust=trust)) is not None:
-        plan, found, own, facts["agents"] = make_team_plan(
+    run = find_run(expert, trust=trust)
+    if (team := find_team(env, env_options or {}, run)) is not None:
+        plan, found, added_noise, facts["agents"] = make_team_plan(
             team[0],
             expert,
             episodes,
@@ -398,7 +399,7 @@ def record(
             make_noise=make_noise,
         )
     else:
-        spec = find_env(env, env_options or {}, expert, trust=trust)
+        spec = find_env(env, env_options or {}, run)
         built = build_any(spec, None)
         if isinstance(built, VectorEnv):
             spec.close(built)
@@ -409,24 +410,24 @@ def record(
         try:
             found = find_expert(expert, built, deterministic=deterministic, trust=trust)
             keys = find_infos(built, spec.id, infos, seed) if infos else ()
-            own = make_noise(built.action_space)
+            added_noise = make_noise(built.action_space)
             plan = make_plan(
                 spec,
                 found,
                 built,
                 episodes,
                 seed=seed,
-                noise=own,
+                noise=added_noise,
                 max_episode_steps=max_episode_steps,
                 infos=keys,
             )
         finally:
             contract.close(built)
-    facts |= _facts(plan, found, own)
+    facts |= _facts(plan, found, added_noise)
     with _disk_errors(path):
         files = EpisodeWriter(path, facts, plan.recorded_space, plan.action_space, resume=resume)
     kind = FragmentWriter if team is None else TeamFragmentWriter
-    writer = kind(plan, files, own is not None)
+    writer = kind(plan, files, added_noise is not None)
     if writer.next_number < episodes:
         advance(writer.next_number)
         try:
@@ -543,26 +544,30 @@ def _disk_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def find_env(env: Any, options: Mapping[str, Any], expert: Any, *, trust: bool) -> EnvSpec:
+def find_env(env: Any, options: Mapping[str, Any], run: Run | None) -> EnvSpec:
     """The environment to record in.
+
+    Args:
+        env, options: as of `record`.
+        run: that the expert is.
 
     Raises:
         ConfigError: there is none of that name.
     """
     if env is None:
-        if (found := run_env(expert, trust=trust)) is None:
+        if run is None:
             raise ConfigError("env: name one, as the expert is no run that has one")
         if options:
             raise ConfigError("env_options: name the environment that they are for")
-        return found
+        return run.env()
     if isinstance(env, str) and ":" not in env:
         from fastrl.tasks import find, named_tasks
 
         if env in named_tasks():
             task = find(env)
             spec: EnvSpec = task.play_spec(task.resolve_defaults(task.make_settings({})))
-            return dataclasses.replace(spec, options={**spec.options, **options})
-        if not options and (found := run_env(expert, trust=trust)) is not None and found.id == env:
+            return spec.with_options(options)
+        if not options and run is not None and (found := run.env()).id == env:
             return found
     try:
         spec = any_spec(env)

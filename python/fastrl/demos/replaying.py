@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from fastrl.demos.team_plan import find_team
+from fastrl.demos.team_plan import team_of
 from fastrl.envs.contract import AGENT, ENV_EPISODE, ENV_STEP
 from fastrl.envs.exact_rows import recorded_space
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
@@ -95,8 +95,7 @@ def replay(
     report = ReplayReport(str(data.path), spec.id)
     try:
         check_spaces(data, built.observation_space, built.action_space, spec.id)
-        count = len(data) if episodes is None else min(episodes, len(data))
-        for i in np.linspace(0, len(data) - 1, count).round().astype(int).tolist():
+        for i in _chosen(len(data), episodes):
             episode = data[i]
             difference = _replayed(built, spec.id, data.obs_space, episode, longest)
             report.episodes += 1
@@ -109,6 +108,13 @@ def replay(
     return report
 
 
+def _chosen(total: int, count: int | None) -> list[int]:
+    """Indices of some of all episodes, evenly chosen; None: of all."""
+    size = total if count is None else min(count, total)
+    chosen: list[int] = np.linspace(0, total - 1, size).round().astype(int).tolist()
+    return chosen
+
+
 def _replay_team(
     data: EpisodeDataset,
     spec: EnvSpec,
@@ -119,22 +125,21 @@ def _replay_team(
     """Replays episodes of many agents: episodes are the environment's, steps those of all agents; see `replay`."""
     from fastrl.replay.episodes import check_spaces
 
-    found = find_team(spec, {}, None, trust=False)
+    found = team_of(spec, prefer_many=True)
     if found is None:
         raise ConfigError(
             f"{spec.id} has one agent, {data.path} has many: give the environment of the data set"
         )
-    report, numbers = ReplayReport(str(data.path), spec.id), data.first_infos(ENV_EPISODE)
-    present = np.unique(numbers)
-    count = len(present) if episodes is None else min(episodes, len(present))
+    report, env_episodes = ReplayReport(str(data.path), spec.id), data.first_infos(ENV_EPISODE)
+    present = np.unique(env_episodes)
     with contextlib.closing(found[0].make_team(1, workers=1)) as env:
         check_spaces(data, recorded_space(env.obs_space), env.single_action_space, spec.id)
         if env.num_agents != len(data.meta["agents"]):
             raise ConfigError(
                 f"{spec.id} has {env.num_agents} agents, {data.path} {len(data.meta['agents'])}"
             )
-        for i in np.linspace(0, len(present) - 1, count).round().astype(int).tolist():
-            lives = [data[k] for k in np.flatnonzero(numbers == present[i]).tolist()]
+        for i in _chosen(len(present), episodes):
+            lives = [data[k] for k in np.flatnonzero(env_episodes == present[i]).tolist()]
             difference = _replayed_team(env, data.obs_space, lives, longest)
             report.episodes += 1
             report.steps += sum(map(len, lives))

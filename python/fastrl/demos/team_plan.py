@@ -13,28 +13,27 @@ from fastrl.collectors.action_noise import Noise
 from fastrl.collectors.expert import ExpertSpec
 from fastrl.collectors.team_spec import CompiledTeamSpec, ParallelSpec, TeamSpec
 from fastrl.demos.actor import TeamRecordingActor
-from fastrl.demos.find_expert import find_team_expert, run_team
+from fastrl.demos.find_expert import Run, find_team_expert
 from fastrl.demos.plan import RecordingPlan
 from fastrl.envs.contract import ACTION_MASK
 from fastrl.envs.registration import MULTI_AGENT_IDS
-from fastrl.envs.spec import any_spec
+from fastrl.envs.spec import EnvSpec, any_spec
 from fastrl.play.episodes import EPISODE_STEPS
 from fastrl.tasks import find, makes_parallel, named_tasks
 from fastrl.utils.config import ConfigError
 from fastrl.utils.errors import UserError
 
 
-def find_team(
-    env: Any, options: Mapping[str, Any], expert: Any, *, trust: bool
-) -> tuple[TeamSpec, int] | None:
+def find_team(env: Any, options: Mapping[str, Any], run: Run | None) -> tuple[TeamSpec, int] | None:
     """The environment of many agents to record in, and the steps of its longest episode; None: it is a single agent's.
 
     An id that is both is a single agent's, unless the expert is a run of many agents.
 
-    Raises:
-        ConfigError, CheckpointError, TrustError: the expert's run is none, or damaged.
+    Args:
+        env, options: as of `fastrl.demos.record`.
+        run: that the expert is.
     """
-    of_run = run_team(expert, trust=trust)
+    of_run = None if run is None else run.team()
     if of_run is not None and not options and env in (None, of_run[0].id):
         return of_run
     if isinstance(env, str) and env in named_tasks():
@@ -46,7 +45,17 @@ def find_team(
         spec = any_spec(env).with_options(options)
     except TypeError:
         return None
-    if spec.id in MULTI_AGENT_IDS and (of_run is not None or spec.id not in gymnasium.registry):
+    return team_of(spec, prefer_many=of_run is not None)
+
+
+def team_of(spec: EnvSpec, *, prefer_many: bool) -> tuple[TeamSpec, int] | None:
+    """The environment of many agents that a spec means, and the steps of its longest episode; None: it is a single
+    agent's.
+
+    Args:
+        prefer_many: an id that is both is of many agents.
+    """
+    if spec.id in MULTI_AGENT_IDS and (prefer_many or spec.id not in gymnasium.registry):
         return CompiledTeamSpec(spec.id, spec.options), EPISODE_STEPS
     if makes_parallel(spec):
         return ParallelSpec(spec.id, spec.options, spec=spec), EPISODE_STEPS
