@@ -1,5 +1,6 @@
 """Fixtures and settings of all tests."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -24,6 +25,16 @@ PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeat", PATIENT, derandomize=True, database=None)
 settings.register_profile("search", PATIENT, derandomize=False, max_examples=2000, print_blob=True)
 settings.load_profile("repeat")
+
+
+# Waits for the disk would be a tenth of the time. Only a crash of the machine would tell the difference.
+os.fsync = lambda fd: None
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leaves modules and tests, which stay, out of all later garbage collections."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -29,13 +29,19 @@ class _Algorithms(Mapping[str, "type[Algorithm[Any]]"]):
     """The algorithms of this package by name, in alphabetical order. Finding one imports its module alone, as the
     others take longer to import than a short run takes."""
 
+    def __init__(self) -> None:
+        self._found: dict[str, type[Algorithm[Any]] | None] = {}
+
     def __getitem__(self, name: str) -> "type[Algorithm[Any]]":
-        module = name.replace("-", "_")
-        if module in self._modules:
-            for value in vars(importlib.import_module(f"{__name__}.{module}")).values():
-                if _is_algorithm(value) and value.name == name:
-                    return value
-        raise KeyError(name)
+        if name not in self._found:
+            module = name.replace("-", "_")
+            names = vars(importlib.import_module(f"{__name__}.{module}")) if module in self._modules else {}
+            of_it = (each for each in names.values() if _is_algorithm(each) and each.name == name)
+            self._found[name] = next(of_it, None)
+        found = self._found[name]
+        if found is None:
+            raise KeyError(name)
+        return found
 
     def __iter__(self) -> Iterator[str]:
         names = (module.replace("_", "-") for module in self._modules)
