@@ -981,6 +981,57 @@ class OffPolicyGradients:
         """
 
 @final
+class QGradient:
+    """Gradient of the loss of deep Q-learning for a minibatch: `fastrl.algorithms.dqn.DQN.loss` without torch. The network
+    is a multi-layer perceptron with ReLU and hidden layers of the widths `hidden`, on D `obs_dim` numbers, with A `actions`
+    outputs; a dueling one has the last hidden layer twice. For threads to share: calls take turns.
+
+    Parameters and gradients are vectors as PyTorch has those of `fastrl.networks.q_network.QNetwork`: of each linear layer
+    weights [outputs, inputs], then biases. ValueError: a width is out of range.
+    """
+
+    def __new__(
+        cls, *, obs_dim: int, hidden: list[int], actions: int, dueling: bool = False
+    ) -> QGradient: ...
+    @property
+    def num_parameters(self) -> int:
+        """P."""
+
+    def compute(
+        self,
+        online: NDArray[np.float32],
+        target: NDArray[np.float32],
+        gradient: NDArray[np.float32],
+        td_errors: NDArray[np.float32],
+        obs: NDArray[np.float32],
+        next_obs: NDArray[np.float32],
+        actions: NDArray[np.int64],
+        rewards: NDArray[np.float32],
+        discounts: NDArray[np.float32],
+        weights: NDArray[np.float32],
+        *,
+        double: bool,
+        huber: float,
+        next_masks: NDArray[np.bool_] | None = None,
+        demonstrations: int = 0,
+        margin: float = 0.0,
+        margin_coef: float = 0.0,
+        weight: float = 1.0,
+    ) -> tuple[float, float]:
+        """Adds `weight` times the gradient of the loss to `gradient` [P], and writes the absolute TD errors to `td_errors`
+        [B]. Without the GIL.
+
+        `online`, `target` [P]; `obs`, `next_obs` [B, D]; `actions`, `rewards`, `discounts`, `weights` of importance [B];
+        `next_masks` [B, A], True where an action is allowed. `double`: the network that learns chooses the next action.
+        Errors beyond `huber` count linearly. The last `demonstrations` transitions have the loss of their `margin`, with
+        the weight `margin_coef`.
+
+        Returns the loss and the mean value of the actions. ValueError, TypeError: an array does not fit, or names an action
+        that is not there.
+        """
+
+
+@final
 class PpoUpdate:
     """Takes the gradient steps of PPO for an actor and a critic, multi-layer perceptrons with hidden layers of the same
     widths: `fastrl.algorithms.compiled_update.CompiledUpdate` without torch. D `obs_dim`, A the actor's outputs.

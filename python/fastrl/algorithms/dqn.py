@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastrl.algorithms.compiled_q import CompiledQ
 from fastrl.algorithms.dqn_loss import (
     bootstrap,
     margin_losses,
@@ -120,6 +121,7 @@ class DQN(OffPolicyAlgorithm):
         parameters: of the online network, as one vector.
         target: the target network.
         updates: gradient steps so far.
+        compiled: finds the gradient of `loss`; None: PyTorch does.
     """
 
     action_kinds = frozenset({"discrete"})
@@ -171,6 +173,9 @@ class DQN(OffPolicyAlgorithm):
         self.updates = 0
         self._batches = 0
         self._means = LossMeans(self.device, TDLoss.names(), ("grad_norm",))
+        self.compiled, self._why_not_compiled = CompiledQ.of(
+            self, DQN, has_half_precision=self._optimizer.half is not None
+        )
         keep_freed_memory()
 
     def actor_spec(self) -> ActorSpec:
@@ -229,7 +234,22 @@ class DQN(OffPolicyAlgorithm):
             return self._learn(experience)
 
     def _learn(self, batch: Transitions) -> Tensor:
-        config = self.config
+        margin_coef = self._margin_coef(self.steps)
+        # With a margin the last ones are demonstrations.
+        num_second = batch.num_second if margin_coef else 0
+        if self.compiled is None:
+            means, td_errors = self._descend(batch, num_second)
+        else:
+            loss = self.compiled.loss(batch, num_second, margin_coef, 1 / self.config.accumulate)
+            means, td_errors = loss.metrics(), loss.td_errors
+        self._means.add(0, means)
+        self._batches += 1
+        if self._batches % self.config.accumulate == 0:
+            self._step()
+        return td_errors
+
+    def _descend(self, batch: Transitions, num_second: int) -> tuple[Tensor, Tensor]:
+        """Adds the gradient of `loss` with PyTorch; returns the means and the TD errors of a `TDLoss`."""
         actions, rewards, discounts, weights, next_obs = (
             tensor.to(self.device, non_blocking=True)
             for tensor in (batch.actions, batch.rewards, batch.discounts, batch.weights, batch.next_obs)
@@ -238,10 +258,9 @@ class DQN(OffPolicyAlgorithm):
         next_obs = next_obs.flatten(1)
         masks = None if batch.next_masks is None else batch.next_masks.to(self.device, non_blocking=True)
         size = len(actions)
-        # With a margin the last ones are demonstrations.
-        first_second = size - (batch.num_second if self._margin_coef(self.steps) else 0)
+        first_second = size - num_second
         self.target.draw_noise(self._noise)
-        if config.double:
+        if self.config.double:
             self.network.draw_noise(self._noise)
         with torch.no_grad():
             # Before the noise of estimates is drawn.
@@ -257,7 +276,7 @@ class DQN(OffPolicyAlgorithm):
         gradient = self.parameters.grad
         assert gradient is not None
 
-        def learn(shard: Shard, weight: float) -> TDLoss:
+        def learn(shard: Shard, share: float) -> TDLoss:
             rows = shard.rows
             loss = self.loss(
                 Minibatch(
@@ -269,15 +288,10 @@ class DQN(OffPolicyAlgorithm):
                     num_second=rows.stop - max(rows.start, first_second),
                 )
             )
-            torch.autograd.backward(self._optimizer.scale(loss.total * weight / config.accumulate))
+            torch.autograd.backward(self._optimizer.scale(loss.total * share / self.config.accumulate))
             return loss
 
-        means, td_errors = reduce_loss(self.ranks, gradient, size, TDLoss, learn)
-        self._means.add(0, means)
-        self._batches += 1
-        if self._batches % config.accumulate == 0:
-            self._step()
-        return td_errors
+        return reduce_loss(self.ranks, gradient, size, TDLoss, learn)
 
     def loss(self, batch: Minibatch) -> TDLoss:
         """The mean over transitions of ``weight * h(y - Q(s, a))``, and the margin of demonstrations. A subclass may

@@ -152,6 +152,7 @@ class DQNConfig:
         Literal["auto", "fp32", "bf16", "fp16"],
         Field(description="of the network's arithmetic when learning; auto: bf16 on CUDA, fp32 on CPUs"),
     ] = "auto"
+    update_backend: hp.UpdateBackend = "auto"
     compile: Annotated[bool, Field(description="torch.compile the networks for learning")] = False
     channels_last: Annotated[
         Literal["auto", "on", "off"],

@@ -16,6 +16,7 @@ mod mlp;
 mod off_policy;
 mod ppo_update;
 mod producer;
+mod q_learning;
 mod queue;
 mod records;
 mod ring;
@@ -54,6 +55,8 @@ mod rust_module {
     use crate::ppo_update::PpoUpdate;
     #[pymodule_export]
     use crate::producer::{Producer, Reservation};
+    #[pymodule_export]
+    use crate::q_learning::QGradient;
     #[pymodule_export]
     use crate::queue::{Peek, Queue, QueueMemory};
     #[pymodule_export]

@@ -1,4 +1,4 @@
-//! Gradient steps of small networks on the CPU: whole updates of PPO in one call, gradients of SAC, TD3 and IQL.
+//! Gradient steps of small networks on the CPU: whole updates of PPO in one call, gradients of SAC, TD3, IQL and DQN.
 //!
 //! [`ppo::update`] is made of products of matrices ([`gemm`]), passes through perceptrons and back ([`perceptron`]), the
 //! gradients of losses ([`losses`], with masks [`masked`]) and Adam ([`adam`]). All sums have an order that depends
@@ -13,4 +13,5 @@ mod masked;
 pub mod off_policy;
 mod perceptron;
 pub mod ppo;
+pub mod q_learning;
 mod widest;

@@ -1,0 +1,136 @@
+"""The compiled gradient of DQN against automatic differentiation of its loss."""
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dqn_cases import IMAGES, WATCH, batch_of, learner, problem
+from gymnasium.spaces import Box
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrl._native._rust import QGradient
+from fastrl.algorithms.dqn import DQN
+from fastrl.algorithms.dqn_settings import DQNConfig
+
+WIDTHS = st.lists(st.integers(1, 9), max_size=3).map(tuple)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.data())
+def test_it_is_that_of_the_loss(data: Any) -> None:
+    options: dict[str, Any] = {
+        "hidden": data.draw(WIDTHS),
+        "dueling": data.draw(st.booleans()),
+        "double": data.draw(st.booleans()),
+        "huber": data.draw(st.sampled_from([None, 0.5, 3.0])),
+        "margin_coef": data.draw(st.sampled_from([0.0, 0.7])),
+        "accumulate": 100,  # the gradient stays there
+    }
+    seed, size = data.draw(st.integers(0, 99)), data.draw(st.integers(1, 9) | st.integers(120, 300))
+    compiled, plain = (learner(seed=seed, **options, update_backend=each) for each in ("auto", "torch"))
+    assert compiled.compiled is not None and plain.compiled is None
+    fields: dict[str, Any] = {"num_second": data.draw(st.integers(0, size))}
+    if data.draw(st.booleans()):
+        masks = torch.rand(size, 3, generator=torch.Generator().manual_seed(seed)) < 0.6
+        masks[:, 0] |= ~masks.any(1)
+        fields["next_masks"] = masks
+    batch = batch_of(count=size, seed=seed, **fields)
+    with torch.no_grad():
+        for each in (compiled, plain):
+            each.parameters.mul_(3)  # outputs far from 0
+            for parameter in each.target.parameters():
+                parameter.mul_(2)
+    errors = [each.update(batch, WATCH) for each in (compiled, plain)]
+    torch.testing.assert_close(*errors, rtol=1e-5, atol=1e-5)
+    mine, expected = (each.parameters.grad for each in (compiled, plain))
+    torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-6 * (1 + float(expected.abs().max())))
+    metrics = [each.metrics() for each in (compiled, plain)]
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-5, abs=1e-5, nan_ok=True)
+
+
+def test_gradient_steps_with_and_without_it_agree() -> None:
+    both = [
+        learner(update_backend=each, target_every=2, target_tau=0.5, learning_rate=1e-3)
+        for each in ("compiled", "torch")
+    ]
+    for seed in range(8):
+        errors = [each.update(batch_of(seed=seed), WATCH) for each in both]
+        torch.testing.assert_close(*errors, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(both[0].parameters, both[1].parameters, rtol=1e-3, atol=1e-5)
+    for mine, expected in zip(both[0].target.parameters(), both[1].target.parameters(), strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-3, atol=1e-5)
+    restored = learner(update_backend="compiled", target_every=2, target_tau=0.5, learning_rate=1e-3, seed=5)
+    restored.load_state_dict(both[0].state_dict())
+    for each in (both[0], restored):
+        each.update(batch_of(seed=9), WATCH)
+    assert torch.equal(both[0].parameters, restored.parameters)
+
+
+def test_bytes_are_scaled() -> None:
+    space = Box(0, 255, (5,), np.uint8)
+    batch = batch_of(space)
+    compiled, plain = (learner(space, update_backend=each, accumulate=9) for each in ("compiled", "torch"))
+    torch.testing.assert_close(compiled.update(batch, WATCH), plain.update(batch, WATCH))
+    torch.testing.assert_close(compiled.parameters.grad, plain.parameters.grad, rtol=1e-5, atol=1e-6)
+
+
+class Other(DQN):
+    """A loss that the compiled gradient is not of."""
+
+    def loss(self, batch: Any) -> Any:
+        return super().loss(batch)
+
+
+def test_it_is_used_where_it_is_that_of_the_loss() -> None:
+    assert learner().compiled is not None and learner(update_backend="torch").remarks() == []
+    other = Other(DQNConfig(), problem())
+    assert other.compiled is None
+    assert other.remarks() == ["PyTorch takes the gradient steps: compiled ones are for DQN's own loss"]
+    for options in ({"noisy": True}, {"batch_norm": True}, {"quantiles": 3}, {"precision": "bf16"}):
+        assert learner(**options).compiled is None
+        with pytest.raises(ValueError, match="update_backend compiled is for perceptrons of vectors in fp32"):
+            learner(**options, update_backend="compiled")
+    assert learner(IMAGES).compiled is None
+
+
+def arrays(size: int = 4) -> dict[str, Any]:
+    """Arguments of `compute` of a linear network on two numbers with three actions."""
+    zeros = functools.partial(np.zeros, dtype=np.float32)
+    return {
+        **{name: zeros(9) for name in ("online", "target", "gradient")},
+        **{name: zeros(size) for name in ("td_errors", "rewards", "discounts", "weights")},
+        **{name: zeros((size, 2)) for name in ("obs", "next_obs")},
+        "actions": np.zeros(size, np.int64),
+        "double": True,
+        "huber": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "match"),
+    [
+        ("online", np.zeros(8, np.float32), r"online: expected .* shape \(9,\)"),
+        ("obs", np.zeros((4, 2)), "obs: expected .* float32"),
+        ("actions", np.array([0, 1, 3, 2]), "actions: expected numbers from 0 to 2, got 3"),
+        ("actions", np.array([0, 1, -1, 2]), "actions: expected numbers from 0 to 2, got -1"),
+        ("next_masks", np.zeros((4, 2), bool), r"next_masks: expected .* shape \(4, 3\)"),
+        ("demonstrations", 5, "demonstrations: expected 0 to 4, got 5"),
+        ("huber", 0.0, "huber: expected a number above 0, got 0"),
+    ],
+)
+def test_wrong_arguments_are_refused(name: str, value: Any, match: str) -> None:
+    gradient, given = QGradient(obs_dim=2, hidden=[], actions=3), arrays()
+    assert gradient.num_parameters == 9 and gradient.compute(**given) == (0.0, 0.0)
+    with pytest.raises((ValueError, TypeError), match=match):
+        gradient.compute(**{**given, name: value})
+    with pytest.raises(ValueError, match="share memory"):
+        gradient.compute(**{**given, "gradient": given["online"]})
+
+
+@pytest.mark.parametrize("options", [{"hidden": [0]}, {"obs_dim": 2**17}, {"actions": 0}])
+def test_widths_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="expected widths of 1 to 65536"):
+        QGradient(**({"obs_dim": 2, "hidden": [4], "actions": 3} | options))
