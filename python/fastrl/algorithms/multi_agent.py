@@ -9,32 +9,37 @@ compiled gradient steps are the same.
 
 import functools
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastrl.algorithms.compiled_networks import compiled_networks
+from fastrl.algorithms.compiled_networks import Compiled, compiled_networks
 from fastrl.algorithms.flat_adam import FlatAdam, minibatches
-from fastrl.algorithms.loss import Loss
-from fastrl.algorithms.multi_agent_critics import CentralCritics, OwnCritics, Rows
+from fastrl.algorithms.loss import Loss, overridden
+from fastrl.algorithms.multi_agent_critics import (
+    CentralCritics,
+    CriticLoss,
+    CriticMinibatch,
+    OwnCritics,
+    Rows,
+)
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
 from fastrl.algorithms.ppo_loss import log_probs_and_entropy, log_probs_of
 from fastrl.algorithms.protocol import MultiAgentAlgorithm, Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.schedules import Schedule
 from fastrl.algorithms.sequence_passes import SequenceBatch, SequencePasses
-from fastrl.algorithms.team_learner import TeamLearner
+from fastrl.algorithms.team_learner import Partners, TeamLearner
 from fastrl.networks.distributions import mask_logits
 from fastrl.networks.multi_agent import CentralCritic, Critic, PolicyNetwork
 from fastrl.networks.parameters import check_shapes, generator_of, load_weights
-from fastrl.networks.team_actor import Scripted
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.layout import lay_out
 from fastrl.rollout.rollout import Rollout, explained_variance
@@ -121,14 +126,12 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
 
     config: MultiAgentConfig
     takes_shards = True
-    # The loss that the compiled gradient steps of policies are of; None: there are none.
-    compiled_loss: ClassVar[Callable[..., Losses] | None] = None
 
     def __init__(
         self,
         config: MultiAgentConfig,
         problem: Problem,
-        partners: Mapping[str, Mapping[str, Any] | Scripted] | None = None,
+        partners: Partners | None = None,
     ) -> None:
         num_envs, num_agents, obs_dim = problem.num_envs, problem.num_agents, problem.obs_dim
         seeds = np.random.SeedSequence(problem.seed).spawn(5)
@@ -164,28 +167,18 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         num_memories = config.memory_size if self._passes else 0
         shape = {**self._shape, "num_memories": num_memories}
         self.critics: OwnCritics | CentralCritics
+        others = num_agents, self._generators["critics"], self.device, self.ranks
         if self.central_critic:
             central = FlatAdam(CentralCritic(obs_dim, num_agents, **shape).to(self.device))
-            self.critics = CentralCritics(
-                config, central, learns, self._generators["critics"], self.device, self.ranks
-            )
+            self.critics = CentralCritics(config, central, learns, *others)
         else:
             num_ids = num_agents if config.agent_ids else 0
             critics = {
                 name: FlatAdam(Critic(obs_dim, num_ids=num_ids, **shape).to(self.device))
                 for name in self.actors
             }
-            self.critics = OwnCritics(
-                config, critics, members, self._generators["critics"], self.device, self.ranks
-            )
-        has_own_loss = self.compiled_loss is not None and type(self).loss is not type(self).compiled_loss
-        self._compiled, self.critics.compiled, self._why_not_compiled = compiled_networks(
-            config,
-            {} if self.compiled_loss is None else self.actors,
-            self.critics.optimizers,
-            has_own_loss=has_own_loss,
-            shards=self.ranks.shards,
-        )
+            self.critics = OwnCritics(config, critics, members, *others)
+        self._compiled: Compiled = {}
         self._learns = learns
         self._schedules = {
             name: Schedule(
@@ -225,6 +218,25 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         )
         self._metrics: dict[str, float] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="critics")
+
+    def _compile(self, known: type["MultiAgentLearner"], losses: Sequence[str]) -> None:
+        """Takes compiled gradient steps where there are some.
+
+        Args:
+            known: the class whose losses are compiled.
+            losses: its methods that are: "critic_loss", and "loss" where policies have compiled steps.
+
+        Raises:
+            ValueError: they are asked for, and there are none.
+        """
+        self._compiled, self.critics.compiled, self._why_not_compiled = compiled_networks(
+            self.config,
+            self.actors if "loss" in losses else {},
+            self.critics.optimizers,
+            overrides=overridden(type(self), known, losses),
+            shards=self.ranks.shards,
+            owner=self.name.upper(),
+        )
 
     @property
     @abstractmethod
@@ -290,7 +302,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
                     if len(advantages):
                         flat[chosen] = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
         with watch("update"):
-            critics = self._pool.submit(self.critics.update, rollout, rows, critic_rate)
+            critics = self._pool.submit(self.critics.update, rollout, rows, critic_rate, self.critic_loss)
             if self.ranks.count > 1:
                 # Ranks exchange gradients in one order.
                 wait([critics])
@@ -329,6 +341,13 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
     @abstractmethod
     def loss(self, batch: Minibatch) -> Losses:
         """The loss of a minibatch of a policy. A subclass may change it, see the guide "A loss of your own"."""
+
+    def critic_loss(self, batch: CriticMinibatch) -> CriticLoss:
+        """Half the mean squared error of the values V(s) from the returns R, of a minibatch of a critic. A subclass may
+        change it. It is called on another thread than `loss`, at the same time."""
+        V, R = batch.values, batch.returns
+        L = (V - R).square().mean() / 2
+        return CriticLoss(L, value_loss=L)
 
     def _minibatches(self, name: str, rows: Tensor) -> Iterator[Drawn]:
         """The rows int64 [B] (of [T * N]) of a policy in a new order, in minibatches; with a memory whole rows of

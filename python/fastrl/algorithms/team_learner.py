@@ -19,6 +19,9 @@ from fastrl.networks.wider import Widening, widening
 
 E = TypeVar("E")
 
+Partners = Mapping[str, Mapping[str, Any] | Scripted]
+"""Policies that do not learn, by name: a policy state of a learner with a single policy, or a rule."""
+
 
 class TeamLearner(Algorithm[E], Generic[E]):
     """Has the policies of all agents, and an optimiser for each that learns.
@@ -48,7 +51,7 @@ class TeamLearner(Algorithm[E], Generic[E]):
         config: TeamNetworkConfig,
         problem: Problem,
         generator: torch.Generator,
-        partners: Mapping[str, Mapping[str, Any] | Scripted] | None = None,
+        partners: Partners | None = None,
         **memory: Any,
     ) -> None:
         actions = Actions(problem.action_space)
