@@ -175,7 +175,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
         )
         slots = tuple(worker.free[: len(numbers) or 1])
         try:
-            worker.submit(Task(slots, numbers, begin, self._sent))
+            worker.submit(Task(slots, numbers, begin, self._difficulty, self._sent))
         except BrokenProcessPool:
             self._return_task(worker, numbers)
             self._replace(worker)

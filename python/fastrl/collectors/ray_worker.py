@@ -20,6 +20,7 @@ from fastrl.collectors.local_runner import LocalRunner
 from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan
 from fastrl.collectors.resources import memory_of
 from fastrl.collectors.running import RunningEpisode
+from fastrl.collectors.team_backend import Difficulty
 from fastrl.rollout.fragment import first_steps
 
 # Seconds between looks at the memory of a worker.
@@ -80,10 +81,19 @@ class RunnerActor:
         return self._answer([], self._runner.build) if life == self._life else None
 
     def run(
-        self, life: int, numbers: Sequence[int], version: int, weights: NDArray[np.uint8] | None
+        self,
+        life: int,
+        numbers: Sequence[int],
+        difficulty: tuple[int, Difficulty | None],
+        version: int,
+        weights: NDArray[np.uint8] | None,
     ) -> Answer | None:
         """Runs the episodes of these numbers, or T steps of its environments, by these weights or newer ones from
-        `offer`. None if the worker has died since ``life`` started."""
+        `offer`. None if the worker has died since ``life`` started.
+
+        Args:
+            difficulty: as of `fastrl.collectors.executor_task.Task`.
+        """
         if life != self._life:
             return None
         runner = self._runner
@@ -95,6 +105,7 @@ class RunnerActor:
             if buffer is not None and newest != self._version:
                 runner.load(buffer)
             self._version = newest
+            runner.set_difficulty(*difficulty)
             for number in numbers or (None,):
                 arrays = arrays_for(runner.plan, len(runner.env_indices))
                 meta = runner.collect(arrays, number)

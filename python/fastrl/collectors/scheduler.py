@@ -22,6 +22,7 @@ from fastrl.collectors.learner_time import LearnerTime
 from fastrl.collectors.protocol import ACTIVITIES, UNPUBLISHED, CollectError, Collector, Plan, Report
 from fastrl.collectors.resources import check_timeout
 from fastrl.collectors.running import RunningEpisode, RunningEpisodes, resumed
+from fastrl.collectors.team_backend import Difficulty
 from fastrl.rollout.fragment import Fragment, copied_steps
 from fastrl.utils.seeding import NO_ENV
 
@@ -126,6 +127,8 @@ class TaskScheduler(Collector, Generic[W]):
         self._nbytes = plan.make_actor().weights_nbytes
         # Weights published by this collector; earlier versions were another collector's.
         self._published = 0
+        # Of the episodes that start from now on, see `set_difficulty`.
+        self._difficulty: tuple[int, Difficulty | None] = 0, None
         self._steps = self._episodes = self._restarts = self._turns = self._diverged = 0
         self._cold_start = 0.0
         self._seconds = dict.fromkeys(ACTIVITIES, 0.0)
@@ -204,6 +207,9 @@ class TaskScheduler(Collector, Generic[W]):
         self._published += 1
         self.version += 1
         return self.version
+
+    def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
+        self._difficulty = level, difficulty
 
     def _bytes_of(self, weights: Any) -> memoryview:
         sent = memoryview(weights).cast("B")
@@ -432,7 +438,7 @@ class TaskScheduler(Collector, Generic[W]):
         if not self._whole:
             for env_index, number in meta.episodes:
                 worker.episode_numbers[env_index - worker.env_indices[0]] = number + 1
-            self._running_of(worker).add(fragment, restarted)
+            self._running_of(worker).add(fragment, restarted, meta.difficulties)
             self._diverged += len(restarted)
         self._ready.append(fragment)
 
