@@ -272,7 +272,7 @@ class Collector(Protocol):
 
     def collect(self) -> list[Fragment]:
         """Collects one update's worth with the newest weights, ordered by environment index and number. Arrays are
-        valid until the next call.
+        valid until the next call, and perhaps read-only.
 
         Unit "steps": T steps of every environment, whose episodes continue from one call to the next. Unit "episodes":
         the next ``plan.episodes`` episodes.

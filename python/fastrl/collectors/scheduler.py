@@ -23,7 +23,7 @@ from fastrl.collectors.protocol import ACTIVITIES, UNPUBLISHED, CollectError, Co
 from fastrl.collectors.resources import check_timeout
 from fastrl.collectors.running import RunningEpisode, RunningEpisodes, resumed
 from fastrl.collectors.team_backend import Difficulty
-from fastrl.rollout.fragment import Fragment, copied_steps
+from fastrl.rollout.fragment import Fragment, copied_steps, first_steps
 from fastrl.utils.seeding import NO_ENV
 
 # Seconds between checks for workers that hang.
@@ -400,7 +400,8 @@ class TaskScheduler(Collector, Generic[W]):
         """A task is done, or has failed after some of its fragments.
 
         Args:
-            fragments: their arrays are copied, what is beyond their last step is left out.
+            fragments: what is beyond their last step is left out. Their arrays are copied, but for those of `collect`
+                with unit "steps".
             version: of their policy.
         """
         self._running -= _fragments(numbers)
@@ -431,7 +432,11 @@ class TaskScheduler(Collector, Generic[W]):
         self, worker: W, arrays: Arrays, meta: FragmentMeta, version: int, restarted: tuple[int, ...]
     ) -> None:
         env_indices = np.asarray([NO_ENV] if self._whole else worker.env_indices, np.int64)
-        fragment = fragment_of(self.plan, copied_steps(arrays, meta.num_steps), meta, version, env_indices)
+        # With unit "steps" a worker has one task in a call of `collect`: until the next call nothing overwrites its
+        # arrays, nor does the learner need them any longer.
+        are_lent = self._mode == "collect" and not self._whole
+        kept = (first_steps if are_lent else copied_steps)(arrays, meta.num_steps)
+        fragment = fragment_of(self.plan, kept, meta, version, env_indices)
         self._steps += len(fragment)
         self._episodes += len(meta.episodes)
         self._failures.over(meta.episodes)
