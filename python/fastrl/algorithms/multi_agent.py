@@ -9,7 +9,7 @@ compiled gradient steps are the same.
 
 import functools
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -83,8 +83,23 @@ class Losses(Loss):
     clip_fraction: Tensor
 
 
-Drawn = Tensor | list[Sequences]
-"""A minibatch of a policy: its samples int64 [B], indices into [T * N]; with a memory the sequences of each shard."""
+class Pass(NamedTuple):
+    """P samples that go through a policy together.
+
+    Attributes:
+        rows: int64 [P], indices into [T * N].
+        sequences: of a policy with a memory, along which it is carried; None: it has none.
+    """
+
+    rows: Tensor
+    sequences: SequenceBatch | None = None
+
+
+class Drawn(NamedTuple):
+    """A minibatch of a policy: number of samples, and how those of a shard go through the policy."""
+
+    size: int
+    passes: Callable[[Shard], list[Pass]]
 
 
 class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
@@ -354,12 +369,26 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         fragments."""
         size, generator = self.config.minibatch_size, self._generators["policies"]
         if name in self._passes:
-            return self._passes[name].minibatches(size, generator, max(self.ranks.shards, 1))
-        return minibatches(rows, size, generator)
+            shards = self._passes[name].minibatches(size, generator, max(self.ranks.shards, 1))
+            return (self._of_sequences(name, each) for each in shards)
+        return (self._of_rows(name, each) for each in minibatches(rows, size, generator))
 
     def _whole(self, name: str, rows: Tensor) -> Drawn:
         """The rows of a policy as a single minibatch."""
-        return self._passes[name].whole(max(self.ranks.shards, 1)) if name in self._passes else rows
+        if name in self._passes:
+            return self._of_sequences(name, self._passes[name].whole(max(self.ranks.shards, 1)))
+        return self._of_rows(name, rows)
+
+    def _of_rows(self, name: str, rows: Tensor) -> Drawn:
+        chunk = self.actors[name].network.chunk
+        return Drawn(len(rows), lambda shard: [Pass(each) for each in rows[shard.rows].split(chunk)])
+
+    def _of_sequences(self, name: str, shards: Sequence[Sequences]) -> Drawn:
+        def passes(shard: Shard) -> list[Pass]:
+            batches = self._passes[name].chunks(shards[shard.number])
+            return [Pass(torch.from_numpy(each.packed.places), each) for each in batches]
+
+        return Drawn(sum(int(each.lengths.sum()) for each in shards), passes)
 
     def _policy_step(
         self, name: str, drawn: Drawn, learning_rate: float, old: PolicyNetwork | None = None
@@ -374,30 +403,24 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         """
 
         optimizer = self.actors[name]
-        size = len(drawn) if isinstance(drawn, Tensor) else sum(int(each.lengths.sum()) for each in drawn)
 
         def learn(shard: Shard) -> Tensor | None:
-            if isinstance(drawn, Tensor):
-                rows = drawn[shard.rows]
-                chunks: Any = rows.split(optimizer.network.chunk) if len(rows) else ()
-            else:
-                chunks = self._passes[name].chunks(drawn[shard.number])
-            found = [self._differentiate(optimizer, chunk, size, old) for chunk in chunks]
+            passes = [each for each in drawn.passes(shard) if len(each.rows)]
+            found = [self._differentiate(optimizer, each, drawn.size, old) for each in passes]
             return torch.stack(found).sum(0) if found else None
 
-        means = self.ranks.reduce(optimizer.gradient, size, len(Losses.names()), learn)
+        means = self.ranks.reduce(optimizer.gradient, drawn.size, len(Losses.names()), learn)
         return torch.cat([means, optimizer.step(learning_rate, self.config.max_grad_norm).view(1)])
 
     def _differentiate(
         self,
         optimizer: FlatAdam[PolicyNetwork],
-        chunk: Tensor | SequenceBatch,
+        samples: Pass,
         size: int,
         old: PolicyNetwork | None,
     ) -> Tensor:
         """Adds the gradients of some of ``size`` samples to those of a policy; parts of their `Losses`, weighted."""
-        policy, rollout = optimizer.network, self.rollout
-        part = chunk if isinstance(chunk, Tensor) else torch.from_numpy(chunk.packed.places)
+        policy, rollout, part = optimizer.network, self.rollout, samples.rows
         obs, actions, log_probs, advantages = (
             rollout.flat(name).index_select(0, part).to(self.device)
             for name in ("obs", "actions", "log_probs", "advantages")
@@ -407,10 +430,10 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         drops = optimizer.drops(len(part), self.config.dropout, self._generators["policies"])
 
         def outputs_of(network: PolicyNetwork) -> Tensor:
-            if isinstance(chunk, Tensor):
-                found: Tensor = network(obs, agents, drops)
-                return found
-            return self._along(network, chunk, drops)[0]
+            if samples.sequences is not None:
+                return self._along(network, samples.sequences, drops)[0]
+            found: Tensor = network(obs, agents, drops)
+            return found
 
         if old is not None:
             with torch.no_grad():
