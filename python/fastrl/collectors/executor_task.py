@@ -20,7 +20,7 @@ import numpy as np
 from fastrl.collectors.failures import last_line
 from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for
 from fastrl.collectors.local_runner import LocalRunner
-from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan, Stopped
+from fastrl.collectors.protocol import CollectError, Plan, Stopped
 from fastrl.collectors.running import RunningEpisode
 from fastrl.collectors.team_backend import Difficulty
 from fastrl.collectors.weights import Weights
@@ -193,10 +193,10 @@ class _Process:
             outcome = Outcome(metas, cause="stopped")
         except BaseException as error:  # an environment that calls sys.exit() has failed, too
             outcome = failed(error, metas)
-        seconds = tuple(self.runner.seconds[part] for part in ACTIVITIES)
-        self.runner.seconds.update(dict.fromkeys(ACTIVITIES, 0.0))
         self._replied_at = perf_counter()
-        return outcome._replace(version=self._version, seconds=seconds, restarted=self.runner.restarted)
+        return outcome._replace(
+            version=self._version, seconds=self.runner.take_seconds(), restarted=self.runner.restarted
+        )
 
     def close(self) -> None:
         self.runner.close()

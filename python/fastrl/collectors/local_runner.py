@@ -155,6 +155,12 @@ class LocalRunner:
             self.seconds[part] += seconds
             runner.seconds[part] = 0.0
 
+    def take_seconds(self) -> tuple[float, ...]:
+        """The seconds since the last call, by `ACTIVITIES`."""
+        taken = tuple(self.seconds[part] for part in ACTIVITIES)
+        self.seconds = dict.fromkeys(ACTIVITIES, 0.0)
+        return taken
+
     def close(self) -> None:
         """Closes the environments. Later fragments build new ones and restart the running episodes."""
         runner, self._runner = self._runner, None

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fastrl.collectors.failures import last_line
 from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for
 from fastrl.collectors.local_runner import LocalRunner
-from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan
+from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.resources import memory_of
 from fastrl.collectors.running import RunningEpisode
 from fastrl.collectors.team_backend import Difficulty
@@ -123,8 +123,7 @@ class RunnerActor:
         except BaseException:  # an environment that calls sys.exit() has failed, too
             trace = traceback.format_exc()
             cause = last_line(trace)
-        seconds = tuple(self._runner.seconds[part] for part in ACTIVITIES)
-        self._runner.seconds.update(dict.fromkeys(ACTIVITIES, 0.0))
+        seconds = self._runner.take_seconds()
         self._replied_at = now = perf_counter()
         if now - self._measured > _MEMORY_INTERVAL_S:
             [self._memory_mib], self._measured = memory_of([os.getpid()]), now
