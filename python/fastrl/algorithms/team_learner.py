@@ -140,6 +140,12 @@ class TeamLearner(Algorithm[E], Generic[E]):
         for name, architecture in ours["actors"].items():
             network, saved = self.policy.policies[name], policy["actors"][name]
             assert isinstance(network, PolicyNetwork)
+            memories = [each.get("memory", "none") for each in (theirs["actors"][name], architecture)]
+            if memories[0] != memories[1]:
+                raise ValueError(
+                    f"its policy {name!r} has memory {memories[0]}, not {memories[1]}: set memory to {memories[0]};"
+                    " clones of many agents have none"
+                )
             wider = widening(theirs["actors"][name], architecture, self._obs_rows)
             inputs = replace(wider, others=network.num_ids)
             actors[name] = {**saved, "weights": inputs.weights(saved["weights"], network)}
