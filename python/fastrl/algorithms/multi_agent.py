@@ -182,10 +182,10 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         num_memories = config.memory_size if self._passes else 0
         shape = {**self._shape, "num_memories": num_memories}
         self.critics: OwnCritics | CentralCritics
-        others = num_agents, self._generators["critics"], self.device, self.ranks
+        others = learns, self._generators["critics"], self.device, self.ranks
         if self.central_critic:
             central = FlatAdam(CentralCritic(obs_dim, num_agents, **shape).to(self.device))
-            self.critics = CentralCritics(config, central, learns, *others)
+            self.critics = CentralCritics(config, central, *others)
         else:
             num_ids = num_agents if config.agent_ids else 0
             critics = {

@@ -4,7 +4,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from fastrl.rollout.rollout import Rollout
 from fastrl.utils.ranks import ALONE, Ranks, Shard
 
 Rows = Mapping[str, NDArray[np.int64]]
-C = TypeVar("C", Critic, CentralCritic)
 
 
 class CriticMinibatch(NamedTuple):
@@ -46,13 +45,24 @@ class CriticLoss(Loss):
     value_loss: Tensor
 
 
-class Critics(ABC, Generic[C]):
-    """Networks that value observations, with an optimiser each.
+class _Samples(NamedTuple):
+    """All samples of a rollout."""
+
+    seen: tuple[Tensor, ...]  # arguments of the networks [S, ...]
+    values: Tensor  # float32 [T * N]
+    returns: Tensor  # float32 [T * N]
+    learned: Tensor  # bool [S, W], which agents were alive, and learn
+
+
+class Critics(ABC):
+    """Networks that value observations, with an optimiser each. A sample is what one pass through them values: W rows
+    of the rollout, one after the other.
 
     Args:
         config: hyper-parameters.
         optimizers: of the networks, by name.
-        num_agents: of an environment, A.
+        width: W.
+        learns: agents of an environment that learn, bool [A]; others are observed, and their values have no meaning.
         generator: of the order of samples and dropout.
         device: of the networks.
         ranks: that learn together.
@@ -64,15 +74,16 @@ class Critics(ABC, Generic[C]):
     def __init__(
         self,
         config: MultiAgentConfig,
-        optimizers: Mapping[str, FlatAdam[C]],
-        num_agents: int,
+        optimizers: Mapping[str, FlatAdam[Any]],
+        width: int,
+        learns: NDArray[np.bool_],
         generator: torch.Generator,
         device: torch.device,
         ranks: Ranks = ALONE,
     ) -> None:
-        self.config = config
-        self.optimizers: Mapping[str, FlatAdam[C]] = optimizers
-        self.num_agents, self.device = num_agents, device
+        self.config, self.optimizers, self.device = config, optimizers, device
+        self.num_agents = len(learns)
+        self._width, self._learns = width, torch.from_numpy(learns)
         self._generator, self._ranks = generator, ranks
         self.compiled: Compiled = {}
 
@@ -83,6 +94,33 @@ class Critics(ABC, Generic[C]):
     @abstractmethod
     def observe(self, rollout: Rollout, rows: Rows) -> None:
         """Takes the rollout's observations into the running statistics, if there are any."""
+
+    @abstractmethod
+    def _samples(self, name: str, every: _Samples, rows: Rows) -> Tensor:
+        """The samples int64 [S] that a critic learns from."""
+
+    @abstractmethod
+    def _rows(self, every: _Samples, samples: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The rows int64 [B] of the rollout that samples int64 [S] have and that are learned from, and where they are
+        among the [S * W] values; None: they are all of them."""
+
+    @abstractmethod
+    def _seen(self, obs: Tensor, alive: Tensor, memories: Tensor) -> tuple[Tensor, ...]:
+        """Arguments of the networks, by sample, from arrays [T * N, ...]."""
+
+    def _values(
+        self, critic: Critic | CentralCritic, seen: Sequence[Tensor], samples: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Values float32 [S] or [S, W] of samples int64 [S]."""
+        with torch.inference_mode():
+            values = []
+            for part in torch.from_numpy(samples).split(self._chunk(critic)):
+                values.append(critic(*(each.index_select(0, part).to(self.device) for each in seen)).cpu())
+            return torch.cat(values).numpy()
+
+    def _chunk(self, critic: Critic | CentralCritic) -> int:
+        """Samples of one pass."""
+        return max(critic.chunk // self._width, 1)
 
     def update(
         self,
@@ -97,12 +135,12 @@ class Critics(ABC, Generic[C]):
             The parts of `CriticLoss`, and the norm of the gradient before clipping, float32 [2], of each step.
         """
         config, found = self.config, list[Tensor]()
-        size = config.minibatch_size // self._agents_of_sample
+        size, every = config.minibatch_size // self._width, self._all_samples(rollout)
         for name, optimizer in self.optimizers.items():
-            samples = self._samples(name, rollout, rows)
+            samples = self._samples(name, every, rows)
             if name in self.compiled and len(samples):
                 steps = self.compiled[name](
-                    self._compiled_samples(optimizer.network, rollout, samples),
+                    _compiled_samples(optimizer.network, every, samples),
                     self._generator,
                     num_epochs=config.critic_epochs,
                     minibatch_size=size,
@@ -113,61 +151,62 @@ class Critics(ABC, Generic[C]):
                 continue
             for _ in range(config.critic_epochs):
                 for part in minibatches(samples, size, self._generator):
-                    learn = functools.partial(self._differentiate, optimizer, rollout, loss, part)
+                    learn = functools.partial(self._differentiate, optimizer, every, loss, part)
                     means = self._ranks.reduce(optimizer.gradient, len(part), len(CriticLoss.names()), learn)
                     norm = optimizer.step(learning_rate, config.max_grad_norm)
                     found.append(torch.cat([means, norm.view(1)]))
         return found
 
+    def _all_samples(self, rollout: Rollout) -> _Samples:
+        names = ("obs", "alive", "memories", "values", "returns")
+        obs, alive, memories, values, returns = map(rollout.flat, names)
+        learned = alive.view(-1, self.num_agents) & self._learns
+        return _Samples(self._seen(obs, alive, memories), values, returns, learned.view(-1, self._width))
+
     def _differentiate(
         self,
-        optimizer: FlatAdam[C],
-        rollout: Rollout,
+        optimizer: FlatAdam[Any],
+        every: _Samples,
         loss: Callable[[CriticMinibatch], CriticLoss],
         samples: Tensor,
         shard: Shard,
     ) -> Tensor | None:
         """Adds the gradient of a shard of a minibatch to that of a critic; parts of its `CriticLoss`, weighted."""
-        critic, size, found = optimizer.network, self._num_steps(rollout, samples), []
+        critic, size, found = optimizer.network, int(every.learned.index_select(0, samples).sum()), []
         for chunk in samples[shard.rows].split(self._chunk(critic)):
-            if len(chunk):
-                drops = optimizer.drops(len(chunk), self.config.dropout, self._generator)
-                batch = self._minibatch(critic, rollout, chunk, drops)
-                losses, weight = loss(batch), len(batch.values) / size
-                torch.autograd.backward(losses.total * weight)
-                found.append(losses.metrics() * weight)
+            if not len(chunk):
+                continue
+            drops = optimizer.drops(len(chunk), self.config.dropout, self._generator)
+            obs, *others = (each.index_select(0, chunk).to(self.device) for each in every.seen)
+            rows, places = self._rows(every, chunk)
+            old_values, returns = (
+                each.index_select(0, rows).to(self.device) for each in (every.values, every.returns)
+            )
+            agents = (rows % self.num_agents).to(self.device)
+            values = critic(obs, *others, drops).flatten()
+            if places is not None:
+                values = values.index_select(0, places.to(self.device))
+            losses = loss(CriticMinibatch(critic, obs, agents, values, old_values, returns))
+            weight = len(rows) / size
+            torch.autograd.backward(losses.total * weight)
+            found.append(losses.metrics() * weight)
         return torch.stack(found).sum(0) if found else None
 
-    def _chunk(self, critic: C) -> int:
-        """Samples of one pass."""
-        return max(critic.chunk // self._agents_of_sample, 1)
 
-    @property
-    @abstractmethod
-    def _agents_of_sample(self) -> int: ...
-
-    @abstractmethod
-    def _samples(self, name: str, rollout: Rollout, rows: Rows) -> Tensor:
-        """Samples int64 [S] that a critic learns from."""
-
-    @abstractmethod
-    def _num_steps(self, rollout: Rollout, samples: Tensor) -> int:
-        """Steps of agents in samples."""
-
-    @abstractmethod
-    def _compiled_samples(self, critic: C, rollout: Rollout, samples: Tensor) -> Samples: ...
-
-    @abstractmethod
-    def _minibatch(
-        self, critic: C, rollout: Rollout, samples: Tensor, drops: Sequence[Tensor]
-    ) -> CriticMinibatch: ...
-
-    def _agents(self, rows: Tensor) -> Tensor:
-        return (rows % self.num_agents).to(self.device)
+def _compiled_samples(critic: Critic | CentralCritic, every: _Samples, samples: Tensor) -> Samples:
+    obs, others, _ = (each[samples] for each in every.seen)
+    with torch.no_grad():
+        inputs = critic.inputs(obs, others)
+    # A critic of one value a sample has no axis of agents.
+    returns, values, learned = (
+        each.view(every.learned.shape)[samples].squeeze(1)
+        for each in (every.returns, every.values, every.learned)
+    )
+    return Samples(inputs, torch.arange(len(samples)), returns, values, learned=learned)
 
 
-class OwnCritics(Critics[Critic]):
-    """A critic for each policy that learns, which sees what its agent sees and remembers. Samples are rows of [T * N].
+class OwnCritics(Critics):
+    """A critic for each policy that learns, which sees what its agent sees and remembers. A sample is a row.
 
     Args:
         members: which agents of an environment follow the policy, bool [A], by name.
@@ -181,7 +220,7 @@ class OwnCritics(Critics[Critic]):
         members: Mapping[str, NDArray[np.bool_]],
         *others: Any,
     ) -> None:
-        super().__init__(config, critics, *others)
+        super().__init__(config, critics, 1, *others)
         self._members = members
 
     def evaluate(self, rollout: Rollout) -> None:
@@ -189,63 +228,38 @@ class OwnCritics(Critics[Critic]):
         for name, optimizer in self.optimizers.items():
             members = np.tile(self._members[name], rollout.num_rows // self.num_agents)
             for arrays, chosen, values in (
-                ((rollout.obs, rollout.memories), rollout.alive & members, rollout.values),
-                ((rollout.final_obs, rollout.final_memories), cut_off & members, rollout.final_values),
+                ((rollout.obs, rollout.alive, rollout.memories), rollout.alive & members, rollout.values),
+                (
+                    (rollout.final_obs, rollout.alive, rollout.final_memories),
+                    cut_off & members,
+                    rollout.final_values,
+                ),
             ):
+                seen = self._seen(*(torch.from_numpy(each).flatten(0, 1) for each in arrays))
                 rows = np.flatnonzero(chosen)
-                values.reshape(-1)[rows] = self._values(optimizer.network, arrays, rows)
-
-    def _values(
-        self, critic: Critic, arrays: Sequence[NDArray[Any]], rows: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
-        """Values float32 [B] of rows int64 [B], indices into observations and memories [T * N, ...]."""
-        tensors = [torch.from_numpy(array).flatten(0, 1) for array in arrays]
-        with torch.inference_mode():
-            values = []
-            for part in torch.from_numpy(rows).split(critic.chunk):
-                obs, memories = (each.index_select(0, part).to(self.device) for each in tensors)
-                values.append(critic(obs, self._agents(part), memories).cpu())
-            return torch.cat(values).numpy()
+                values.reshape(-1)[rows] = self._values(optimizer.network, seen, rows)
 
     def observe(self, rollout: Rollout, rows: Rows) -> None:
         for name, optimizer in self.optimizers.items():
             if len(rows[name]):
                 optimizer.network.observe(rollout.flat("obs")[torch.from_numpy(rows[name])].to(self.device))
 
-    @property
-    def _agents_of_sample(self) -> int:
-        return 1
-
-    def _samples(self, name: str, rollout: Rollout, rows: Rows) -> Tensor:
+    def _samples(self, name: str, every: _Samples, rows: Rows) -> Tensor:
         return torch.from_numpy(rows[name])
 
-    def _num_steps(self, rollout: Rollout, samples: Tensor) -> int:
-        return len(samples)
+    def _rows(self, every: _Samples, samples: Tensor) -> tuple[Tensor, None]:
+        return samples, None
 
-    def _compiled_samples(self, critic: Critic, rollout: Rollout, samples: Tensor) -> Samples:
-        with torch.no_grad():
-            obs = critic.inputs(rollout.flat("obs")[samples], self._agents(samples))
-        targets = (rollout.flat(target)[samples] for target in ("returns", "values"))
-        return Samples(obs, torch.arange(len(samples)), *targets)
-
-    def _minibatch(
-        self, critic: Critic, rollout: Rollout, samples: Tensor, drops: Sequence[Tensor]
-    ) -> CriticMinibatch:
-        obs, memories, old_values, returns = (
-            rollout.flat(name).index_select(0, samples).to(self.device)
-            for name in ("obs", "memories", "values", "returns")
-        )
-        agents = self._agents(samples)
-        return CriticMinibatch(critic, obs, agents, critic(obs, agents, memories, drops), old_values, returns)
+    def _seen(self, obs: Tensor, alive: Tensor, memories: Tensor) -> tuple[Tensor, ...]:
+        return obs, torch.arange(len(obs)) % self.num_agents, memories
 
 
-class CentralCritics(Critics[CentralCritic]):
-    """One critic of whole environments. Samples are environments, of [T * E].
+class CentralCritics(Critics):
+    """One critic of whole environments. A sample is an environment at a step.
 
     Args:
         critic: of A agents.
-        learns: agents of an environment that learn, bool [A]; others are observed, and their values have no meaning.
-        others: as of `Critics`.
+        learns, others: as of `Critics`.
     """
 
     def __init__(
@@ -255,83 +269,39 @@ class CentralCritics(Critics[CentralCritic]):
         learns: NDArray[np.bool_],
         *others: Any,
     ) -> None:
-        super().__init__(config, {"central": critic}, *others)
-        self._learns = learns
+        super().__init__(config, {"central": critic}, len(learns), learns, *others)
 
     def evaluate(self, rollout: Rollout) -> None:
         """An environment in which agents were cut off is valued with the agents that would have continued."""
-        shape = (-1, self.num_agents)
+        shape, critic = (-1, self.num_agents), self.optimizers["central"].network
         cut_off = rollout.cut_off()
-        envs = np.flatnonzero(cut_off.reshape(shape).any(1))
-        everywhere = np.arange(rollout.alive.size // self.num_agents)
         continuing = rollout.alive[:-1] & ~rollout.terminations
-        arrays = rollout.obs, rollout.alive, rollout.memories
-        rollout.values.reshape(shape)[:] = self._values(arrays, everywhere)
         # Agents that are not cut off have the memory of their next step then.
         memories = np.where(cut_off[..., None], rollout.final_memories, rollout.memories[1:])
-        arrays = rollout.final_obs, continuing, memories
-        rollout.final_values.reshape(shape)[envs] = self._values(arrays, envs)
-
-    def _values(self, arrays: Sequence[NDArray[Any]], envs: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Values float32 [B, A] of environments int64 [B], indices into observations, flags of living agents, and
-        memories [T * K, A, ...]."""
-        tensors = [
-            torch.from_numpy(each).flatten(0, 1).unflatten(0, (-1, self.num_agents)) for each in arrays
-        ]
-        critic = self.optimizers["central"].network
-        with torch.inference_mode():
-            values = []
-            for part in torch.from_numpy(envs).split(self._chunk(critic)):
-                values.append(critic(*(each.index_select(0, part).to(self.device) for each in tensors)).cpu())
-            return torch.cat(values).numpy()
+        everywhere = np.arange(rollout.alive.size // self.num_agents)
+        for arrays, envs, values in (
+            ((rollout.obs, rollout.alive, rollout.memories), everywhere, rollout.values),
+            (
+                (rollout.final_obs, continuing, memories),
+                np.flatnonzero(cut_off.reshape(shape).any(1)),
+                rollout.final_values,
+            ),
+        ):
+            seen = self._seen(*(torch.from_numpy(each).flatten(0, 1) for each in arrays))
+            values.reshape(shape)[envs] = self._values(critic, seen, envs)
 
     def observe(self, rollout: Rollout, rows: Rows) -> None:
         """Takes what all living agents observed."""
         alive = rollout.flat("alive").nonzero().squeeze(1)
         self.optimizers["central"].network.observe(rollout.flat("obs")[alive].to(self.device))
 
-    def _by_env(self, rollout: Rollout, name: str) -> Tensor:
-        """An array of the rollout, [T * E, A, ...]."""
-        return rollout.flat(name).unflatten(0, (-1, self.num_agents))
+    def _samples(self, name: str, every: _Samples, rows: Rows) -> Tensor:
+        return every.learned.any(1).nonzero().squeeze(1)
 
-    def _learned(self, rollout: Rollout, samples: Tensor) -> Tensor:
-        """Mask bool [S, A] of the agents that were alive and learn."""
-        return self._by_env(rollout, "alive").index_select(0, samples) & torch.from_numpy(self._learns)
+    def _rows(self, every: _Samples, samples: Tensor) -> tuple[Tensor, Tensor]:
+        rows = samples.unsqueeze(1) * self.num_agents + torch.arange(self.num_agents)
+        places = every.learned.index_select(0, samples).flatten().nonzero().squeeze(1)
+        return rows.flatten().index_select(0, places), places
 
-    @property
-    def _agents_of_sample(self) -> int:
-        return self.num_agents
-
-    def _samples(self, name: str, rollout: Rollout, rows: Rows) -> Tensor:
-        learned = self._by_env(rollout, "alive") & torch.from_numpy(self._learns)
-        return learned.any(1).nonzero().squeeze(1)
-
-    def _num_steps(self, rollout: Rollout, samples: Tensor) -> int:
-        return int(self._learned(rollout, samples).sum())
-
-    def _compiled_samples(self, critic: CentralCritic, rollout: Rollout, samples: Tensor) -> Samples:
-        obs, alive, returns, values = (
-            self._by_env(rollout, name)[samples] for name in ("obs", "alive", "returns", "values")
-        )
-        with torch.no_grad():
-            inputs = critic.inputs(obs, alive)
-        # A critic of one agent has one value a sample.
-        returns, values, learned = (
-            each.squeeze(1) for each in (returns, values, self._learned(rollout, samples))
-        )
-        return Samples(inputs, torch.arange(len(samples)), returns, values, learned=learned)
-
-    def _minibatch(
-        self, critic: CentralCritic, rollout: Rollout, samples: Tensor, drops: Sequence[Tensor]
-    ) -> CriticMinibatch:
-        obs, alive, memories, old_values, returns = (
-            self._by_env(rollout, name).index_select(0, samples).to(self.device)
-            for name in ("obs", "alive", "memories", "values", "returns")
-        )
-        places = self._learned(rollout, samples).flatten().nonzero().squeeze(1)
-        agents, places = self._agents(places), places.to(self.device)
-        values, old_values, returns = (
-            each.flatten().index_select(0, places)
-            for each in (critic(obs, alive, memories, drops), old_values, returns)
-        )
-        return CriticMinibatch(critic, obs, agents, values, old_values, returns)
+    def _seen(self, obs: Tensor, alive: Tensor, memories: Tensor) -> tuple[Tensor, ...]:
+        return tuple(each.unflatten(0, (-1, self.num_agents)) for each in (obs, alive, memories))
