@@ -168,7 +168,7 @@ class Calm(IPPO):
         ({"memory": "gru"}, "perceptrons of vectors with tanh or relu, without images, memory or dropout"),
         ({"activation": "elu"}, "perceptrons of vectors with tanh or relu"),
         ({"obs": Box(0, 255, (8, 8, 1), np.uint8), "encoder": "mlp"}, "perceptrons of vectors"),
-        ({"name": "calm"}, "PPO's own loss"),
+        ({"name": "calm"}, "IPPO's own loss"),
     ],
 )
 def test_pytorch_takes_the_steps_of_what_compiled_ones_do_not_know(options, match, monkeypatch):

@@ -131,6 +131,114 @@ def test_two_ranks_learn_by_it_of_other_algorithms_what_one_learns(name: str) ->
         assert all(np.array_equal(found[key], alone[key]) for key in alone)
 
 
+MASKED = ("pettingzoo", "--env=parallel_toys:Masked", "--num-envs=4", "--total-timesteps=96")
+TWO_WORKERS = ("--collector=executor", "--n-workers=2")
+# Environment and settings, and two collectors.
+CRITICS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
+    "IPPO": ((*TEAM,), (("--collector=native",), TWO_WORKERS)),
+    "MAPPO": ((*TEAM,), (("--collector=native",), ("--collector=sequential",))),
+    "REINFORCE": ((*TEAM, "--reinforce.critic=own"), (("--collector=native",), ("--collector=sequential",))),
+    "IPPO, memory": ((*TEAM, "--ippo.memory=gru"), (("--collector=native",), ("--collector=sequential",))),
+    "MAPPO, masks": (
+        (*MASKED, "--mappo.action-masks"),
+        (("--collector=sequential",), ("--collector=sync", "--n-workers=2")),
+    ),
+}
+
+
+def critics_trainer(ranks: Ranks, name: str, algo: str, *options: str) -> Any:
+    """A run in small minibatches; an update has several of them for critics."""
+    section = name.partition(",")[0].lower()
+    task_name, *own = CRITICS[name][0]
+    sizes = (f"--{section}.num-steps=8", f"--{section}.hidden=8", f"--{section}.minibatch-size=40")
+    fixed = ("--run.eval-episodes=0", "--run.torch-threads=1", "--device=cpu", "--run.seed=3")
+    settings = settings_of(task_name, *own, f"--algo={algo}", *sizes, *fixed, "--run.row-seconds=0", *options)
+    return find(task_name).with_ranks(ranks).make_trainer(settings)
+
+
+def networks_after(ranks: Ranks, name: str, algo: str, *options: str) -> Any:
+    """Policies and critics after a whole run."""
+    trainer = critics_trainer(ranks, name, algo, *options)
+    for _ in trainer.rows():
+        pass
+    state = trainer.algorithm.state_dict()
+    return {part: state[part] for part in ("actors", "critics")}
+
+
+@pytest.mark.parametrize("name", CRITICS)
+def test_a_loss_of_the_users_own_of_critics_of_many_agents(name: str) -> None:
+    algo = name.partition(",")[0]
+    own, (collector, other) = f"own_losses:Critic{algo}", CRITICS[name][1]
+    torchs = f"--{algo.lower()}.update-backend=torch"
+    plain = networks_after(ALONE, name, algo.lower(), *collector, torchs)
+    changed = networks_after(ALONE, name, own, *collector)
+    assert differences(plain["critics"], changed["critics"])
+    assert differences(changed, networks_after(ALONE, name, own, *other)) == []
+    half, resumed = (critics_trainer(ALONE, name, own, *collector) for _ in range(2))
+    for _ in islice(half.rows(), 2):
+        pass
+    resumed.load_state_dict(half.state_dict())
+    for _ in resumed.rows():
+        pass
+    state = resumed.algorithm.state_dict()
+    assert half.algorithm.updates < resumed.algorithm.updates
+    assert differences(changed, {part: state[part] for part in changed}) == []
+
+
+@pytest.mark.parametrize(("name", "agents"), [("IPPO", None), ("MAPPO", 3), ("MAPPO, masks", 3)])
+def test_the_batch_of_critics_has_each_step_of_living_agents_once(name: str, agents: int | None) -> None:
+    section = name.partition(",")[0].lower()
+    options = (f"--{section}.learning-rate=0", f"--{section}.critic-epochs=1", CRITICS[name][1][0][0])
+    algorithm = critics_trainer(ALONE, name, section, *options, f"--{section}.update-backend=torch")
+    learner, batches = algorithm.algorithm, []
+    known = learner.critic_loss
+
+    def critic_loss(batch: Any) -> Any:
+        batches.append(batch)
+        return known(batch)
+
+    learner.critic_loss = critic_loss
+    next(algorithm.rows())
+    rollout = learner.rollout
+    for batch in batches:
+        assert batch.obs.shape[1:] == ((agents,) if agents else ()) + rollout.obs.shape[2:]
+        # Its values have gradients, and do not change without a learning rate.
+        torch.testing.assert_close(batch.values.detach(), batch.old_values, rtol=1e-4, atol=1e-5)
+    found = [torch.cat([getattr(batch, field) for batch in batches]) for field in ("returns", "agents")]
+    alive = rollout.alive[:-1]
+    numbers = np.broadcast_to(np.arange(rollout.num_rows) % 3, alive.shape)
+    for values, expected in zip(found, (rollout.returns, numbers), strict=True):
+        np.testing.assert_array_equal(values.sort().values, np.sort(expected[alive]))
+
+
+def checksum_of_networks(ranks: Ranks, name: str, algo: str, *options: str) -> str:
+    return checksum(networks_after(ranks, name, algo, *options))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CRITICS)
+def test_critics_learn_by_it_on_two_ranks_what_they_learn_on_one(name: str) -> None:
+    arguments = (
+        name,
+        f"own_losses:Critic{name.partition(',')[0]}",
+        *CRITICS[name][1][0],
+        "--run.shards=2",
+    )
+    assert set(on_ranks(2, checksum_of_networks, *arguments)) == set(
+        on_ranks(1, checksum_of_networks, *arguments)
+    )
+
+
+@pytest.mark.parametrize("algo", ["IPPO", "REINFORCE"])
+def test_pytorch_takes_the_steps_of_changed_critics(algo: str) -> None:
+    trainer = critics_trainer(ALONE, algo, f"own_losses:Critic{algo}", "--collector=native")
+    why = f"compiled ones are for {algo}'s own critic_loss"
+    assert trainer.remarks() == [f"PyTorch takes the gradient steps: {why}"]
+    compiled = f"--{algo.lower()}.update-backend=compiled"
+    with pytest.raises(TrainError, match="update_backend compiled is for"):
+        critics_trainer(ALONE, algo, f"own_losses:Critic{algo}", "--collector=native", compiled)
+
+
 PENDULUM = "--env=Pendulum-v1"
 REPLAYS: dict[str, tuple[str, ...]] = {
     "SAC": (PENDULUM,),

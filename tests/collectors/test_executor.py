@@ -78,6 +78,26 @@ def test_another_collector_resumes_from_a_state(unit: Any) -> None:
         assert collector.state_dict() == sequential.state_dict()
 
 
+def test_fragments_of_collect_stay_where_workers_wrote_them_and_taken_ones_are_the_callers() -> None:
+    same = plan("steps")
+    with ExecutorCollector(same, n_workers=2) as collector:
+        collector.publish(chooser(0.0))
+        seen = [collector.collect() for _ in range(3)]
+        for number in range(2):
+            assert any(np.shares_memory(seen[2][number].obs, before[number].obs) for before in seen[:2])
+    with SequentialCollector(same) as sequential, ExecutorCollector(same, n_workers=2) as taking:
+        sequential.publish(chooser(0.0))
+        taking.publish(chooser(0.0))
+        expected = rows(sequential.collect())
+        taken, firsts = list[Fragment](), dict[int, Fragment]()
+        while len(firsts) < 2 or len(taken) < 12:
+            fragment = taking.take(TIMEOUT)
+            assert fragment is not None
+            taken.append(fragment)
+            firsts.setdefault(int(fragment.env_indices[0]), fragment)
+        assert rows(list(firsts.values())) == expected
+
+
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
 def test_asynchronous_collection_continues_with_the_newest_weights(unit: Any) -> None:
     with ExecutorCollector(plan(unit), n_workers=2, max_pending=6) as collector:

@@ -12,6 +12,7 @@ from team_env import TeamEnv, TeamEnvSpec
 
 from fastrl.collectors.factory import make_collector
 from fastrl.collectors.protocol import CollectError, Plan
+from fastrl.collectors.ray_cluster import start
 from fastrl.collectors.saved_state import packed, unpacked
 from fastrl.collectors.synchronous import team_collector
 from fastrl.collectors.team_backend import EPISODE_INFO, Difficulty
@@ -251,6 +252,57 @@ def test_all_collectors_give_the_same_fragments_and_resume_from_each_other(spec,
         assert found[1] == episodes
         np.testing.assert_equal(collected(name, options, state)[0][0], expected[1])
         np.testing.assert_equal(collected("sequential", {}, found[2])[0][0], expected[1])
+
+
+RAY = pytest.param("ray", {"n_workers": 2}, marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def local_ray():
+    ray = pytest.importorskip("ray", reason="pip install '.[test-all]'")
+    start(2, 100 * 2**20)
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.parametrize("unit", ["steps", "episodes"])
+@pytest.mark.parametrize(("name", "options"), [*COLLECTORS, RAY])
+def test_episodes_start_with_the_newest_difficulty_in_every_collector(name, options, unit, request):
+    """Also where a running episode is resumed by another collector, after the difficulty has changed."""
+    if name == "ray":
+        request.getfixturevalue("local_ray")
+    plan = plan_for(MERGE, unit)
+
+    def collected(name, options, state=None):
+        found = []
+        with make_collector(name, plan, **options) as collector:
+            if state is not None:
+                collector.load_state_dict(state)
+            for level in (1, 2) if state is None else (2,):
+                collector.set_difficulty(level, Difficulty(num_agents=level, density=0.2 * level))
+                for _ in range(3):
+                    fragments = collector.collect()
+                    found.append((contents(fragments), levels_of(fragments)))
+                middle = unpacked(packed(collector.state_dict())) if level == 1 else None
+                state = state or middle
+            assert not collector.report().failures and not collector.report().diverged
+        return found, state
+
+    expected, state = collected("sequential", {})
+    seen = {level for _, levels in expected[3:] for _, level in levels}
+    assert seen == ({1.0, 2.0} if unit == "steps" else {2.0})
+    if unit == "steps":
+        assert {len(each.difficulty) for each in state["running"].values()} == {24}
+    found, other = collected(name, options)
+    np.testing.assert_equal(found, expected)
+    assert other == state
+    np.testing.assert_equal(collected(name, options, state)[0], expected[3:])
+
+
+def levels_of(fragments):
+    """Number of each ended episode, with the level of its difficulty."""
+    rows = (zip(each.episodes[:, 1], each.episode_info["level"], strict=True) for each in fragments)
+    return sorted((int(number), float(level)) for fragment in rows for number, level in fragment)
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,14 @@ from waiting import TIMEOUT, wait_until
 import fastrl
 from fastrl.collectors.protocol import CollectError
 from fastrl.collectors.sequential import sequential_collector
-from fastrl.demos.fragment_writing import lives_of
+from fastrl.collectors.team_spec import ParallelSpec
+from fastrl.demos import recorder
+from fastrl.demos.fragment_writing import TeamFragmentWriter, lives_of
 from fastrl.demos.recorder import noise_of
 from fastrl.demos.team_plan import find_team, make_team_plan
 from fastrl.envs.contract import ACTION_MASK, AGENT, ENV_EPISODE, ENV_STEP
+from fastrl.envs.spec import as_spec
+from fastrl.replay.episode_writer import EpisodeWriter, facts_of
 from fastrl.utils.errors import UserError
 from fastrl.utils.seeding import NO_ENV, env_seed
 
@@ -117,6 +121,54 @@ def test_episodes_are_those_of_the_fragments(kind: str, tmp_path: Path) -> None:
             assert np.array_equal(episode.infos[ACTION_MASK], fragment.masks[start:end, 0, agent])
     steps = sum(int(fragment.alive.sum()) for fragment in fragments)
     assert demos.num_steps == steps
+
+
+def test_only_what_is_missing_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an episode that is there in part, as after a kill, the rest, also where a second try is stopped at once."""
+    demos = record(tmp_path / "whole")
+    expected = files(tmp_path / "whole")
+    out = tmp_path / "part"
+    make = functools.partial(
+        EpisodeWriter, out, facts_of(demos.meta), demos.obs_space, demos.action_space, resume=True
+    )
+    part = make()
+    for episode in list(demos)[:4]:
+        part.write(episode)
+    part.flush()
+    assert demos.first_infos(ENV_EPISODE).tolist()[3:5] == [1, 1]
+    plan = make_team_plan(
+        ParallelSpec("toy", spec=as_spec(Leavers), max_episode_steps=10),
+        "random",
+        5,
+        seed=0,
+        max_episode_steps=10,
+        infos=(),
+        deterministic=True,
+        trust=True,
+        make_noise=lambda space: None,
+    )[0]
+    stopped = TeamFragmentWriter(plan, make(), False)
+    assert stopped.next_number == 1
+    stopped.close()
+    record(out, resume=True)
+    assert files(out) == expected
+
+    def started(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("nothing is missing")
+
+    monkeypatch.setattr(recorder, "Recording", started)
+    record(out, resume=True)
+    assert files(out) == expected
+
+
+@pytest.mark.slow
+def test_ray_writes_the_same_bytes_and_resumes(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="pip install '.[test-all]'")
+    options: dict[str, Any] = {"noise": 0.2, "collector": "ray", "n_workers": 2}
+    record(tmp_path / "sequential", noise=0.2)
+    record(tmp_path / "ray", **options, episodes=2)
+    record(tmp_path / "ray", **options, resume=True)
+    assert files(tmp_path / "ray") == files(tmp_path / "sequential")
 
 
 def test_agents_have_their_names_and_groups(tmp_path: Path) -> None:

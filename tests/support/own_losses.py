@@ -42,6 +42,25 @@ class CalmREINFORCE(SmallOutputs, fastrl.algorithms.REINFORCE):
     pass
 
 
+class SmallValuesOfAgents:
+    """A term of the loss of critics of many agents."""
+
+    def critic_loss(self, batch):
+        return super().critic_loss(batch) + 0.1 * batch.values.square().mean()
+
+
+class CriticIPPO(SmallValuesOfAgents, fastrl.algorithms.IPPO):
+    pass
+
+
+class CriticMAPPO(SmallValuesOfAgents, fastrl.algorithms.MAPPO):
+    pass
+
+
+class CriticREINFORCE(SmallValuesOfAgents, fastrl.algorithms.REINFORCE):
+    pass
+
+
 class CalmIMPALA(SmallOutputs, fastrl.algorithms.IMPALA):
     pass
 

@@ -252,6 +252,21 @@ def test_the_curriculum_reaches_the_environments_and_says_so(
         assert env.agents.tolist() == [3] * 5
 
 
+@pytest.mark.slow
+def test_a_curriculum_is_the_same_with_workers() -> None:
+    """They succeed in the same episodes, so the level changes at the same time."""
+    options = ("--total-episodes=150", "--curriculum.mode=auto", "--curriculum.window=10")
+    options = (*options, "--curriculum.up=0.5", "--curriculum.start-density=0.1", "--density=0.2")
+    found = []
+    for collector in (("sequential",), ("executor", "--n-workers=2")):
+        trainer = small_trainer(*options, f"--collector={collector[0]}", *collector[1:])
+        levels = [row.record()["curriculum/level"] for row in trainer.rows()]
+        found.append((levels, trainer.algorithm.policy_state()["actors"]))
+    assert len(set(found[0][0])) > 1
+    assert found[0][0] == found[1][0]
+    assert differences(found[0][1], found[1][1]) == []
+
+
 def test_auto_mode_lowers_the_level_when_too_few_succeed() -> None:
     options = (
         "--curriculum.mode=auto",

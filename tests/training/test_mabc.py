@@ -130,6 +130,19 @@ def test_the_command_line_records_clones_and_goes_on(tmp_path: Path, capfd: Any)
     assert "critics differ and start with new weights" in capfd.readouterr().out
 
 
+def test_a_clone_starts_policies_without_a_memory_alone(recorded: Any, tmp_path: Path) -> None:
+    env, options = "parallel_toys:Leavers", {"hidden": [8], "num_envs": 2, "device": "cpu"}
+    clone_of(env, recorded(env), hidden=[8], epochs=1).learn(run_dir=tmp_path / "clone")
+    line = (
+        r"its policy 'shared' has memory none, not gru: set memory to none; clones of many agents have none"
+    )
+    with pytest.raises(TrainError, match=line):
+        fastrl.IPPO(env, init=tmp_path / "clone", memory="gru", **options)
+    fastrl.IPPO(env, memory="gru", **options).save(tmp_path / "gru.safetensors")
+    with pytest.raises(TrainError, match="has memory gru, not none: set memory to gru"):
+        fastrl.IPPO(env, init=tmp_path / "gru.safetensors", **options)
+
+
 class Calm(fastrl.algorithms.MABC):
     """Adds a term to the loss."""
 

@@ -1,6 +1,6 @@
 """Gradient steps of policies and critics of many agents on the CPU, compiled."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -61,16 +61,16 @@ def compiled_networks(
     actors: Mapping[str, FlatAdam[PolicyNetwork]],
     critics: Mapping[str, FlatAdam[Critic] | FlatAdam[CentralCritic]],
     *,
-    has_own_loss: bool,
+    overrides: Sequence[str],
     shards: int,
+    owner: str,
 ) -> tuple[Compiled, Compiled, str]:
     """The compiled gradient steps of policies and critics that the settings ask for, by name. There are none where
     PyTorch takes them, for the reason in the text.
 
     Args:
         actors: those with PPO's loss.
-        has_own_loss: a subclass has a loss of its own.
-        shards: of each minibatch; 0: it is whole.
+        overrides, shards, owner: as of `failing_condition`.
 
     Raises:
         ValueError: compiled ones are asked for, and there are none for the loss, the networks or their device.
@@ -79,8 +79,7 @@ def compiled_networks(
         return {}, {}, ""
     optimizers: list[Optimizer] = [*actors.values(), *critics.values()]
     [device] = {optimizer.vector.device for optimizer in optimizers}
-    overrides = ["loss"] if has_own_loss else []
-    takes = failing_condition(config, _KNOWN, device, overrides=overrides, shards=shards)
+    takes = failing_condition(config, _KNOWN, device, overrides=overrides, shards=shards, owner=owner)
     has_others = config.dropout or config.memory != "none"
     if not takes and (has_others or not all(each.network.is_plain for each in optimizers)):
         takes = "perceptrons of vectors with tanh or relu, without images, memory or dropout"

@@ -320,7 +320,7 @@ class DQN(OffPolicyAlgorithm):
             FloatingPointError: a loss was NaN or infinite; the parameters are of no use any more.
         """
         batches, gradient_steps = self._means.counts
-        means = self._means.take(self.updates)
+        means = self._means.take(f"{self.updates} gradient steps")
         return {**means, "batches": batches, "gradient_steps": gradient_steps}
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:

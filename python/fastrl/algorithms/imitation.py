@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.imitation_loss import ImitationLoss, imitation_loss, loss_for
+from fastrl.algorithms.loss import LossMeans
 from fastrl.algorithms.protocol import DatasetAlgorithm, DatasetBatch, DatasetSpec, Problem
 from fastrl.algorithms.schedules import LinearSchedule
 from fastrl.networks.action_space import Actions
@@ -17,9 +18,6 @@ from fastrl.networks.distributions import LOG_STD_RANGE
 from fastrl.networks.normalization import RunningNorm
 from fastrl.utils.config import Setting, section
 from fastrl.utils.tunable import Choices
-
-# Numbers whose means are metrics: the parts of `ImitationLoss`, and the gradient's norm.
-_SUMMED = len(ImitationLoss.names()) + 1
 
 
 @section
@@ -110,13 +108,14 @@ class Imitation(DatasetAlgorithm):
             raise ValueError("patience counts epochs by their validation loss: set validation above 0")
         self._loss_name = loss_for(config.loss, actions)
         self._nvec = tuple(actions.nvec.tolist())
-        self._score = "mean_square_error" if actions.is_box else "accuracy"
+        score = "mean_square_error" if actions.is_box else "accuracy"
+        # Those parts of `ImitationLoss` that are computed.
+        self._parts = ("loss", score, "entropy")[: 3 if actions.is_box or config.entropy_coef else 2]
         self._learning_rate = LinearSchedule(
             config.learning_rate, config.final_learning_rate, problem.total_timesteps
         )
-        # Sums of numbers of the gradient steps since the last row of metrics, and how many; and the last row's means.
-        self._sums, self._count = torch.zeros(_SUMMED, device=self.device), 0
-        self._means: dict[str, float] = {}
+        self._means = LossMeans(self.device, (*self._parts, "grad_norm"))
+        self._metrics: dict[str, float] = {}
 
     @classmethod
     def dataset_spec(cls, config: Any) -> DatasetSpec:
@@ -171,8 +170,7 @@ class Imitation(DatasetAlgorithm):
 
     def _add(self, means: Tensor, grad_norm: Tensor) -> None:
         """Adds what a gradient step gave to the metrics."""
-        self._sums += torch.cat([means, grad_norm.detach().view(1)])
-        self._count += 1
+        self._means.add(0, torch.cat([means[: len(self._parts)], grad_norm.detach().view(1)]))
 
     def _keep_deviation(self, log_std: Tensor | None) -> None:
         """Keeps the deviation of continuous actions within its bounds."""
@@ -180,25 +178,18 @@ class Imitation(DatasetAlgorithm):
             log_std.data.clamp_(self.config.min_log_std, LOG_STD_RANGE[1])
 
     def metrics(self) -> dict[str, float]:
-        if self._count:
-            self._means = self._named((self._sums / self._count).tolist())
-            self._means["learning_rate"] = self._learning_rate(self.steps)
-            self._sums.zero_()
-            self._count = 0
+        if self._means.counts[0]:
             self._check_parameters()
-        return self._means
-
-    def _named(self, means: list[float]) -> dict[str, float]:
-        """Means of the parts of `ImitationLoss`, by name."""
-        names = ("loss", self._score, "entropy", "grad_norm")
-        return {name: mean for name, mean in zip(names, means, strict=False) if mean == mean}
+            means = self._means.take(f"{self.steps} samples")
+            self._metrics = {**means, "learning_rate": self._learning_rate(self.steps)}
+        return self._metrics
 
     @torch.no_grad()
     def validate(self, batches: Iterable[DatasetBatch]) -> dict[str, float]:
         self._check_parameters()
-        sums, count = torch.zeros(_SUMMED - 1, device=self.device), 0
+        sums, count = torch.zeros(len(ImitationLoss.names()), device=self.device), 0
         for batch in batches:
             for part in self._minibatches(batch):
                 sums += self.loss(part).metrics() * len(part.actions)
                 count += len(part.actions)
-        return self._named((sums / count).tolist())
+        return dict(zip(self._parts, (sums / count).tolist(), strict=False))

@@ -113,8 +113,11 @@ class LossMeans:
         self._sums[start : start + len(means)] += means
         self.counts[group] += 1
 
-    def take(self, updates: int) -> dict[str, float]:
+    def take(self, after: str) -> dict[str, float]:
         """The means since the last call, NaN without any.
+
+        Args:
+            after: number of all gradient steps, or of samples, for the error.
 
         Raises:
             FloatingPointError: a number was NaN or infinite; the parameters are of no use any more.
@@ -125,7 +128,7 @@ class LossMeans:
         self.counts = [0] * len(self._groups)
         if not sums.sum().isfinite():
             raise FloatingPointError(
-                f"the loss is not finite (NaN or infinity) after {updates} gradient steps; go back to a checkpoint, and"
+                f"the loss is not finite (NaN or infinity) after {after}; go back to a checkpoint, and"
                 " lower the learning rate or check rewards and observations"
             )
         return dict(zip(itertools.chain(*self._groups), (sums / counts).tolist(), strict=True))

@@ -12,6 +12,8 @@ from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.compiled_update import samples_of
 from fastrl.algorithms.multi_agent import Losses, Minibatch, MultiAgentLearner
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
+from fastrl.algorithms.protocol import Problem
+from fastrl.algorithms.team_learner import Partners
 from fastrl.utils.config import section
 from fastrl.utils.tunable import Range
 
@@ -41,6 +43,10 @@ class MAPPO(MultiAgentLearner):
     config_type = MAPPOConfig
     config: MAPPOConfig
 
+    def __init__(self, config: MAPPOConfig, problem: Problem, partners: Partners | None = None) -> None:
+        super().__init__(config, problem, partners)
+        self._compile(MAPPO, ("loss", "critic_loss"))
+
     @property
     def central_critic(self) -> bool:
         return True
@@ -60,8 +66,6 @@ class MAPPO(MultiAgentLearner):
             approx_kl=(r - 1 - log_r).mean(),
             clip_fraction=((r - 1).abs() > epsilon).float().mean(),
         )
-
-    compiled_loss = loss
 
     def _update_policy(self, name: str, rows: Tensor, learning_rate: float) -> list[Tensor]:
         config, optimizer = self.config, self.actors[name]

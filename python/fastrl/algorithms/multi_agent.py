@@ -13,28 +13,33 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastrl.algorithms.compiled_networks import compiled_networks
+from fastrl.algorithms.compiled_networks import Compiled, compiled_networks
 from fastrl.algorithms.flat_adam import FlatAdam, minibatches
-from fastrl.algorithms.loss import Loss
-from fastrl.algorithms.multi_agent_critics import CentralCritics, OwnCritics, Rows
+from fastrl.algorithms.loss import Loss, overridden
+from fastrl.algorithms.multi_agent_critics import (
+    CentralCritics,
+    CriticLoss,
+    CriticMinibatch,
+    OwnCritics,
+    Rows,
+)
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
 from fastrl.algorithms.ppo_loss import log_probs_and_entropy, log_probs_of
 from fastrl.algorithms.protocol import MultiAgentAlgorithm, Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.schedules import Schedule
 from fastrl.algorithms.sequence_passes import SequenceBatch, SequencePasses
-from fastrl.algorithms.team_learner import TeamLearner
+from fastrl.algorithms.team_learner import Partners, TeamLearner
 from fastrl.networks.distributions import mask_logits
 from fastrl.networks.multi_agent import CentralCritic, Critic, PolicyNetwork
 from fastrl.networks.parameters import check_shapes, generator_of, load_weights
-from fastrl.networks.team_actor import Scripted
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.layout import lay_out
 from fastrl.rollout.rollout import Rollout, explained_variance
@@ -78,8 +83,23 @@ class Losses(Loss):
     clip_fraction: Tensor
 
 
-Drawn = Tensor | list[Sequences]
-"""A minibatch of a policy: its samples int64 [B], indices into [T * N]; with a memory the sequences of each shard."""
+class Pass(NamedTuple):
+    """P samples that go through a policy together.
+
+    Attributes:
+        rows: int64 [P], indices into [T * N].
+        sequences: of a policy with a memory, along which it is carried; None: it has none.
+    """
+
+    rows: Tensor
+    sequences: SequenceBatch | None = None
+
+
+class Drawn(NamedTuple):
+    """A minibatch of a policy: number of samples, and how those of a shard go through the policy."""
+
+    size: int
+    passes: Callable[[Shard], list[Pass]]
 
 
 class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
@@ -121,14 +141,12 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
 
     config: MultiAgentConfig
     takes_shards = True
-    # The loss that the compiled gradient steps of policies are of; None: there are none.
-    compiled_loss: ClassVar[Callable[..., Losses] | None] = None
 
     def __init__(
         self,
         config: MultiAgentConfig,
         problem: Problem,
-        partners: Mapping[str, Mapping[str, Any] | Scripted] | None = None,
+        partners: Partners | None = None,
     ) -> None:
         num_envs, num_agents, obs_dim = problem.num_envs, problem.num_agents, problem.obs_dim
         seeds = np.random.SeedSequence(problem.seed).spawn(5)
@@ -164,28 +182,18 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         num_memories = config.memory_size if self._passes else 0
         shape = {**self._shape, "num_memories": num_memories}
         self.critics: OwnCritics | CentralCritics
+        others = learns, self._generators["critics"], self.device, self.ranks
         if self.central_critic:
             central = FlatAdam(CentralCritic(obs_dim, num_agents, **shape).to(self.device))
-            self.critics = CentralCritics(
-                config, central, learns, self._generators["critics"], self.device, self.ranks
-            )
+            self.critics = CentralCritics(config, central, *others)
         else:
             num_ids = num_agents if config.agent_ids else 0
             critics = {
                 name: FlatAdam(Critic(obs_dim, num_ids=num_ids, **shape).to(self.device))
                 for name in self.actors
             }
-            self.critics = OwnCritics(
-                config, critics, members, self._generators["critics"], self.device, self.ranks
-            )
-        has_own_loss = self.compiled_loss is not None and type(self).loss is not type(self).compiled_loss
-        self._compiled, self.critics.compiled, self._why_not_compiled = compiled_networks(
-            config,
-            {} if self.compiled_loss is None else self.actors,
-            self.critics.optimizers,
-            has_own_loss=has_own_loss,
-            shards=self.ranks.shards,
-        )
+            self.critics = OwnCritics(config, critics, members, *others)
+        self._compiled: Compiled = {}
         self._learns = learns
         self._schedules = {
             name: Schedule(
@@ -225,6 +233,25 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         )
         self._metrics: dict[str, float] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="critics")
+
+    def _compile(self, known: type["MultiAgentLearner"], losses: Sequence[str]) -> None:
+        """Takes compiled gradient steps where there are some.
+
+        Args:
+            known: the class whose losses are compiled.
+            losses: its methods that are: "critic_loss", and "loss" where policies have compiled steps.
+
+        Raises:
+            ValueError: they are asked for, and there are none.
+        """
+        self._compiled, self.critics.compiled, self._why_not_compiled = compiled_networks(
+            self.config,
+            self.actors if "loss" in losses else {},
+            self.critics.optimizers,
+            overrides=overridden(type(self), known, losses),
+            shards=self.ranks.shards,
+            owner=self.name.upper(),
+        )
 
     @property
     @abstractmethod
@@ -290,7 +317,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
                     if len(advantages):
                         flat[chosen] = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
         with watch("update"):
-            critics = self._pool.submit(self.critics.update, rollout, rows, critic_rate)
+            critics = self._pool.submit(self.critics.update, rollout, rows, critic_rate, self.critic_loss)
             if self.ranks.count > 1:
                 # Ranks exchange gradients in one order.
                 wait([critics])
@@ -330,17 +357,38 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
     def loss(self, batch: Minibatch) -> Losses:
         """The loss of a minibatch of a policy. A subclass may change it, see the guide "A loss of your own"."""
 
+    def critic_loss(self, batch: CriticMinibatch) -> CriticLoss:
+        """Half the mean squared error of the values V(s) from the returns R, of a minibatch of a critic. A subclass may
+        change it. It is called on another thread than `loss`, at the same time."""
+        V, R = batch.values, batch.returns
+        L = (V - R).square().mean() / 2
+        return CriticLoss(L, value_loss=L)
+
     def _minibatches(self, name: str, rows: Tensor) -> Iterator[Drawn]:
         """The rows int64 [B] (of [T * N]) of a policy in a new order, in minibatches; with a memory whole rows of
         fragments."""
         size, generator = self.config.minibatch_size, self._generators["policies"]
         if name in self._passes:
-            return self._passes[name].minibatches(size, generator, max(self.ranks.shards, 1))
-        return minibatches(rows, size, generator)
+            shards = self._passes[name].minibatches(size, generator, max(self.ranks.shards, 1))
+            return (self._of_sequences(name, each) for each in shards)
+        return (self._of_rows(name, each) for each in minibatches(rows, size, generator))
 
     def _whole(self, name: str, rows: Tensor) -> Drawn:
         """The rows of a policy as a single minibatch."""
-        return self._passes[name].whole(max(self.ranks.shards, 1)) if name in self._passes else rows
+        if name in self._passes:
+            return self._of_sequences(name, self._passes[name].whole(max(self.ranks.shards, 1)))
+        return self._of_rows(name, rows)
+
+    def _of_rows(self, name: str, rows: Tensor) -> Drawn:
+        chunk = self.actors[name].network.chunk
+        return Drawn(len(rows), lambda shard: [Pass(each) for each in rows[shard.rows].split(chunk)])
+
+    def _of_sequences(self, name: str, shards: Sequence[Sequences]) -> Drawn:
+        def passes(shard: Shard) -> list[Pass]:
+            batches = self._passes[name].chunks(shards[shard.number])
+            return [Pass(torch.from_numpy(each.packed.places), each) for each in batches]
+
+        return Drawn(sum(int(each.lengths.sum()) for each in shards), passes)
 
     def _policy_step(
         self, name: str, drawn: Drawn, learning_rate: float, old: PolicyNetwork | None = None
@@ -355,30 +403,24 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         """
 
         optimizer = self.actors[name]
-        size = len(drawn) if isinstance(drawn, Tensor) else sum(int(each.lengths.sum()) for each in drawn)
 
         def learn(shard: Shard) -> Tensor | None:
-            if isinstance(drawn, Tensor):
-                rows = drawn[shard.rows]
-                chunks: Any = rows.split(optimizer.network.chunk) if len(rows) else ()
-            else:
-                chunks = self._passes[name].chunks(drawn[shard.number])
-            found = [self._differentiate(optimizer, chunk, size, old) for chunk in chunks]
+            passes = [each for each in drawn.passes(shard) if len(each.rows)]
+            found = [self._differentiate(optimizer, each, drawn.size, old) for each in passes]
             return torch.stack(found).sum(0) if found else None
 
-        means = self.ranks.reduce(optimizer.gradient, size, len(Losses.names()), learn)
+        means = self.ranks.reduce(optimizer.gradient, drawn.size, len(Losses.names()), learn)
         return torch.cat([means, optimizer.step(learning_rate, self.config.max_grad_norm).view(1)])
 
     def _differentiate(
         self,
         optimizer: FlatAdam[PolicyNetwork],
-        chunk: Tensor | SequenceBatch,
+        samples: Pass,
         size: int,
         old: PolicyNetwork | None,
     ) -> Tensor:
         """Adds the gradients of some of ``size`` samples to those of a policy; parts of their `Losses`, weighted."""
-        policy, rollout = optimizer.network, self.rollout
-        part = chunk if isinstance(chunk, Tensor) else torch.from_numpy(chunk.packed.places)
+        policy, rollout, part = optimizer.network, self.rollout, samples.rows
         obs, actions, log_probs, advantages = (
             rollout.flat(name).index_select(0, part).to(self.device)
             for name in ("obs", "actions", "log_probs", "advantages")
@@ -388,10 +430,10 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         drops = optimizer.drops(len(part), self.config.dropout, self._generators["policies"])
 
         def outputs_of(network: PolicyNetwork) -> Tensor:
-            if isinstance(chunk, Tensor):
-                found: Tensor = network(obs, agents, drops)
-                return found
-            return self._along(network, chunk, drops)[0]
+            if samples.sequences is not None:
+                return self._along(network, samples.sequences, drops)[0]
+            found: Tensor = network(obs, agents, drops)
+            return found
 
         if old is not None:
             with torch.no_grad():

@@ -1,7 +1,10 @@
 """Critics of many agents: values of rollouts, and their regression on returns."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +14,7 @@ from torch import Tensor
 from fastrl.algorithms.compiled_networks import Compiled
 from fastrl.algorithms.compiled_update import Samples
 from fastrl.algorithms.flat_adam import FlatAdam, minibatches
+from fastrl.algorithms.loss import Loss
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
 from fastrl.networks.multi_agent import CentralCritic, Critic
 from fastrl.rollout.rollout import Rollout
@@ -19,16 +23,194 @@ from fastrl.utils.ranks import ALONE, Ranks, Shard
 Rows = Mapping[str, NDArray[np.int64]]
 
 
-class OwnCritics:
-    """A critic for each policy that learns, which sees what its agent sees and remembers.
+class CriticMinibatch(NamedTuple):
+    """B steps of agents that a critic learns to value, or a part of them. The agents were alive, and learn."""
+
+    critic: Critic | CentralCritic
+    obs: Tensor  # float32 or, with images, uint8 [B, obs_dim]; of a central critic [E, A, obs_dim], E environments
+    agents: Tensor  # int64 [B], index of the agent in its environment
+    values: Tensor  # by the critic as it is, with gradients, float32 [B]
+    old_values: Tensor  # by the critic before the update, float32 [B]
+    returns: Tensor  # float32 [B]
+
+
+@dataclass(frozen=True)
+class CriticLoss(Loss):
+    """The loss of a minibatch of a critic.
+
+    Attributes:
+        value_loss: as of `MultiAgentLearner.metrics`.
+    """
+
+    value_loss: Tensor
+
+
+class _Samples(NamedTuple):
+    """All samples of a rollout."""
+
+    seen: tuple[Tensor, ...]  # arguments of the networks [S, ...]
+    values: Tensor  # float32 [T * N]
+    returns: Tensor  # float32 [T * N]
+    learned: Tensor  # bool [S, W], which agents were alive, and learn
+
+
+class Critics(ABC):
+    """Networks that value observations, with an optimiser each. A sample is what one pass through them values: W rows
+    of the rollout, one after the other.
 
     Args:
         config: hyper-parameters.
-        critics: by the policy's name.
-        members: which agents of an environment follow the policy, bool [A], by name.
+        optimizers: of the networks, by name.
+        width: W.
+        learns: agents of an environment that learn, bool [A]; others are observed, and their values have no meaning.
         generator: of the order of samples and dropout.
-        device: of the critics.
+        device: of the networks.
         ranks: that learn together.
+
+    Attributes:
+        compiled: by name, the gradient steps of those that have compiled ones; PyTorch takes those of the others.
+    """
+
+    def __init__(
+        self,
+        config: MultiAgentConfig,
+        optimizers: Mapping[str, FlatAdam[Any]],
+        width: int,
+        learns: NDArray[np.bool_],
+        generator: torch.Generator,
+        device: torch.device,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self.config, self.optimizers, self.device = config, optimizers, device
+        self.num_agents = len(learns)
+        self._width, self._learns = width, torch.from_numpy(learns)
+        self._generator, self._ranks = generator, ranks
+        self.compiled: Compiled = {}
+
+    @abstractmethod
+    def evaluate(self, rollout: Rollout) -> None:
+        """Fills ``values``, and ``final_values`` where agents were cut off."""
+
+    @abstractmethod
+    def observe(self, rollout: Rollout, rows: Rows) -> None:
+        """Takes the rollout's observations into the running statistics, if there are any."""
+
+    @abstractmethod
+    def _samples(self, name: str, every: _Samples, rows: Rows) -> Tensor:
+        """The samples int64 [S] that a critic learns from."""
+
+    @abstractmethod
+    def _rows(self, every: _Samples, samples: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The rows int64 [B] of the rollout that samples int64 [S] have and that are learned from, and where they are
+        among the [S * W] values; None: they are all of them."""
+
+    @abstractmethod
+    def _seen(self, obs: Tensor, alive: Tensor, memories: Tensor) -> tuple[Tensor, ...]:
+        """Arguments of the networks, by sample, from arrays [T * N, ...]."""
+
+    def _values(
+        self, critic: Critic | CentralCritic, seen: Sequence[Tensor], samples: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Values float32 [S] or [S, W] of samples int64 [S]."""
+        with torch.inference_mode():
+            values = []
+            for part in torch.from_numpy(samples).split(self._chunk(critic)):
+                values.append(critic(*(each.index_select(0, part).to(self.device) for each in seen)).cpu())
+            return torch.cat(values).numpy()
+
+    def _chunk(self, critic: Critic | CentralCritic) -> int:
+        """Samples of one pass."""
+        return max(critic.chunk // self._width, 1)
+
+    def update(
+        self,
+        rollout: Rollout,
+        rows: Rows,
+        learning_rate: float,
+        loss: Callable[[CriticMinibatch], CriticLoss],
+    ) -> list[Tensor]:
+        """Learns by a loss from the rows int64 [B] (of [T * N]) of each policy.
+
+        Returns:
+            The parts of `CriticLoss`, and the norm of the gradient before clipping, float32 [2], of each step.
+        """
+        config, found = self.config, list[Tensor]()
+        size, every = config.minibatch_size // self._width, self._all_samples(rollout)
+        for name, optimizer in self.optimizers.items():
+            samples = self._samples(name, every, rows)
+            if name in self.compiled and len(samples):
+                steps = self.compiled[name](
+                    _compiled_samples(optimizer.network, every, samples),
+                    self._generator,
+                    num_epochs=config.critic_epochs,
+                    minibatch_size=size,
+                    learning_rate=learning_rate,
+                    max_grad_norm=config.max_grad_norm,
+                )
+                found += steps.of_each_step(*CriticLoss.names(), "grad_norm")
+                continue
+            for _ in range(config.critic_epochs):
+                for part in minibatches(samples, size, self._generator):
+                    learn = functools.partial(self._differentiate, optimizer, every, loss, part)
+                    means = self._ranks.reduce(optimizer.gradient, len(part), len(CriticLoss.names()), learn)
+                    norm = optimizer.step(learning_rate, config.max_grad_norm)
+                    found.append(torch.cat([means, norm.view(1)]))
+        return found
+
+    def _all_samples(self, rollout: Rollout) -> _Samples:
+        names = ("obs", "alive", "memories", "values", "returns")
+        obs, alive, memories, values, returns = map(rollout.flat, names)
+        learned = alive.view(-1, self.num_agents) & self._learns
+        return _Samples(self._seen(obs, alive, memories), values, returns, learned.view(-1, self._width))
+
+    def _differentiate(
+        self,
+        optimizer: FlatAdam[Any],
+        every: _Samples,
+        loss: Callable[[CriticMinibatch], CriticLoss],
+        samples: Tensor,
+        shard: Shard,
+    ) -> Tensor | None:
+        """Adds the gradient of a shard of a minibatch to that of a critic; parts of its `CriticLoss`, weighted."""
+        critic, size, found = optimizer.network, int(every.learned.index_select(0, samples).sum()), []
+        for chunk in samples[shard.rows].split(self._chunk(critic)):
+            if not len(chunk):
+                continue
+            drops = optimizer.drops(len(chunk), self.config.dropout, self._generator)
+            obs, *others = (each.index_select(0, chunk).to(self.device) for each in every.seen)
+            rows, places = self._rows(every, chunk)
+            old_values, returns = (
+                each.index_select(0, rows).to(self.device) for each in (every.values, every.returns)
+            )
+            agents = (rows % self.num_agents).to(self.device)
+            values = critic(obs, *others, drops).flatten()
+            if places is not None:
+                values = values.index_select(0, places.to(self.device))
+            losses = loss(CriticMinibatch(critic, obs, agents, values, old_values, returns))
+            weight = len(rows) / size
+            torch.autograd.backward(losses.total * weight)
+            found.append(losses.metrics() * weight)
+        return torch.stack(found).sum(0) if found else None
+
+
+def _compiled_samples(critic: Critic | CentralCritic, every: _Samples, samples: Tensor) -> Samples:
+    obs, others, _ = (each[samples] for each in every.seen)
+    with torch.no_grad():
+        inputs = critic.inputs(obs, others)
+    # A critic of one value a sample has no axis of agents.
+    returns, values, learned = (
+        each.view(every.learned.shape)[samples].squeeze(1)
+        for each in (every.returns, every.values, every.learned)
+    )
+    return Samples(inputs, torch.arange(len(samples)), returns, values, learned=learned)
+
+
+class OwnCritics(Critics):
+    """A critic for each policy that learns, which sees what its agent sees and remembers. A sample is a row.
+
+    Args:
+        members: which agents of an environment follow the policy, bool [A], by name.
+        others: as of `Critics`.
     """
 
     def __init__(
@@ -36,114 +218,48 @@ class OwnCritics:
         config: MultiAgentConfig,
         critics: Mapping[str, FlatAdam[Critic]],
         members: Mapping[str, NDArray[np.bool_]],
-        generator: torch.Generator,
-        device: torch.device,
-        ranks: Ranks = ALONE,
+        *others: Any,
     ) -> None:
-        self.config, self._ranks = config, ranks
-        self.optimizers = critics
-        self.device = device
+        super().__init__(config, critics, 1, *others)
         self._members = members
-        self._generator = generator
-        # By name, those whose gradient steps are compiled; PyTorch takes those of the others.
-        self.compiled: Compiled = {}
 
     def evaluate(self, rollout: Rollout) -> None:
-        """Fills ``values``, and ``final_values`` where agents were cut off."""
         cut_off = rollout.cut_off()
         for name, optimizer in self.optimizers.items():
-            members = np.tile(self._members[name], rollout.num_rows // len(self._members[name]))
+            members = np.tile(self._members[name], rollout.num_rows // self.num_agents)
             for arrays, chosen, values in (
-                ((rollout.obs, rollout.memories), rollout.alive & members, rollout.values),
-                ((rollout.final_obs, rollout.final_memories), cut_off & members, rollout.final_values),
+                ((rollout.obs, rollout.alive, rollout.memories), rollout.alive & members, rollout.values),
+                (
+                    (rollout.final_obs, rollout.alive, rollout.final_memories),
+                    cut_off & members,
+                    rollout.final_values,
+                ),
             ):
+                seen = self._seen(*(torch.from_numpy(each).flatten(0, 1) for each in arrays))
                 rows = np.flatnonzero(chosen)
-                values.reshape(-1)[rows] = self._values(optimizer.network, arrays, rows)
-
-    def _values(
-        self, critic: Critic, arrays: Sequence[NDArray[Any]], rows: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
-        """Values float32 [B] of rows int64 [B], indices into observations and memories [T * N, ...]."""
-        tensors = [torch.from_numpy(array).flatten(0, 1) for array in arrays]
-        with torch.inference_mode():
-            values = []
-            for part in torch.from_numpy(rows).split(critic.chunk):
-                obs, memories = (each.index_select(0, part).to(self.device) for each in tensors)
-                values.append(critic(obs, self._agents(part), memories).cpu())
-            return torch.cat(values).numpy()
-
-    def update(self, rollout: Rollout, rows: Rows, learning_rate: float) -> list[Tensor]:
-        """Learns from the rows int64 [B] (of [T * N]) of each policy; loss and gradient norm [2] of each step."""
-        config, sums = self.config, []
-        for name, optimizer in self.optimizers.items():
-            own = torch.from_numpy(rows[name])
-            if name in self.compiled and len(own):
-                with torch.no_grad():
-                    obs = optimizer.network.inputs(rollout.flat("obs")[own], self._agents(own))
-                targets = (rollout.flat(target)[own] for target in ("returns", "values"))
-                means = self.compiled[name](
-                    Samples(obs, torch.arange(len(own)), *targets),
-                    self._generator,
-                    num_epochs=config.critic_epochs,
-                    minibatch_size=config.minibatch_size,
-                    learning_rate=learning_rate,
-                    max_grad_norm=config.max_grad_norm,
-                )
-                sums += means.of_each_step("value_loss", "grad_norm")
-                continue
-            for _ in range(config.critic_epochs):
-                for part in minibatches(own, config.minibatch_size, self._generator):
-
-                    def learn(
-                        shard: Shard, optimizer: FlatAdam[Critic] = optimizer, part: Tensor = part
-                    ) -> Tensor:
-                        return self._differentiate(optimizer, rollout, part[shard.rows], len(part))
-
-                    loss = self._ranks.reduce(optimizer.gradient, len(part), 1, learn)
-                    norm = optimizer.step(learning_rate, config.max_grad_norm)
-                    sums.append(torch.cat([loss, norm.view(1)]))
-        return sums
-
-    def _differentiate(
-        self, optimizer: FlatAdam[Critic], rollout: Rollout, rows: Tensor, size: int
-    ) -> Tensor:
-        """Adds the gradients of some of ``size`` samples to those of a critic; their loss, weighted, float32 [1]."""
-        total = torch.zeros(1, device=self.device)
-        for chunk in rows.split(optimizer.network.chunk):
-            if not len(chunk):
-                continue
-            obs, memories, returns = (
-                rollout.flat(name).index_select(0, chunk).to(self.device)
-                for name in ("obs", "memories", "returns")
-            )
-            drops = optimizer.drops(len(chunk), self.config.dropout, self._generator)
-            errors = optimizer.network(obs, self._agents(chunk), memories, drops) - returns
-            loss = errors.square().sum() / (2 * size)
-            torch.autograd.backward(loss)
-            total += loss.detach()
-        return total
+                values.reshape(-1)[rows] = self._values(optimizer.network, seen, rows)
 
     def observe(self, rollout: Rollout, rows: Rows) -> None:
-        """Takes the rollout's observations into the running statistics, if there are any."""
         for name, optimizer in self.optimizers.items():
             if len(rows[name]):
                 optimizer.network.observe(rollout.flat("obs")[torch.from_numpy(rows[name])].to(self.device))
 
-    def _agents(self, rows: Tensor) -> Tensor:
-        num_agents = len(next(iter(self._members.values())))
-        return (rows % num_agents).to(self.device)
+    def _samples(self, name: str, every: _Samples, rows: Rows) -> Tensor:
+        return torch.from_numpy(rows[name])
+
+    def _rows(self, every: _Samples, samples: Tensor) -> tuple[Tensor, None]:
+        return samples, None
+
+    def _seen(self, obs: Tensor, alive: Tensor, memories: Tensor) -> tuple[Tensor, ...]:
+        return obs, torch.arange(len(obs)) % self.num_agents, memories
 
 
-class CentralCritics:
-    """One critic of whole environments.
+class CentralCritics(Critics):
+    """One critic of whole environments. A sample is an environment at a step.
 
     Args:
-        config: hyper-parameters.
         critic: of A agents.
-        learns: agents of an environment that learn, bool [A]; others are observed, and their values have no meaning.
-        generator: of the order of samples and dropout.
-        device: of the critic.
-        ranks: that learn together.
+        learns, others: as of `Critics`.
     """
 
     def __init__(
@@ -151,107 +267,41 @@ class CentralCritics:
         config: MultiAgentConfig,
         critic: FlatAdam[CentralCritic],
         learns: NDArray[np.bool_],
-        generator: torch.Generator,
-        device: torch.device,
-        ranks: Ranks = ALONE,
+        *others: Any,
     ) -> None:
-        self.config, self._ranks = config, ranks
-        self.optimizers = {"central": critic}
-        self.device = device
-        self._learns = learns
-        self._generator = generator
-        # "central", if its gradient steps are compiled.
-        self.compiled: Compiled = {}
+        super().__init__(config, {"central": critic}, len(learns), learns, *others)
 
     def evaluate(self, rollout: Rollout) -> None:
-        """Fills ``values``, and ``final_values`` of environments in which agents were cut off.
-
-        An environment is valued there with the agents that would have continued.
-        """
-        shape = (-1, len(self._learns))
+        """An environment in which agents were cut off is valued with the agents that would have continued."""
+        shape, critic = (-1, self.num_agents), self.optimizers["central"].network
         cut_off = rollout.cut_off()
-        envs = np.flatnonzero(cut_off.reshape(shape).any(1))
-        everywhere = np.arange(rollout.alive.size // len(self._learns))
         continuing = rollout.alive[:-1] & ~rollout.terminations
-        arrays = rollout.obs, rollout.alive, rollout.memories
-        rollout.values.reshape(shape)[:] = self._values(arrays, everywhere)
         # Agents that are not cut off have the memory of their next step then.
         memories = np.where(cut_off[..., None], rollout.final_memories, rollout.memories[1:])
-        arrays = rollout.final_obs, continuing, memories
-        rollout.final_values.reshape(shape)[envs] = self._values(arrays, envs)
-
-    def _values(self, arrays: Sequence[NDArray[Any]], envs: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Values float32 [B, A] of environments int64 [B], indices into observations, flags of living agents, and
-        memories [T * K, A, ...]."""
-        num_agents = len(self._learns)
-        tensors = [torch.from_numpy(each).flatten(0, 1).unflatten(0, (-1, num_agents)) for each in arrays]
-        critic = self.optimizers["central"].network
-        with torch.inference_mode():
-            values = []
-            for part in torch.from_numpy(envs).split(max(critic.chunk // num_agents, 1)):
-                values.append(critic(*(each.index_select(0, part).to(self.device) for each in tensors)).cpu())
-            return torch.cat(values).numpy()
-
-    def update(self, rollout: Rollout, rows: Rows, learning_rate: float) -> list[Tensor]:
-        """Learns from all environments in which a learning agent acted; loss and gradient norm [2] of each step."""
-        config, optimizer = self.config, self.optimizers["central"]
-        shape = (-1, len(self._learns))
-        all_obs, all_alive, all_memories, all_returns = (
-            rollout.flat(name).unflatten(0, shape) for name in ("obs", "alive", "memories", "returns")
-        )
-        learns = torch.from_numpy(self._learns)
-        samples = (all_alive & learns).any(1).nonzero().squeeze(1)
-        size = config.minibatch_size // len(self._learns)
-        if "central" in self.compiled and len(samples):
-            with torch.no_grad():
-                obs = optimizer.network.inputs(all_obs[samples], all_alive[samples])
-            # A critic of one agent has one value a sample.
-            returns, values, learned = (
-                each[samples].squeeze(1)
-                for each in (all_returns, rollout.flat("values").unflatten(0, shape), all_alive & learns)
-            )
-            means = self.compiled["central"](
-                Samples(obs, torch.arange(len(samples)), returns, values, learned=learned),
-                self._generator,
-                num_epochs=config.critic_epochs,
-                minibatch_size=size,
-                learning_rate=learning_rate,
-                max_grad_norm=config.max_grad_norm,
-            )
-            return means.of_each_step("value_loss", "grad_norm")
-        chunk_size = max(optimizer.network.chunk // len(self._learns), 1)
-        sums = []
-        for _ in range(config.critic_epochs):
-            for part in minibatches(samples, size, self._generator):
-                learning = (all_alive.index_select(0, part) & learns).to(self.device)
-                count = learning.sum()
-
-                def learn(
-                    shard: Shard, part: Tensor = part, learning: Tensor = learning, count: Tensor = count
-                ) -> Tensor:
-                    total = torch.zeros(1, device=self.device)
-                    of_shard = part[shard.rows].split(chunk_size), learning[shard.rows].split(chunk_size)
-                    for envs, counts in zip(*of_shard, strict=True):
-                        if not len(envs):
-                            continue
-                        drops = optimizer.drops(len(envs), config.dropout, self._generator)
-                        obs, alive, memories, returns = (
-                            each.index_select(0, envs).to(self.device)
-                            for each in (all_obs, all_alive, all_memories, all_returns)
-                        )
-                        values = optimizer.network(obs, alive, memories, drops)
-                        errors = torch.where(counts, values - returns, 0.0)
-                        loss = errors.square().sum() / (2 * count)
-                        torch.autograd.backward(loss)
-                        total += loss.detach()
-                    return total
-
-                loss = self._ranks.reduce(optimizer.gradient, len(part), 1, learn)
-                norm = optimizer.step(learning_rate, config.max_grad_norm)
-                sums.append(torch.cat([loss, norm.view(1)]))
-        return sums
+        everywhere = np.arange(rollout.alive.size // self.num_agents)
+        for arrays, envs, values in (
+            ((rollout.obs, rollout.alive, rollout.memories), everywhere, rollout.values),
+            (
+                (rollout.final_obs, continuing, memories),
+                np.flatnonzero(cut_off.reshape(shape).any(1)),
+                rollout.final_values,
+            ),
+        ):
+            seen = self._seen(*(torch.from_numpy(each).flatten(0, 1) for each in arrays))
+            values.reshape(shape)[envs] = self._values(critic, seen, envs)
 
     def observe(self, rollout: Rollout, rows: Rows) -> None:
-        """Takes what all living agents observed into the running statistics, if there are any."""
+        """Takes what all living agents observed."""
         alive = rollout.flat("alive").nonzero().squeeze(1)
         self.optimizers["central"].network.observe(rollout.flat("obs")[alive].to(self.device))
+
+    def _samples(self, name: str, every: _Samples, rows: Rows) -> Tensor:
+        return every.learned.any(1).nonzero().squeeze(1)
+
+    def _rows(self, every: _Samples, samples: Tensor) -> tuple[Tensor, Tensor]:
+        rows = samples.unsqueeze(1) * self.num_agents + torch.arange(self.num_agents)
+        places = every.learned.index_select(0, samples).flatten().nonzero().squeeze(1)
+        return rows.flatten().index_select(0, places), places
+
+    def _seen(self, obs: Tensor, alive: Tensor, memories: Tensor) -> tuple[Tensor, ...]:
+        return tuple(each.unflatten(0, (-1, self.num_agents)) for each in (obs, alive, memories))

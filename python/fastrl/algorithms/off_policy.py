@@ -283,7 +283,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             FloatingPointError: a loss was NaN or infinite; the parameters are of no use any more.
         """
         steps = self._means.counts[0]
-        return {**self._means.take(self.updates), "gradient_steps": steps}
+        return {**self._means.take(f"{self.updates} gradient steps"), "gradient_steps": steps}
 
     @classmethod
     def check_state(cls, config: Any, state: Mapping[str, Any]) -> None:

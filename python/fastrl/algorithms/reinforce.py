@@ -8,6 +8,8 @@ from torch import Tensor
 
 from fastrl.algorithms.multi_agent import Losses, Minibatch, MultiAgentLearner
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
+from fastrl.algorithms.protocol import Problem
+from fastrl.algorithms.team_learner import Partners
 from fastrl.utils.config import section
 
 
@@ -41,6 +43,10 @@ class REINFORCE(MultiAgentLearner):
     summary = "policy gradient with a baseline"
     config_type = REINFORCEConfig
     config: REINFORCEConfig
+
+    def __init__(self, config: REINFORCEConfig, problem: Problem, partners: Partners | None = None) -> None:
+        super().__init__(config, problem, partners)
+        self._compile(REINFORCE, ("critic_loss",))
 
     @property
     def central_critic(self) -> bool:

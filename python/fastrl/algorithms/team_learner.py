@@ -19,6 +19,9 @@ from fastrl.networks.wider import Widening, widening
 
 E = TypeVar("E")
 
+Partners = Mapping[str, Mapping[str, Any] | Scripted]
+"""Policies that do not learn, by name: a policy state of a learner with a single policy, or a rule."""
+
 
 class TeamLearner(Algorithm[E], Generic[E]):
     """Has the policies of all agents, and an optimiser for each that learns.
@@ -48,7 +51,7 @@ class TeamLearner(Algorithm[E], Generic[E]):
         config: TeamNetworkConfig,
         problem: Problem,
         generator: torch.Generator,
-        partners: Mapping[str, Mapping[str, Any] | Scripted] | None = None,
+        partners: Partners | None = None,
         **memory: Any,
     ) -> None:
         actions = Actions(problem.action_space)
@@ -137,6 +140,12 @@ class TeamLearner(Algorithm[E], Generic[E]):
         for name, architecture in ours["actors"].items():
             network, saved = self.policy.policies[name], policy["actors"][name]
             assert isinstance(network, PolicyNetwork)
+            memories = [each.get("memory", "none") for each in (theirs["actors"][name], architecture)]
+            if memories[0] != memories[1]:
+                raise ValueError(
+                    f"its policy {name!r} has memory {memories[0]}, not {memories[1]}: set memory to {memories[0]};"
+                    " clones of many agents have none"
+                )
             wider = widening(theirs["actors"][name], architecture, self._obs_rows)
             inputs = replace(wider, others=network.num_ids)
             actors[name] = {**saved, "weights": inputs.weights(saved["weights"], network)}

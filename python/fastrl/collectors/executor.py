@@ -3,7 +3,8 @@
 `concurrent.futures.ProcessPoolExecutor` runs the processes, one executor for each, so that a process that is killed
 costs its task only. A task is a fragment of a worker's rows, or whole episodes, which go to a free worker. Weights are
 published once, in shared memory, and read by each worker before its next task; fragments come back in shared memory,
-too, out of which the learner copies them. Only tasks and outcomes are pickled.
+too. There they stay with `collect` of steps, until the next call; otherwise the learner copies them out of it. Only
+tasks and outcomes are pickled.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
         )
         slots = tuple(worker.free[: len(numbers) or 1])
         try:
-            worker.submit(Task(slots, numbers, begin, self._sent))
+            worker.submit(Task(slots, numbers, begin, self._difficulty, self._sent))
         except BrokenProcessPool:
             self._return_task(worker, numbers)
             self._replace(worker)

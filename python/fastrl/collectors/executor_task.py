@@ -20,8 +20,9 @@ import numpy as np
 from fastrl.collectors.failures import last_line
 from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for
 from fastrl.collectors.local_runner import LocalRunner
-from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan, Stopped
+from fastrl.collectors.protocol import CollectError, Plan, Stopped
 from fastrl.collectors.running import RunningEpisode
+from fastrl.collectors.team_backend import Difficulty
 from fastrl.collectors.weights import Weights
 from fastrl.envs.spec import ElsewhereError, unpickle
 from fastrl.utils import processes
@@ -84,12 +85,14 @@ class Task(NamedTuple):
         slots: one for each fragment.
         episode_numbers: with unit "episodes"; empty with "steps", for T steps of its environments.
         resume: for a new process, the numbers and states of its running episodes.
+        difficulty: of the episodes that start from now on, arguments of `LocalRunner.set_difficulty`.
         weights: pickled along, with their version; None: they are read from shared memory.
     """
 
     slots: tuple[int, ...]
     episode_numbers: tuple[int, ...] = ()
     resume: tuple[tuple[int, RunningEpisode], ...] = ()
+    difficulty: tuple[int, Difficulty | None] = (0, None)
     weights: tuple[int, bytes] | None = None
 
 
@@ -162,6 +165,7 @@ class _Process:
                 self.runner.episode_numbers = [number for number, _ in task.resume]
                 self.runner.running = [episode for _, episode in task.resume]
             self._update(task)
+            self.runner.set_difficulty(*task.difficulty)
             slots = [self._slots.arrays[slot] for slot in task.slots]
             for number, arrays in zip(task.episode_numbers or (None,), slots, strict=True):
                 metas.append(self.runner.collect(arrays, number))
@@ -189,10 +193,10 @@ class _Process:
             outcome = Outcome(metas, cause="stopped")
         except BaseException as error:  # an environment that calls sys.exit() has failed, too
             outcome = failed(error, metas)
-        seconds = tuple(self.runner.seconds[part] for part in ACTIVITIES)
-        self.runner.seconds.update(dict.fromkeys(ACTIVITIES, 0.0))
         self._replied_at = perf_counter()
-        return outcome._replace(version=self._version, seconds=seconds, restarted=self.runner.restarted)
+        return outcome._replace(
+            version=self._version, seconds=self.runner.take_seconds(), restarted=self.runner.restarted
+        )
 
     def close(self) -> None:
         self.runner.close()

@@ -31,6 +31,7 @@ class FragmentMeta(NamedTuple):
         returns, lengths: of the episodes that ended.
         episodes: their environment indices and numbers.
         info: of each, the values of the plan's ``episode_info`` keys.
+        difficulties: of the running episodes, see `fastrl.collectors.team_backend.TeamBackend`; None: as they are.
     """
 
     num_steps: int
@@ -38,6 +39,7 @@ class FragmentMeta(NamedTuple):
     lengths: list[int]
     episodes: list[tuple[int, int]]
     info: list[tuple[float, ...]]
+    difficulties: NDArray[np.float64] | None = None
 
 
 def arrays_for(plan: Plan, rows: int) -> Arrays:

@@ -136,7 +136,6 @@ class LiveCollector(Collector):
         return self.version
 
     def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
-        """See `fastrl.collectors.team_backend.TeamBackend.set_difficulty`."""
         self._header["difficulty"] = level, *(difficulty or (math.nan, math.nan))
         if self._simulation is not None:
             self._weights.publish(self._buffer.data)

@@ -17,8 +17,7 @@ from fastrl.collectors.fragment_arrays import arrays_for
 from fastrl.collectors.local_runner import LocalRunner
 from fastrl.collectors.pace import Pace
 from fastrl.collectors.protocol import ACTIVITIES, Plan, Stopped
-from fastrl.collectors.team_backend import Difficulty, TeamBackend
-from fastrl.collectors.vector_runner import VectorEnvRunner
+from fastrl.collectors.team_backend import Difficulty
 from fastrl.collectors.weights import Weights
 from fastrl.envs.spec import unpickle
 from fastrl.queue import Queue, ShutDown
@@ -69,12 +68,11 @@ class _Published:
         header: of them, with the fields of `HEADER`.
     """
 
-    def __init__(self, runner: VectorEnvRunner, weights: Weights) -> None:
+    def __init__(self, runner: LocalRunner, weights: Weights) -> None:
         self._runner, self._weights = runner, weights
         self._buffer = bytearray(weights.nbytes)
         self.header = np.frombuffer(self._buffer, HEADER, 1)
         self._version = 0
-        self._difficulty = b""
 
     def load(self) -> None:
         """Loads the newest ones, unless they are loaded."""
@@ -83,12 +81,9 @@ class _Published:
             return
         self._version = version
         self._runner.actor.load(memoryview(self._buffer)[HEADER.itemsize :])
-        backend, difficulty = self._runner.backend, self.header["difficulty"][0].tobytes()
-        if difficulty != self._difficulty and isinstance(backend, TeamBackend):
-            self._difficulty = difficulty
-            level, num_agents, density = np.frombuffer(difficulty).tolist()
-            is_fixed = math.isnan(num_agents)
-            backend.set_difficulty(int(level), None if is_fixed else Difficulty(int(num_agents), density))
+        level, num_agents, density = self.header["difficulty"][0].tolist()
+        is_fixed = math.isnan(num_agents)
+        self._runner.set_difficulty(int(level), None if is_fixed else Difficulty(int(num_agents), density))
 
 
 def simulate(
@@ -141,7 +136,7 @@ def _run(
     arrays = {name: row[name] for name in arrays_for(plan, plan.num_envs)}
     loop = runner.build()
     record["ready"] = time.monotonic()
-    published = _Published(loop, weights)
+    published = _Published(runner, weights)
     published.load()
 
     def is_stopped() -> bool:

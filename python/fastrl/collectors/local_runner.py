@@ -16,7 +16,7 @@ from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta
 from fastrl.collectors.local_backend import LocalBackend
 from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan
 from fastrl.collectors.running import RunningEpisode
-from fastrl.collectors.team_backend import TeamBackend
+from fastrl.collectors.team_backend import Difficulty, TeamBackend
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.collectors.vector_runner import VectorEnvRunner, meta_of
 from fastrl.envs.contract import ContractError
@@ -62,6 +62,7 @@ class LocalRunner:
         self._own = dataclasses.replace(plan, num_envs=len(self.env_indices), first_env=first)
         self.episode_numbers = [0] * len(self.env_indices)
         self.running: Sequence[RunningEpisode] = ()
+        self._difficulty: tuple[int, Difficulty | None] = 0, None
         self.restarted: tuple[int, ...] = ()
         self.seconds = dict.fromkeys(ACTIVITIES, 0.0)
         self.closing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
@@ -94,6 +95,8 @@ class LocalRunner:
         try:
             if isinstance(backend, LocalBackend):
                 backend.build()
+            else:
+                backend.set_difficulty(*self._difficulty)
         except BaseException:
             self.close()
             raise
@@ -106,6 +109,12 @@ class LocalRunner:
         start = perf_counter()
         self.actor.load(weights)
         self.seconds["weights"] += perf_counter() - start
+
+    def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
+        """See `fastrl.collectors.protocol.Collector`. Does nothing where environments are a single agent's."""
+        self._difficulty = level, difficulty
+        if self._runner is not None and isinstance(self._runner.backend, TeamBackend):
+            self._runner.backend.set_difficulty(level, difficulty)
 
     def collect(self, out: Arrays, number: int | None = None) -> FragmentMeta:
         """Collects the next T steps of every environment, or the whole episode of a number.
@@ -120,7 +129,9 @@ class LocalRunner:
             runner.episode_numbers[:] = self.episode_numbers
             ends = runner.run_steps(out)
             self.episode_numbers, self.restarted = runner.episode_numbers.tolist(), tuple(runner.restarted)
-        return meta_of(self.plan.num_steps, ends)
+            backend = runner.backend
+            difficulties = backend.difficulties() if isinstance(backend, TeamBackend) else None
+        return meta_of(self.plan.num_steps, ends)._replace(difficulties=difficulties)
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[VectorEnvRunner]:
@@ -143,6 +154,12 @@ class LocalRunner:
         for part, seconds in runner.seconds.items():
             self.seconds[part] += seconds
             runner.seconds[part] = 0.0
+
+    def take_seconds(self) -> tuple[float, ...]:
+        """The seconds since the last call, by `ACTIVITIES`."""
+        taken = tuple(self.seconds[part] for part in ACTIVITIES)
+        self.seconds = dict.fromkeys(ACTIVITIES, 0.0)
+        return taken
 
     def close(self) -> None:
         """Closes the environments. Later fragments build new ones and restart the running episodes."""

@@ -19,6 +19,7 @@ from fastrl.networks.compiled_actor import Actor, ValuingActor, moved
 from fastrl.rollout.fragment import Fragment
 
 if TYPE_CHECKING:
+    from fastrl.collectors.team_backend import Difficulty
     from fastrl.envs.spec import EnvSpec
 
 Unit = Literal["steps", "episodes"]
@@ -271,7 +272,7 @@ class Collector(Protocol):
 
     def collect(self) -> list[Fragment]:
         """Collects one update's worth with the newest weights, ordered by environment index and number. Arrays are
-        valid until the next call.
+        valid until the next call, and perhaps read-only.
 
         Unit "steps": T steps of every environment, whose episodes continue from one call to the next. Unit "episodes":
         the next ``plan.episodes`` episodes.
@@ -298,6 +299,19 @@ class Collector(Protocol):
     def limit(self, end: int) -> None:
         """Makes `take` start no episode with this number or a higher one, with unit "episodes". It may be called again
         with a higher number; by default there is no limit."""
+        ...
+
+    def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
+        """Sets the difficulty of the episodes that start from now on; those that workers were given before `take` keep
+        theirs. For environments of many agents.
+
+        Args:
+            level: its number, in the infos of these episodes.
+            difficulty: None: as it is.
+
+        Raises:
+            NotImplementedError: that of the environments is fixed.
+        """
         ...
 
     def report(self) -> Report: ...

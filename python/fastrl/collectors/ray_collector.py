@@ -210,7 +210,7 @@ class RayCollector(TaskScheduler[_Worker]):
     def _submit(self, worker: _Worker, numbers: tuple[int, ...]) -> None:
         if not worker.calls:
             worker.since = time.monotonic()
-        ref = worker.actor.run.remote(worker.life, numbers, self.version, self._weights)
+        ref = worker.actor.run.remote(worker.life, numbers, self._difficulty, self.version, self._weights)
         worker.calls.append(_Call("run", ref, numbers))
 
     def _begin(self, worker: _Worker) -> None:

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from fastrl.collectors.failures import last_line
 from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for
 from fastrl.collectors.local_runner import LocalRunner
-from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan
+from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.resources import memory_of
 from fastrl.collectors.running import RunningEpisode
+from fastrl.collectors.team_backend import Difficulty
 from fastrl.rollout.fragment import first_steps
 
 # Seconds between looks at the memory of a worker.
@@ -80,10 +81,19 @@ class RunnerActor:
         return self._answer([], self._runner.build) if life == self._life else None
 
     def run(
-        self, life: int, numbers: Sequence[int], version: int, weights: NDArray[np.uint8] | None
+        self,
+        life: int,
+        numbers: Sequence[int],
+        difficulty: tuple[int, Difficulty | None],
+        version: int,
+        weights: NDArray[np.uint8] | None,
     ) -> Answer | None:
         """Runs the episodes of these numbers, or T steps of its environments, by these weights or newer ones from
-        `offer`. None if the worker has died since ``life`` started."""
+        `offer`. None if the worker has died since ``life`` started.
+
+        Args:
+            difficulty: as of `fastrl.collectors.executor_task.Task`.
+        """
         if life != self._life:
             return None
         runner = self._runner
@@ -95,6 +105,7 @@ class RunnerActor:
             if buffer is not None and newest != self._version:
                 runner.load(buffer)
             self._version = newest
+            runner.set_difficulty(*difficulty)
             for number in numbers or (None,):
                 arrays = arrays_for(runner.plan, len(runner.env_indices))
                 meta = runner.collect(arrays, number)
@@ -112,8 +123,7 @@ class RunnerActor:
         except BaseException:  # an environment that calls sys.exit() has failed, too
             trace = traceback.format_exc()
             cause = last_line(trace)
-        seconds = tuple(self._runner.seconds[part] for part in ACTIVITIES)
-        self._runner.seconds.update(dict.fromkeys(ACTIVITIES, 0.0))
+        seconds = self._runner.take_seconds()
         self._replied_at = now = perf_counter()
         if now - self._measured > _MEMORY_INTERVAL_S:
             [self._memory_mib], self._measured = memory_of([os.getpid()]), now

@@ -112,16 +112,24 @@ class RunningEpisodes:
         self._started = np.zeros(rows, np.bool_)
         self._obs = np.zeros((rows, *plan.agents, plan.obs_dim), plan.obs_rows.dtype)
         self._states = np.zeros((rows, *plan.agents, plan.state_size), np.float32)
+        # NaN where it is as it is.
+        self._difficulties = np.full((rows, 3), np.nan)
         # Actions of all rows, [T, R, ...] each, the newest last; as far back as the longest episode needs.
         self._blocks: deque[NDArray[Any]] = deque()
         self.steps = 0
         self._lock = threading.Lock()
 
-    def add(self, fragment: Fragment, restarted: Sequence[int] = ()) -> None:
+    def add(
+        self,
+        fragment: Fragment,
+        restarted: Sequence[int] = (),
+        difficulties: NDArray[np.float64] | None = None,
+    ) -> None:
         """Adds the next fragment.
 
         Args:
             restarted: rows whose episodes were restarted at the start of this fragment without having ended.
+            difficulties: as of `fastrl.collectors.fragment_arrays.FragmentMeta`.
         """
         ended = fragment.ended
         with self._lock:
@@ -135,6 +143,7 @@ class RunningEpisodes:
                 self._lengths = np.where(ended.any(0), since, self._lengths)
             self._started[:] = True
             self._obs[...] = fragment.obs[-1]
+            self._difficulties[...] = np.nan if difficulties is None else difficulties
             if fragment.next_states is not None:
                 self._states[...] = fragment.next_states
             for env_index, number in fragment.episodes.tolist():
@@ -166,6 +175,7 @@ class RunningEpisodes:
             self._lengths[:] = 0
             self._lives[:] = 0
             self._started[:] = False
+            self._difficulties[...] = np.nan
             self._blocks.clear()
             self.steps = 0
 
@@ -186,7 +196,14 @@ class RunningEpisodes:
                         if self._started[row]
                         else (b"", b"")
                     )
-                    running[env_index] = RunningEpisode(actions_taken, obs, state, int(self._lives[row]))
+                    difficulty = self._difficulties[row]
+                    running[env_index] = RunningEpisode(
+                        actions_taken,
+                        obs,
+                        state,
+                        int(self._lives[row]),
+                        b"" if np.isnan(difficulty).any() else difficulty.tobytes(),
+                    )
             return dict(zip(self._env_indices, self._episode_numbers, strict=True)), running
 
     def load(self, numbers: Sequence[int], running: Mapping[int, RunningEpisode]) -> list[RunningEpisode]:
@@ -215,6 +232,8 @@ class RunningEpisodes:
                 if episodes[row].obs:
                     self._obs[row].reshape(-1)[:] = np.frombuffer(episodes[row].obs, self._obs.dtype)
                 self._states[row] = state_of(self._plan, episodes[row])
+                difficulty = episodes[row].difficulty
+                self._difficulties[row] = np.frombuffer(difficulty) if difficulty else np.nan
             self._blocks, self.steps = deque([block]), len(block)
         return episodes
 

@@ -22,7 +22,8 @@ from fastrl.collectors.learner_time import LearnerTime
 from fastrl.collectors.protocol import ACTIVITIES, UNPUBLISHED, CollectError, Collector, Plan, Report
 from fastrl.collectors.resources import check_timeout
 from fastrl.collectors.running import RunningEpisode, RunningEpisodes, resumed
-from fastrl.rollout.fragment import Fragment, copied_steps
+from fastrl.collectors.team_backend import Difficulty
+from fastrl.rollout.fragment import Fragment, copied_steps, first_steps
 from fastrl.utils.seeding import NO_ENV
 
 # Seconds between checks for workers that hang.
@@ -126,6 +127,8 @@ class TaskScheduler(Collector, Generic[W]):
         self._nbytes = plan.make_actor().weights_nbytes
         # Weights published by this collector; earlier versions were another collector's.
         self._published = 0
+        # Of the episodes that start from now on, see `set_difficulty`.
+        self._difficulty: tuple[int, Difficulty | None] = 0, None
         self._steps = self._episodes = self._restarts = self._turns = self._diverged = 0
         self._cold_start = 0.0
         self._seconds = dict.fromkeys(ACTIVITIES, 0.0)
@@ -204,6 +207,9 @@ class TaskScheduler(Collector, Generic[W]):
         self._published += 1
         self.version += 1
         return self.version
+
+    def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
+        self._difficulty = level, difficulty
 
     def _bytes_of(self, weights: Any) -> memoryview:
         sent = memoryview(weights).cast("B")
@@ -394,7 +400,8 @@ class TaskScheduler(Collector, Generic[W]):
         """A task is done, or has failed after some of its fragments.
 
         Args:
-            fragments: their arrays are copied, what is beyond their last step is left out.
+            fragments: what is beyond their last step is left out. Their arrays are copied, but for those of `collect`
+                with unit "steps".
             version: of their policy.
         """
         self._running -= _fragments(numbers)
@@ -425,14 +432,18 @@ class TaskScheduler(Collector, Generic[W]):
         self, worker: W, arrays: Arrays, meta: FragmentMeta, version: int, restarted: tuple[int, ...]
     ) -> None:
         env_indices = np.asarray([NO_ENV] if self._whole else worker.env_indices, np.int64)
-        fragment = fragment_of(self.plan, copied_steps(arrays, meta.num_steps), meta, version, env_indices)
+        # With unit "steps" a worker has one task in a call of `collect`: until the next call nothing overwrites its
+        # arrays, nor does the learner need them any longer.
+        are_lent = self._mode == "collect" and not self._whole
+        kept = (first_steps if are_lent else copied_steps)(arrays, meta.num_steps)
+        fragment = fragment_of(self.plan, kept, meta, version, env_indices)
         self._steps += len(fragment)
         self._episodes += len(meta.episodes)
         self._failures.over(meta.episodes)
         if not self._whole:
             for env_index, number in meta.episodes:
                 worker.episode_numbers[env_index - worker.env_indices[0]] = number + 1
-            self._running_of(worker).add(fragment, restarted)
+            self._running_of(worker).add(fragment, restarted, meta.difficulties)
             self._diverged += len(restarted)
         self._ready.append(fragment)
 

@@ -11,6 +11,7 @@ from fastrl.collectors.local_runner import LocalRunner
 from fastrl.collectors.protocol import UNPUBLISHED, CollectError, Collector, Plan, Report
 from fastrl.collectors.running import RunningEpisodes, resumed
 from fastrl.collectors.synchronous import LockstepCollector, team_collector
+from fastrl.collectors.team_backend import Difficulty
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.seeding import NO_ENV
@@ -55,6 +56,9 @@ class SequentialCollector(Collector):
 
     def limit(self, end: int) -> None:
         self._end = end
+
+    def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
+        raise NotImplementedError(f"the difficulty of {self.plan.env.id} is fixed")
 
     def _collect(self) -> Fragment:
         runner = self.runner

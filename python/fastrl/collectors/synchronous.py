@@ -117,7 +117,6 @@ class LockstepCollector(Collector):
             self.runner.refresh_observations()
 
     def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
-        """See `TeamBackend.set_difficulty`."""
         backend = self.runner.backend
         if not isinstance(backend, TeamBackend):
             raise NotImplementedError(f"the difficulty of {self.plan.env.id} is fixed")
@@ -160,7 +159,9 @@ class LockstepCollector(Collector):
         if self.runner.skipped is not None and self.runner.skipped.any():
             fragments = without_steps(fragment, self.runner.skipped)
         if self._replays:
-            self.running_episodes.add(fragment, self.runner.restarted)
+            backend = self.runner.backend
+            difficulties = backend.difficulties() if isinstance(backend, TeamBackend) else None
+            self.running_episodes.add(fragment, self.runner.restarted, difficulties)
         else:
             self._episode_numbers = self.runner.episode_numbers.tolist()
         for each in fragments:
@@ -215,12 +216,6 @@ class LockstepCollector(Collector):
         numbers, running = ({NO_ENV: self._next}, {}) if self._whole else self.running_episodes.state()
         if not self._replays:
             numbers, running = dict(zip(self.plan.env_indices, self._episode_numbers, strict=True)), {}
-        backend = self.runner.backend
-        if running and isinstance(backend, TeamBackend):
-            # Episodes that are still to be replayed have not started here.
-            waiting = [each.difficulty for each in self.runner.running]
-            difficulties = dict(zip(self.plan.env_indices, waiting or backend.difficulties(), strict=True))
-            running = {i: each._replace(difficulty=difficulties[i]) for i, each in running.items()}
         return {"numbers": numbers, "running": running, "version": self.version}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

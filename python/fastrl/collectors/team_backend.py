@@ -139,21 +139,17 @@ class TeamBackend(JointBackend):
         # Actors read no mask of an agent that does not act.
         out[~self.alive] = True
 
-    def difficulties(self) -> list[bytes]:
-        """`RunningEpisode.difficulty` of each row; empty where none was set."""
-        return [b"" if np.isnan(row).any() else row.tobytes() for row in self._running]
+    def difficulties(self) -> NDArray[np.float64] | None:
+        """Level, agents and density of the running episodes, float64 [R, 3], NaN where they are as they are; None: they
+        are so everywhere."""
+        return None if np.isnan(self._running).any(1).all() else self._running.copy()
 
     def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
-        """Sets the difficulty of the episodes that start from now on.
-
-        Args:
-            level: its number, in their infos.
-            difficulty: None: as it is.
-
-        Raises:
-            NotImplementedError: that of these environments is fixed.
-        """
-        self._difficulty = np.array([level, *(difficulty or (np.nan, np.nan))], np.float64)
+        """See `fastrl.collectors.protocol.Collector.set_difficulty`."""
+        new = np.array([level, *(difficulty or (np.nan, np.nan))], np.float64)
+        if np.array_equal(new, self._difficulty, equal_nan=True):
+            return
+        self._difficulty = new
         self._start_with(np.tile(self._difficulty, (len(self.over), 1)))
 
     def start_replay(self, episodes: Sequence[RunningEpisode]) -> None:

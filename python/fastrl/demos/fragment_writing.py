@@ -12,7 +12,7 @@ from fastrl.demos.plan import RecordingPlan, recorded_pair
 from fastrl.envs.contract import ACTION_MASK, AGENT, ENV_EPISODE, ENV_STEP
 from fastrl.envs.exact_rows import ExactRows
 from fastrl.replay.episode_writer import EpisodeWriter
-from fastrl.replay.episodes import Episode, load
+from fastrl.replay.episodes import Episode, EpisodeDataset, load
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.seeding import NO_ENV, env_seeds
 
@@ -90,9 +90,14 @@ class TeamFragmentWriter(FragmentWriter):
         super().__init__(plan, writer, has_noise)
         self._skipped = 0
         if writer.next_index:
-            episodes = load(writer.path).first_infos(ENV_EPISODE)
-            self.next_number = int(episodes[-1])
-            self._skipped = int((episodes == self.next_number).sum())
+            demos = load(writer.path)
+            self.next_number = whole_episodes(demos)
+            self._skipped = int((demos.first_infos(ENV_EPISODE) == self.next_number).sum())
+        self.close = self._close
+
+    def _close(self) -> None:
+        # Totals say that the last episode is whole.
+        (self._writer.flush if self._skipped else self._writer.close)()
 
     def write(self, fragments: list[Fragment]) -> None:
         if not fragments:
@@ -131,6 +136,12 @@ class TeamFragmentWriter(FragmentWriter):
             infos=infos,
         )
         self._writer.write_many(steps, lengths.tolist(), seeds[which].tolist())
+
+
+def whole_episodes(demos: EpisodeDataset) -> int:
+    """Number of whole episodes of the environment in a data set of many agents, which is not empty. After a kill the
+    last one may be there in part: then there is more than when totals were written."""
+    return int(demos.first_infos(ENV_EPISODE)[-1]) + (demos.meta.get("episodes") == len(demos))
 
 
 def lives_of(fragment: Fragment) -> list[tuple[int, int, int]]:

@@ -21,8 +21,8 @@ from rich.table import Table
 
 from fastrl.algorithms import find
 from fastrl.collectors.resources import WorkerCount
+from fastrl.demos.fragment_writing import whole_episodes
 from fastrl.demos.recorder import record
-from fastrl.envs.contract import ENV_EPISODE
 from fastrl.replay.episodes import load, shard_files
 from fastrl.runs.directory import is_run
 from fastrl.runs.listing import read_run
@@ -328,10 +328,7 @@ def _recorded(path: Path) -> int:
     if not (path / "meta.json").exists() or not shard_files(path):
         return 0
     demos = load(path)
-    if "agents" not in demos.meta:
-        return len(demos)
-    # A kill may have left a part of the last one.
-    return int(demos.first_infos(ENV_EPISODE)[-1]) + (demos.meta.get("episodes") == len(demos))
+    return whole_episodes(demos) if "agents" in demos.meta else len(demos)
 
 
 def _peak_memory() -> float:

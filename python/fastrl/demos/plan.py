@@ -5,6 +5,7 @@ This module runs in worker processes and loads no torch.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -128,7 +129,7 @@ class RecordingPlan(Plan):
             return [each.key for each in self.obs_rows.infos]
         return [ACTION_MASK] if self.action_masks else []
 
-    @property
+    @functools.cached_property
     def recorded_space(self) -> Space[Any]:
         """Space of the observations in the data set: of many agents their rows."""
         return self.obs_space if isinstance(self.obs_rows, ExactRows) else recorded_space(self.obs_space)

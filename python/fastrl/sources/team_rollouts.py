@@ -8,8 +8,6 @@ import numpy as np
 from gymnasium.spaces import Space
 from rich.console import Console
 
-from fastrl.collectors.live import LiveCollector
-from fastrl.collectors.synchronous import LockstepCollector
 from fastrl.collectors.team_backend import EPISODE_INFO, LEVEL, Difficulty
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.envs.adapters.parallel import ParallelVectorEnv
@@ -64,21 +62,15 @@ class MultiAgentSource(RolloutSource):
 
         Raises:
             NotImplementedError: the environment's difficulty is fixed.
-            TrainError: workers step the environments.
         """
         if difficulty is not None:
-            if self.collect.collector in ("executor", "ray"):
-                raise TrainError(
-                    f"--collector {self.collect.collector}: its workers do not get the difficulty of a curriculum:"
-                    " choose native, sequential or sync, or --curriculum.mode off"
-                )
             with contextlib.closing(self.spec.make_team(1, workers=1)) as env:
                 env.set_difficulty(num_agents=difficulty.num_agents, density=difficulty.density)
         self._difficulty = level, difficulty
         self._give_difficulty()
 
     def _give_difficulty(self) -> None:
-        if isinstance(self._collector, LockstepCollector | LiveCollector):
+        if self._collector is not None:
             self._collector.set_difficulty(*self._difficulty)
 
     def __enter__(self) -> Self:
