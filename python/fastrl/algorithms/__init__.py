@@ -2,14 +2,17 @@
 
 A module of this package that defines a subclass of `fastrl.algorithms.protocol.Algorithm` with a ``name``, which is
 that of the module with hyphens for underscores, adds an algorithm; there is no list to extend. Its class is a name of
-this package, for subclasses: ``fastrl.algorithms.PPO``.
+this package, for subclasses: ``fastrl.algorithms.PPO``. Where a module ``*_settings`` has its name, summary and
+settings in an abstract class that it inherits, command lines need no PyTorch to parse it.
 """
 
 import functools
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastrl.utils.errors import UserError
@@ -31,30 +34,60 @@ class _Algorithms(Mapping[str, "type[Algorithm[Any]]"]):
 
     def __getitem__(self, name: str) -> "type[Algorithm[Any]]":
         module = name.replace("-", "_")
-        if module in self._modules:
+        if module in _modules():
             for value in vars(importlib.import_module(f"{__name__}.{module}")).values():
                 if _is_algorithm(value) and value.name == name:
                     return value
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        names = (module.replace("_", "-") for module in self._modules)
-        return (name for name in names if name in self)
+        return iter(declarations())
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    @functools.cached_property
-    def _modules(self) -> list[str]:
-        return sorted(module.name for module in pkgutil.iter_modules(__path__))
+        return len(declarations())
 
 
 _ALGORITHMS = _Algorithms()
 
 
+@functools.cache
+def _modules() -> list[str]:
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
 def algorithms() -> Mapping[str, "type[Algorithm[Any]]"]:
     """The algorithms of this package by name, in alphabetical order."""
     return _ALGORITHMS
+
+
+@functools.cache
+def declarations() -> Mapping[str, "type[Algorithm[Any]]"]:
+    """What settings and help texts need of each algorithm of this package, by name, in alphabetical order: an abstract
+    class from a module ``*_settings``, which loads no PyTorch, else the algorithm itself."""
+    from fastrl.algorithms.protocol import Algorithm
+
+    found: dict[str, type[Algorithm[Any]]] = {}
+    for module in (module for module in _modules() if module.endswith("_settings")):
+        for value in vars(importlib.import_module(f"{__name__}.{module}")).values():
+            if inspect.isclass(value) and issubclass(value, Algorithm) and hasattr(value, "name"):
+                found[value.name] = value
+    for module in _modules():
+        name, spec = module.replace("_", "-"), importlib.util.find_spec(f"{__name__}.{module}")
+        if name in found or spec is None or spec.origin is None:
+            continue
+        # Read, not imported: most modules are no algorithms, and all others take long to import.
+        if f'name = "{name}"' in Path(spec.origin).read_text(encoding="utf-8"):
+            found[name] = algorithms()[name]
+    return dict(sorted(found.items()))
+
+
+def declaration(name: str) -> "type[Algorithm[Any]]":
+    """What settings and help texts need of an algorithm, see `declarations`; one of the user's own is imported.
+
+    Raises:
+        AlgorithmError: there is none.
+    """
+    return declarations()[name] if name in declarations() else find(name)
 
 
 def class_named(name: str) -> "type[Algorithm[Any]] | None":
@@ -130,7 +163,7 @@ def check_takes(
         noun = f"{kind} actions"
     others = [
         name
-        for name, other in algorithms().items()
+        for name, other in declarations().items()
         if obs in other.obs_kinds and actions in other.action_kinds and _family(other) == _family(algorithm)
     ]
     can = f"these algorithms do: {', '.join(others)}" if others else "no algorithm does"

@@ -203,11 +203,11 @@ def find_command(prog: str, arguments: list[str], make: "type[C]") -> "C":
                 f"name what to train on, before the options: {prog} cage2, or an environment, {prog} CartPole-v1"
             )
         _print_help(prog, make)
-    load_torch(arguments)
     trust, config = first.options.trust, None
     import_from_here(first.algo)
     import_from_here(first.env, trust=trust)
     if run is not None:
+        load_torch(arguments)
         kind, config = load_saved(run)
         name = trusted_import("kind", kind, str(run), trust=trust or first.env == kind)
         if first.env is not None and first.env != name:
@@ -390,10 +390,10 @@ class Command:
             return {key: leaf.default for key, leaf in leaves(self.config_type).items()}
 
     def _epilog(self, values: Values, *, full: bool) -> str:
-        from fastrl.algorithms import algorithms
+        from fastrl.algorithms import declarations
 
         table = self._algorithm_table
-        taking = {name: each.summary for name, each in algorithms().items() if self.task.takes(each)}
+        taking = {name: each.summary for name, each in declarations().items() if self.task.takes(each)}
         return "\n".join(
             [
                 *(
@@ -470,6 +470,7 @@ def _train(command: Command) -> int:
     if options.print_config:
         print(f'kind = "{task.name}"\n\n{to_toml(command.settings())}', end="")
         return 0
+    load_torch()
     # A run of hours does not end because its output cannot be written.
     with ignoring_write_errors("stdout", f"{command.prog}: "):
         return _run(command)

@@ -25,13 +25,13 @@ from fastrl.runs.row import Number
 from fastrl.sources.demo_arrays import (
     DemoArrays,
     Demos,
-    DemosConfig,
     batches_of,
     best_episodes,
     check_env,
     packed_rows,
     split_episodes,
 )
+from fastrl.sources.settings import DemosConfig
 from fastrl.sources.source import Source
 from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch

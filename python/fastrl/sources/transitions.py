@@ -23,10 +23,11 @@ from fastrl.runs.row import Number
 from fastrl.sources.collecting import CollectConfig
 from fastrl.sources.dataset import opened
 from fastrl.sources.demo_arrays import Demos, check_env
-from fastrl.sources.demo_replay import DemoReplay, OfflineConfig
+from fastrl.sources.demo_replay import DemoReplay
 from fastrl.sources.goals import Goals
-from fastrl.sources.minibatches import Minibatches, ReplayConfig
+from fastrl.sources.minibatches import Minibatches
 from fastrl.sources.rollouts import ANY_STALENESS, RolloutSource
+from fastrl.sources.settings import OfflineConfig, ReplayConfig
 from fastrl.utils.errors import UserError
 from fastrl.utils.seeding import NO_ENV
 from fastrl.utils.tables import print_lines

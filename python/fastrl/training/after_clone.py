@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fastrl.algorithms import algorithms
+from fastrl.algorithms import declarations
 from fastrl.algorithms.protocol import DatasetAlgorithm
 from fastrl.runs.checkpoint import CheckpointError, load_newest
 from fastrl.utils.config import Values, leaves
@@ -30,7 +30,7 @@ def after_clone(settings: Any, table: str) -> Values:
     except CheckpointError:
         # The error is that of the weights, when they are loaded.
         return {}
-    learned_by = algorithms().get(state.get("algorithm", ""))
+    learned_by = declarations().get(state.get("algorithm", ""))
     if learned_by is None or not issubclass(learned_by, DatasetAlgorithm):
         return {}
     steps = run.total_timesteps or max(_WARMUP / _WARMUP_SHARE, _KL / _KL_SHARE)

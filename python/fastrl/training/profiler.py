@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -90,6 +89,8 @@ class GpuMeter:
         self._handle = ctypes.c_void_p()
         if device == "cpu":
             return
+        import torch
+
         with contextlib.suppress(OSError, AttributeError):
             library = ctypes.CDLL("libnvidia-ml.so.1")
             # By its unique id: CUDA_VISIBLE_DEVICES renumbers devices for PyTorch, not for the driver.

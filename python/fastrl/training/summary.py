@@ -5,7 +5,6 @@ import resource
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import torch
 from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -117,4 +116,6 @@ def peak_memory_mib() -> float:
 
 def peak_gpu_memory_mib(device: str) -> float | None:
     """The most that PyTorch has held on the GPU, MiB; None on a CPU."""
+    import torch
+
     return torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else None

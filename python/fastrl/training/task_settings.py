@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-from fastrl.algorithms import algorithms, find
+from fastrl.algorithms import declaration, declarations
 from fastrl.algorithms.multi_agent_settings import TeamNetworkConfig
 from fastrl.algorithms.network_settings import NetworkConfig
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, OffPolicyAlgorithm
@@ -18,9 +18,7 @@ from fastrl.runs.settings import (
     with_one_goal,
 )
 from fastrl.sources.collecting import CollectConfig
-from fastrl.sources.demo_arrays import DemosConfig
-from fastrl.sources.demo_replay import OfflineConfig
-from fastrl.sources.minibatches import ReplayConfig
+from fastrl.sources.settings import DemosConfig, OfflineConfig, ReplayConfig
 from fastrl.training.after_clone import after_clone
 from fastrl.training.stages import OF_NETWORKS
 from fastrl.utils.config import ConfigError, Preset, Values, build, check, sections
@@ -63,12 +61,12 @@ class TaskSettings:
             AlgorithmError: there is no such algorithm.
             TrainError: it does not go with the task.
         """
-        found = find(algorithm)
+        found = declaration(algorithm)
         if not self.takes(found):
             raise TrainError(
                 f"--algo {algorithm} is for {'many agents' if found.many_agents else 'one agent'}, {self.name} has"
                 f" {'many' if self.many_agents else 'one'};"
-                f" {', '.join(name for name, other in algorithms().items() if self.takes(other))} learn in it"
+                f" {', '.join(name for name, other in declarations().items() if self.takes(other))} learn in it"
             )
         return settings_type(
             self.settings_tables(found) | {table_of(found.name): self.algorithm_defaults(found)}
@@ -93,7 +91,7 @@ class TaskSettings:
 
     def algorithm_table(self, algorithm: str) -> str:
         """The table of an algorithm's settings."""
-        return table_of(find(algorithm).name)
+        return table_of(declaration(algorithm).name)
 
     def algorithm_settings(self, settings: Settings) -> Any:
         """The settings of a run's algorithm."""
@@ -189,7 +187,7 @@ class TaskSettings:
             changes = {**changes, "run.algo": algorithm}
         config_type = self.settings_type(algorithm)
         goals = changes.keys() & {"run.total_timesteps", "run.total_episodes"}
-        if goals and issubclass(find(algorithm), DatasetAlgorithm):
+        if goals and issubclass(declaration(algorithm), DatasetAlgorithm):
             raise ConfigError(
                 f"{min(goals)} counts what environments do; {algorithm} learns from a data set: set"
                 f" {table_of(algorithm)}.epochs"
@@ -247,7 +245,7 @@ class TaskSettings:
         tables, preset = self.preset_tables(config_type), self._preset(name)
         tree: dict[str, dict[str, Any]] = {}
         for other in algorithms_of(tables):
-            algorithm = find(other)
+            algorithm = declaration(other)
             model = algorithm.network_of
             if table_of(model) in preset.values:
                 tree[table_of(other)] = self._network_values(algorithm, preset.values[table_of(model)])

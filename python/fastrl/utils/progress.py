@@ -96,7 +96,7 @@ class Progress:
             self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
-def load_torch(arguments: Sequence[str]) -> None:
+def load_torch(arguments: Sequence[str] = ()) -> None:
     """Imports PyTorch, which takes seconds, and prints a line before.
 
     On a terminal the line is removed afterwards.
