@@ -8,9 +8,8 @@ settings in an abstract class that it inherits, command lines need no PyTorch to
 
 import functools
 import importlib
-import importlib.util
 import inspect
-import pkgutil
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,31 +27,50 @@ class AlgorithmError(UserError, ValueError):
     """A name or import path that is no algorithm."""
 
 
-class _Algorithms(Mapping[str, "type[Algorithm[Any]]"]):
-    """The algorithms of this package by name, in alphabetical order. Finding one imports its module alone, as the
-    others take longer to import than a short run takes."""
+@functools.cache
+def _modules() -> Mapping[str, str]:
+    """The module in which each algorithm is declared, by its name, in alphabetical order. They are found by their text:
+    importing all modules takes longer than a short run."""
+    found: dict[str, str] = {}
+    for path in sorted(path for folder in __path__ for path in Path(folder).glob("*.py")):
+        names = re.findall(r'^    name = "(.+)"$', path.read_text("utf-8"), re.MULTILINE)
+        if path.stem.endswith("_settings"):
+            found |= dict.fromkeys(names, path.stem)
+        elif (name := path.stem.replace("_", "-")) in names:
+            found.setdefault(name, path.stem)
+    return dict(sorted(found.items()))
+
+
+class _Found(Mapping[str, "type[Algorithm[Any]]"]):
+    """The algorithms of this package by name, in alphabetical order. Finding one imports its module alone.
+
+    Args:
+        is_declaration: they are classes that declare algorithms.
+    """
+
+    def __init__(self, *, is_declaration: bool) -> None:
+        self._is_declaration = is_declaration
 
     def __getitem__(self, name: str) -> "type[Algorithm[Any]]":
-        module = name.replace("-", "_")
-        if module in _modules():
-            for value in vars(importlib.import_module(f"{__name__}.{module}")).values():
-                if _is_algorithm(value) and value.name == name:
-                    return value
+        from fastrl.algorithms.protocol import Algorithm
+
+        declared_in = _modules()[name]
+        module = declared_in if self._is_declaration else name.replace("-", "_")
+        found = vars(importlib.import_module(f"{__name__}.{module}")).values()
+        classes = [each for each in found if inspect.isclass(each) and issubclass(each, Algorithm)]
+        for each in classes:
+            if getattr(each, "name", "") == name and (self._is_declaration or _is_algorithm(each)):
+                return each
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(declarations())
+        return iter(_modules())
 
     def __len__(self) -> int:
-        return len(declarations())
+        return len(_modules())
 
 
-_ALGORITHMS = _Algorithms()
-
-
-@functools.cache
-def _modules() -> list[str]:
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+_ALGORITHMS, _DECLARATIONS = _Found(is_declaration=False), _Found(is_declaration=True)
 
 
 def algorithms() -> Mapping[str, "type[Algorithm[Any]]"]:
@@ -60,25 +78,10 @@ def algorithms() -> Mapping[str, "type[Algorithm[Any]]"]:
     return _ALGORITHMS
 
 
-@functools.cache
 def declarations() -> Mapping[str, "type[Algorithm[Any]]"]:
     """What settings and help texts need of each algorithm of this package, by name, in alphabetical order: an abstract
     class from a module ``*_settings``, which loads no PyTorch, else the algorithm itself."""
-    from fastrl.algorithms.protocol import Algorithm
-
-    found: dict[str, type[Algorithm[Any]]] = {}
-    for module in (module for module in _modules() if module.endswith("_settings")):
-        for value in vars(importlib.import_module(f"{__name__}.{module}")).values():
-            if inspect.isclass(value) and issubclass(value, Algorithm) and hasattr(value, "name"):
-                found[value.name] = value
-    for module in _modules():
-        name, spec = module.replace("_", "-"), importlib.util.find_spec(f"{__name__}.{module}")
-        if name in found or spec is None or spec.origin is None:
-            continue
-        # Read, not imported: most modules are no algorithms, and all others take long to import.
-        if f'name = "{name}"' in Path(spec.origin).read_text(encoding="utf-8"):
-            found[name] = algorithms()[name]
-    return dict(sorted(found.items()))
+    return _DECLARATIONS
 
 
 def declaration(name: str) -> "type[Algorithm[Any]]":

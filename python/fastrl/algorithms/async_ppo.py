@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from fastrl.algorithms.async_settings import AsyncPPOConfig, AsyncPPODeclaration
 from fastrl.algorithms.ppo import PPO
-from fastrl.algorithms.ppo_settings import AsyncPPOConfig, AsyncPPODeclaration
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.timer import Stopwatch
 

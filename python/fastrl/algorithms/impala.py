@@ -13,9 +13,9 @@ from torch import Tensor
 from fastrl.algorithms.actor_critic import (
     ActorCriticLearner,
 )
+from fastrl.algorithms.async_settings import ImpalaConfig, IMPALADeclaration
 from fastrl.algorithms.loss import Loss
 from fastrl.algorithms.ppo_loss import log_probs_and_entropy
-from fastrl.algorithms.ppo_settings import ImpalaConfig, IMPALADeclaration
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.sequence_passes import SequencePasses
 from fastrl.networks.distributions import mask_logits

@@ -16,11 +16,10 @@ from fastrl.utils.config import (
     ConfigError,
     Values,
     build,
-    check,
     leaves,
     load_toml,
     to_toml,
-    to_tree,
+    values_of,
 )
 from fastrl.utils.errors import UserError
 from fastrl.utils.output import ignoring_write_errors, plain_console
@@ -385,7 +384,7 @@ class Command:
             settings = self.task.make_settings(
                 changes, preset=self.preset, tree=self.tree, source=str(self.file), trust=self.trust
             )
-            return check(self.config_type, to_tree(settings), "settings")
+            return values_of(settings)
         except UserError:
             return {key: leaf.default for key, leaf in leaves(self.config_type).items()}
 

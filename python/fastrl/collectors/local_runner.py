@@ -16,8 +16,8 @@ from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta
 from fastrl.collectors.local_backend import LocalBackend
 from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan
 from fastrl.collectors.running import RunningEpisode
-from fastrl.collectors.team_backend import TeamBackend
 from fastrl.collectors.team_spec import TeamSpec
+from fastrl.collectors.vector_backends import VectorBackend
 from fastrl.collectors.vector_runner import VectorEnvRunner, meta_of
 from fastrl.envs.contract import ContractError
 from fastrl.networks.compiled_actor import Actor
@@ -86,9 +86,13 @@ class LocalRunner:
             return self._runner
         start = perf_counter()
         plan, actor = self._own, self.actor
-        backend = (
-            TeamBackend(plan, workers=self._threads) if isinstance(plan.env, TeamSpec) else LocalBackend(plan)
-        )
+        backend: VectorBackend
+        if isinstance(plan.env, TeamSpec):
+            from fastrl.collectors.team_backend import TeamBackend
+
+            backend = TeamBackend(plan, workers=self._threads)
+        else:
+            backend = LocalBackend(plan)
         self._runner = runner = VectorEnvRunner(plan, backend, actor, Failures(1))
         runner.stop = self._stop
         try:
@@ -135,7 +139,7 @@ class LocalRunner:
         except CollectError as error:
             self.close()
             # The backend of many agents wraps errors of the user's environment, which cost a worker its task only.
-            cause = error.__cause__ if isinstance(runner.backend, TeamBackend) else None
+            cause = None if isinstance(runner.backend, LocalBackend) else error.__cause__
             raise cause or error from None
         except BaseException:
             self.close()

@@ -23,8 +23,9 @@ from fastrl.collectors.team_spec import TeamSpec
 from fastrl.collectors.vector_backends import NativeBackend, ProcessBackend
 from fastrl.collectors.vector_env_backend import VectorEnvBackend
 from fastrl.collectors.vector_runner import EndedEpisode, VectorEnvRunner, meta_of
-from fastrl.envs.process_pool import SHUTDOWN_GRACE_S, WorkerError
+from fastrl.envs.process_pool import SHUTDOWN_GRACE_S
 from fastrl.envs.vector import NativeVectorEnv
+from fastrl.envs.worker_error import WorkerError
 from fastrl.networks.compiled_actor import MlpActor
 from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
 from fastrl.rollout.fragment import Fragment, without_steps

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -71,10 +70,14 @@ class Returns:
 
     @property
     def mean_return(self) -> float:
+        import statistics
+
         return statistics.fmean(self.returns)
 
     @property
     def std_return(self) -> float:
+        import statistics
+
         return statistics.stdev(self.returns) if len(self.returns) > 1 else math.nan
 
     def metrics(self) -> dict[str, Number]:

@@ -21,11 +21,9 @@ from fastrl.runs.checkpoint import (
     unusable,
 )
 from fastrl.runs.console_logger import ConsoleLogger
-from fastrl.runs.curves import Curve, draw_curves
 from fastrl.runs.directory import RunDirectory, new_directory, run_name
 from fastrl.runs.errors import HookError, TrainError
 from fastrl.runs.facts import State
-from fastrl.runs.listing import RETURN, read_curve
 from fastrl.runs.logger import LoggedRun, Logger
 from fastrl.runs.loggers import EpisodesLogger, JsonlLogger, Loggers, start_loggers
 from fastrl.runs.settings import with_one_goal
@@ -460,6 +458,9 @@ class _Session:
         directory, trainer = self._directory, self._trainer
         if directory is None:
             return
+        from fastrl.runs.curves import Curve, draw_curves
+        from fastrl.runs.listing import RETURN, read_curve
+
         title = f"{trainer.algorithm_name} on {trainer.env_id}, seed {trainer.run.seed}"
         curves = []
         try:

@@ -1,17 +1,18 @@
 """The summary of a run: how good, how fast, and where the time went."""
 
+from __future__ import annotations
+
 import dataclasses
 import resource
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
-
-from rich import box
-from rich.console import Console, RenderableType
-from rich.table import Table
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastrl.runs.metrics import brief, count, counted, duration
 from fastrl.training.evaluation import Scores
 from fastrl.utils.tables import show
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +101,9 @@ class Summary:
         """Prints where the learner's time went, in short."""
         if not self.parts:
             return
+        from rich import box
+        from rich.table import Table
+
         table = Table(title="where the time went", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
         for name in self.parts:
             table.add_column(name, justify="right")

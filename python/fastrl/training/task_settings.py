@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from fastrl.algorithms import declaration, declarations
-from fastrl.algorithms.multi_agent_settings import TeamNetworkConfig
 from fastrl.algorithms.network_settings import NetworkConfig
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, OffPolicyAlgorithm
 from fastrl.runs.errors import TrainError
@@ -18,7 +17,6 @@ from fastrl.runs.settings import (
     with_one_goal,
 )
 from fastrl.sources.collecting import CollectConfig
-from fastrl.sources.settings import DemosConfig, OfflineConfig, ReplayConfig
 from fastrl.training.after_clone import after_clone
 from fastrl.training.stages import OF_NETWORKS
 from fastrl.utils.config import ConfigError, Preset, Values, build, check, sections
@@ -35,7 +33,8 @@ class TaskSettings:
         run: defaults of the table ``[run]``.
         env: defaults of the table ``[env]``, an instance of the task's own section.
         collect: defaults of the table ``[collect]``, for algorithms that learn from an environment.
-        replay: defaults of the table ``[replay]``, for algorithms that learn from transitions.
+        replay: settings of the table ``[replay]`` that are others than usual, for algorithms that learn from
+            transitions.
         tables: defaults of further tables, by name.
         presets: settings by name; of algorithms' tables those of the algorithm that is chosen are used.
         many_agents: its environments have many agents.
@@ -45,7 +44,7 @@ class TaskSettings:
     run: ClassVar[RunConfig] = RunConfig()
     env: ClassVar[Any]
     collect: ClassVar[CollectConfig] = CollectConfig()
-    replay: ClassVar[ReplayConfig] = ReplayConfig()
+    replay: ClassVar[Mapping[str, Any]] = {}
     tables: ClassVar[Mapping[str, Any]] = {}
     presets: ClassVar[Mapping[str, Preset]] = {}
     many_agents: ClassVar[bool] = False
@@ -78,6 +77,8 @@ class TaskSettings:
 
     def _network_values(self, algorithm: type[Algorithm[Any]], values: Mapping[str, Any]) -> dict[str, Any]:
         """Values of the settings of a network that ``algorithm`` has, too, to start with the weights of another one."""
+        from fastrl.algorithms.multi_agent_settings import TeamNetworkConfig
+
         known = {each.name for each in dataclasses.fields(algorithm.config_type)}
         of_networks = (
             field.name for each in (NetworkConfig, TeamNetworkConfig) for field in dataclasses.fields(each)
@@ -101,13 +102,17 @@ class TaskSettings:
         """Default sections of all tables but the algorithm's own, by name."""
         run = self.run
         if issubclass(algorithm, DatasetAlgorithm):
+            from fastrl.sources.settings import DemosConfig
+
             # An update is a minibatch: far too short for a row of metrics.
             run = dataclasses.replace(run, row_seconds=max(run.row_seconds, 1.0))
             return {"run": run, "env": self.env, **self.tables, "demos": DemosConfig()}
         tables = {"run": run, "env": self.env, **self.tables, "collect": self.collect}
         if issubclass(algorithm, OffPolicyAlgorithm):
+            from fastrl.sources.settings import OfflineConfig, ReplayConfig
+
             tables["demos"] = OfflineConfig()
-            tables["replay"] = dataclasses.replace(self.replay, **algorithm.replay_defaults)
+            tables["replay"] = ReplayConfig(**{**self.replay, **algorithm.replay_defaults})
         return tables
 
     def algorithm_in(self, tree: Mapping[str, Any]) -> str:

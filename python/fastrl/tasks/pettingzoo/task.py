@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import AutoresetMode
 
-from fastrl.collectors.team_spec import ParallelSpec, blaming
+from fastrl.collectors.parallel_spec import ParallelSpec, blaming
 from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_frames import make_parallel
 from fastrl.envs.record_episodes import run_episodes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from fastrl.play.episodes import build_env
 from fastrl.play.play import play
 from fastrl.runs.errors import TrainError
 from fastrl.runs.settings import RunConfig
-from fastrl.sources.settings import ReplayConfig
 from fastrl.tasks import pixels
 from fastrl.tasks.pixels.settings import PRESETS, EnvConfig
 from fastrl.training.evaluation import Advance, Returns
@@ -43,7 +42,12 @@ class PixelsTask(Task):
     )
     env = EnvConfig()
     # Frames take time: workers play while the learner learns, and the network, which is large, reaches them seldom.
-    replay = ReplayConfig(capacity=400_000, learning_starts=10_000, train_freq=16, overlap=True)
+    replay: ClassVar[Mapping[str, Any]] = {
+        "capacity": 400_000,
+        "learning_starts": 10_000,
+        "train_freq": 16,
+        "overlap": True,
+    }
     presets = PRESETS
     evaluation_options = ("device",)
 
