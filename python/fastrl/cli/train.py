@@ -352,7 +352,7 @@ class Command:
             prog=prog,
             usage=self.usage(prog, self.named or "ENV"),
             description=self.description(),
-            epilog=self._epilog(values, full=full),
+            epilog=self._epilog(values, full=full) if wants_help else None,
         )
         self.add_own_options(parser)
         parser.add_argument("--lr", metavar="FLOAT", help="learning rate of the algorithm")

@@ -454,7 +454,7 @@ class _Session:
             self._facts.write(state, stopped_by)
 
     def draw(self) -> None:
-        """Draws the learning curve, of training and of evaluations on the way, if there are any."""
+        """Draws the learning curve, of training and of evaluations on the way, if one has two points."""
         directory, trainer = self._directory, self._trainer
         if directory is None:
             return
@@ -467,7 +467,8 @@ class _Session:
             for label, metric in (("training", RETURN), ("evaluation", "eval/mean_reward")):
                 with suppress(ConfigError):  # no row has it
                     curves.append(Curve(title, label, *read_curve(directory.path, metric)))
-            if curves:
+            # To load matplotlib takes longer than a run of one row.
+            if any(len(curve.steps) > 1 for curve in curves):
                 draw_curves(curves, "mean return", directory.curve)
         except Exception as error:  # A picture that cannot be drawn spoils no run.
             print_lines(self._console, f"the learning curve was not drawn: {error!r}")
