@@ -20,7 +20,6 @@ from fastrl.runs.checkpoint import (
     load_newest,
     unusable,
 )
-from fastrl.runs.console_logger import ConsoleLogger
 from fastrl.runs.directory import RunDirectory, new_directory, run_name
 from fastrl.runs.errors import HookError, TrainError
 from fastrl.runs.facts import State
@@ -394,8 +393,12 @@ class _Session:
         logs: list[Logger] = []
         if directory is not None:
             logs = [JsonlLogger(logged), EpisodesLogger(logged), *start_loggers(trainer.run.loggers, logged)]
-        on_console = ConsoleLogger(logged)
-        loggers = Loggers([*logs, *further, on_console])
+        on_console: list[Logger] = []
+        if not self._console.quiet:
+            from fastrl.runs.console_logger import ConsoleLogger
+
+            on_console.append(ConsoleLogger(logged))
+        loggers = Loggers([*logs, *further, *on_console])
         try:
             with StopSignals(finishes=trainer.ranks.count == 1) as stop:
                 trainer.should_stop = lambda: stop.received is not None

@@ -17,7 +17,6 @@ from fastrl.runs.settings import (
     with_one_goal,
 )
 from fastrl.sources.collecting import CollectConfig
-from fastrl.training.after_clone import after_clone
 from fastrl.training.stages import OF_NETWORKS
 from fastrl.utils.config import ConfigError, Preset, Values, build, check, sections
 from fastrl.utils.names import suggestion
@@ -205,13 +204,18 @@ class TaskSettings:
         if preset is not None:
             self._check_goes_with(preset, algorithm)
             layers = [self.preset_values(config_type, preset)]
-        values = from_file(config_type, self._tables_in(tree, source), source, trust=trust, named=changes)
+        values: Values = {}
+        if tree:
+            values = from_file(config_type, self._tables_in(tree, source), source, trust=trust, named=changes)
         layers = [with_one_goal(layer) for layer in (*layers, values, changes)]
         names = self.default_presets(build(config_type, *layers))
         defaults = [with_one_goal(self.preset_values(config_type, name)) for name in names]
         settings = build(config_type, *defaults, *layers)
-        if values_of_clone := after_clone(settings, self.algorithm_table(algorithm)):
-            settings = build(config_type, *defaults, values_of_clone, *layers)
+        if settings.run.init_from is not None:
+            from fastrl.training.after_clone import after_clone
+
+            of_clone = after_clone(settings, self.algorithm_table(algorithm))
+            settings = build(config_type, *defaults, of_clone, *layers)
         return settings
 
     def _tables_in(self, tree: Mapping[str, Any], source: str) -> dict[str, Any]:
