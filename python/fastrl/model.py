@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
 from fastrl.algorithms import algorithms, class_named, find
 from fastrl.algorithms.protocol import Algorithm
@@ -58,12 +57,14 @@ from fastrl.utils.config import (
     replaced,
     to_tree,
 )
-from fastrl.utils.output import plain_console
+from fastrl.utils.output import is_watched, plain_console, quiet_console
 from fastrl.utils.processes import require_main_guard
 from fastrl.utils.ranks import Ranks
 from fastrl.utils.trust import from_file, trusted_import
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from fastrl.play.policy import Policy
     from fastrl.play.team_policy import TeamPolicy
 
@@ -169,7 +170,7 @@ class Model:
         trainer = task.make_trainer(settings_of_run, _console())
         if settings_of_run.run.init_from is not None:
             # The model acts as that policy before it has learned anything.
-            load_weights(trainer, settings_of_run, task, Console(quiet=True))
+            load_weights(trainer, settings_of_run, task, quiet_console())
         self._start(task, settings_of_run, lambda: trainer)
 
     def _start(
@@ -376,12 +377,12 @@ class Model:
         settings = Ranks(0, ranks).settle(settings)
         # Mistakes show here, before any process starts.
         self.task.with_ranks(Ranks(0, ranks)).make_trainer(
-            settings, Console(quiet=True), stage=self.trainer.stage
+            settings, quiet_console(), stage=self.trainer.stage
         )
         return settings
 
     def _next_trainer(
-        self, task: Task, settings: Any, callbacks: Sequence[Callback], console: Console
+        self, task: Task, settings: Any, callbacks: Sequence[Callback], console: "Console"
     ) -> Trainer:
         """A trainer that continues from the state of this model."""
         before = self.trainer
@@ -633,10 +634,6 @@ class _RowList(Logger):
         pass
 
 
-def _console(progress: bool | None = None) -> Console:
+def _console(progress: bool | None = None) -> "Console":
     """A console; a quiet one where no progress is shown."""
-    console = plain_console()
-    if progress is None:
-        progress = console.is_terminal or console.is_jupyter
-    console.quiet = not progress
-    return console
+    return plain_console() if (is_watched() if progress is None else progress) else quiet_console()

@@ -1,12 +1,13 @@
 """Rollouts of environments of many agents, as experience for an algorithm that learns from them."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from gymnasium.spaces import Space
-from rich.console import Console
 
 from fastrl.collectors.live import LiveCollector
 from fastrl.collectors.synchronous import LockstepCollector
@@ -23,6 +24,9 @@ from fastrl.sources.collecting import CollectConfig
 from fastrl.sources.dataset import DatasetSource
 from fastrl.sources.demo_arrays import Demos, check_env
 from fastrl.sources.rollouts import RolloutSource
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class MultiAgentSource(RolloutSource):

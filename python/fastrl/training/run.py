@@ -1,14 +1,14 @@
 """Runs: a training with its run directory, checkpoints, loggers and summary, from the start or resumed."""
 
+from __future__ import annotations
+
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from fastrl.collectors.protocol import CollectError
 from fastrl.networks.own_network import check_own_network, own_path
@@ -41,6 +41,9 @@ from fastrl.utils.files import to_json, write_atomically
 from fastrl.utils.interrupts import StopSignals
 from fastrl.utils.tables import print_lines
 from fastrl.utils.trust import refuse_reach, trusted_import
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def start_run(

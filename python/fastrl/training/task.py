@@ -29,6 +29,7 @@ from fastrl.training.stages import Stage, stage_of, stages_of
 from fastrl.training.task_settings import TaskSettings
 from fastrl.training.trainer import Trainer
 from fastrl.utils.config import ConfigError, build, check, to_tree
+from fastrl.utils.output import quiet_console
 from fastrl.utils.ranks import ALONE, Ranks
 from fastrl.utils.tables import print_lines
 
@@ -266,14 +267,12 @@ class Task(TaskSettings, ABC):
             TrainError, ConfigError, CollectError: settings that do not go together, or an environment that cannot be
                 built.
         """
-        from rich.console import Console
-
         whole, present = settings, stage_of(settings, stage)
-        trainer = self._stage_trainer(whole, present, console or Console(quiet=True))
+        trainer = self._stage_trainer(whole, present, console or quiet_console())
         if whole.run.stages and not stage:
             before = trainer
             for each in stages_of(whole)[1:]:
-                after = self._stage_trainer(whole, each, Console(quiet=True))
+                after = self._stage_trainer(whole, each, quiet_console())
                 try:
                     self.check_weights(before.header, each.settings)
                     after.algorithm.start_stage(before.algorithm.state_dict())

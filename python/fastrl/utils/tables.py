@@ -18,6 +18,8 @@ def show(console: Console, *renderables: RenderableType) -> None:
     A table is as wide as the longest words of its columns need, even if the console is narrower. Text, titles and
     captions are wrapped between words on a terminal; elsewhere their lines are not broken.
     """
+    if console.quiet:
+        return
     for each in renderables:
         if isinstance(each, str):
             _show_text(console, each)
