@@ -1,4 +1,4 @@
-"""What commands and runs load before they start, and through how many modules a run goes.
+"""Modules that commands and runs load before they start, and the number of those that a run goes through.
 
 Processor time depends on the machine; what is loaded does not.
 """

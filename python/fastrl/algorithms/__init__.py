@@ -29,11 +29,11 @@ class AlgorithmError(UserError, ValueError):
 
 @functools.cache
 def _modules() -> Mapping[str, str]:
-    """The module in which each algorithm is declared, by its name, in alphabetical order. They are found by their text:
-    importing all modules takes longer than a short run."""
+    """The module in which each algorithm is declared, by its name, in alphabetical order. The text of the modules says
+    so: importing all of them takes longer than a short run."""
     found: dict[str, str] = {}
     for path in sorted(path for folder in __path__ for path in Path(folder).glob("*.py")):
-        names = re.findall(r'^    name = "(.+)"$', path.read_text("utf-8"), re.MULTILINE)
+        names = re.findall(r'\n    name = "(.+)"\n', path.read_text("utf-8"))
         if path.stem.endswith("_settings"):
             found |= dict.fromkeys(names, path.stem)
         elif (name := path.stem.replace("_", "-")) in names:
@@ -79,13 +79,13 @@ def algorithms() -> Mapping[str, "type[Algorithm[Any]]"]:
 
 
 def declarations() -> Mapping[str, "type[Algorithm[Any]]"]:
-    """What settings and help texts need of each algorithm of this package, by name, in alphabetical order: an abstract
-    class from a module ``*_settings``, which loads no PyTorch, else the algorithm itself."""
+    """Declarations of the algorithms of this package by name, in alphabetical order, for settings and help texts: an
+    abstract class from a module ``*_settings``, which loads no PyTorch, else the algorithm itself."""
     return _DECLARATIONS
 
 
 def declaration(name: str) -> "type[Algorithm[Any]]":
-    """What settings and help texts need of an algorithm, see `declarations`; one of the user's own is imported.
+    """The declaration of an algorithm, see `declarations`; of one of the user's own the algorithm, which is imported.
 
     Raises:
         AlgorithmError: there is none.
