@@ -5,7 +5,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fastrl.algorithms.actor_critic import ActorCriticConfig, ActorCriticLearner
+from fastrl.algorithms.actor_critic import ActorCriticLearner
+from fastrl.algorithms.network_settings import ActorCriticConfig
 from fastrl.algorithms.ppo_loss import log_probs_and_entropy
 from fastrl.networks.distributions import mask_logits
 from fastrl.utils.config import section

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
 from fastrl.algorithms import algorithms, class_named, find
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.protocol import CollectError
-from fastrl.envs.adapters.parallel_copy import ParallelForm
 from fastrl.envs.spec import EnvSpec, any_spec
 from fastrl.model_arguments import (
     check_hooks,
@@ -34,29 +32,41 @@ from fastrl.model_arguments import (
     recorded_env,
     task_on,
 )
-from fastrl.play.policy import Policy, saved_spaces
-from fastrl.play.team_policy import TeamPolicy
 from fastrl.runs.checkpoint import CheckpointError, Checkpoints, find_checkpoint, save_checkpoint
 from fastrl.runs.directory import RunDirectory, new_directory
 from fastrl.runs.errors import HookError
 from fastrl.runs.logger import Logger
 from fastrl.runs.row import Row
 from fastrl.runs.settings import settings_type, with_one_goal
-from fastrl.sources.transitions import TransitionSource
 from fastrl.tasks import find as find_task
 from fastrl.tasks import load_saved
 from fastrl.training.callbacks import Callback
-from fastrl.training.rank_processes import started, without_ranks
 from fastrl.training.run import load_run, load_weights, name_of, restored, train
 from fastrl.training.stages import saved_settings, saved_stage, stage_of
 from fastrl.training.summary import Summary
 from fastrl.training.task import Task
 from fastrl.training.trainer import Trainer
-from fastrl.utils.config import ConfigError, Values, build, by_keyword, check, leaves, load_toml, to_tree
-from fastrl.utils.output import plain_console
+from fastrl.utils.config import (
+    ConfigError,
+    Values,
+    build,
+    by_keyword,
+    check,
+    leaves,
+    load_toml,
+    replaced,
+    to_tree,
+)
+from fastrl.utils.output import is_watched, plain_console, quiet_console
 from fastrl.utils.processes import require_main_guard
 from fastrl.utils.ranks import Ranks
 from fastrl.utils.trust import from_file, trusted_import
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fastrl.play.policy import Policy
+    from fastrl.play.team_policy import TeamPolicy
 
 
 class Model:
@@ -160,7 +170,7 @@ class Model:
         trainer = task.make_trainer(settings_of_run, _console())
         if settings_of_run.run.init_from is not None:
             # The model acts as that policy before it has learned anything.
-            load_weights(trainer, settings_of_run, task, Console(quiet=True))
+            load_weights(trainer, settings_of_run, task, quiet_console())
         self._start(task, settings_of_run, lambda: trainer)
 
     def _start(
@@ -288,6 +298,8 @@ class Model:
             directory = None if run_dir is None else stack.enter_context(self._open(Path(run_dir)))
             task, before = self.task, self.trainer
             if ranks > 1:
+                from fastrl.training.rank_processes import started
+
                 state = before.state_dict() if before.steps else None
                 task = task.with_ranks(
                     stack.enter_context(started(ranks, task, settings, before.stage, state))
@@ -307,6 +319,8 @@ class Model:
                     self._keep(trainer, directory)
                 raise
             if ranks > 1:
+                from fastrl.training.rank_processes import without_ranks
+
                 trainer = without_ranks(task, trainer, settings, console)
             self._settings = settings if ranks > 1 else self._settings
             self._keep(trainer, directory)
@@ -326,10 +340,11 @@ class Model:
                 f"learn: the goal of the settings, {goal:,} {unit}, is reached; say how many more: learn(100_000)"
             )
         done = {"run.total_timesteps": self.trainer.steps, "run.total_episodes": self.trainer.episodes}
-        # A run that has started has decided the settings that were left open.
-        values = saved_settings(self.trainer.header) if self.trainer.steps else to_tree(self._settings)
-        more = {key: goal + done[key] for key, goal in goals.items()}
-        return build(config_type, check(config_type, values, "settings"), with_one_goal(more))
+        settings = self._settings
+        if self.trainer.steps:
+            # A run that has started has decided the settings that were left open.
+            settings = build(config_type, check(config_type, saved_settings(self.trainer.header), "settings"))
+        return replaced(settings, with_one_goal({key: goal + done[key] for key, goal in goals.items()}))
 
     def _open(self, path: Path) -> RunDirectory:
         """The run directory: that of this model, or a new one.
@@ -352,6 +367,8 @@ class Model:
         """
         if not isinstance(ranks, int) or ranks < 1:
             raise ConfigError(f"learn: ranks should be a whole number from 1 on, got {ranks!r}")
+        from fastrl.sources.transitions import TransitionSource
+
         source = getattr(self.trainer, "source", None)
         if isinstance(source, TransitionSource) and source.minibatches.replay is not None:
             raise ConfigError(
@@ -360,12 +377,12 @@ class Model:
         settings = Ranks(0, ranks).settle(settings)
         # Mistakes show here, before any process starts.
         self.task.with_ranks(Ranks(0, ranks)).make_trainer(
-            settings, Console(quiet=True), stage=self.trainer.stage
+            settings, quiet_console(), stage=self.trainer.stage
         )
         return settings
 
     def _next_trainer(
-        self, task: Task, settings: Any, callbacks: Sequence[Callback], console: Console
+        self, task: Task, settings: Any, callbacks: Sequence[Callback], console: "Console"
     ) -> Trainer:
         """A trainer that continues from the state of this model."""
         before = self.trainer
@@ -439,21 +456,26 @@ class Model:
         return self.policy.predict(obs, state, deterministic, action_masks)
 
     @property
-    def policy(self) -> Policy | TeamPolicy:
+    def policy(self) -> "Policy | TeamPolicy":
         """The policy as it is now, with which `predict` acts."""
         if self._policy is None:
             self._policy = self._make_policy()
         return self._policy
 
-    def _make_policy(self) -> Policy | TeamPolicy:
+    def _make_policy(self) -> "Policy | TeamPolicy":
         seed, settings = self._settings.run.seed, self.stage_settings
         state = self.policy_checkpoint
         if find(settings.run.algo).many_agents:
             return self._make_team_policy(state, seed)
+        from fastrl.play.policy import saved_spaces
+
         spaces = saved_spaces(state) or self.task.play_spaces(self.play_settings)
         return self.task.make_policy(state, settings, spaces, seed=seed)
 
-    def _make_team_policy(self, state: Mapping[str, Any], seed: int) -> TeamPolicy:
+    def _make_team_policy(self, state: Mapping[str, Any], seed: int) -> "TeamPolicy":
+        from fastrl.envs.adapters.parallel_copy import ParallelForm
+        from fastrl.play.team_policy import TeamPolicy
+
         form = None
         if "obs_space" not in state or state.get("agents", ()) is None:
             # Of an older version, or of agents that no file can describe.
@@ -612,9 +634,6 @@ class _RowList(Logger):
         pass
 
 
-def _console(progress: bool | None = None) -> Console:
+def _console(progress: bool | None = None) -> "Console":
     """A console; a quiet one where no progress is shown."""
-    console = plain_console()
-    if progress is None:
-        progress = console.is_terminal or console.is_jupyter
-    return console if progress else Console(quiet=True)
+    return plain_console() if (is_watched() if progress is None else progress) else quiet_console()

@@ -5,6 +5,9 @@ import importlib
 import inspect
 import pickle
 import pkgutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -12,9 +15,15 @@ import numpy as np
 import pytest
 
 import fastrl.algorithms
-from fastrl.algorithms import AlgorithmError, algorithms, check_takes, find
+from fastrl.algorithms import AlgorithmError, algorithms, check_takes, declarations, find
 from fastrl.algorithms.ppo import PPO
-from fastrl.algorithms.protocol import Algorithm, Problem, no_exploration
+from fastrl.algorithms.protocol import (
+    Algorithm,
+    DatasetAlgorithm,
+    OffPolicyAlgorithm,
+    Problem,
+    no_exploration,
+)
 
 OBS = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
 NAMES = ["async-ppo", "bc", "dqn", "impala", "ippo", "iql", "mabc", "mappo", "ppo", "reinforce", "sac", "td3"]
@@ -35,9 +44,44 @@ def test_each_stands_in_the_module_of_its_name() -> None:
     modules = pkgutil.iter_modules(fastrl.algorithms.__path__, "fastrl.algorithms.")
     for module in [importlib.import_module(each.name) for each in modules]:
         for value in vars(module).values():
-            if inspect.isclass(value) and value.__module__ == module.__name__ and "name" in vars(value):
+            if not inspect.isclass(value) or value.__module__ != module.__name__ or inspect.isabstract(value):
+                continue
+            if issubclass(value, Algorithm) and "name" in dir(value):
                 assert module.__name__.endswith(f".{value.name.replace('-', '_')}")
                 assert algorithms()[value.name] is value
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_declarations_say_what_the_algorithms_are(name: str) -> None:
+    declared, algorithm = declarations()[name], find(name)
+    assert inspect.isabstract(declared)
+    assert issubclass(algorithm, declared)
+    said = ("name", "summary", "config_type", "many_agents", "network_of", "obs_kinds", "action_kinds")
+    assert [getattr(declared, each) for each in said] == [getattr(algorithm, each) for each in said]
+    for family in (DatasetAlgorithm, OffPolicyAlgorithm):
+        assert issubclass(declared, family) == issubclass(algorithm, family)
+    assert getattr(declared, "replay_defaults", {}) == getattr(algorithm, "replay_defaults", {})
+
+
+# An algorithm in one file, as if it stood among those of the package.
+ONE_FILE = """
+import sys
+import fastrl.algorithms
+fastrl.algorithms.__path__.append(sys.argv[1])
+from fastrl.algorithms import algorithms, declarations, find
+assert "torch" not in sys.modules
+print(find("one-file").summary, "one-file" in declarations(), len(algorithms()))
+"""
+
+
+def test_a_new_algorithm_is_one_file(tmp_path: Path) -> None:
+    text = 'class OneFile(PPO):\n    name = "one-file"\n    summary = "new"\n'
+    (tmp_path / "one_file.py").write_text(f"from fastrl.algorithms.ppo import PPO\n\n\n{text}")
+    # A module beside it that is none must not be imported.
+    (tmp_path / "helper.py").write_text("raise SystemExit('imported')\n")
+    command = [sys.executable, "-c", ONE_FILE, str(tmp_path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.stdout.split() == ["new", "True", str(len(NAMES) + 1)], done.stderr
 
 
 def test_all_are_found_by_name() -> None:
@@ -99,7 +143,7 @@ def test_what_an_algorithm_does_not_take_is_refused_with_those_that_do(
         AlgorithmError, match=r"^dqn does not take multi-binary actions such as MultiBinary\(2\);"
     ):
         check_takes(find("dqn"), problem_of(OBS, flat), own)
-    monkeypatch.setattr("fastrl.algorithms.algorithms", lambda: {"images-only": ImagesOnly})
+    monkeypatch.setattr("fastrl.algorithms.declarations", lambda: {"images-only": ImagesOnly})
     with pytest.raises(
         AlgorithmError, match=r"^boxes-only does not take discrete actions .*; no algorithm does$"
     ):

@@ -8,7 +8,7 @@ import torch
 
 from fastrl.algorithms.flat_adam import FlatAdam, minibatches
 from fastrl.networks.action_space import Actions
-from fastrl.networks.distributions import LOG_STD_RANGE
+from fastrl.networks.kinds import LOG_STD_RANGE
 from fastrl.networks.multi_agent import PolicyNetwork
 
 

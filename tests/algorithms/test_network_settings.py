@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from fastrl.algorithms.network_settings import NetworkConfig, make_network
+from fastrl.algorithms.network_settings import NetworkConfig
+from fastrl.algorithms.policy_learner import make_network
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.action_space import Actions
 

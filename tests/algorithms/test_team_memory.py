@@ -17,8 +17,8 @@ from fastrl.algorithms.ppo_loss import log_probs_of
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.reinforce import REINFORCE, REINFORCEConfig
 from fastrl.collectors.factory import make_collector
+from fastrl.collectors.parallel_spec import ParallelSpec
 from fastrl.collectors.protocol import Plan
-from fastrl.collectors.team_spec import ParallelSpec
 from fastrl.envs.spec import as_spec
 from fastrl.networks.distributions import mask_logits
 from fastrl.utils.timer import Stopwatch

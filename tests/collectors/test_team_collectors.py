@@ -11,12 +11,13 @@ from multi_agent_run import plan_of
 from team_env import TeamEnv, TeamEnvSpec
 
 from fastrl.collectors.factory import make_collector
+from fastrl.collectors.parallel_spec import ParallelSpec
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.collectors.ray_cluster import start
 from fastrl.collectors.saved_state import packed, unpacked
 from fastrl.collectors.synchronous import team_collector
 from fastrl.collectors.team_backend import EPISODE_INFO, Difficulty
-from fastrl.collectors.team_spec import CompiledTeamSpec, ParallelSpec
+from fastrl.collectors.team_spec import CompiledTeamSpec
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
 from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork

@@ -12,8 +12,8 @@ from fastrl.collectors.factory import make_collector
 from fastrl.collectors.probe import probe
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs import contract
-from fastrl.envs.process_pool import WorkerError
 from fastrl.envs.process_vector import ProcessVectorEnv
+from fastrl.envs.worker_error import WorkerError
 from fastrl.utils.seeding import NO_ENV, env_seed
 
 NAME = "collect_cases:Wrong"

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from fastrl.networks.kinds import NATURE, parse_conv
 from fastrl.networks.parameters import flatten_parameters
-from fastrl.networks.q_network import NATURE, NoisyLinear, QNetwork, parse_conv
+from fastrl.networks.q_network import NoisyLinear, QNetwork
 
 
 def generator(seed=0):

@@ -18,7 +18,7 @@ from fastrl.envs.spec import as_spec
 from fastrl.replay import PrioritizedSampler
 from fastrl.runs.errors import TrainError
 from fastrl.sources.collecting import CollectConfig
-from fastrl.sources.minibatches import ReplayConfig
+from fastrl.sources.settings import ReplayConfig
 from fastrl.sources.transitions import TransitionSource
 from fastrl.training.profiler import GpuMeter
 from fastrl.utils.timer import Stopwatch

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrl.sources.team_rollouts import Difficulty
+from fastrl.collectors.protocol import Difficulty
 from fastrl.tasks.traffic.curriculum import Curriculum, CurriculumConfig
 from fastrl.utils.config import ConfigError
 

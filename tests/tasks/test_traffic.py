@@ -20,7 +20,7 @@ from traffic_runs import line_envs, lines, small, small_settings, small_trainer,
 
 import fastrl.tasks.traffic.task
 from fastrl.cli.main import main
-from fastrl.collectors.team_backend import Difficulty
+from fastrl.collectors.protocol import Difficulty
 from fastrl.collectors.team_spec import CompiledTeamSpec
 from fastrl.envs.record_episodes import MEANS
 from fastrl.envs.registration import make_multi

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrl.cli.main import main
-from fastrl.sources.team_rollouts import Difficulty
+from fastrl.collectors.protocol import Difficulty
 from fastrl.tasks.traffic.settings import (
     PRESETS,
     RING,

@@ -13,7 +13,15 @@ from rich.table import Table
 from small_runs import ITERATION, OPTIONS, learnt
 
 from fastrl.cli.main import main
-from fastrl.utils.output import ignoring_write_errors, plain_console, printable, repair_streams
+from fastrl.utils.output import (
+    ignoring_write_errors,
+    is_watched,
+    plain_console,
+    printable,
+    quiet_console,
+    repair_streams,
+)
+from fastrl.utils.tables import print_lines, show
 
 
 def full() -> TextIO:
@@ -126,6 +134,25 @@ def test_control_characters_of_texts_are_escaped(capsys: pytest.CaptureFixture[s
     console.print(text, table)
     out = capsys.readouterr().out
     assert out.count(r"\x1b]0;title\x07 \x9b1m \u202eabc") == 4 and "\x1b" not in out and "\x9b" not in out
+
+
+def test_a_quiet_console_shows_nothing_and_has_what_rich_has(capsys: pytest.CaptureFixture[str]) -> None:
+    console = quiet_console()
+    console.print("text", style="bold")
+    console.rule("title")
+    print_lines(console, "line")
+    show(console, "text", Table("table"))
+    assert console.quiet and not console.is_terminal
+    assert console.width > 0 and console.encoding == "utf-8"
+    assert "".join(capsys.readouterr()) == ""
+
+
+def test_a_run_is_watched_on_terminals_and_where_rich_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    assert not is_watched()
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert is_watched()
 
 
 def test_too_little_memory_for_a_library_is_one_line(tmp_path: Path) -> None:

@@ -982,12 +982,12 @@ class OffPolicyGradients:
 
 @final
 class QGradient:
-    """Gradient of the loss of deep Q-learning for a minibatch: `fastrl.algorithms.dqn.DQN.loss` without torch. The network
-    is a multi-layer perceptron with ReLU and hidden layers of the widths `hidden`, on D `obs_dim` numbers, with A `actions`
-    outputs; a dueling one has the last hidden layer twice. For threads to share: calls take turns.
+    """Gradient of the loss of deep Q-learning for a minibatch: `fastrl.algorithms.dqn.DQN.loss` without torch. The
+    network is a multi-layer perceptron with ReLU and hidden layers of the widths `hidden`, on D `obs_dim` numbers, with
+    A `actions` outputs; a dueling one has the last hidden layer twice. For threads to share: calls take turns.
 
-    Parameters and gradients are vectors as PyTorch has those of `fastrl.networks.q_network.QNetwork`: of each linear layer
-    weights [outputs, inputs], then biases. ValueError: a width is out of range.
+    Parameters and gradients are vectors as PyTorch has those of `fastrl.networks.q_network.QNetwork`: of each linear
+    layer weights [outputs, inputs], then biases. ValueError: a width is out of range.
     """
 
     def __new__(
@@ -1018,18 +1018,17 @@ class QGradient:
         margin_coef: float = 0.0,
         weight: float = 1.0,
     ) -> tuple[float, float]:
-        """Adds `weight` times the gradient of the loss to `gradient` [P], and writes the absolute TD errors to `td_errors`
-        [B]. Without the GIL.
+        """Adds `weight` times the gradient of the loss to `gradient` [P], and writes the absolute TD errors to
+        `td_errors` [B]. Without the GIL.
 
-        `online`, `target` [P]; `obs`, `next_obs` [B, D]; `actions`, `rewards`, `discounts`, `weights` of importance [B];
-        `next_masks` [B, A], True where an action is allowed. `double`: the network that learns chooses the next action.
-        Errors beyond `huber` count linearly. The last `demonstrations` transitions have the loss of their `margin`, with
-        the weight `margin_coef`.
+        `online`, `target` [P]; `obs`, `next_obs` [B, D]; `actions`, `rewards`, `discounts`, `weights` of importance
+        [B]; `next_masks` [B, A], True where an action is allowed. `double`: the network that learns chooses the next
+        action. Errors beyond `huber` count linearly. The last `demonstrations` transitions have the loss of their
+        `margin`, with the weight `margin_coef`.
 
-        Returns the loss and the mean value of the actions. ValueError, TypeError: an array does not fit, or names an action
-        that is not there.
+        Returns the loss and the mean value of the actions. ValueError, TypeError: an array does not fit, or names an
+        action that is not there.
         """
-
 
 @final
 class PpoUpdate:

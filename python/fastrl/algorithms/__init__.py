@@ -2,14 +2,16 @@
 
 A module of this package that defines a subclass of `fastrl.algorithms.protocol.Algorithm` with a ``name``, which is
 that of the module with hyphens for underscores, adds an algorithm; there is no list to extend. Its class is a name of
-this package, for subclasses: ``fastrl.algorithms.PPO``.
+this package, for subclasses: ``fastrl.algorithms.PPO``. Where a module ``*_settings`` has its name, summary and
+settings in an abstract class that it inherits, command lines need no PyTorch to parse it.
 """
 
 import functools
 import importlib
 import inspect
-import pkgutil
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastrl.utils.errors import UserError
@@ -25,42 +27,76 @@ class AlgorithmError(UserError, ValueError):
     """A name or import path that is no algorithm."""
 
 
-class _Algorithms(Mapping[str, "type[Algorithm[Any]]"]):
-    """The algorithms of this package by name, in alphabetical order. Finding one imports its module alone, as the
-    others take longer to import than a short run takes."""
+@functools.cache
+def _modules() -> Mapping[str, str]:
+    """The module in which each algorithm is declared, by its name, in alphabetical order. The text of the modules says
+    so: importing all of them takes longer than a short run."""
+    found: dict[str, str] = {}
+    for path in sorted(path for folder in __path__ for path in Path(folder).glob("*.py")):
+        names = re.findall(r'\n    name = "(.+)"\n', path.read_text("utf-8"))
+        if path.stem.endswith("_settings"):
+            found |= dict.fromkeys(names, path.stem)
+        elif (name := path.stem.replace("_", "-")) in names:
+            found.setdefault(name, path.stem)
+    return dict(sorted(found.items()))
 
-    def __init__(self) -> None:
-        self._found: dict[str, type[Algorithm[Any]] | None] = {}
+
+class _Found(Mapping[str, "type[Algorithm[Any]]"]):
+    """The algorithms of this package by name, in alphabetical order. Finding one imports its module alone.
+
+    Args:
+        is_declaration: they are classes that declare algorithms.
+    """
+
+    def __init__(self, *, is_declaration: bool) -> None:
+        self._is_declaration = is_declaration
+        self._classes: dict[str, type[Algorithm[Any]]] = {}
 
     def __getitem__(self, name: str) -> "type[Algorithm[Any]]":
-        if name not in self._found:
-            module = name.replace("-", "_")
-            names = vars(importlib.import_module(f"{__name__}.{module}")) if module in self._modules else {}
-            of_it = (each for each in names.values() if _is_algorithm(each) and each.name == name)
-            self._found[name] = next(of_it, None)
-        found = self._found[name]
-        if found is None:
-            raise KeyError(name)
-        return found
+        if name not in self._classes:
+            self._classes[name] = self._find(name)
+        return self._classes[name]
+
+    def _find(self, name: str) -> "type[Algorithm[Any]]":
+        from fastrl.algorithms.protocol import Algorithm
+
+        declared_in = _modules()[name]
+        module = declared_in if self._is_declaration else name.replace("-", "_")
+        found = vars(importlib.import_module(f"{__name__}.{module}")).values()
+        classes = [each for each in found if inspect.isclass(each) and issubclass(each, Algorithm)]
+        for each in classes:
+            if getattr(each, "name", "") == name and (self._is_declaration or _is_algorithm(each)):
+                return each
+        raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        names = (module.replace("_", "-") for module in self._modules)
-        return (name for name in names if name in self)
+        return iter(_modules())
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    @functools.cached_property
-    def _modules(self) -> list[str]:
-        return sorted(module.name for module in pkgutil.iter_modules(__path__))
+        return len(_modules())
 
 
-_ALGORITHMS = _Algorithms()
+_ALGORITHMS, _DECLARATIONS = _Found(is_declaration=False), _Found(is_declaration=True)
 
 
 def algorithms() -> Mapping[str, "type[Algorithm[Any]]"]:
     """The algorithms of this package by name, in alphabetical order."""
     return _ALGORITHMS
+
+
+def declarations() -> Mapping[str, "type[Algorithm[Any]]"]:
+    """Declarations of the algorithms of this package by name, in alphabetical order, for settings and help texts: an
+    abstract class from a module ``*_settings``, which loads no PyTorch, else the algorithm itself."""
+    return _DECLARATIONS
+
+
+def declaration(name: str) -> "type[Algorithm[Any]]":
+    """The declaration of an algorithm, see `declarations`; of one of the user's own the algorithm, which is imported.
+
+    Raises:
+        AlgorithmError: there is none.
+    """
+    return declarations()[name] if name in declarations() else find(name)
 
 
 def class_named(name: str) -> "type[Algorithm[Any]] | None":
@@ -136,7 +172,7 @@ def check_takes(
         noun = f"{kind} actions"
     others = [
         name
-        for name, other in algorithms().items()
+        for name, other in declarations().items()
         if obs in other.obs_kinds and actions in other.action_kinds and _family(other) == _family(algorithm)
     ]
     can = f"these algorithms do: {', '.join(others)}" if others else "no algorithm does"

@@ -4,16 +4,14 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
-from fastrl.algorithms import hyper_parameters as hp
-from fastrl.algorithms.network_settings import NetworkConfig
+from fastrl.algorithms.network_settings import ActorCriticConfig
 from fastrl.algorithms.policy_learner import PolicyLearner, described
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
@@ -25,49 +23,12 @@ from fastrl.networks.torch_actor import CHUNK
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.layout import lay_out
 from fastrl.rollout.rollout import Rollout
-from fastrl.utils.config import section
 from fastrl.utils.heap import keep_freed_memory
 from fastrl.utils.timer import Stopwatch
-from fastrl.utils.tunable import Range
 
 # Rows of the critic's forward passes over a whole rollout: large enough to be cheap a row, small enough for
 # caches.
 VALUE_CHUNK = 4096
-
-
-@section
-class ActorCriticConfig(NetworkConfig):
-    """Hyper-parameters of actor-critic algorithms. Schedules are linear in the environment steps done."""
-
-    num_steps: hp.NumSteps = 100
-    gamma: hp.Gamma = 0.99
-    value_coef: Annotated[float, Field(ge=0, description="weight of the value loss")] = 0.5
-    learning_rate: hp.LearningRate = 1e-3
-    final_learning_rate: hp.FinalLearningRate = 0.0
-    entropy_coef: hp.EntropyCoef = 0.01
-    final_entropy_coef: hp.FinalEntropyCoef = 0.001
-    max_grad_norm: Annotated[
-        float, Field(gt=0, description="gradients are scaled down to this norm"), Range(0.3, 5.0, log=True)
-    ] = 0.5
-    normalize_obs: hp.NormalizeObs = False
-    normalize_returns: hp.NormalizeReturns = True
-    action_masks: hp.ActionMasks = False
-    reward_scale: Annotated[
-        float, Field(gt=0, description="rewards are multiplied by this before learning")
-    ] = 1.0
-    reward_clip: Annotated[
-        float | None,
-        Field(
-            gt=0,
-            description="rewards, once normalised and scaled, are clipped to plus and minus this; none: off",
-        ),
-    ] = None
-    squash_actions: Annotated[
-        bool,
-        Field(
-            description="continuous actions are brought within their bounds by tanh instead of being clipped to them"
-        ),
-    ] = False
 
 
 class ActorCriticLearner(PolicyLearner[Sequence[Fragment]]):

@@ -2,55 +2,23 @@
 
 import functools
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from fastrl.algorithms.imitation import Imitation, ImitationConfig, Minibatch
+from fastrl.algorithms.imitation import Imitation, Minibatch
 from fastrl.algorithms.imitation_loss import ImitationLoss
-from fastrl.algorithms.network_settings import NetworkConfig
+from fastrl.algorithms.imitation_settings import BCConfig, BCDeclaration
 from fastrl.algorithms.policy_learner import PolicyLearner, described
 from fastrl.algorithms.protocol import DatasetBatch, Problem
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.parameters import check_shapes, load_weights
-from fastrl.utils.config import section
 from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 
 
-@section
-class BCConfig(ImitationConfig, NetworkConfig):
-    """Hyper-parameters of behaviour cloning."""
-
-    normalize_obs: Annotated[
-        bool,
-        Field(
-            description="observations are whitened by the mean and deviation of those that are learned from, which are"
-            " saved with the policy"
-        ),
-    ] = False
-    squash_actions: Annotated[
-        bool,
-        Field(
-            description="continuous actions are brought within their bounds by tanh instead of being clipped to them"
-        ),
-    ] = False
-    action_masks: Annotated[
-        bool,
-        Field(
-            description="the clone chooses among the actions that the environment allows, as an expert does that obeys"
-            " masks; what it learns does not depend on it"
-        ),
-    ] = False
-    precision: Annotated[
-        Literal["fp32", "bf16", "fp16"],
-        Field(description="of the network's arithmetic while it learns (mixed precision)"),
-    ] = "fp32"
-
-
-class BC(PolicyLearner[DatasetBatch], Imitation):
+class BC(BCDeclaration, PolicyLearner[DatasetBatch], Imitation):
     """Behaviour cloning with the networks of PPO, of which the value function does not learn.
 
     Args:
@@ -58,11 +26,7 @@ class BC(PolicyLearner[DatasetBatch], Imitation):
         problem: spaces, and the samples of the whole run.
     """
 
-    name = "bc"
-    summary = "behaviour cloning: learns to act as recorded demonstrations do (--demos)"
-    config_type = BCConfig
     config: BCConfig
-    network_of = "ppo"
     takes_shards = True
 
     def __init__(self, config: BCConfig, problem: Problem) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fastrl._native._rust import PpoUpdate
-from fastrl.algorithms.actor_critic import ActorCriticConfig
+from fastrl.algorithms.network_settings import ActorCriticConfig
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.update_backend import failing_condition, why_torch

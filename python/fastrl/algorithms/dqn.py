@@ -30,7 +30,7 @@ from fastrl.algorithms.dqn_loss import (
     quantile_losses,
     td_targets,
 )
-from fastrl.algorithms.dqn_settings import DQNConfig
+from fastrl.algorithms.dqn_settings import DQNConfig, DQNDeclaration
 from fastrl.algorithms.loss import LossMeans, TDLoss, reduce_loss
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import (
@@ -84,7 +84,7 @@ class Minibatch:
     num_second: int
 
 
-class DQN(OffPolicyAlgorithm):
+class DQN(DQNDeclaration, OffPolicyAlgorithm):
     """Learns values of actions from minibatches of transitions.
 
     ::
@@ -124,11 +124,6 @@ class DQN(OffPolicyAlgorithm):
         compiled: finds the gradient of `loss`; None: PyTorch does.
     """
 
-    action_kinds = frozenset({"discrete"})
-
-    name = "dqn"
-    summary = "deep Q-learning, with double, dueling, n-step, prioritized, quantiles and noisy as options"
-    config_type = DQNConfig
     config: DQNConfig
     takes_shards = True
 

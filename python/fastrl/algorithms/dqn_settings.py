@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from fastrl.algorithms import hyper_parameters as hp
-from fastrl.networks.q_network import NATURE, parse_conv
+from fastrl.algorithms.protocol import OffPolicyAlgorithm
+from fastrl.networks.kinds import NATURE, parse_conv
 from fastrl.utils.config import EndOf, section
 from fastrl.utils.trust import Reach, imports_network
 from fastrl.utils.tunable import Choices, Layers, Range
@@ -172,3 +173,10 @@ class DQNConfig:
         if self.network_options and self.network is None:
             raise ValueError("network_options are for a network of your own: set network, too")
         return self
+
+
+class DQNDeclaration(OffPolicyAlgorithm):
+    name = "dqn"
+    summary = "deep Q-learning, with double, dueling, n-step, prioritized, quantiles and noisy as options"
+    config_type = DQNConfig
+    action_kinds = frozenset({"discrete"})

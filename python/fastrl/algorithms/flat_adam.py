@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from fastrl.networks.distributions import LOG_STD_RANGE
+from fastrl.networks.kinds import LOG_STD_RANGE
 from fastrl.networks.multi_agent import CentralCritic, Critic, PolicyNetwork
 from fastrl.networks.parameters import flatten_parameters, load_weights
 

@@ -4,9 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fastrl.networks.distributions import LOG_STD_RANGE
-from fastrl.networks.encoders import EncoderKind
-from fastrl.networks.memory import MemoryKind
+from fastrl.networks.kinds import LOG_STD_RANGE, EncoderKind, MemoryKind
 from fastrl.utils.config import EndOf, Setting
 from fastrl.utils.env_options import KeyValues
 from fastrl.utils.trust import Reach, passes_import_paths_on

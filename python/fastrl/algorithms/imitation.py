@@ -2,84 +2,19 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.imitation_loss import ImitationLoss, imitation_loss, loss_for
+from fastrl.algorithms.imitation_settings import ImitationConfig
 from fastrl.algorithms.loss import LossMeans
 from fastrl.algorithms.protocol import DatasetAlgorithm, DatasetBatch, DatasetSpec, Problem
 from fastrl.algorithms.schedules import LinearSchedule
 from fastrl.networks.action_space import Actions
-from fastrl.networks.distributions import LOG_STD_RANGE
+from fastrl.networks.kinds import LOG_STD_RANGE
 from fastrl.networks.normalization import RunningNorm
-from fastrl.utils.config import Setting, section
-from fastrl.utils.tunable import Choices
-
-
-@section
-class ImitationConfig:
-    """Hyper-parameters of imitation."""
-
-    epochs: Annotated[
-        int, Field(ge=1, description="passes over the demonstrations"), Setting(resumable=True)
-    ] = 50
-    batch_size: Annotated[
-        int,
-        Field(
-            ge=1,
-            description="samples in a gradient step; with a memory whole episodes of at least so many samples",
-        ),
-        Choices((64, 128, 256, 512, 1024), ordered=True),
-    ] = 256
-    loss: Annotated[
-        Literal["auto", "log_likelihood", "mse", "cross_entropy"],
-        Field(
-            description="log_likelihood of the expert's actions (negated), also fits the deviation of continuous ones;"
-            " mse: mean square error of the means of continuous actions; cross_entropy: of discrete ones, the same as"
-            " log_likelihood; auto: cross_entropy or log_likelihood"
-        ),
-    ] = "auto"
-    learning_rate: hp.LearningRate = 1e-3
-    final_learning_rate: hp.FinalLearningRate = 0.0
-    max_grad_norm: Annotated[
-        float | None, Field(gt=0, description="gradients are scaled down to this norm; none: never")
-    ] = 1.0
-    label_smoothing: Annotated[
-        float,
-        Field(
-            ge=0,
-            lt=1,
-            description="of discrete actions: share of the target's probability that all choices have in equal parts",
-        ),
-    ] = 0.0
-    entropy_coef: Annotated[float, Field(ge=0, description="weight of an entropy bonus")] = 0.0
-    min_log_std: Annotated[
-        float,
-        Field(
-            ge=LOG_STD_RANGE[0],
-            le=LOG_STD_RANGE[1],
-            description="of continuous actions: lower bound of the deviation's logarithm, so that a clone of an expert"
-            " without noise still explores where reinforcement learning continues with it",
-        ),
-    ] = -3.0
-    validation: Annotated[
-        float,
-        Field(
-            ge=0, lt=1, description="share of the episodes that are not learned from, for the validation loss"
-        ),
-    ] = 0.1
-    patience: Annotated[
-        int,
-        Field(
-            ge=0,
-            description="stop after so many epochs in succession without a lower validation loss, and go back to the"
-            " policy of the lowest; 0: all epochs, and the last policy",
-        ),
-    ] = 0
 
 
 class Minibatch(NamedTuple):

@@ -3,19 +3,17 @@ Weighted Actor-Learner Architectures", 2018, arXiv:1802.01561)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
-from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.actor_critic import (
-    ActorCriticConfig,
     ActorCriticLearner,
 )
+from fastrl.algorithms.async_settings import ImpalaConfig, IMPALADeclaration
 from fastrl.algorithms.loss import Loss
 from fastrl.algorithms.ppo_loss import log_probs_and_entropy
 from fastrl.algorithms.protocol import Problem
@@ -23,34 +21,13 @@ from fastrl.algorithms.sequence_passes import SequencePasses
 from fastrl.networks.distributions import mask_logits
 from fastrl.rollout.rollout import explained_variance
 from fastrl.rollout.sequences import write_at
-from fastrl.utils.config import section
 from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
-from fastrl.utils.tunable import Range
 
 # Without lag every ratio is 1 but for the rounding of float32, and the default of ``rho_clip`` is 1.
 _ROUNDING = 1e-4
 # Outputs and values of observations, or along sequences.
 Network = Callable[[Any], tuple[Tensor, Tensor]]
-
-
-@section
-class ImpalaConfig(ActorCriticConfig):
-    """Hyper-parameters of IMPALA."""
-
-    max_staleness: hp.MaxStaleness = 2
-    num_steps: Annotated[hp.NumSteps, Range(5, 80, log=True)] = 20
-    trace_lambda: Annotated[
-        float, Field(ge=0, le=1, description="V-trace: 0 trusts the value function, 1 the rewards")
-    ] = 1.0
-    burn_in: hp.BurnIn = 0
-    normalize_advantages: hp.NormalizeAdvantages = "rollout"
-    rho_clip: Annotated[
-        float, Field(gt=0, description="V-trace: most that an action's probability ratio weighs")
-    ] = 1.0
-    c_clip: Annotated[
-        float, Field(gt=0, description="V-trace: the same of how far corrections reach back")
-    ] = 1.0
 
 
 @dataclass(frozen=True)
@@ -118,7 +95,7 @@ class Minibatch(NamedTuple):
     returns: Tensor  # float32 [B], V-trace's
 
 
-class IMPALA(ActorCriticLearner):
+class IMPALA(IMPALADeclaration, ActorCriticLearner):
     """A policy that learns from experience of its own and of older versions: a gradient step an update.
 
     ::
@@ -131,9 +108,6 @@ class IMPALA(ActorCriticLearner):
     Args and attributes: as of `ActorCriticLearner`.
     """
 
-    name = "impala"
-    summary = "actor-critic with V-trace that collects while it learns: one gradient step in each update"
-    config_type = ImpalaConfig
     config: ImpalaConfig
     takes_shards = True
 

@@ -2,13 +2,11 @@
 2020, arXiv:2011.09533."""
 
 from fastrl.algorithms.mappo import MAPPO
+from fastrl.algorithms.multi_agent_settings import IPPODeclaration
 
 
-class IPPO(MAPPO):
+class IPPO(IPPODeclaration, MAPPO):
     """Independent PPO: as `MAPPO`, but each critic sees what its agent observes."""
-
-    name = "ippo"
-    summary = "PPO of many agents; each critic sees what its agent sees"
 
     @property
     def central_critic(self) -> bool:

@@ -1,59 +1,25 @@
 """Implicit Q-learning: Kostrikov, Nair and Levine, "Offline Reinforcement Learning with Implicit Q-Learning", 2021."""
 
-from typing import Annotated, ClassVar
-
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from pydantic import Field
 from torch import Tensor
 
 from fastrl.algorithms.compiled_gradients import IQLGradients
 from fastrl.algorithms.off_policy import OffPolicyActorCritic, layers_of
 from fastrl.algorithms.off_policy_loss import IQLLoss, Minibatch
 from fastrl.algorithms.protocol import Problem
-from fastrl.algorithms.sac_settings import ActionMasks, ExplorationNoise, OffPolicyConfig
+from fastrl.algorithms.sac_settings import IQLConfig, IQLDeclaration
 from fastrl.networks.action_space import Actions
 from fastrl.networks.distributions import mask_logits
 from fastrl.networks.off_policy import Critics, OffPolicyActor
 from fastrl.networks.parameters import generator_of
-from fastrl.utils.config import section
-from fastrl.utils.tunable import Range
 
 # Seed of the value function's weights, beside those of `OffPolicyActorCritic`.
 _VALUE_STREAM = 3
 
 
-@section
-class IQLConfig(OffPolicyConfig):
-    """Hyper-parameters of implicit Q-learning."""
-
-    expectile: Annotated[
-        float,
-        Field(
-            gt=0,
-            lt=1,
-            description="of the critics' values over the recorded actions, which the value function learns: 0.5 is"
-            " their mean, near 1 the best of them",
-        ),
-        Range(0.6, 0.95),
-    ] = 0.7
-    beta: Annotated[
-        float,
-        Field(
-            ge=0,
-            description="inverse temperature: the policy imitates an action with weight exp(beta * advantage); 0 is"
-            " behaviour cloning",
-        ),
-        Range(0.5, 10.0, log=True),
-    ] = 3.0
-    max_weight: Annotated[float, Field(gt=0, description="largest weight of an action")] = 100.0
-    exploration_noise: ExplorationNoise = 0.1
-    action_masks: ActionMasks = False
-    policy_every: ClassVar[int] = 1
-
-
-class IQL(OffPolicyActorCritic):
+class IQL(IQLDeclaration, OffPolicyActorCritic):
     """Learns the values of recorded actions and imitates those that are better than expected; it never asks for the
     value of an action that was not recorded.
 
@@ -68,10 +34,6 @@ class IQL(OffPolicyActorCritic):
         value: the value function, which learns with the policy's optimiser.
     """
 
-    name = "iql"
-    summary = "implicit Q-learning, from demonstrations (--demos), then from new transitions as well"
-    config_type = IQLConfig
-    action_kinds = frozenset({"box", "discrete"})
     policy_loss_type = IQLLoss
     config: IQLConfig
 

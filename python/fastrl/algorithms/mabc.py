@@ -2,37 +2,23 @@
 
 import functools
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from fastrl.algorithms.imitation import Imitation, ImitationConfig, Minibatch
+from fastrl.algorithms.imitation import Imitation, Minibatch
 from fastrl.algorithms.imitation_loss import ImitationLoss
-from fastrl.algorithms.multi_agent_settings import TeamNetworkConfig
+from fastrl.algorithms.imitation_settings import MABCConfig, MABCDeclaration
 from fastrl.algorithms.protocol import DatasetBatch, Problem
 from fastrl.algorithms.team_learner import TeamLearner
 from fastrl.networks.parameters import check_shapes, generator_of, load_weights
-from fastrl.utils.config import section
 from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
-from fastrl.utils.tunable import Choices
 
 
-@section
-class MABCConfig(ImitationConfig, TeamNetworkConfig):
-    """Hyper-parameters of behaviour cloning of many agents."""
-
-    batch_size: Annotated[
-        int,
-        Field(ge=1, description="samples of all agents in a gradient step"),
-        Choices((64, 128, 256, 512, 1024), ordered=True),
-    ] = 256
-
-
-class MABC(TeamLearner[DatasetBatch], Imitation):
+class MABC(MABCDeclaration, TeamLearner[DatasetBatch], Imitation):
     """Behaviour cloning with the policies of IPPO, each with an Adam of its own.
 
     Args:
@@ -40,11 +26,7 @@ class MABC(TeamLearner[DatasetBatch], Imitation):
         problem: spaces of an agent, and the samples of the whole run.
     """
 
-    name = "mabc"
-    summary = "behaviour cloning of many agents: learns to act as recorded demonstrations do (--demos)"
-    config_type = MABCConfig
     config: MABCConfig
-    network_of = "ippo"
     takes_shards = True
 
     def __init__(self, config: MABCConfig, problem: Problem) -> None:

@@ -2,34 +2,18 @@
 Multi-Agent Games", 2022, arXiv:2103.01955."""
 
 import copy
-from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.compiled_update import samples_of
 from fastrl.algorithms.multi_agent import Losses, Minibatch, MultiAgentLearner
-from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
+from fastrl.algorithms.multi_agent_settings import MAPPOConfig, MAPPODeclaration
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.team_learner import Partners
-from fastrl.utils.config import section
-from fastrl.utils.tunable import Range
 
 
-@section
-class MAPPOConfig(MultiAgentConfig):
-    """Hyper-parameters of PPO for many agents."""
-
-    num_epochs: Annotated[
-        int, Field(ge=1, description="passes of policies over the rollout in an update"), Range(1, 10)
-    ] = 2
-    clip_range: hp.ClipRange = 0.2
-    target_kl: hp.TargetKl = None
-
-
-class MAPPO(MultiAgentLearner):
+class MAPPO(MAPPODeclaration, MultiAgentLearner):
     """PPO with a critic that sees what all agents of an environment observe, see `MultiAgentLearner`.
 
     Dropout is off when acting. With dropout, the ratio of a sample compares the new policy with the old one under
@@ -38,9 +22,6 @@ class MAPPO(MultiAgentLearner):
     for Policy Gradient Reinforcement Learning"). It costs one more forward pass, of the old policy.
     """
 
-    name = "mappo"
-    summary = "PPO of many agents; the critic sees what all agents see"
-    config_type = MAPPOConfig
     config: MAPPOConfig
 
     def __init__(self, config: MAPPOConfig, problem: Problem, partners: Partners | None = None) -> None:

@@ -1,14 +1,15 @@
-"""Hyper-parameters that all learners of many agents share."""
+"""Settings of algorithms that learn policies of many agents."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from fastrl.algorithms import hyper_parameters as hp
+from fastrl.algorithms.protocol import MultiAgentAlgorithm
 from fastrl.algorithms.schedules import ScheduleName
-from fastrl.networks.perceptron import Activation, Init
+from fastrl.networks.kinds import Init, PerceptronActivation
 from fastrl.utils.config import section
-from fastrl.utils.tunable import Choices
+from fastrl.utils.tunable import Choices, Range
 
 
 @section
@@ -26,7 +27,7 @@ class TeamNetworkConfig:
     hidden: hp.ActorCriticWidths = (128, 64, 32)
     encoder: hp.ImageEncoder = "auto"
     activation: Annotated[
-        Activation, Field(description="after each hidden layer; relu is much the fastest on CPUs")
+        PerceptronActivation, Field(description="after each hidden layer; relu is much the fastest on CPUs")
     ] = "relu"
     init: Annotated[Init, Field(description="how hidden weights are drawn at first")] = "orthogonal"
     initial_log_std: hp.InitialLogStd = -0.5
@@ -96,3 +97,48 @@ class MultiAgentConfig(TeamNetworkConfig):
         float, Field(gt=0, description="gradients of each network are scaled down to this norm")
     ] = 1.0
     update_backend: hp.UpdateBackend = "auto"
+
+
+@section
+class MAPPOConfig(MultiAgentConfig):
+    """Hyper-parameters of PPO for many agents."""
+
+    num_epochs: Annotated[
+        int, Field(ge=1, description="passes of policies over the rollout in an update"), Range(1, 10)
+    ] = 2
+    clip_range: hp.ClipRange = 0.2
+    target_kl: hp.TargetKl = None
+
+
+class MAPPODeclaration(MultiAgentAlgorithm):
+    name = "mappo"
+    summary = "PPO of many agents; the critic sees what all agents see"
+    config_type = MAPPOConfig
+
+
+class IPPODeclaration(MAPPODeclaration):
+    name = "ippo"
+    summary = "PPO of many agents; each critic sees what its agent sees"
+
+
+@section
+class REINFORCEConfig(MultiAgentConfig):
+    """Hyper-parameters of REINFORCE; critics are its baselines."""
+
+    critic: Annotated[
+        Literal["own", "central"],
+        Field(description="observations that baselines see: own, or those of all agents of the environment"),
+    ] = "central"
+    gae_lambda: Annotated[
+        float,
+        Field(ge=0, le=1, description="1: whole returns, less the baseline; below, an actor-critic"),
+    ] = 1.0
+    critic_epochs: Annotated[
+        int, Field(ge=1, description="passes of baselines over the rollout in an update")
+    ] = 4
+
+
+class REINFORCEDeclaration(MultiAgentAlgorithm):
+    name = "reinforce"
+    summary = "policy gradient with a baseline"
+    config_type = REINFORCEConfig

@@ -85,7 +85,6 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     takes_shards = True
     policy_loss_type: ClassVar[type[PolicyLoss]] = PolicyLoss
     noise_fields: ClassVar[tuple[str, ...]] = ()
-    replay_defaults: ClassVar[Mapping[str, Any]] = {"train_freq": 1, "updates_per_step": 1.0}
 
     def __init__(
         self,

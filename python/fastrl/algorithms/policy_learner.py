@@ -8,22 +8,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastrl.algorithms.network_settings import make_network
+from fastrl.algorithms.network_settings import NetworkConfig
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import ActorCritic
-from fastrl.networks.compiled_actor import Actor, ActorSpec
-from fastrl.networks.distributions import LOG_STD_RANGE, choices_of
-from fastrl.networks.own_network import check_own_network
+from fastrl.networks.compiled_actor import MAX_OBS_DIM, Actor, ActorSpec
+from fastrl.networks.distributions import choices_of
+from fastrl.networks.encoders import check_encoder
+from fastrl.networks.kinds import LOG_STD_RANGE
+from fastrl.networks.own_network import OwnPolicy, check_own_network
 from fastrl.networks.parameters import (
     check_layers,
     check_shards,
+    draw_uniform,
     flatten_parameters,
     generator_of,
     load_weights,
 )
+from fastrl.networks.policy_network import EncodedPolicy
 from fastrl.networks.torch_actor import PolicyNet, actor_spec, loaded_actor, policy_from_state, policy_type
 from fastrl.networks.wider import Widening, widening
 from fastrl.utils.env_options import parse_options
@@ -31,6 +35,11 @@ from fastrl.utils.ranks import Shard
 from fastrl.utils.seeding import stream
 
 E = TypeVar("E")
+
+_SEPARATE = (
+    "is for policies and value functions that are separate perceptrons of vectors: set it to 0, or leave out images,"
+    " memory, shared_trunk, layer_norm, dropout and a network of your own"
+)
 
 
 class PolicyLearner(Algorithm[E], Generic[E]):
@@ -253,3 +262,86 @@ class PolicyLearner(Algorithm[E], Generic[E]):
 def described(policy: Mapping[str, Any]) -> dict[str, Any]:
     """The architecture of a saved policy, with its kind if it has one."""
     return policy["architecture"] | ({"kind": policy["kind"]} if "kind" in policy else {})
+
+
+def make_network(
+    config: NetworkConfig,
+    obs_rows: ObsRows,
+    actions: Actions,
+    *,
+    normalize_obs: bool,
+    actor_inputs: int = 0,
+    generator: torch.Generator,
+) -> PolicyNet:
+    """The network that settings ask for: two perceptrons, which have a compiled actor, where they are all that is asked
+    for.
+
+    Args:
+        obs_rows: the observations.
+        actions: as the policy draws them.
+        normalize_obs: whiten observations that are not images.
+        actor_inputs: numbers of an observation that the policy sees, the first ones; 0: all.
+        generator: where the initial weights come from.
+
+    Raises:
+        ValueError: settings that do not suit the observations, or a network of the user's that does not fit.
+    """
+    if config.memory != "none" and (config.network is not None or config.shared_trunk is False):
+        other = "a network of your own" if config.network is not None else "shared_trunk false"
+        raise ValueError(f"memory does not go with {other}: set memory to none, or leave that out")
+    if config.network is not None:
+        if actor_inputs:
+            raise ValueError(f"actor_inputs {_SEPARATE}")
+        return OwnPolicy(
+            config.network,
+            parse_options(config.network_options),
+            obs_rows.state(),
+            actions.state(),
+            normalize_obs=normalize_obs,
+            initial_log_std=config.initial_log_std,
+            generator=generator,
+        )
+    if config.network_options:
+        raise ValueError(
+            "network_options are for a network of your own: set network to its module:Class, too"
+        )
+    has_images = obs_rows.dtype == np.uint8
+    check_encoder(config.encoder, has_images)
+    remembers = config.memory != "none"
+    shared = has_images or remembers if config.shared_trunk is None else config.shared_trunk
+    plain = not (has_images or shared or config.layer_norm or config.dropout or config.encoder == "rows")
+    if actor_inputs and not (plain and obs_rows.size <= MAX_OBS_DIM):
+        raise ValueError(f"actor_inputs {_SEPARATE}")
+    network: ActorCritic | EncodedPolicy
+    if plain and obs_rows.size <= MAX_OBS_DIM:
+        network = ActorCritic(
+            obs_rows.size,
+            actions.size,
+            config.hidden,
+            config.activation,
+            normalize_obs=normalize_obs,
+            continuous=actions.is_box,
+            initial_log_std=config.initial_log_std,
+            actor_inputs=actor_inputs or None,
+            generator=generator,
+        )
+    else:
+        network = EncodedPolicy(
+            obs_rows.state(),
+            actions.size,
+            encoder=config.encoder,
+            hidden=config.hidden,
+            activation=config.activation,
+            shared_trunk=shared,
+            layer_norm=config.layer_norm,
+            dropout=config.dropout,
+            normalize_obs=normalize_obs,
+            memory=config.memory,
+            memory_size=config.memory_size,
+            continuous=actions.is_box,
+            initial_log_std=config.initial_log_std,
+            generator=generator,
+        )
+    if not config.orthogonal_init:
+        draw_uniform(network, generator)
+    return network

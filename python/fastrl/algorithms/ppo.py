@@ -14,7 +14,7 @@ from fastrl.algorithms.compiled_update import StepMeans, compiled_update
 from fastrl.algorithms.loss import Loss, overridden
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.ppo_loss import divergence, log_probs_and_entropy
-from fastrl.algorithms.ppo_settings import PPOConfig
+from fastrl.algorithms.ppo_settings import PPOConfig, PPODeclaration
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.schedules import LinearSchedule
 from fastrl.algorithms.sequence_passes import SequenceBatch, SequencePasses
@@ -119,7 +119,7 @@ class Losses(Loss):
 _METRICS = (*Losses.names(), "grad_norm")
 
 
-class PPO(ActorCriticLearner):
+class PPO(PPODeclaration, ActorCriticLearner):
     """A policy that learns from fragments of any collector.
 
     ::
@@ -137,9 +137,6 @@ class PPO(ActorCriticLearner):
     Args and attributes: as of `ActorCriticLearner`; ``num_envs`` are the collector's rows.
     """
 
-    name = "ppo"
-    summary = "proximal policy optimisation: collects, then learns"
-    config_type = PPOConfig
     config: PPOConfig
     takes_shards = True
 

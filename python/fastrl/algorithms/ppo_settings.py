@@ -1,11 +1,12 @@
 """Settings of PPO."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from fastrl.algorithms import hyper_parameters as hp
-from fastrl.algorithms.actor_critic import ActorCriticConfig
+from fastrl.algorithms.network_settings import ActorCriticConfig
+from fastrl.algorithms.protocol import Algorithm
 from fastrl.utils.config import section
 from fastrl.utils.tunable import Choices, Range
 
@@ -87,3 +88,9 @@ class PPOConfig(ActorCriticConfig):
     ] = "fp32"
     compile: Annotated[bool, Field(description="torch.compile the network on CUDA; CPUs never do")] = False
     update_backend: hp.UpdateBackend = "auto"
+
+
+class PPODeclaration(Algorithm[Any]):
+    name = "ppo"
+    summary = "proximal policy optimisation: collects, then learns"
+    config_type = PPOConfig

@@ -1,23 +1,28 @@
 """The protocol between an algorithm and the trainer that drives it."""
 
+from __future__ import annotations
+
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import gymnasium
-import torch
-from torch import Tensor
 
 from fastrl.envs.rows import ObsKind, ObsRows
 from fastrl.networks.action_space import ActionKind
 from fastrl.networks.compiled_actor import Actor, ActorSpec
-from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.networks.team_actor import TeamActor
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.ranks import ALONE, Ranks
 from fastrl.utils.timer import Stopwatch
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from fastrl.networks.multi_agent import MultiAgentPolicy
 
 E = TypeVar("E")
 

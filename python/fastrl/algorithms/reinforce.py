@@ -1,36 +1,15 @@
 """REINFORCE with a baseline (Williams, 1992; Sutton and Barto, "Reinforcement Learning", 2018, section 13.4)."""
 
-from typing import Annotated, Literal
-
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fastrl.algorithms.multi_agent import Losses, Minibatch, MultiAgentLearner
-from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
+from fastrl.algorithms.multi_agent_settings import REINFORCEConfig, REINFORCEDeclaration
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.team_learner import Partners
-from fastrl.utils.config import section
 
 
-@section
-class REINFORCEConfig(MultiAgentConfig):
-    """Hyper-parameters of REINFORCE; critics are its baselines."""
-
-    critic: Annotated[
-        Literal["own", "central"],
-        Field(description="observations that baselines see: own, or those of all agents of the environment"),
-    ] = "central"
-    gae_lambda: Annotated[
-        float,
-        Field(ge=0, le=1, description="1: whole returns, less the baseline; below, an actor-critic"),
-    ] = 1.0
-    critic_epochs: Annotated[
-        int, Field(ge=1, description="passes of baselines over the rollout in an update")
-    ] = 4
-
-
-class REINFORCE(MultiAgentLearner):
+class REINFORCE(REINFORCEDeclaration, MultiAgentLearner):
     """The policy gradient of whole returns less a baseline, see `MultiAgentLearner`.
 
     Each policy takes one step an update, along the mean over all that it did in the rollout; the minibatch size is
@@ -39,9 +18,6 @@ class REINFORCE(MultiAgentLearner):
     With dropout, gradients are those of thinned networks, at the actions that the whole network chose.
     """
 
-    name = "reinforce"
-    summary = "policy gradient with a baseline"
-    config_type = REINFORCEConfig
     config: REINFORCEConfig
 
     def __init__(self, config: REINFORCEConfig, problem: Problem, partners: Partners | None = None) -> None:

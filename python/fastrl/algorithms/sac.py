@@ -17,11 +17,11 @@ from fastrl.algorithms.compiled_gradients import SACGradients
 from fastrl.algorithms.off_policy import OffPolicyActorCritic
 from fastrl.algorithms.off_policy_loss import Minibatch, SACLoss, squashed
 from fastrl.algorithms.protocol import Problem
-from fastrl.algorithms.sac_settings import SACConfig
+from fastrl.algorithms.sac_settings import SACConfig, SACDeclaration
 from fastrl.networks.distributions import mask_logits
 
 
-class SAC(OffPolicyActorCritic):
+class SAC(SACDeclaration, OffPolicyActorCritic):
     """Learns a policy that maximises rewards and its own entropy.
 
     Args:
@@ -32,10 +32,6 @@ class SAC(OffPolicyActorCritic):
         target_entropy: nats.
     """
 
-    name = "sac"
-    summary = "soft actor-critic, for continuous actions between finite bounds and for discrete ones"
-    config_type = SACConfig
-    action_kinds = frozenset({"box", "discrete"})
     policy_loss_type = SACLoss
     noise_fields = ("next_noise", "noise")
     config: SACConfig

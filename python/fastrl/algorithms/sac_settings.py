@@ -1,10 +1,12 @@
-"""Settings of soft actor-critic and TD3, and those that algorithms with a policy and critics share."""
+"""Settings of soft actor-critic, TD3 and IQL, and those that algorithms with a policy and critics share."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from fastrl.algorithms import hyper_parameters as hp
+from fastrl.algorithms.protocol import OffPolicyAlgorithm
 from fastrl.utils.config import section
 from fastrl.utils.trust import Reach, imports_network
 from fastrl.utils.tunable import Choices, Layers, Range
@@ -166,3 +168,57 @@ class TD3Config(OffPolicyConfig):
         float, Field(ge=0, description="deviation of the noise on the actions of the critics' targets")
     ] = 0.2
     target_noise_clip: Annotated[float, Field(ge=0, description="largest size of that noise")] = 0.5
+
+
+class OffPolicyDeclaration(OffPolicyAlgorithm):
+    replay_defaults: ClassVar[Mapping[str, Any]] = {"train_freq": 1, "updates_per_step": 1.0}
+
+
+class SACDeclaration(OffPolicyDeclaration):
+    name = "sac"
+    summary = "soft actor-critic, for continuous actions between finite bounds and for discrete ones"
+    config_type = SACConfig
+    action_kinds = frozenset({"box", "discrete"})
+
+
+class TD3Declaration(OffPolicyDeclaration):
+    name = "td3"
+    summary = "TD3, a deterministic policy for continuous actions between finite bounds"
+    config_type = TD3Config
+    action_kinds = frozenset({"box"})
+
+
+@section
+class IQLConfig(OffPolicyConfig):
+    """Hyper-parameters of implicit Q-learning."""
+
+    expectile: Annotated[
+        float,
+        Field(
+            gt=0,
+            lt=1,
+            description="of the critics' values over the recorded actions, which the value function learns: 0.5 is"
+            " their mean, near 1 the best of them",
+        ),
+        Range(0.6, 0.95),
+    ] = 0.7
+    beta: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="inverse temperature: the policy imitates an action with weight exp(beta * advantage); 0 is"
+            " behaviour cloning",
+        ),
+        Range(0.5, 10.0, log=True),
+    ] = 3.0
+    max_weight: Annotated[float, Field(gt=0, description="largest weight of an action")] = 100.0
+    exploration_noise: ExplorationNoise = 0.1
+    action_masks: ActionMasks = False
+    policy_every: ClassVar[int] = 1
+
+
+class IQLDeclaration(OffPolicyDeclaration):
+    name = "iql"
+    summary = "implicit Q-learning, from demonstrations (--demos), then from new transitions as well"
+    config_type = IQLConfig
+    action_kinds = frozenset({"box", "discrete"})

@@ -8,11 +8,11 @@ from fastrl.algorithms.compiled_gradients import TD3Gradients
 from fastrl.algorithms.off_policy import OffPolicyActorCritic
 from fastrl.algorithms.off_policy_loss import Minibatch, PolicyLoss
 from fastrl.algorithms.protocol import Problem
-from fastrl.algorithms.sac_settings import TD3Config
+from fastrl.algorithms.sac_settings import TD3Config, TD3Declaration
 from fastrl.networks.parameters import flatten_parameters
 
 
-class TD3(OffPolicyActorCritic):
+class TD3(TD3Declaration, OffPolicyActorCritic):
     """Learns a deterministic policy, later than the critics, whose targets are smoothed by noise on the actions.
 
     The target networks move when the policy has learned.
@@ -25,10 +25,6 @@ class TD3(OffPolicyActorCritic):
         target_policy: follows the policy, as the target critics follow the critics.
     """
 
-    name = "td3"
-    summary = "TD3, a deterministic policy for continuous actions between finite bounds"
-    config_type = TD3Config
-    action_kinds = frozenset({"box"})
     noise_fields = ("next_noise",)
     config: TD3Config
 

@@ -10,7 +10,7 @@ from fastrl.cli.train import Command, MeasuringOptions, find_command
 from fastrl.utils.config import ConfigError, to_toml
 from fastrl.utils.files import write_atomically
 from fastrl.utils.output import plain_console
-from fastrl.utils.progress import Progress
+from fastrl.utils.progress import Progress, load_torch
 from fastrl.utils.tables import print_lines
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ def autotune(prog: str, arguments: list[str]) -> int:
     out: Path = command.options.out
     check_replaceable(out)
     console = plain_console()
-    tuning = tune(command, command.settings(), console)
+    settings = command.settings()
+    load_torch()
+    tuning = tune(command, settings, console)
     text = f'{_MARK}{tuning.label}\nkind = "{command.task.name}"\n\n'
     write_atomically(out, (text + to_toml(tuning.settings, tuning.reasons)).encode())
     env = command.named or command.task.name

@@ -16,11 +16,10 @@ from fastrl.utils.config import (
     ConfigError,
     Values,
     build,
-    check,
     leaves,
     load_toml,
     to_toml,
-    to_tree,
+    values_of,
 )
 from fastrl.utils.errors import UserError
 from fastrl.utils.output import ignoring_write_errors, plain_console
@@ -203,11 +202,11 @@ def find_command(prog: str, arguments: list[str], make: "type[C]") -> "C":
                 f"name what to train on, before the options: {prog} cage2, or an environment, {prog} CartPole-v1"
             )
         _print_help(prog, make)
-    load_torch(arguments)
     trust, config = first.options.trust, None
     import_from_here(first.algo)
     import_from_here(first.env, trust=trust)
     if run is not None:
+        load_torch(arguments)
         kind, config = load_saved(run)
         name = trusted_import("kind", kind, str(run), trust=trust or first.env == kind)
         if first.env is not None and first.env != name:
@@ -353,7 +352,7 @@ class Command:
             prog=prog,
             usage=self.usage(prog, self.named or "ENV"),
             description=self.description(),
-            epilog=self._epilog(values, full=full),
+            epilog=self._epilog(values, full=full) if wants_help else None,
         )
         self.add_own_options(parser)
         parser.add_argument("--lr", metavar="FLOAT", help="learning rate of the algorithm")
@@ -385,15 +384,15 @@ class Command:
             settings = self.task.make_settings(
                 changes, preset=self.preset, tree=self.tree, source=str(self.file), trust=self.trust
             )
-            return check(self.config_type, to_tree(settings), "settings")
+            return values_of(settings)
         except UserError:
             return {key: leaf.default for key, leaf in leaves(self.config_type).items()}
 
     def _epilog(self, values: Values, *, full: bool) -> str:
-        from fastrl.algorithms import algorithms
+        from fastrl.algorithms import declarations
 
         table = self._algorithm_table
-        taking = {name: each.summary for name, each in algorithms().items() if self.task.takes(each)}
+        taking = {name: each.summary for name, each in declarations().items() if self.task.takes(each)}
         return "\n".join(
             [
                 *(
@@ -470,6 +469,7 @@ def _train(command: Command) -> int:
     if options.print_config:
         print(f'kind = "{task.name}"\n\n{to_toml(command.settings())}', end="")
         return 0
+    load_torch()
     # A run of hours does not end because its output cannot be written.
     with ignoring_write_errors("stdout", f"{command.prog}: "):
         return _run(command)

@@ -98,6 +98,7 @@ def _start(command: Command) -> "Study | None":
     if options.print_space:
         print(space.to_toml(), end="")
         return None
+    load_torch()
     return new_study(options.dir, config, command.task, settings, space)
 
 

@@ -20,9 +20,8 @@ import numpy as np
 from fastrl.collectors.failures import last_line
 from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for
 from fastrl.collectors.local_runner import LocalRunner
-from fastrl.collectors.protocol import CollectError, Plan, Stopped
+from fastrl.collectors.protocol import CollectError, Difficulty, Plan, Stopped
 from fastrl.collectors.running import RunningEpisode
-from fastrl.collectors.team_backend import Difficulty
 from fastrl.collectors.weights import Weights
 from fastrl.envs.spec import ElsewhereError, unpickle
 from fastrl.utils import processes

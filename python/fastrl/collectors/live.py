@@ -22,10 +22,17 @@ from fastrl.collectors.executor_task import Outcome
 from fastrl.collectors.failures import Failures
 from fastrl.collectors.fragment_arrays import FragmentMeta, arrays_for, fragment_of
 from fastrl.collectors.live_process import EXIT_REPORTED, HEADER, record_dtype, simulate
-from fastrl.collectors.protocol import ACTIVITIES, UNPUBLISHED, CollectError, Collector, Plan, Report
+from fastrl.collectors.protocol import (
+    ACTIVITIES,
+    UNPUBLISHED,
+    CollectError,
+    Collector,
+    Difficulty,
+    Plan,
+    Report,
+)
 from fastrl.collectors.resources import check_start_method, check_timeout, memory_of
 from fastrl.collectors.running import resumed
-from fastrl.collectors.team_backend import Difficulty
 from fastrl.collectors.weights import Weights
 from fastrl.queue import Empty, Queue
 from fastrl.rollout.fragment import Fragment

@@ -16,8 +16,7 @@ from fastrl.collectors.executor_task import failed
 from fastrl.collectors.fragment_arrays import arrays_for
 from fastrl.collectors.local_runner import LocalRunner
 from fastrl.collectors.pace import Pace
-from fastrl.collectors.protocol import ACTIVITIES, Plan, Stopped
-from fastrl.collectors.team_backend import Difficulty
+from fastrl.collectors.protocol import ACTIVITIES, Difficulty, Plan, Stopped
 from fastrl.collectors.weights import Weights
 from fastrl.envs.spec import unpickle
 from fastrl.queue import Queue, ShutDown

@@ -7,21 +7,24 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastrl.collectors.failures import Failures
 from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta
 from fastrl.collectors.local_backend import LocalBackend
-from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan
+from fastrl.collectors.protocol import ACTIVITIES, CollectError, Difficulty, Plan
 from fastrl.collectors.running import RunningEpisode
-from fastrl.collectors.team_backend import Difficulty, TeamBackend
 from fastrl.collectors.team_spec import TeamSpec
+from fastrl.collectors.vector_backends import VectorBackend
 from fastrl.collectors.vector_runner import VectorEnvRunner, meta_of
 from fastrl.envs.contract import ContractError
 from fastrl.networks.compiled_actor import Actor
 from fastrl.utils.seeding import NO_ENV
+
+if TYPE_CHECKING:
+    from fastrl.collectors.team_backend import TeamBackend
 
 
 class LocalRunner:
@@ -69,6 +72,7 @@ class LocalRunner:
         self._stop = memoryview(b"\0") if stop is None else stop
         self._actor: Actor | None = None
         self._runner: VectorEnvRunner | None = None
+        self._team: TeamBackend | None = None
 
     @property
     def actor(self) -> Actor:
@@ -87,9 +91,13 @@ class LocalRunner:
             return self._runner
         start = perf_counter()
         plan, actor = self._own, self.actor
-        backend = (
-            TeamBackend(plan, workers=self._threads) if isinstance(plan.env, TeamSpec) else LocalBackend(plan)
-        )
+        backend: VectorBackend
+        if isinstance(plan.env, TeamSpec):
+            from fastrl.collectors.team_backend import TeamBackend
+
+            backend = self._team = TeamBackend(plan, workers=self._threads)
+        else:
+            backend = LocalBackend(plan)
         self._runner = runner = VectorEnvRunner(plan, backend, actor, Failures(1))
         runner.stop = self._stop
         try:
@@ -113,8 +121,8 @@ class LocalRunner:
     def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
         """See `fastrl.collectors.protocol.Collector`. Does nothing where environments are a single agent's."""
         self._difficulty = level, difficulty
-        if self._runner is not None and isinstance(self._runner.backend, TeamBackend):
-            self._runner.backend.set_difficulty(level, difficulty)
+        if self._team is not None:
+            self._team.set_difficulty(level, difficulty)
 
     def collect(self, out: Arrays, number: int | None = None) -> FragmentMeta:
         """Collects the next T steps of every environment, or the whole episode of a number.
@@ -129,8 +137,7 @@ class LocalRunner:
             runner.episode_numbers[:] = self.episode_numbers
             ends = runner.run_steps(out)
             self.episode_numbers, self.restarted = runner.episode_numbers.tolist(), tuple(runner.restarted)
-            backend = runner.backend
-            difficulties = backend.difficulties() if isinstance(backend, TeamBackend) else None
+            difficulties = None if self._team is None else self._team.difficulties()
         return meta_of(self.plan.num_steps, ends)._replace(difficulties=difficulties)
 
     @contextlib.contextmanager
@@ -146,7 +153,7 @@ class LocalRunner:
         except CollectError as error:
             self.close()
             # The backend of many agents wraps errors of the user's environment, which cost a worker its task only.
-            cause = error.__cause__ if isinstance(runner.backend, TeamBackend) else None
+            cause = None if isinstance(runner.backend, LocalBackend) else error.__cause__
             raise cause or error from None
         except BaseException:
             self.close()
@@ -163,7 +170,7 @@ class LocalRunner:
 
     def close(self) -> None:
         """Closes the environments. Later fragments build new ones and restart the running episodes."""
-        runner, self._runner = self._runner, None
+        runner, self._runner, self._team = self._runner, None, None
         if runner is not None:
             with self.closing():
                 runner.backend.close()

@@ -27,7 +27,6 @@ from fastrl.envs import contract
 from fastrl.envs.spec import ElsewhereError, unpickle
 from fastrl.networks.compiled_actor import masks_by_number
 from fastrl.utils import processes
-from fastrl.utils.child_process import Child
 from fastrl.utils.seeding import NO_ENV, env_seed
 
 # Environments that step in lockstep wait for the slowest; `Probe.unevenness` is for so many of them.
@@ -75,6 +74,8 @@ def probe(plan: Plan, start_method: str = "spawn") -> Probe:
         CollectError: it cannot be built or stepped, it has other spaces than the plan, or takes longer than 2 minutes.
         TypeError: the plan does not pickle.
     """
+    from fastrl.utils.child_process import Child
+
     try:
         payload = pickle.dumps(plan)
     except Exception as error:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from gymnasium.spaces import Space
@@ -19,7 +19,6 @@ from fastrl.networks.compiled_actor import Actor, ValuingActor, moved
 from fastrl.rollout.fragment import Fragment
 
 if TYPE_CHECKING:
-    from fastrl.collectors.team_backend import Difficulty
     from fastrl.envs.spec import EnvSpec
 
 Unit = Literal["steps", "episodes"]
@@ -41,6 +40,18 @@ class CollectError(RuntimeError):
     def __init__(self, message: str, traceback: str = "") -> None:
         super().__init__(message)
         self.traceback = traceback
+
+
+class Difficulty(NamedTuple):
+    """Arguments of ``MultiAgentVectorEnv.set_difficulty``.
+
+    Attributes:
+        num_agents: agents that an episode starts with.
+        density: of the traffic around them.
+    """
+
+    num_agents: int
+    density: float
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from fastrl.collectors.failures import last_line
 from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for
 from fastrl.collectors.local_runner import LocalRunner
-from fastrl.collectors.protocol import CollectError, Plan
+from fastrl.collectors.protocol import CollectError, Difficulty, Plan
 from fastrl.collectors.resources import memory_of
 from fastrl.collectors.running import RunningEpisode
-from fastrl.collectors.team_backend import Difficulty
 from fastrl.rollout.fragment import first_steps
 
 # Seconds between looks at the memory of a worker.

@@ -34,7 +34,7 @@ class RunningEpisode(NamedTuple):
         state: the actor's memory after these steps, float32 [state_size], of many agents [A, state_size]; empty without
             memory, or without ``obs``.
         lives: number of episodes before this one that it continues.
-        difficulty: with which it started, float64 [3], see `fastrl.collectors.team_backend.Difficulty`; empty where
+        difficulty: with which it started, float64 [3], see `fastrl.collectors.protocol.Difficulty`; empty where
             that does not change.
     """
 

@@ -19,10 +19,17 @@ import numpy as np
 from fastrl.collectors.failures import Episode, Failures
 from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, fragment_of
 from fastrl.collectors.learner_time import LearnerTime
-from fastrl.collectors.protocol import ACTIVITIES, UNPUBLISHED, CollectError, Collector, Plan, Report
+from fastrl.collectors.protocol import (
+    ACTIVITIES,
+    UNPUBLISHED,
+    CollectError,
+    Collector,
+    Difficulty,
+    Plan,
+    Report,
+)
 from fastrl.collectors.resources import check_timeout
 from fastrl.collectors.running import RunningEpisode, RunningEpisodes, resumed
-from fastrl.collectors.team_backend import Difficulty
 from fastrl.rollout.fragment import Fragment, copied_steps, first_steps
 from fastrl.utils.seeding import NO_ENV
 

@@ -3,18 +3,19 @@
 import dataclasses
 import math
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastrl.collectors.failures import Failures, last_line
 from fastrl.collectors.fragment_arrays import arrays_for, fragment_of
 from fastrl.collectors.local_runner import LocalRunner
-from fastrl.collectors.protocol import UNPUBLISHED, CollectError, Collector, Plan, Report
+from fastrl.collectors.protocol import UNPUBLISHED, CollectError, Collector, Difficulty, Plan, Report
 from fastrl.collectors.running import RunningEpisodes, resumed
-from fastrl.collectors.synchronous import LockstepCollector, team_collector
-from fastrl.collectors.team_backend import Difficulty
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.seeding import NO_ENV
+
+if TYPE_CHECKING:
+    from fastrl.collectors.synchronous import LockstepCollector
 
 
 class SequentialCollector(Collector):
@@ -131,8 +132,10 @@ class SequentialCollector(Collector):
         self.runner.close()
 
 
-def sequential_collector(plan: Plan, *, max_failures: int = 3) -> SequentialCollector | LockstepCollector:
+def sequential_collector(plan: Plan, *, max_failures: int = 3) -> "SequentialCollector | LockstepCollector":
     """The collector "sequential"; of environments of many agents, all of which step together, it takes no failures."""
     if isinstance(plan.env, TeamSpec):
+        from fastrl.collectors.synchronous import team_collector
+
         return team_collector("sequential", plan, workers=1)
     return SequentialCollector(plan, max_failures=max_failures)

@@ -15,16 +15,25 @@ import numpy as np
 from fastrl.collectors.async_runner import AsyncBackend, AsyncEnvRunner
 from fastrl.collectors.failures import Failures
 from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for, fragment_of
-from fastrl.collectors.protocol import ACTIVITIES, UNPUBLISHED, CollectError, Collector, Plan, Report
+from fastrl.collectors.protocol import (
+    ACTIVITIES,
+    UNPUBLISHED,
+    CollectError,
+    Collector,
+    Difficulty,
+    Plan,
+    Report,
+)
 from fastrl.collectors.resources import WorkerCount, cores, count_workers
 from fastrl.collectors.running import RunningEpisodes, resumed
-from fastrl.collectors.team_backend import Difficulty, TeamBackend
+from fastrl.collectors.team_backend import TeamBackend
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.collectors.vector_backends import NativeBackend, ProcessBackend
 from fastrl.collectors.vector_env_backend import VectorEnvBackend
 from fastrl.collectors.vector_runner import EndedEpisode, VectorEnvRunner, meta_of
-from fastrl.envs.process_pool import SHUTDOWN_GRACE_S, WorkerError
+from fastrl.envs.process_pool import SHUTDOWN_GRACE_S
 from fastrl.envs.vector import NativeVectorEnv
+from fastrl.envs.worker_error import WorkerError
 from fastrl.networks.compiled_actor import MlpActor
 from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
 from fastrl.rollout.fragment import Fragment, without_steps

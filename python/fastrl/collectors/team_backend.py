@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
+from fastrl.collectors.protocol import CollectError, Difficulty, Plan, expect_spaces
 from fastrl.collectors.running import RunningEpisode
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.collectors.vector_backends import JointBackend, expect_masks
@@ -22,18 +22,6 @@ LEVEL = "level"
 
 EPISODE_INFO = (*(name for name in MEASURES if name not in ("length", "return_mean")), LEVEL)
 """The keys of ``Plan.episode_info`` that a `TeamBackend` knows."""
-
-
-class Difficulty(NamedTuple):
-    """Arguments of ``MultiAgentVectorEnv.set_difficulty``.
-
-    Attributes:
-        num_agents: agents that an episode starts with.
-        density: of the traffic around them.
-    """
-
-    num_agents: int
-    density: float
 
 
 class TeamBackend(JointBackend):

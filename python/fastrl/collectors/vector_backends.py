@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
 import numpy as np
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
 from fastrl.collectors.resources import memory_of
 from fastrl.collectors.running import RunningEpisode
-from fastrl.envs.multi_agent import MultiAgentVectorEnv
-from fastrl.envs.process_vector import ProcessVectorEnv
 from fastrl.envs.serial_envs import NO_RESET, NO_SEED
 from fastrl.envs.vector import NativeVectorEnv
+
+if TYPE_CHECKING:
+    from fastrl.envs.multi_agent import MultiAgentVectorEnv
 
 __all__ = ["NO_RESET", "NativeBackend", "ProcessBackend", "VectorBackend", "native_vector_env"]
 
@@ -123,6 +124,8 @@ class ProcessBackend(VectorBackend):
         task_timeout: float | None,
         start_method: Literal["spawn", "forkserver"],
     ) -> None:
+        from fastrl.envs.process_vector import ProcessVectorEnv
+
         self._env = ProcessVectorEnv(
             plan.env,
             plan.num_envs,

@@ -21,7 +21,7 @@ from fastrl.collectors.fragment_arrays import (
 from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan, Stopped
 from fastrl.collectors.running import RunningEpisode, actions_of, reached, state_of
 from fastrl.collectors.vector_backends import NO_RESET, NativeBackend, VectorBackend
-from fastrl.envs.process_pool import WorkerError
+from fastrl.envs.worker_error import WorkerError
 from fastrl.networks.compiled_actor import Actor, values_of
 from fastrl.rollout.fragment import first_steps
 from fastrl.utils.seeding import NO_ENV, act_streams, agent_streams, env_seeds

@@ -11,7 +11,8 @@ import gymnasium
 
 from fastrl.collectors.action_noise import Noise
 from fastrl.collectors.expert import ExpertSpec
-from fastrl.collectors.team_spec import CompiledTeamSpec, ParallelSpec, TeamSpec
+from fastrl.collectors.parallel_spec import ParallelSpec
+from fastrl.collectors.team_spec import CompiledTeamSpec, TeamSpec
 from fastrl.demos.actor import TeamRecordingActor
 from fastrl.demos.find_expert import Run, find_team_expert
 from fastrl.demos.plan import RecordingPlan

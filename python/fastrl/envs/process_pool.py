@@ -7,8 +7,7 @@ import multiprocessing
 import os
 import pickle
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from fastrl._native._rust import LockstepBarrier
 from fastrl.envs.process_worker import Command, EnvsBuilt, Layout, Memory, Reply, WorkerTask, work
+from fastrl.envs.worker_error import Death, WorkerError
 from fastrl.utils import child_process
 from fastrl.utils.child_process import Child
 
@@ -26,35 +26,6 @@ StartMethod = Literal["spawn", "forkserver"]
 POLL_INTERVAL_S = 0.05
 # Seconds that workers have to end by themselves before they are killed.
 SHUTDOWN_GRACE_S = 5.0
-
-
-@dataclass(frozen=True)
-class Death:
-    """The end of a worker that crashed, or was killed because it gave no answer.
-
-    Attributes:
-        worker: its index.
-        envs: indices of its environments.
-        cause: one line.
-        traceback: the worker's own; empty if it was killed, or ``refused``.
-        refused: an environment broke Gymnasium's interface, so that a restart would not help.
-    """
-
-    worker: int
-    envs: range
-    cause: str
-    traceback: str
-    refused: bool = False
-
-
-class WorkerError(RuntimeError):
-    """Workers have died; the message has the first one's traceback, ``deaths`` all of them."""
-
-    def __init__(self, deaths: Sequence[Death]) -> None:
-        first = deaths[0]
-        envs = f"environment {first.envs[0]}" + (f" to {first.envs[-1]}" if len(first.envs) > 1 else "")
-        super().__init__(f"worker {first.worker} ({envs}): {first.cause}\n\n{first.traceback}".rstrip())
-        self.deaths = tuple(deaths)
 
 
 class WorkerPool:

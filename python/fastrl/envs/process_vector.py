@@ -14,12 +14,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from fastrl.envs.process_pool import Death, StartMethod, WorkerError, WorkerPool
+from fastrl.envs.process_pool import StartMethod, WorkerPool
 from fastrl.envs.process_worker import Command, EnvsBuilt, Layout, WorkerTask
 from fastrl.envs.rows import ActionRows
 from fastrl.envs.serial_envs import NO_RESET, NO_SEED
 from fastrl.envs.spec import EnvSpec, Factory, as_spec
 from fastrl.envs.vector import as_autoreset_mode
+from fastrl.envs.worker_error import Death, WorkerError
 from fastrl.utils import processes
 from fastrl.utils.arguments import as_integer
 

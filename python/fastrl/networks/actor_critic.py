@@ -1,7 +1,7 @@
 """An actor and a critic of one agent."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,12 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fastrl.networks.distributions import log_std_parameter
+from fastrl.networks.kinds import Activation
 from fastrl.networks.normalization import RunningNorm
 from fastrl.networks.parameters import SavedNetwork, check_numbers, write_tensors
 from fastrl.networks.perceptron import Linear, Perceptron
-
-# Those that compiled actors have.
-Activation = Literal["tanh", "relu"]
 
 
 class ActorCritic(SavedNetwork):

@@ -7,12 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from fastrl.networks.action_space import Actions
+from fastrl.networks.kinds import LOG_STD_RANGE
 
 # The logit of a masked action. Finite, for 0 * inf is NaN; exp() of it, less any logit, is exactly 0.
 MASKED = -1e9
-
-# The deviation of a Gaussian policy stays between exp(-5) and exp(2).
-LOG_STD_RANGE = (-5.0, 2.0)
 
 
 def log_std_parameter(size: int, initial: float) -> nn.Parameter:

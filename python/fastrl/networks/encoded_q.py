@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.compiled_actor import ActorSpec, MlpActor
-from fastrl.networks.encoders import Decoder, Encoder, EncoderKind, HiddenLayers, initialize
+from fastrl.networks.encoders import Decoder, Encoder, HiddenLayers, initialize
 from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
+from fastrl.networks.kinds import EncoderKind
 from fastrl.networks.own_network import OwnModule
 from fastrl.networks.perceptron import Linear
 from fastrl.networks.policy_network import check_encoded_size

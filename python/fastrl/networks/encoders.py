@@ -7,17 +7,15 @@ environments give them, and what oneDNN and cuDNN are fastest with.
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fastrl.envs.rows import ObsRows, Part
-from fastrl.networks.actor_critic import Activation
+from fastrl.networks.kinds import Activation, EncoderKind
 from fastrl.networks.normalization import RunningNorm
 from fastrl.networks.perceptron import Linear
-
-EncoderKind = Literal["auto", "mlp", "nature", "impala", "rows"]
 
 # Images of which a side is shorter are too small for the network of Mnih et al.
 NATURE_SIDE = 36

@@ -2,14 +2,13 @@
 
 import itertools
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fastrl.networks.kinds import MemoryKind
 from fastrl.networks.perceptron import in_float32
-
-MemoryKind = Literal["none", "gru", "lstm"]
 
 _GATES = {"gru": 3, "lstm": 4}
 

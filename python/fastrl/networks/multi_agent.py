@@ -23,11 +23,12 @@ from fastrl.networks.distributions import (
     choices_of,
     log_std_parameter,
 )
-from fastrl.networks.encoders import Decoder, Encoder, EncoderKind
-from fastrl.networks.memory import Memory, MemoryKind
+from fastrl.networks.encoders import Decoder, Encoder
+from fastrl.networks.kinds import EncoderKind, Init, MemoryKind, PerceptronActivation
+from fastrl.networks.memory import Memory
 from fastrl.networks.normalization import RunningNorm
 from fastrl.networks.parameters import SavedNetwork, check_numbers, load_weights, write_tensors
-from fastrl.networks.perceptron import Activation, Init, Linear, Perceptron
+from fastrl.networks.perceptron import Linear, Perceptron
 from fastrl.networks.policy_network import check_encoded_size
 from fastrl.networks.team_actor import Member, Scripted, TeamActor
 from fastrl.networks.torch_actor import DrawingActor
@@ -43,7 +44,7 @@ class NetworkOptions(TypedDict):
     obs: NotRequired[Mapping[str, Any] | None]
     encoder: NotRequired[EncoderKind]
     hidden: Sequence[int]
-    activation: Activation
+    activation: PerceptronActivation
     init: Init
     normalize_obs: bool
     generator: torch.Generator | None
@@ -164,7 +165,7 @@ class PolicyNetwork(_Network):
         obs: Mapping[str, Any] | None = None,
         encoder: EncoderKind = "auto",
         hidden: Sequence[int] = (128, 64, 32),
-        activation: Activation = "relu",
+        activation: PerceptronActivation = "relu",
         init: Init = "orthogonal",
         normalize_obs: bool = False,
         memory: MemoryKind = "none",

@@ -14,8 +14,9 @@ from fastrl.envs.rows import ObsRows
 from fastrl.networks.action_space import Actions
 from fastrl.networks.bounded_actor import BoundedActor
 from fastrl.networks.compiled_actor import MAX_OBS_DIM, Actor, ActorSpec, MlpActor, with_weights
-from fastrl.networks.encoders import Decoder, Encoder, EncoderKind
+from fastrl.networks.encoders import Decoder, Encoder
 from fastrl.networks.ensemble import Ensemble
+from fastrl.networks.kinds import EncoderKind
 from fastrl.networks.own_network import OwnModule, own_path
 from fastrl.networks.parameters import SavedNetwork, flat_size, write_flat
 from fastrl.networks.policy_network import check_encoded_size

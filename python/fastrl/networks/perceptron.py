@@ -3,13 +3,12 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
-Activation = Literal["relu", "tanh", "elu"]
-Init = Literal["orthogonal", "he", "xavier"]
+from fastrl.networks.kinds import Init, PerceptronActivation
 
 T = TypeVar("T")
 
@@ -63,7 +62,7 @@ class Perceptron(nn.ModuleList):
     def __init__(
         self,
         sizes: Sequence[int],
-        activation: Activation,
+        activation: PerceptronActivation,
         init: Init,
         last_gain: float,
         generator: torch.Generator | None,
@@ -72,8 +71,10 @@ class Perceptron(nn.ModuleList):
         super().__init__()
         if any(size < 1 for size in sizes):
             raise ValueError(f"every width of a network must be at least 1, got {list(sizes)}")
-        if activation not in get_args(Activation):
-            raise ValueError(f"activation should be one of {get_args(Activation)}, got {activation!r}")
+        if activation not in get_args(PerceptronActivation):
+            raise ValueError(
+                f"activation should be one of {get_args(PerceptronActivation)}, got {activation!r}"
+            )
         self.activation = activation
         self.sizes, self.hidden = tuple(sizes), tuple(sizes[1:-1])
         for fan_in, fan_out in itertools.pairwise(sizes[:-1]):

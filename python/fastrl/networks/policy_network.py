@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fastrl.envs.rows import ObsRows
-from fastrl.networks.actor_critic import Activation
 from fastrl.networks.compiled_actor import MAX_OBS_DIM
 from fastrl.networks.distributions import log_std_parameter
-from fastrl.networks.encoders import Decoder, Encoder, EncoderKind, initialize
-from fastrl.networks.memory import Memory, MemoryKind
+from fastrl.networks.encoders import Decoder, Encoder, initialize
+from fastrl.networks.kinds import Activation, EncoderKind, MemoryKind
+from fastrl.networks.memory import Memory
 from fastrl.networks.parameters import (
     SavedNetwork,
     check_shapes,

@@ -3,7 +3,6 @@
 import copy
 import itertools
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -13,25 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fastrl.networks.compiled_actor import MAX_OBS_DIM
+from fastrl.networks.kinds import parse_conv
 from fastrl.networks.parameters import SavedNetwork, check_numbers
-
-# The network of Mnih et al., "Human-level control through deep reinforcement learning", 2015.
-NATURE = ("32x8/4", "64x4/2", "64x3/1")
-
-_CONV = re.compile(r"([1-9]\d*)x([1-9]\d*)/([1-9]\d*)")
-
-
-def parse_conv(layer: str) -> tuple[int, int, int]:
-    """Channels, kernel size and stride of a convolution written as ``32x8/4``.
-
-    Raises:
-        ValueError: it is written in another way.
-    """
-    match = _CONV.fullmatch(layer)
-    if match is None:
-        raise ValueError(f"should be CHANNELSxKERNEL/STRIDE, such as 32x8/4, got {layer!r}")
-    channels, kernel, stride = map(int, match.groups())
-    return channels, kernel, stride
 
 
 class NoisyLinear(nn.Module):

@@ -4,21 +4,22 @@ A checkpoint is a safetensors file: tensors, and in its metadata a JSON document
 places, the name and version of the format, and a SHA-256 over all of it. Reading one runs no code.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import safetensors
-import safetensors.torch
-import torch
-from torch import Tensor
 
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import write_atomically
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FORMAT = "fastrl-checkpoint"
 VERSION = "1"
@@ -46,6 +47,8 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
 
     Floats keep every bit; NaN and infinity are kept. An existing file is replaced, in one go.
     """
+    from safetensors.torch import save
+
     tensors: dict[str, Tensor] = {}
     document = json.dumps(_detach(state, "", tensors))
     metadata = {
@@ -54,7 +57,7 @@ def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
         "document": document,
         "sha256": _digest(document, tensors),
     }
-    write_atomically(Path(path), safetensors.torch.save(tensors, metadata))
+    write_atomically(Path(path), save(tensors, metadata))
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -64,18 +67,21 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     Raises:
         CheckpointError: the file is missing, foreign, damaged or of another version.
     """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
     # Reading a pipe would block for ever.
     if Path(path).exists() and not Path(path).is_file():
         raise CheckpointError(f"{path} is no file")
     try:
         # Read instead of mapped: truncating a mapped file kills the process.
         data = Path(path).read_bytes()
-        tensors = safetensors.torch.load(data)
+        tensors = load(data)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file") from None
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
-    except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
+    except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{path} is not a checkpoint, or a damaged one: {error}") from None
     # The file's first 8 bytes are the length of its header, which is JSON.
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
@@ -148,6 +154,8 @@ def check_kinds(state: Any, fresh: Any, name: str = "") -> None:
     Raises:
         ValueError
     """
+    from torch import Tensor
+
     if isinstance(fresh, Mapping):
         if not isinstance(state, Mapping):
             raise ValueError(f"{name} should be a table, got {_shown(state)}")
@@ -180,6 +188,8 @@ def check_kinds(state: Any, fresh: Any, name: str = "") -> None:
 
 
 def _shown(value: Any) -> str:
+    from torch import Tensor
+
     return f"{value.ndim} axes of {value.dtype}" if isinstance(value, Tensor) else repr(value)[:100]
 
 
@@ -220,6 +230,8 @@ def load_newest(path: str | Path) -> tuple[Path, dict[str, Any]]:
 
 def _detach(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """The value as JSON; its tensors go to ``tensors``."""
+    import torch
+
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
@@ -228,11 +240,11 @@ def _detach(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         return {key: _detach(item, f"{name}/{key}" if name else key, tensors) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_detach(item, f"{name}/{i}", tensors) for i, item in enumerate(value)]
-    if not isinstance(value, Tensor | bytes):
+    if not isinstance(value, torch.Tensor | bytes):
         raise TypeError(f"{name}: a checkpoint cannot hold a {type(value).__name__}")
     if name in tensors:
         raise ValueError(f"two tensors would have the name {name}")
-    if isinstance(value, Tensor):
+    if isinstance(value, torch.Tensor):
         tensors[name] = value.detach().to("cpu", copy=True).contiguous()
         return {_TENSOR: name}
     tensors[name] = torch.from_numpy(np.frombuffer(value, np.uint8).copy())
@@ -253,6 +265,8 @@ def _attach(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def _digest(document: str, tensors: dict[str, Tensor]) -> str:
+    import torch
+
     digest = hashlib.sha256(document.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())

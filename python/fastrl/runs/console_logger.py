@@ -1,13 +1,10 @@
 """The console as a logger: a progress bar with numbers, or lines from time to time."""
 
+from __future__ import annotations
+
 import math
 import time
-from typing import Any
-
-from rich.console import Group
-from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from fastrl.runs.logger import LoggedRun, Logger
 from fastrl.runs.metrics import count, duration, rate
@@ -15,6 +12,9 @@ from fastrl.runs.row import Row
 from fastrl.utils.notebook_bar import NotebookBar
 from fastrl.utils.output import shows_bars
 from fastrl.utils.tables import print_lines
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 
 class ConsoleLogger(Logger):
@@ -39,6 +39,9 @@ class ConsoleLogger(Logger):
         if console.is_jupyter and not console.quiet:
             self._notebook = NotebookBar()
         elif shows_bars(console):
+            from rich.live import Live
+            from rich.progress import BarColumn, Progress, TextColumn
+
             self._bar = Progress(
                 BarColumn(bar_width=None),
                 TextColumn("{task.percentage:>3.0f}%"),
@@ -54,6 +57,9 @@ class ConsoleLogger(Logger):
     def log(self, row: Row) -> None:
         self._pace.add(row.done)
         if self._live is not None:
+            from rich.console import Group
+            from rich.text import Text
+
             self._bar.update(self._task, **self._fields(row.done))
             lines = Text("\n".join(_lines(self._highlights(row), self._console.width)), overflow="fold")
             self._live.update(Group(self._bar, lines))

@@ -1,16 +1,20 @@
 """The protocol of loggers: objects that take the rows of a run."""
 
+from __future__ import annotations
+
 import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from fastrl.runs.directory import RunDirectory
 from fastrl.runs.row import Row
 from fastrl.utils.config import to_tree
 from fastrl.utils.errors import UserError
+from fastrl.utils.output import quiet_console
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class LoggerError(UserError, ValueError):
@@ -37,7 +41,7 @@ class LoggedRun:
     done: int = 0
     unit: str = "steps"
     settings: Any = None
-    console: Console = dataclasses.field(default_factory=lambda: Console(quiet=True))
+    console: Console = dataclasses.field(default_factory=quiet_console)
 
     @property
     def files(self) -> RunDirectory:

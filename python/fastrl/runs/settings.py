@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Protocol, cast
 
 from pydantic import Field
 
-from fastrl.algorithms import algorithms
+from fastrl.algorithms import declarations
 from fastrl.utils.config import ConfigError, Setting, Values, section
 from fastrl.utils.trust import Reach, imports_algorithm, imports_modules
 
@@ -179,7 +179,7 @@ def table_of(algorithm: str) -> str:
 def algorithms_of(tables: Iterable[str]) -> list[str]:
     """The algorithms of this package whose settings stand in these tables, in alphabetical order."""
     names = (table.replace("_", "-") for table in tables)
-    return sorted(name for name in names if name in algorithms())
+    return sorted(name for name in names if name in declarations())
 
 
 def settings_type(tables: Mapping[str, Any]) -> type:

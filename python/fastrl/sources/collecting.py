@@ -1,10 +1,9 @@
 """Settings of collecting experience, and the collector that they ask for."""
 
 import functools
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
-from rich.console import Console
 
 from fastrl.collectors.factory import COLLECTORS, is_native, make_collector, options_of
 from fastrl.collectors.fragment_stream import pending_for
@@ -15,6 +14,9 @@ from fastrl.runs.errors import TrainError
 from fastrl.utils.config import Setting, Values, section
 from fastrl.utils.tables import print_lines
 from fastrl.utils.trust import Reach, connects_to_ray
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # Settings that not all collectors have.
 _OPTIONS = ("n_workers", "start_method", "ray_address", "asynchronous", "period", "speed", "queue")
@@ -106,7 +108,7 @@ class CollectConfig:
 def open_collector(
     config: CollectConfig,
     plan: Plan,
-    console: Console,
+    console: "Console",
     max_staleness: int = 0,
     total_steps: int | None = None,
 ) -> Collector:

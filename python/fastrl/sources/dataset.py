@@ -1,16 +1,17 @@
 """Recorded demonstrations as experience for an algorithm that learns from a data set."""
 
+from __future__ import annotations
+
 import math
 import time
 import zlib
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
 
 from fastrl._native._epochs import EpochSampler
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, DatasetBatch, DatasetSpec, Problem
@@ -25,16 +26,20 @@ from fastrl.runs.row import Number
 from fastrl.sources.demo_arrays import (
     DemoArrays,
     Demos,
-    DemosConfig,
     batches_of,
     best_episodes,
     check_env,
     packed_rows,
     split_episodes,
 )
+from fastrl.sources.settings import DemosConfig
 from fastrl.sources.source import Source
+from fastrl.utils.output import quiet_console
 from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # Bytes of a minibatch's observations from which on another thread copies them while the learner learns; to pass smaller
 # ones on between threads costs more than to copy them.
@@ -167,7 +172,7 @@ class DatasetSource(Source):
     ) -> None:
         self.env_id, self._num_envs, self._seed = spec.id, num_envs, seed
         self._config, self._dataset = config, dataset
-        self._console = console or Console(quiet=True)
+        self._console = console or quiet_console()
         self._see_env(spec)
         # None: it was not opened.
         self.demos: Demos | None = None

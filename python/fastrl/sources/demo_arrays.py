@@ -1,51 +1,23 @@
-"""Demonstrations as arrays in the form that algorithms learn from, and the settings that name a data set."""
+"""Demonstrations as arrays in the form that algorithms learn from."""
 
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from gymnasium.spaces import Box, Space
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fastrl._native._epochs import RowParts
 from fastrl.envs.contract import ACTION_MASK, AGENT
 from fastrl.envs.rows import ActionRows, ObsRows, RowError
 from fastrl.networks.action_space import Actions
 from fastrl.runs.errors import TrainError
-from fastrl.utils.config import Setting, section
 
 # Bytes of observations from which on they stay in their files.
 MAPPED_BYTES = 1 << 28
-
-
-@section
-class DemosConfig:
-    """Recorded demonstrations, see fastrl.demos."""
-
-    path: Annotated[
-        Path | None,
-        Field(
-            description="folder of a data set that fastrl demos record has written; none: no demonstrations"
-        ),
-        Setting(option="--demos", resumable=True),
-    ] = None
-    top: Annotated[
-        float,
-        Field(
-            gt=0, le=1, description="share of the episodes that is used, those of the highest returns; 1: all"
-        ),
-    ] = 1.0
-    actions: Annotated[
-        Literal["expert", "played"],
-        Field(
-            description="expert: the expert's own actions where noise was put on those that were played; played: what"
-            " the environment was given"
-        ),
-    ] = "expert"
 
 
 class DemoEpisode(Protocol):

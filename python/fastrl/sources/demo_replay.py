@@ -1,45 +1,15 @@
-"""Demonstrations in a replay of their own, beside that of a run, and the settings of how many are drawn."""
+"""Demonstrations in a replay of their own, beside that of a run."""
 
 import zlib
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from fastrl.networks.action_space import Actions
 from fastrl.replay import Replay
 from fastrl.runs.errors import TrainError
-from fastrl.sources.demo_arrays import DemoArrays, Demos, DemosConfig, best_episodes
-from fastrl.utils.config import Setting, section
-
-
-@section
-class OfflineConfig(DemosConfig):
-    """Recorded demonstrations that are learned from beside new transitions, see fastrl.demos."""
-
-    # The actions that led to the observations.
-    actions: Annotated[
-        Literal["played"], Field(description="played: what the environment was given, even with noise")
-    ] = "played"
-    offline_ratio: Annotated[
-        float,
-        Field(gt=0, lt=1, description="share of demonstrations in each minibatch"),
-        Setting(option="--offline-ratio"),
-    ] = 0.5
-    pretrain_steps: Annotated[
-        int,
-        Field(
-            ge=0,
-            description="minibatches of demonstrations alone to learn from before the first step of an environment",
-        ),
-    ] = 0
-    priority_bonus: Annotated[
-        float,
-        Field(
-            ge=0,
-            description="with prioritized replay: added to the TD errors that are the priorities of demonstrations",
-        ),
-    ] = 0.0
+from fastrl.sources.demo_arrays import DemoArrays, Demos, best_episodes
+from fastrl.sources.settings import OfflineConfig
 
 
 class DemoReplay:

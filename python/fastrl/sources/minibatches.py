@@ -6,11 +6,9 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
-import torch
-from pydantic import Field
 
 from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm, ReplaySpec
 from fastrl.replay import (
@@ -26,83 +24,11 @@ from fastrl.runs.errors import TrainError, check_memory
 from fastrl.runs.metrics import counted
 from fastrl.runs.row import Number
 from fastrl.sources.demo_replay import DemoReplay
-from fastrl.utils.config import Setting, section
+from fastrl.sources.settings import ReplayConfig
 from fastrl.utils.timer import Stopwatch
-from fastrl.utils.trust import Reach, writes_files
-from fastrl.utils.tunable import Range
 
 # Name of the saved replay in a run directory.
 REPLAY = "replay"
-
-
-@section
-class ReplayConfig:
-    """The replay of transitions, and the turns that collection and learning take."""
-
-    capacity: Annotated[
-        int,
-        Field(
-            ge=1,
-            description="transitions that are kept, of all environments together; 7.1 kB each with frames of 84x84",
-        ),
-        Setting(resumable=True),
-    ] = 100_000
-    learning_starts: Annotated[
-        int, Field(ge=1, description="transitions in the replay before learning starts")
-    ] = 1_000
-    path: Annotated[
-        Path | None,
-        Field(description="file that holds the replay, which may be larger than memory; none: in memory"),
-        Reach(writes_files),
-        Setting(resumable=True),
-    ] = None
-    save: Annotated[
-        bool,
-        Field(
-            description="write the replay into the run directory when the run ends or is stopped, so that a resumed run"
-            " has it"
-        ),
-        Setting(resumable=True),
-    ] = False
-    train_freq: Annotated[
-        int,
-        Field(ge=1, description="steps of each environment between turns of learning"),
-    ] = 4
-    updates_per_step: Annotated[
-        float,
-        Field(gt=0, description="minibatches to learn from for each step of an environment"),
-        Range(0.05, 1.0, log=True),
-    ] = 0.25
-    overlap: Annotated[
-        bool,
-        Field(
-            description="collect while the learner learns, by weights that may be some turns old: faster where"
-            " environments are slow, but a run depends on how fast its processes are"
-        ),
-    ] = False
-    prefetch: Annotated[
-        Literal["auto", "on", "off"],
-        Field(
-            description="with overlap: draw the next minibatch while the learner learns from one; auto: on a GPU"
-        ),
-        Setting(resumable=True),
-    ] = "auto"
-    hindsight: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=1,
-            description="share of each minibatch whose goals are replaced by goals that were achieved later; for"
-            " environments with achieved_goal, desired_goal and compute_reward()",
-        ),
-    ] = 0.0
-    hindsight_goals: Annotated[
-        Literal["future", "final", "episode"],
-        Field(
-            description="goals of hindsight. future: achieved after the step; final: at the end of the episode;"
-            " episode: at any time of the episode"
-        ),
-    ] = "future"
 
 
 class Minibatches:
@@ -314,6 +240,8 @@ class Minibatches:
             with self._blaming_the_network():
                 batches.update_priorities(self._batch.indices, self._td_errors)
         elif not is_ahead and self._device.type == "cuda":
+            import torch
+
             # The GPU reads the minibatch asynchronously, and the sampler soon reuses its memory.
             torch.cuda.current_stream().synchronize()
         self._since_row += 1

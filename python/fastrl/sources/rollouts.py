@@ -1,12 +1,13 @@
 """Rollouts from any collector, as experience for an algorithm that learns from them."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm, LearnsFrom, Problem
 from fastrl.collectors.factory import check_suits
@@ -24,8 +25,12 @@ from fastrl.runs.metrics import brief, counted, shares
 from fastrl.runs.row import Number
 from fastrl.sources.collecting import CollectConfig, open_collector
 from fastrl.sources.source import Source
+from fastrl.utils.output import quiet_console
 from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # Staleness that no fragment has.
 ANY_STALENESS = 2**62
@@ -73,7 +78,7 @@ class RolloutSource(Source):
         self.spec, self.num_envs, self.collect, self.seed = spec, num_envs, collect, seed
         self.env_id = spec.id
         self.collector: str = collect.collector
-        self._console = console or Console(quiet=True)
+        self._console = console or quiet_console()
         self._episode_info = tuple(episode_info)
         self._see_env()
         # Of all ranks' environments.

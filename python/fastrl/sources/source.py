@@ -4,18 +4,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from gymnasium.spaces import Space
 
 from fastrl.algorithms.protocol import Algorithm, LearnsFrom, Problem
 from fastrl.collectors.protocol import Report
-from fastrl.envs.adapters.parallel_copy import ParallelForm
 from fastrl.runs.episodes import Episodes
 from fastrl.runs.errors import TrainError
 from fastrl.runs.row import Number
 from fastrl.utils.ranks import ALONE, Ranks
 from fastrl.utils.timer import Stopwatch
+
+if TYPE_CHECKING:
+    from fastrl.envs.adapters.parallel_copy import ParallelForm
 
 
 class Source(ABC):
@@ -40,7 +42,7 @@ class Source(ABC):
 
     brings: ClassVar[LearnsFrom]
     env_actions: Space[Any] | None = None
-    form: ParallelForm | None = None
+    form: "ParallelForm | None" = None
     ranks: Ranks = ALONE
     collector: str
     env_id: str

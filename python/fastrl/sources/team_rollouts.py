@@ -1,14 +1,16 @@
 """Rollouts of environments of many agents, as experience for an algorithm that learns from them."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from gymnasium.spaces import Space
-from rich.console import Console
 
-from fastrl.collectors.team_backend import EPISODE_INFO, LEVEL, Difficulty
+from fastrl.collectors.protocol import Difficulty
+from fastrl.collectors.team_backend import EPISODE_INFO, LEVEL
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_copy import ParallelForm
@@ -21,6 +23,9 @@ from fastrl.sources.collecting import CollectConfig
 from fastrl.sources.dataset import DatasetSource
 from fastrl.sources.demo_arrays import Demos, check_env
 from fastrl.sources.rollouts import RolloutSource
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class MultiAgentSource(RolloutSource):

@@ -4,15 +4,16 @@ Fragments go to the replay; in between the algorithm learns from as many minibat
 for the learner, what is learnt depends neither on the collector nor on how fast its workers are.
 """
 
+from __future__ import annotations
+
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm
 from fastrl.envs.spec import EnvSpec
@@ -23,14 +24,18 @@ from fastrl.runs.row import Number
 from fastrl.sources.collecting import CollectConfig
 from fastrl.sources.dataset import opened
 from fastrl.sources.demo_arrays import Demos, check_env
-from fastrl.sources.demo_replay import DemoReplay, OfflineConfig
+from fastrl.sources.demo_replay import DemoReplay
 from fastrl.sources.goals import Goals
-from fastrl.sources.minibatches import Minibatches, ReplayConfig
+from fastrl.sources.minibatches import Minibatches
 from fastrl.sources.rollouts import ANY_STALENESS, RolloutSource
+from fastrl.sources.settings import OfflineConfig, ReplayConfig
 from fastrl.utils.errors import UserError
 from fastrl.utils.seeding import NO_ENV
 from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class TransitionSource(RolloutSource):

@@ -132,9 +132,9 @@ def task_for(env_id: str, algo: str | None = None) -> str | None:
         if fnmatch.fnmatchcase(env_id, pattern)
     ]
     if algo is not None:
-        from fastrl.algorithms import find as find_algorithm
+        from fastrl.algorithms import declaration
 
-        algorithm = find_algorithm(algo)
+        algorithm = declaration(algo)
         fitting = [(length, name) for length, name in fitting if find(name).takes(algorithm)]
     elif ":" in env_id and env_id not in tasks() and makes_parallel(EnvSpec(env_id)):
         return "pettingzoo"
@@ -152,9 +152,9 @@ def task_on(env_id: str, algo: str | None = None) -> str:
     if (name := task_for(env_id, algo)) is not None:
         return name
     if task_for(env_id) is not None:
-        from fastrl.algorithms import algorithms
+        from fastrl.algorithms import declarations
 
-        others = [other for other in algorithms() if task_for(env_id, other) is not None]
+        others = [other for other in declarations() if task_for(env_id, other) is not None]
         raise ConfigError(f"--algo {algo} does not learn in {env_id}; {', '.join(others)} do")
     if env_id in tasks():
         example = "ALE/Pong-v5" if env_id == "pixels" else "CartPole-v1"

@@ -35,13 +35,18 @@ class PresetFile(Mapping[str, Preset]):
         self._path = path
 
     def __getitem__(self, name: str) -> Preset:
-        return self._presets[name]
+        if name not in self._tree["presets"]:
+            raise KeyError(name)
+        tables = self._extended(name)
+        marks = {key: tables.pop(key) for key in ("description", "for_any_algorithm") if key in tables}
+        with_table = tables.pop("with", {})
+        return Preset(values=tables, with_table=with_table, **marks)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._presets)
+        return iter(self._tree["presets"])
 
     def __len__(self) -> int:
-        return len(self._presets)
+        return len(self._tree["presets"])
 
     def presets_for(self, env_id: str) -> tuple[str, ...] | None:
         """The presets of an environment; None: no pattern fits."""
@@ -60,16 +65,6 @@ class PresetFile(Mapping[str, Preset]):
     @functools.cached_property
     def _tree(self) -> dict[str, Any]:
         return load_toml(self._path)
-
-    @functools.cached_property
-    def _presets(self) -> dict[str, Preset]:
-        return {name: self._preset(name) for name in self._tree["presets"]}
-
-    def _preset(self, name: str) -> Preset:
-        tables = self._extended(name)
-        marks = {key: tables.pop(key) for key in ("description", "for_any_algorithm") if key in tables}
-        with_table = tables.pop("with", {})
-        return Preset(values=tables, with_table=with_table, **marks)
 
     def _extended(self, name: str) -> dict[str, Any]:
         """A preset or part on top of what it extends."""

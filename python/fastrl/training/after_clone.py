@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fastrl.algorithms import algorithms
+from fastrl.algorithms import declarations
 from fastrl.algorithms.protocol import DatasetAlgorithm
 from fastrl.runs.checkpoint import CheckpointError, load_newest
 from fastrl.utils.config import Values, leaves
@@ -15,22 +15,23 @@ _KL_COEF = 0.1
 
 
 def after_clone(settings: Any, table: str) -> Values:
-    """Values by dotted key: the value function, which a clone lacks, is learned first; the policy stays near the clone
-    for a while; statistics of observations stay the clone's. None where the run does not start with a clone.
+    """Values by dotted key, for a run that starts with the weights of another: the value function, which a clone lacks,
+    is learned first; the policy stays near the clone for a while; statistics of observations stay the clone's. None
+    where that is no clone.
 
     Args:
-        settings: of the run.
+        settings: of the run, with ``run.init_from``.
         table: of its algorithm.
     """
     run = settings.run
-    if run.init_from is None or run.stages or f"{table}.init_kl_coef" not in leaves(type(settings)):
+    if run.stages or f"{table}.init_kl_coef" not in leaves(type(settings)):
         return {}
     try:
         _, state = load_newest(run.init_from)
     except CheckpointError:
         # The error is that of the weights, when they are loaded.
         return {}
-    learned_by = algorithms().get(state.get("algorithm", ""))
+    learned_by = declarations().get(state.get("algorithm", ""))
     if learned_by is None or not issubclass(learned_by, DatasetAlgorithm):
         return {}
     steps = run.total_timesteps or max(_WARMUP / _WARMUP_SHARE, _KL / _KL_SHARE)

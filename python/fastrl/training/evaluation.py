@@ -1,15 +1,15 @@
 """Evaluation: scores of a policy without exploration, at the end of a run and on the way."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
-import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
 from fastrl.runs.checkpoint import save_checkpoint
 from fastrl.runs.episodes import Episodes
@@ -21,6 +21,8 @@ from fastrl.utils.progress import Progress
 from fastrl.utils.tables import show
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from fastrl.training.trainer import Trainer
 
 # Name of the best evaluation's checkpoint; `Checkpoints` does not delete it.
@@ -71,10 +73,14 @@ class Returns:
 
     @property
     def mean_return(self) -> float:
+        import statistics
+
         return statistics.fmean(self.returns)
 
     @property
     def std_return(self) -> float:
+        import statistics
+
         return statistics.stdev(self.returns) if len(self.returns) > 1 else math.nan
 
     def metrics(self) -> dict[str, Number]:
@@ -94,7 +100,7 @@ class Returns:
         }
 
     @classmethod
-    def from_tree(cls, tree: Mapping[str, Any]) -> "Returns":
+    def from_tree(cls, tree: Mapping[str, Any]) -> Returns:
         return cls(tuple(tree["returns"]))
 
     def line(self) -> str:
@@ -171,7 +177,7 @@ class Evaluation(Callback):
                     save_checkpoint(self.best_file, trainer.state_dict())
         trainer.evaluated(self.scores)
 
-    def at_end(self, trainer: "Trainer", console: Console) -> None:
+    def at_end(self, trainer: Trainer, console: Console) -> None:
         """Evaluates the final policy, unless the last update was followed by an evaluation."""
         if self.scores is not None and self._evaluated_at == trainer.rounds[0]:
             return

@@ -13,23 +13,23 @@ that the learner waited, without the workers' start. Where workers idle while th
 the slowest one), this estimate of ``both`` is too small, never too large.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
-
-import torch
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from fastrl.collectors.protocol import Report
 from fastrl.utils.files import read_json, save_figure, to_json, write_atomically
 from fastrl.utils.tables import print_lines
 from fastrl.utils.tables import show as show_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 # Activities, in order: steps and resets of environments; choice of actions; rewards, statistics and storage (of
 # a replay also drawing minibatches); publishing or reading weights; waiting of learner and workers for each other; the
@@ -90,6 +90,8 @@ class GpuMeter:
         self._handle = ctypes.c_void_p()
         if device == "cpu":
             return
+        import torch
+
         with contextlib.suppress(OSError, AttributeError):
             library = ctypes.CDLL("libnvidia-ml.so.1")
             # By its unique id: CUDA_VISIBLE_DEVICES renumbers devices for PyTorch, not for the driver.
@@ -169,7 +171,7 @@ class Breakdown:
         return tree
 
     @classmethod
-    def from_tree(cls, tree: Mapping[str, Any]) -> "Breakdown":
+    def from_tree(cls, tree: Mapping[str, Any]) -> Breakdown:
         """Inverse of `to_tree`."""
 
         def seconds(activities: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -242,7 +244,7 @@ class Profile:
         steps: int,
         episodes: int,
         report: Report | None = None,
-    ) -> "Lap":
+    ) -> Lap:
         """Adds a lap to the sums.
 
         Args:
@@ -361,6 +363,10 @@ def show(directory: Path, console: Console) -> bool:
 
 def table(breakdown: Breakdown) -> Table:
     """The account as a table with bars, for people."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
     steps, episodes = breakdown.steps, breakdown.episodes
     result = Table(
         title=f"where the time went: {breakdown.seconds:,.1f} s, {steps:,} steps, {episodes:,} episodes",

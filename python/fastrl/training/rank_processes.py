@@ -1,5 +1,7 @@
 """Ranks that this process starts, to train a model of the Python API together with it."""
 
+from __future__ import annotations
+
 import contextlib
 import multiprocessing
 import os
@@ -8,9 +10,7 @@ import socket
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import connection
-from typing import Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from fastrl.runs.errors import TrainError
 from fastrl.training.run import load_weights, train
@@ -20,8 +20,12 @@ from fastrl.utils import child_process
 from fastrl.utils.child_process import Child
 from fastrl.utils.config import build, check, to_tree
 from fastrl.utils.heartbeat import EXIT_LOST, LAUNCHED
+from fastrl.utils.output import quiet_console
 from fastrl.utils.processes import init_worker, require_main_guard
 from fastrl.utils.ranks import ALONE, LostRankError, Ranks, connected_here, disconnect
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # Seconds in which a rank that has lost another one ends by itself.
 _GRACE = 10.0
@@ -85,7 +89,7 @@ def started(
 
 def train_rank(ranks: Ranks, task: Task, settings: Any, stage: int, saved: bytes | None) -> None:
     """Trains as one of several ranks, which writes nothing."""
-    task, console = task.with_ranks(ranks), Console(quiet=True)
+    task, console = task.with_ranks(ranks), quiet_console()
     trainer = task.make_trainer(settings, console, stage=stage)
     if saved is not None:
         trainer.load_state_dict(pickle.loads(saved))  # from the process that has started this one

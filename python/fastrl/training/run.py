@@ -1,14 +1,14 @@
 """Runs: a training with its run directory, checkpoints, loggers and summary, from the start or resumed."""
 
+from __future__ import annotations
+
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from fastrl.collectors.protocol import CollectError
 from fastrl.networks.own_network import check_own_network, own_path
@@ -20,12 +20,9 @@ from fastrl.runs.checkpoint import (
     load_newest,
     unusable,
 )
-from fastrl.runs.console_logger import ConsoleLogger
-from fastrl.runs.curves import Curve, draw_curves
 from fastrl.runs.directory import RunDirectory, new_directory, run_name
 from fastrl.runs.errors import HookError, TrainError
 from fastrl.runs.facts import State
-from fastrl.runs.listing import RETURN, read_curve
 from fastrl.runs.logger import LoggedRun, Logger
 from fastrl.runs.loggers import EpisodesLogger, JsonlLogger, Loggers, start_loggers
 from fastrl.runs.settings import with_one_goal
@@ -44,6 +41,9 @@ from fastrl.utils.files import to_json, write_atomically
 from fastrl.utils.interrupts import StopSignals
 from fastrl.utils.tables import print_lines
 from fastrl.utils.trust import refuse_reach, trusted_import
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def start_run(
@@ -396,8 +396,12 @@ class _Session:
         logs: list[Logger] = []
         if directory is not None:
             logs = [JsonlLogger(logged), EpisodesLogger(logged), *start_loggers(trainer.run.loggers, logged)]
-        on_console = ConsoleLogger(logged)
-        loggers = Loggers([*logs, *further, on_console])
+        on_console: list[Logger] = []
+        if not self._console.quiet:
+            from fastrl.runs.console_logger import ConsoleLogger
+
+            on_console.append(ConsoleLogger(logged))
+        loggers = Loggers([*logs, *further, *on_console])
         try:
             with StopSignals(finishes=trainer.ranks.count == 1) as stop:
                 trainer.should_stop = lambda: stop.received is not None
@@ -456,16 +460,20 @@ class _Session:
             self._facts.write(state, stopped_by)
 
     def draw(self) -> None:
-        """Draws the learning curve, of training and of evaluations on the way, if one has two points or more."""
+        """Draws the learning curve, of training and of evaluations on the way, if one has two points."""
         directory, trainer = self._directory, self._trainer
         if directory is None:
             return
+        from fastrl.runs.curves import Curve, draw_curves
+        from fastrl.runs.listing import RETURN, read_curve
+
         title = f"{trainer.algorithm_name} on {trainer.env_id}, seed {trainer.run.seed}"
         curves = []
         try:
             for label, metric in (("training", RETURN), ("evaluation", "eval/mean_reward")):
                 with suppress(ConfigError):  # no row has it
                     curves.append(Curve(title, label, *read_curve(directory.path, metric)))
+            # To load matplotlib takes longer than a run of one row.
             if any(len(curve.steps) > 1 for curve in curves):
                 draw_curves(curves, "mean return", directory.curve)
         except Exception as error:  # A picture that cannot be drawn spoils no run.

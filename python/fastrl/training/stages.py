@@ -18,7 +18,7 @@ from typing import Any
 from fastrl.algorithms import find
 from fastrl.algorithms.network_settings import NetworkConfig
 from fastrl.runs.settings import RunConfig, table_of
-from fastrl.utils.config import ConfigError, Values, build, check, leaves, to_tree
+from fastrl.utils.config import ConfigError, Values, build, leaves, values_of
 from fastrl.utils.seeding import stream
 from fastrl.utils.trust import reaches
 
@@ -63,7 +63,7 @@ def stages_of(settings: Any) -> list[Stage]:
         raise ConfigError(f"run.stages: --algo {run.algo} has no stages, only ppo, async-ppo and impala do")
     if run.total_timesteps is None:
         raise ConfigError("run.stages: stages end at environment steps: give --total-timesteps")
-    values = _values(settings) | {"run.stages": ()}
+    values = values_of(settings) | {"run.stages": ()}
     start, stages = 0, list[Stage]()
     for text in run.stages:
         until, changes = _read(text, settings, table_of(algorithm.name))
@@ -114,11 +114,6 @@ def _may_differ(key: str, table: str) -> bool:
     return group == table and name not in OF_NETWORKS | {
         each.name for each in dataclasses.fields(NetworkConfig)
     }
-
-
-def _values(settings: Any) -> Values:
-    """Settings by dotted key."""
-    return check(type(settings), to_tree(settings), "settings")
 
 
 def saved_settings(state: Mapping[str, Any]) -> Any:

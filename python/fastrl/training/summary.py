@@ -1,18 +1,18 @@
 """The summary of a run: how good, how fast, and where the time went."""
 
+from __future__ import annotations
+
 import dataclasses
 import resource
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
-
-import torch
-from rich import box
-from rich.console import Console, RenderableType
-from rich.table import Table
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastrl.runs.metrics import brief, count, counted, duration
 from fastrl.training.evaluation import Scores
 from fastrl.utils.tables import show
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +101,9 @@ class Summary:
         """Prints where the learner's time went, in short."""
         if not self.parts:
             return
+        from rich import box
+        from rich.table import Table
+
         table = Table(title="where the time went", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
         for name in self.parts:
             table.add_column(name, justify="right")
@@ -117,4 +120,6 @@ def peak_memory_mib() -> float:
 
 def peak_gpu_memory_mib(device: str) -> float | None:
     """The most that PyTorch has held on the GPU, MiB; None on a CPU."""
+    import torch
+
     return torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else None

@@ -1,49 +1,49 @@
 """The protocol of a task: a problem's settings, environments and scores, without a training loop."""
 
+from __future__ import annotations
+
 import contextlib
 import copy
 import dataclasses
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import gymnasium
 from gymnasium.vector import VectorEnv
-from rich.console import Console
 
 from fastrl._native._rust import __version__
 from fastrl.algorithms import check_takes, find
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, OffPolicyAlgorithm, Problem
-from fastrl.collectors.team_spec import TeamSpec
 from fastrl.envs.rows import has_state, space_state
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.stacked_frames import stacked_last
-from fastrl.play.episodes import EnvEpisodes, VectorEpisodes, build_any, episode_steps, spaces_of
-from fastrl.play.film import Films, Pictures, drawing_env
-from fastrl.play.play import Step, play
-from fastrl.play.policy import Policy, Spaces
-from fastrl.runs.checkpoint import CheckpointError
 from fastrl.runs.errors import TrainError
 from fastrl.runs.settings import RunConfig, Settings
-from fastrl.sources.dataset import DatasetSource
-from fastrl.sources.demo_arrays import Demos
-from fastrl.sources.rollouts import RolloutSource, check_num_envs
-from fastrl.sources.source import Source
-from fastrl.sources.team_rollouts import MultiAgentDatasetSource, MultiAgentSource
-from fastrl.sources.transitions import TransitionSource
 from fastrl.training.callbacks import Callback, EarlyStopping
-from fastrl.training.comparison import Comparison
 from fastrl.training.device import choose_device, use_threads
 from fastrl.training.evaluation import Advance, Evaluation, Returns, Scores
 from fastrl.training.profiler import GpuMeter, Profile
 from fastrl.training.stages import Stage, stage_of, stages_of
 from fastrl.training.task_settings import TaskSettings
 from fastrl.training.trainer import Trainer
-from fastrl.training.validation_loss import ValidationLoss
 from fastrl.utils.config import ConfigError, build, check, to_tree
+from fastrl.utils.output import quiet_console
 from fastrl.utils.ranks import ALONE, Ranks
 from fastrl.utils.tables import print_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fastrl.collectors.team_spec import TeamSpec
+    from fastrl.play.episodes import EnvEpisodes, VectorEpisodes
+    from fastrl.play.film import Films
+    from fastrl.play.play import Step
+    from fastrl.play.policy import Policy, Spaces
+    from fastrl.sources.demo_arrays import Demos
+    from fastrl.sources.source import Source
+    from fastrl.training.comparison import Comparison
 
 
 class Task(TaskSettings, ABC):
@@ -136,6 +136,8 @@ class Task(TaskSettings, ABC):
         Raises:
             TrainError, CollectError: it cannot be built.
         """
+        from fastrl.play.episodes import build_any
+
         spec = self.play_spec(settings)
         env = build_any(spec, self.num_envs(settings))
         spec.close(env)
@@ -164,6 +166,9 @@ class Task(TaskSettings, ABC):
         Raises:
             CheckpointError: the policy is for other spaces.
         """
+        from fastrl.play.policy import Policy
+        from fastrl.runs.checkpoint import CheckpointError
+
         try:
             return Policy(
                 state,
@@ -195,6 +200,8 @@ class Task(TaskSettings, ABC):
             spec: of environments in rows.
             env: that it has made. A vector environment only has the spaces: the episodes make their own.
         """
+        from fastrl.play.episodes import EnvEpisodes, VectorEpisodes, spaces_of
+
         policy = self.make_policy(state, settings, spaces_of(env), device=device)
         acting = {"squash": policy.squash, "action_masks": self.has_action_masks(settings)}
         if isinstance(env, VectorEnv):
@@ -207,6 +214,10 @@ class Task(TaskSettings, ABC):
         Raises:
             TrainError, CollectError: the environment cannot be built, or does not draw itself.
         """
+        from fastrl.play.episodes import episode_steps
+        from fastrl.play.film import Films, Pictures, drawing_env
+        from fastrl.play.play import play
+
         spec, env = drawing_env(self.play_spec(settings), self.num_envs(settings))
         pictures, num_steps = Pictures(env), episode_steps(env, self.play_steps(settings))
         if isinstance(env, VectorEnv):
@@ -257,11 +268,11 @@ class Task(TaskSettings, ABC):
                 built.
         """
         whole, present = settings, stage_of(settings, stage)
-        trainer = self._stage_trainer(whole, present, console or Console(quiet=True))
+        trainer = self._stage_trainer(whole, present, console or quiet_console())
         if whole.run.stages and not stage:
             before = trainer
             for each in stages_of(whole)[1:]:
-                after = self._stage_trainer(whole, each, Console(quiet=True))
+                after = self._stage_trainer(whole, each, quiet_console())
                 try:
                     self.check_weights(before.header, each.settings)
                     after.algorithm.start_stage(before.algorithm.state_dict())
@@ -302,7 +313,11 @@ class Task(TaskSettings, ABC):
         except ValueError as error:
             raise TrainError(f"--algo {run.algo} on {source.env_id}: {error}") from None
         callbacks = [*self.callbacks(settings, source, console), *stopping(run)]
-        if isinstance(source, DatasetSource):
+        if algorithm_type.learns_from == "dataset":
+            from fastrl.sources.dataset import DatasetSource
+            from fastrl.training.validation_loss import ValidationLoss
+
+            assert isinstance(source, DatasetSource)
             callbacks.append(ValidationLoss(source))
         if ranks.is_first and (evaluation := self.evaluation(settings)) is not None:
             callbacks.append(evaluation)
@@ -390,6 +405,8 @@ class Task(TaskSettings, ABC):
         """
         algorithm = find(settings.run.algo)
         if "collector" in state["source"]:
+            from fastrl.sources.rollouts import check_num_envs
+
             check_num_envs(state["source"], self.num_envs(settings))
         algorithm.check_state(self.algorithm_settings(settings), state["learner"])
 
@@ -403,18 +420,27 @@ class Task(TaskSettings, ABC):
         options: dict[str, Any] = {"seed": settings.run.seed, "console": console}
         of_demos: dict[str, Any] = {"demos": self.demos, "needs_demos": self.needs_demos}
         if issubclass(algorithm, DatasetAlgorithm):
+            from fastrl.sources.dataset import DatasetSource
+            from fastrl.sources.team_rollouts import MultiAgentDatasetSource
+
             way = algorithm.dataset_spec(self.algorithm_settings(settings))
             if team is not None:
                 return MultiAgentDatasetSource(team, num_envs, settings.demos, way, **of_demos, **options)
             spec = self.env_spec(settings)
             return DatasetSource(spec, num_envs, settings.demos, way, **of_demos, **options)
         if team is not None:
+            from fastrl.sources.team_rollouts import MultiAgentSource
+
             options["episode_steps"] = self.play_steps(settings)
             return MultiAgentSource(team, num_envs, settings.collect, **options)
         spec, options["episode_info"] = self.env_spec(settings), self.episode_info(settings)
         if issubclass(algorithm, OffPolicyAlgorithm):
+            from fastrl.sources.transitions import TransitionSource
+
             options |= {"offline": settings.demos, **of_demos}
             return TransitionSource(spec, num_envs, settings.collect, settings.replay, **options)
+        from fastrl.sources.rollouts import RolloutSource
+
         return RolloutSource(spec, num_envs, settings.collect, **options)
 
     def callbacks(self, settings: Any, source: Source, console: Console) -> list[Callback]:

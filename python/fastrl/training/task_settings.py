@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-from fastrl.algorithms import algorithms, find
-from fastrl.algorithms.multi_agent_settings import TeamNetworkConfig
+from fastrl.algorithms import declaration, declarations
 from fastrl.algorithms.network_settings import NetworkConfig
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, OffPolicyAlgorithm
 from fastrl.runs.errors import TrainError
@@ -18,10 +17,6 @@ from fastrl.runs.settings import (
     with_one_goal,
 )
 from fastrl.sources.collecting import CollectConfig
-from fastrl.sources.demo_arrays import DemosConfig
-from fastrl.sources.demo_replay import OfflineConfig
-from fastrl.sources.minibatches import ReplayConfig
-from fastrl.training.after_clone import after_clone
 from fastrl.training.stages import OF_NETWORKS
 from fastrl.utils.config import ConfigError, Preset, Values, build, check, sections
 from fastrl.utils.names import suggestion
@@ -37,7 +32,8 @@ class TaskSettings:
         run: defaults of the table ``[run]``.
         env: defaults of the table ``[env]``, an instance of the task's own section.
         collect: defaults of the table ``[collect]``, for algorithms that learn from an environment.
-        replay: defaults of the table ``[replay]``, for algorithms that learn from transitions.
+        replay: settings of the table ``[replay]`` that are others than usual, for algorithms that learn from
+            transitions.
         tables: defaults of further tables, by name.
         presets: settings by name; of algorithms' tables those of the algorithm that is chosen are used.
         many_agents: its environments have many agents.
@@ -47,7 +43,7 @@ class TaskSettings:
     run: ClassVar[RunConfig] = RunConfig()
     env: ClassVar[Any]
     collect: ClassVar[CollectConfig] = CollectConfig()
-    replay: ClassVar[ReplayConfig] = ReplayConfig()
+    replay: ClassVar[Mapping[str, Any]] = {}
     tables: ClassVar[Mapping[str, Any]] = {}
     presets: ClassVar[Mapping[str, Preset]] = {}
     many_agents: ClassVar[bool] = False
@@ -63,12 +59,12 @@ class TaskSettings:
             AlgorithmError: there is no such algorithm.
             TrainError: it does not go with the task.
         """
-        found = find(algorithm)
+        found = declaration(algorithm)
         if not self.takes(found):
             raise TrainError(
                 f"--algo {algorithm} is for {'many agents' if found.many_agents else 'one agent'}, {self.name} has"
                 f" {'many' if self.many_agents else 'one'};"
-                f" {', '.join(name for name, other in algorithms().items() if self.takes(other))} learn in it"
+                f" {', '.join(name for name, other in declarations().items() if self.takes(other))} learn in it"
             )
         return settings_type(
             self.settings_tables(found) | {table_of(found.name): self.algorithm_defaults(found)}
@@ -80,6 +76,8 @@ class TaskSettings:
 
     def _network_values(self, algorithm: type[Algorithm[Any]], values: Mapping[str, Any]) -> dict[str, Any]:
         """Values of the settings of a network that ``algorithm`` has, too, to start with the weights of another one."""
+        from fastrl.algorithms.multi_agent_settings import TeamNetworkConfig
+
         known = {each.name for each in dataclasses.fields(algorithm.config_type)}
         of_networks = (
             field.name for each in (NetworkConfig, TeamNetworkConfig) for field in dataclasses.fields(each)
@@ -93,7 +91,7 @@ class TaskSettings:
 
     def algorithm_table(self, algorithm: str) -> str:
         """The table of an algorithm's settings."""
-        return table_of(find(algorithm).name)
+        return table_of(declaration(algorithm).name)
 
     def algorithm_settings(self, settings: Settings) -> Any:
         """The settings of a run's algorithm."""
@@ -103,13 +101,17 @@ class TaskSettings:
         """Default sections of all tables but the algorithm's own, by name."""
         run = self.run
         if issubclass(algorithm, DatasetAlgorithm):
+            from fastrl.sources.settings import DemosConfig
+
             # An update is a minibatch: far too short for a row of metrics.
             run = dataclasses.replace(run, row_seconds=max(run.row_seconds, 1.0))
             return {"run": run, "env": self.env, **self.tables, "demos": DemosConfig()}
         tables = {"run": run, "env": self.env, **self.tables, "collect": self.collect}
         if issubclass(algorithm, OffPolicyAlgorithm):
+            from fastrl.sources.settings import OfflineConfig, ReplayConfig
+
             tables["demos"] = OfflineConfig()
-            tables["replay"] = dataclasses.replace(self.replay, **algorithm.replay_defaults)
+            tables["replay"] = ReplayConfig(**{**self.replay, **algorithm.replay_defaults})
         return tables
 
     def algorithm_in(self, tree: Mapping[str, Any]) -> str:
@@ -189,7 +191,7 @@ class TaskSettings:
             changes = {**changes, "run.algo": algorithm}
         config_type = self.settings_type(algorithm)
         goals = changes.keys() & {"run.total_timesteps", "run.total_episodes"}
-        if goals and issubclass(find(algorithm), DatasetAlgorithm):
+        if goals and issubclass(declaration(algorithm), DatasetAlgorithm):
             raise ConfigError(
                 f"{min(goals)} counts what environments do; {algorithm} learns from a data set: set"
                 f" {table_of(algorithm)}.epochs"
@@ -202,13 +204,18 @@ class TaskSettings:
         if preset is not None:
             self._check_goes_with(preset, algorithm)
             layers = [self.preset_values(config_type, preset)]
-        values = from_file(config_type, self._tables_in(tree, source), source, trust=trust, named=changes)
+        values: Values = {}
+        if tree:
+            values = from_file(config_type, self._tables_in(tree, source), source, trust=trust, named=changes)
         layers = [with_one_goal(layer) for layer in (*layers, values, changes)]
         names = self.default_presets(build(config_type, *layers))
         defaults = [with_one_goal(self.preset_values(config_type, name)) for name in names]
         settings = build(config_type, *defaults, *layers)
-        if values_of_clone := after_clone(settings, self.algorithm_table(algorithm)):
-            settings = build(config_type, *defaults, values_of_clone, *layers)
+        if settings.run.init_from is not None:
+            from fastrl.training.after_clone import after_clone
+
+            of_clone = after_clone(settings, self.algorithm_table(algorithm))
+            settings = build(config_type, *defaults, of_clone, *layers)
         return settings
 
     def _tables_in(self, tree: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -247,7 +254,7 @@ class TaskSettings:
         tables, preset = self.preset_tables(config_type), self._preset(name)
         tree: dict[str, dict[str, Any]] = {}
         for other in algorithms_of(tables):
-            algorithm = find(other)
+            algorithm = declaration(other)
             model = algorithm.network_of
             if table_of(model) in preset.values:
                 tree[table_of(other)] = self._network_values(algorithm, preset.values[table_of(model)])

@@ -1,12 +1,12 @@
 """The trainer: drives an algorithm with experience from a source, and yields rows of metrics."""
 
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
-
-from rich.console import RenderableType
 
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.protocol import CollectError, Report
@@ -26,6 +26,8 @@ from fastrl.utils.ranks import ALONE, Ranks
 from fastrl.utils.timer import Stopwatch
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from fastrl.play.film import Films
     from fastrl.training.evaluation import Scores
 
@@ -88,13 +90,13 @@ class Trainer:
         *,
         stage: int = 0,
         stage_end: int | None = None,
-        next_stage: Callable[[], "Trainer"] | None = None,
+        next_stage: Callable[[], Trainer] | None = None,
         callbacks: Sequence[Callback] = (),
         profile: Profile | None = None,
         header: Mapping[str, Any] | None = None,
         ranks: Ranks = ALONE,
         device: str = "cpu",
-        open_films: Callable[[], "Films"] | None = None,
+        open_films: Callable[[], Films] | None = None,
     ) -> None:
         self.run = run
         self.stage, self._stage_end, self._next_stage = stage, stage_end, next_stage
@@ -182,7 +184,7 @@ class Trainer:
             if result is False and self.stopped_by is None:
                 self.stopped_by = callback.name
 
-    def evaluated(self, scores: "Scores") -> None:
+    def evaluated(self, scores: Scores) -> None:
         """Calls the callbacks with an evaluation."""
         self.view.scores = scores
         self.has_new_scores = True

@@ -13,7 +13,7 @@ from fastrl.tuning.settings import TuneConfig, TuneSettings
 from fastrl.tuning.space import Space, read_space
 from fastrl.tuning.trial import Result, Trial, TuneError
 from fastrl.utils.closing import Closing
-from fastrl.utils.config import Values, build, check, load_toml, to_toml, to_tree
+from fastrl.utils.config import Values, build, check, load_toml, to_toml, values_of
 from fastrl.utils.files import write_atomically
 from fastrl.utils.trust import from_file, refuse_reach, trusted_import
 
@@ -60,9 +60,7 @@ class Study(Closing):
         self.cpus = max(cores() // self.config.n_workers, 1)
         self.task, self.settings = _task_and_settings(directory / _SETTINGS, trust=trust)
         self.space = read_space(self.settings, directory / _SPACE)
-        config_type = type(self.settings)
-        # All settings, by dotted key.
-        self._base = check(config_type, to_tree(self.settings), "settings")
+        self._base = values_of(self.settings)
         self.journal = Journal(directory)
         self.trials: dict[str, Trial] = {}
         for record in self.journal.records:

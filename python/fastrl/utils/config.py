@@ -14,6 +14,7 @@ import json
 import tomllib
 import types
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import (
     Annotated,
@@ -429,8 +430,12 @@ def replaced(settings: T, values: Values) -> T:
     Raises:
         ConfigError: values that do not go together.
     """
-    config_type = type(settings)
-    return build(config_type, check(config_type, to_tree(settings), "settings"), values)
+    return build(type(settings), values_of(settings), values)
+
+
+def values_of(settings: Any) -> Values:
+    """The values of settings, by dotted key."""
+    return {key: attrgetter(key)(settings) for key in leaves(type(settings))}
 
 
 def _implied_ends(known: Mapping[str, Leaf], values: Values, layer: Values) -> Values:

@@ -8,7 +8,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,6 +45,36 @@ def plain_console(**options: Any) -> "Console":
             return super().render_str(printable(text), **options)
 
     return PlainConsole(markup=False, emoji=False, highlight=False, **options)
+
+
+class QuietConsole:
+    """A console that shows nothing. Rich's, which does so with ``quiet=True``, takes as long to load as a short run; it
+    is loaded for what this one lacks."""
+
+    quiet = True
+    is_terminal = is_jupyter = False
+
+    def print(self, *renderables: object, **options: object) -> None:
+        """Shows nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        from rich.console import Console
+
+        return getattr(Console(quiet=True), name)
+
+
+def quiet_console() -> "Console":
+    """A console that shows nothing, in place of one of rich."""
+    return cast("Console", QuietConsole())
+
+
+def is_watched() -> bool:
+    """True if somebody may see progress: on a terminal, or in a notebook."""
+    may_be = "IPython" in sys.modules or os.environ.keys() & {"FORCE_COLOR", "TTY_COMPATIBLE"}
+    if not (may_be or (sys.stdout is not None and sys.stdout.isatty())):
+        return False
+    console = plain_console()
+    return console.is_terminal or console.is_jupyter
 
 
 # Control characters without ends of lines and tabs, and those that reverse the direction of text.

@@ -1,5 +1,7 @@
 """Progress of commands that take long: a bar on a terminal, elsewhere a line from time to time."""
 
+from __future__ import annotations
+
 import contextlib
 import importlib
 import math
@@ -7,15 +9,14 @@ import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
-
-from rich.console import Console
-from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
-from rich.table import Column
+from typing import TYPE_CHECKING, Self
 
 from fastrl.utils.notebook_bar import NotebookBar
 from fastrl.utils.output import plain_console, shows_bars
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
 
 # With these options a command prints only its result.
 _QUIET = {"-h", "--help", "--json", "--print-config"}
@@ -48,6 +49,16 @@ class Progress:
         if self._console.is_jupyter and not self._console.quiet:
             self._notebook = NotebookBar(task)
         elif shows_bars(self._console):
+            from rich.progress import (
+                BarColumn,
+                SpinnerColumn,
+                TaskProgressColumn,
+                TextColumn,
+                TimeElapsedColumn,
+            )
+            from rich.progress import Progress as Bar
+            from rich.table import Column
+
             self._bar = Bar(
                 SpinnerColumn(),
                 TextColumn(
@@ -96,7 +107,7 @@ class Progress:
             self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
-def load_torch(arguments: Sequence[str]) -> None:
+def load_torch(arguments: Sequence[str] = ()) -> None:
     """Imports PyTorch, which takes seconds, and prints a line before.
 
     On a terminal the line is removed afterwards.

@@ -6,6 +6,8 @@ of a part of the shards. Gradients of shards are gathered and added in the order
 thus does not depend, to the bit, on how many ranks there are; that of an all-reduce would.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import datetime
@@ -14,15 +16,15 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
-
-import torch
-import torch.distributed as dist
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fastrl.utils.errors import UserError
 from fastrl.utils.heartbeat import Heartbeat, end_without
-from fastrl.utils.shared_tables import SharedTables
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fastrl.utils.shared_tables import SharedTables
 
 T = TypeVar("T")
 
@@ -89,7 +91,7 @@ class Ranks:
     exchange: Exchange = field(default_factory=Exchange, compare=False)
     end: Callable[[int], None] | None = field(default=None, compare=False)
 
-    def with_shards(self, shards: int | None) -> "Ranks":
+    def with_shards(self, shards: int | None) -> Ranks:
         """A copy with batches in so many shards; None: as many as ranks, or whole batches of one rank.
 
         Raises:
@@ -155,6 +157,8 @@ class Ranks:
         Returns:
             The sums, float32 [K].
         """
+        import torch
+
         shards = self.own_shards(size)
         if not self.shards:
             found = learn(shards[0])
@@ -182,6 +186,9 @@ class Ranks:
         return total
 
     def all_gather(self, table: Tensor) -> list[Tensor]:
+        import torch
+        import torch.distributed as dist
+
         def gather() -> list[Tensor]:
             self.exchange.nbytes += table.nbytes * (self.count - 1)
             if self.exchange.tables is not None and not table.is_cuda:
@@ -200,6 +207,8 @@ class Ranks:
         """Objects of all ranks, by rank; they are pickled."""
         if self.count == 1:
             return [mine]
+        import torch.distributed as dist
+
         found: list[Any] = [None] * self.count
 
         def gather() -> None:
@@ -213,6 +222,9 @@ class Ranks:
         """The decisions of rank 0, on every rank."""
         if self.count == 1:
             return list(decisions)
+        import torch
+        import torch.distributed as dist
+
         flags = torch.tensor(decisions, dtype=torch.uint8)
         self._timed(lambda: dist.broadcast(flags, 0))
         return [bool(flag) for flag in flags.tolist()]
@@ -265,6 +277,11 @@ def connected() -> Ranks:
     Raises:
         RanksError: variables are missing, or the others cannot be reached.
     """
+    import torch
+    import torch.distributed as dist
+
+    from fastrl.utils.shared_tables import SharedTables
+
     env = os.environ
     missing = [name for name in (RANK, COUNT, ADDRESS, PORT) if not env.get(name)]
     if missing:
@@ -300,6 +317,11 @@ def connected_here(rank: int, count: int, port: int, end: Callable[[int], None] 
     Raises:
         RanksError: the others cannot be reached, or this process is connected to others already.
     """
+    import torch
+    import torch.distributed as dist
+
+    from fastrl.utils.shared_tables import SharedTables
+
     if dist.is_initialized():
         raise RanksError("this process has a process group of torch.distributed already: end that one first")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -317,9 +339,13 @@ def connected_here(rank: int, count: int, port: int, end: Callable[[int], None] 
 
 def disconnect() -> None:
     """Closes the connections of `connected`."""
+    import torch.distributed as dist
+
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def _backends() -> str:
+    import torch.distributed as dist
+
     return str(dist.get_backend_config())

@@ -1,7 +1,12 @@
 """Tables and text on a console, fitted to its width without cutting a word."""
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
 
 # Characters: an upper bound of table widths, and the width of a column that may break words (such as paths).
 _WIDE, _FOLDED = 10_000, 20
@@ -13,19 +18,31 @@ def show(console: Console, *renderables: RenderableType) -> None:
     A table is as wide as the longest words of its columns need, even if the console is narrower. Text, titles and
     captions are wrapped between words on a terminal; elsewhere their lines are not broken.
     """
+    if console.quiet:
+        return
     for each in renderables:
-        if isinstance(each, Group):
-            show(console, *each.renderables)
-        elif isinstance(each, Table):
-            _show_table(console, each)
-        else:
+        if isinstance(each, str):
             _show_text(console, each)
+        else:
+            _show_renderable(console, each)
 
 
 def print_lines(console: Console, *lines: str) -> None:
     """Prints lines as they are: not wrapped, not coloured, brackets are no markup."""
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def _show_renderable(console: Console, each: RenderableType) -> None:
+    from rich.console import Group
+    from rich.table import Table
+
+    if isinstance(each, Group):
+        show(console, *each.renderables)
+    elif isinstance(each, Table):
+        _show_table(console, each)
+    else:
+        _show_text(console, each)
 
 
 def _show_text(console: Console, text: RenderableType, style: str | None = None) -> None:

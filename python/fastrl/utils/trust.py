@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from fastrl.utils.config import Values, check, leaves, to_tree
+from fastrl.utils.config import Values, check, leaves, values_of
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.errors import UserError
 
@@ -176,7 +176,7 @@ def refuse_reach(
 
 def trust_option(config: Any) -> str:
     """The option with which a command can read the settings of a run again: ``" --trust"``, or an empty text."""
-    values = check(type(config), to_tree(config), "settings")
+    values = values_of(config)
     return " --trust" if reaches(type(config), values) else ""
 
 

@@ -18,8 +18,8 @@ from fastrl.envs.adapters.parallel_copy import COUNTED, ParallelCopy, ParallelFo
 from fastrl.envs.contract import ContractError
 from fastrl.envs.episode_log import EPISODE_FIELDS
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
-from fastrl.envs.process_pool import WorkerError
 from fastrl.envs.process_vector import ProcessVectorEnv
+from fastrl.envs.worker_error import WorkerError
 from fastrl.utils.files import parse_json
 
 

@@ -1,23 +1,22 @@
 """CAGE Challenge 2: a defender against red agents, scored by the challenge's protocol."""
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
 
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, OffPolicyAlgorithm
 from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, Ruleset, action_indices
 from fastrl.envs.cage2.memory import observation_names
 from fastrl.envs.spec import EnvSpec
-from fastrl.play.policy import Policy
 from fastrl.runs.episodes import Episodes
 from fastrl.runs.errors import TrainError, check_memory
 from fastrl.runs.row import Number
 from fastrl.runs.settings import RunConfig
-from fastrl.sources.source import Source
 from fastrl.tasks import cage2
 from fastrl.tasks.cage2.evaluate import Cage2Scoring, Contender, evaluate
 from fastrl.tasks.cage2.scores import Evaluation, Mode
@@ -25,6 +24,11 @@ from fastrl.tasks.cage2.settings import PRESETS, EnvConfig
 from fastrl.training.callbacks import Callback
 from fastrl.training.evaluation import Advance
 from fastrl.training.task import Task
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fastrl.sources.source import Source
 
 
 class ReturnsByRedAgent(Callback):
@@ -123,6 +127,8 @@ class Cage2Task(Cage2Scoring, Task):
             mode: the most probable actions are taken, or they are drawn.
             device: where the network acts.
         """
+        from fastrl.play.policy import Policy
+
         policy = Policy(dict(state), device=device, seed=seed)
         return evaluate(
             Contender.from_policy(policy, "the policy", deterministic=mode == "deterministic"),

@@ -1,20 +1,20 @@
 """Any parallel environment of PettingZoo: no protocol of its own, scores are mean returns of the agents."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import AutoresetMode
 
-from fastrl.collectors.team_spec import ParallelSpec, blaming
+from fastrl.collectors.parallel_spec import ParallelSpec, blaming
 from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_frames import make_parallel
 from fastrl.envs.record_episodes import run_episodes
 from fastrl.envs.spec import EnvSpec
-from fastrl.play.film import FPS, Films, checked_picture
 from fastrl.play.play import Step, TeamEnv, play, team_act, team_seeds
-from fastrl.play.team_policy import TeamPolicy
 from fastrl.runs.errors import TrainError
 from fastrl.runs.settings import RunConfig
 from fastrl.tasks import pettingzoo
@@ -22,6 +22,9 @@ from fastrl.tasks.pettingzoo.settings import PRESETS, EnvConfig
 from fastrl.training.evaluation import Advance, Returns
 from fastrl.training.task import Task
 from fastrl.utils.env_options import parse_options
+
+if TYPE_CHECKING:
+    from fastrl.play.film import Films
 
 
 class PettingZooTask(Task):
@@ -96,6 +99,9 @@ class PettingZooTask(Task):
         return int(settings.env.max_episode_steps)
 
     def films(self, settings: Any) -> Films:
+        from fastrl.play.film import FPS, Films, checked_picture
+        from fastrl.play.team_policy import TeamPolicy
+
         spec = self.env_spec(settings)
         drawing = dataclasses.replace(spec, options={**spec.options, "render_mode": "rgb_array"})
         built: list[Any] = []
@@ -143,6 +149,8 @@ class PettingZooTask(Task):
         advance: Advance,
         **options: Any,
     ) -> Returns:
+        from fastrl.play.team_policy import TeamPolicy
+
         policy = TeamPolicy(state["policy"])
         seeds, masks = team_seeds(seed, episodes), self.has_action_masks(settings)
         returns: list[float] = []

@@ -1,11 +1,12 @@
 """Games that show images, learnt from a replay or from rollouts; scores are returns of whole games, before clipping."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from rich.console import Console
 
 from fastrl.algorithms import find
 from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm
@@ -16,14 +17,16 @@ from fastrl.play.episodes import build_env
 from fastrl.play.play import play
 from fastrl.runs.errors import TrainError
 from fastrl.runs.settings import RunConfig
-from fastrl.sources.minibatches import ReplayConfig
-from fastrl.sources.source import Source
-from fastrl.sources.transitions import TransitionSource
 from fastrl.tasks import pixels
 from fastrl.tasks.pixels.settings import PRESETS, EnvConfig
 from fastrl.training.evaluation import Advance, Returns
 from fastrl.training.task import Task
 from fastrl.utils.env_options import parse_options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fastrl.sources.source import Source
 
 # Frames after which a game on film is cut off: half an hour of Atari.
 GAME_FRAMES = 108_000
@@ -39,7 +42,12 @@ class PixelsTask(Task):
     )
     env = EnvConfig()
     # Frames take time: workers play while the learner learns, and the network, which is large, reaches them seldom.
-    replay = ReplayConfig(capacity=400_000, learning_starts=10_000, train_freq=16, overlap=True)
+    replay: ClassVar[Mapping[str, Any]] = {
+        "capacity": 400_000,
+        "learning_starts": 10_000,
+        "train_freq": 16,
+        "overlap": True,
+    }
     presets = PRESETS
     evaluation_options = ("device",)
 
@@ -102,6 +110,8 @@ class PixelsTask(Task):
             raise TrainError(
                 "--demos: a replay of frames takes no demonstrations; leave them out, or train with bc"
             )
+        from fastrl.sources.transitions import TransitionSource
+
         return TransitionSource(
             self.env_spec(settings),
             self.num_envs(settings),

@@ -8,20 +8,22 @@ episodes succeed and lowers it when too few do, with a gap between the two thres
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 from rich.console import Console
 
-from fastrl.collectors.team_backend import Difficulty
+from fastrl.collectors.protocol import Difficulty
 from fastrl.runs.episodes import Episodes
 from fastrl.runs.errors import TrainError
 from fastrl.runs.metrics import counted
 from fastrl.runs.row import Number
-from fastrl.sources.team_rollouts import MultiAgentSource
 from fastrl.training.callbacks import Callback, Run
 from fastrl.utils.config import ConfigError, section
 from fastrl.utils.tables import print_lines
+
+if TYPE_CHECKING:
+    from fastrl.sources.team_rollouts import MultiAgentSource
 
 
 @section
@@ -161,7 +163,7 @@ class CurriculumCallback(Callback):
 
     name = "curriculum"
 
-    def __init__(self, curriculum: Curriculum, source: MultiAgentSource, console: Console) -> None:
+    def __init__(self, curriculum: Curriculum, source: "MultiAgentSource", console: Console) -> None:
         self.curriculum, self._source, self._console = curriculum, source, console
         self.set_difficulty()
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from fastrl.collectors.team_backend import Difficulty
+from fastrl.collectors.protocol import Difficulty
 from fastrl.envs.registration import MULTI_AGENT_IDS
 from fastrl.tasks.preset_file import PresetFile
 from fastrl.tasks.traffic.configured import ConfiguredWorld, is_configured

@@ -1,26 +1,21 @@
 """Vehicles that drive together: traffic of compiled environments, and how a policy is scored in it."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm
 from fastrl.collectors.team_spec import CompiledTeamSpec
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.registration import make_multi
-from fastrl.play.film import Films
 from fastrl.play.play import Step, team_seeds
-from fastrl.play.team_policy import TeamPolicy
 from fastrl.runs.errors import TrainError, check_memory
 from fastrl.runs.metrics import counted
 from fastrl.runs.settings import RunConfig
-from fastrl.sources.source import Source
-from fastrl.sources.team_rollouts import MultiAgentSource
 from fastrl.tasks import traffic
-from fastrl.tasks.traffic import render
 from fastrl.tasks.traffic.curriculum import Curriculum, CurriculumCallback, CurriculumConfig
 from fastrl.tasks.traffic.scores import Scores, score, score_table
 from fastrl.tasks.traffic.settings import (
@@ -35,12 +30,18 @@ from fastrl.tasks.traffic.settings import (
     vehicles_of,
 )
 from fastrl.training.callbacks import Callback
-from fastrl.training.comparison import Comparison
 from fastrl.training.episode_means import EpisodeMeans
 from fastrl.training.evaluation import Advance
 from fastrl.training.task import Task
 from fastrl.utils.config import Values
 from fastrl.utils.tables import print_lines, show
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fastrl.play.film import Films
+    from fastrl.sources.source import Source
+    from fastrl.training.comparison import Comparison
 
 
 def make_env(config: EnvConfig, num_envs: int) -> MultiAgentVectorEnv:
@@ -155,6 +156,8 @@ class TrafficTask(Task):
         )
 
     def callbacks(self, settings: Any, source: Source, console: Console) -> list[Callback]:
+        from fastrl.sources.team_rollouts import MultiAgentSource
+
         if not isinstance(source, MultiAgentSource):
             return []
         episodes = settings.run.total_episodes or max(settings.run.total_timesteps // source.episode_steps, 1)
@@ -171,6 +174,8 @@ class TrafficTask(Task):
         advance: Advance,
         **options: Any,
     ) -> Scores:
+        from fastrl.play.team_policy import TeamPolicy
+
         make = functools.partial(make_env, settings.env)
         masks = self.has_action_masks(settings)
         act_in = functools.partial(TeamPolicy(state["policy"]).act_in, action_masks=masks)
@@ -187,6 +192,10 @@ class TrafficTask(Task):
 
     def films(self, settings: Any) -> Films:
         """See `Task.films`; at real speed, on the seeds that ``fastrl eval`` uses too."""
+        from fastrl.play.film import Films
+        from fastrl.play.team_policy import TeamPolicy
+        from fastrl.tasks.traffic import render
+
         try:
             env = render.make_env(settings.env.id, environment_options(settings.env))
         except render.RenderError as error:

@@ -10,7 +10,7 @@ from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.envs.cage2.memory import Memory
 from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv, parse_workflow, workflow_name
-from fastrl.networks.actor_critic import Activation
+from fastrl.networks.kinds import Activation
 from fastrl.tasks.cage2.settings import GameConfig
 from fastrl.tasks.preset_file import PresetFile
 from fastrl.utils.config import Setting, section

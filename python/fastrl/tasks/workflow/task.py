@@ -1,20 +1,18 @@
 """The search for the best workflow of a defender of CAGE Challenge 2."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
-
-from fastrl.algorithms import find
-from fastrl.algorithms.ppo import PPO
-from fastrl.algorithms.ppo_settings import PPOConfig
+from fastrl.algorithms import declaration
+from fastrl.algorithms.ppo_settings import PPOConfig, PPODeclaration
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.envs.cage2.env import Ruleset
 from fastrl.envs.cage2.workflow import parse_workflow
 from fastrl.envs.spec import EnvSpec
-from fastrl.play.policy import Policy
 from fastrl.runs.errors import TrainError
 from fastrl.runs.settings import RunConfig, settings_type
 from fastrl.sources.collecting import CollectConfig
@@ -24,16 +22,19 @@ from fastrl.tasks.cage2.scores import Mode
 from fastrl.tasks.cage2.settings import EnvConfig as Cage2Config
 from fastrl.tasks.cage2.settings import GameConfig
 from fastrl.tasks.cage2.task import TASK as CAGE2
-from fastrl.tasks.workflow.learner import WorkflowPPO
-from fastrl.tasks.workflow.scores import WorkflowScores, score_by_protocol
 from fastrl.tasks.workflow.settings import PRESETS, EnvConfig, InnerConfig, SearchConfig
-from fastrl.tasks.workflow.source import ENV_ID, measure, source_of
-from fastrl.tasks.workflow.trainer import SearchTrainer
-from fastrl.training.comparison import Comparison
 from fastrl.training.evaluation import Advance
 from fastrl.training.task import Task, stopping
 from fastrl.utils.config import ConfigError
 from fastrl.utils.tables import show
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fastrl.play.policy import Policy
+    from fastrl.tasks.workflow.scores import WorkflowScores
+    from fastrl.tasks.workflow.trainer import SearchTrainer
+    from fastrl.training.comparison import Comparison
 
 # Names of the two policies in tables of scores.
 BEST, PLAIN = "workflow", "plain PPO"
@@ -57,11 +58,12 @@ class WorkflowTask(Task):
     presets = PRESETS
 
     def takes(self, algorithm: type[Algorithm[Any]]) -> bool:
-        return algorithm is PPO
+        # PPO itself: the search would leave out what a class of the user's own adds.
+        return PPODeclaration in (algorithm, *algorithm.__bases__)
 
     def settings_type(self, algorithm: str) -> type[Any]:
-        if not self.takes(find(algorithm)):
-            raise TrainError(f"--algo {algorithm}: a search for workflows trains with {PPO.name}")
+        if not self.takes(declaration(algorithm)):
+            raise TrainError(f"--algo {algorithm}: a search for workflows trains with {PPODeclaration.name}")
         tables = {"run": self.run, "env": self.env, "search": SearchConfig(), "inner": InnerConfig()}
         return settings_type(tables)
 
@@ -79,6 +81,10 @@ class WorkflowTask(Task):
         return {**CAGE2.checkpoint_facts(settings), "action_masks": settings.inner.action_masks}
 
     def make_trainer(self, settings: Any, console: Console | None = None, *, stage: int = 0) -> SearchTrainer:
+        from fastrl.tasks.workflow.learner import WorkflowPPO
+        from fastrl.tasks.workflow.source import ENV_ID, source_of
+        from fastrl.tasks.workflow.trainer import SearchTrainer
+
         run: RunConfig = settings.run
         _check(run)
         if self.ranks.count > 1 or run.shards is not None:
@@ -124,6 +130,8 @@ class WorkflowTask(Task):
         return super().make_policy(state, *others, **options)
 
     def check_state(self, state: Mapping[str, Any], settings: Any) -> None:
+        from fastrl.algorithms.ppo import PPO
+
         inner, num_envs = settings.inner, len(state["source"]["numbers"])
         PPO.check_state(inner.ppo(settings.env.episode_length), state["learner"])
         if num_envs != inner.episodes_per_update:
@@ -155,6 +163,10 @@ class WorkflowTask(Task):
         Raises:
             ConfigError: no workflow has been tried yet.
         """
+        from fastrl.play.policy import Policy
+        from fastrl.tasks.workflow.scores import WorkflowScores, score_by_protocol
+        from fastrl.tasks.workflow.source import measure
+
         if "policy" not in state:
             raise ConfigError("the search has not tried a workflow yet: there is no policy to score")
         order, env = parse_workflow(state["workflow"]), settings.env
@@ -200,6 +212,8 @@ class WorkflowTask(Task):
         return [{**options, "mode": mode} for mode in modes(options, default="deterministic")]
 
     def show_scores(self, comparison: Comparison, console: Console) -> None:
+        from fastrl.tasks.workflow.scores import WorkflowScores
+
         super().show_scores(comparison, console)
         # Tables beside the published scores.
         for scored in comparison.scored:
@@ -209,6 +223,8 @@ class WorkflowTask(Task):
                     dataclasses.replace(each.evaluation, contender=scored.name).show(console)
 
     def scores_from_tree(self, tree: Mapping[str, Any]) -> WorkflowScores:
+        from fastrl.tasks.workflow.scores import WorkflowScores
+
         return WorkflowScores.from_tree(tree)
 
 
@@ -216,7 +232,7 @@ def plain_settings(settings: Any) -> Any:
     """The settings of PPO without workflows: those of the task ``cage2``, on the same games for as many episodes."""
     run, env = settings.run, settings.env
     defaults: RunConfig = CAGE2.run
-    return CAGE2.settings_type(PPO.name)(
+    return CAGE2.settings_type(PPODeclaration.name)(
         run=dataclasses.replace(
             defaults,
             seed=run.seed,
