@@ -8,6 +8,7 @@ from pydantic import Field
 
 from fastrl.algorithms import hyper_parameters as hp
 from fastrl.envs.rows import ObsRows
+from fastrl.networks.acting_network import PolicyNet
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import Activation, ActorCritic
 from fastrl.networks.compiled_actor import MAX_OBS_DIM
@@ -15,7 +16,6 @@ from fastrl.networks.encoders import check_encoder
 from fastrl.networks.own_network import OwnPolicy
 from fastrl.networks.parameters import draw_uniform
 from fastrl.networks.policy_network import EncodedPolicy
-from fastrl.networks.torch_actor import PolicyNet
 from fastrl.utils.config import section
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.trust import Reach, imports_network
@@ -131,7 +131,7 @@ def make_network(
     plain = not (has_images or shared or config.layer_norm or config.dropout or config.encoder == "rows")
     if actor_inputs and not (plain and obs_rows.size <= MAX_OBS_DIM):
         raise ValueError(f"actor_inputs {_SEPARATE}")
-    network: ActorCritic | EncodedPolicy
+    network: PolicyNet
     if plain and obs_rows.size <= MAX_OBS_DIM:
         network = ActorCritic(
             obs_rows.size,

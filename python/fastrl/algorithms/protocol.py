@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fastrl.envs.rows import ObsKind, ObsRows
+from fastrl.networks.acting_network import saved_actor
 from fastrl.networks.action_space import ActionKind
 from fastrl.networks.compiled_actor import Actor, ActorSpec
 from fastrl.networks.multi_agent import MultiAgentPolicy
@@ -206,7 +207,9 @@ class Algorithm(ABC, Generic[E]):
         Raises:
             ValueError: the policy is for other spaces, or the algorithm has no such actor.
         """
-        raise ValueError(f"{cls.name} has no make_actor(), so its policies cannot be evaluated")
+        if "architecture" not in policy:
+            raise ValueError(f"{cls.name} has no make_actor(), so its policies cannot be evaluated")
+        return saved_actor(policy, obs_space, action_space)
 
     @abstractmethod
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:

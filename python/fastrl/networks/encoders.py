@@ -87,14 +87,14 @@ class Decoder(nn.Module):
     Attributes:
         vector_size: how many numbers of an observation are not of images; if they are flat, all.
         images: in the order of the row.
-        flat: as given.
+        obs_rows, flat: as given.
         shapes: of the parts that are not images, in the order of the row.
         norm: whitens the numbers; None: nothing does.
     """
 
     def __init__(self, obs_rows: ObsRows, normalize: bool = False, *, flat: bool = False) -> None:
         super().__init__()
-        self.flat = flat
+        self.obs_rows, self.flat = obs_rows, flat
         self.images = tuple(image_place(part) for part in obs_rows.parts if part.kind == "image")
         self._others = tuple(part for part in obs_rows.parts if part.kind != "image")
         self.shapes = tuple(part.shape for part in self._others)
@@ -438,7 +438,9 @@ class Encoder(nn.Module):
         found = [network(image) for network, image in zip(self.images, images, strict=True)]
         if self.numbers is not None:
             vector = self.numbers(vector)
-        features: Tensor = self.hidden(torch.cat([vector, *found], 1) if found else vector)
+        if vector.shape[1]:
+            found.insert(0, vector)
+        features: Tensor = self.hidden(torch.cat(found, 1) if len(found) > 1 else found[0])
         return features
 
 

@@ -143,10 +143,16 @@ class SavedNetwork(nn.Module):
         """All that `from_state` needs: ``architecture`` (JSON-able) and ``weights`` (name -> tensor)."""
         return {"architecture": dict(self._architecture), "weights": self.state_dict()}
 
-    @staticmethod
-    def check_size(state: Mapping[str, Any]) -> None:
+    @classmethod
+    def check_size(cls, state: Mapping[str, Any]) -> None:
         """Refuses an architecture of more numbers than there are weights: see `check_numbers`."""
         raise NotImplementedError
+
+    @classmethod
+    def without_weights(cls, architecture: Mapping[str, Any], **options: Any) -> Self:
+        """A network whose weights are to be loaded; what they are until then is not defined."""
+        # A generator of its own: building the network must not draw from torch's global one.
+        return cls(**architecture, **options, generator=torch.Generator())
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], **options: Any) -> Self:
@@ -159,8 +165,7 @@ class SavedNetwork(nn.Module):
             ValueError: the weights do not fit the architecture, or are not finite.
         """
         cls.check_size(state)
-        # A generator of its own: building the network must not draw from torch's global one.
-        network = cls(**state["architecture"], **options, generator=torch.Generator())
+        network = cls.without_weights(state["architecture"], **options)
         load_weights(network, state["weights"])
         return network
 
@@ -184,13 +189,8 @@ def flatten_parameters(module: nn.Module) -> nn.Parameter:
 
 
 def flat_size(network: nn.Module) -> int:
-    """Numbers that `write_flat` writes."""
+    """Numbers of all parameters and buffers."""
     return sum(tensor.numel() for tensor in network.state_dict().values())
-
-
-def write_flat(network: nn.Module, out: NDArray[np.float32]) -> None:
-    """Writes all parameters and buffers of a network one after the other: see `write_tensors`."""
-    write_tensors(list(network.state_dict().values()), out)
 
 
 @torch.no_grad()
@@ -214,7 +214,7 @@ def write_tensors(tensors: Sequence[Tensor], out: NDArray[np.float32]) -> None:
 
 @torch.no_grad()
 def read_flat(network: nn.Module, values: NDArray[np.float32]) -> None:
-    """Copies what `write_flat` wrote into a network of the same kind; values are rounded to float32 between them.
+    """Copies numbers into all parameters and buffers of a network, one after the other.
 
     Args:
         values: float32 [`flat_size`].

@@ -1,29 +1,21 @@
-"""Actors and critics for observations of any space."""
+"""A policy and a value function for observations of any space."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fastrl.envs.rows import ObsRows
+from fastrl.networks.acting_network import PolicyNet
 from fastrl.networks.actor_critic import Activation
 from fastrl.networks.compiled_actor import MAX_OBS_DIM
 from fastrl.networks.distributions import log_std_parameter
 from fastrl.networks.encoders import Decoder, Encoder, EncoderKind, initialize
 from fastrl.networks.memory import Memory, MemoryKind
-from fastrl.networks.parameters import (
-    SavedNetwork,
-    check_shapes,
-    flat_size,
-    load_weights,
-    write_flat,
-    write_tensors,
-)
+from fastrl.networks.parameters import check_shapes
 from fastrl.networks.perceptron import Linear, OutputLayer
 
 # Largest size of a file's observation space, as a multiple of the number of its weights. Encoders have more weights
@@ -35,94 +27,7 @@ _NUMBERS_PER_WEIGHT = 4
 PASS_ROWS = {"cpu": 512, "cuda": 8192}
 
 
-class TorchPolicy(SavedNetwork):
-    """A policy and a value function that PyTorch computes, also where experience is collected.
-
-    Class attributes:
-        kind: names the class in `state`.
-
-    Attributes:
-        obs_rows: the observations.
-        num_actions: length of the policy's output: number of actions, sum of the numbers of actions (MultiDiscrete), or
-            numbers in an action (Box).
-        log_std: of a Gaussian, Parameter [num_actions]; None for discrete actions. The learner keeps it within
-            `fastrl.networks.distributions.LOG_STD_RANGE`.
-        has_noise: it draws random numbers in ``train()`` mode, as dropout does.
-        gives_values: its outputs and values together cost no more than its outputs.
-        state_size: length of its memory of an episode; 0: it has none. With a memory the policy and the values depend
-            on the steps before, and `sequences` alone computes them.
-    """
-
-    kind: ClassVar[str]
-    obs_rows: ObsRows
-    num_actions: int
-    log_std: nn.Parameter | None
-    has_noise: bool
-    gives_values: bool
-    state_size: int = 0
-
-    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """``outputs(rows)`` and ``value(rows)``."""
-        raise NotImplementedError
-
-    def outputs(self, rows: Tensor) -> Tensor:
-        """The policy at observations [B, size], as float [B, num_actions]: unnormalised log-probabilities (logits) of
-        discrete actions, means of continuous ones."""
-        return self(rows)[0]
-
-    def value(self, rows: Tensor) -> Tensor:
-        """Expected discounted returns float [B] at observations [B, size]."""
-        return self(rows)[1]
-
-    def sequences(self, rows: Tensor, batch_sizes: Tensor, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The policy and the values along sequences of steps, see `fastrl.networks.memory.Memory.forward`.
-
-        Args:
-            rows: observations [P, size].
-            batch_sizes: int64 [L], sequences that have a first, a second, ... step; on the CPU.
-            states: float32 [S, state_size], before the first steps.
-
-        Returns:
-            Outputs [P, num_actions], values [P], and the states after the last steps [S, state_size].
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no memory")
-
-    def actor_architecture(self) -> dict[str, Any] | None:
-        """Arguments that make `fastrl.networks.compiled_actor.MlpActor` the policy of this network, without torch, but
-        for the kind of actions if they are of several numbers; None if it has no compiled form."""
-        return None
-
-    def update_statistics(self, rows: Tensor) -> None:
-        """Adds observations [B, size] to the running statistics that whiten them, if there are any."""
-
-    def state(self) -> dict[str, Any]:
-        """See `SavedNetwork.state`; with the ``kind``."""
-        return {**super().state(), "kind": self.kind}
-
-    @classmethod
-    def without_weights(cls, architecture: Mapping[str, Any]) -> Self:
-        """A network whose weights are to be loaded; what they are until then is not defined."""
-        return cls(**architecture, generator=torch.Generator())
-
-    @property
-    def actor_nbytes(self) -> int:
-        """Size of what `actor_weights` writes, bytes."""
-        return 4 * flat_size(self)
-
-    def actor_weights(self, out: NDArray[np.float32]) -> None:
-        """Writes what its actor's ``load`` reads, the weights and statistics as they are now: all of them, or those of
-        the policy if it has a compiled form.
-
-        Args:
-            out: float32 [``actor_nbytes`` / 4].
-
-        Raises:
-            ValueError: ``out`` is not such an array.
-        """
-        write_flat(self, out)
-
-
-class EncodedPolicy(TorchPolicy):
+class EncodedPolicy(PolicyNet):
     """A policy and a value function: encoders, and a linear layer each.
 
     The last layers' weights are orthogonal with gain 0.01 (policy) and 1 (value), their biases zero (Huang et al., "The
@@ -130,7 +35,7 @@ class EncodedPolicy(TorchPolicy):
 
     Args:
         obs: `ObsRows.state` of the observations.
-        num_actions: see `TorchPolicy`.
+        num_actions: see `ActingNetwork`.
         encoder: network for images; see `Encoder`.
         hidden: widths of the hidden layers; may be empty.
         activation: after each hidden layer.
@@ -185,9 +90,9 @@ class EncodedPolicy(TorchPolicy):
                 "policy and value of a network with a memory share it: shared_trunk cannot be false"
             )
         self.obs_rows = ObsRows.from_state(obs)
-        self.num_actions = num_actions
+        self.obs_dim, self.num_actions = self.obs_rows.size, num_actions
         self.has_noise = dropout > 0
-        self.gives_values = shared_trunk
+        self.gives_values = shared_trunk and memory == "none"
         self.decoder = Decoder(self.obs_rows, normalize_obs, flat=encoder == "mlp")
 
         def trunk() -> Encoder:
@@ -232,6 +137,12 @@ class EncodedPolicy(TorchPolicy):
             return super().sequences(rows, batch_sizes, states)
         features, after = self.memory(self._encoded(rows)[0], batch_sizes, states)
         return self.actor(features), self.critic(features).squeeze(-1), after
+
+    def step(self, rows: Tensor, states: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        if self.memory is None or states is None:
+            return super().step(rows, states)
+        features, after = self.memory.step(self.actor_trunk(*self.decoder(rows)), states)
+        return self.actor(features), None, after
 
     def _encoded(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Features of the policy and of the value at observations [B, size], the same tensor where they are shared."""
@@ -285,8 +196,9 @@ class EncodedPolicy(TorchPolicy):
             "memory_size": 0 if self.memory is None else self.memory.size,
         }
 
-    def _actor_tensors(self) -> list[Tensor]:
-        """Tensors that the compiled actor reads, in order."""
+    def actor_tensors(self) -> list[Tensor]:
+        if self.actor_architecture() is None:
+            return super().actor_tensors()
         norm = self.decoder.norm
         tensors = [] if norm is None else [norm.mean, norm.scale()]
         layers = [layer for layer in self.actor_trunk.modules() if isinstance(layer, Linear)]
@@ -297,32 +209,15 @@ class EncodedPolicy(TorchPolicy):
         tensors += [self.actor.weight.t(), self.actor.bias]
         return tensors if self.log_std is None else [*tensors, self.log_std]
 
-    @property
-    def actor_nbytes(self) -> int:
-        if self.actor_architecture() is None:
-            return super().actor_nbytes
-        return 4 * sum(tensor.numel() for tensor in self._actor_tensors())
-
-    def actor_weights(self, out: NDArray[np.float32]) -> None:
-        if self.actor_architecture() is None:
-            super().actor_weights(out)
-        else:
-            write_tensors(self._actor_tensors(), out)
+    def takes(self, obs_rows: ObsRows) -> bool:
+        return obs_rows.state() == self.obs_rows.state()
 
     @classmethod
-    def without_weights(cls, architecture: Mapping[str, Any]) -> Self:
+    def without_weights(cls, architecture: Mapping[str, Any], **options: Any) -> Self:
         # Orthogonal weights take a second for images.
         with torch.device("meta"):
-            network = cls(**architecture)
+            network = cls(**architecture, **options)
         return network.to_empty(device="cpu")
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any], **options: Any) -> Self:
-        """See `SavedNetwork.from_state`."""
-        cls.check_size(state)
-        network = cls.without_weights(state["architecture"])
-        load_weights(network, state["weights"])
-        return network
 
     @classmethod
     def check_size(cls, state: Mapping[str, Any]) -> None:

@@ -5,15 +5,18 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fastrl.networks.compiled_actor import MAX_OBS_DIM
-from fastrl.networks.parameters import SavedNetwork, check_numbers
+from fastrl.envs.rows import ObsRows
+from fastrl.networks.acting_network import ActingNetwork
+from fastrl.networks.action_space import Actions
+from fastrl.networks.compiled_actor import MAX_OBS_DIM, Actor
+from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
+from fastrl.networks.parameters import check_numbers
 
 # The network of Mnih et al., "Human-level control through deep reinforcement learning", 2015.
 NATURE = ("32x8/4", "64x4/2", "64x3/1")
@@ -90,25 +93,16 @@ class NoisyLinear(nn.Module):
         return weight, self.bias + self.bias_sigma * self.noise_out
 
 
-class ActionValues(SavedNetwork):
-    """A network that estimates the value of each action.
-
-    Class attributes:
-        kind: names the class in `state`.
+class ActionValues(ActingNetwork):
+    """A network that estimates the value of each action; the best action has the highest output.
 
     Attributes:
-        num_actions: A.
         num_quantiles: N, of the return after each action; 0: its mean alone is estimated.
-        obs_dim: length of an observation's row.
         channels_last: images are laid out as ``[B, H, W, C]`` in memory, which changes results by rounding alone; may
             be set at any time. Networks that always do so ignore it.
-        log_std: None: actions are discrete.
     """
 
-    kind: ClassVar[str]
-    num_actions: int
     num_quantiles: int = 0
-    obs_dim: int
     channels_last: bool = False
     log_std: None = None
     _noisy: Sequence[NoisyLinear] = ()
@@ -129,7 +123,6 @@ class ActionValues(SavedNetwork):
         return advantage if value is None else value + advantage - advantage.mean(1, keepdim=True)
 
     def outputs(self, obs: Tensor) -> Tensor:
-        """Values as of `forward`, under the name that policies use: the best action has the highest output."""
         values: Tensor = self(obs)
         return values
 
@@ -143,14 +136,20 @@ class ActionValues(SavedNetwork):
         for noise, drawn in zip(noises, roots.split([len(noise) for noise in noises]), strict=True):
             noise.copy_(drawn)
 
-    def compiled_architecture(self) -> dict[str, Any] | None:
-        """Arguments that make `fastrl.networks.compiled_actor.MlpActor` choose the best action without torch; None
-        where it cannot."""
-        return None
+    def actor_tensors(self) -> list[Tensor]:
+        """See `ActingNetwork.actor_tensors`; with the present noise."""
+        return list(self.drawn_weights().values())
 
-    def actor_weights(self) -> list[NDArray[np.float32]]:
-        """Vectors that the actor of `fastrl.networks.encoded_q.greedy_spec` reads, in order, with the present noise."""
-        return [tensor.detach().float().cpu().numpy().ravel() for tensor in self.drawn_weights().values()]
+    def loaded_actor(self, actions: Actions, saved: Mapping[str, Any] | None = None) -> Actor:
+        """See `ActingNetwork.loaded_actor`; ``epsilon`` says how often any action is drawn.
+
+        Raises:
+            ValueError: it is no share.
+        """
+        weights = np.zeros(self.actor_nbytes // 4, np.float32)
+        self.actor_weights(weights)
+        epsilon = (saved or {}).get("epsilon", 0.0)
+        return EpsilonGreedyActor.with_weights(self.actor_spec(actions), self.num_actions, weights, epsilon)
 
     def clear_noise(self) -> None:
         """Noisy layers act by their mean weights from here on, until `draw_noise`."""
@@ -172,10 +171,6 @@ class ActionValues(SavedNetwork):
                 if bias is not None:
                     weights[f"{name}.bias"] = bias
         return weights
-
-    def state(self) -> dict[str, Any]:
-        """See `SavedNetwork.state`; with the ``kind``."""
-        return {**super().state(), "kind": self.kind}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], **options: Any) -> Self:
@@ -311,8 +306,15 @@ class QNetwork(ActionValues):
         features = self.trunk(x)
         return self._combined(self.advantage(features), None if self.value is None else self.value(features))
 
-    def compiled_architecture(self) -> dict[str, Any] | None:
-        """See `ActionValues.compiled_architecture`. The value of a dueling network, which is the same for all actions,
+    def takes(self, obs_rows: ObsRows) -> bool:
+        shape = [obs_rows.size]
+        if obs_rows.kind == "image":
+            image = list(obs_rows.space.shape or ())
+            shape = image if len(image) == 3 else [1, *image]
+        return list(self._obs_shape) == shape
+
+    def actor_architecture(self) -> dict[str, Any] | None:
+        """See `ActingNetwork.actor_architecture`. The value of a dueling network, which is the same for all actions,
         is left out; the last layer is the mean of those of the quantiles."""
         architecture = self._architecture
         if len(self._obs_shape) != 1 or architecture["batch_norm"] or self.obs_dim > MAX_OBS_DIM:
@@ -326,10 +328,10 @@ class QNetwork(ActionValues):
             "obs_clip": None,
         }
 
-    def actor_weights(self) -> list[NDArray[np.float32]]:
-        if self.compiled_architecture() is None:
-            return super().actor_weights()
-        weights, arrays, scale = self.drawn_weights(), list[NDArray[np.float32]](), self.obs_scale
+    def actor_tensors(self) -> list[Tensor]:
+        if self.actor_architecture() is None:
+            return super().actor_tensors()
+        weights, tensors, scale = self.drawn_weights(), list[Tensor](), self.obs_scale
         if self.num_quantiles:
             last = f"advantage.{len(self.advantage) - 1}"
             for name in (f"{last}.weight", f"{last}.bias"):
@@ -338,13 +340,12 @@ class QNetwork(ActionValues):
             for name, layer in self.get_submodule(branch).named_modules(prefix=branch):
                 if isinstance(layer, nn.Linear | NoisyLinear):
                     # The actor takes observations as they are.
-                    weight = weights[f"{name}.weight"] * scale
-                    arrays += [each.cpu().numpy().ravel() for each in (weight.t(), weights[f"{name}.bias"])]
+                    tensors += [(weights[f"{name}.weight"] * scale).t(), weights[f"{name}.bias"]]
                     scale = 1.0
-        return arrays
+        return tensors
 
-    @staticmethod
-    def check_size(state: Mapping[str, Any]) -> None:
+    @classmethod
+    def check_size(cls, state: Mapping[str, Any]) -> None:
         architecture = state["architecture"]
         channels, *size = architecture["obs_shape"]
         others = 0
