@@ -9,7 +9,8 @@ from fastrl.envs.rows import ObsRows
 from fastrl.networks import policy_network
 from fastrl.networks.acting_network import saved_network
 from fastrl.networks.own_network import sample_rows
-from fastrl.networks.policy_network import EncodedPolicy, claimed_numbers
+from fastrl.networks.parameters import claimed_numbers
+from fastrl.networks.policy_network import EncodedPolicy
 
 MIXED = ObsRows(Dict({"picture": Box(0, 255, (7, 7, 3), np.uint8), "number": Discrete(4)}))
 VECTOR = ObsRows(Box(-1, 1, (5,), np.float32))
@@ -107,18 +108,18 @@ class TestRefuses:
             saved_network(state)
 
     def test_more_layers_than_weights(self):
-        self.refused("a network of 1000000 layers", hidden=[1] * 1_000_000)
+        self.refused("a network of 1000000 hidden layers", hidden=[1] * 1_000_000)
 
     def test_wider_layers_than_weights(self):
-        self.refused("must have shape", hidden=[10**12])
+        self.refused("is claimed, the weights are", hidden=[10**12])
 
     def test_images_that_would_not_fit_into_memory(self):
         obs = copy.deepcopy(MIXED.state())
         obs["spaces"][1]["shape"] = [10**6, 10**6, 3]
-        self.refused("observations of 3,000,000,000,001 numbers is claimed", obs=obs)
+        self.refused("for 3,000,000,000,001 numbers, is claimed", obs=obs)
 
     def test_other_weights(self):
-        self.refused("weights do not fit the network", shared_trunk=False)
+        self.refused("weights do not fit the network", memory="gru", memory_size=1)
 
     def test_weights_that_are_not_finite(self):
         state = copy.deepcopy(network_of().state())

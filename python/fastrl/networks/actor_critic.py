@@ -1,6 +1,6 @@
 """An actor and a critic of one agent."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +11,6 @@ from fastrl.envs.rows import ObsRows
 from fastrl.networks.acting_network import ActingNetwork, PolicyNet
 from fastrl.networks.distributions import log_std_parameter
 from fastrl.networks.normalization import RunningNorm
-from fastrl.networks.parameters import check_numbers
 from fastrl.networks.perceptron import Linear, Perceptron
 
 # Those that compiled actors have.
@@ -142,11 +141,3 @@ class ActorCritic(PolicyNet):
         if self.log_std is not None:
             tensors.append(self.log_std)
         return tensors
-
-    @classmethod
-    def check_size(cls, state: Mapping[str, Any]) -> None:
-        architecture = state["architecture"]
-        obs_dim, hidden = architecture["obs_dim"], architecture["hidden"]
-        actor = [architecture["actor_inputs"] or obs_dim, *hidden, architecture["num_actions"]]
-        critic = [obs_dim, *hidden, 1]
-        check_numbers(state["weights"], actor, critic)

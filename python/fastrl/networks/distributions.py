@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +18,7 @@ LOG_STD_RANGE = (-5.0, 2.0)
 
 def log_std_parameter(size: int, initial: float) -> nn.Parameter:
     """The logarithms of a Gaussian's deviations, float32 [size], within `LOG_STD_RANGE`."""
-    return nn.Parameter(torch.full((size,), float(initial)).clamp_(*LOG_STD_RANGE))
+    return nn.Parameter(torch.full((size,), float(np.clip(initial, *LOG_STD_RANGE))))
 
 
 def mask_logits(logits: Tensor, mask: Tensor | None) -> Tensor:

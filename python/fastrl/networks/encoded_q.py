@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from fastrl.envs.rows import ObsRows
-from fastrl.networks.encoders import Decoder, Encoder, EncoderKind, HiddenLayers, initialize
+from fastrl.networks.encoders import Decoder, Encoder, EncoderKind, HiddenLayers
 from fastrl.networks.own_network import OwnModule
-from fastrl.networks.perceptron import Linear
-from fastrl.networks.policy_network import check_encoded_size
+from fastrl.networks.perceptron import Linear, initialize
 from fastrl.networks.q_network import ActionValues, NoisyLinear
 
 
@@ -94,10 +93,6 @@ class EncodedQ(ActionValues):
     def takes(self, obs_rows: ObsRows) -> bool:
         return obs_rows.state() == self.obs_rows.state()
 
-    @classmethod
-    def check_size(cls, state: Mapping[str, Any]) -> None:
-        check_encoded_size(cls, state)
-
 
 class OwnQ(ActionValues):
     """Values of actions that a module of the user's computes; see `fastrl.networks.own_network.OwnModule`.
@@ -134,7 +129,3 @@ class OwnQ(ActionValues):
 
     def takes(self, obs_rows: ObsRows) -> bool:
         return obs_rows.state() == self.own.obs_rows.state()
-
-    @classmethod
-    def check_size(cls, state: Mapping[str, Any]) -> None:
-        """The size is decided by the user's own code, which only trusted files name."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fastrl.envs.rows import ObsRows, Part
 from fastrl.networks.actor_critic import Activation
 from fastrl.networks.normalization import RunningNorm
-from fastrl.networks.perceptron import Linear
+from fastrl.networks.perceptron import Init, Linear, initialize
 
 EncoderKind = Literal["auto", "mlp", "nature", "impala", "rows"]
 
@@ -159,11 +159,12 @@ class Decoder(nn.Module):
 
 
 class Convolution(nn.Module):
-    """A convolution with orthogonal weights of gain sqrt(2) and biases of zero.
+    """A convolution with weights of gain sqrt(2) and biases of zero.
 
     Args:
         padding: zeros around the image.
         generator: where the weights come from; None: torch's global generator.
+        bias, init: as of `Linear` and `initialize`.
     """
 
     def __init__(
@@ -174,12 +175,15 @@ class Convolution(nn.Module):
         stride: int,
         padding: int,
         generator: torch.Generator | None,
+        *,
+        bias: bool = True,
+        init: Init = "orthogonal",
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(out, channels, kernel, kernel))
-        self.bias = nn.Parameter(torch.empty(out))
+        self.bias = nn.Parameter(torch.empty(out)) if bias else None
         self._stride, self._padding = stride, padding
-        initialize(self, _HIDDEN_GAIN, generator)
+        initialize(self, _HIDDEN_GAIN, generator, init)
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.conv2d(x, self.weight, self.bias, self._stride, self._padding)
@@ -446,14 +450,6 @@ class Encoder(nn.Module):
 
 def _is_table(shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 and shape[0] > 1
-
-
-def initialize(layer: nn.Module, gain: float, generator: torch.Generator | None) -> None:
-    """Gives a layer orthogonal weights and biases of zero; does nothing to layers without memory (device "meta")."""
-    weight = layer.get_parameter("weight")
-    if not weight.is_meta:
-        nn.init.orthogonal_(weight, gain, generator=generator)
-        nn.init.zeros_(layer.get_parameter("bias"))
 
 
 def _flat(x: Tensor) -> Tensor:

@@ -27,9 +27,8 @@ from fastrl.networks.distributions import (
 from fastrl.networks.encoders import Decoder, Encoder, EncoderKind
 from fastrl.networks.memory import Memory, MemoryKind
 from fastrl.networks.normalization import RunningNorm
-from fastrl.networks.parameters import SavedNetwork, check_numbers, load_weights
+from fastrl.networks.parameters import SavedNetwork, load_weights
 from fastrl.networks.perceptron import Activation, Init, Linear, Perceptron
-from fastrl.networks.policy_network import check_encoded_size
 from fastrl.networks.team_actor import Member, Scripted, TeamActor
 
 # Rows of one pass through a network; the gradients of a minibatch add up over its chunks. Large enough to be cheap a
@@ -316,23 +315,13 @@ class PolicyNetwork(_Network, ActingNetwork):
         return {**super().state(), "actions": self.actions.state()}
 
     @classmethod
+    def check_size(cls, state: Mapping[str, Any], **options: Any) -> None:
+        super().check_size(state, actions=Actions.from_state(state["actions"]))
+
+    @classmethod
     def from_state(cls, state: Mapping[str, Any], **options: Any) -> Self:
         """See `SavedNetwork.from_state`."""
         return super().from_state(state, actions=Actions.from_state(state["actions"]), **options)
-
-    @classmethod
-    def check_size(cls, state: Mapping[str, Any]) -> None:
-        architecture, weights = state["architecture"], state["weights"]
-        actions = Actions.from_state(state["actions"])
-        if architecture["obs"] is not None:
-            check_encoded_size(functools.partial(PolicyNetwork, actions=actions, generator=None), state)
-            return
-        inputs = architecture["obs_dim"] + architecture["num_ids"]
-        layers, size = [inputs, *architecture["hidden"]], architecture.get("memory_size", 0)
-        if size:
-            check_numbers(weights, layers, [size, actions.size], others=size * size)
-        else:
-            check_numbers(weights, [*layers, actions.size])
 
 
 class Critic(_Network):

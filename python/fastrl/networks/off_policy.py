@@ -16,9 +16,8 @@ from fastrl.networks.bounded_actor import BoundedActor
 from fastrl.networks.compiled_actor import MAX_OBS_DIM, ActorSpec
 from fastrl.networks.encoders import Decoder, Encoder, EncoderKind
 from fastrl.networks.ensemble import Ensemble
-from fastrl.networks.own_network import OwnModule, own_path
+from fastrl.networks.own_network import OwnModule
 from fastrl.networks.parameters import SavedNetwork
-from fastrl.networks.policy_network import check_encoded_size
 
 PolicyHead = Literal["gaussian", "deterministic", "categorical"]
 """Meaning of a policy's outputs: see `fastrl.networks.bounded_actor.Head`; or logits of discrete actions."""
@@ -71,13 +70,6 @@ class _Encoded(SavedNetwork):
         features: Tensor
         features = self.encoder(*self.decoder(rows)) if self.own is None else self.own(rows)
         return features
-
-    @classmethod
-    def check_size(cls, state: Mapping[str, Any]) -> None:
-        """See `SavedNetwork.check_size`. The size of a module of the user's is decided by code that only trusted files
-        name."""
-        if own_path(state) is None:
-            check_encoded_size(cls, state)
 
 
 class OffPolicyActor(_Encoded, ActingNetwork):

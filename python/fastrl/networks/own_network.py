@@ -234,10 +234,6 @@ class OwnPolicy(PolicyNet):
     def update_statistics(self, rows: Tensor) -> None:
         self.own.decoder.update_statistics(rows)
 
-    @classmethod
-    def check_size(cls, state: Mapping[str, Any]) -> None:
-        """The size is decided by the user's own code, which only trusted files name."""
-
 
 def own_path(state: Mapping[str, Any]) -> str | None:
     """The import path that making the network of a policy's saved state imports; None: it imports nothing."""

@@ -1,6 +1,5 @@
 """Parameters of networks: drawn from seeds, flattened, loaded, and checked against what a file claims."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -8,27 +7,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-
-
-def check_numbers(weights: Mapping[str, Tensor], *layers: Sequence[int], others: int = 0) -> None:
-    """Compares the sizes that a file claims with the weights in it, before memory is taken for networks of these sizes.
-
-    Args:
-        weights: by name.
-        layers: widths of each perceptron from input to output.
-        others: numbers of other layers.
-
-    Raises:
-        ValueError: there are fewer weights than these have.
-    """
-    there = sum(tensor.numel() for tensor in weights.values())
-    count = sum(len(sizes) - 1 for sizes in layers)
-    numbers = others + sum((a + 1) * b for sizes in layers for a, b in itertools.pairwise(sizes))
-    if numbers > there or count > len(weights):
-        raise ValueError(
-            f"a network of {count} layers and at least {numbers:,} numbers is claimed, the weights are"
-            f" {len(weights)} arrays of {there:,} numbers"
-        )
 
 
 def check_architecture(saved: Mapping[str, Any], new: Mapping[str, Any]) -> None:
@@ -133,6 +111,27 @@ def check_shapes(state: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> 
             )
 
 
+# Largest size of a file's observation space, as a multiple of the number of its weights. Encoders have more weights
+# than images have pixels; bounds of a space take memory, too.
+_NUMBERS_PER_WEIGHT = 4
+
+
+def claimed_numbers(space: Mapping[str, Any]) -> int:
+    """Counts the numbers of a saved observation space (see `fastrl.envs.rows.ObsRows.state`), without making it.
+
+    Raises:
+        ValueError: a size is negative.
+    """
+    if "spaces" in space:
+        return sum(map(claimed_numbers, space["spaces"]))
+    size = 1
+    for side in space.get("shape", ()):
+        if side < 0:
+            raise ValueError(f"a shape of {space['shape']} is claimed")
+        size *= side
+    return size
+
+
 class SavedNetwork(nn.Module):
     """A network that is saved as its architecture and its weights."""
 
@@ -144,9 +143,36 @@ class SavedNetwork(nn.Module):
         return {"architecture": dict(self._architecture), "weights": self.state_dict()}
 
     @classmethod
-    def check_size(cls, state: Mapping[str, Any]) -> None:
-        """Refuses an architecture of more numbers than there are weights: see `check_numbers`."""
-        raise NotImplementedError
+    def check_size(cls, state: Mapping[str, Any], **options: Any) -> None:
+        """Refuses an architecture of other numbers than the weights, before memory is taken for it. (That of the user's
+        own network is decided by code, which trusted files alone name.)
+
+        Args:
+            options: as of `from_state`.
+
+        Raises:
+            ValueError
+        """
+        architecture, weights = state["architecture"], state["weights"]
+        if architecture.get("path") is not None:
+            return
+        there = sum(tensor.numel() for tensor in weights.values())
+        layers = len(architecture["hidden"]) + len(architecture.get("conv", ()))
+        # Each leaf of the observations has a number, but those of numbers have no layer of their own.
+        numbers = claimed_numbers(architecture.get("obs") or {"shape": (0,)})
+        if layers <= len(weights) and numbers <= _NUMBERS_PER_WEIGHT * there:
+            try:
+                with torch.device("meta"):
+                    claimed = cls(**architecture, **options, generator=None).state_dict()
+                numbers = sum(tensor.numel() for tensor in claimed.values())
+            except RuntimeError:  # numbers beyond int64
+                numbers = 2**63
+            if numbers <= there:
+                return
+        raise ValueError(
+            f"a network of {layers} hidden layers, of or for {numbers:,} numbers, is claimed, the weights are"
+            f" {len(weights)} arrays of {there:,} numbers"
+        )
 
     @classmethod
     def without_weights(cls, architecture: Mapping[str, Any], **options: Any) -> Self:
@@ -164,7 +190,7 @@ class SavedNetwork(nn.Module):
         Raises:
             ValueError: the weights do not fit the architecture, or are not finite.
         """
-        cls.check_size(state)
+        cls.check_size(state, **options)
         network = cls.without_weights(state["architecture"], **options)
         load_weights(network, state["weights"])
         return network

@@ -1,11 +1,11 @@
 """A policy and a value function for observations of any space."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from fastrl.envs.rows import ObsRows
@@ -13,14 +13,9 @@ from fastrl.networks.acting_network import PolicyNet
 from fastrl.networks.actor_critic import Activation
 from fastrl.networks.compiled_actor import MAX_OBS_DIM
 from fastrl.networks.distributions import log_std_parameter
-from fastrl.networks.encoders import Decoder, Encoder, EncoderKind, initialize
+from fastrl.networks.encoders import Decoder, Encoder, EncoderKind
 from fastrl.networks.memory import Memory, MemoryKind
-from fastrl.networks.parameters import check_shapes
-from fastrl.networks.perceptron import Linear, OutputLayer
-
-# Largest size of a file's observation space, as a multiple of the number of its weights. Encoders have more weights
-# than images have pixels; bounds of a space take memory, too.
-_NUMBERS_PER_WEIGHT = 4
+from fastrl.networks.perceptron import Linear, OutputLayer, initialize
 
 # Most rows of images in one pass through the encoders; more are split into chunks. For gradients each chunk is computed
 # twice, a third more work: between the passes forward and back only rows and features are kept.
@@ -218,48 +213,3 @@ class EncodedPolicy(PolicyNet):
         with torch.device("meta"):
             network = cls(**architecture, **options)
         return network.to_empty(device="cpu")
-
-    @classmethod
-    def check_size(cls, state: Mapping[str, Any]) -> None:
-        check_encoded_size(cls, state)
-
-
-def check_encoded_size(network: Callable[..., nn.Module], state: Mapping[str, Any]) -> None:
-    """Refuses an architecture with ``obs`` and ``hidden`` that the weights do not fit, before memory is taken for it.
-
-    Raises:
-        ValueError
-    """
-    _check_claimed(state["architecture"], state["weights"])
-    # Without memory.
-    with torch.device("meta"):
-        claimed = network(**state["architecture"]).state_dict()
-    check_shapes(claimed, state["weights"])
-
-
-def _check_claimed(architecture: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-    """Refuses an architecture with many more layers, or numbers in its observations, than there are weights."""
-    there = sum(tensor.numel() for tensor in weights.values())
-    # Each leaf of the observations has a number, but those of numbers have no layer of their own.
-    inputs, layers = claimed_numbers(architecture["obs"]), len(architecture["hidden"])
-    if inputs > _NUMBERS_PER_WEIGHT * there or layers > len(weights):
-        raise ValueError(
-            f"a network of {layers} layers for observations of {inputs:,} numbers is claimed, the weights are"
-            f" {len(weights)} arrays of {there:,} numbers"
-        )
-
-
-def claimed_numbers(space: Mapping[str, Any]) -> int:
-    """Counts the numbers of a saved observation space (see `ObsRows.state`), without making it.
-
-    Raises:
-        ValueError: a size is negative.
-    """
-    if "spaces" in space:
-        return sum(map(claimed_numbers, space["spaces"]))
-    size = 1
-    for side in space.get("shape", ()):
-        if side < 0:
-            raise ValueError(f"a shape of {space['shape']} is claimed")
-        size *= side
-    return size

@@ -15,8 +15,9 @@ from fastrl.envs.rows import ObsRows
 from fastrl.networks.acting_network import ActingNetwork
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import MAX_OBS_DIM, Actor
+from fastrl.networks.encoders import Convolution
 from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
-from fastrl.networks.parameters import check_numbers
+from fastrl.networks.perceptron import Linear, initialize
 
 # The network of Mnih et al., "Human-level control through deep reinforcement learning", 2015.
 NATURE = ("32x8/4", "64x4/2", "64x3/1")
@@ -70,13 +71,14 @@ class NoisyLinear(nn.Module):
         bound = 1 / math.sqrt(in_features)
         self.weight = nn.Parameter(torch.empty(out_features, in_features))
         self.weight_sigma = nn.Parameter(torch.full((out_features, in_features), sigma * bound))
-        nn.init.uniform_(self.weight, -bound, bound, generator=generator)
         self.bias: nn.Parameter | None = None
         self.bias_sigma: nn.Parameter | None = None
         if bias:
             self.bias = nn.Parameter(torch.empty(out_features))
             self.bias_sigma = nn.Parameter(torch.full((out_features,), sigma * bound))
-            nn.init.uniform_(self.bias, -bound, bound, generator=generator)
+        for means in (self.weight, self.bias):
+            if means is not None and not means.is_meta:
+                nn.init.uniform_(means, -bound, bound, generator=generator)
         # Noise is drawn for each use, so it is no part of a checkpoint.
         self.register_buffer("noise_in", torch.zeros(in_features), persistent=False)
         self.register_buffer("noise_out", torch.zeros(out_features), persistent=False)
@@ -263,7 +265,9 @@ class QNetwork(ActionValues):
             bias = last or not batch_norm
             if noisy:
                 return NoisyLinear(size, width, bias=bias, sigma=noisy_sigma, generator=generator)
-            return _he(nn.utils.skip_init(nn.Linear, size, width, bias=bias), generator, last)
+            layer = Linear(size, width, bias)
+            initialize(layer, 1.0 if last else math.sqrt(2), generator, "he")
+            return layer
 
         def perceptron(sizes: Sequence[int], noisy: bool = noisy) -> nn.Sequential:
             layers: list[nn.Module] = []
@@ -338,34 +342,11 @@ class QNetwork(ActionValues):
                 weights[name] = weights[name].unflatten(0, (self.num_actions, -1)).mean(1)
         for branch in ("trunk", "advantage"):
             for name, layer in self.get_submodule(branch).named_modules(prefix=branch):
-                if isinstance(layer, nn.Linear | NoisyLinear):
+                if isinstance(layer, Linear | NoisyLinear):
                     # The actor takes observations as they are.
                     tensors += [(weights[f"{name}.weight"] * scale).t(), weights[f"{name}.bias"]]
                     scale = 1.0
         return tensors
-
-    @classmethod
-    def check_size(cls, state: Mapping[str, Any]) -> None:
-        architecture = state["architecture"]
-        channels, *size = architecture["obs_shape"]
-        others = 0
-        for layer in architecture["conv"]:
-            out, kernel, stride = parse_conv(layer)
-            others += channels * out * kernel**2
-            channels, size = out, [(length - kernel) // stride + 1 for length in size]
-        features = channels * math.prod(size)
-        outputs = architecture["num_actions"] * max(architecture["quantiles"], 1)
-        sizes = [features, *architecture["hidden"], outputs]
-        check_numbers(state["weights"], sizes, others=others)
-
-
-def _he(layer: nn.Module, generator: torch.Generator | None, last: bool = False) -> nn.Module:
-    """Initialises a linear layer or convolution."""
-    weight, bias = layer.get_parameter("weight"), layer._parameters.get("bias")
-    nn.init.kaiming_normal_(weight, nonlinearity="linear" if last else "relu", generator=generator)
-    if bias is not None:
-        nn.init.zeros_(bias)
-    return layer
 
 
 def _convolutions(
@@ -384,8 +365,9 @@ def _convolutions(
                 f" {height}x{width} (observations are {list(obs_shape)}, channels first):"
                 " set conv to smaller ones, such as 16x3/1"
             )
-        convolution = nn.utils.skip_init(nn.Conv2d, channels, out, kernel, stride, bias=not batch_norm)
-        layers.append(_he(convolution, generator))
+        layers.append(
+            Convolution(channels, out, kernel, stride, 0, generator, bias=not batch_norm, init="he")
+        )
         layers += [*([nn.BatchNorm2d(out)] if batch_norm else []), nn.ReLU()]
         channels, height, width = out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
     return layers, channels * height * width

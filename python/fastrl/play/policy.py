@@ -16,7 +16,7 @@ from fastrl.networks.acting_network import network_type, saved_actor
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor, moved
 from fastrl.networks.own_network import own_path
-from fastrl.networks.policy_network import claimed_numbers
+from fastrl.networks.parameters import claimed_numbers
 from fastrl.networks.q_network import ActionValues
 from fastrl.networks.stacked_frames import FramesFirst, stacked_first
 from fastrl.networks.team_actor import TeamActor
