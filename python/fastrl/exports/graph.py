@@ -321,15 +321,15 @@ class _LeafDecoder(nn.Module):
 class _LeafModule(nn.Module):
     """An `OwnModule` of leaves."""
 
-    def __init__(self, own: OwnModule) -> None:
+    def __init__(self, network: OwnModule) -> None:
         super().__init__()
-        self._own = own
+        self._network = network
 
     def forward(self, leaves: Leaves) -> Any:
-        own, at = self._own, 0
+        network, at = self._network, 0
         tensors: dict[tuple[Any, ...], Tensor] = {}
-        norm = own.decoder.norm
-        for part, leaf in zip(own.obs_rows.parts, leaves, strict=True):
+        norm = network.decoder.norm
+        for part, leaf in zip(network.obs_rows.parts, leaves, strict=True):
             if part.kind != "image":
                 if norm is not None:
                     place = slice(at, at + part.size)
@@ -338,7 +338,7 @@ class _LeafModule(nn.Module):
                 at += part.size
                 leaf = leaf.unflatten(1, part.shape or (1,))
             tensors[part.path] = leaf
-        return own.module(nested(own.obs_rows.space, tensors, ()))
+        return network.module(nested(network.obs_rows.space, tensors, ()))
 
 
 class _MemoryStep(nn.Module):
