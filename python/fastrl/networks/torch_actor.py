@@ -12,6 +12,7 @@ from torch import Tensor
 from typing_extensions import Buffer
 
 from fastrl.networks.action_space import Actions
+from fastrl.networks.compiled_actor import RowActor, Rows
 from fastrl.networks.distributions import choices_of, gaussian_log_probs, mask_logits, sample_actions
 from fastrl.networks.parameters import flat_size, read_flat
 from fastrl.utils.seeding import normals, uniforms, uniforms_of_parts
@@ -24,7 +25,7 @@ CHUNK = 256
 GPU_CHUNK = 4096
 
 
-class TorchActor:
+class TorchActor(RowActor):
     """Acts for a network, for all rows of a call at once, in ``eval()`` mode.
 
     Random numbers are those of the rows' streams, as of the compiled actor. Outputs of PyTorch depend on the batch in
@@ -66,25 +67,13 @@ class TorchActor:
         read_flat(self.network, np.frombuffer(memoryview(weights).cast("B"), np.float32))
 
     @torch.inference_mode()
-    def act(
-        self,
-        obs: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        actions: NDArray[Any],
-        log_probs: NDArray[np.float32],
-        masks: NDArray[np.bool_] | None = None,
-        states: NDArray[np.float32] | None = None,
-        *,
-        greedy: bool = False,
-    ) -> None:
-        """See `fastrl.networks.compiled_actor.Actor.act`."""
-        outputs = self._step(obs, states)
-        if masks is not None:
-            outputs = mask_logits(outputs, torch.from_numpy(masks))
-        drawn, chances = self.draw(outputs, streams, steps, greedy)
-        actions[...] = drawn.numpy()
-        log_probs[...] = chances.numpy()
+    def choose(self, rows: Rows) -> tuple[NDArray[Any], NDArray[Any] | float]:
+        """See `RowActor.choose`."""
+        outputs = self._step(rows.obs, rows.states)
+        if rows.masks is not None:
+            outputs = mask_logits(outputs, torch.from_numpy(rows.masks))
+        drawn, log_probs = self.draw(outputs, rows.streams, rows.steps, rows.greedy)
+        return drawn.numpy(), log_probs.numpy()
 
     @torch.inference_mode()
     def outputs(self, obs: NDArray[Any]) -> NDArray[np.float32]:
