@@ -232,6 +232,8 @@ def write_tensors(tensors: Sequence[Tensor], out: NDArray[np.float32]) -> None:
     size = sum(tensor.numel() for tensor in tensors)
     if out.shape != (size,) or out.dtype != np.float32:
         raise ValueError(f"out: expected float32 [{size}], got {out.dtype} {list(out.shape)}")
+    if not out.flags.writeable:
+        raise ValueError("out: expected an array that can be written to, got a read-only one")
     end, flat = 0, torch.from_numpy(out)
     for tensor in tensors:
         start, end = end, end + tensor.numel()
