@@ -239,7 +239,7 @@ class PolicyNetwork(_Network, ActingNetwork):
 
         Args:
             obs, agents, drops: as of `forward`, of P steps.
-            batch_sizes, states: as of `fastrl.networks.policy_network.TorchPolicy.sequences`.
+            batch_sizes, states: as of `fastrl.networks.acting_network.PolicyNet.sequences`.
 
         Returns:
             Outputs [P, size], the memory's outputs [P, memory_size], and the states after the last steps.
