@@ -65,15 +65,6 @@ class ActorCritic(PolicyNet):
         if actor_inputs is not None and not 1 <= actor_inputs <= obs_dim:
             raise ValueError(f"actor_inputs should be from 1 to {obs_dim}, got {actor_inputs}")
         self.num_actions = num_actions
-        self._architecture = {
-            "obs_dim": obs_dim,
-            "num_actions": num_actions,
-            "hidden": list(hidden),
-            "activation": activation,
-            "normalize_obs": normalize_obs,
-            "continuous": continuous,
-            "actor_inputs": actor_inputs,
-        }
         self.obs_norm = RunningNorm(obs_dim) if normalize_obs else None
         self.actor = Perceptron(
             [self.actor_inputs, *hidden, num_actions], activation, "orthogonal", 0.01, generator

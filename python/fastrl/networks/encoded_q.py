@@ -41,16 +41,6 @@ class EncodedQ(ActionValues):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self._architecture = {
-            "obs": dict(obs),
-            "num_actions": num_actions,
-            "encoder": encoder,
-            "hidden": list(hidden),
-            "dueling": dueling,
-            "noisy": noisy,
-            "noisy_sigma": noisy_sigma,
-            "quantiles": quantiles,
-        }
         self.obs_rows, self.num_actions = ObsRows.from_state(obs), num_actions
         self.num_quantiles = quantiles
         self.obs_dim = self.obs_rows.size
@@ -119,7 +109,6 @@ class OwnQ(ActionValues):
     ) -> None:
         super().__init__()
         self.own = OwnModule(path, options, obs, actions, generator=generator)
-        self._architecture = self.own.architecture
         self.obs_dim, self.num_actions = self.own.obs_rows.size, self.own.actions.size
         self.own.check_outputs(q_values=(self.num_actions,))
 

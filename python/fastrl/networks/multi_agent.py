@@ -186,21 +186,13 @@ class PolicyNetwork(_Network, ActingNetwork):
             generator=generator,
         )
         self.actions, self.num_actions = actions, actions.size
-        self._architecture = {
-            "obs_dim": obs_dim,
-            "num_ids": num_ids,
-            "obs": None if obs is None else dict(obs),
-            "encoder": encoder,
-            "hidden": list(hidden),
-            "activation": activation,
-            "init": init,
-            "normalize_obs": normalize_obs,
-        }
+        # Actions are saved apart; without a memory its size does not matter.
+        for name in ("actions", *(() if memory != "none" else ("memory", "memory_size"))):
+            del self._architecture[name]
         self.memory: Memory | None = None
         if memory != "none":
             self.memory = Memory(memory, self.body.sizes[-2], memory_size, generator)
             self.state_size = self.memory.state_size
-            self._architecture |= {"memory": memory, "memory_size": memory_size}
             if self.encoder is None:
                 # A pass along fewer sequences is not shorter.
                 self.chunk = sys.maxsize

@@ -99,16 +99,6 @@ class OffPolicyActor(_Encoded, ActingNetwork):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(obs, actions, encoder, path, options, generator)
-        self._architecture = {
-            "obs": dict(obs),
-            "actions": dict(actions),
-            "head": head,
-            "encoder": encoder,
-            "hidden": list(hidden),
-            "noise": noise,
-            "path": path,
-            "options": dict(options),
-        }
         self.head: PolicyHead = head
         self.obs_dim, self.num_actions = self.obs_rows.size, Actions.from_state(actions).size
         outputs = self.num_actions * (2 if head == "gaussian" else 1)

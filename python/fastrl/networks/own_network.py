@@ -64,9 +64,6 @@ class OwnModule(nn.Module):
         generator: its next number is the seed of the initial weights; None: a seed of 0. PyTorch's global generator
             stays as it is.
 
-    Attributes:
-        architecture: the first four arguments, JSON-able.
-
     Raises:
         ValueError: the class cannot be made with these arguments, or has parameters that are not float32.
     """
@@ -82,12 +79,6 @@ class OwnModule(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.architecture = {
-            "path": path,
-            "options": dict(options),
-            "obs": dict(obs),
-            "actions": dict(actions),
-        }
         self.path = path
         self.obs_rows, self.actions = ObsRows.from_state(obs), Actions.from_state(actions)
         self.decoder = Decoder(self.obs_rows, normalize_obs)
@@ -218,7 +209,6 @@ class OwnPolicy(PolicyNet):
     ) -> None:
         super().__init__()
         self.own = OwnModule(path, options, obs, actions, normalize_obs=normalize_obs, generator=generator)
-        self._architecture = {**self.own.architecture, "normalize_obs": normalize_obs}
         self.obs_dim, self.num_actions = self.own.obs_rows.size, self.own.actions.size
         is_box = self.own.actions.is_box
         self.log_std = log_std_parameter(self.num_actions, initial_log_std) if is_box else None

@@ -1,5 +1,6 @@
 """Parameters of networks: drawn from seeds, flattened, loaded, and checked against what a file claims."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -132,11 +133,39 @@ def claimed_numbers(space: Mapping[str, Any]) -> int:
     return size
 
 
-class SavedNetwork(nn.Module):
-    """A network that is saved as its architecture and its weights."""
+# Arguments of constructors that decide initial weights alone.
+_INITIAL = ("generator", "initial_log_std")
 
-    # Arguments of the constructor, JSON-able.
+
+def _plain(value: Any) -> Any:
+    """Sequences as lists and mappings as dicts, which are what JSON gives."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, list | tuple) else value
+
+
+class SavedNetwork(nn.Module):
+    """A network that is saved as its architecture and its weights.
+
+    The architecture is the arguments of the constructor, JSON-able, but for what decides initial weights alone.
+    """
+
     _architecture: dict[str, Any]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        # Copies are made without arguments, and get the attribute later.
+        given = inspect.signature(cls.__init__).bind_partial(made, *args, **kwargs)
+        given.apply_defaults()
+        names = [name for name, each in given.signature.parameters.items() if each.kind != each.VAR_KEYWORD][
+            1:
+        ]
+        made._architecture = {
+            name: _plain(given.arguments[name])
+            for name in names
+            if name in given.arguments and name not in _INITIAL
+        }
+        return made
 
     def state(self) -> dict[str, Any]:
         """All that `from_state` needs: ``architecture`` (JSON-able) and ``weights`` (name -> tensor)."""

@@ -66,20 +66,6 @@ class EncodedPolicy(PolicyNet):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self._architecture = {
-            "obs": dict(obs),
-            "num_actions": num_actions,
-            "encoder": encoder,
-            "hidden": list(hidden),
-            "activation": activation,
-            "shared_trunk": shared_trunk,
-            "layer_norm": layer_norm,
-            "dropout": dropout,
-            "normalize_obs": normalize_obs,
-            "memory": memory,
-            "memory_size": memory_size,
-            "continuous": continuous,
-        }
         if memory != "none" and not shared_trunk:
             raise ValueError(
                 "policy and value of a network with a memory share it: shared_trunk cannot be false"

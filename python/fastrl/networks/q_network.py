@@ -248,18 +248,6 @@ class QNetwork(ActionValues):
             raise ValueError(f"convolutions need images [C, H, W], got observations {list(obs_shape)}")
         self.obs_scale, self.num_actions, self.num_quantiles = obs_scale, num_actions, quantiles
         self._obs_shape, self.obs_dim = tuple(obs_shape), math.prod(obs_shape)
-        self._architecture = {
-            "obs_shape": list(obs_shape),
-            "num_actions": num_actions,
-            "conv": list(conv),
-            "hidden": list(hidden),
-            "dueling": dueling,
-            "noisy": noisy,
-            "noisy_sigma": noisy_sigma,
-            "batch_norm": batch_norm,
-            "quantiles": quantiles,
-            "obs_scale": obs_scale,
-        }
 
         def linear(size: int, width: int, noisy: bool, last: bool = False) -> nn.Module:
             bias = last or not batch_norm
