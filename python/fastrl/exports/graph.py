@@ -271,10 +271,11 @@ class _AgentNetwork(nn.Module):
             self.noise = policy["architecture"]["noise"]
         self.is_values = isinstance(network, ActionValues)
         self._network: Any = network
+        self._takes_leaves = any(isinstance(each, _LeafDecoder | _LeafModule) for each in network.children())
 
     def forward(self, leaves: Leaves, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        is_encoded = any(isinstance(each, _LeafDecoder | _LeafModule) for each in self._network.children())
-        outputs, _, after = self._network.step(leaves if is_encoded else _joined(leaves), memory)
+        given = leaves if self._takes_leaves else _joined(leaves)
+        outputs, _, after = self._network.step(given, memory)
         return outputs, after
 
 
