@@ -19,8 +19,8 @@ from fastrl.algorithms.dqn import DQN
 from fastrl.algorithms.dqn_settings import DQNConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.envs.toys.catch import CatchEnv
+from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
-from fastrl.networks.encoded_q import loaded_q_actor
 from fastrl.replay import Replay
 from fastrl.sources.minibatches import make_sampler
 from fastrl.utils.timer import Stopwatch
@@ -127,7 +127,7 @@ def evaluate(task: Task, dqn: DQN, episodes: int, seed: int) -> float:
     """Mean return of the greedy policy."""
     stacks = FrameStacks(task, episodes, seed)
     returns, playing = np.zeros(episodes), np.ones(episodes, bool)
-    actor = loaded_q_actor(dqn.network, 0.0)
+    actor = dqn.network.loaded_actor(Actions(gymnasium.spaces.Discrete(dqn.network.num_actions)))
     while playing.any():
         actions = act(actor, stacks.inputs()[playing])
         for i, action in zip(np.flatnonzero(playing), actions, strict=True):

@@ -68,3 +68,13 @@ def local_ray() -> Iterator[None]:
     start(2, 100 * 2**20)
     yield
     ray.shutdown()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """PyTorch with one thread: small networks gain nothing from more, and threads that wait for each other suffer on a
+    busy machine."""
+    from fastrl.utils import torch_threads
+
+    with torch_threads.one_thread():
+        yield

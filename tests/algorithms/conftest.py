@@ -1,14 +1,8 @@
-"""Fixtures of tests of algorithms."""
-
-from collections.abc import Iterator
+"""Fixtures of the tests of algorithms."""
 
 import pytest
 
-from fastrl.utils import torch_threads
-
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Networks this small gain nothing from more, and threads that wait for each other suffer on a busy machine."""
-    with torch_threads.one_thread():
-        yield
+def _small_networks(one_thread: None) -> None:
+    """All of these tests have small networks."""

@@ -14,7 +14,6 @@ from fastrl.algorithms.async_ppo import AsyncPPO, AsyncPPOConfig
 from fastrl.algorithms.ppo import PPO
 from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Problem
-from fastrl.networks.torch_actor import loaded_actor
 from fastrl.utils.timer import Stopwatch
 
 SPACES = {
@@ -321,7 +320,7 @@ def test_policy_that_sees_part_of_an_observation(kind, hidden):
         (compiled.policy, other),
         (compiled.policy.blind(), obs[:, :4].copy()),
     ):
-        actor = loaded_actor(network, compiled.actions)
+        actor = network.loaded_actor(compiled.actions)
         drawn = np.zeros((9, *compiled.actions.space.shape), np.float32 if kind == "box" else np.int64)
         log_probs = np.zeros(9, np.float32)
         actor.act(rows, np.arange(9, dtype=np.uint64), np.zeros(9, np.int64), drawn, log_probs)

@@ -19,7 +19,7 @@ from fastrl.collectors.protocol import CollectError, Plan, Unit
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.collectors.synchronous import LockstepCollector, native_collector, sync_collector
 from fastrl.envs.spec import as_spec
-from fastrl.networks.compiled_actor import RandomActor
+from fastrl.networks.compiled_actor import RandomActor, RowActor, Rows
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.processes import SHARED_MEMORY
 from fastrl.utils.seeding import NO_ENV, act_stream, act_streams, env_seed, env_seeds
@@ -67,29 +67,17 @@ class Walk(gymnasium.Env[Any, Any]):
         return self._obs(), self.place, over and not self.truncates, over and self.truncates, {}
 
 
-class Weighed:
+class Weighed(RowActor):
     """An actor that adds its weight, 8 bytes, to what the streams say, and knows all of a row's numbers."""
 
     weights_nbytes = 8
-    state_size = 0
 
     def load(self, weights: Any) -> None:
         self.weight = int(np.frombuffer(weights, np.int64)[0])
 
-    def act(
-        self,
-        obs: Any,
-        streams: Any,
-        steps: Any,
-        actions: Any,
-        log_probs: Any,
-        masks: Any = None,
-        states: Any = None,
-        *,
-        greedy: bool = False,
-    ) -> None:
-        actions[:] = ((streams >> np.uint64(9)).astype(np.int64) + steps + self.weight) % 4
-        log_probs[:] = obs.sum(axis=1)
+    def choose(self, rows: Rows) -> tuple[Any, Any]:
+        actions = ((rows.streams >> np.uint64(9)).astype(np.int64) + rows.steps + self.weight) % 4
+        return actions, rows.obs.sum(axis=1)
 
 
 def plan_of(

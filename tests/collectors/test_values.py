@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,9 @@ from fastrl.collectors.factory import make_collector
 from fastrl.networks.compiled_actor import MlpActor, ValuingActor
 from fastrl.networks.policy_network import EncodedPolicy
 from fastrl.networks.torch_actor import TorchActor
-from fastrl.utils import torch_threads
 from fastrl.utils.timer import Stopwatch
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    with torch_threads.one_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def learner(obs: str = "dict with image", **settings: Any) -> PPO:

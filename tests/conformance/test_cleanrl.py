@@ -3,7 +3,6 @@ the losses of its ``ppo.py``, ``ppo_continuous_action.py`` and ``dqn.py``, from 
 parameters after several updates, up to rounding."""
 
 import copy
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +21,6 @@ from fastrl.algorithms.protocol import Problem
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.parameters import generator_of
 from fastrl.rollout.fragment import Fragment
-from fastrl.utils import torch_threads
 from fastrl.utils.timer import Stopwatch
 
 SEED = 5
@@ -32,10 +30,7 @@ GAMMA, LAMBDA, CLIP, ENTROPY, VALUE, NORM, RATE = 0.97, 0.9, 0.1, 0.02, 0.7, 0.3
 WATCH = Stopwatch()
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    with torch_threads.one_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def distribution(network: ActorCritic, obs: Tensor) -> torch.distributions.Distribution:

@@ -25,7 +25,6 @@ from fastrl.networks.ensemble import Ensemble
 from fastrl.networks.off_policy import Critics
 from fastrl.networks.parameters import generator_of
 from fastrl.rollout.fragment import Fragment
-from fastrl.utils import torch_threads
 from fastrl.utils.timer import Stopwatch
 
 sb3 = pytest.importorskip("stable_baselines3")
@@ -41,10 +40,7 @@ BOX = Box(np.float32([-2, 0]), np.float32([2, 1]))
 WATCH = Stopwatch()
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    with torch_threads.one_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def copy_weights(pairs: list[tuple[Tensor, Tensor]]) -> None:

@@ -16,7 +16,6 @@ from fastrl.demos.pipeline import (
     draw,
     mixed,
     run_pipeline,
-    score_of,
     shares_of,
 )
 from fastrl.demos.recorder import record
@@ -178,12 +177,6 @@ def test_the_agent_is_compared_with_one_worker(
     else:
         assert report["one_worker"] > 0
         assert report["ratio"] == pytest.approx(report["same_slice"] / report["one_worker"])
-
-
-def test_scores_of_any_evaluation() -> None:
-    assert score_of({"mean": 3, "returns": [2.5, 3.5]}) == (3.0, 0.5)
-    assert score_of({"total": -50.0})[0] == -50.0
-    assert all(map(math.isnan, score_of(None)))
 
 
 def test_a_figure_of_stages_without_numbers(tmp_path: Path) -> None:

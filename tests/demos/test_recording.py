@@ -510,6 +510,10 @@ def test_a_nan_is_named_and_whole_episodes_before_it_are_kept(tmp_path: Path) ->
         ({"collector": "native"}, "native"),
         ({"collector": "vector"}, "vector"),
         ({"env": None}, "the expert is no run"),
+        (
+            {"env": gymnasium.make("CartPole-v1"), "env_options": {"size": 3}},
+            "is built already: give the options",
+        ),
     ],
 )
 def test_mistakes_are_refused_in_one_line(options: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -94,8 +94,8 @@ def test_episodes_are_those_of_the_fragments(kind: str, tmp_path: Path) -> None:
         seed=0,
         max_episode_steps=found[1],
         infos=options["infos"],
+        run=None,
         deterministic=True,
-        trust=True,
         make_noise=lambda space: noise_of(options.get("noise", 0.0), None, space),
     )
     with sequential_collector(plan) as collector:

@@ -28,7 +28,7 @@ from fastrl.cli.main import main
 from fastrl.envs.record_episodes import run_episodes
 from fastrl.exports.compare import in_team_episodes, on_samples
 from fastrl.exports.graph import ExportError
-from fastrl.networks.torch_actor import policy_from_state
+from fastrl.networks.acting_network import saved_network
 from fastrl.runtime import RuntimePolicyError
 
 SMALL: dict[str, Any] = {"num_envs": 2, "num_steps": 8, "collector": "sequential", "eval_episodes": 0}
@@ -130,9 +130,7 @@ def test_greedy_actions_are_equal_on_100_000_observations(tmp_path: Path) -> Non
     assert (found.actions, found.different) == (100_000, 0)
     rows = np.random.default_rng(0).uniform(-2, 2, (10_000, 3)).astype(np.float32)
     with torch.no_grad():
-        expected = policy_from_state(model.trainer.policy_checkpoint()["policy"]).outputs(
-            torch.from_numpy(rows)
-        )
+        expected = saved_network(model.trainer.policy_checkpoint()["policy"]).outputs(torch.from_numpy(rows))
     assert np.abs(policy.outputs(rows) - expected.numpy()).max() < 1e-5
     # A graph of other weights is seen.
     other = model_of("PPO", "box", "discrete", normalize_obs=False)

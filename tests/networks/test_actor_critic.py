@@ -79,7 +79,9 @@ class TestActorCritic:
             ActorCritic.from_state(
                 {**state, "weights": ActorCritic(5, 7, continuous=True).state()["weights"]}
             )
-        with pytest.raises(ValueError, match="a network of 6 layers and at least 9,608 numbers is claimed"):
+        with pytest.raises(
+            ValueError, match="a network of 2 hidden layers, of or for 9,608 numbers, is claimed"
+        ):
             ActorCritic.from_state({**state, "weights": ActorCritic(5, 7, (64,)).state()["weights"]})
 
     @pytest.mark.parametrize("arguments", [(0, 7, (64,)), (5, 0, (64,)), (5, 7, (64, 0)), (5, 7, (-1,))])

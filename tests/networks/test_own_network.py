@@ -6,9 +6,9 @@ import torch
 from gymnasium.spaces import Box, Discrete, Tuple
 
 from fastrl.envs.rows import ObsRows
+from fastrl.networks.acting_network import saved_network
 from fastrl.networks.action_space import Actions
 from fastrl.networks.own_network import OwnPolicy, check_own_network, own_path, sample_rows
-from fastrl.networks.torch_actor import policy_from_state
 
 VECTOR = ObsRows(Box(-1, 1, (5,), np.float32))
 
@@ -47,7 +47,7 @@ class TestOwnPolicy:
         policy = policy_of(width=8).eval()
         state = copy.deepcopy(policy.state())
         assert own_path(state) == "own_networks:Net"
-        again = policy_from_state(state).eval()
+        again = saved_network(state).eval()
         rows = torch.randn(3, 5)
         assert torch.equal(policy(rows)[0], again(rows)[0])
 

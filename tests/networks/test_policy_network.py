@@ -7,9 +7,10 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from fastrl.envs.rows import ObsRows
 from fastrl.networks import policy_network
+from fastrl.networks.acting_network import saved_network
 from fastrl.networks.own_network import sample_rows
-from fastrl.networks.policy_network import EncodedPolicy, claimed_numbers
-from fastrl.networks.torch_actor import policy_from_state
+from fastrl.networks.parameters import claimed_numbers
+from fastrl.networks.policy_network import EncodedPolicy
 
 MIXED = ObsRows(Dict({"picture": Box(0, 255, (7, 7, 3), np.uint8), "number": Discrete(4)}))
 VECTOR = ObsRows(Box(-1, 1, (5,), np.float32))
@@ -81,7 +82,7 @@ class TestEncodedPolicy:
         )
         network.update_statistics(sample_rows(obs_rows, 9))
         before = torch.random.get_rng_state()
-        again = policy_from_state(copy.deepcopy(network.state())).eval()
+        again = saved_network(copy.deepcopy(network.state())).eval()
         assert torch.equal(torch.random.get_rng_state(), before)
         rows = sample_rows(obs_rows, 4)
         for one, other in zip(network(rows), again(rows), strict=True):
@@ -104,31 +105,31 @@ class TestRefuses:
         state = network_of().state()
         state["architecture"] |= changes
         with pytest.raises(ValueError, match=match):
-            policy_from_state(state)
+            saved_network(state)
 
     def test_more_layers_than_weights(self):
-        self.refused("a network of 1000000 layers", hidden=[1] * 1_000_000)
+        self.refused("a network of 1000000 hidden layers", hidden=[1] * 1_000_000)
 
     def test_wider_layers_than_weights(self):
-        self.refused("must have shape", hidden=[10**12])
+        self.refused("is claimed, the weights are", hidden=[10**12])
 
     def test_images_that_would_not_fit_into_memory(self):
         obs = copy.deepcopy(MIXED.state())
         obs["spaces"][1]["shape"] = [10**6, 10**6, 3]
-        self.refused("observations of 3,000,000,000,001 numbers is claimed", obs=obs)
+        self.refused("for 3,000,000,000,001 numbers, is claimed", obs=obs)
 
     def test_other_weights(self):
-        self.refused("weights do not fit the network", shared_trunk=False)
+        self.refused("weights do not fit the network", memory="gru", memory_size=1)
 
     def test_weights_that_are_not_finite(self):
         state = copy.deepcopy(network_of().state())
         state["weights"]["actor.weight"][0, 0] = np.nan
         with pytest.raises(ValueError, match=r"'actor\.weight' are not finite"):
-            policy_from_state(state)
+            saved_network(state)
 
     def test_unknown_kinds(self):
         with pytest.raises(ValueError, match="networks of the kind 'quantum' are not known"):
-            policy_from_state({**network_of().state(), "kind": "quantum"})
+            saved_network({**network_of().state(), "kind": "quantum"})
 
 
 @pytest.mark.parametrize("shared_trunk", [False, True])
@@ -137,7 +138,7 @@ def test_observations_may_have_more_parts_than_the_network_has_weights(shared_tr
     network = EncodedPolicy(
         ObsRows(space).state(), 3, hidden=(), shared_trunk=shared_trunk, generator=seeded()
     )
-    assert policy_from_state(network.state()).obs_rows.size == 60
+    assert saved_network(network.state()).obs_rows.size == 60
 
 
 def test_counts_claimed_numbers():

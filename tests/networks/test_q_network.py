@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from fastrl.networks.encoders import Convolution
 from fastrl.networks.kinds import NATURE, parse_conv
 from fastrl.networks.parameters import flatten_parameters
+from fastrl.networks.perceptron import Linear
 from fastrl.networks.q_network import NoisyLinear, QNetwork
 
 
@@ -84,7 +86,7 @@ class TestSizes:
 class TestInitialWeights:
     def test_of_he(self):
         net = network((8, 20, 20), 400, conv=("200x5/2",), hidden=(300,))
-        layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+        layers = [layer for layer in net.modules() if isinstance(layer, Convolution | Linear)]
         assert len(layers) == 3
         for layer, variance in zip(layers, (2 / 200, 2 / (200 * 8 * 8), 1 / 300), strict=True):
             assert layer.weight.mean().item() == pytest.approx(0, abs=0.02 * math.sqrt(variance))
@@ -175,7 +177,7 @@ class TestNoise:
 class TestBatchNorm:
     def test_layers_before_it_have_no_bias(self):
         net = network((2, 6, 6), conv=("8x3/1",), hidden=(16,), dueling=True, batch_norm=True)
-        layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+        layers = [layer for layer in net.modules() if isinstance(layer, Convolution | Linear)]
         assert [layer.bias is not None for layer in layers] == [False, False, True, False, True]
         assert sum(isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d) for m in net.modules()) == 3
 

@@ -82,10 +82,10 @@ def middle(obs, agents):
 
 
 def published(policy, learning):
-    weights = np.zeros(sum(policy.policies[name].actor_size for name in learning), np.float32)
+    weights = np.zeros(sum(policy.policies[name].actor_nbytes for name in learning) // 4, np.float32)
     end = 0
     for name in sorted(learning):
-        size = policy.policies[name].actor_size
+        size = policy.policies[name].actor_nbytes // 4
         policy.policies[name].actor_weights(weights[end : end + size])
         end += size
     return weights
@@ -207,7 +207,7 @@ def test_policies_that_do_not_learn_keep_their_weights_and_rules_act():
         actions,
     )
     actor = policy.actor_spec(["new"])()
-    assert actor.weights_nbytes == 4 * policy.policies["new"].actor_size
+    assert actor.weights_nbytes == policy.policies["new"].actor_nbytes
     actor.load(np.zeros(actor.weights_nbytes // 4, np.float32).data)
     obs, alive = np.ones((3, 5), np.float32), np.ones(3, np.bool_)
     drawn, log_probs = np.ones(3, np.int64), np.ones(3, np.float32)

@@ -1,4 +1,3 @@
-import functools
 import pickle
 
 import numpy as np
@@ -12,11 +11,11 @@ from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import MlpActor, moved
-from fastrl.networks.encoded_q import TorchGreedyActor
+from fastrl.networks.encoded_q import EncodedQ
 from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
-from fastrl.networks.parameters import write_flat
+from fastrl.networks.parameters import write_tensors
 from fastrl.networks.policy_network import EncodedPolicy
-from fastrl.networks.torch_actor import TorchActor, actor_spec, loaded_actor
+from fastrl.networks.torch_actor import TorchActor
 from fastrl.utils.seeding import act_streams, normals, uniforms_of_parts
 
 OBS = ObsRows(Box(-9, 9, (5,), np.float32))
@@ -54,10 +53,9 @@ def observations(k=2000):
 
 def torch_actor(policy, actions):
     """PyTorch's actor, also of networks that have a compiled form."""
-    state = policy.state()
-    actor = TorchActor(state["kind"], state["architecture"], actions.state())
+    actor = TorchActor(policy.maker(), actions.state())
     weights = np.zeros(actor.weights_nbytes // 4, np.float32)
-    write_flat(policy, weights)
+    write_tensors(list(policy.state_dict().values()), weights)
     actor.load(weights.data)
     return actor
 
@@ -72,7 +70,7 @@ def test_it_acts_as_the_compiled_actor(space, greedy, normalize_obs, memory):
     )
     rows = observations()
     policy.update_statistics(torch.from_numpy(rows))
-    actor, compiled = torch_actor(policy, actions), loaded_actor(policy, actions)
+    actor, compiled = torch_actor(policy, actions), policy.loaded_actor(actions)
     assert isinstance(compiled, MlpActor) and actor.state_size == compiled.state_size
     states, others = np.zeros((2, len(rows), actor.state_size), np.float32)
     for _ in range(3):
@@ -119,7 +117,7 @@ def test_greedy_actions_are_the_most_probable():
 def test_a_spec_pickles_and_its_actor_takes_weights():
     policy, actions = policy_of(Discrete(4), normalize_obs=True, dropout=0.5, layer_norm=True)
     policy.update_statistics(torch.from_numpy(observations(50)))
-    actor = pickle.loads(pickle.dumps(actor_spec(policy, actions)))()
+    actor = pickle.loads(pickle.dumps(policy.actor_spec(actions)))()
     assert isinstance(actor, TorchActor)
     assert actor.weights_nbytes == policy.actor_nbytes
     weights = np.zeros(actor.weights_nbytes // 4, np.float32)
@@ -127,7 +125,7 @@ def test_a_spec_pickles_and_its_actor_takes_weights():
     actor.load(bytes(weights.data))
     rows = observations(50)
     for one, other in zip(
-        act(actor, actions, rows), act(loaded_actor(policy, actions), actions, rows), strict=True
+        act(actor, actions, rows), act(policy.loaded_actor(actions), actions, rows), strict=True
     ):
         np.testing.assert_array_equal(one, other)
 
@@ -159,7 +157,7 @@ def test_normal_numbers_have_the_right_moments():
 
 
 def plan_of(policy, actions, **options):
-    return Plan(EnvSpec("Acrobot-v1"), actor_spec(policy, actions), OBS.space, actions.space, 2, 3, **options)
+    return Plan(EnvSpec("Acrobot-v1"), policy.actor_spec(actions), OBS.space, actions.space, 2, 3, **options)
 
 
 def test_actors_of_the_learners_process_are_on_its_device():
@@ -172,8 +170,8 @@ def test_actors_of_the_learners_process_are_on_its_device():
         assert {each.device.type for each in made.network.parameters()} == {"cpu"}
     with SequentialCollector(plan_of(policy, actions, actor_device="meta")) as collector:
         assert {each.device.type for each in collector.runner.actor.network.parameters()} == {"meta"}
-    greedy = functools.partial(TorchGreedyActor, "encoded_q", {"obs": OBS.state(), "num_actions": 4})
-    exploring = moved(EpsilonGreedyActor(greedy, 4), "meta")
+    values = EncodedQ(OBS.state(), 4)
+    exploring = moved(EpsilonGreedyActor(values.actor_spec(actions), 4), "meta")
     assert {each.device.type for each in exploring.greedy.network.parameters()} == {"meta"}
     compiled = MlpActor(policy_of(Discrete(4))[0].actor_architecture())
     assert moved(compiled, "meta") is compiled

@@ -19,7 +19,7 @@ from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.algorithms.reinforce import REINFORCE
 from fastrl.networks.compiled_actor import MlpActor
-from fastrl.networks.torch_actor import TorchActor, loaded_actor
+from fastrl.networks.torch_actor import TorchActor
 
 OLD, NEW = 52, 62
 
@@ -46,7 +46,7 @@ def observations(rows: int) -> np.ndarray[Any, Any]:
 
 def act(algorithm: PPO | IMPALA, obs: np.ndarray[Any, Any], actions: Space[Any]) -> tuple[Any, ...]:
     """Actions and log-probabilities of an actor, and its memory."""
-    actor, rows = loaded_actor(algorithm.policy, algorithm.actions), len(obs)
+    actor, rows = algorithm.policy.loaded_actor(algorithm.actions), len(obs)
     chosen = np.zeros((rows, *actions.shape), actions.dtype)  # type: ignore[misc]
     log_probs = np.zeros(rows, np.float32)
     size = getattr(algorithm.policy, "state_size", 0)

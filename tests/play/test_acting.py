@@ -26,7 +26,7 @@ from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.exports.compare import Comparison
 from fastrl.exports.graph import ExportError
 from fastrl.networks import off_policy, policy_network, q_network
-from fastrl.networks.encoded_q import q_type
+from fastrl.networks.acting_network import saved_network
 from fastrl.play.policy import Policy
 from fastrl.runs.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 
@@ -365,7 +365,7 @@ def test_files_act_on_frames_alone(algo: str, stack: int, tmp_path: Path) -> Non
         state = load_checkpoint(tmp_path / "model")["policy"]
         frames = torch.from_numpy(np.ascontiguousarray(np.moveaxis(obs, -1, 1)))
         with torch.no_grad():
-            values = q_type(state).from_state(state)(frames)
+            values = saved_network(state)(frames)
         np.testing.assert_array_equal(found, values.argmax(1))
     with pytest.raises(TypeError, match="obs should be uint8, got float32"):
         policy.act(np.zeros((1, 100 * stack), np.float32))

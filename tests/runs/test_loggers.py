@@ -31,7 +31,7 @@ from fastrl.runs.row import Row
 
 def some_row(steps: int, mean_return: float = -12.5, loss: float = 0.5) -> Row:
     numbers = {"rollout/ep_rew_mean": mean_return, "train/loss": loss}
-    return Row(steps, steps, numbers, [f"return {mean_return}", f"loss {loss}"])
+    return Row(steps, steps, numbers)
 
 
 def logged(path: Path, after: int = 0, console: Console | None = None) -> LoggedRun:
@@ -215,7 +215,7 @@ def test_without_a_terminal_there_are_lines_now_and_then(tmp_path: Path) -> None
     lines = text.splitlines()
     # The first at once, the last at the end.
     assert [line.split("  ")[0] for line in lines] == ["10 steps (25%)", "45 steps (100%)"]
-    assert "return -12.5  loss 0.5  " in lines[0]
+    assert "return -12.5  loss 0.50  " in lines[0]
     assert lines[1].endswith("  0:00 left")
     assert len(shown(tmp_path, terminal=False, steps=[10, 20, 30], interval=0).splitlines()) == 3
     assert shown(tmp_path, terminal=False, steps=[]) == ""
@@ -228,7 +228,7 @@ def test_no_number_is_cut_on_a_narrow_terminal(tmp_path: Path) -> None:
     )
     logger.log(some_row(10))
     logger.close()
-    assert "loss 0.5" in [line.strip() for line in out.getvalue().splitlines()]
+    assert "loss 0.50" in [line.strip() for line in out.getvalue().splitlines()]
     assert "\u2026" not in out.getvalue()
 
 

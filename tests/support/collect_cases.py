@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fastrl.collectors.protocol import Plan
 from fastrl.envs.contract import CONTINUES
 from fastrl.envs.spec import as_spec
+from fastrl.networks.compiled_actor import RowActor, Rows
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils import processes
 from fastrl.utils.seeding import uniforms
@@ -245,11 +246,10 @@ def this_game_hangs() -> None:
     time.sleep(1000)
 
 
-class Chooser:
+class Chooser(RowActor):
     """Adds its one weight to a random number; row by row the same, whatever is beside it."""
 
     weights_nbytes = 4
-    state_size = 0
 
     def __init__(self, forces: bool = False, megabytes: float = 0.0) -> None:
         self.forces = forces
@@ -259,26 +259,15 @@ class Chooser:
     def load(self, weights: Any) -> None:
         self.weight = np.frombuffer(weights, np.float32, 1).copy()
 
-    def act(
-        self,
-        obs: NDArray[np.float32],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        actions: NDArray[Any],
-        log_probs: NDArray[np.float32],
-        masks: NDArray[np.bool_] | None = None,
-        states: NDArray[np.float32] | None = None,
-        *,
-        greedy: bool = False,
-    ) -> None:
-        drawn = uniforms(streams, steps)
-        log_probs[...] = drawn + self.weight
+    def choose(self, rows: Rows) -> tuple[Any, Any]:
+        drawn, masks = uniforms(rows.streams, rows.steps), rows.masks
         if self.forces:
-            actions[...] = (drawn * 4 - 2)[:, None]
+            actions = (drawn * 4 - 2)[:, None]
         elif masks is not None:
-            actions[...] = (masks.cumsum(1) > (drawn * masks.sum(1)).astype(np.int64)[:, None]).argmax(1)
+            actions = (masks.cumsum(1) > (drawn * masks.sum(1)).astype(np.int64)[:, None]).argmax(1)
         else:
-            actions[...] = (drawn * 3 + self.weight + np.abs(obs[:, 0])).astype(np.int64) % 3
+            actions = (drawn * 3 + self.weight + np.abs(rows.obs[:, 0])).astype(np.int64) % 3
+        return actions, drawn + self.weight
 
 
 class Remembering(Chooser):
@@ -286,23 +275,13 @@ class Remembering(Chooser):
 
     state_size = 2
 
-    def act(
-        self,
-        obs: NDArray[np.float32],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        actions: NDArray[Any],
-        log_probs: NDArray[np.float32],
-        masks: NDArray[np.bool_] | None = None,
-        states: NDArray[np.float32] | None = None,
-        *,
-        greedy: bool = False,
-    ) -> None:
+    def choose(self, rows: Rows) -> tuple[Any, Any]:
+        obs, states = rows.obs, rows.states
         assert states is not None and states.shape == (len(obs), 2)
-        assert ((steps == 0) == (states[:, 0] == 0)).all(), "states are zeros at the start of episodes"
+        assert ((rows.steps == 0) == (states[:, 0] == 0)).all(), "states are zeros at the start of episodes"
         states[:, 1] = np.float32(0.5) * states[:, 1] + np.abs(obs[:, 0])
         states[:, 0] += 1
-        super().act(states[:, 1:], streams, steps, actions, log_probs, masks, greedy=greedy)
+        return super().choose(rows._replace(obs=states[:, 1:]))
 
 
 def chooser(weight: float) -> NDArray[np.float32]:

@@ -9,7 +9,7 @@ import torch
 from fastrl.algorithms.dqn import DQN
 from fastrl.algorithms.dqn_settings import DQNConfig
 from fastrl.algorithms.protocol import Problem
-from fastrl.networks.encoded_q import loaded_q_actor
+from fastrl.networks.action_space import Actions
 from fastrl.utils.timer import Stopwatch
 
 VECTORS = gymnasium.spaces.Box(-np.inf, np.inf, (5,), np.float32)
@@ -41,7 +41,12 @@ def observations(space, count, seed=0):
 
 def act(dqn, obs, epsilon=0.0):
     """Actions int64 [N] of a learner as it is now, each at the start of an episode of its own."""
-    return choose(loaded_q_actor(dqn.network, epsilon), obs)
+    return choose(
+        dqn.network.loaded_actor(
+            Actions(gymnasium.spaces.Discrete(dqn.network.num_actions)), {"epsilon": epsilon}
+        ),
+        obs,
+    )
 
 
 def choose(actor, obs, step=0, first=0):

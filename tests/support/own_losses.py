@@ -7,8 +7,9 @@ import torch
 
 import fastrl
 from fastrl.algorithms.ppo_settings import PPOConfig
+from fastrl.networks.acting_network import saved_network
 from fastrl.networks.compiled_actor import with_weights
-from fastrl.networks.torch_actor import TorchActor, policy_from_state
+from fastrl.networks.torch_actor import TorchActor
 from fastrl.utils.config import section
 
 
@@ -137,15 +138,15 @@ class BetaPPO(fastrl.algorithms.PPO):
         return beta.log_prob((actions + 1) / 2).sum(-1), beta.entropy().sum(-1)
 
     def actor_spec(self):
-        return beta_actor(self.policy.state(), self.actions.state())
+        return beta_actor(self.policy, self.actions.state())
 
     @classmethod
     def make_actor(cls, policy, obs_space, action_space):
-        network = policy_from_state(policy)
+        network = saved_network(policy)
         weights = np.zeros(network.actor_nbytes // 4, np.float32)
         network.actor_weights(weights)
-        return with_weights(beta_actor(policy, policy["action_space"]), weights)
+        return with_weights(beta_actor(network, policy["action_space"]), weights)
 
 
-def beta_actor(policy, actions):
-    return functools.partial(BetaActor, policy["kind"], policy["architecture"], actions)
+def beta_actor(network, actions):
+    return functools.partial(BetaActor, network.maker(), actions)

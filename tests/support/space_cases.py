@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fastrl.collectors.protocol import Plan
 from fastrl.envs.rows import ActionRows
 from fastrl.envs.spec import as_spec
-from fastrl.networks.compiled_actor import RandomActor
+from fastrl.networks.compiled_actor import RandomActor, Rows
 
 OBS_SPACES: dict[str, Space[Any]] = {
     "vector": Box(-1, 1, (3,), np.float32),
@@ -113,21 +113,10 @@ class Words(Talk):
 class ObsActor(RandomActor):
     """Draws that depend on the observation, on every byte of it."""
 
-    def act(
-        self,
-        obs: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        actions: NDArray[Any],
-        log_probs: NDArray[np.float32],
-        masks: NDArray[np.bool_] | None = None,
-        states: NDArray[np.float32] | None = None,
-        *,
-        greedy: bool = False,
-    ) -> None:
-        rows = np.ascontiguousarray(obs).view(np.uint8).reshape(len(obs), -1).astype(np.uint64)
-        weights = np.arange(1, rows.shape[1] + 1, dtype=np.uint64)
-        super().act(obs, streams ^ (rows * weights).sum(1), steps, actions, log_probs, masks, greedy=greedy)
+    def choose(self, rows: Rows) -> tuple[Any, Any]:
+        obs = np.ascontiguousarray(rows.obs).view(np.uint8).reshape(len(rows.obs), -1).astype(np.uint64)
+        weights = np.arange(1, obs.shape[1] + 1, dtype=np.uint64)
+        return super().choose(rows._replace(streams=rows.streams ^ (obs * weights).sum(1)))
 
 
 def plan(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fastrl.algorithms.protocol import Algorithm, LearnsFrom, Problem
-from fastrl.networks.compiled_actor import Actor, ActorSpec
+from fastrl.networks.compiled_actor import Actor, ActorSpec, RowActor, Rows
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.config import section
 from fastrl.utils.seeding import uniforms
@@ -24,10 +24,8 @@ def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     return out
 
 
-class LinearActor:
+class LinearActor(RowActor):
     """Draws actions from a softmax of ``obs @ weights``."""
-
-    state_size = 0
 
     def __init__(self, obs_dim: int, num_actions: int) -> None:
         self._weights = np.zeros((obs_dim, num_actions), np.float32)
@@ -36,25 +34,14 @@ class LinearActor:
     def load(self, weights: Any) -> None:
         self._weights[:] = np.frombuffer(weights, np.float32).reshape(self._weights.shape)
 
-    def act(
-        self,
-        obs: NDArray[np.float32],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        actions: NDArray[Any],
-        log_probs: NDArray[np.float32],
-        masks: NDArray[np.bool_] | None = None,
-        states: NDArray[np.float32] | None = None,
-        *,
-        greedy: bool = False,
-    ) -> None:
-        all_log_probs = _log_softmax(obs @ self._weights)
+    def choose(self, rows: Rows) -> tuple[Any, Any]:
+        all_log_probs = _log_softmax(rows.obs @ self._weights)
         cumulated = np.exp(all_log_probs).cumsum(-1)
-        drawn = (uniforms(streams, steps)[:, None] >= cumulated).sum(-1)
-        if greedy:
+        drawn = (uniforms(rows.streams, rows.steps)[:, None] >= cumulated).sum(-1)
+        if rows.greedy:
             drawn = all_log_probs.argmax(-1)
-        actions[:] = np.minimum(drawn, cumulated.shape[1] - 1)
-        log_probs[:] = np.take_along_axis(all_log_probs, actions[:, None], -1)[:, 0]
+        actions = np.minimum(drawn, cumulated.shape[1] - 1)
+        return actions, np.take_along_axis(all_log_probs, actions[:, None], -1)[:, 0]
 
 
 @section

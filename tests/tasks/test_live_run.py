@@ -23,6 +23,7 @@ from waiting import TIMEOUT, wait_until
 import fastrl
 from fastrl.algorithms import IPPO
 from fastrl.cli.main import main
+from fastrl.runs.console_logger import Highlights
 from fastrl.runs.errors import TrainError
 from fastrl.tasks.traffic.task import TASK
 from fastrl.utils.ranks import Ranks
@@ -91,7 +92,7 @@ def test_rows_come_while_there_is_nothing_to_learn_from(monkeypatch: pytest.Monk
     for _ in range(3):
         row = next(rows)
     assert (trainer.iteration, trainer.steps) == (0, 0)
-    assert "waiting for the first fragment" in row.highlights
+    assert "waiting for the first fragment" in Highlights().of(row.metrics)
     rows.close()  # type: ignore[attr-defined]
 
 

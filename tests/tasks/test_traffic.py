@@ -25,6 +25,7 @@ from fastrl.collectors.team_spec import CompiledTeamSpec
 from fastrl.envs.record_episodes import MEANS
 from fastrl.envs.registration import make_multi
 from fastrl.runs.checkpoint import load_checkpoint, load_newest, save_checkpoint
+from fastrl.runs.console_logger import Highlights
 from fastrl.runs.errors import TrainError
 from fastrl.runs.row import Row
 from fastrl.sources.team_rollouts import MultiAgentSource
@@ -546,4 +547,4 @@ def test_unknown_numbers_are_nan() -> None:
     trainer = small_trainer("--total-episodes=10")
     rows = list(trainer.rows())
     assert math.isnan(rows[-1].record()["rollout/ep_min_ttc"])  # the line has none
-    assert "success" in " ".join(rows[-1].highlights)
+    assert "success" in " ".join(Highlights().of(rows[-1].metrics))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from fastrl.tasks.workflow.search import Proposal, Search
 from fastrl.tasks.workflow.settings import EnvConfig, InnerConfig, SearchConfig
 from fastrl.tasks.workflow.source import WorkflowSource, measure
 from fastrl.training.trainer import Trainer
-from fastrl.utils import torch_threads
 from fastrl.utils.config import build
 from fastrl.utils.timer import Stopwatch
 
@@ -30,11 +29,7 @@ FIRST, SECOND = parse_workflow("op_server,enterprise,op_host,defender,user"), WO
 NETWORKS = ["shared", "separate"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Networks this small gain nothing from more, and threads that wait for each other suffer on a busy machine."""
-    with torch_threads.one_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Script(Search):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,17 +23,12 @@ from fastrl.tasks.workflow.settings import EnvConfig, InnerConfig, SearchConfig
 from fastrl.tasks.workflow.source import WorkflowSource, measure
 from fastrl.tasks.workflow.strategies import make_search
 from fastrl.training.trainer import Trainer
-from fastrl.utils import torch_threads
 from fastrl.utils.files import to_json
 
 ENTERPRISE_FIRST = parse_workflow("enterprise,op_server,op_host,user,defender")
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Networks this small gain nothing from more, and threads that wait for each other suffer on a busy machine."""
-    with torch_threads.one_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def as_policy(state: dict[str, Any], actions: Any = "effective", **env: Any) -> Policy:

@@ -14,7 +14,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 from fastrl.cli.main import main
 from fastrl.collectors.protocol import Report
-from fastrl.training.profiler import ACTIVITIES, Breakdown, Profile, draw, load, show, table
+from fastrl.training.profiler import LEARNER_ACTIVITIES, Breakdown, Profile, draw, load, show, table
 
 Spans = list[tuple[float, float]]
 
@@ -68,7 +68,7 @@ def check_sums(breakdown: Breakdown) -> None:
         assert sum(line.share(part) for part in line.activities) == pytest.approx(1)
         assert sum(line.activities.values()) == pytest.approx(line.seconds)
         assert all(seconds >= -1e-9 for seconds in line.activities.values())
-        assert [part for part in ACTIVITIES if part in line.activities] == list(line.activities)
+        assert [part for part in LEARNER_ACTIVITIES if part in line.activities] == list(line.activities)
     assert sum(breakdown.overlap.values()) == pytest.approx(breakdown.seconds)
     assert all(seconds >= -1e-9 for seconds in breakdown.overlap.values())
 
@@ -196,7 +196,7 @@ def test_what_workers_did_meanwhile_is_taken_from_the_collector_that_measures_it
     st.lists(
         st.tuples(
             st.dictionaries(
-                st.sampled_from([*ACTIVITIES[:-1], "sampling", "own"]), st.floats(0, 1), max_size=5
+                st.sampled_from([*LEARNER_ACTIVITIES[:-1], "sampling", "own"]), st.floats(0, 1), max_size=5
             ),
             st.floats(0, 3),
             st.dictionaries(st.sampled_from(["environment", "inference", "queue"]), st.floats(0, 3)),

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from fastrl.training.evaluation import Returns
-from fastrl.training.profiler import ACTIVITIES
+from fastrl.training.profiler import LEARNER_ACTIVITIES
 from fastrl.training.summary import Summary
 from fastrl.utils.files import to_json
 
@@ -30,7 +30,7 @@ def summary_of(**changes: Any) -> Summary:
         "episodes_per_second": 0.005,
         "mean_return": 1.0,
         "device": "cpu",
-        "parts": dict.fromkeys(ACTIVITIES[:8], 250.0),
+        "parts": dict.fromkeys(LEARNER_ACTIVITIES[:8], 250.0),
         "peak_memory_mib": 100.0,
         "peak_gpu_memory_mib": None,
     }
@@ -47,7 +47,7 @@ def printed(summary: Summary, *, times: bool) -> list[str]:
 def test_the_times_of_a_run_fit_a_terminal() -> None:
     blank, title, names, _, seconds, shares = printed(summary_of(), times=True)
     assert (blank, title.strip()) == ("", "where the time went")
-    assert names.split() == list(ACTIVITIES[:8])
+    assert names.split() == list(LEARNER_ACTIVITIES[:8])
     assert seconds.split() == ["250.0", "s"] * 8
     assert shares.split() == ["12.5%"] * 8
 

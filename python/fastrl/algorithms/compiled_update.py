@@ -12,9 +12,9 @@ from fastrl.algorithms.network_settings import ActorCriticConfig
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.update_backend import failing_condition, why_torch
+from fastrl.networks.acting_network import PolicyNet
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import ActorCritic
-from fastrl.networks.torch_actor import PolicyNet
 from fastrl.rollout.rollout import Rollout
 
 # Settings that compiled steps obey, or that say nothing of a gradient step: with any other PyTorch takes the steps.

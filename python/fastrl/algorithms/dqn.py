@@ -42,9 +42,11 @@ from fastrl.algorithms.protocol import (
     no_exploration,
 )
 from fastrl.algorithms.schedules import LinearSchedule
-from fastrl.envs.rows import ActionRows, ObsRows
-from fastrl.networks.compiled_actor import Actor, ActorSpec
-from fastrl.networks.encoded_q import EncodedQ, OwnQ, greedy_spec, loaded_q_actor, q_type
+from fastrl.envs.rows import ObsRows
+from fastrl.networks.acting_network import network_type
+from fastrl.networks.action_space import Actions
+from fastrl.networks.compiled_actor import ActorSpec
+from fastrl.networks.encoded_q import EncodedQ, OwnQ
 from fastrl.networks.encoders import check_encoder, image_place
 from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
 from fastrl.networks.own_network import check_own_network
@@ -135,6 +137,7 @@ class DQN(DQNDeclaration, OffPolicyAlgorithm):
         actions = problem.action_space
         if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
             raise ValueError(f"DQN needs a Discrete action space that starts at 0, got {actions}")
+        self._actions = Actions(actions)
         # The second seed is unused: without it a run of a given seed would draw other weights and noise.
         weights_seed, _, noise_seed = np.random.SeedSequence(problem.seed).spawn(3)
         # All draws are made on the CPU: they are few, and a run may resume on another device.
@@ -174,26 +177,21 @@ class DQN(DQNDeclaration, OffPolicyAlgorithm):
         keep_freed_memory()
 
     def actor_spec(self) -> ActorSpec:
-        network = self.network
+        network, spread = self.network, self.config.epsilon_spread
         return functools.partial(
-            EpsilonGreedyActor, greedy_spec(network), network.num_actions, self.config.epsilon_spread
+            EpsilonGreedyActor, network.actor_spec(self._actions), network.num_actions, spread
         )
 
     @property
     def weights_nbytes(self) -> int:
-        return 4 + sum(each.nbytes for each in self.network.actor_weights())
+        return 4 + self.network.actor_nbytes
 
     def write_weights(self, out: Any) -> None:
         """Writes epsilon after ``steps`` and the network. Noisy layers get new noise, until the next weights."""
-        network = self.network
-        network.draw_noise(self._noise)
-        vector = np.concatenate(
-            [[self.exploration()(self.steps)], *network.actor_weights()], dtype=np.float32
-        )
-        target = np.frombuffer(out, np.uint8)
-        if len(target) != vector.nbytes:
-            raise ValueError(f"the weights have {vector.nbytes} bytes, the buffer {len(target)}")
-        target[:] = vector.view(np.uint8)
+        self.network.draw_noise(self._noise)
+        target = np.frombuffer(out, np.float32)
+        self.network.actor_weights(target[1:])
+        target[0] = self.exploration()(self.steps)
 
     @property
     def action_masks(self) -> bool:
@@ -329,7 +327,7 @@ class DQN(DQNDeclaration, OffPolicyAlgorithm):
     @classmethod
     def check_state(cls, config: Any, state: Mapping[str, Any]) -> None:
         network = state["explorer"]["network"]
-        kind = q_type(network)
+        kind = network_type(network)
         check_own_network(config.network, parse_options(config.network_options), network)
         if kind is not OwnQ:
             check_layers(network, hidden=config.hidden)
@@ -337,30 +335,9 @@ class DQN(DQNDeclaration, OffPolicyAlgorithm):
             check_layers(network, conv=config.conv)
         kind.check_size(network)
 
-    @classmethod
-    def make_actor(
-        cls,
-        policy: Mapping[str, Any],
-        obs_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-    ) -> Actor:
-        network = q_type(policy).from_state(policy)
-        obs_rows, flat = ObsRows(obs_space), ActionRows(action_space).flat_space
-        num_actions = int(flat.n) if isinstance(flat, gymnasium.spaces.Discrete) else 0
-        if (network.obs_dim, network.num_actions) != (obs_rows.size, num_actions):
-            raise ValueError(
-                f"the policy takes {network.obs_dim} numbers for {network.num_actions} actions, the environment has"
-                f" {obs_rows.size} for {action_space}"
-            )
-        if not _fits(policy["architecture"], obs_rows):
-            raise ValueError(
-                f"the policy takes other observations than the environment's {obs_space}, with as many numbers"
-            )
-        return loaded_q_actor(network, policy.get("epsilon", 0.0))
-
     def policy_state(self) -> dict[str, Any]:
-        """Weights, architecture and kind, see `fastrl.networks.encoded_q.q_type`, and the last ``epsilon``. Not a
-        copy."""
+        """Weights, architecture and kind, see `fastrl.networks.acting_network.saved_network`, and the last
+        ``epsilon``. Not a copy."""
         return {**self.network.state(), "epsilon": self.exploration()(self.steps)}
 
     def state_dict(self) -> dict[str, Any]:
@@ -476,14 +453,3 @@ def make_network(
         obs_scale=scale,
         **layers,
     )
-
-
-def _fits(architecture: Mapping[str, Any], obs_rows: ObsRows) -> bool:
-    """True if a saved network is for observations of this form, not only of this size."""
-    if "obs" in architecture:
-        return bool(architecture["obs"] == obs_rows.state())
-    shape = [obs_rows.size]
-    if obs_rows.kind == "image":
-        image = list(obs_rows.space.shape or ())
-        shape = image if len(image) == 3 else [1, *image]
-    return bool(architecture["obs_shape"] == shape)

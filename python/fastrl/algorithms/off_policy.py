@@ -5,7 +5,6 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -16,10 +15,9 @@ from fastrl.algorithms.off_policy_loss import Minibatch, PolicyLoss
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import OffPolicyAlgorithm, Problem, ReplaySpec, Transitions
 from fastrl.algorithms.schedules import LinearSchedule
-from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.networks.action_space import Actions
-from fastrl.networks.compiled_actor import Actor, ActorSpec
-from fastrl.networks.off_policy import Critics, OffPolicyActor, PolicyHead, policy_for
+from fastrl.networks.compiled_actor import ActorSpec
+from fastrl.networks.off_policy import Critics, OffPolicyActor, PolicyHead
 from fastrl.networks.own_network import check_own_network
 from fastrl.networks.parameters import (
     check_architecture,
@@ -152,17 +150,17 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         return [self.policy, self.critics]
 
     def actor_spec(self) -> ActorSpec:
-        return self.policy.actor_spec()
+        return self.policy.actor_spec(self.actions)
 
     @property
     def weights_nbytes(self) -> int:
         return self.policy.actor_nbytes
 
     def write_weights(self, out: Any) -> None:
-        target = np.frombuffer(out, np.uint8)
-        if len(target) != self.weights_nbytes:
-            raise ValueError(f"the weights have {self.weights_nbytes} bytes, the buffer {len(target)}")
-        self.policy.actor_weights(target.view(np.float32), uniform=self._is_untrained)
+        target = np.frombuffer(out, np.float32)
+        self.policy.actor_weights(target)
+        if self.actions.is_box:
+            target[0] = self._is_untrained
 
     @property
     def action_masks(self) -> bool:
@@ -289,22 +287,6 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         check_own_network(config.network, parse_options(config.network_options), state["policy"])
         check_layers(state["policy"], hidden=config.hidden)
         OffPolicyActor.check_size(state["policy"])
-
-    @classmethod
-    def make_actor(
-        cls,
-        policy: Mapping[str, Any],
-        obs_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-    ) -> Actor:
-        network = policy_for(policy)
-        obs_rows, actions = ObsRows(obs_space), Actions(ActionRows(action_space).flat_space)
-        if obs_rows.state() != network.obs_rows.state() or actions.state() != policy["action_space"]:
-            raise ValueError(
-                f"the policy takes {network.obs_rows.size} numbers for {policy['action_space']}, the environment has"
-                f" {obs_rows.size} for {actions.state()}, or others of as many"
-            )
-        return network.loaded_actor()
 
     def policy_state(self) -> dict[str, Any]:
         return self.policy.state()

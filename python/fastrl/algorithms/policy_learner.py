@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,10 +10,11 @@ from torch import Tensor
 from fastrl.algorithms.network_settings import NetworkConfig
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import Algorithm, Problem
-from fastrl.envs.rows import ActionRows, ObsRows
+from fastrl.envs.rows import ObsRows
+from fastrl.networks.acting_network import PolicyNet, network_type
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import ActorCritic
-from fastrl.networks.compiled_actor import MAX_OBS_DIM, Actor, ActorSpec
+from fastrl.networks.compiled_actor import MAX_OBS_DIM, ActorSpec
 from fastrl.networks.distributions import choices_of
 from fastrl.networks.encoders import check_encoder
 from fastrl.networks.kinds import LOG_STD_RANGE
@@ -28,7 +28,6 @@ from fastrl.networks.parameters import (
     load_weights,
 )
 from fastrl.networks.policy_network import EncodedPolicy
-from fastrl.networks.torch_actor import PolicyNet, actor_spec, loaded_actor, policy_from_state, policy_type
 from fastrl.networks.wider import Widening, widening
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.ranks import Shard
@@ -109,7 +108,7 @@ class PolicyLearner(Algorithm[E], Generic[E]):
         return 0
 
     def actor_spec(self) -> ActorSpec:
-        return actor_spec(self.policy, self.actions)
+        return self.policy.actor_spec(self.actions)
 
     @property
     def squash_actions(self) -> bool:
@@ -125,7 +124,7 @@ class PolicyLearner(Algorithm[E], Generic[E]):
     @property
     def _may_draw(self) -> bool:
         """True if passes for gradients may draw random numbers, as dropout does."""
-        return not isinstance(self.policy, ActorCritic) and self.policy.has_noise
+        return self.policy.has_noise
 
     def _train_pass(self, obs: Any) -> tuple[Tensor, Tensor]:
         """Outputs and values float [B, ...] at observations [B, obs_dim] or along sequences, for gradients. Dropout is
@@ -171,7 +170,6 @@ class PolicyLearner(Algorithm[E], Generic[E]):
     def _outputs_and_values(self, obs: Any) -> tuple[Tensor, Tensor]:
         if isinstance(obs, Tensor):
             return self._forward(obs)
-        assert not isinstance(self.policy, ActorCritic)
         outputs, values, _ = self.policy.sequences(*obs[:3])
         return outputs, values
 
@@ -210,32 +208,8 @@ class PolicyLearner(Algorithm[E], Generic[E]):
                 )
 
     def policy_state(self) -> dict[str, Any]:
-        """Weights, architecture (see `fastrl.networks.torch_actor.policy_from_state`) and action space. Not a copy."""
+        """Weights, architecture (see `fastrl.networks.acting_network.saved_network`) and action space. Not a copy."""
         return {**self.policy.state(), "action_space": self.actions.state()}
-
-    @classmethod
-    def make_actor(
-        cls,
-        policy: Mapping[str, Any],
-        obs_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-    ) -> Actor:
-        network, saved = policy_from_state(policy), policy["action_space"]
-        obs_rows = ObsRows(obs_space)
-        actions = Actions(ActionRows(action_space).flat_space, bool(saved.get("squash")))
-        if isinstance(network, ActorCritic):
-            if obs_rows.size == network.actor_inputs:
-                network = network.blind()
-            fits = obs_rows.dtype == np.float32 and obs_rows.size == network.obs_dim
-        else:
-            fits = obs_rows.state() == network.obs_rows.state()
-        if not fits or saved != actions.state() or network.num_actions != actions.size:
-            takes = network.obs_dim if isinstance(network, ActorCritic) else network.obs_rows.size
-            raise ValueError(
-                f"the policy takes {takes} numbers for {saved},"
-                f" the environment has {obs_rows.size} for {actions.state()}"
-            )
-        return loaded_actor(network, actions)
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         """Statistics of observations are loaded, too."""
@@ -256,12 +230,13 @@ class PolicyLearner(Algorithm[E], Generic[E]):
         check_own_network(config.network, parse_options(config.network_options), policy)
         if config.network is None:
             check_layers(policy, hidden=config.hidden)
-        policy_type(policy).check_size(policy)
+        network_type(policy).check_size(policy)
 
 
 def described(policy: Mapping[str, Any]) -> dict[str, Any]:
-    """The architecture of a saved policy, with its kind if it has one."""
-    return policy["architecture"] | ({"kind": policy["kind"]} if "kind" in policy else {})
+    """The architecture of a saved policy, with the kind of its network if that is no perceptron."""
+    kind = network_type(policy).kind
+    return policy["architecture"] | ({} if kind == ActorCritic.kind else {"kind": kind})
 
 
 def make_network(
@@ -312,7 +287,7 @@ def make_network(
     plain = not (has_images or shared or config.layer_norm or config.dropout or config.encoder == "rows")
     if actor_inputs and not (plain and obs_rows.size <= MAX_OBS_DIM):
         raise ValueError(f"actor_inputs {_SEPARATE}")
-    network: ActorCritic | EncodedPolicy
+    network: PolicyNet
     if plain and obs_rows.size <= MAX_OBS_DIM:
         network = ActorCritic(
             obs_rows.size,

@@ -18,11 +18,11 @@ from fastrl.algorithms.ppo_settings import PPOConfig, PPODeclaration
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.schedules import LinearSchedule
 from fastrl.algorithms.sequence_passes import SequenceBatch, SequencePasses
+from fastrl.networks.acting_network import PolicyNet
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.distributions import mask_logits
 from fastrl.networks.parameters import generator_of
 from fastrl.networks.policy_network import EncodedPolicy
-from fastrl.networks.torch_actor import PolicyNet, policy_from_state
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.rollout import explained_variance
 from fastrl.rollout.sequences import Sequences, write_at
@@ -283,7 +283,7 @@ class PPO(PPODeclaration, ActorCriticLearner):
     def _copied(self, weights: Mapping[str, Tensor] | None = None) -> PolicyNet:
         """A copy of the policy that does not learn, perhaps with other weights."""
         state = self.policy.state()
-        copy = policy_from_state(state if weights is None else {**state, "weights": weights})
+        copy = type(self.policy).from_state(state if weights is None else {**state, "weights": weights})
         return copy.to(self.device).eval().requires_grad_(False)
 
     def _gradient_steps(self, learning_rate: float) -> StepMeans:

@@ -14,7 +14,7 @@ from fastrl.rollout.sequences import Packed, Sequences, obs_at
 
 
 class SequenceBatch(NamedTuple):
-    """Sequences for `fastrl.networks.policy_network.TorchPolicy.sequences`, whose arguments are the first three fields.
+    """Sequences for `fastrl.networks.acting_network.PolicyNet.sequences`, whose arguments are the first three fields.
 
     Attributes:
         obs: [P, size], packed.

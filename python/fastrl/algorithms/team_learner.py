@@ -105,13 +105,13 @@ class TeamLearner(Algorithm[E], Generic[E]):
 
     @property
     def weights_nbytes(self) -> int:
-        return 4 * sum(optimizer.network.actor_size for optimizer in self.actors.values())
+        return sum(optimizer.network.actor_nbytes for optimizer in self.actors.values())
 
     def write_weights(self, out: Any) -> None:
         values, end = np.frombuffer(out, np.float32), 0
         for name in sorted(self.actors):
             actor = self.actors[name].network
-            start, end = end, end + actor.actor_size
+            start, end = end, end + actor.actor_nbytes // 4
             actor.actor_weights(values[start:end])
 
     def policy_state(self) -> dict[str, Any]:

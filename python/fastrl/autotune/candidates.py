@@ -76,7 +76,7 @@ def candidates(
     ]
     target = useful if probe.sleeps else num_cores
     found.sort(key=lambda each: abs(math.log2(each[1] / target)))
-    own = (kind, workers if kind in _WORKERS else 1)
+    present = (kind, workers if kind in _WORKERS else 1)
     if kind in kinds:
-        found = [own, *(each for each in found if each != own)]
+        found = [present, *(each for each in found if each != present)]
     return [collector_way(*each, fixed) for each in found]

@@ -63,12 +63,12 @@ def factors_of(
         found += [("run.device", ["cpu"]), (f"{table}.compile", [True]), ("replay.prefetch", overlaps)]
     for name in MAY_CHANGE:
         for key in (key.format(table) for key in _LEARNING[name] if name in may_change):
-            if key not in known or (own := attrgetter(key)(settings)) is None:
+            if key not in known or (present := attrgetter(key)(settings)) is None:
                 continue
             if name == "precision":
                 found.append((key, ["bf16"] if has_gpu else []))
             else:
-                found.append((key, [type(own)(own * each) for each in _MULTIPLES[name]]))
+                found.append((key, [type(present)(present * each) for each in _MULTIPLES[name]]))
     counts = doubling(num_cores)
     if not has_collectors:
         most = min(num_cores, getattr(settings.env, "num_envs", None) or num_cores)
@@ -78,9 +78,9 @@ def factors_of(
     for key, values in found:
         if key not in known or key in fixed:
             continue
-        own = attrgetter(key)(settings)
-        if others := [value for value in values if value != own]:
-            factors.append([_way(key, value, i) for i, value in enumerate([own, *others])])
+        present = attrgetter(key)(settings)
+        if others := [value for value in values if value != present]:
+            factors.append([_way(key, value, i) for i, value in enumerate([present, *others])])
     return factors
 
 

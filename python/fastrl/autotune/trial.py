@@ -126,17 +126,17 @@ class Trial:
         start, passed = time.perf_counter(), 0.0
         self._marks.restart()
         marks = self._marks.marks
-        parts: dict[str, float] = {}
+        seconds: dict[str, float] = {}
         # The first row after a pause is due at once.
         while passed < TURN_S or len(marks) < 2 or not self._is_warm:
             next(self._rows)
-            parts = add_seconds(parts, self.trainer.watch.seconds)
+            seconds = add_seconds(seconds, self.trainer.watch.seconds)
             passed = time.perf_counter() - start
             self._is_warm = self._is_warm or self.trainer.iteration > 0
             if passed > _HANGS_S:
                 raise TrainError(f"no update within {_HANGS_S:g} s")
         (first, before), (last, after) = marks[0], marks[-1]
-        return Turn(after - before, last - first, parts.get("waiting", 0.0) / passed)
+        return Turn(after - before, last - first, seconds.get("waiting", 0.0) / passed)
 
     def close(self) -> None:
         """Ends its workers."""

@@ -167,15 +167,15 @@ class Tuner:
             way: to run, with which an update is measured.
         """
         algorithm = self.task.algorithm_settings(self.settings)
-        own = getattr(algorithm, "num_steps", 0)
+        num_steps = getattr(algorithm, "num_steps", 0)
         # The largest that may be tried.
         minibatch = getattr(algorithm, "minibatch_size", 1) * (4 if "batch-size" in self.may_change else 1)
         least = max(8, math.ceil(minibatch / num_envs))
-        if own <= least:
+        if num_steps <= least:
             return None
         self._num_steps = least
         short = max(least, min(int(self.turn(way).rate * _UPDATE_S), _UPDATE_STEPS) // num_envs)
-        return short if short < own else None
+        return short if short < num_steps else None
 
     def turn(self, way: Way) -> Turn:
         """A turn of the trial of a way to run, which is started if there is none.
@@ -185,8 +185,8 @@ class Tuner:
         """
         key, threads = self._key(way), way.values.get(THREADS, self.settings.run.torch_threads)
         if key not in self._trials:
-            own = replaced(self.settings, {**self._values, **way.values})
-            self._trials[key] = Trial(self.task, own, self._num_steps)
+            changed = replaced(self.settings, {**self._values, **way.values})
+            self._trials[key] = Trial(self.task, changed, self._num_steps)
         return self._trials[key].turn(threads)
 
     def _left(self) -> float:

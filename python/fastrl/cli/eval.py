@@ -78,12 +78,13 @@ def evaluate(
     named = {} if env is None else {"env.id": env}
     scored = []
     for name in names:
-        # A baseline has one mode.
-        given = {**options, "mode": "deterministic"} if name.startswith(_BASELINE) else options
+        # A baseline has one mode, by which its scores are not named.
+        is_baseline = name.startswith(_BASELINE)
+        given = {**options, "mode": "deterministic"} if is_baseline else options
         for variant in task.evaluation_variants(given):
             with Progress(name, task.evaluation_work(episodes)) as progress:
                 common: dict[str, Any] = {"episodes": episodes, "seed": seed, "advance": progress.advance}
-                if name.startswith(_BASELINE):
+                if is_baseline:
                     found = task.evaluate_baseline(name.removeprefix(_BASELINE), **common, **variant)
                 else:
                     from fastrl.training.run import evaluate_run
@@ -91,9 +92,8 @@ def evaluate(
                     # Runs have a whole task.
                     whole = cast("Task", task)
                     found = evaluate_run(whole, Path(name), named=named, trust=trust, **common, **variant)
-            known = {key: value for key, value in variant.items() if key != "device"}
-            if name.startswith(_BASELINE):
-                del known["mode"]
+            hidden = ("device", "mode") if is_baseline else ("device",)
+            known = {key: value for key, value in variant.items() if key not in hidden}
             scored.append(Scored(name, known, found, saved.get(name)))
     comparison = compare(scored, paired=paired, own_env=not task.has_protocol)
     if json:

@@ -18,6 +18,7 @@ from fastrl.cli.arguments import (
     import_from_here,
 )
 from fastrl.utils.config import ConfigError
+from fastrl.utils.names import folder_name
 from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress, load_torch
 from fastrl.utils.tables import print_lines
@@ -76,7 +77,6 @@ def pipeline(
     load_torch(arguments)
     from fastrl.demos.pipeline import Settings, print_report, run_pipeline
 
-    name = env.replace("/", "-").replace(":", "-")
     settings = Settings(
         env=env,
         expert=expert,
@@ -84,7 +84,7 @@ def pipeline(
         epochs=epochs,
         timesteps=timesteps,
         algo=algo,
-        out=out or Path("runs", f"{name}-pipeline"),
+        out=out or Path("runs", f"{folder_name(env)}-pipeline"),
         seed=seed,
         n_workers=n_workers,
         skip=skip,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fastrl.cli.arguments import seed
 from fastrl.utils.config import ConfigError
 from fastrl.utils.import_path import module_command
+from fastrl.utils.names import folder_name
 from fastrl.utils.output import ignoring_write_errors, plain_console
 from fastrl.utils.tables import print_lines
 
@@ -64,9 +65,7 @@ def train_all(command: "Command", arguments: Sequence[str], workers: int) -> int
             )
     parent = options.run_dir
     if parent is None:
-        parent = Path(
-            "runs", f"{name.replace('/', '-').replace(':', '-')}-seeds-{time.strftime('%Y%m%d-%H%M%S')}"
-        )
+        parent = Path("runs", f"{folder_name(name)}-seeds-{time.strftime('%Y%m%d-%H%M%S')}")
     if is_run(parent):
         raise ConfigError(f"{parent} has a run in it: choose another --run-dir for the runs of several seeds")
     rest = without(arguments, "--seeds", "--run-dir", "--out")

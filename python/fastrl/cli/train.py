@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, TypeVar
 from fastrl.cli.arguments import Arg, Positive, add_arguments, at_least, import_from_here
 from fastrl.cli.ranks import is_launched, launch
 from fastrl.cli.seeds import train_all
-from fastrl.tasks import find, is_task, load_saved, named_tasks, task_for, task_on, tasks
+from fastrl.tasks import find, is_task, load_saved, named_tasks, task_for, task_name_on, tasks
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import (
     ConfigError,
@@ -211,11 +211,11 @@ def find_command(prog: str, arguments: list[str], make: "type[C]") -> "C":
         name = trusted_import("kind", kind, str(run), trust=trust or first.env == kind)
         if first.env is not None and first.env != name:
             # Of an environment the settings say whether it is the run's.
-            meant = first.env if is_task(first.env) else task_on(first.env, first.algo)
+            meant = first.env if is_task(first.env) else task_name_on(first.env, first.algo)
             if meant != name:
                 raise ConfigError(f"{run} is a run of {name}, not of {first.env}")
     elif first.env is not None:
-        name = first.env if _is_named_task(first.env) else task_on(first.env, first.algo)
+        name = first.env if _is_named_task(first.env) else task_name_on(first.env, first.algo)
     else:
         assert file is not None
         name = _task_of_file(file, trust=trust)

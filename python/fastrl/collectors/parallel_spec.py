@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from gymnasium.vector import AutoresetMode
 
@@ -26,7 +26,7 @@ class ParallelSpec(TeamSpec):
     """A spec of a parallel environment of PettingZoo.
 
     Attributes:
-        spec: its factory.
+        spec: its factory, which has the options.
         size, stack: of frames, see `fastrl.envs.adapters.parallel_frames.make_parallel`.
         max_episode_steps: agents are truncated after so many.
     """
@@ -35,6 +35,12 @@ class ParallelSpec(TeamSpec):
     size: int | None = None
     stack: int = 1
     max_episode_steps: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", self.spec.options)
+
+    def with_options(self, options: Mapping[str, Any]) -> Self:
+        return dataclasses.replace(self, spec=self.spec.with_options(options))
 
     @property
     def is_local(self) -> bool:

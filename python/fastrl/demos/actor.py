@@ -17,11 +17,12 @@ from fastrl.collectors.action_noise import Noise, NoiseSource
 from fastrl.collectors.expert import ExpertError
 from fastrl.collectors.failures import failed, own_traceback
 from fastrl.collectors.protocol import CollectError
+from fastrl.networks.compiled_actor import RowActor, Rows
 from fastrl.utils.seeding import NO_ENV, act_streams, agent_streams, env_seed
 
 
-class RecordingActor:
-    """Acts as an expert does, with noise; see `fastrl.networks.compiled_actor.Actor`. There is nothing to load.
+class RecordingActor(RowActor):
+    """Acts as an expert does, with noise. There is nothing to load.
 
     Args:
         make_expert: makes the `fastrl.collectors.expert.Expert`, given the rows and the action space.
@@ -58,23 +59,13 @@ class RecordingActor:
     def load(self, weights: Buffer) -> None:
         raise ValueError("weights: this actor has none to load")
 
-    def act(
-        self,
-        obs: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        actions: NDArray[Any],
-        log_probs: NDArray[np.float32],
-        masks: NDArray[np.bool_] | None = None,
-        states: NDArray[np.float32] | None = None,
-        *,
-        greedy: bool = False,
-    ) -> None:
-        """Writes pairs of actions [K, 2, *shape], see `fastrl.demos.plan.RecordedActions`."""
-        actions[:, 1] = chosen = self._chosen(obs, streams, steps, masks, states)
+    def choose(self, rows: Rows) -> tuple[NDArray[Any], float]:
+        """Gives pairs of actions [K, 2, *shape], see `fastrl.demos.plan.RecordedActions`."""
+        obs, streams, steps, masks, states, _ = rows
+        taken = chosen = self._chosen(obs, streams, steps, masks, states)
         if self._noise is not None:
-            chosen = self._noise.add(chosen, streams, steps, masks)
-        actions[:, 0] = chosen
+            taken = self._noise.add(chosen, streams, steps, masks)
+        return np.stack([taken, chosen], 1), 0.0
 
     def _chosen(
         self, obs: Any, streams: NDArray[np.uint64], steps: NDArray[np.int64], *others: Any
@@ -136,7 +127,7 @@ class TeamRecordingActor(RecordingActor):
         greedy: bool = False,
         alive: NDArray[np.bool_],
     ) -> None:
-        """See `RecordingActor.act`; zeros are written for agents that do not act."""
+        """See `RecordingActor.choose`; zeros are written for agents that do not act."""
         actions[:] = 0
         if not alive.any():
             return

@@ -35,6 +35,7 @@ def find_expert(
     expert: Any,
     env: gymnasium.Env[Any, Any],
     *,
+    run: Run | None = None,
     deterministic: bool = True,
     trust: bool = False,
 ) -> ExpertSpec:
@@ -43,6 +44,7 @@ def find_expert(
     Args:
         expert: see `forms`, or a function from an observation to an action.
         env: the environment, as the expert will see it.
+        run: what `find_run` found; None: it is looked for.
         deterministic: a policy takes its likeliest action; otherwise it draws.
         trust: a file may run code, as it says.
 
@@ -62,19 +64,20 @@ def find_expert(
             return scripted
     if path.is_file() and zipfile.is_zipfile(path):
         return _sb3(path, trust=trust)
-    if path.exists():
-        return _run(path, env, deterministic=deterministic, trust=trust)
+    if (run := run or find_run(expert, trust=trust)) is not None:
+        return _run_expert(run, env, deterministic=deterministic)
     return _function(expert, MakeFunction(expert), forms())
 
 
 def find_team_expert(
-    expert: Any, env: MultiAgentVectorEnv, *, deterministic: bool = True, trust: bool = False
+    expert: Any, env: MultiAgentVectorEnv, *, run: Run | None = None, deterministic: bool = True
 ) -> ExpertSpec:
     """The expert for all agents of an environment that a text names, or a function of the caller's own.
 
     Args:
         expert: a run directory or checkpoint file of many agents, "random", ``"module:function"``, or a function from
             an observation and the name of its agent to an action.
+        run: what `find_run` found.
         others: as of `find_expert`.
 
     Raises:
@@ -82,8 +85,8 @@ def find_team_expert(
     """
     if expert == "random":
         return ExpertSpec(expert, RandomTeam, {"kind": "random"})
-    if (path := _run_path(expert)) is not None:
-        return _team_run(path, env, deterministic=deterministic, trust=trust)
+    if run is not None:
+        return _team_run(run, env, deterministic=deterministic)
     expected = "of many agents a run directory or a checkpoint file of theirs, random, or module:function"
     agents = list(zip(env.agents, env.obs_shapes, strict=True))
     if isinstance(expert, str):
@@ -93,10 +96,17 @@ def find_team_expert(
 
 @dataclass(frozen=True)
 class Run:
-    """A run that is an expert."""
+    """A run that is an expert.
 
+    Attributes:
+        path: its directory or checkpoint.
+        state: of the checkpoint.
+    """
+
+    path: Path
     task: Any
     settings: Any
+    state: Mapping[str, Any]
 
     def env(self) -> EnvSpec:
         """The environment that it was trained in, with its options, as its policy sees it."""
@@ -116,19 +126,16 @@ def find_run(expert: Any, *, trust: bool = False) -> Run | None:
     Raises:
         ConfigError, CheckpointError, TrustError: it is none, or damaged.
     """
-    path = _run_path(expert)
-    if path is None:
-        return None
-    task, settings, _ = _loaded(path, trust=trust)
-    return Run(task, settings)
-
-
-def _run_path(expert: Any) -> Path | None:
-    """The run directory or checkpoint that an expert is; None: it is something else."""
     path = Path(expert) if isinstance(expert, str | Path) else None
     if path is None or not path.exists() or (path.is_file() and zipfile.is_zipfile(path)):
         return None
-    return path
+    from fastrl.tasks import find, load_saved
+    from fastrl.training.run import load_run
+    from fastrl.utils.trust import trusted_import
+
+    kind, _ = load_saved(path)
+    task = find(trusted_import("kind", kind, path, trust=trust))
+    return Run(path, task, *load_run(task, path, trust=trust))
 
 
 def _function(expert: Any, make: MakeFunction | MakeTeamFunction, expected: str) -> ExpertSpec:
@@ -151,58 +158,46 @@ def _function(expert: Any, make: MakeFunction | MakeTeamFunction, expected: str)
     return ExpertSpec(expert, make, {"kind": "function", "path": expert})
 
 
-def _team_run(path: Path, env: MultiAgentVectorEnv, *, deterministic: bool, trust: bool) -> ExpertSpec:
+def _team_run(run: Run, env: MultiAgentVectorEnv, *, deterministic: bool) -> ExpertSpec:
     from fastrl.play.team_policy import TeamPolicy
 
-    task, settings, state = _loaded(path, trust=trust)
-    if task.team_spec(settings) is None:
-        raise ConfigError(f"--expert {path} is a run of one agent, {env.name} has many: give a run of many")
-    policy = TeamPolicy(state["policy"])
+    if run.team() is None:
+        raise ConfigError(
+            f"--expert {run.path} is a run of one agent, {env.name} has many: give a run of many"
+        )
+    policy = TeamPolicy(run.state["policy"])
     policy.check_fits(env)
     return ExpertSpec(
-        str(path),
+        str(run.path),
         MakeTeamPolicy(policy.team.actor_spec(), policy.team.num_agents, deterministic),
-        _facts(path, state, deterministic=deterministic),
-        action_masks=task.has_action_masks(settings),
+        _facts(run, deterministic=deterministic),
+        action_masks=run.task.has_action_masks(run.settings),
     )
 
 
-def _run(path: Path, env: gymnasium.Env[Any, Any], *, deterministic: bool, trust: bool) -> ExpertSpec:
-    task, settings, state = _loaded(path, trust=trust)
-    policy = task.make_policy(state, settings, (env.observation_space, env.action_space))
+def _run_expert(run: Run, env: gymnasium.Env[Any, Any], *, deterministic: bool) -> ExpertSpec:
+    policy = run.task.make_policy(run.state, run.settings, (env.observation_space, env.action_space))
     return ExpertSpec(
-        str(path),
+        str(run.path),
         MakePolicy(policy.actor, policy.squash, deterministic),
-        _facts(path, state, deterministic=deterministic),
-        action_masks=task.has_action_masks(settings),
+        _facts(run, deterministic=deterministic),
+        action_masks=run.task.has_action_masks(run.settings),
         batched=getattr(policy.actor, "is_compiled", False),
     )
 
 
-def _facts(path: Path, state: Mapping[str, Any], *, deterministic: bool) -> dict[str, Any]:
+def _facts(run: Run, *, deterministic: bool) -> dict[str, Any]:
     """Facts of a run for ``meta.json``."""
     from fastrl.runs.checkpoint import find_checkpoint
 
     return {
         "kind": "run",
-        "algorithm": state["algorithm"],
-        "environment": state["environment"],
-        "steps": int(state["steps"]),
+        "algorithm": run.state["algorithm"],
+        "environment": run.state["environment"],
+        "steps": int(run.state["steps"]),
         "deterministic": deterministic,
-        "sha256": _digest(find_checkpoint(path)),
+        "sha256": _digest(find_checkpoint(run.path)),
     }
-
-
-def _loaded(path: Path, *, trust: bool) -> tuple[Any, Any, Any]:
-    """Task, settings and state of a run."""
-    from fastrl.tasks import find, load_saved
-    from fastrl.training.run import load_run
-    from fastrl.utils.trust import trusted_import
-
-    kind, _ = load_saved(path)
-    task = find(trusted_import("kind", kind, path, trust=trust))
-    settings, state = load_run(task, path, trust=trust)
-    return task, settings, state
 
 
 def _sb3(path: Path, *, trust: bool) -> ExpertSpec:

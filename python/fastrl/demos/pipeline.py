@@ -25,7 +25,7 @@ from fastrl.demos.fragment_writing import whole_episodes
 from fastrl.demos.recorder import record
 from fastrl.replay.episodes import load, shard_files
 from fastrl.runs.directory import is_run
-from fastrl.runs.listing import read_run
+from fastrl.runs.listing import read_run, score_in
 from fastrl.runs.metrics import brief, duration, percent
 from fastrl.utils import child_process
 from fastrl.utils.errors import UserError
@@ -252,7 +252,9 @@ def _train(settings: Settings, report: StageReport, console: Console) -> int:
     try:
         report.steps, report.steps_per_second = int(summary["steps"]), float(summary["steps_per_second"])
         report.shares = shares_of({name: part["seconds"] for name, part in summary["parts"].items()})
-        report.mean_return, report.deviation = score_of(summary.get("evaluation"))
+        report.mean_return = score_in(summary)
+        returns = (summary.get("evaluation") or {}).get("returns") or []
+        report.deviation = statistics.pstdev(returns) if len(returns) > 1 else math.nan
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PipelineError(
             f"{path / 'summary.json'} is damaged ({error!r}): remove {path} to train again"
@@ -368,17 +370,6 @@ def mixed(
         return dict(shares or before)
     total = seconds_before + seconds
     return {kind: (before[kind] * seconds_before + share * seconds) / total for kind, share in shares.items()}
-
-
-def score_of(evaluation: Mapping[str, Any] | None) -> tuple[float, float]:
-    """Mean and deviation of the returns of an evaluation in a summary; NaN where it has none."""
-    tree = evaluation or {}
-    mean = tree.get("mean", tree.get("total", tree.get("mean_return")))
-    returns = tree.get("returns") or []
-    return (
-        float(mean) if isinstance(mean, int | float) else math.nan,
-        statistics.pstdev(returns) if len(returns) > 1 else math.nan,
-    )
 
 
 def print_report(reports: Sequence[StageReport], console: Console) -> None:

@@ -28,7 +28,7 @@ from fastrl.demos.actor import RecordingActor
 from fastrl.demos.find_expert import Run, find_expert, find_run
 from fastrl.demos.fragment_writing import FragmentWriter, TeamFragmentWriter
 from fastrl.demos.plan import RecordedSpec, RecordingPlan
-from fastrl.demos.team_plan import find_team, make_team_plan
+from fastrl.demos.team_plan import find_team, make_team_plan, with_env_options
 from fastrl.envs import contract
 from fastrl.envs.exact_rows import ExactRows, InfoKey, RecordedVectorEnv
 from fastrl.envs.spec import EnvSpec, any_spec
@@ -394,8 +394,8 @@ def record(
             seed=seed,
             max_episode_steps=max_episode_steps or team[1],
             infos=infos,
+            run=run,
             deterministic=deterministic,
-            trust=trust,
             make_noise=make_noise,
         )
     else:
@@ -408,7 +408,7 @@ def record(
                 " what makes one environment"
             )
         try:
-            found = find_expert(expert, built, deterministic=deterministic, trust=trust)
+            found = find_expert(expert, built, run=run, deterministic=deterministic, trust=trust)
             keys = find_infos(built, spec.id, infos, seed) if infos else ()
             added_noise = make_noise(built.action_space)
             plan = make_plan(
@@ -573,7 +573,7 @@ def find_env(env: Any, options: Mapping[str, Any], run: Run | None) -> EnvSpec:
         spec = any_spec(env)
     except TypeError as error:
         raise ConfigError(str(error)) from None
-    return dataclasses.replace(spec, options={**spec.options, **options}) if options else spec
+    return with_env_options(spec, options)
 
 
 def noise_of(scale: float, kind: NoiseKind | None, space: Any) -> Noise | None:

@@ -43,10 +43,22 @@ def find_team(env: Any, options: Mapping[str, Any], run: Run | None) -> tuple[Te
         team = task.team_spec(settings)
         return None if team is None else (team.with_options(options), task.play_steps(settings))
     try:
-        spec = any_spec(env).with_options(options)
+        spec = any_spec(env)
     except TypeError:
         return None
-    return team_of(spec, prefer_many=of_run is not None)
+    return team_of(with_env_options(spec, options), prefer_many=of_run is not None)
+
+
+def with_env_options(spec: EnvSpec, options: Mapping[str, Any]) -> EnvSpec:
+    """The spec with options.
+
+    Raises:
+        ConfigError: it takes none.
+    """
+    with_options = spec.with_options(options)
+    if options and with_options is spec:
+        raise ConfigError(f"env_options: {spec.id} is built already: give the options to what builds it")
+    return with_options
 
 
 def team_of(spec: EnvSpec, *, prefer_many: bool) -> tuple[TeamSpec, int] | None:
@@ -59,7 +71,7 @@ def team_of(spec: EnvSpec, *, prefer_many: bool) -> tuple[TeamSpec, int] | None:
     if spec.id in MULTI_AGENT_IDS and (prefer_many or spec.id not in gymnasium.registry):
         return CompiledTeamSpec(spec.id, spec.options), EPISODE_STEPS
     if makes_parallel(spec):
-        return ParallelSpec(spec.id, spec.options, spec=spec), EPISODE_STEPS
+        return ParallelSpec(spec.id, spec=spec), EPISODE_STEPS
     return None
 
 
@@ -71,8 +83,8 @@ def make_team_plan(
     seed: int,
     max_episode_steps: int,
     infos: Sequence[str],
+    run: Run | None,
     deterministic: bool,
-    trust: bool,
     make_noise: functools.partial[Noise | None],
 ) -> tuple[RecordingPlan, ExpertSpec, Noise | None, list[dict[str, str]]]:
     """The plan of a recording of many agents, the expert, its noise, and names and groups of the agents.
@@ -80,6 +92,7 @@ def make_team_plan(
     Args:
         expert, infos: as of `fastrl.demos.record`.
         max_episode_steps: of the longest episode.
+        run: that the expert is.
         make_noise: makes the noise, given the action space.
 
     Raises:
@@ -91,7 +104,7 @@ def make_team_plan(
         )
     try:
         with contextlib.closing(spec.make_team(1, workers=1)) as env:
-            found = find_team_expert(expert, env, deterministic=deterministic, trust=trust)
+            found = find_team_expert(expert, env, run=run, deterministic=deterministic)
             noise = make_noise(env.single_action_space)
             if noise is not None:
                 noise.check(env.single_action_space)

@@ -1,7 +1,7 @@
 """The graph of an exported policy: from observations in the environment's form to its actions."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
@@ -12,21 +12,21 @@ from torch import Tensor, nn
 
 from fastrl.envs.adapters.parallel_copy import ParallelForm
 from fastrl.envs.rows import ActionRows, ObsRows, Part
+from fastrl.networks.acting_network import ActingNetwork, saved_network
 from fastrl.networks.action_space import Actions
-from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.bounded_actor import LOG_STD_RANGE
 from fastrl.networks.distributions import MASKED, choices_of
-from fastrl.networks.encoded_q import KINDS, EncodedQ, OwnQ, q_type
-from fastrl.networks.encoders import Decoder, Encoder, image_place
+from fastrl.networks.encoders import Decoder, image_place
+from fastrl.networks.ensemble import Ensemble
 from fastrl.networks.memory import Memory
 from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork
-from fastrl.networks.off_policy import OffPolicyActor, policy_for
-from fastrl.networks.own_network import OwnModule, OwnPolicy, nested
-from fastrl.networks.policy_network import EncodedPolicy
-from fastrl.networks.q_network import ActionValues, QNetwork, mean_values
+from fastrl.networks.off_policy import OffPolicyActor
+from fastrl.networks.own_network import OwnModule, nested
+from fastrl.networks.q_network import ActionValues
 from fastrl.networks.stacked_frames import stacked_first
-from fastrl.networks.torch_actor import policy_from_state
 from fastrl.utils.errors import UserError
+
+N = TypeVar("N", bound=ActingNetwork)
 
 Leaves = Sequence[Tensor]
 """Parts of observations in the order of `ObsRows.parts`: uint8 [B, ...] of images, else float32 [B, n]."""
@@ -106,7 +106,7 @@ class AgentGraph(PolicyGraph):
         noise: dict[str, Any] | None = None
         if self._head.noise is not None:
             noise = {"kind": self._head.noise, "shape": [self._head.size]}
-            if policy.get("kind") in KINDS:
+            if self._network.is_values:
                 noise["epsilon"] = policy.get("epsilon", 0.0)
         self.description = {
             "obs": leaves,
@@ -157,7 +157,7 @@ class TeamGraph(PolicyGraph):
         if team.state_size:
             states.append({"name": "memory", "shape": [self._agents, team.state_size], "dtype": "float32"})
         self._policies = nn.ModuleList(
-            [_AgentPolicy(team.networks[name], index) for index, name in enumerate(team.names)]
+            [_AgentPolicy(on_leaves(team.networks[name]), index) for index, name in enumerate(team.names)]
         )
         self._heads = nn.ModuleList(
             [_Head(team.actions.kind, team.actions, team.networks[name]) for name in team.names]
@@ -237,24 +237,15 @@ class _AgentPolicy(nn.Module):
 
     def __init__(self, network: PolicyNetwork, index: int) -> None:
         super().__init__()
-        self._network, self._index = network.eval(), index
+        self._network, self._index = network, index
 
     def forward(self, leaves: Leaves, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
         network = self._network
-        if network.decoder is not None and network.encoder is not None:
-            assert network.images is not None
-            rows = ObsRows.from_state(network.images)
-            features = _encoded(rows, network.decoder, network.encoder, leaves)
-        else:
-            features = leaves[0] if network.obs_norm is None else network.obs_norm(leaves[0])
-        if network.num_ids:
-            agent_id = nn.functional.one_hot(torch.tensor([self._index]), network.num_ids).float()
-            features = torch.cat([features, agent_id.expand(features.shape[0], -1)], 1)
-        if network.memory is None or memory is None:
-            return network.body(features), memory
-        features, after = _remembered(network.memory, network.body.features(features), memory)
-        unused = memory.shape[1] - network.state_size
-        return network.body[-1](features), nn.functional.pad(after, (0, unused))
+        obs: Any = leaves[0] if network.decoder is None else leaves
+        outputs, _, after = network.step_of(obs, torch.full((leaves[0].shape[0],), self._index), memory)
+        if after is None or memory is None:
+            return outputs, memory
+        return outputs, nn.functional.pad(after, (0, memory.shape[1] - network.state_size))
 
 
 class _AgentNetwork(nn.Module):
@@ -262,79 +253,138 @@ class _AgentNetwork(nn.Module):
 
     Attributes:
         head: what its outputs mean: a kind of `Actions`, or "squashed" or "deterministic" for those of `BoundedActor`.
+        is_values: they are values of actions.
         state_size: of its memory.
     """
 
     def __init__(self, policy: Mapping[str, Any], obs_rows: ObsRows) -> None:
         super().__init__()
-        kind = policy.get("kind")
-        network: Any
-        self.state_size = 0
-        self.log_std: nn.Parameter | None = None
-        self.noise = 0.0
-        self.head = "categorical"
-        if kind == OffPolicyActor.kind:
-            network = policy_for(policy)
+        try:
+            network = saved_network(policy)
+        except ValueError as error:
+            raise ExportError(f"{error}: it cannot be exported") from None
+        network = on_leaves(network.for_observations(obs_rows))
+        self.log_std, self.state_size, self.noise = network.log_std, network.state_size, 0.0
+        self.head = "categorical" if network.log_std is None else "box"
+        if isinstance(network, OffPolicyActor):
             self.head = {"gaussian": "squashed"}.get(network.head, network.head)
             self.noise = policy["architecture"]["noise"]
-        elif kind in KINDS:
-            network = q_type(policy).from_state(policy)
-            network.clear_noise()
-        elif kind is None or kind in (EncodedPolicy.kind, OwnPolicy.kind):
-            network = policy_from_state(policy)
-            if isinstance(network, ActorCritic) and obs_rows.size == network.actor_inputs:
-                network = network.blind()
-            self.log_std = network.log_std
-            self.state_size = getattr(network, "state_size", 0)
-            self.head = "categorical" if self.log_std is None else "box"
-        else:
-            raise ExportError(f"networks of the kind {kind!r} cannot be exported")
-        self._network = network.eval().requires_grad_(False)
-        self._obs_rows = obs_rows
+        self.is_values = isinstance(network, ActionValues)
+        self._network: Any = network
+        self._takes_leaves = any(isinstance(each, _LeafDecoder | _LeafModule) for each in network.children())
 
     def forward(self, leaves: Leaves, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        network, rows = self._network, self._obs_rows
-        if isinstance(network, EncodedPolicy):
-            features = _encoded(rows, network.decoder, network.actor_trunk, leaves)
-            if network.memory is not None and memory is not None:
-                features, memory = _remembered(network.memory, features, memory)
-            return network.actor(features), memory
-        if isinstance(network, OwnPolicy):
-            return _own(network.own, leaves)[0], None
-        if isinstance(network, OffPolicyActor):
-            if network.own is not None:
-                features = _own(network.own, leaves)
-            else:
-                features = _encoded(rows, network.decoder, network.encoder, leaves)
-            for i in range(network.body.num_layers):
-                weight, bias = network.body.linear[i]
-                features = torch.addmm(bias[0], features, weight[0])
-                features = features.relu() if i + 1 < network.body.num_layers else features
-            return features, None
-        if isinstance(network, ActorCritic):
-            row = _joined(leaves)
-            if network.actor_inputs < network.obs_dim:
-                return network.outputs(row), None
-            return network.actor(network.normalized(row)), None
-        assert isinstance(network, ActionValues)
-        return _values(network, rows, leaves), None
+        given = leaves if self._takes_leaves else _joined(leaves)
+        outputs, _, after = self._network.step(given, memory)
+        return outputs, after
 
 
-def _values(network: ActionValues, rows: ObsRows, leaves: Leaves) -> Tensor:
-    """Values of actions."""
-    if isinstance(network, OwnQ):
-        values: Tensor = _own(network.own, leaves)
-        return values
-    if isinstance(network, EncodedQ):
-        features = _encoded(rows, network.decoder, network.encoder, leaves)
-    else:
-        assert isinstance(network, QNetwork)
-        x = leaves[0].flatten(1) if rows.dtype == np.uint8 else _joined(leaves)
-        shape = network._architecture["obs_shape"]
-        x = x.float() if len(shape) == 1 else x.float().unflatten(1, shape)
-        features = network.trunk(x if network.obs_scale == 1 else x * network.obs_scale)
-    value = None if network.value is None else network.value(features)
-    return mean_values(network._combined(network.advantage(features), value))
+def on_leaves(network: N) -> N:
+    """Replaces what cannot be exported in a network: it takes leaves in place of rows then, if it takes rows
+    apart or is the user's own, and its memory makes one step."""
+    if isinstance(network, ActionValues):
+        network.clear_noise()
+    network.gives_values = False
+    for name, child in network.named_children():
+        for kind, stand_in in _STAND_INS.items():
+            if isinstance(child, kind):
+                setattr(network, name, stand_in(child))
+    return network.eval().requires_grad_(False)
+
+
+class _LeafDecoder(nn.Module):
+    """A `Decoder` of leaves."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__()
+        self._parts, self._flat, self.norm = decoder.obs_rows.parts, decoder.flat, decoder.norm
+
+    def forward(self, leaves: Leaves) -> tuple[Tensor, list[Tensor]]:
+        vectors, images = [], []
+        for part, leaf in zip(self._parts, leaves, strict=True):
+            if part.kind != "image":
+                vectors.append(leaf)
+                continue
+            place = image_place(part)
+            image = leaf.float() * (1 / 255)
+            if place.channels_last:
+                image = image.permute(0, 3, 1, 2)
+            images.append(image.reshape(-1, *place.shape))
+        if self._flat:
+            vectors += [image.permute(0, 2, 3, 1).flatten(1) for image in images]
+            images = []
+        if not vectors:
+            return images[0].new_empty((images[0].shape[0], 0)), images
+        vector = _joined(vectors)
+        return vector if self.norm is None else self.norm(vector), images
+
+
+class _LeafModule(nn.Module):
+    """An `OwnModule` of leaves."""
+
+    def __init__(self, network: OwnModule) -> None:
+        super().__init__()
+        self._network = network
+
+    def forward(self, leaves: Leaves) -> Any:
+        network, at = self._network, 0
+        tensors: dict[tuple[Any, ...], Tensor] = {}
+        norm = network.decoder.norm
+        for part, leaf in zip(network.obs_rows.parts, leaves, strict=True):
+            if part.kind != "image":
+                if norm is not None:
+                    place = slice(at, at + part.size)
+                    leaf = (leaf - norm.mean[place].float()) * norm.scale()[place]
+                    leaf = leaf.clamp(-norm.clip, norm.clip)
+                at += part.size
+                leaf = leaf.unflatten(1, part.shape or (1,))
+            tensors[part.path] = leaf
+        return network.module(nested(network.obs_rows.space, tensors, ()))
+
+
+class _MemoryStep(nn.Module):
+    """One step of a `Memory`, with the equations of PyTorch's cells."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__()
+        self._memory = memory
+
+    def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        memory, linear, size = self._memory, nn.functional.linear, self._memory.size
+        before = state[:, :size]
+        given = linear(features, memory.weight_ih, memory.bias_ih)
+        recurrent = linear(before, memory.weight_hh, memory.bias_hh)
+        if memory.kind == "lstm":
+            enters, keeps, candidate, gives = (given + recurrent).split(size, 1)
+            cell = keeps.sigmoid() * state[:, size : 2 * size] + enters.sigmoid() * candidate.tanh()
+            outputs = gives.sigmoid() * cell.tanh()
+            return outputs, torch.cat([outputs, cell], 1)
+        of_reset, of_update, of_new = given.split(size, 1)
+        reset, update, new = recurrent.split(size, 1)
+        candidate = (of_new + (of_reset + reset).sigmoid() * new).tanh()
+        outputs = candidate + (of_update + update).sigmoid() * (before - candidate)
+        return outputs, outputs
+
+
+class _Layers(nn.Module):
+    """The only perceptron of an `Ensemble`, by one matrix product a layer without an axis of perceptrons."""
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        super().__init__()
+        self._ensemble, self.linear = ensemble, ensemble.linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        for i, (weight, bias) in enumerate(self.linear):
+            x = torch.addmm(bias[0], x if i == 0 else x.relu(), weight[0])
+        return x.unsqueeze(0)
+
+
+_STAND_INS: Mapping[type[nn.Module], Callable[[Any], nn.Module]] = {
+    Decoder: _LeafDecoder,
+    OwnModule: _LeafModule,
+    Memory: _MemoryStep,
+    Ensemble: _Layers,
+}
 
 
 class _Head(nn.Module):
@@ -472,64 +522,6 @@ def _leaves(rows: ObsRows, values: Sequence[Tensor], columns: nn.ModuleList) -> 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
     """Tensors side by side."""
     return torch.cat(list(tensors), 1) if len(tensors) > 1 else tensors[0]
-
-
-def _encoded(rows: ObsRows, decoder: Decoder, encoder: Encoder, leaves: Leaves) -> Tensor:
-    """The features that an encoder gives for leaves, as ``encoder(*decoder(rows))`` of rows."""
-    vectors, images = [], []
-    for part, leaf in zip(rows.parts, leaves, strict=True):
-        if part.kind != "image":
-            vectors.append(leaf)
-            continue
-        place = image_place(part)
-        image = leaf.float() * (1 / 255)
-        if place.channels_last:
-            image = image.permute(0, 3, 1, 2)
-        images.append(image.reshape(-1, *place.shape))
-    if decoder.flat:
-        vectors += [image.permute(0, 2, 3, 1).flatten(1) for image in images]
-        images = []
-    found = [network(image) for network, image in zip(encoder.images, images, strict=True)]
-    if vectors:
-        joined = _joined(vectors)
-        if decoder.norm is not None:
-            joined = decoder.norm(joined)
-        found.insert(0, joined if encoder.numbers is None else encoder.numbers(joined))
-    features: Tensor = encoder.hidden(_joined(found))
-    return features
-
-
-def _own(network: OwnModule, leaves: Leaves) -> Any:
-    """The features that a module of the user's gives for leaves, as ``own(rows)`` of rows."""
-    tensors: dict[tuple[Any, ...], Tensor] = {}
-    norm, at = network.decoder.norm, 0
-    for part, leaf in zip(network.obs_rows.parts, leaves, strict=True):
-        if part.kind != "image":
-            if norm is not None:
-                place = slice(at, at + part.size)
-                leaf = ((leaf - norm.mean[place].float()) * norm.scale()[place]).clamp(-norm.clip, norm.clip)
-            at += part.size
-            leaf = leaf.unflatten(1, part.shape or (1,))
-        tensors[part.path] = leaf
-    return network.module(nested(network.obs_rows.space, tensors, ()))
-
-
-def _remembered(memory: Memory, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs and state after one step, with the equations of PyTorch's cells."""
-    linear, size = nn.functional.linear, memory.size
-    before = state[:, :size]
-    given = linear(features, memory.weight_ih, memory.bias_ih)
-    recurrent = linear(before, memory.weight_hh, memory.bias_hh)
-    if memory.kind == "lstm":
-        enters, keeps, candidate, gives = (given + recurrent).split(size, 1)
-        cell = keeps.sigmoid() * state[:, size : 2 * size] + enters.sigmoid() * candidate.tanh()
-        outputs = gives.sigmoid() * cell.tanh()
-        return outputs, torch.cat([outputs, cell], 1)
-    of_reset, of_update, of_new = given.split(size, 1)
-    reset, update, new = recurrent.split(size, 1)
-    candidate = (of_new + (of_reset + reset).sigmoid() * new).tanh()
-    outputs = candidate + (of_update + update).sigmoid() * (before - candidate)
-    return outputs, outputs
 
 
 def _leaf(part: Part, name: str, path: tuple[Any, ...]) -> dict[str, Any]:

@@ -1,21 +1,21 @@
 """An actor and a critic of one agent."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fastrl.envs.rows import ObsRows
+from fastrl.networks.acting_network import ActingNetwork, PolicyNet
 from fastrl.networks.distributions import log_std_parameter
 from fastrl.networks.kinds import Activation
 from fastrl.networks.normalization import RunningNorm
-from fastrl.networks.parameters import SavedNetwork, check_numbers, write_tensors
 from fastrl.networks.perceptron import Linear, Perceptron
 
 
-class ActorCritic(SavedNetwork):
+class ActorCritic(PolicyNet):
     """A policy and a value function: two separate multi-layer perceptrons.
 
     Discrete actions have a categorical distribution. Continuous ones have a Gaussian, its mean the policy's output and
@@ -42,7 +42,7 @@ class ActorCritic(SavedNetwork):
         log_std: Parameter [num_actions], or None for discrete actions; kept within `LOG_STD_RANGE` by the learner.
     """
 
-    log_std: nn.Parameter | None
+    kind = "actor_critic"
 
     def __init__(
         self,
@@ -63,15 +63,6 @@ class ActorCritic(SavedNetwork):
         if actor_inputs is not None and not 1 <= actor_inputs <= obs_dim:
             raise ValueError(f"actor_inputs should be from 1 to {obs_dim}, got {actor_inputs}")
         self.num_actions = num_actions
-        self._architecture = {
-            "obs_dim": obs_dim,
-            "num_actions": num_actions,
-            "hidden": list(hidden),
-            "activation": activation,
-            "normalize_obs": normalize_obs,
-            "continuous": continuous,
-            "actor_inputs": actor_inputs,
-        }
         self.obs_norm = RunningNorm(obs_dim) if normalize_obs else None
         self.actor = Perceptron(
             [self.actor_inputs, *hidden, num_actions], activation, "orthogonal", 0.01, generator
@@ -80,16 +71,13 @@ class ActorCritic(SavedNetwork):
         self.log_std = log_std_parameter(num_actions, initial_log_std) if continuous else None
 
     def outputs(self, obs: Tensor) -> Tensor:
-        """The policy at observations float [B, obs_dim], or their first `actor_inputs` numbers, as float [B,
-        num_actions]: unnormalised log-probabilities (logits) of discrete actions, means of continuous ones."""
+        """See `PolicyNet.outputs`; of observations the first `actor_inputs` numbers are enough."""
         return self.actor(self.normalized(obs[..., : self.actor_inputs]))
 
     def value(self, obs: Tensor) -> Tensor:
-        """Expected discounted returns float [B] at observations float [B, obs_dim]."""
         return self.critic(self.normalized(obs)).squeeze(-1)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """``outputs(obs)`` and ``value(obs)``."""
         obs = self.normalized(obs)
         return self.actor(obs[..., : self.actor_inputs]), self.critic(obs).squeeze(-1)
 
@@ -106,8 +94,13 @@ class ActorCritic(SavedNetwork):
             tensor.copy_(weights[name][..., : tensor.shape[-1]] if tensor.dim() else weights[name])
         return network
 
+    def takes(self, obs_rows: ObsRows) -> bool:
+        return obs_rows.dtype == np.float32 and obs_rows.size == self.obs_dim
+
+    def for_observations(self, obs_rows: ObsRows) -> ActingNetwork:
+        return self.blind() if obs_rows.size == self.actor_inputs else self
+
     def update_statistics(self, obs: Tensor) -> None:
-        """Adds observations float [B, obs_dim] to the running statistics that whiten them, if there are any."""
         if self.obs_norm is not None:
             self.obs_norm.update(obs.to(self.obs_norm.mean.device))
 
@@ -116,8 +109,6 @@ class ActorCritic(SavedNetwork):
         return obs if self.obs_norm is None else self.obs_norm(obs)
 
     def actor_architecture(self) -> dict[str, Any]:
-        """Arguments that make `fastrl.networks.compiled_actor.MlpActor` the policy of this network, without torch, but
-        for the kind of actions if they are of several numbers."""
         return {
             "kind": "discrete" if self.log_std is None else "gaussian",
             "obs_dim": self.obs_dim,
@@ -127,24 +118,7 @@ class ActorCritic(SavedNetwork):
             "obs_clip": None if self.obs_norm is None else self.obs_norm.clip,
         }
 
-    @property
-    def actor_nbytes(self) -> int:
-        """Size of what `actor_weights` writes, bytes."""
-        return 4 * sum(tensor.numel() for tensor in self._actor_tensors())
-
-    def actor_weights(self, out: NDArray[np.float32]) -> None:
-        """Writes what ``MlpActor.load`` reads: the policy's weights, as they are now.
-
-        Args:
-            out: float32 [``MlpActor.weights_nbytes`` / 4].
-
-        Raises:
-            ValueError: ``out`` is not such an array.
-        """
-        write_tensors(self._actor_tensors(), out)
-
-    def _actor_tensors(self) -> list[Tensor]:
-        """Tensors that an actor reads, in order."""
+    def actor_tensors(self) -> list[Tensor]:
         tensors = [] if self.obs_norm is None else [self.obs_norm.mean, self.obs_norm.scale()]
         # The actor is given whole observations: zeros for what the policy does not see.
         unseen = self.obs_dim - self.actor_inputs
@@ -156,11 +130,3 @@ class ActorCritic(SavedNetwork):
         if self.log_std is not None:
             tensors.append(self.log_std)
         return tensors
-
-    @staticmethod
-    def check_size(state: Mapping[str, Any]) -> None:
-        architecture = state["architecture"]
-        obs_dim, hidden = architecture["obs_dim"], architecture["hidden"]
-        actor = [architecture["actor_inputs"] or obs_dim, *hidden, architecture["num_actions"]]
-        critic = [obs_dim, *hidden, 1]
-        check_numbers(state["weights"], actor, critic)

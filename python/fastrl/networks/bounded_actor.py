@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
-from fastrl.networks.compiled_actor import MlpActor, moved
+from fastrl.networks.compiled_actor import MlpActor, RowActor, Rows, moved
 from fastrl.utils.seeding import normals, uniforms_of_parts
 
 Head = Literal["gaussian", "deterministic"]
@@ -32,7 +32,7 @@ class OutputNetwork(Protocol):
     def outputs(self, obs: NDArray[Any]) -> NDArray[np.float32]: ...
 
 
-class BoundedActor:
+class BoundedActor(RowActor):
     """Chooses actions from -1 to 1, which are the bounds: tanh of a Gaussian's draw, or of an output with noise added.
 
     The first number of the weights says whether actions are uniform instead, as before learning has started. Random
@@ -44,8 +44,6 @@ class BoundedActor:
         make_network: makes the network, which has 2 n outputs of a Gaussian, else n.
         noise: deviation of the Gaussian noise that is added to deterministic actions.
     """
-
-    state_size = 0
 
     def __init__(
         self, head: Head, size: int, make_network: Callable[[], OutputNetwork], noise: float = 0.0
@@ -74,38 +72,23 @@ class BoundedActor:
         self._network.load(view[4:])
         self._is_uniform = bool(np.frombuffer(view[:4], np.float32)[0])
 
-    def act(
-        self,
-        obs: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        actions: NDArray[Any],
-        log_probs: NDArray[np.float32],
-        masks: NDArray[np.bool_] | None = None,
-        states: NDArray[np.float32] | None = None,
-        *,
-        greedy: bool = False,
-    ) -> None:
-        """See `fastrl.networks.compiled_actor.Actor.act`. Greedy is tanh of the mean. Log-densities are those of the
-        actions from -1 to 1; of deterministic actions 0."""
+    def choose(self, rows: Rows) -> tuple[NDArray[Any], NDArray[Any] | float]:
+        """See `RowActor.choose`. Greedy is tanh of the mean. Log-densities are those of the actions from -1 to 1; of
+        deterministic actions 0."""
         size = self._size
-        if self._is_uniform and not greedy:
-            actions[...] = 2 * uniforms_of_parts(streams, steps, size) - 1
-            log_probs[...] = -size * math.log(2)
-            return
-        outputs = self._network.outputs(obs)
+        if self._is_uniform and not rows.greedy:
+            return 2 * uniforms_of_parts(rows.streams, rows.steps, size) - 1, -size * math.log(2)
+        outputs = self._network.outputs(rows.obs)
         if self._head == "deterministic":
             best = np.tanh(outputs)
-            if not greedy and self._noise:
-                best += np.float32(self._noise) * normals(streams, steps, size)
+            if not rows.greedy and self._noise:
+                best += np.float32(self._noise) * normals(rows.streams, rows.steps, size)
                 np.clip(best, -1, 1, out=best)
-            actions[...] = best
-            log_probs[...] = 0
-            return
+            return best, 0.0
         log_stds = np.clip(outputs[:, size:], *LOG_STD_RANGE)
-        noise = np.float32(0) if greedy else normals(streams, steps, size)
+        noise = np.float32(0) if rows.greedy else normals(rows.streams, rows.steps, size)
         draws = outputs[:, :size] + np.exp(log_stds) * noise
-        actions[...] = np.tanh(draws)
         # log(1 - tanh(u)^2), finite for every u.
         slopes = 2 * (math.log(2) - draws - np.logaddexp(0, -2 * draws))
-        log_probs[...] = (-log_stds - _HALF_LOG_2_PI - 0.5 * noise * noise - slopes).sum(1)
+        log_probs = (-log_stds - _HALF_LOG_2_PI - 0.5 * noise * noise - slopes).sum(1)
+        return np.tanh(draws), log_probs

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 from gymnasium.spaces import Space
@@ -71,6 +71,42 @@ class Actor(Protocol):
             greedy: choose the most probable action (of a normal distribution its mean), as evaluation does.
         """
         ...
+
+
+class Rows(NamedTuple):
+    """What an actor is given, see `Actor.act`."""
+
+    obs: NDArray[Any]
+    streams: NDArray[np.uint64]
+    steps: NDArray[np.int64]
+    masks: NDArray[np.bool_] | None
+    states: NDArray[np.float32] | None
+    greedy: bool
+
+
+class RowActor:
+    """Base of actors that are written in Python."""
+
+    state_size: int = 0
+
+    def act(
+        self,
+        obs: NDArray[Any],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        actions: NDArray[Any],
+        log_probs: NDArray[np.float32],
+        masks: NDArray[np.bool_] | None = None,
+        states: NDArray[np.float32] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> None:
+        """See `Actor.act`."""
+        actions[...], log_probs[...] = self.choose(Rows(obs, streams, steps, masks, states, greedy))
+
+    def choose(self, rows: Rows) -> tuple[NDArray[Any], NDArray[Any] | float]:
+        """Draws [K, ...] and their log-probabilities [K]; replaces the states."""
+        raise NotImplementedError
 
 
 @runtime_checkable
@@ -182,7 +218,7 @@ def with_weights(spec: ActorSpec, weights: NDArray[np.float32]) -> Actor:
     return actor
 
 
-class RandomActor:
+class RandomActor(RowActor):
     """Uniform actions, whatever the observation: of a Box, draws from -1 to 1. Nothing to load.
 
     Raises:
@@ -190,7 +226,6 @@ class RandomActor:
     """
 
     weights_nbytes = 0
-    state_size = 0
 
     def __init__(self, action_space: Space[Any]) -> None:
         self._actions = actions = Actions(action_space)
@@ -201,52 +236,34 @@ class RandomActor:
         if memoryview(weights).nbytes:
             raise ValueError(f"weights: expected an empty buffer, got {memoryview(weights).nbytes} bytes")
 
-    def act(
-        self,
-        obs: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        actions: NDArray[Any],
-        log_probs: NDArray[np.float32],
-        masks: NDArray[np.bool_] | None = None,
-        states: NDArray[np.float32] | None = None,
-        *,
-        greedy: bool = False,
-    ) -> None:
-        """See `Actor.act`; greedy or not, all actions are as probable."""
-        space = self._actions
+    def choose(self, rows: Rows) -> tuple[NDArray[Any], NDArray[Any] | float]:
+        """See `RowActor.choose`; greedy or not, all actions are as probable."""
+        space, steps = self._actions, rows.steps
         if space.kind == "discrete":
-            drawn = uniforms(streams, steps)
+            drawn = uniforms(rows.streams, steps)
         else:
             indices = np.arange(1, space.shape[0] + 1, dtype=np.uint64)
-            drawn = uniforms(mix(streams[:, None] ^ (indices * GOLDEN)), steps[:, None])
+            drawn = uniforms(mix(rows.streams[:, None] ^ (indices * GOLDEN)), steps[:, None])
         if space.is_box:
-            actions[:] = 2 * drawn - 1
-        elif masks is None:
-            # In float64, where the product cannot round up to the number of choices.
-            actions[:] = drawn.astype(np.float64) * space.nvec
-        else:
-            _draw_allowed(space.nvec, drawn, masks, actions, log_probs)
-            return
-        log_probs[:] = self._log_prob
+            return 2 * drawn - 1, self._log_prob
+        if rows.masks is not None:
+            return _draw_allowed(space.nvec, drawn, rows.masks)
+        # In float64, where the product cannot round up to the number of choices.
+        return drawn.astype(np.float64) * space.nvec, self._log_prob
 
 
 def _draw_allowed(
-    nvec: NDArray[np.int64],
-    drawn: NDArray[np.float32],
-    masks: NDArray[np.bool_],
-    actions: NDArray[Any],
-    log_probs: NDArray[np.float32],
-) -> None:
+    nvec: NDArray[np.int64], drawn: NDArray[np.float32], masks: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Draws each number among its allowed choices, from uniform numbers of the shape of the actions."""
+    actions, log_probs = np.zeros(drawn.shape, np.int64), np.zeros(len(drawn))
     columns, uniform = (array.reshape(len(array), -1) for array in (actions, drawn))
-    total = np.zeros(len(actions))
     for column, allowed in enumerate(masks_by_number(masks, nvec)):
         num_allowed = allowed.sum(1)
         nth = (uniform[:, column].astype(np.float64) * num_allowed).astype(np.int64)
         columns[:, column] = nth_allowed(allowed, nth)
-        total -= np.log(np.maximum(num_allowed, 1))
-    log_probs[:] = total
+        log_probs -= np.log(np.maximum(num_allowed, 1))
+    return actions, log_probs
 
 
 def masks_by_number(masks: NDArray[Any], nvec: NDArray[np.int64]) -> list[NDArray[Any]]:

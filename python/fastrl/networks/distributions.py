@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +16,7 @@ MASKED = -1e9
 
 def log_std_parameter(size: int, initial: float) -> nn.Parameter:
     """The logarithms of a Gaussian's deviations, float32 [size], within `LOG_STD_RANGE`."""
-    return nn.Parameter(torch.full((size,), float(initial)).clamp_(*LOG_STD_RANGE))
+    return nn.Parameter(torch.full((size,), float(np.clip(initial, *LOG_STD_RANGE))))
 
 
 def mask_logits(logits: Tensor, mask: Tensor | None) -> Tensor:

@@ -1,24 +1,17 @@
-"""Networks that estimate the value of each action from rows of any observations, and the choice of such a network."""
+"""Networks that estimate the value of each action from rows of any observations."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fastrl.envs.rows import ObsRows
-from fastrl.networks.compiled_actor import ActorSpec, MlpActor
-from fastrl.networks.encoders import Decoder, Encoder, HiddenLayers, initialize
-from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
+from fastrl.networks.encoders import Decoder, Encoder, HiddenLayers
 from fastrl.networks.kinds import EncoderKind
 from fastrl.networks.own_network import OwnModule
-from fastrl.networks.perceptron import Linear
-from fastrl.networks.policy_network import check_encoded_size
-from fastrl.networks.q_network import ActionValues, NoisyLinear, QNetwork
-from fastrl.networks.torch_actor import NetworkActor
+from fastrl.networks.perceptron import Linear, initialize
+from fastrl.networks.q_network import ActionValues, NoisyLinear
 
 
 class EncodedQ(ActionValues):
@@ -49,16 +42,6 @@ class EncodedQ(ActionValues):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self._architecture = {
-            "obs": dict(obs),
-            "num_actions": num_actions,
-            "encoder": encoder,
-            "hidden": list(hidden),
-            "dueling": dueling,
-            "noisy": noisy,
-            "noisy_sigma": noisy_sigma,
-            "quantiles": quantiles,
-        }
         self.obs_rows, self.num_actions = ObsRows.from_state(obs), num_actions
         self.num_quantiles = quantiles
         self.obs_dim = self.obs_rows.size
@@ -95,12 +78,11 @@ class EncodedQ(ActionValues):
         self._noisy = [module for module in self.modules() if isinstance(module, NoisyLinear)]
 
     def estimates(self, obs: Tensor) -> Tensor:
-        features = self.encoder(*self.decoder(obs.flatten(1)))
+        features = self.encoder(*self.decoder(obs))
         return self._combined(self.advantage(features), None if self.value is None else self.value(features))
 
-    @classmethod
-    def check_size(cls, state: Mapping[str, Any]) -> None:
-        check_encoded_size(cls, state)
+    def takes(self, obs_rows: ObsRows) -> bool:
+        return obs_rows.state() == self.obs_rows.state()
 
 
 class OwnQ(ActionValues):
@@ -128,83 +110,12 @@ class OwnQ(ActionValues):
     ) -> None:
         super().__init__()
         self.own = OwnModule(path, options, obs, actions, generator=generator)
-        self._architecture = self.own.architecture
-        self.obs_rows, self.num_actions = self.own.obs_rows, self.own.actions.size
-        self.obs_dim = self.obs_rows.size
+        self.obs_dim, self.num_actions = self.own.obs_rows.size, self.own.actions.size
         self.own.check_outputs(q_values=(self.num_actions,))
 
     def estimates(self, obs: Tensor) -> Tensor:
-        values: Tensor = self.own(obs.flatten(1))
+        values: Tensor = self.own(obs)
         return values
 
-    @staticmethod
-    def check_size(state: Mapping[str, Any]) -> None:
-        """The size is decided by the user's own code, which only trusted files name."""
-
-
-KINDS: Mapping[str, type[ActionValues]] = {each.kind: each for each in (QNetwork, EncodedQ, OwnQ)}
-"""Networks that estimate values of actions, by the kind in their saved state."""
-
-
-def q_type(state: Mapping[str, Any]) -> type[ActionValues]:
-    """The class of a saved network.
-
-    Raises:
-        ValueError: there is no such kind.
-    """
-    kind = str(state.get("kind"))
-    if kind not in KINDS:
-        raise ValueError(f"the policy's network should be one of {', '.join(KINDS)}, got {kind!r}")
-    return KINDS[kind]
-
-
-class TorchGreedyActor(NetworkActor[ActionValues]):
-    """Chooses the best action by a network that PyTorch computes, for all rows of a call at once.
-
-    Args:
-        kind, architecture: of the network, as `ActionValues.state` has them.
-    """
-
-    state_size = 0
-
-    def __init__(self, kind: str, architecture: Mapping[str, Any]) -> None:
-        super().__init__(KINDS[kind](**architecture, generator=torch.Generator()))
-
-    @torch.inference_mode()
-    def act(
-        self,
-        obs: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        actions: NDArray[Any],
-        log_probs: NDArray[np.float32],
-        masks: NDArray[np.bool_] | None = None,
-        states: NDArray[np.float32] | None = None,
-        *,
-        greedy: bool = False,
-    ) -> None:
-        """See `fastrl.networks.compiled_actor.Actor.act`."""
-        values = self._in_chunks(obs)
-        if masks is not None:
-            values = values.masked_fill(~torch.from_numpy(masks), -torch.inf)
-        actions[...] = values.argmax(1).numpy()
-        log_probs[...] = 0
-
-
-def greedy_spec(network: ActionValues) -> ActorSpec:
-    """Makes an actor that chooses the best action: compiled where it can be, else PyTorch's."""
-    architecture = network.compiled_architecture()
-    if architecture is not None:
-        return functools.partial(MlpActor, architecture)
-    state = network.state()
-    return functools.partial(TorchGreedyActor, state["kind"], state["architecture"])
-
-
-def loaded_q_actor(network: ActionValues, epsilon: float) -> EpsilonGreedyActor:
-    """An actor of a network with its weights as they are now.
-
-    Raises:
-        ValueError: epsilon is no share.
-    """
-    weights = np.concatenate(network.actor_weights())
-    return EpsilonGreedyActor.with_weights(greedy_spec(network), network.num_actions, weights, epsilon)
+    def takes(self, obs_rows: ObsRows) -> bool:
+        return obs_rows.state() == self.own.obs_rows.state()

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from fastrl.envs.rows import ObsRows, Part
-from fastrl.networks.kinds import Activation, EncoderKind
+from fastrl.networks.kinds import Activation, EncoderKind, Init
 from fastrl.networks.normalization import RunningNorm
-from fastrl.networks.perceptron import Linear
+from fastrl.networks.perceptron import Linear, initialize
 
 # Images of which a side is shorter are too small for the network of Mnih et al.
 NATURE_SIDE = 36
@@ -85,14 +85,14 @@ class Decoder(nn.Module):
     Attributes:
         vector_size: how many numbers of an observation are not of images; if they are flat, all.
         images: in the order of the row.
-        flat: as given.
+        obs_rows, flat: as given.
         shapes: of the parts that are not images, in the order of the row.
         norm: whitens the numbers; None: nothing does.
     """
 
     def __init__(self, obs_rows: ObsRows, normalize: bool = False, *, flat: bool = False) -> None:
         super().__init__()
-        self.flat = flat
+        self.obs_rows, self.flat = obs_rows, flat
         self.images = tuple(image_place(part) for part in obs_rows.parts if part.kind == "image")
         self._others = tuple(part for part in obs_rows.parts if part.kind != "image")
         self.shapes = tuple(part.shape for part in self._others)
@@ -157,11 +157,12 @@ class Decoder(nn.Module):
 
 
 class Convolution(nn.Module):
-    """A convolution with orthogonal weights of gain sqrt(2) and biases of zero.
+    """A convolution with weights of gain sqrt(2) and biases of zero.
 
     Args:
         padding: zeros around the image.
         generator: where the weights come from; None: torch's global generator.
+        bias, init: as of `Linear` and `initialize`.
     """
 
     def __init__(
@@ -172,12 +173,15 @@ class Convolution(nn.Module):
         stride: int,
         padding: int,
         generator: torch.Generator | None,
+        *,
+        bias: bool = True,
+        init: Init = "orthogonal",
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(out, channels, kernel, kernel))
-        self.bias = nn.Parameter(torch.empty(out))
+        self.bias = nn.Parameter(torch.empty(out)) if bias else None
         self._stride, self._padding = stride, padding
-        initialize(self, _HIDDEN_GAIN, generator)
+        initialize(self, _HIDDEN_GAIN, generator, init)
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.conv2d(x, self.weight, self.bias, self._stride, self._padding)
@@ -436,20 +440,14 @@ class Encoder(nn.Module):
         found = [network(image) for network, image in zip(self.images, images, strict=True)]
         if self.numbers is not None:
             vector = self.numbers(vector)
-        features: Tensor = self.hidden(torch.cat([vector, *found], 1) if found else vector)
+        if vector.shape[1]:
+            found.insert(0, vector)
+        features: Tensor = self.hidden(torch.cat(found, 1) if len(found) > 1 else found[0])
         return features
 
 
 def _is_table(shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 and shape[0] > 1
-
-
-def initialize(layer: nn.Module, gain: float, generator: torch.Generator | None) -> None:
-    """Gives a layer orthogonal weights and biases of zero; does nothing to layers without memory (device "meta")."""
-    weight = layer.get_parameter("weight")
-    if not weight.is_meta:
-        nn.init.orthogonal_(weight, gain, generator=generator)
-        nn.init.zeros_(layer.get_parameter("bias"))
 
 
 def _flat(x: Tensor) -> Tensor:

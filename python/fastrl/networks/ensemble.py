@@ -60,10 +60,6 @@ class Ensemble(nn.Module):
                 self.register_parameter(f"shift_{i}", nn.Parameter(torch.zeros(count, 1, fan_out)))
                 self._norm.append([self.get_parameter(f"{name}_{i}") for name in ("scale", "shift")])
 
-    @property
-    def num_layers(self) -> int:
-        return len(self.sizes) - 1
-
     def forward(self, x: Tensor) -> Tensor:
         """Outputs float32 [E, B, outputs] of inputs float32 [B, inputs], which all networks get."""
         x = x.expand(self.count, *x.shape)

@@ -8,11 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
-from fastrl.networks.compiled_actor import Actor, ActorSpec, MlpActor, moved, nth_allowed, with_weights
+from fastrl.networks.compiled_actor import (
+    Actor,
+    ActorSpec,
+    MlpActor,
+    RowActor,
+    Rows,
+    moved,
+    nth_allowed,
+    with_weights,
+)
 from fastrl.utils.seeding import uniforms, uniforms_of_parts
 
 
-class EpsilonGreedyActor:
+class EpsilonGreedyActor(RowActor):
     """Chooses the best action, or with probability epsilon any allowed one.
 
     Epsilon is the first number of the weights, so it is newest where they are. Random numbers are those of the rows'
@@ -28,8 +37,6 @@ class EpsilonGreedyActor:
     Attributes:
         greedy: the actor that chooses the best action.
     """
-
-    state_size = 0
 
     def __init__(self, make_greedy: ActorSpec, num_actions: int, spread: float = 0.0) -> None:
         self._make_greedy, self._num_actions, self._spread = make_greedy, num_actions, spread
@@ -79,33 +86,21 @@ class EpsilonGreedyActor:
         self.greedy.load(view[4:])
         self._epsilon = np.frombuffer(view[:4], np.float32)[0]
 
-    def act(
-        self,
-        obs: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        actions: NDArray[Any],
-        log_probs: NDArray[np.float32],
-        masks: NDArray[np.bool_] | None = None,
-        states: NDArray[np.float32] | None = None,
-        *,
-        greedy: bool = False,
-    ) -> None:
-        """See `Actor.act`."""
-        self.greedy.act(obs, streams, steps, actions, log_probs, masks, greedy=True)
-        log_probs[...] = 0
+    def choose(self, rows: Rows) -> tuple[NDArray[Any], NDArray[Any] | float]:
+        """See `RowActor.choose`."""
+        obs, streams, steps, masks, _, greedy = rows
+        best, log_probs = np.zeros(len(obs), np.int64), np.zeros(len(obs), np.float32)
+        self.greedy.act(obs, streams, steps, best, log_probs, masks, greedy=True)
         if greedy or self._epsilon == 0:
-            return
+            return best, 0.0
         epsilon: Any = self._epsilon
         if self._spread:
             # The number before those of the first step.
             epsilon = epsilon ** (1 + self._spread * uniforms(streams, np.full_like(steps, -1)))
-        best = actions.copy()
         drawn = uniforms_of_parts(streams, steps, 2)
         allowed: Any = self._num_actions if masks is None else masks.sum(1)
         # In float64, where the product cannot round up to the number of actions.
         nth = (drawn[:, 1].astype(np.float64) * allowed).astype(np.int64)
         others = nth if masks is None else nth_allowed(masks, nth)
-        explores = drawn[:, 0] < epsilon
-        actions[explores] = others[explores]
-        log_probs[...] = np.log(epsilon / np.maximum(allowed, 1) + (1 - epsilon) * (actions == best))
+        actions = np.where(drawn[:, 0] < epsilon, others, best)
+        return actions, np.log(epsilon / np.maximum(allowed, 1) + (1 - epsilon) * (actions == best))

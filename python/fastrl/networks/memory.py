@@ -73,6 +73,10 @@ class Memory(nn.Module):
         """
         return in_float32(self._run, features, batch_sizes, states)
 
+    def step(self, features: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of S sequences; as `forward`."""
+        return self(features, torch.tensor([len(states)]), states)
+
     def _run(self, features: Tensor, batch_sizes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         parameters: list[Tensor] = [self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh]
         # In training mode alone cuDNN keeps what gradients need. Without dropout the mode changes nothing else.

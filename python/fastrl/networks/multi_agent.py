@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fastrl.envs.rows import ObsRows
+from fastrl.networks.acting_network import ActingNetwork
 from fastrl.networks.action_space import Actions
-from fastrl.networks.compiled_actor import ActorSpec, MlpActor, with_weights
+from fastrl.networks.compiled_actor import ActorSpec, with_weights
 from fastrl.networks.distributions import (
     Choices,
     choices_of,
@@ -27,11 +28,9 @@ from fastrl.networks.encoders import Decoder, Encoder
 from fastrl.networks.kinds import EncoderKind, Init, MemoryKind, PerceptronActivation
 from fastrl.networks.memory import Memory
 from fastrl.networks.normalization import RunningNorm
-from fastrl.networks.parameters import SavedNetwork, check_numbers, load_weights, write_tensors
+from fastrl.networks.parameters import SavedNetwork, load_weights
 from fastrl.networks.perceptron import Linear, Perceptron
-from fastrl.networks.policy_network import check_encoded_size
 from fastrl.networks.team_actor import Member, Scripted, TeamActor
-from fastrl.networks.torch_actor import DrawingActor
 
 # Rows of one pass through a network; the gradients of a minibatch add up over its chunks. Large enough to be cheap a
 # row, small enough that what lies between the layers stays in caches and out of the process's memory.
@@ -130,7 +129,7 @@ class _Network(SavedNetwork):
         return torch.cat(inputs, -1) if len(inputs) > 1 else features
 
 
-class PolicyNetwork(_Network):
+class PolicyNetwork(_Network, ActingNetwork):
     """A policy: the distribution of an agent's action, given its own observation and perhaps its index.
 
     Discrete actions have a categorical distribution, multi-discrete ones one for each number. Continuous ones have a
@@ -150,11 +149,10 @@ class PolicyNetwork(_Network):
         generator: where the initial weights come from.
 
     Attributes:
-        log_std: Parameter [n], or None for discrete actions; kept within `LOG_STD_RANGE` by the learner.
-        state_size: length of its memory of an agent's episode; 0: it has none.
+        log_std: as of `ActingNetwork`; kept within `LOG_STD_RANGE` by the learner.
     """
 
-    log_std: nn.Parameter | None
+    kind = "agent"
 
     def __init__(
         self,
@@ -188,23 +186,14 @@ class PolicyNetwork(_Network):
             normalize_obs=normalize_obs,
             generator=generator,
         )
-        self.actions = actions
-        self._architecture = {
-            "obs_dim": obs_dim,
-            "num_ids": num_ids,
-            "obs": None if obs is None else dict(obs),
-            "encoder": encoder,
-            "hidden": list(hidden),
-            "activation": activation,
-            "init": init,
-            "normalize_obs": normalize_obs,
-        }
+        self.actions, self.num_actions = actions, actions.size
+        # Actions are saved apart; without a memory its size does not matter.
+        for name in ("actions", *(() if memory != "none" else ("memory", "memory_size"))):
+            del self._architecture[name]
         self.memory: Memory | None = None
-        self.state_size = 0
         if memory != "none":
             self.memory = Memory(memory, self.body.sizes[-2], memory_size, generator)
             self.state_size = self.memory.state_size
-            self._architecture |= {"memory": memory, "memory_size": memory_size}
             if self.encoder is None:
                 # A pass along fewer sequences is not shorter.
                 self.chunk = sys.maxsize
@@ -243,7 +232,7 @@ class PolicyNetwork(_Network):
 
         Args:
             obs, agents, drops: as of `forward`, of P steps.
-            batch_sizes, states: as of `fastrl.networks.policy_network.TorchPolicy.sequences`.
+            batch_sizes, states: as of `fastrl.networks.acting_network.PolicyNet.sequences`.
 
         Returns:
             Outputs [P, size], the memory's outputs [P, memory_size], and the states after the last steps.
@@ -255,26 +244,37 @@ class PolicyNetwork(_Network):
         memories, after = self.memory(features, batch_sizes, of_memory)
         return self.body[-1](memories), memories, after
 
-    def actor_spec(self) -> ActorSpec:
-        """Makes an actor of this policy, for rows of observations with the one-hot index of the agent behind them:
-        compiled where it can be, else PyTorch's."""
-        architecture = self.actor_architecture()
-        if architecture is None:
-            return functools.partial(AgentActor, self._architecture, self.actions.state())
-        return functools.partial(MlpActor, architecture)
+    def step(self, rows: Tensor, states: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """See `ActingNetwork.step`; rows have the one-hot index of the agent behind the observation, if it is used."""
+        obs, index = rows[:, : self.obs_dim], rows[:, self.obs_dim :]
+        agents = index.argmax(1) if self.num_ids else index.new_zeros(len(rows), dtype=torch.int64)
+        return self.step_of(obs, agents, states)
+
+    def step_of(
+        self, obs: Tensor, agents: Tensor, states: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """`step` for observations [B, obs_dim] of agents int64 [B]; further numbers of states are of policies with a
+        longer memory."""
+        if self.memory is None or states is None:
+            return self(obs, agents), None, None
+        of_memory = states[:, : self.state_size].contiguous()
+        memories, after = self.memory.step(self.body.features(self.inputs(obs, agents)), of_memory)
+        return self.body[-1](memories), None, after
+
+    def maker(self) -> Callable[[], Self]:
+        return functools.partial(self.without_weights, self._architecture, actions=self.actions)
 
     def fixed_actor_spec(self) -> ActorSpec:
         """As `actor_spec`, of an actor with the present weights."""
-        weights = np.zeros(self.actor_size, np.float32)
+        weights = np.zeros(self.actor_nbytes // 4, np.float32)
         self.actor_weights(weights)
-        return functools.partial(with_weights, self.actor_spec(), weights)
+        return functools.partial(with_weights, self.actor_spec(self.actions), weights)
 
     def actor_architecture(self) -> dict[str, Any] | None:
-        """Arguments of `MlpActor`; None: the network has no compiled form."""
         if not self.is_plain:
             return None
         architecture = {
-            "kind": "gaussian" if self.actions.is_box else self.actions.kind,
+            "kind": "gaussian" if self.actions.is_box else "discrete",
             "obs_dim": self.obs_dim + self.num_ids,
             "outputs": self.actions.size,
             "hidden": self._architecture["hidden"],
@@ -283,23 +283,11 @@ class PolicyNetwork(_Network):
         }
         if self.memory is not None:
             architecture |= {"memory": self.memory.kind, "memory_size": self.memory.size}
-        if self.actions.kind == "multi_discrete":
-            architecture["nvec"] = self.actions.nvec.tolist()
         return architecture
 
-    @property
-    def actor_size(self) -> int:
-        """Numbers that `actor_weights` writes."""
-        return sum(part.numel() for part in self._actor_tensors())
-
-    def actor_weights(self, out: NDArray[np.float32]) -> None:
-        """Writes what an actor of `actor_spec` loads: the weights as they are now, float32 [`actor_size`]."""
-        write_tensors(self._actor_tensors(), out)
-
-    def _actor_tensors(self) -> list[Tensor]:
-        """Tensors that an actor reads, in order."""
+    def actor_tensors(self) -> list[Tensor]:
         if self.actor_architecture() is None:
-            return list(self.state_dict().values())
+            return super().actor_tensors()
         tensors: list[Tensor] = []
         if self.obs_norm is not None:
             # The index of the agent is not whitened.
@@ -316,53 +304,17 @@ class PolicyNetwork(_Network):
         return tensors if self.log_std is None else [*tensors, self.log_std]
 
     def state(self) -> dict[str, Any]:
-        """See `SavedNetwork.state`; with ``actions`` (JSON-able)."""
+        """See `ActingNetwork.state`; with ``actions`` (JSON-able)."""
         return {**super().state(), "actions": self.actions.state()}
+
+    @classmethod
+    def check_size(cls, state: Mapping[str, Any], **options: Any) -> None:
+        super().check_size(state, actions=Actions.from_state(state["actions"]))
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], **options: Any) -> Self:
         """See `SavedNetwork.from_state`."""
         return super().from_state(state, actions=Actions.from_state(state["actions"]), **options)
-
-    @staticmethod
-    def check_size(state: Mapping[str, Any]) -> None:
-        architecture, weights = state["architecture"], state["weights"]
-        actions = Actions.from_state(state["actions"])
-        if architecture["obs"] is not None:
-            check_encoded_size(functools.partial(PolicyNetwork, actions=actions, generator=None), state)
-            return
-        inputs = architecture["obs_dim"] + architecture["num_ids"]
-        layers, size = [inputs, *architecture["hidden"]], architecture.get("memory_size", 0)
-        if size:
-            check_numbers(weights, layers, [size, actions.size], others=size * size)
-        else:
-            check_numbers(weights, [*layers, actions.size])
-
-
-class AgentActor(DrawingActor[PolicyNetwork]):
-    """Acts for a `PolicyNetwork` that has no compiled form; rows have the one-hot index of the agent, if the network
-    takes one, behind the observation.
-
-    Args:
-        architecture, actions: of the network, as its `state` has them.
-    """
-
-    def __init__(self, architecture: Mapping[str, Any], actions: Mapping[str, Any]) -> None:
-        made: dict[str, Any] = {"actions": Actions.from_state(actions), "generator": torch.Generator()}
-        network = PolicyNetwork(**architecture, **made)
-        super().__init__(network, actions, network.state_size)
-
-    def _outputs(self, obs: NDArray[Any], states: NDArray[np.float32] | None) -> Tensor:
-        rows = torch.from_numpy(obs).to(self._device)
-        seen, index = rows[:, : self.network.obs_dim], rows[:, self.network.obs_dim :]
-        agents = (
-            index.argmax(1)
-            if self.network.num_ids
-            else torch.zeros(len(rows), dtype=torch.int64, device=self._device)
-        )
-        if states is None:
-            return self.network(seen, agents).float().cpu()
-        return self._remember(states, lambda *memory: self.network.sequences(seen, agents, *memory))
 
 
 class Critic(_Network):
@@ -526,7 +478,7 @@ class MultiAgentPolicy:
             if not isinstance(policy, PolicyNetwork):
                 members[name] = Member(rule=policy)
             elif name in learning:
-                members[name] = Member(policy.actor_spec(), num_ids=policy.num_ids)
+                members[name] = Member(policy.actor_spec(policy.actions), num_ids=policy.num_ids)
             else:
                 members[name] = Member(policy.fixed_actor_spec(), num_ids=policy.num_ids, learns=False)
         return functools.partial(TeamActor, self.names, members, self.actions.state())

@@ -7,20 +7,18 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl.envs.rows import ObsRows
+from fastrl.networks.acting_network import ActingNetwork
 from fastrl.networks.action_space import Actions
 from fastrl.networks.bounded_actor import BoundedActor
-from fastrl.networks.compiled_actor import MAX_OBS_DIM, Actor, ActorSpec, MlpActor, with_weights
+from fastrl.networks.compiled_actor import MAX_OBS_DIM, ActorSpec
 from fastrl.networks.encoders import Decoder, Encoder
 from fastrl.networks.ensemble import Ensemble
 from fastrl.networks.kinds import EncoderKind
-from fastrl.networks.own_network import OwnModule, own_path
-from fastrl.networks.parameters import SavedNetwork, flat_size, write_flat
-from fastrl.networks.policy_network import check_encoded_size
-from fastrl.networks.torch_actor import DrawingActor, NetworkActor
+from fastrl.networks.own_network import OwnModule
+from fastrl.networks.parameters import SavedNetwork
 
 PolicyHead = Literal["gaussian", "deterministic", "categorical"]
 """Meaning of a policy's outputs: see `fastrl.networks.bounded_actor.Head`; or logits of discrete actions."""
@@ -74,15 +72,8 @@ class _Encoded(SavedNetwork):
         features = self.encoder(*self.decoder(rows)) if self.own is None else self.own(rows)
         return features
 
-    @classmethod
-    def check_size(cls, state: Mapping[str, Any]) -> None:
-        """See `SavedNetwork.check_size`. The size of a module of the user's is decided by code that only trusted files
-        name."""
-        if own_path(state) is None:
-            check_encoded_size(cls, state)
 
-
-class OffPolicyActor(_Encoded):
+class OffPolicyActor(_Encoded, ActingNetwork):
     """A policy without a value function.
 
     Args:
@@ -90,9 +81,6 @@ class OffPolicyActor(_Encoded):
         head: what the outputs mean.
         hidden: widths of the hidden layers; may be empty.
         noise: deviation of the noise that a deterministic policy explores with.
-
-    Attributes:
-        num_actions: numbers of a continuous action, or number of discrete ones.
     """
 
     kind = "off_policy_actor"
@@ -112,75 +100,48 @@ class OffPolicyActor(_Encoded):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(obs, actions, encoder, path, options, generator)
-        self._architecture = {
-            "obs": dict(obs),
-            "actions": dict(actions),
-            "head": head,
-            "encoder": encoder,
-            "hidden": list(hidden),
-            "noise": noise,
-            "path": path,
-            "options": dict(options),
-        }
         self.head: PolicyHead = head
-        self.num_actions = Actions.from_state(actions).size
+        self.obs_dim, self.num_actions = self.obs_rows.size, Actions.from_state(actions).size
         outputs = self.num_actions * (2 if head == "gaussian" else 1)
         self.body = Ensemble(1, [self.num_features, *hidden, outputs], generator=generator)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Outputs float32 [B, outputs] at observations [B, size]."""
+        """Outputs float32 [B, outputs] at observations [B, obs_dim]."""
         outputs: Tensor = self.body(self.features(rows))[0]
         return outputs
 
+    outputs = forward
+
+    def takes(self, obs_rows: ObsRows) -> bool:
+        return obs_rows.state() == self.obs_rows.state()
+
     def state(self) -> dict[str, Any]:
-        """See `SavedNetwork.state`; with the ``kind`` and the ``action_space``."""
-        return {**super().state(), "kind": self.kind, "action_space": self._architecture["actions"]}
+        """See `ActingNetwork.state`; with the ``action_space``."""
+        return {**super().state(), "action_space": self._architecture["actions"]}
 
-    def actor_spec(self) -> ActorSpec:
-        """Makes an actor: compiled where it can be, else PyTorch's."""
-        built = self._architecture
-        make_network: functools.partial[Any] = functools.partial(_TorchOutputs, built)
-        is_compiled = not self.has_encoder and self.obs_rows.dtype == np.float32
-        if is_compiled and self.obs_rows.size <= MAX_OBS_DIM:
-            architecture = {
-                "kind": "discrete",
-                "obs_dim": self.obs_rows.size,
-                "outputs": self.body.sizes[-1],
-                "hidden": built["hidden"],
-                "activation": "relu",
-                "obs_clip": None,
-            }
-            make_network = functools.partial(MlpActor, architecture)
-            if self.head == "categorical":
-                return make_network
+    def actor_architecture(self) -> dict[str, Any] | None:
+        if self.has_encoder or self.obs_rows.dtype != np.float32 or self.obs_dim > MAX_OBS_DIM:
+            return None
+        return {
+            "kind": "discrete",
+            "obs_dim": self.obs_dim,
+            "outputs": self.body.sizes[-1],
+            "hidden": self._architecture["hidden"],
+            "activation": "relu",
+            "obs_clip": None,
+        }
+
+    def actor_spec(self, actions: Actions) -> ActorSpec:
+        """See `ActingNetwork.actor_spec`; of continuous actions a `BoundedActor`."""
+        spec: Any = super().actor_spec(actions)
         if self.head == "categorical":
-            return functools.partial(_TorchCategorical, built)
-        return functools.partial(BoundedActor, self.head, self.num_actions, make_network, built["noise"])
+            return spec
+        noise = self._architecture["noise"]
+        return functools.partial(BoundedActor, self.head, self.num_actions, spec, noise)
 
-    @property
-    def actor_nbytes(self) -> int:
-        """Size of what `actor_weights` writes, bytes."""
-        return 4 * ((self.head != "categorical") + flat_size(self))
-
-    def actor_weights(self, out: NDArray[np.float32], *, uniform: bool = False) -> None:
-        """Writes what its actor's ``load`` reads.
-
-        Args:
-            out: float32 [``actor_nbytes`` / 4].
-            uniform: continuous actions are to be uniform.
-
-        Raises:
-            ValueError: ``out`` is not such an array.
-        """
-        first = int(self.head != "categorical")
-        write_flat(self, out[first:])
-        out[:first] = uniform
-
-    def loaded_actor(self) -> Actor:
-        """An actor with the weights as they are now."""
-        weights = np.zeros(self.actor_nbytes // 4, np.float32)
-        self.actor_weights(weights)
-        return with_weights(self.actor_spec(), weights)
+    def actor_tensors(self) -> list[Tensor]:
+        # The first number says whether a `BoundedActor` draws uniform actions.
+        return [*([] if self.head == "categorical" else [torch.zeros(1)]), *super().actor_tensors()]
 
 
 class Critics(_Encoded):
@@ -236,38 +197,3 @@ def values_of(values: Tensor, actions: Tensor) -> Tensor:
     if actions.is_floating_point():
         return values.squeeze(-1)
     return values.gather(-1, actions.expand(len(values), -1).unsqueeze(-1)).squeeze(-1)
-
-
-def policy_for(policy: Mapping[str, Any]) -> OffPolicyActor:
-    """The network of a policy's saved state.
-
-    Raises:
-        ValueError: weights that do not fit the architecture, or are not finite; another kind.
-    """
-    if policy.get("kind") != OffPolicyActor.kind:
-        raise ValueError(f"the policy's network should be {OffPolicyActor.kind}, got {policy.get('kind')!r}")
-    return OffPolicyActor.from_state(policy)
-
-
-class _TorchOutputs(NetworkActor[OffPolicyActor]):
-    """Outputs of a policy that PyTorch computes."""
-
-    def __init__(self, architecture: Mapping[str, Any]) -> None:
-        super().__init__(OffPolicyActor(**architecture, generator=torch.Generator()))
-
-    @torch.inference_mode()
-    def outputs(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """Outputs float32 [K, outputs] at rows [K, D]."""
-        found: NDArray[np.float32] = self._in_chunks(obs).numpy()
-        return found
-
-
-class _TorchCategorical(DrawingActor[OffPolicyActor]):
-    """Chooses discrete actions by a policy that PyTorch computes."""
-
-    def __init__(self, architecture: Mapping[str, Any]) -> None:
-        network = OffPolicyActor(**architecture, generator=torch.Generator())
-        super().__init__(network, architecture["actions"])
-
-    def _outputs(self, obs: NDArray[Any], states: NDArray[np.float32] | None) -> Tensor:
-        return self._in_chunks(obs)

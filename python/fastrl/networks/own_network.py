@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import ElsewhereError
+from fastrl.networks.acting_network import PolicyNet
 from fastrl.networks.action_space import Actions
 from fastrl.networks.distributions import log_std_parameter
 from fastrl.networks.encoders import Decoder
-from fastrl.networks.policy_network import TorchPolicy
 
 # Observations in the batch that a network is checked with.
 _BATCH = 3
@@ -64,9 +64,6 @@ class OwnModule(nn.Module):
         generator: its next number is the seed of the initial weights; None: a seed of 0. PyTorch's global generator
             stays as it is.
 
-    Attributes:
-        architecture: the first four arguments, JSON-able.
-
     Raises:
         ValueError: the class cannot be made with these arguments, or has parameters that are not float32.
     """
@@ -82,12 +79,6 @@ class OwnModule(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.architecture = {
-            "path": path,
-            "options": dict(options),
-            "obs": dict(obs),
-            "actions": dict(actions),
-        }
         self.path = path
         self.obs_rows, self.actions = ObsRows.from_state(obs), Actions.from_state(actions)
         self.decoder = Decoder(self.obs_rows, normalize_obs)
@@ -187,7 +178,7 @@ class OwnModule(nn.Module):
             ) from error
 
 
-class OwnPolicy(TorchPolicy):
+class OwnPolicy(PolicyNet):
     """A policy and a value function that a module of the user's computes; see `OwnModule`.
 
     Its ``forward`` returns ``(outputs, values)``: logits (of MultiDiscrete those of all numbers side by side) or means
@@ -218,8 +209,7 @@ class OwnPolicy(TorchPolicy):
     ) -> None:
         super().__init__()
         self.own = OwnModule(path, options, obs, actions, normalize_obs=normalize_obs, generator=generator)
-        self._architecture = {**self.own.architecture, "normalize_obs": normalize_obs}
-        self.obs_rows, self.num_actions = self.own.obs_rows, self.own.actions.size
+        self.obs_dim, self.num_actions = self.own.obs_rows.size, self.own.actions.size
         is_box = self.own.actions.is_box
         self.log_std = log_std_parameter(self.num_actions, initial_log_std) if is_box else None
         self.own.check_outputs(outputs=(self.num_actions,), values=())
@@ -228,12 +218,11 @@ class OwnPolicy(TorchPolicy):
         outputs, values = self.own(rows)
         return outputs, values
 
+    def takes(self, obs_rows: ObsRows) -> bool:
+        return obs_rows.state() == self.own.obs_rows.state()
+
     def update_statistics(self, rows: Tensor) -> None:
         self.own.decoder.update_statistics(rows)
-
-    @staticmethod
-    def check_size(state: Mapping[str, Any]) -> None:
-        """The size is decided by the user's own code, which only trusted files name."""
 
 
 def own_path(state: Mapping[str, Any]) -> str | None:

@@ -1,6 +1,6 @@
 """Parameters of networks: drawn from seeds, flattened, loaded, and checked against what a file claims."""
 
-import itertools
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -8,27 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-
-
-def check_numbers(weights: Mapping[str, Tensor], *layers: Sequence[int], others: int = 0) -> None:
-    """Compares the sizes that a file claims with the weights in it, before memory is taken for networks of these sizes.
-
-    Args:
-        weights: by name.
-        layers: widths of each perceptron from input to output.
-        others: numbers of other layers.
-
-    Raises:
-        ValueError: there are fewer weights than these have.
-    """
-    there = sum(tensor.numel() for tensor in weights.values())
-    count = sum(len(sizes) - 1 for sizes in layers)
-    numbers = others + sum((a + 1) * b for sizes in layers for a, b in itertools.pairwise(sizes))
-    if numbers > there or count > len(weights):
-        raise ValueError(
-            f"a network of {count} layers and at least {numbers:,} numbers is claimed, the weights are"
-            f" {len(weights)} arrays of {there:,} numbers"
-        )
 
 
 def check_architecture(saved: Mapping[str, Any], new: Mapping[str, Any]) -> None:
@@ -133,20 +112,102 @@ def check_shapes(state: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> 
             )
 
 
-class SavedNetwork(nn.Module):
-    """A network that is saved as its architecture and its weights."""
+# Largest size of a file's observation space, as a multiple of the number of its weights. Encoders have more weights
+# than images have pixels; bounds of a space take memory, too.
+_NUMBERS_PER_WEIGHT = 4
 
-    # Arguments of the constructor, JSON-able.
+
+def claimed_numbers(space: Mapping[str, Any]) -> int:
+    """Counts the numbers of a saved observation space (see `fastrl.envs.rows.ObsRows.state`), without making it.
+
+    Raises:
+        ValueError: a size is negative.
+    """
+    if "spaces" in space:
+        return sum(map(claimed_numbers, space["spaces"]))
+    size = 1
+    for side in space.get("shape", ()):
+        if side < 0:
+            raise ValueError(f"a shape of {space['shape']} is claimed")
+        size *= side
+    return size
+
+
+# Arguments of constructors that decide initial weights alone.
+_INITIAL = ("generator", "initial_log_std")
+
+
+def _plain(value: Any) -> Any:
+    """Sequences as lists and mappings as dicts, which are what JSON gives."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, list | tuple) else value
+
+
+class SavedNetwork(nn.Module):
+    """A network that is saved as its architecture and its weights.
+
+    The architecture is the arguments of the constructor, JSON-able, but for what decides initial weights alone.
+    """
+
     _architecture: dict[str, Any]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        # Copies are made without arguments, and get the attribute later.
+        given = inspect.signature(cls.__init__).bind_partial(made, *args, **kwargs)
+        given.apply_defaults()
+        names = [name for name, each in given.signature.parameters.items() if each.kind != each.VAR_KEYWORD][
+            1:
+        ]
+        made._architecture = {
+            name: _plain(given.arguments[name])
+            for name in names
+            if name in given.arguments and name not in _INITIAL
+        }
+        return made
 
     def state(self) -> dict[str, Any]:
         """All that `from_state` needs: ``architecture`` (JSON-able) and ``weights`` (name -> tensor)."""
         return {"architecture": dict(self._architecture), "weights": self.state_dict()}
 
-    @staticmethod
-    def check_size(state: Mapping[str, Any]) -> None:
-        """Refuses an architecture of more numbers than there are weights: see `check_numbers`."""
-        raise NotImplementedError
+    @classmethod
+    def check_size(cls, state: Mapping[str, Any], **options: Any) -> None:
+        """Refuses an architecture of other numbers than the weights, before memory is taken for it. (That of the user's
+        own network is decided by code, which trusted files alone name.)
+
+        Args:
+            options: as of `from_state`.
+
+        Raises:
+            ValueError
+        """
+        architecture, weights = state["architecture"], state["weights"]
+        if architecture.get("path") is not None:
+            return
+        there = sum(tensor.numel() for tensor in weights.values())
+        layers = len(architecture["hidden"]) + len(architecture.get("conv", ()))
+        # Each leaf of the observations has a number, but those of numbers have no layer of their own.
+        numbers = claimed_numbers(architecture.get("obs") or {"shape": (0,)})
+        if layers <= len(weights) and numbers <= _NUMBERS_PER_WEIGHT * there:
+            try:
+                with torch.device("meta"):
+                    claimed = cls(**architecture, **options, generator=None).state_dict()
+                numbers = sum(tensor.numel() for tensor in claimed.values())
+            except RuntimeError:  # numbers beyond int64
+                numbers = 2**63
+            if numbers <= there:
+                return
+        raise ValueError(
+            f"a network of {layers} hidden layers, of or for {numbers:,} numbers, is claimed, the weights are"
+            f" {len(weights)} arrays of {there:,} numbers"
+        )
+
+    @classmethod
+    def without_weights(cls, architecture: Mapping[str, Any], **options: Any) -> Self:
+        """A network whose weights are to be loaded; what they are until then is not defined."""
+        # A generator of its own: building the network must not draw from torch's global one.
+        return cls(**architecture, **options, generator=torch.Generator())
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], **options: Any) -> Self:
@@ -158,9 +219,8 @@ class SavedNetwork(nn.Module):
         Raises:
             ValueError: the weights do not fit the architecture, or are not finite.
         """
-        cls.check_size(state)
-        # A generator of its own: building the network must not draw from torch's global one.
-        network = cls(**state["architecture"], **options, generator=torch.Generator())
+        cls.check_size(state, **options)
+        network = cls.without_weights(state["architecture"], **options)
         load_weights(network, state["weights"])
         return network
 
@@ -184,13 +244,8 @@ def flatten_parameters(module: nn.Module) -> nn.Parameter:
 
 
 def flat_size(network: nn.Module) -> int:
-    """Numbers that `write_flat` writes."""
+    """Numbers of all parameters and buffers."""
     return sum(tensor.numel() for tensor in network.state_dict().values())
-
-
-def write_flat(network: nn.Module, out: NDArray[np.float32]) -> None:
-    """Writes all parameters and buffers of a network one after the other: see `write_tensors`."""
-    write_tensors(list(network.state_dict().values()), out)
 
 
 @torch.no_grad()
@@ -206,6 +261,8 @@ def write_tensors(tensors: Sequence[Tensor], out: NDArray[np.float32]) -> None:
     size = sum(tensor.numel() for tensor in tensors)
     if out.shape != (size,) or out.dtype != np.float32:
         raise ValueError(f"out: expected float32 [{size}], got {out.dtype} {list(out.shape)}")
+    if not out.flags.writeable:
+        raise ValueError("out: expected an array that can be written to, got a read-only one")
     end, flat = 0, torch.from_numpy(out)
     for tensor in tensors:
         start, end = end, end + tensor.numel()
@@ -214,7 +271,7 @@ def write_tensors(tensors: Sequence[Tensor], out: NDArray[np.float32]) -> None:
 
 @torch.no_grad()
 def read_flat(network: nn.Module, values: NDArray[np.float32]) -> None:
-    """Copies what `write_flat` wrote into a network of the same kind; values are rounded to float32 between them.
+    """Copies numbers into all parameters and buffers of a network, one after the other.
 
     Args:
         values: float32 [`flat_size`].

@@ -26,10 +26,11 @@ class Linear(nn.Module):
     """``nn.Linear`` without values, which otherwise come from torch's global generator. (``skip_init`` would do, but
     loads PyTorch's compiler, 50 MB.)"""
 
-    def __init__(self, fan_in: int, fan_out: int) -> None:
+    def __init__(self, fan_in: int, fan_out: int, bias: bool = True) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(fan_out, fan_in))
-        self.bias = nn.Parameter(torch.empty(fan_out))
+        self.bias: nn.Parameter
+        self.register_parameter("bias", nn.Parameter(torch.empty(fan_out)) if bias else None)
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.linear(x, self.weight, self.bias)
@@ -41,6 +42,28 @@ class OutputLayer(Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return in_float32(super().forward, x)
+
+
+def initialize(
+    layer: nn.Module, gain: float, generator: torch.Generator | None, init: Init = "orthogonal"
+) -> None:
+    """Draws the weights of a layer, and sets its biases, if it has some, to zero; does nothing to layers without memory
+    (device "meta").
+
+    Args:
+        gain: of orthogonal weights, and of normal ones ("he").
+    """
+    weight, bias = layer.get_parameter("weight"), getattr(layer, "bias", None)
+    if weight.is_meta:
+        return
+    if init == "orthogonal":
+        nn.init.orthogonal_(weight, gain, generator=generator)
+    elif init == "he":
+        nn.init.kaiming_normal_(weight, nonlinearity="linear" if gain == 1 else "relu", generator=generator)
+    else:
+        nn.init.xavier_uniform_(weight, generator=generator)
+    if bias is not None:
+        nn.init.zeros_(bias)
 
 
 class Perceptron(nn.ModuleList):
@@ -79,17 +102,10 @@ class Perceptron(nn.ModuleList):
         self.sizes, self.hidden = tuple(sizes), tuple(sizes[1:-1])
         for fan_in, fan_out in itertools.pairwise(sizes[:-1]):
             linear = Linear(fan_in, fan_out)
-            if init == "orthogonal":
-                nn.init.orthogonal_(linear.weight, math.sqrt(2), generator=generator)
-            elif init == "he":
-                nn.init.kaiming_normal_(linear.weight, nonlinearity="relu", generator=generator)
-            else:
-                nn.init.xavier_uniform_(linear.weight, generator=generator)
-            nn.init.zeros_(linear.bias)
+            initialize(linear, math.sqrt(2), generator, init)
             self.append(linear)
         last = OutputLayer(last_inputs or sizes[-2], sizes[-1])
-        nn.init.orthogonal_(last.weight, last_gain, generator=generator)
-        nn.init.zeros_(last.bias)
+        initialize(last, last_gain, generator)
         self.append(last)
 
     def forward(self, x: Tensor, drops: Sequence[Tensor] = ()) -> Tensor:

@@ -1,128 +1,28 @@
-"""Actors and critics for observations of any space."""
+"""A policy and a value function for observations of any space."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from fastrl.envs.rows import ObsRows
+from fastrl.networks.acting_network import PolicyNet
 from fastrl.networks.compiled_actor import MAX_OBS_DIM
 from fastrl.networks.distributions import log_std_parameter
-from fastrl.networks.encoders import Decoder, Encoder, initialize
+from fastrl.networks.encoders import Decoder, Encoder
 from fastrl.networks.kinds import Activation, EncoderKind, MemoryKind
 from fastrl.networks.memory import Memory
-from fastrl.networks.parameters import (
-    SavedNetwork,
-    check_shapes,
-    flat_size,
-    load_weights,
-    write_flat,
-    write_tensors,
-)
-from fastrl.networks.perceptron import Linear, OutputLayer
-
-# Largest size of a file's observation space, as a multiple of the number of its weights. Encoders have more weights
-# than images have pixels; bounds of a space take memory, too.
-_NUMBERS_PER_WEIGHT = 4
+from fastrl.networks.perceptron import Linear, OutputLayer, initialize
 
 # Most rows of images in one pass through the encoders; more are split into chunks. For gradients each chunk is computed
 # twice, a third more work: between the passes forward and back only rows and features are kept.
 PASS_ROWS = {"cpu": 512, "cuda": 8192}
 
 
-class TorchPolicy(SavedNetwork):
-    """A policy and a value function that PyTorch computes, also where experience is collected.
-
-    Class attributes:
-        kind: names the class in `state`.
-
-    Attributes:
-        obs_rows: the observations.
-        num_actions: length of the policy's output: number of actions, sum of the numbers of actions (MultiDiscrete), or
-            numbers in an action (Box).
-        log_std: of a Gaussian, Parameter [num_actions]; None for discrete actions. The learner keeps it within
-            `fastrl.networks.distributions.LOG_STD_RANGE`.
-        has_noise: it draws random numbers in ``train()`` mode, as dropout does.
-        gives_values: its outputs and values together cost no more than its outputs.
-        state_size: length of its memory of an episode; 0: it has none. With a memory the policy and the values depend
-            on the steps before, and `sequences` alone computes them.
-    """
-
-    kind: ClassVar[str]
-    obs_rows: ObsRows
-    num_actions: int
-    log_std: nn.Parameter | None
-    has_noise: bool
-    gives_values: bool
-    state_size: int = 0
-
-    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """``outputs(rows)`` and ``value(rows)``."""
-        raise NotImplementedError
-
-    def outputs(self, rows: Tensor) -> Tensor:
-        """The policy at observations [B, size], as float [B, num_actions]: unnormalised log-probabilities (logits) of
-        discrete actions, means of continuous ones."""
-        return self(rows)[0]
-
-    def value(self, rows: Tensor) -> Tensor:
-        """Expected discounted returns float [B] at observations [B, size]."""
-        return self(rows)[1]
-
-    def sequences(self, rows: Tensor, batch_sizes: Tensor, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The policy and the values along sequences of steps, see `fastrl.networks.memory.Memory.forward`.
-
-        Args:
-            rows: observations [P, size].
-            batch_sizes: int64 [L], sequences that have a first, a second, ... step; on the CPU.
-            states: float32 [S, state_size], before the first steps.
-
-        Returns:
-            Outputs [P, num_actions], values [P], and the states after the last steps [S, state_size].
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no memory")
-
-    def actor_architecture(self) -> dict[str, Any] | None:
-        """Arguments that make `fastrl.networks.compiled_actor.MlpActor` the policy of this network, without torch, but
-        for the kind of actions if they are of several numbers; None if it has no compiled form."""
-        return None
-
-    def update_statistics(self, rows: Tensor) -> None:
-        """Adds observations [B, size] to the running statistics that whiten them, if there are any."""
-
-    def state(self) -> dict[str, Any]:
-        """See `SavedNetwork.state`; with the ``kind``."""
-        return {**super().state(), "kind": self.kind}
-
-    @classmethod
-    def without_weights(cls, architecture: Mapping[str, Any]) -> Self:
-        """A network whose weights are to be loaded; what they are until then is not defined."""
-        return cls(**architecture, generator=torch.Generator())
-
-    @property
-    def actor_nbytes(self) -> int:
-        """Size of what `actor_weights` writes, bytes."""
-        return 4 * flat_size(self)
-
-    def actor_weights(self, out: NDArray[np.float32]) -> None:
-        """Writes what its actor's ``load`` reads, the weights and statistics as they are now: all of them, or those of
-        the policy if it has a compiled form.
-
-        Args:
-            out: float32 [``actor_nbytes`` / 4].
-
-        Raises:
-            ValueError: ``out`` is not such an array.
-        """
-        write_flat(self, out)
-
-
-class EncodedPolicy(TorchPolicy):
+class EncodedPolicy(PolicyNet):
     """A policy and a value function: encoders, and a linear layer each.
 
     The last layers' weights are orthogonal with gain 0.01 (policy) and 1 (value), their biases zero (Huang et al., "The
@@ -130,7 +30,7 @@ class EncodedPolicy(TorchPolicy):
 
     Args:
         obs: `ObsRows.state` of the observations.
-        num_actions: see `TorchPolicy`.
+        num_actions: see `ActingNetwork`.
         encoder: network for images; see `Encoder`.
         hidden: widths of the hidden layers; may be empty.
         activation: after each hidden layer.
@@ -166,28 +66,14 @@ class EncodedPolicy(TorchPolicy):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self._architecture = {
-            "obs": dict(obs),
-            "num_actions": num_actions,
-            "encoder": encoder,
-            "hidden": list(hidden),
-            "activation": activation,
-            "shared_trunk": shared_trunk,
-            "layer_norm": layer_norm,
-            "dropout": dropout,
-            "normalize_obs": normalize_obs,
-            "memory": memory,
-            "memory_size": memory_size,
-            "continuous": continuous,
-        }
         if memory != "none" and not shared_trunk:
             raise ValueError(
                 "policy and value of a network with a memory share it: shared_trunk cannot be false"
             )
         self.obs_rows = ObsRows.from_state(obs)
-        self.num_actions = num_actions
+        self.obs_dim, self.num_actions = self.obs_rows.size, num_actions
         self.has_noise = dropout > 0
-        self.gives_values = shared_trunk
+        self.gives_values = shared_trunk and memory == "none"
         self.decoder = Decoder(self.obs_rows, normalize_obs, flat=encoder == "mlp")
 
         def trunk() -> Encoder:
@@ -232,6 +118,12 @@ class EncodedPolicy(TorchPolicy):
             return super().sequences(rows, batch_sizes, states)
         features, after = self.memory(self._encoded(rows)[0], batch_sizes, states)
         return self.actor(features), self.critic(features).squeeze(-1), after
+
+    def step(self, rows: Tensor, states: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        if self.memory is None or states is None:
+            return super().step(rows, states)
+        features, after = self.memory.step(self.actor_trunk(*self.decoder(rows)), states)
+        return self.actor(features), None, after
 
     def _encoded(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Features of the policy and of the value at observations [B, size], the same tensor where they are shared."""
@@ -285,8 +177,9 @@ class EncodedPolicy(TorchPolicy):
             "memory_size": 0 if self.memory is None else self.memory.size,
         }
 
-    def _actor_tensors(self) -> list[Tensor]:
-        """Tensors that the compiled actor reads, in order."""
+    def actor_tensors(self) -> list[Tensor]:
+        if self.actor_architecture() is None:
+            return super().actor_tensors()
         norm = self.decoder.norm
         tensors = [] if norm is None else [norm.mean, norm.scale()]
         layers = [layer for layer in self.actor_trunk.modules() if isinstance(layer, Linear)]
@@ -297,74 +190,12 @@ class EncodedPolicy(TorchPolicy):
         tensors += [self.actor.weight.t(), self.actor.bias]
         return tensors if self.log_std is None else [*tensors, self.log_std]
 
-    @property
-    def actor_nbytes(self) -> int:
-        if self.actor_architecture() is None:
-            return super().actor_nbytes
-        return 4 * sum(tensor.numel() for tensor in self._actor_tensors())
-
-    def actor_weights(self, out: NDArray[np.float32]) -> None:
-        if self.actor_architecture() is None:
-            super().actor_weights(out)
-        else:
-            write_tensors(self._actor_tensors(), out)
+    def takes(self, obs_rows: ObsRows) -> bool:
+        return obs_rows.state() == self.obs_rows.state()
 
     @classmethod
-    def without_weights(cls, architecture: Mapping[str, Any]) -> Self:
+    def without_weights(cls, architecture: Mapping[str, Any], **options: Any) -> Self:
         # Orthogonal weights take a second for images.
         with torch.device("meta"):
-            network = cls(**architecture)
+            network = cls(**architecture, **options)
         return network.to_empty(device="cpu")
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any], **options: Any) -> Self:
-        """See `SavedNetwork.from_state`."""
-        cls.check_size(state)
-        network = cls.without_weights(state["architecture"])
-        load_weights(network, state["weights"])
-        return network
-
-    @classmethod
-    def check_size(cls, state: Mapping[str, Any]) -> None:
-        check_encoded_size(cls, state)
-
-
-def check_encoded_size(network: Callable[..., nn.Module], state: Mapping[str, Any]) -> None:
-    """Refuses an architecture with ``obs`` and ``hidden`` that the weights do not fit, before memory is taken for it.
-
-    Raises:
-        ValueError
-    """
-    _check_claimed(state["architecture"], state["weights"])
-    # Without memory.
-    with torch.device("meta"):
-        claimed = network(**state["architecture"]).state_dict()
-    check_shapes(claimed, state["weights"])
-
-
-def _check_claimed(architecture: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-    """Refuses an architecture with many more layers, or numbers in its observations, than there are weights."""
-    there = sum(tensor.numel() for tensor in weights.values())
-    # Each leaf of the observations has a number, but those of numbers have no layer of their own.
-    inputs, layers = claimed_numbers(architecture["obs"]), len(architecture["hidden"])
-    if inputs > _NUMBERS_PER_WEIGHT * there or layers > len(weights):
-        raise ValueError(
-            f"a network of {layers} layers for observations of {inputs:,} numbers is claimed, the weights are"
-            f" {len(weights)} arrays of {there:,} numbers"
-        )
-
-
-def claimed_numbers(space: Mapping[str, Any]) -> int:
-    """Counts the numbers of a saved observation space (see `ObsRows.state`), without making it.
-
-    Raises:
-        ValueError: a size is negative.
-    """
-    if "spaces" in space:
-        return sum(map(claimed_numbers, space["spaces"]))
-    size = 1
-    for side in space.get("shape", ()):
-        if side < 0:
-            raise ValueError(f"a shape of {space['shape']} is claimed")
-        size *= side
-    return size

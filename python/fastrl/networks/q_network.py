@@ -4,16 +4,20 @@ import copy
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fastrl.networks.compiled_actor import MAX_OBS_DIM
+from fastrl.envs.rows import ObsRows
+from fastrl.networks.acting_network import ActingNetwork
+from fastrl.networks.action_space import Actions
+from fastrl.networks.compiled_actor import MAX_OBS_DIM, Actor
+from fastrl.networks.encoders import Convolution
+from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
 from fastrl.networks.kinds import parse_conv
-from fastrl.networks.parameters import SavedNetwork, check_numbers
+from fastrl.networks.perceptron import Linear, initialize
 
 
 class NoisyLinear(nn.Module):
@@ -49,13 +53,14 @@ class NoisyLinear(nn.Module):
         bound = 1 / math.sqrt(in_features)
         self.weight = nn.Parameter(torch.empty(out_features, in_features))
         self.weight_sigma = nn.Parameter(torch.full((out_features, in_features), sigma * bound))
-        nn.init.uniform_(self.weight, -bound, bound, generator=generator)
         self.bias: nn.Parameter | None = None
         self.bias_sigma: nn.Parameter | None = None
         if bias:
             self.bias = nn.Parameter(torch.empty(out_features))
             self.bias_sigma = nn.Parameter(torch.full((out_features,), sigma * bound))
-            nn.init.uniform_(self.bias, -bound, bound, generator=generator)
+        for means in (self.weight, self.bias):
+            if means is not None and not means.is_meta:
+                nn.init.uniform_(means, -bound, bound, generator=generator)
         # Noise is drawn for each use, so it is no part of a checkpoint.
         self.register_buffer("noise_in", torch.zeros(in_features), persistent=False)
         self.register_buffer("noise_out", torch.zeros(out_features), persistent=False)
@@ -72,25 +77,16 @@ class NoisyLinear(nn.Module):
         return weight, self.bias + self.bias_sigma * self.noise_out
 
 
-class ActionValues(SavedNetwork):
-    """A network that estimates the value of each action.
-
-    Class attributes:
-        kind: names the class in `state`.
+class ActionValues(ActingNetwork):
+    """A network that estimates the value of each action; the best action has the highest output.
 
     Attributes:
-        num_actions: A.
         num_quantiles: N, of the return after each action; 0: its mean alone is estimated.
-        obs_dim: length of an observation's row.
         channels_last: images are laid out as ``[B, H, W, C]`` in memory, which changes results by rounding alone; may
             be set at any time. Networks that always do so ignore it.
-        log_std: None: actions are discrete.
     """
 
-    kind: ClassVar[str]
-    num_actions: int
     num_quantiles: int = 0
-    obs_dim: int
     channels_last: bool = False
     log_std: None = None
     _noisy: Sequence[NoisyLinear] = ()
@@ -111,7 +107,6 @@ class ActionValues(SavedNetwork):
         return advantage if value is None else value + advantage - advantage.mean(1, keepdim=True)
 
     def outputs(self, obs: Tensor) -> Tensor:
-        """Values as of `forward`, under the name that policies use: the best action has the highest output."""
         values: Tensor = self(obs)
         return values
 
@@ -125,14 +120,20 @@ class ActionValues(SavedNetwork):
         for noise, drawn in zip(noises, roots.split([len(noise) for noise in noises]), strict=True):
             noise.copy_(drawn)
 
-    def compiled_architecture(self) -> dict[str, Any] | None:
-        """Arguments that make `fastrl.networks.compiled_actor.MlpActor` choose the best action without torch; None
-        where it cannot."""
-        return None
+    def actor_tensors(self) -> list[Tensor]:
+        """See `ActingNetwork.actor_tensors`; with the present noise."""
+        return list(self.drawn_weights().values())
 
-    def actor_weights(self) -> list[NDArray[np.float32]]:
-        """Vectors that the actor of `fastrl.networks.encoded_q.greedy_spec` reads, in order, with the present noise."""
-        return [tensor.detach().float().cpu().numpy().ravel() for tensor in self.drawn_weights().values()]
+    def loaded_actor(self, actions: Actions, saved: Mapping[str, Any] | None = None) -> Actor:
+        """See `ActingNetwork.loaded_actor`; ``epsilon`` says how often any action is drawn.
+
+        Raises:
+            ValueError: it is no share.
+        """
+        weights = np.zeros(self.actor_nbytes // 4, np.float32)
+        self.actor_weights(weights)
+        epsilon = (saved or {}).get("epsilon", 0.0)
+        return EpsilonGreedyActor.with_weights(self.actor_spec(actions), self.num_actions, weights, epsilon)
 
     def clear_noise(self) -> None:
         """Noisy layers act by their mean weights from here on, until `draw_noise`."""
@@ -154,10 +155,6 @@ class ActionValues(SavedNetwork):
                 if bias is not None:
                     weights[f"{name}.bias"] = bias
         return weights
-
-    def state(self) -> dict[str, Any]:
-        """See `SavedNetwork.state`; with the ``kind``."""
-        return {**super().state(), "kind": self.kind}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], **options: Any) -> Self:
@@ -233,24 +230,14 @@ class QNetwork(ActionValues):
             raise ValueError(f"convolutions need images [C, H, W], got observations {list(obs_shape)}")
         self.obs_scale, self.num_actions, self.num_quantiles = obs_scale, num_actions, quantiles
         self._obs_shape, self.obs_dim = tuple(obs_shape), math.prod(obs_shape)
-        self._architecture = {
-            "obs_shape": list(obs_shape),
-            "num_actions": num_actions,
-            "conv": list(conv),
-            "hidden": list(hidden),
-            "dueling": dueling,
-            "noisy": noisy,
-            "noisy_sigma": noisy_sigma,
-            "batch_norm": batch_norm,
-            "quantiles": quantiles,
-            "obs_scale": obs_scale,
-        }
 
         def linear(size: int, width: int, noisy: bool, last: bool = False) -> nn.Module:
             bias = last or not batch_norm
             if noisy:
                 return NoisyLinear(size, width, bias=bias, sigma=noisy_sigma, generator=generator)
-            return _he(nn.utils.skip_init(nn.Linear, size, width, bias=bias), generator, last)
+            layer = Linear(size, width, bias)
+            initialize(layer, 1.0 if last else math.sqrt(2), generator, "he")
+            return layer
 
         def perceptron(sizes: Sequence[int], noisy: bool = noisy) -> nn.Sequential:
             layers: list[nn.Module] = []
@@ -293,8 +280,15 @@ class QNetwork(ActionValues):
         features = self.trunk(x)
         return self._combined(self.advantage(features), None if self.value is None else self.value(features))
 
-    def compiled_architecture(self) -> dict[str, Any] | None:
-        """See `ActionValues.compiled_architecture`. The value of a dueling network, which is the same for all actions,
+    def takes(self, obs_rows: ObsRows) -> bool:
+        shape = [obs_rows.size]
+        if obs_rows.kind == "image":
+            image = list(obs_rows.space.shape or ())
+            shape = image if len(image) == 3 else [1, *image]
+        return list(self._obs_shape) == shape
+
+    def actor_architecture(self) -> dict[str, Any] | None:
+        """See `ActingNetwork.actor_architecture`. The value of a dueling network, which is the same for all actions,
         is left out; the last layer is the mean of those of the quantiles."""
         architecture = self._architecture
         if len(self._obs_shape) != 1 or architecture["batch_norm"] or self.obs_dim > MAX_OBS_DIM:
@@ -308,45 +302,21 @@ class QNetwork(ActionValues):
             "obs_clip": None,
         }
 
-    def actor_weights(self) -> list[NDArray[np.float32]]:
-        if self.compiled_architecture() is None:
-            return super().actor_weights()
-        weights, arrays, scale = self.drawn_weights(), list[NDArray[np.float32]](), self.obs_scale
+    def actor_tensors(self) -> list[Tensor]:
+        if self.actor_architecture() is None:
+            return super().actor_tensors()
+        weights, tensors, scale = self.drawn_weights(), list[Tensor](), self.obs_scale
         if self.num_quantiles:
             last = f"advantage.{len(self.advantage) - 1}"
             for name in (f"{last}.weight", f"{last}.bias"):
                 weights[name] = weights[name].unflatten(0, (self.num_actions, -1)).mean(1)
         for branch in ("trunk", "advantage"):
             for name, layer in self.get_submodule(branch).named_modules(prefix=branch):
-                if isinstance(layer, nn.Linear | NoisyLinear):
+                if isinstance(layer, Linear | NoisyLinear):
                     # The actor takes observations as they are.
-                    weight = weights[f"{name}.weight"] * scale
-                    arrays += [each.cpu().numpy().ravel() for each in (weight.t(), weights[f"{name}.bias"])]
+                    tensors += [(weights[f"{name}.weight"] * scale).t(), weights[f"{name}.bias"]]
                     scale = 1.0
-        return arrays
-
-    @staticmethod
-    def check_size(state: Mapping[str, Any]) -> None:
-        architecture = state["architecture"]
-        channels, *size = architecture["obs_shape"]
-        others = 0
-        for layer in architecture["conv"]:
-            out, kernel, stride = parse_conv(layer)
-            others += channels * out * kernel**2
-            channels, size = out, [(length - kernel) // stride + 1 for length in size]
-        features = channels * math.prod(size)
-        outputs = architecture["num_actions"] * max(architecture["quantiles"], 1)
-        sizes = [features, *architecture["hidden"], outputs]
-        check_numbers(state["weights"], sizes, others=others)
-
-
-def _he(layer: nn.Module, generator: torch.Generator | None, last: bool = False) -> nn.Module:
-    """Initialises a linear layer or convolution."""
-    weight, bias = layer.get_parameter("weight"), layer._parameters.get("bias")
-    nn.init.kaiming_normal_(weight, nonlinearity="linear" if last else "relu", generator=generator)
-    if bias is not None:
-        nn.init.zeros_(bias)
-    return layer
+        return tensors
 
 
 def _convolutions(
@@ -365,8 +335,9 @@ def _convolutions(
                 f" {height}x{width} (observations are {list(obs_shape)}, channels first):"
                 " set conv to smaller ones, such as 16x3/1"
             )
-        convolution = nn.utils.skip_init(nn.Conv2d, channels, out, kernel, stride, bias=not batch_norm)
-        layers.append(_he(convolution, generator))
+        layers.append(
+            Convolution(channels, out, kernel, stride, 0, generator, bias=not batch_norm, init="he")
+        )
         layers += [*([nn.BatchNorm2d(out)] if batch_norm else []), nn.ReLU()]
         channels, height, width = out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
     return layers, channels * height * width

@@ -10,19 +10,16 @@ import torch
 from gymnasium.spaces import Box, Discrete, Space
 from numpy.typing import NDArray
 
-from fastrl.algorithms.policy_learner import PolicyLearner
 from fastrl.algorithms.schedules import LinearSchedule
 from fastrl.envs.rows import ActionRows, ObsRows, RowError, space_of
+from fastrl.networks.acting_network import network_type, saved_actor
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor, moved
-from fastrl.networks.encoded_q import KINDS, q_type
-from fastrl.networks.off_policy import OffPolicyActor
 from fastrl.networks.own_network import own_path
-from fastrl.networks.parameters import SavedNetwork
-from fastrl.networks.policy_network import claimed_numbers
+from fastrl.networks.parameters import claimed_numbers
+from fastrl.networks.q_network import ActionValues
 from fastrl.networks.stacked_frames import FramesFirst, stacked_first
 from fastrl.networks.team_actor import TeamActor
-from fastrl.networks.torch_actor import policy_type
 from fastrl.runs.checkpoint import CheckpointError, load_newest, unusable
 from fastrl.runs.settings import table_of
 from fastrl.utils.config import ConfigError
@@ -90,30 +87,11 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
     return made
 
 
-def _family(policy: Mapping[str, Any]) -> tuple[type[SavedNetwork], MakeActor]:
-    """The class of a saved network, and what makes its actor.
-
-    Raises:
-        ValueError: an unknown kind.
-    """
-    kind = policy.get("kind")
-    # Algorithms take a while to import: only that of the policy is.
-    if kind in KINDS:
-        from fastrl.algorithms.dqn import DQN
-
-        return q_type(policy), DQN.make_actor
-    if kind == OffPolicyActor.kind:
-        from fastrl.algorithms.off_policy import OffPolicyActorCritic
-
-        return OffPolicyActor, OffPolicyActorCritic.make_actor
-    return policy_type(policy), PolicyLearner.make_actor
-
-
 def saved_policy(state: Mapping[str, Any]) -> Mapping[str, Any]:
     """The policy in a checkpoint's state. Where ``epsilon`` is not saved (older versions), it follows from the
     settings."""
     policy: Mapping[str, Any] = state["policy"]
-    if policy.get("kind") not in KINDS or "epsilon" in policy:
+    if not issubclass(network_type(policy), ActionValues) or "epsilon" in policy:
         return policy
     table = state["config"].get(table_of(state["algorithm"]), {})
     names = ("epsilon", "final_epsilon", "epsilon_steps")
@@ -140,7 +118,7 @@ def _spaces_of(state: Mapping[str, Any], policy: Mapping[str, Any]) -> Spaces:
     Raises:
         ValueError: the checkpoint is damaged; no memory is taken for what it claims.
     """
-    _family(policy)[0].check_size(policy)
+    network_type(policy).check_size(policy)
     architecture, space = policy["architecture"], policy.get("action_space")
     num_weights = sum(weights.numel() for weights in policy["weights"].values())
     if claimed_numbers(state.get("action_space", {})) > num_weights:
@@ -220,7 +198,7 @@ class Policy:
         policy = {"action_space": Actions(flat).state(), **policy}
         self.squash = bool(policy["action_space"].get("squash"))
         self._flat = Actions(flat, self.squash)
-        make_actor = make_actor or _family(policy)[1]
+        make_actor = make_actor or saved_actor
         self.frames_first = bool(state.get("frames_first")) if frames_first is None else frames_first
         taken = stacked_first(self.obs_space) if self.frames_first else self.obs_space
         actor = make_actor(policy, taken, self.action_space)

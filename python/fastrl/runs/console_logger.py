@@ -4,17 +4,71 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastrl.runs.logger import LoggedRun, Logger
-from fastrl.runs.metrics import count, duration, rate
-from fastrl.runs.row import Row
+from fastrl.runs.metrics import brief, count, counted, duration, percent, rate
+from fastrl.runs.row import Number, Row
 from fastrl.utils.notebook_bar import NotebookBar
 from fastrl.utils.output import shows_bars
 from fastrl.utils.tables import print_lines
 
 if TYPE_CHECKING:
     from rich.live import Live
+
+
+def _if_any(text: str) -> Callable[[float], str]:
+    return lambda value: text.format(brief(value)) if value else ""
+
+
+# Texts of the metrics that a console shows, in this order; of some nothing where they are 0.
+SHOWN: Mapping[str, Callable[[float], str]] = {
+    "rollout/ep_rew_mean": lambda value: f"return {brief(value)}",
+    "plain_rollout/ep_rew_mean": lambda value: f"PPO without workflows: return {brief(value)}",
+    "train/loss": lambda value: f"loss {brief(value)}",
+    "train/accuracy": lambda value: f"accuracy {brief(value)}",
+    "train/mean_square_error": lambda value: f"mean_square_error {brief(value)}",
+    "train/value_loss": lambda value: f"value_loss {brief(value)}",
+    "train/entropy": lambda value: f"entropy {brief(value)}",
+    "train/approx_kl": lambda value: f"approx_kl {brief(value)}",
+    "dataset/epoch": lambda value: f"epoch {value:.1f}",
+    "dataset/validation_loss": lambda value: f"validation loss {brief(value)}",
+    "dataset/validation_accuracy": lambda value: f"validation accuracy {brief(value)}",
+    "dataset/validation_mean_square_error": lambda value: f"validation mean_square_error {brief(value)}",
+    "time/updates_per_second": lambda value: f"{count(value)} updates/s",
+    "rollout/exploration_rate": lambda value: f"epsilon {value:.2f}",
+    "collect/replay_fill": lambda value: f"replay {value:.0%}",
+    "collect/pretrain_steps": lambda value: f"pre-training {value:,}",
+    "collect/staleness": _if_any("staleness {}"),
+    "collect/simulated": lambda value: "" if value else "waiting for the first fragment",
+    "collect/policy_age_seconds": _if_any("policy age {} s"),
+    "collect/missed": lambda value: f"late {value:,}",
+    "collect/dropped": lambda value: f"dropped {value:,}" if value else "",
+    "collect/failures": lambda value: f"failures {value:,}" if value else "",
+    "collect/restarts": lambda value: f"restarts {value:,}" if value else "",
+    "rollout/compliance": lambda value: f"compliance {brief(value)}",
+    "search/best_return": lambda value: f"best {brief(value)}",
+    "search/counting": lambda value: f"{counted(int(value), 'order')} count",
+    "rollout/ep_success_rate": lambda value: f"success {percent(value)}",
+    "rollout/ep_collision_rate": lambda value: f"collisions {percent(value)}",
+    "curriculum/vehicles": lambda value: counted(int(value), "vehicle"),
+    "eval/mean_reward": lambda value: f"evaluation {brief(value)}",
+}
+
+
+class Highlights:
+    """Texts of the metrics that a console shows; of one that is NaN, the last one that was known."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, float] = {}
+
+    def of(self, metrics: Mapping[str, Number]) -> list[str]:
+        """The texts for a row; none of what has not been known yet."""
+        there = [name for name in SHOWN if name in metrics]
+        self._known |= {name: metrics[name] for name in there if not math.isnan(metrics[name])}
+        texts = [SHOWN[name](self._known[name]) for name in there if name in self._known]
+        return [text for text in texts if text]
 
 
 class ConsoleLogger(Logger):
@@ -33,7 +87,7 @@ class ConsoleLogger(Logger):
         self._interval = interval
         self._printed_at = -math.inf
         self._unprinted: Row | None = None
-        self._pace = Pace(done)
+        self._pace, self._shown = Pace(done), Highlights()
         self._live: Live | None = None
         self._notebook: NotebookBar | None = None
         if console.is_jupyter and not console.quiet:
@@ -90,7 +144,7 @@ class ConsoleLogger(Logger):
         return duration(max(self._total - done, 0) / self._pace.speed if self._pace.speed else math.nan)
 
     def _highlights(self, row: Row) -> list[str]:
-        return [f"{rate(self._pace.speed)} {self._unit}/s", *row.highlights]
+        return [f"{rate(self._pace.speed)} {self._unit}/s", *self._shown.of(row.metrics)]
 
     def close(self) -> None:
         if self._live is not None:

@@ -149,5 +149,7 @@ def _is_number(value: Any) -> bool:
 def score_in(summary: Mapping[str, Any]) -> float:
     """The score of the evaluation at the end, of a run's ``summary.json``; NaN without one."""
     evaluation = summary.get("evaluation")
-    value = evaluation.get("mean", evaluation.get("total")) if isinstance(evaluation, dict) else None
+    value = None
+    if isinstance(evaluation, dict):
+        value = evaluation.get("mean", evaluation.get("total", evaluation.get("mean_return")))
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan

@@ -1,7 +1,7 @@
 """A row of metrics."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from fastrl.runs.episodes import Episodes
 
@@ -19,14 +19,12 @@ class Row:
         steps: environment steps since the beginning of the run.
         done: what of the run's goal is done, in the goal's unit: steps or episodes.
         metrics: the whole row but ``steps``, by name: a group, a slash and a name, as in ``rollout/ep_rew_mean``.
-        highlights: the numbers that a line on a console shows, as text.
         ended: the episodes that have ended since the last row; None: not known.
     """
 
     steps: int
     done: int
     metrics: Mapping[str, Number]
-    highlights: Sequence[str] = ()
     ended: Episodes | None = dataclasses.field(default=None, compare=False)
 
     def record(self) -> dict[str, Number]:

@@ -341,11 +341,6 @@ class DatasetSource(Source):
             **{f"dataset/validation_{name}": value for name, value in self._validation.items()},
         }
 
-    def highlights(self) -> list[str]:
-        epochs = f"epoch {min(self._place[0] + 1, self._dataset.epochs)}/{self._dataset.epochs}"
-        shown = [name for name in self._validation if name in ("loss", "accuracy", "mean_square_error")]
-        return [epochs, *(f"validation {name} {brief(self._validation[name])}" for name in shown)]
-
     def summary(self) -> Mapping[str, Any]:
         return {
             "demos": self.name,

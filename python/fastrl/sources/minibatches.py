@@ -176,12 +176,6 @@ class Minibatches:
         """True if the next minibatch is of demonstrations alone, for which no environment has to be stepped."""
         return self.demos is not None and self.pretrained < self.demos.config.pretrain_steps
 
-    def progress(self) -> list[str]:
-        """Pre-training so far, for people; empty without."""
-        if self.demos is None or not self.is_pretraining:
-            return []
-        return [f"pre-training {self.pretrained:,} of {self.demos.config.pretrain_steps:,}"]
-
     def _end_pretraining(self) -> None:
         """Once pre-training is over, continues with its priorities and its generator."""
         if self.is_pretraining:
@@ -260,6 +254,7 @@ class Minibatches:
         return {
             "time/updates_per_second": updates / seconds,
             "collect/replay_fill": len(self.replay) / self._config.capacity,
+            **({"collect/pretrain_steps": self.pretrained} if self.is_pretraining else {}),
         }
 
     def save(self, directory: Path) -> None:

@@ -21,7 +21,7 @@ from fastrl.play.episodes import facts_of
 from fastrl.rollout.fragment import Fragment, last_places
 from fastrl.runs.episodes import Episodes
 from fastrl.runs.errors import TrainError
-from fastrl.runs.metrics import brief, counted, shares
+from fastrl.runs.metrics import counted, shares
 from fastrl.runs.row import Number
 from fastrl.sources.collecting import CollectConfig, open_collector
 from fastrl.sources.source import Source
@@ -95,7 +95,7 @@ class RolloutSource(Source):
         self._report = Report()
         # Failures and restarts of workers in earlier sessions.
         self._failures = self._restarts = 0
-        self._staleness = self._row_staleness = Staleness()
+        self._staleness = Staleness()
         self._episodes: list[Episodes] = []
 
     def _see_env(self) -> None:
@@ -321,11 +321,11 @@ class RolloutSource(Source):
 
     def metrics(self) -> Mapping[str, Number]:
         assert self._stream is not None, "it runs as a context"
-        self._row_staleness = self._stream.take_staleness()
-        self._staleness = self._staleness.plus(self._row_staleness)
+        of_row = self._stream.take_staleness()
+        self._staleness = self._staleness.plus(of_row)
         return {
-            "collect/staleness": self._row_staleness.mean,
-            "collect/max_staleness": self._row_staleness.highest,
+            "collect/staleness": of_row.mean,
+            "collect/max_staleness": of_row.highest,
             "collect/dropped": self._staleness.dropped,
             **{f"collect/{name}": number for name, number in self._faults().items()},
             "collect/worker_memory_mib": max(self._report.memory_mib, default=0.0),
@@ -338,19 +338,6 @@ class RolloutSource(Source):
             "failures": self._failures + len(self._report.failures),
             "restarts": self._restarts + self._report.restarts,
         }
-
-    def highlights(self) -> list[str]:
-        stale, live = self._row_staleness, self._report.metrics
-        shown = [f"staleness {brief(stale.mean)}"] if stale.highest else []
-        if live:
-            if not live["simulated"]:
-                return ["waiting for the first fragment"]
-            shown = [
-                f"policy age {brief(live['policy_age_seconds'])} s",
-                f"late {live['missed']} of {live['simulated']}",
-            ]
-        counts = {"dropped": self._staleness.dropped, **self._faults()}
-        return shown + [f"{name} {number}" for name, number in counts.items() if number]
 
     def summary(self) -> Mapping[str, Any]:
         report, stale = self._report, self._staleness

@@ -124,10 +124,6 @@ class Source(ABC):
         """Metrics that it adds to a row, by names such as ``collect/staleness``; asked once for each row."""
         return {}
 
-    def highlights(self) -> list[str]:
-        """Texts of the few that a console shows."""
-        return []
-
     def summary(self) -> Mapping[str, Any]:
         """Entries for a run's summary, JSON values by name. Also after it has run."""
         return {}

@@ -19,7 +19,6 @@ from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment
 from fastrl.runs.errors import TrainError
-from fastrl.runs.metrics import count
 from fastrl.runs.row import Number
 from fastrl.sources.collecting import CollectConfig
 from fastrl.sources.dataset import opened
@@ -91,7 +90,6 @@ class TransitionSource(RolloutSource):
         self._next_obs: list[int | None] = [None] * num_envs
         self._is_due = False
         # Numbers of the last row of metrics.
-        self._learning: Mapping[str, Number] = {}
         # State to resume from, for the first session.
         self._to_resume: Mapping[str, Any] | None = None
 
@@ -241,21 +239,11 @@ class TransitionSource(RolloutSource):
         self._is_due = self._has_due_minibatch()
 
     def metrics(self) -> Mapping[str, Number]:
-        self._learning = {
+        return {
+            **super().metrics(),
             **self.minibatches.metrics(),
             "rollout/exploration_rate": self._epsilon(self._taken),
         }
-        return {**super().metrics(), **self._learning}
-
-    def highlights(self) -> list[str]:
-        row = self._learning
-        return [
-            f"{count(row['time/updates_per_second'])} updates/s",
-            f"epsilon {row['rollout/exploration_rate']:.2f}",
-            f"replay {row['collect/replay_fill']:.0%}",
-            *self.minibatches.progress(),
-            *super().highlights(),
-        ]
 
     def save_files(self, directory: Path) -> None:
         self.minibatches.save(directory)

@@ -141,8 +141,8 @@ def task_for(env_id: str, algo: str | None = None) -> str | None:
     return max(fitting)[1] if fitting else None
 
 
-def task_on(env_id: str, algo: str | None = None) -> str:
-    """The task that trains on an environment, with an algorithm if one is named.
+def task_name_on(env_id: str, algo: str | None = None) -> str:
+    """The name of the task that trains on an environment, with an algorithm if one is named.
 
     Raises:
         ConfigError: there is none; the message names what is likely meant.

@@ -137,10 +137,6 @@ class Callback:
         episodes that have ended since the row before."""
         return {}
 
-    def highlights(self) -> list[str]:
-        """Texts of those that a console shows; called after `metrics`."""
-        return []
-
     def write_report(self, directory: RunDirectory) -> None:
         """Writes files for people once at the end of a session, after the final evaluation, even if that fails."""
 

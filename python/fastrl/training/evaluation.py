@@ -149,9 +149,8 @@ class Evaluation(Callback):
         self.best_at = self._evaluated_at = 0
         self._unit = "episodes"
         self.best_file: Path | None = None
-        # Scores since the last row, and scores in the last row.
+        # Since the last row.
         self._new: Scores | None = None
-        self._shown: Scores | None = None
 
     def on_update(self, run: Run) -> None:
         trainer = run.training
@@ -187,16 +186,13 @@ class Evaluation(Callback):
         trainer.evaluated(self.scores)
 
     def metrics(self, ended: Episodes) -> Mapping[str, Number]:
-        self._shown, self._new = self._new, None
-        if self._shown is None:
+        scores, self._new = self._new, None
+        if scores is None:
             return {}
-        metrics = {"mean_reward": self._shown.mean_return, **self._shown.metrics()}
+        metrics = {"mean_reward": scores.mean_return, **scores.metrics()}
         if self._points:
             metrics["point"] = self._passed
         return {f"eval/{name}": value for name, value in metrics.items()}
-
-    def highlights(self) -> list[str]:
-        return [] if self._shown is None else [f"evaluation {brief(self._shown.mean_return)}"]
 
     def summary(self) -> Mapping[str, Any]:
         if not (self._freq or self._points):

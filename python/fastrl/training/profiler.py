@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Activities, in order: steps and resets of environments; choice of actions; rewards, statistics and storage (of
 # a replay also drawing minibatches); publishing or reading weights; waiting of learner and workers for each other; the
 # start of workers; advantages and returns; gradients; evaluations during the run; the remainder.
-ACTIVITIES = (
+LEARNER_ACTIVITIES = (
     "environment",
     "inference",
     "buffer",
@@ -119,7 +119,7 @@ class Timeline:
         name: "learner" or "workers".
         count: number of processes or threads.
         seconds: their time, summed.
-        activities: seconds by name, in the order of `ACTIVITIES`; they add up to ``seconds``.
+        activities: seconds by name, in the order of `LEARNER_ACTIVITIES`; they add up to ``seconds``.
     """
 
     name: str
@@ -201,10 +201,10 @@ class Lap:
 
 
 def with_other(activities: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """Seconds by activity in the order of `ACTIVITIES`, and the rest of ``seconds`` as "other"."""
+    """Seconds by activity in the order of `LEARNER_ACTIVITIES`, and the rest of ``seconds`` as "other"."""
     if not activities:
         return {}
-    ordered = {name: activities[name] for name in ACTIVITIES if name in activities}
+    ordered = {name: activities[name] for name in LEARNER_ACTIVITIES if name in activities}
     return ordered | {"other": max(seconds - sum(ordered.values()), 0.0)}
 
 
@@ -449,7 +449,7 @@ def draw(breakdown: Breakdown, path: Path) -> None:
 
 
 def _named(activities: Mapping[str, float]) -> dict[str, float]:
-    """Seconds by the names of `ACTIVITIES`."""
+    """Seconds by the names of `LEARNER_ACTIVITIES`."""
     result: dict[str, float] = {}
     for name, seconds in activities.items():
         activity = _ALSO.get(name, name)
@@ -478,6 +478,6 @@ def _timeline(name: str, count: int, seconds: float, activities: Mapping[str, fl
     earlier lap: if the parts exceed the time, their sum replaces it."""
     covered = sum(activities.values())
     whole = max(count * seconds, covered)
-    order = [*ACTIVITIES[:-1], *(part for part in activities if part not in ACTIVITIES)]
+    order = [*LEARNER_ACTIVITIES[:-1], *(part for part in activities if part not in LEARNER_ACTIVITIES)]
     ordered = {part: activities[part] for part in order if part in activities}
     return Timeline(name, count, whole, ordered | {"other": whole - covered})

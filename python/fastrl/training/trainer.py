@@ -14,7 +14,6 @@ from fastrl.runs.checkpoint import checksum
 from fastrl.runs.directory import RunDirectory
 from fastrl.runs.episodes import Episodes
 from fastrl.runs.errors import HookError, TrainError
-from fastrl.runs.metrics import brief
 from fastrl.runs.row import Number, Row
 from fastrl.runs.settings import RunConfig
 from fastrl.sources.source import Source
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from fastrl.training.evaluation import Scores
 
 C = TypeVar("C", bound=Callback)
-
-# Metrics of algorithms that a console shows.
-_SHOWN = ("loss", "accuracy", "mean_square_error", "value_loss", "entropy", "approx_kl")
 
 
 class Trainer:
@@ -401,13 +397,9 @@ class Trainer:
             **self.source.metrics(),
             **self._exchange_metrics(passed),
         }
-        highlights = [] if self.source.goal else [f"return {brief(self.mean_return)}"]
-        highlights += [f"{name} {brief(of_update[name])}" for name in _SHOWN if name in of_update]
-        highlights += self.source.highlights()
         for callback in self.callbacks:
             metrics |= callback.metrics(ended)
-            highlights += callback.highlights()
-        row = Row(steps, done, metrics | time_metrics, highlights, ended)
+        row = Row(steps, done, metrics | time_metrics, ended)
         self.view.metrics = row.record()
         return row
 

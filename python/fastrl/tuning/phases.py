@@ -92,8 +92,8 @@ class ConfirmationPhase(Phase):
 
     def evaluation(self) -> Values:
         """Settings of the evaluation: one at the end, of so many episodes that seeds differ more than luck does."""
-        own = int(self.study.settings.run.eval_episodes)
-        return {"run.eval_points": 0, "run.eval_episodes": max(own, self.study.config.report_episodes)}
+        episodes = int(self.study.settings.run.eval_episodes)
+        return {"run.eval_points": 0, "run.eval_episodes": max(episodes, self.study.config.report_episodes)}
 
     def propose(self) -> Trial | None:
         for i in range(self.study.config.confirm_seeds):

@@ -18,7 +18,7 @@ def population_figure(study: Study) -> Figure:
         study: of method "pbt", with at least one generation that has ended.
     """
     counted = itertools.takewhile(bool, (members(study, generation) for generation in itertools.count()))
-    generations = [parts for parts in counted if all(part.result is not None for part in parts)]
+    generations = [trials for trials in counted if all(trial.result is not None for trial in trials)]
     parameters = study.space.parameters
     panels = 1 + len(parameters)
     figure = Figure(figsize=(7, 2.2 * panels), layout="constrained")
@@ -27,10 +27,10 @@ def population_figure(study: Study) -> Figure:
     for name, panel, parameter in zip(names, axes, (None, *parameters), strict=True):
         values = [
             [
-                part.score if parameter is None else parameter.share(part.point[parameter.name])
-                for part in parts
+                trial.score if parameter is None else parameter.share(trial.point[parameter.name])
+                for trial in trials
             ]
-            for parts in generations
+            for trials in generations
         ]
         for generation, row in enumerate(values):
             for member, value in enumerate(row):

@@ -167,7 +167,7 @@ class Study(Closing):
         Raises:
             ConfigError: its values do not go together.
         """
-        own: Values = {
+        fixed: Values = {
             "run.seed": trial.seed,
             "run.loggers": (),
             "run.keep_checkpoints": 1,
@@ -178,11 +178,11 @@ class Study(Closing):
             ),
         }
         if getattr(getattr(self.settings, "collect", None), "n_workers", None) == "auto":
-            own["collect.n_workers"] = self.cpus
+            fixed["collect.n_workers"] = self.cpus
         return self.with_values(
             {
                 **self.space.values(trial.point),
-                **{key: own[key] for key in own if key in self._base},
+                **{key: fixed[key] for key in fixed if key in self._base},
                 **(changes or {}),
             }
         )

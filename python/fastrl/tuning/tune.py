@@ -9,7 +9,7 @@ from rich.console import Console
 from fastrl.algorithms import find as find_algorithm
 from fastrl.envs.rows import ObsRows
 from fastrl.runs.errors import TrainError
-from fastrl.tasks import find, is_task, task_on
+from fastrl.tasks import find, is_task, task_name_on
 from fastrl.training.task import Task
 from fastrl.tuning import report
 from fastrl.tuning.figures import draw
@@ -173,7 +173,7 @@ def _new_study(
     of_search = by_keyword(
         TuneSettings, "tune", {key: settings[key] for key in settings if key in search_names}
     )
-    task = find(env if is_task(env) else task_on(env, algo))
+    task = find(env if is_task(env) else task_name_on(env, algo))
     tree = config if isinstance(config, Mapping) else {} if config is None else load_toml(config)
     name = algo or task.choose_algorithm(preset, tree, str(config), trust=trust, env_id=env)
     config_type = task.settings_type(name)

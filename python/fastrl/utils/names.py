@@ -7,6 +7,11 @@ from collections.abc import Collection, Iterable
 LIKELY = 0.6
 
 
+def folder_name(name: str) -> str:
+    """The name of a task or an environment without characters that separate folders."""
+    return name.replace("/", "-").replace(":", "-")
+
+
 def likeness(name: str, candidate: str) -> float:
     """The similarity of a misspelt name and a candidate, from 0 to 1.
 

@@ -13,9 +13,9 @@ class Stopwatch:
             env.step(actions)
         watch.seconds["environment"]
 
-    The trainers use the names of ``fastrl.training.profiler.ACTIVITIES``. Blocks should not nest: the time of a block
-    inside another one counts for both, and a block inside one of its own name restarts the outer one. A block costs
-    0.2 microseconds.
+    The trainers use the names of ``fastrl.training.profiler.LEARNER_ACTIVITIES``. Blocks should not nest: the time of
+    a block inside another one counts for both, and a block inside one of its own name restarts the outer one. A block
+    costs 0.2 microseconds.
     """
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from fastrl.envs.spec import EnvSpec
 from fastrl.play.episodes import (
     build_any,
     episode_steps,
-    spaces_of,
+    facts_of,
 )
 from fastrl.tasks import gym
 from fastrl.tasks.gym.settings import PRESETS, EnvConfig
@@ -50,15 +50,12 @@ class GymTask(Task):
     def _kind(self, settings: Any) -> Literal["discrete", "continuous", "images"]:
         """The kind of the environment, which is built for that; of one that cannot be built, "discrete"."""
         try:
-            spec = self.env_spec(settings).as_rows()
-            env = build_any(spec, self.num_envs(settings))
-            obs_space, action_space = spaces_of(env)
-            spec.close(env)
+            facts = facts_of(self.env_spec(settings), self.num_envs(settings))
         except Exception:  # the trainer builds it again, and says what is wrong
             return "discrete"
-        if ObsRows(obs_space).kind != "vector":
+        if ObsRows(facts.obs_space).kind != "vector":
             return "images"
-        return "continuous" if isinstance(action_space, Box) else "discrete"
+        return "continuous" if isinstance(facts.action_space, Box) else "discrete"
 
     def env_spec(self, settings: Any) -> EnvSpec:
         options = parse_options(settings.env.options)

@@ -54,7 +54,6 @@ class PettingZooTask(Task):
         env, spec = settings.env, self.env_spec(settings)
         return ParallelSpec(
             spec.id,
-            spec.options,
             spec=spec,
             size=env.size,
             stack=env.stack,

@@ -200,9 +200,6 @@ class CurriculumCallback(Callback):
             "curriculum/falls": curriculum.falls,
         }
 
-    def highlights(self) -> list[str]:
-        return [counted(self.curriculum.difficulty().num_agents, "vehicle")]
-
     def state_dict(self) -> dict[str, Any]:
         return self.curriculum.state_dict()
 

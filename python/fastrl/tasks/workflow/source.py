@@ -17,14 +17,13 @@ from fastrl.envs.cage2.workflow import (
     Cage2WorkflowVectorEnv,
     Workflow,
     parse_workflow,
-    workflow_name,
 )
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.distributions import mask_logits
 from fastrl.rollout.fragment import Fragment
 from fastrl.runs.episodes import Episodes
-from fastrl.runs.metrics import brief, mean_and_error
+from fastrl.runs.metrics import mean_and_error
 from fastrl.runs.row import Number
 from fastrl.sources.source import Source
 from fastrl.tasks.cage2.evaluate import Act, run_episodes
@@ -99,7 +98,6 @@ class WorkflowSource(Source):
         # Updates of the present training so far.
         self._made = 0
         # The workflows that learnt, or were measured, last; for people.
-        self._label = ""
         # Episodes since the trainer last took them, and those of the next row.
         self._ended: list[Episodes] = []
         self._of_row: list[Episodes] = []
@@ -147,12 +145,10 @@ class WorkflowSource(Source):
         if self.episodes < self.joint_episodes:
             turns = (self._turn + np.arange(num_envs)) % len(WORKFLOWS)
             self._turn = (self._turn + num_envs) % len(WORKFLOWS)
-            self._label = "all workflows together"
             return self._collect(np.array(WORKFLOWS, np.int8)[turns], watch)
         proposal = self.search.ask()
         assert proposal is not None, "the run is over"
         workflow = proposal.workflow
-        self._label = workflow_name(workflow).replace(",", " > ") + (", to the end" if proposal.final else "")
         self._algorithm.activate(workflow, proposal.warm_start)
         updates = max(proposal.episodes - self.inner.measured_episodes, 0) // num_envs
         if self._made < updates:
@@ -223,7 +219,7 @@ class WorkflowSource(Source):
         standings, best = self.search.standings(), self.best
         _, return_stderr = mean_and_error(ended.returns)
         compliance, compliance_stderr = mean_and_error(ended.info["compliance"])
-        self._shown = {
+        return {
             "rollout/ep_rew_stderr": return_stderr,
             "rollout/compliance": compliance,
             "rollout/compliance_stderr": compliance_stderr,
@@ -234,16 +230,6 @@ class WorkflowSource(Source):
             "search/best_compliance": np.nan if best is None else best.outcome.compliance,
             "search/best_workflow": -1 if best is None else WORKFLOWS.index(best.outcome.workflow),
         }
-        return self._shown
-
-    def highlights(self) -> list[str]:
-        shown = self._shown
-        return [
-            f"compliance {brief(shown['rollout/compliance'])}",
-            f"best {brief(shown['search/best_return'])}",
-            f"{shown['search/counting']} of {shown['search/tried']} orders count",
-            self._label,
-        ]
 
     def state_dict(self) -> dict[str, Any]:
         best = self.best

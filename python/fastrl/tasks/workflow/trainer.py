@@ -93,8 +93,7 @@ class SearchTrainer(Trainer):
                     for name, number in row.metrics.items()
                 }
                 metrics |= {"time/episodes": self.episodes, "time/iterations": self.iteration}
-                highlights = [*row.highlights, "PPO without workflows"]
-                shown = Row(self.steps, self.done, metrics, highlights, row.ended)
+                shown = Row(self.steps, self.done, metrics, row.ended)
                 assert row.ended is not None, "rows of trainers have their episodes"
                 self.view.metrics, self.view.ended = shown.record(), row.ended
                 self.notify(lambda callback: callback.on_update(self.view))
