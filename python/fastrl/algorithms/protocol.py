@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, P
 import gymnasium
 
 from fastrl.envs.rows import ObsKind, ObsRows
-from fastrl.networks.acting_network import saved_actor
 from fastrl.networks.action_space import ActionKind
 from fastrl.networks.compiled_actor import Actor, ActorSpec
 from fastrl.networks.team_actor import TeamActor
@@ -212,6 +211,8 @@ class Algorithm(ABC, Generic[E]):
         Raises:
             ValueError: the policy is for other spaces, or the algorithm has no such actor.
         """
+        from fastrl.networks.acting_network import saved_actor
+
         if "architecture" not in policy:
             raise ValueError(f"{cls.name} has no make_actor(), so its policies cannot be evaluated")
         return saved_actor(policy, obs_space, action_space)
