@@ -134,6 +134,17 @@ pub fn has_fma() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
 }
 
+/// Returns whether loops over registers of 512 bits can be used.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub fn has_avx512() -> bool {
+    has_fma()
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512bw")
+}
+
 /// The loop of [`Layer::sums`] with its sums in registers, where compilers leave them in memory.
 ///
 /// # Safety

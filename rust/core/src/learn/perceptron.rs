@@ -280,3 +280,28 @@ widest! {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn activations_are_the_same_in_all_registers() {
+        let numbers = (0..4000).map(|i| (i as f32 - 2000.0) * 7.3e-3).chain([0.0, -0.0, 1e30, -1e30, 1e-30, f32::NAN]);
+        for with_tanh in [false, true] {
+            let inputs: Vec<f32> = numbers.clone().collect();
+            let mut outputs = inputs.clone();
+            activate(with_tanh, &mut outputs);
+            for (&x, &y) in inputs.iter().zip(&outputs) {
+                let expected = if with_tanh { tanh(x) } else { 0.5 * (x + x.abs()) };
+                assert!(y.to_bits() == expected.to_bits() || y.is_nan() && expected.is_nan(), "{y} of {x}");
+            }
+            let mut slopes = vec![0.75; outputs.len()];
+            derive(with_tanh, &mut slopes, &outputs);
+            for (&slope, &y) in slopes.iter().zip(&outputs) {
+                let expected = 0.75 * if with_tanh { (-y).mul_add(y, 1.0) } else { f32::from(u8::from(y > 0.0)) };
+                assert!(slope.to_bits() == expected.to_bits() || slope.is_nan() && expected.is_nan(), "{slope} at {y}");
+            }
+        }
+    }
+}

@@ -180,7 +180,7 @@ fn check(shape: &Shape, settings: &Settings, samples: &Samples<'_>, order: &[i64
     assert!([samples.returns, samples.values].iter().all(|array| array.len() == valued), "of other lengths");
     assert!(samples.learned.is_none_or(|learned| learned.len() == valued), "of other lengths");
     assert!(samples.masks.is_none_or(|masks| masks.len() == acted * shape.kind.outputs()), "masks of other sizes");
-    if count == 0 || order.len() % count != 0 {
+    if count == 0 || !order.len().is_multiple_of(count) {
         return Err(Refused(format!("order: expected orders of {count} samples, got {} numbers", order.len())));
     }
     if settings.minibatches == 0 || settings.minibatches > count {
