@@ -1,8 +1,8 @@
 //! Adam (Kingma and Ba, 2015).
 
-use super::gemm::Aligned;
-use super::widest::widest;
 use crate::dense::LANES;
+use crate::gemm::Aligned;
+use crate::widest::widest;
 
 const BETA1: f64 = 0.9;
 const BETA2: f64 = 0.999;

@@ -5,10 +5,10 @@
 
 use std::ops::Range;
 
-use super::gemm::{Aligned, stride};
 use super::losses::Categorical;
 use super::perceptron::{CHUNK, Pass, Perceptron, chunks};
 use crate::dense::{exp, exp_any, ln, tanh};
+use crate::gemm::{Aligned, stride};
 use crate::mlp::Activation;
 
 /// The logarithms of a Gaussian's deviations stay within these, as in `fastrl.networks.bounded_actor`.

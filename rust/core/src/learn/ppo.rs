@@ -7,12 +7,12 @@ use std::thread;
 use super::adam::Vectors;
 use super::batch::Batch;
 use super::exchange::{Exchange, Side};
-use super::gemm::padded;
 use super::losses::{Categorical, Gaussian, Kind, Sums, Surrogate, value_slope};
 use super::masked::Masked;
 use super::perceptron::{CHUNK, Pass, Perceptron, chunks};
-use super::widest::widest;
+use crate::gemm::padded;
 use crate::mlp::Activation;
+use crate::widest::widest;
 
 /// Multiplications in the passes of a minibatch below which two threads do not pay.
 const MIN_WORK: usize = 1 << 20;

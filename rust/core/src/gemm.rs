@@ -1,7 +1,7 @@
 //! Products of matrices in f32. Each element of a product adds up its terms in their order with fused multiplications, so
 //! it is the same to the last bit on every processor, whatever the size of its registers.
 
-use crate::dense::{LANES, Lanes};
+use crate::dense::{LANES, Lanes, flat, flat_mut, spread};
 #[cfg(target_arch = "x86_64")]
 use crate::dense::{has_avx512, has_fma};
 
@@ -28,15 +28,13 @@ impl std::ops::Deref for Aligned {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        // SAFETY: lanes are arrays of `LANES` floats side by side, and `len` fits into them.
-        unsafe { std::slice::from_raw_parts(self.lanes.as_ptr().cast(), self.len) }
+        &flat(&self.lanes)[..self.len]
     }
 }
 
 impl std::ops::DerefMut for Aligned {
     fn deref_mut(&mut self) -> &mut [f32] {
-        // SAFETY: as of `deref`.
-        unsafe { std::slice::from_raw_parts_mut(self.lanes.as_mut_ptr().cast(), self.len) }
+        &mut flat_mut(&mut self.lanes)[..self.len]
     }
 }
 
@@ -45,10 +43,9 @@ pub(crate) fn padded(columns: usize) -> usize {
     columns.next_multiple_of(STEP)
 }
 
-/// Distance between rows of so many columns: an odd number of cache lines, as rows at a power of two of them would take
-/// each other's places in the cache.
+/// Distance between rows of so many columns: an odd number of cache lines, see [`spread`].
 pub(crate) fn stride(columns: usize) -> usize {
-    if columns <= STEP { STEP } else { (columns.div_ceil(LANES) | 1) * LANES }
+    if columns <= STEP { STEP } else { spread(columns.div_ceil(LANES)) * LANES }
 }
 
 /// The left matrix of a product: element (i, k) is at `i * row + k * column`.
