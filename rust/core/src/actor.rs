@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+#[cfg(target_arch = "x86_64")]
+use crate::dense::has_fma;
 use crate::dense::{LANES, Lanes, exp, flat};
 use crate::mlp::{Architecture, BLOCK, Mlp};
 use crate::streams::{bits, normal_pair, part_bits, unit};
-use crate::widest::widest;
 
 /// The logit of a masked action, as in `fastrl.networks.actor_critic`.
 const MASKED: f32 = -1e9;
@@ -215,7 +216,7 @@ impl Policy {
 
     /// [`Actor::act`] in the calling thread.
     pub fn act(&self, rows: Rows<'_>, greedy: bool) {
-        on_widest(
+        on_wide(
             #[inline(always)]
             || self.act_here(rows, greedy),
         );
@@ -224,7 +225,7 @@ impl Policy {
     /// The network's outputs of each row of `obs`, before any mask. `states` are those of [`Rows`].
     pub fn outputs(&self, obs: &[f32], states: &mut [f32], out: &mut [f32]) {
         let Architecture { inputs, outputs, .. } = *self.mlp.architecture();
-        on_widest(
+        on_wide(
             #[inline(always)]
             || {
                 let (lanes, size) = (self.mlp.lanes(), self.mlp.architecture().state_size());
@@ -326,11 +327,24 @@ impl<'a> Heads<'a> {
     }
 }
 
-widest! {
-    /// Runs `work`, compiled for the widest registers that this processor has. The numbers are the same.
-    fn on_widest(work: impl FnOnce()) {
-        work();
+/// Runs `work`, compiled for registers of 256 bits where the processor has them: those of 512 take longer for the few
+/// numbers of a row. The numbers are the same.
+#[inline(always)]
+fn on_wide(work: impl FnOnce()) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        /// # Safety
+        /// The processor has AVX2 and FMA.
+        #[target_feature(enable = "avx2,fma")]
+        unsafe fn wide(work: impl FnOnce()) {
+            work();
+        }
+        if has_fma() {
+            // SAFETY: `has_fma` has found AVX2 and FMA.
+            return unsafe { wide(work) };
+        }
     }
+    work();
 }
 
 #[inline(always)]

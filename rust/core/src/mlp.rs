@@ -217,7 +217,7 @@ impl Mlp {
             layer.forward_rows(count, width, flat(from), apart * LANES, to);
             (width, apart) = (outputs, spread(layer.lanes()));
             let with_tanh = self.architecture.activation == Activation::Tanh;
-            activate(with_tanh, &mut flat_mut(to)[..count * apart * LANES], apart * LANES, width);
+            activate(with_tanh, flat_mut(&mut to[..count * apart]));
             std::mem::swap(from, to);
         }
         if let (Some(memory), Some(gates)) = (&self.memory, gates) {

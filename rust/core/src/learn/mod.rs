@@ -6,9 +6,9 @@
 
 mod adam;
 mod batch;
-mod exchange;
 pub mod losses;
 mod masked;
+mod minibatch;
 pub mod off_policy;
 mod perceptron;
 pub mod ppo;
