@@ -22,6 +22,9 @@ const LOG_STD_RANGE: (f32, f32) = (-5.0, 2.0);
 /// Multiplications in the passes of a minibatch for each thread: below that another one does not pay.
 const WORK: usize = 1 << 20;
 
+/// Numbers that fit into the cache of a core.
+const CACHE: usize = 3 << 16;
+
 /// Parameters that take a step together.
 const STEP: usize = 1 << 13;
 
@@ -232,9 +235,13 @@ impl<'a> Minibatches<'a> {
         let mut copies: Vec<_> = copies.collect();
         team.each(&mut copies, |(network, values, copy)| network.copy(values, copy));
         let mut losses = Losses::default();
-        // One thread has the cache to itself for one network after the other.
-        for learners in learners.chunks_mut(if team.len() == 1 { 1 } else { 2 }) {
-            let (mut first, all) = (0, batch.rows.len());
+        let all = batch.rows.len();
+        let kept: usize = learners.iter().map(|learner| learner.network.kept()).sum();
+        let round = all.min(learners[0].blocks.len() * *block);
+        // Networks learn together where their rows fit into the caches, and else one after the other.
+        let together = round * kept <= team.len() * CACHE;
+        for learners in learners.chunks_mut(if together { 2 } else { 1 }) {
+            let mut first = 0;
             while first < all {
                 let rows = (all - first).min(learners[0].blocks.len() * *block);
                 let blocks: Vec<_> = ranges(first..first + rows, *block).collect();

@@ -96,6 +96,11 @@ impl Perceptron {
         self.layers.iter().map(|layer| (layer.inputs + 1) * layer.outputs).sum()
     }
 
+    /// Numbers that a pass keeps of each row.
+    pub(crate) fn kept(&self) -> usize {
+        stride(self.layers[0].inputs) + self.layers.iter().map(|layer| 2 * layer.row).sum::<usize>()
+    }
+
     /// Multiplications in a pass of one row.
     pub(crate) fn work(&self) -> usize {
         self.layers.iter().map(|layer| layer.inputs * padded(layer.outputs)).sum()
