@@ -1,6 +1,6 @@
 //! Threads that do the items of a job together.
 //!
-//! Items are claimed one after the other, so that it depends on the moment which thread does which: what an item computes
+//! Items are claimed one by one, so that it depends on the moment which thread does which: what an item computes
 //! must not depend on that. The thread that has a job does items itself until all are claimed, and then waits for those
 //! that others have claimed. So a job never waits for a thread to wake up, and one that the system keeps from running
 //! delays it by one item at most.
@@ -24,7 +24,7 @@ const DESCHEDULED: Duration = Duration::from_micros(200);
 /// For how many times as long the caller then works alone, before it shares jobs again: so little is lost to waiting.
 const ALONE: u32 = 20;
 
-/// Bits of a number of items in [`Shared::claims`].
+/// Bits of the number of an item in [`Shared::claims`].
 const BITS: u32 = 16;
 const MASK: u64 = (1 << BITS) - 1;
 
@@ -32,7 +32,7 @@ type Work<'a> = &'a (dyn Fn(usize) + Sync);
 
 #[repr(align(128))]
 struct Shared {
-    /// The number of the job, then its number of items, then the next item that nobody has claimed.
+    /// The number of the job, then the end and the first of the items that nobody has claimed.
     claims: AtomicU64,
     /// What the job does with an item: points to a [`Work`] as long as there are items that are not done.
     work: AtomicPtr<Work<'static>>,
@@ -75,16 +75,18 @@ impl Shared {
         claims & MASK < claims >> BITS & MASK || self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Does items until all are claimed.
-    fn work(&self) {
+    /// Does items until all are claimed: the caller from the first on, others from the last back. So the data of similar
+    /// jobs stay in the caches of the same cores.
+    fn work(&self, is_caller: bool) {
         loop {
             let claims = self.claims.load(Ordering::Acquire);
-            let item = claims & MASK;
-            if item >= claims >> BITS & MASK {
+            let (first, end) = (claims & MASK, claims >> BITS & MASK);
+            if first >= end {
                 return;
             }
             let work = self.work.load(Ordering::Relaxed);
-            if self.claims.compare_exchange(claims, claims + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            let (item, rest) = if is_caller { (first, claims + 1) } else { (end - 1, claims - (1 << BITS)) };
+            if self.claims.compare_exchange(claims, rest, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                 continue;
             }
             // SAFETY: the claim succeeded, so the job is still the one of that number, `work` is its own, and the thread
@@ -103,7 +105,7 @@ impl Shared {
     /// A thread's life.
     fn serve(&self) {
         while !self.stopped.load(Ordering::SeqCst) {
-            self.work();
+            self.work(false);
             if poll(|| self.has_news()) {
                 continue;
             }
@@ -210,7 +212,7 @@ impl Team {
         shared.claims.store(job << (2 * BITS) | (items as u64) << BITS, Ordering::SeqCst);
         shared.wake_sleepers();
         let start = Instant::now();
-        shared.work();
+        shared.work(true);
         let worked = start.elapsed();
         shared.wait_for_others();
         let all = start.elapsed();
