@@ -31,9 +31,10 @@ const STEP: usize = 1 << 13;
 /// Rows whose losses are added up together; blocks have a multiple of them.
 const GROUP: usize = 32;
 
-/// Rows of a block: so few that there are some for each thread.
-fn block_rows(rows: usize, threads: usize) -> usize {
-    if threads == 1 { CHUNK } else { rows.div_ceil(2 * threads).next_multiple_of(GROUP).clamp(GROUP, CHUNK / 2) }
+/// Rows of a block: so few that there is one of some network for each thread.
+fn block_rows(rows: usize, networks: usize, threads: usize) -> usize {
+    let share = (networks * rows).div_ceil(threads).next_multiple_of(GROUP);
+    if threads == 1 { CHUNK } else { share.clamp(GROUP, CHUNK / 2) }
 }
 
 /// Means over the samples of a minibatch.
@@ -176,7 +177,7 @@ impl<'a> Minibatches<'a> {
         let threads = settings.threads.clamp(1, (work * size / WORK).max(1));
         // So many rows a thread stay in its cache.
         let rows = size.min(threads.min(8) * CHUNK);
-        let block = block_rows(rows, threads);
+        let block = block_rows(rows, networks.iter().flatten().count(), threads);
         let blocks = (rows.div_ceil(block), block.min(size));
         let [actor, critic] = networks;
         let numbers = if actor.is_some() { shape.deviations() } else { 0 };
