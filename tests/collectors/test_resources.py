@@ -16,6 +16,7 @@ from fastrl.collectors.resources import (
     cores,
     count_workers,
     memory_of,
+    use_cores,
 )
 
 GIB = 1024 * MIB
@@ -111,6 +112,9 @@ def test_cores_are_those_of_the_process(tmp_path: Path, monkeypatch: pytest.Monk
     assert cores(old) == 2
     unlimited = system(tmp_path / "unlimited", "4:cpu,cpuacct:/\n", **{"cpu__cpu-cfs_quota_us": "-1\n"})
     assert cores(unlimited) == 12
+    for most, expected in ((5, 5), (20, 12), ("auto", 12)):
+        use_cores(most)
+        assert cores(tmp_path) == expected
 
 
 def test_memory_is_that_of_the_container(tmp_path: Path) -> None:

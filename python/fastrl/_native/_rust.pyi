@@ -1098,8 +1098,8 @@ class PpoUpdate:
         is learned from. For a critic alone `actions` [0, 0], `log_probs` [0] and `advantages` [0] are empty. `order`
         [E, S]: in each of E epochs the samples in so many `minibatches`, whose sizes differ by one at most.
         `normalize_advantages`: those of a minibatch are brought to mean 0 and sample deviation 1. `target_kl`: the
-        update ends after a step in which the KL was larger. With `num_threads` above 1 actor and critic learn side by
-        side if they are large enough; the numbers are the same to the last bit.
+        update ends after a step in which the KL was larger. `num_threads`: how many share out large minibatches; the
+        numbers are the same to the last bit.
 
         Returns means over gradient steps: the policy's loss, the value's, entropy, KL, clipped share, the gradient's
         norm before clipping; and the number of steps.

@@ -43,7 +43,8 @@ class CompiledNetwork:
             actions, options["networks"] = network.actions, "actor"
         else:
             options |= {"networks": "critic", "critic_outputs": outputs}
-        self._steps = CompiledSteps(optimizer.vector, actions, **options)
+        # Policies and critics learn side by side.
+        self._steps = CompiledSteps(optimizer.vector, actions, beside=1, **options)
 
     def __call__(self, samples: Samples, generator: torch.Generator, **settings: Any) -> StepMeans:
         """Takes the gradient steps; arguments as of `CompiledSteps`."""

@@ -12,6 +12,7 @@ from fastrl.algorithms.network_settings import ActorCriticConfig
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.update_backend import failing_condition, why_torch
+from fastrl.collectors.resources import cores
 from fastrl.networks.acting_network import PolicyNet
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import ActorCritic
@@ -93,11 +94,13 @@ class CompiledSteps:
     Args:
         parameters: of the networks that learn, as one vector.
         actions: that the actor chooses; None: a critic learns alone.
+        beside: networks that learn at the same time, with which it shares the cores.
         options: the others of ``PpoUpdate``.
     """
 
-    def __init__(self, parameters: Tensor, actions: Actions | None, **options: Any) -> None:
+    def __init__(self, parameters: Tensor, actions: Actions | None, beside: int = 0, **options: Any) -> None:
         self._parameters = parameters.detach().numpy()
+        self._num_threads = max(cores() // (1 + beside), 1)
         nvec, box_size = None, 0
         if actions is not None and actions.is_box:
             box_size = actions.size
@@ -163,7 +166,7 @@ class CompiledSteps:
             learning_rate=learning_rate,
             normalize_advantages=normalize_advantages,
             target_kl=target_kl,
-            num_threads=torch.get_num_threads(),
+            num_threads=self._num_threads,
         )
         means = StepMeans(*found)
         epochs = -(-means.gradient_steps // minibatches)

@@ -69,6 +69,9 @@ def train_all(command: "Command", arguments: Sequence[str], workers: int) -> int
     if is_run(parent):
         raise ConfigError(f"{parent} has a run in it: choose another --run-dir for the runs of several seeds")
     rest = without(arguments, "--seeds", "--run-dir", "--out")
+    jobs = max(1, min(len(seeds), cores() // max(workers, 1)))
+    if jobs > 1 and not any(argument.split("=")[0] in ("--threads", "--run.threads") for argument in rest):
+        rest.append(f"--threads={cores() // jobs}")
     runs = []
     for number in seeds:
         run_dir = parent / f"seed-{number}"
@@ -81,7 +84,6 @@ def train_all(command: "Command", arguments: Sequence[str], workers: int) -> int
             start += [*without(rest, *_OF_NEW_RUNS), f"--resume={run_dir}"]
         runs.append(SeedRun(number, run_dir, start))
     parent.mkdir(parents=True, exist_ok=True)
-    jobs = max(1, min(len(seeds), cores() // max(workers, 1)))
     with ignoring_write_errors("stdout", f"{prog}: "):
         console = plain_console()
         print_lines(console, f"training {len(seeds)} seeds, {jobs} at a time, in {parent}")

@@ -46,14 +46,25 @@ def check_timeout(task_timeout: float | None) -> float:
     return math.inf if task_timeout is None else task_timeout
 
 
+# Cores that this process was told to use at most.
+_most_cores = math.inf
+
+
+def use_cores(count: WorkerCount) -> None:
+    """Limits `cores` of this process to so many; "auto": to none."""
+    global _most_cores
+    _most_cores = math.inf if count == "auto" else count
+
+
 def cores(root: Path = Path("/")) -> int:
-    """Cores that this process may use: those it is pinned to, or fewer if its container has less of their time.
+    """Cores that this process may use: those it is pinned to, or fewer if its container has less of their time or
+    `use_cores` says so.
 
     Args:
         root: where ``proc`` and ``sys`` are.
     """
     pinned = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([pinned, *(int(quota) for quota in _cpu_quotas(root))]))
+    return int(max(1, min([pinned, _most_cores, *(int(quota) for quota in _cpu_quotas(root))])))
 
 
 def available_memory(root: Path = Path("/")) -> int:

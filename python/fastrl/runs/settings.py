@@ -80,6 +80,14 @@ class RunConfig:
         ),
         Setting(resumable=True, option="--stop-at-return"),
     ] = None
+    threads: Annotated[
+        Annotated[int, Field(ge=1, le=1024)] | Literal["auto"],
+        Field(
+            description="cores that workers, the compiled actor and compiled gradient steps use at most; auto: all that"
+            " this process may use. Synchronous algorithms learn the same with any number"
+        ),
+        Setting(resumable=True, option="--threads"),
+    ] = "auto"
     torch_threads: Annotated[
         int,
         Field(

@@ -16,6 +16,7 @@ from gymnasium.vector import VectorEnv
 from fastrl._native._rust import __version__
 from fastrl.algorithms import check_takes, find
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, OffPolicyAlgorithm, Problem
+from fastrl.collectors.resources import use_cores
 from fastrl.envs.rows import has_state, space_state
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.stacked_frames import stacked_last
@@ -359,6 +360,7 @@ class Task(TaskSettings, ABC):
         Raises:
             TrainError: there is no such device.
         """
+        use_cores(run.threads)
         use_threads(run.torch_threads, self.ranks.local_count)
         device = choose_device(run.device)
         return device, Profile(GpuMeter(device).use)

@@ -8,8 +8,8 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 #[cfg(target_arch = "x86_64")]
 use crate::dense::has_fma;
-use crate::dense::{LANES, Lanes, exp};
-use crate::mlp::{Architecture, Mlp};
+use crate::dense::{LANES, Lanes, exp, flat};
+use crate::mlp::{Architecture, BLOCK, Mlp};
 use crate::streams::{bits, normal_pair, part_bits, unit};
 
 /// The logit of a masked action, as in `fastrl.networks.actor_critic`.
@@ -120,12 +120,12 @@ fn split_rows<T>(array: &mut [T], row: usize, rows: usize) -> (&mut [T], &mut [T
     array.split_at_mut(row * (array.len() / rows))
 }
 
-/// The state of each row, of `size` numbers; empty ones if that is 0.
-#[inline(always)]
+/// States of `size` numbers, the last of them perhaps fewer; empty ones if that is 0.
 fn each_state(states: &mut [f32], size: usize) -> impl Iterator<Item = &mut [f32]> {
     let mut rest = states;
     std::iter::repeat_with(move || {
-        let (state, others) = std::mem::take(&mut rest).split_at_mut(size);
+        let all = std::mem::take(&mut rest);
+        let (state, others) = all.split_at_mut(size.min(all.len()));
         rest = others;
         state
     })
@@ -216,7 +216,7 @@ impl Policy {
 
     /// [`Actor::act`] in the calling thread.
     pub fn act(&self, rows: Rows<'_>, greedy: bool) {
-        on_widest(
+        on_wide(
             #[inline(always)]
             || self.act_here(rows, greedy),
         );
@@ -225,15 +225,16 @@ impl Policy {
     /// The network's outputs of each row of `obs`, before any mask. `states` are those of [`Rows`].
     pub fn outputs(&self, obs: &[f32], states: &mut [f32], out: &mut [f32]) {
         let Architecture { inputs, outputs, .. } = *self.mlp.architecture();
-        on_widest(
+        on_wide(
             #[inline(always)]
             || {
-                let mut scratch = self.mlp.scratch();
-                let rows = obs.chunks_exact(inputs).zip(each_state(states, self.mlp.architecture().state_size()));
-                for ((row, state), out) in rows.zip(out.chunks_exact_mut(outputs)) {
-                    self.mlp.forward(row, state, &mut scratch);
-                    for (out, lanes) in out.chunks_mut(LANES).zip(scratch.outputs()) {
-                        out.copy_from_slice(&lanes.0[..out.len()]);
+                let (lanes, size) = (self.mlp.lanes(), self.mlp.architecture().state_size());
+                let mut scratch = self.mlp.scratch(obs.len() / inputs);
+                let rows = obs.chunks(BLOCK * inputs).zip(each_state(states, BLOCK * size));
+                for ((block, states), out) in rows.zip(out.chunks_mut(BLOCK * outputs)) {
+                    self.mlp.forward(block, states, &mut scratch);
+                    for (out, lanes) in out.chunks_exact_mut(outputs).zip(scratch.outputs(lanes)) {
+                        out.copy_from_slice(&flat(lanes)[..outputs]);
                     }
                 }
             },
@@ -243,43 +244,32 @@ impl Policy {
     #[inline(always)]
     fn act_here(&self, rows: Rows<'_>, greedy: bool) {
         let Architecture { inputs, outputs, .. } = *self.mlp.architecture();
-        let Rows { obs, streams, steps, masks, states, actions, log_probs } = rows;
-        let mut scratch = self.mlp.scratch();
-        let mut bits = streams.iter().zip(steps).map(|(&stream, &step)| bits(stream, step));
-        let rows = obs.chunks_exact(inputs).zip(each_state(states, self.mlp.architecture().state_size()));
-        match actions {
-            ActionsOut::Discrete(actions) => {
-                let lanes = outputs.div_ceil(LANES);
-                let mut sums = vec![Lanes([0.0; LANES]); lanes];
-                let rows = rows.zip(&mut bits).zip(actions.iter_mut().zip(log_probs));
-                for (i, (((row, state), bits), (action, log_prob))) in rows.enumerate() {
-                    self.mlp.forward(row, state, &mut scratch);
-                    let logits = &mut scratch.outputs()[..lanes];
-                    if let Some(masks) = masks {
-                        mask_logits(logits, &masks[i * outputs..(i + 1) * outputs]);
+        let Rows { obs, streams, steps, masks, states, mut actions, log_probs } = rows;
+        let (lanes, size) = (self.mlp.lanes(), self.mlp.architecture().state_size());
+        let mut scratch = self.mlp.scratch(streams.len());
+        let mut sums = vec![Lanes([0.0; LANES]); lanes];
+        let mut heads = Heads::new(&self.values);
+        let blocks = obs.chunks(BLOCK * inputs).zip(each_state(states, BLOCK * size));
+        for (block, (obs, states)) in blocks.enumerate() {
+            self.mlp.forward(obs, states, &mut scratch);
+            let first = block * BLOCK;
+            for (row, logits) in (first..streams.len()).zip(scratch.outputs(lanes).take(BLOCK)) {
+                let (logits, bits) = (&mut logits[..lanes], (!greedy).then(|| bits(streams[row], steps[row])));
+                if let Some(masks) = masks {
+                    mask_logits(logits, &masks[row * outputs..][..outputs]);
+                }
+                log_probs[row] = match &mut actions {
+                    ActionsOut::Discrete(actions) => {
+                        let (action, log_prob) = choose(logits, &mut sums, outputs, bits.map(unit));
+                        actions[row] = action as i64;
+                        log_prob
                     }
-                    let chosen = choose(logits, &mut sums, outputs, (!greedy).then(|| unit(bits)));
-                    (*action, *log_prob) = (chosen.0 as i64, chosen.1);
-                }
-            }
-            ActionsOut::MultiDiscrete(actions) => {
-                let mut heads = Heads::new(&self.values);
-                let rows = rows.zip(&mut bits).zip(actions.chunks_exact_mut(self.values.len()).zip(log_probs));
-                for (i, (((row, state), bits), (action, log_prob))) in rows.enumerate() {
-                    self.mlp.forward(row, state, &mut scratch);
-                    let logits = &mut scratch.outputs()[..outputs.div_ceil(LANES)];
-                    if let Some(masks) = masks {
-                        mask_logits(logits, &masks[i * outputs..(i + 1) * outputs]);
+                    ActionsOut::MultiDiscrete(actions) => {
+                        let width = self.values.len();
+                        heads.choose(logits, bits, &mut actions[row * width..][..width])
                     }
-                    *log_prob = heads.choose(logits, (!greedy).then_some(bits), action);
-                }
-            }
-            ActionsOut::Gaussian(actions) => {
-                let rows = rows.zip(&mut bits).zip(actions.chunks_exact_mut(outputs));
-                for ((((row, state), bits), action), log_prob) in rows.zip(log_probs) {
-                    self.mlp.forward(row, state, &mut scratch);
-                    *log_prob = self.draw(scratch.outputs(), (!greedy).then_some(bits), action);
-                }
+                    ActionsOut::Gaussian(actions) => self.draw(logits, bits, &mut actions[row * outputs..][..outputs]),
+                };
             }
         }
     }
@@ -337,9 +327,10 @@ impl<'a> Heads<'a> {
     }
 }
 
-/// Runs `work`, compiled for the widest registers that this processor has. The numbers are the same.
+/// Runs `work`, compiled for registers of 256 bits where the processor has them: those of 512 take longer for the few
+/// numbers of a row. The numbers are the same.
 #[inline(always)]
-fn on_widest(work: impl FnOnce()) {
+fn on_wide(work: impl FnOnce()) {
     #[cfg(target_arch = "x86_64")]
     {
         /// # Safety

@@ -1,6 +1,9 @@
 //! Linear layers in f32 whose sums stay in registers, and the functions that follow them: each result is the same to the
 //! last bit on every processor, as multiplications are fused everywhere.
 
+use crate::gemm::{Left, Start, multiply};
+use crate::widest::widest;
+
 /// Outputs that are computed together. Widths are rounded up to a multiple.
 pub const LANES: usize = 16;
 
@@ -8,6 +11,24 @@ pub const LANES: usize = 16;
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct Lanes(pub [f32; LANES]);
+
+/// The floats of lanes.
+pub(crate) fn flat(lanes: &[Lanes]) -> &[f32] {
+    // SAFETY: lanes are arrays of `LANES` floats side by side.
+    unsafe { std::slice::from_raw_parts(lanes.as_ptr().cast(), lanes.len() * LANES) }
+}
+
+/// The floats of lanes.
+pub(crate) fn flat_mut(lanes: &mut [Lanes]) -> &mut [f32] {
+    // SAFETY: as of `flat`.
+    unsafe { std::slice::from_raw_parts_mut(lanes.as_mut_ptr().cast(), lanes.len() * LANES) }
+}
+
+/// Distance between rows of so many lanes: an odd number, as rows at a power of two of cache lines would take each other's
+/// places in the cache.
+pub(crate) fn spread(lanes: usize) -> usize {
+    lanes | 1
+}
 
 /// Weights that are read one after the other.
 pub struct Weights<'a>(&'a [f32]);
@@ -27,7 +48,7 @@ impl<'a> Weights<'a> {
 /// A linear layer.
 pub struct Layer {
     bias: Vec<Lanes>,
-    /// Weights of input k start at `k * bias.len()`.
+    /// Weights of input k start at `k * spread(bias.len())`.
     weights: Vec<Lanes>,
 }
 
@@ -72,16 +93,27 @@ impl Layer {
     /// Reads weights [inputs, blocks * outputs] and biases [blocks * outputs]. Each block of outputs has whole lanes,
     /// filled up by outputs with the bias `rest`.
     pub fn new(weights: &mut Weights<'_>, inputs: usize, blocks: usize, outputs: usize, rest: f32) -> Self {
-        let mut blocks_of = |n: usize| weights.take(n * blocks * outputs).chunks(outputs);
-        Self {
-            weights: blocks_of(inputs).flat_map(|block| in_lanes(block, 0.0)).collect(),
-            bias: blocks_of(1).flat_map(|block| in_lanes(block, rest)).collect(),
+        let lanes = blocks * outputs.div_ceil(LANES);
+        let mut all = Vec::with_capacity(inputs * spread(lanes));
+        for row in weights.take(inputs * blocks * outputs).chunks(blocks * outputs) {
+            all.extend(row.chunks(outputs).flat_map(|block| in_lanes(block, 0.0)));
+            all.resize(all.len() + spread(lanes) - lanes, Lanes([0.0; LANES]));
         }
+        let bias = weights.take(blocks * outputs).chunks(outputs).flat_map(|block| in_lanes(block, rest)).collect();
+        Self { bias, weights: all }
     }
 
     /// Number of lanes of the outputs.
     pub fn lanes(&self) -> usize {
         self.bias.len()
+    }
+
+    /// The outputs of `rows` rows of `inputs` numbers, which are `row` apart; those of the result are
+    /// `spread(self.lanes())` lanes apart. Up to the signs of zeros they are those of [`Layer::forward`].
+    pub(crate) fn forward_rows(&self, rows: usize, inputs: usize, values: &[f32], row: usize, outputs: &mut [Lanes]) {
+        let (width, apart) = (self.lanes() * LANES, spread(self.lanes()) * LANES);
+        let (left, start) = (Left { values, row, column: 1 }, Start::Bias(flat(&self.bias)));
+        multiply(rows, width, inputs, left, flat(&self.weights), apart, flat_mut(outputs), apart, start);
     }
 
     #[inline(always)]
@@ -108,7 +140,7 @@ impl Layer {
         let bias: &[Lanes; N] = self.bias[at..at + N].try_into().expect("N of them");
         let outputs: &mut [Lanes; N] = (&mut outputs[at..at + N]).try_into().expect("N of them");
         let weights = |k: u32| -> &[Lanes; N] {
-            let first = k as usize * self.bias.len() + at;
+            let first = k as usize * spread(self.bias.len()) + at;
             self.weights[first..first + N].try_into().expect("N of them")
         };
         #[cfg(target_arch = "x86_64")]
@@ -132,6 +164,17 @@ impl Layer {
 #[inline(always)]
 pub fn has_fma() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
+}
+
+/// Returns whether loops over registers of 512 bits can be used.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub fn has_avx512() -> bool {
+    has_fma()
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512bw")
 }
 
 /// The loop of [`Layer::sums`] with its sums in registers, where compilers leave them in memory.
@@ -232,9 +275,42 @@ pub fn tanh(x: f32) -> f32 {
     (e / (e + 2.0)).copysign(x)
 }
 
+/// The larger one of a number and 0. NaN stays NaN.
+#[inline(always)]
+pub fn relu(x: f32) -> f32 {
+    // Not `if`, of which compilers make masked stores, which are slow.
+    0.5 * (x + x.abs())
+}
+
+widest! {
+    /// Tanh or ReLU.
+    pub(crate) fn activate(with_tanh: bool, values: &mut [f32]) {
+        if with_tanh {
+            values.iter_mut().for_each(|x| *x = tanh(*x));
+        } else {
+            values.iter_mut().for_each(|x| *x = relu(*x));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn activations_are_the_same_in_all_registers() {
+        let inputs: Vec<f32> = (0..4000).map(|i| (i as f32 - 2000.0) * 7.3e-3).collect();
+        for with_tanh in [false, true] {
+            let mut outputs = inputs.clone();
+            activate(with_tanh, &mut outputs);
+            for (&x, &y) in inputs.iter().zip(&outputs) {
+                let expected = if with_tanh { tanh(x) } else { x.max(0.0) };
+                assert_eq!(y.to_bits(), expected.to_bits(), "{y} of {x}");
+            }
+        }
+        assert!(relu(f32::NAN).is_nan());
+        assert_eq!((relu(-1.0), relu(2.0)), (0.0, 2.0));
+    }
 
     #[test]
     fn exp_and_tanh_are_accurate() {

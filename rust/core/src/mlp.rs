@@ -1,13 +1,13 @@
 //! A small multi-layer perceptron in f32, with a recurrent layer before its last one if it has a memory, that chooses
 //! actions without a framework's cost per call.
 //!
-//! Each row's result is the same to the last bit whatever the batch, the number of threads and the row's place in it:
-//! rows are computed one by one, and each output adds up its inputs in their order with fused multiplications, which
-//! round alike on every processor. Inputs that are zero are left out, which changes nothing: with finite weights their
-//! products are zeros, and adding a zero changes at most the sign of a zero, which no later number depends on and which
-//! the last layer takes away. Half of the hidden units of a ReLU network are zeros, and most bits of an observation.
+//! Each row's result is the same to the last bit whatever the batch, the number of threads and the row's place in it: each
+//! output adds up its inputs in their order with fused multiplications, which round alike on every processor. Many rows
+//! are multiplied as matrices. Of a few, inputs that are zero are left out, which changes nothing: with finite weights
+//! their products are zeros, and adding a zero changes at most the sign of a zero, which no later number depends on and
+//! which the last layer takes away. Half of the hidden units of a ReLU network are zeros, and most bits of an observation.
 
-use crate::dense::{Inputs, LANES, Lanes, Layer, Weights, tanh};
+use crate::dense::{Inputs, LANES, Lanes, Layer, Weights, activate, flat, flat_mut, relu, spread, tanh};
 use crate::recurrent::{Cell, Gates, Recurrent};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,15 @@ struct Whitening {
     clip: f32,
 }
 
+impl Whitening {
+    /// The inputs of a row.
+    #[inline(always)]
+    fn of(&self, row: &[f32]) -> impl Iterator<Item = f32> {
+        let whiten = |((&x, &mean), &scale): ((&f32, &f32), &f32)| ((x - mean) * scale).clamp(-self.clip, self.clip);
+        row.iter().zip(&self.mean).zip(&self.scale).map(whiten)
+    }
+}
+
 pub struct Mlp {
     architecture: Architecture,
     whitening: Option<Whitening>,
@@ -74,18 +83,29 @@ pub struct Mlp {
     last: Layer,
 }
 
-/// Memory for one row at a time.
+/// Rows that go through a network together at most.
+pub const BLOCK: usize = 64;
+
+/// Rows from which on products of matrices pay.
+const MIN_BLOCK: usize = 8;
+
+/// Memory for a block of rows.
 pub struct Scratch {
     inputs: Inputs,
+    /// Outputs of hidden layers, for one row.
+    hidden: Vec<Lanes>,
+    /// Inputs and outputs of layers, for all rows of a block.
+    blocks: [Vec<Lanes>; 2],
+    /// Outputs of the last layer.
     outputs: Vec<Lanes>,
     gates: Option<Gates>,
 }
 
 impl Scratch {
-    /// The last layer's outputs, then lanes that mean nothing.
+    /// The last layer's outputs for the rows of a block, each followed by lanes that mean nothing.
     #[inline(always)]
-    pub fn outputs(&mut self) -> &mut [Lanes] {
-        &mut self.outputs
+    pub fn outputs(&mut self, lanes: usize) -> impl Iterator<Item = &mut [Lanes]> {
+        self.outputs.chunks_exact_mut(spread(lanes))
     }
 }
 
@@ -114,34 +134,59 @@ impl Mlp {
         &self.architecture
     }
 
-    pub fn scratch(&self) -> Scratch {
+    /// Memory for `rows` rows, or a block if they are more.
+    pub fn scratch(&self, rows: usize) -> Scratch {
         let Architecture { inputs, hidden, .. } = &self.architecture;
         let widest = hidden.iter().chain([inputs, &self.architecture.last_inputs()]).max().copied();
-        let lanes = self.hidden.iter().map(Layer::lanes).chain([self.last.lanes()]).max();
+        let widest = widest.expect("there are inputs");
+        let zeros = |lanes: usize| vec![Lanes([0.0; LANES]); lanes];
+        let rows = rows.min(BLOCK);
+        let block = || zeros(if rows < MIN_BLOCK { 0 } else { rows * spread(widest.div_ceil(LANES)) });
         Scratch {
-            inputs: Inputs::with_room(widest.expect("there are inputs")),
-            outputs: vec![Lanes([0.0; LANES]); lanes.expect("there is a last layer")],
+            inputs: Inputs::with_room(widest),
+            hidden: zeros(self.hidden.iter().map(Layer::lanes).max().unwrap_or(0)),
+            blocks: [block(), block()],
+            outputs: zeros(rows * spread(self.last.lanes())),
             gates: self.memory.as_ref().map(Recurrent::gates),
         }
     }
 
-    /// The outputs for one row of inputs, into `scratch`; and its new state, [`Architecture::state_size`] numbers.
+    /// Number of lanes of a row's outputs.
+    pub fn lanes(&self) -> usize {
+        self.last.lanes()
+    }
+
+    /// The outputs for up to [`BLOCK`] rows of inputs, into `scratch`; and the rows' new states,
+    /// [`Architecture::state_size`] numbers each.
     #[inline(always)]
-    pub fn forward(&self, row: &[f32], state: &mut [f32], scratch: &mut Scratch) {
-        let Scratch { inputs, outputs, gates } = scratch;
+    pub fn forward(&self, rows: &[f32], states: &mut [f32], scratch: &mut Scratch) {
+        let (width, size) = (self.architecture.inputs, self.architecture.state_size());
+        let count = rows.len() / width;
+        let apart = spread(self.last.lanes());
+        if count < MIN_BLOCK {
+            for (i, row) in rows.chunks_exact(width).enumerate() {
+                self.forward_row(row, &mut states[i * size..][..size], scratch, i * apart);
+            }
+        } else {
+            self.forward_block(rows, count, states, scratch);
+        }
+        // -0 becomes 0.
+        flat_mut(&mut scratch.outputs[..count * apart]).iter_mut().for_each(|x| *x += 0.0);
+    }
+
+    /// Writes the outputs for one row from lane `to` on.
+    #[inline(always)]
+    fn forward_row(&self, row: &[f32], state: &mut [f32], scratch: &mut Scratch, to: usize) {
+        let Scratch { inputs, hidden, outputs, gates, .. } = scratch;
         inputs.clear();
         match &self.whitening {
             None => row.iter().enumerate().for_each(|(k, &x)| inputs.push(k, x)),
-            Some(Whitening { mean, scale, clip }) => {
-                for (k, ((&x, &mean), &scale)) in row.iter().zip(mean).zip(scale).enumerate() {
-                    inputs.push(k, ((x - mean) * scale).clamp(-clip, *clip));
-                }
-            }
+            Some(whitening) => whitening.of(row).enumerate().for_each(|(k, x)| inputs.push(k, x)),
         }
         for (layer, &width) in self.hidden.iter().zip(&self.architecture.hidden) {
-            layer.forward(inputs, outputs);
+            layer.forward(inputs, hidden);
             inputs.clear();
-            for (lanes, first) in outputs.iter_mut().zip((0..width).step_by(LANES)) {
+            for (lanes, first) in hidden.iter_mut().zip((0..width).step_by(LANES)) {
                 match self.architecture.activation {
                     Activation::Relu => lanes.0.iter_mut().for_each(|x| *x = relu(*x)),
                     Activation::Tanh => lanes.0.iter_mut().for_each(|x| *x = tanh(*x)),
@@ -154,26 +199,87 @@ impl Mlp {
             inputs.clear();
             state[..memory.size()].iter().enumerate().for_each(|(k, &x)| inputs.push(k, x));
         }
-        self.last.forward(inputs, outputs);
-        for lanes in &mut outputs[..self.last.lanes()] {
-            lanes.0.iter_mut().for_each(|x| *x += 0.0); // -0 becomes 0
-        }
+        self.last.forward(inputs, &mut outputs[to..to + self.last.lanes()]);
     }
-}
 
-/// NaN stays NaN.
-#[inline(always)]
-fn relu(x: f32) -> f32 {
-    if x <= 0.0 { 0.0 } else { x }
+    /// [`Mlp::forward_row`] of all rows, by products of matrices.
+    fn forward_block(&self, rows: &[f32], count: usize, states: &mut [f32], scratch: &mut Scratch) {
+        let Scratch { inputs, blocks: [from, to], outputs, gates, .. } = scratch;
+        let mut width = self.architecture.inputs;
+        let mut apart = spread(width.div_ceil(LANES));
+        for (row, to) in rows.chunks_exact(width).zip(from.chunks_exact_mut(apart)) {
+            match &self.whitening {
+                None => flat_mut(to)[..width].copy_from_slice(row),
+                Some(whitening) => flat_mut(to).iter_mut().zip(whitening.of(row)).for_each(|(to, x)| *to = x),
+            }
+        }
+        for (layer, &outputs) in self.hidden.iter().zip(&self.architecture.hidden) {
+            layer.forward_rows(count, width, flat(from), apart * LANES, to);
+            (width, apart) = (outputs, spread(layer.lanes()));
+            let with_tanh = self.architecture.activation == Activation::Tanh;
+            activate(with_tanh, flat_mut(&mut to[..count * apart]));
+            std::mem::swap(from, to);
+        }
+        if let (Some(memory), Some(gates)) = (&self.memory, gates) {
+            let size = self.architecture.state_size();
+            let next = spread(memory.size().div_ceil(LANES));
+            for (i, state) in states.chunks_exact_mut(size).take(count).enumerate() {
+                inputs.clear();
+                flat(&from[i * apart..][..apart])[..width].iter().enumerate().for_each(|(k, &x)| inputs.push(k, x));
+                memory.forward(inputs, state, gates);
+                flat_mut(&mut to[i * next..][..next])[..memory.size()].copy_from_slice(&state[..memory.size()]);
+            }
+            (width, apart) = (memory.size(), next);
+            std::mem::swap(from, to);
+        }
+        self.last.forward_rows(count, width, flat(from), apart * LANES, outputs);
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::relu;
+    use proptest::prelude::*;
 
-    #[test]
-    fn relu_keeps_nan() {
-        assert!(relu(f32::NAN).is_nan());
-        assert_eq!((relu(-1.0), relu(2.0)), (0.0, 2.0));
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn rows_together_are_as_each_by_itself(
+            inputs in 1_usize..40,
+            hidden in prop::collection::vec(1_usize..70, 0..3),
+            outputs in 1_usize..60,
+            relu: bool,
+            clip in prop::option::of(0.1_f32..3.0),
+            memory in prop::option::of((prop_oneof![Just(Cell::Gru), Just(Cell::Lstm)], 1_usize..40)),
+            rows in MIN_BLOCK..=BLOCK,
+            seed: u64,
+        ) {
+            let activation = if relu { Activation::Relu } else { Activation::Tanh };
+            let architecture = Architecture { inputs, hidden, outputs, activation, clip, memory };
+            let mut state = seed;
+            let mut number = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let x = (state >> 40) as f32 / (1_u64 << 23) as f32 - 1.0;
+                // Zeros of both signs, too.
+                if x.abs() < 0.3 { 0.0_f32.copysign(x) } else { x }
+            };
+            let mut numbers = |count: usize| (0..count).map(|_| number()).collect::<Vec<_>>();
+            let mlp = Mlp::new(&architecture, &numbers(architecture.num_weights()), f32::NEG_INFINITY);
+            let (obs, size) = (numbers(rows * inputs), architecture.state_size());
+            let (mut together, mut single) = (mlp.scratch(rows), mlp.scratch(1));
+            let mut states = numbers(rows * size);
+            let mut states_of_each = states.clone();
+            for _ in 0..2 {
+                mlp.forward(&obs, &mut states, &mut together);
+                for (i, all) in together.outputs(mlp.lanes()).enumerate() {
+                    let state = &mut states_of_each[i * size..][..size];
+                    mlp.forward(&obs[i * inputs..][..inputs], state, &mut single);
+                    let one = single.outputs(mlp.lanes()).next().expect("a row");
+                    let bits = |lanes: &[Lanes]| flat(&lanes[..mlp.lanes()]).iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                    prop_assert_eq!(bits(all), bits(one));
+                }
+                prop_assert_eq!(&states, &states_of_each);
+            }
+        }
     }
 }

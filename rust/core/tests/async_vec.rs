@@ -76,7 +76,7 @@ impl SingleAgentEnv for Counter {
         self.state.2 += action;
         self.write(obs);
         let over = self.state.1 == Self::length(self.state.0);
-        let even = self.state.0 % 2 == 0;
+        let even = self.state.0.is_multiple_of(2);
         Step { reward: action as f64, terminated: over && even, truncated: over && !even }
     }
 
@@ -196,7 +196,7 @@ impl Model {
 
     fn step(&mut self, action: i64, same_step: bool) -> Row {
         (self.time, self.sum) = (self.time + 1, self.sum + action);
-        let (over, even) = (self.time == Counter::length(self.seed()), self.seed() % 2 == 0);
+        let (over, even) = (self.time == Counter::length(self.seed()), self.seed().is_multiple_of(2));
         let (final_obs, sum) = (over.then_some(self.obs()), over.then_some(self.sum as f64));
         self.ended = over && !same_step;
         if over && same_step {

@@ -110,19 +110,19 @@ fn soak(order: Order, policy: Policy) {
                 while number < total {
                     let count = (number % 7 + 1).min(total - number) as usize;
                     let records: Vec<_> = (0..count as u64).map(|i| record(p, number + i)).collect();
-                    if number % 3 == 0 && count <= 4 {
-                        if let Ok(Some(place)) = producer.reserve(count) {
-                            // SAFETY: room for `count` records was reserved there.
-                            unsafe {
-                                place.cast::<u8>().copy_from_nonoverlapping(
-                                    NonNull::from(records.as_flattened()).cast(),
-                                    count * SIZE,
-                                )
-                            };
-                            producer.commit();
-                            number += count as u64;
-                            continue;
-                        }
+                    if number % 3 == 0
+                        && count <= 4
+                        && let Ok(Some(place)) = producer.reserve(count)
+                    {
+                        // SAFETY: room for `count` records was reserved there.
+                        unsafe {
+                            place
+                                .cast::<u8>()
+                                .copy_from_nonoverlapping(NonNull::from(records.as_flattened()).cast(), count * SIZE)
+                        };
+                        producer.commit();
+                        number += count as u64;
+                        continue;
                     }
                     let taken = producer.offer(records.as_flattened()).unwrap();
                     if taken == 0 {
@@ -137,7 +137,8 @@ fn soak(order: Order, policy: Policy) {
         let mut got = 0_u64;
         loop {
             let is_over = finished.load(Ordering::Acquire) == PRODUCERS;
-            let records = if got % 2 == 0 { take(&mut consumer, 50).unwrap() } else { show(&mut consumer, 20) };
+            let records =
+                if got.is_multiple_of(2) { take(&mut consumer, 50).unwrap() } else { show(&mut consumer, 20) };
             if records.is_empty() && is_over {
                 break;
             }

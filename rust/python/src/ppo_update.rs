@@ -178,7 +178,7 @@ impl PpoUpdate {
             learning_rate,
             normalize_advantages,
             target_kl,
-            two_threads: num_threads > 1,
+            threads: num_threads,
         };
         let outcome = py
             .detach(|| update(&self.shape, &settings, samples, order, &mut parameters))

@@ -144,10 +144,10 @@ impl Queue {
     #[inline]
     fn consume<R>(&self, call: impl FnOnce(&mut core::Consumer) -> PyResult<R>) -> PyResult<R> {
         let mut reading = self.reading()?;
-        if reading.consumer.is_some() && reading.forks == process::forks() {
-            if let Some(consumer) = reading.consumer.as_mut() {
-                return call(consumer);
-            }
+        if reading.forks == process::forks()
+            && let Some(consumer) = reading.consumer.as_mut()
+        {
+            return call(consumer);
         }
         let consumer = self.with_open(|open| open.queue.consumer())?.map_err(from_queue)?;
         reading.forks = process::forks();

@@ -1,8 +1,8 @@
 //! Adam (Kingma and Ba, 2015).
 
-use super::gemm::Aligned;
-use super::widest::widest;
 use crate::dense::LANES;
+use crate::gemm::Aligned;
+use crate::widest::widest;
 
 const BETA1: f64 = 0.9;
 const BETA2: f64 = 0.999;
@@ -27,14 +27,39 @@ impl Vectors {
         sum_of_squares(&self.gradient)
     }
 
-    /// Takes step number `step` (from 1 on) along the gradient times `scale`, and zeroes it.
-    pub(crate) fn step(&mut self, scale: f32, learning_rate: f64, step: u64) {
+    /// Parts of up to so many numbers.
+    pub(crate) fn parts(&mut self, len: usize) -> impl Iterator<Item = Part<'_>> {
+        let moments = self.mean.chunks_mut(len).zip(self.square.chunks_mut(len));
+        let all = self.values.chunks_mut(len).zip(self.gradient.chunks_mut(len)).zip(moments);
+        all.map(|((values, gradient), (mean, square))| Part { values, gradient, mean, square })
+    }
+}
+
+/// Some of the numbers of [`Vectors`].
+pub(crate) struct Part<'a> {
+    values: &'a mut [f32],
+    gradient: &'a mut [f32],
+    mean: &'a mut [f32],
+    square: &'a mut [f32],
+}
+
+impl Part<'_> {
+    /// Takes a step, and zeroes the gradient.
+    pub(crate) fn step(&mut self, rule: &Rule) {
+        descend(self.values, self.gradient, self.mean, self.square, rule.0);
+    }
+}
+
+/// The factors of a step.
+pub(crate) struct Rule([f32; 6]);
+
+impl Rule {
+    /// Step number `step` (from 1 on) along the gradient times `scale`.
+    pub(crate) fn new(scale: f32, learning_rate: f64, step: u64) -> Self {
         let step_size = (learning_rate / (1.0 - power(BETA1, step))) as f32;
         let spread = ((1.0 - power(BETA2, step)).sqrt()) as f32;
         let (keep, add) = (BETA2 as f32, (1.0 - BETA2) as f32);
-        let blend = (1.0 - BETA1) as f32;
-        let Self { values, gradient, mean, square } = self;
-        descend(values, gradient, mean, square, [scale, blend, keep, add, spread, step_size]);
+        Self([scale, (1.0 - BETA1) as f32, keep, add, spread, step_size])
     }
 }
 
@@ -112,7 +137,8 @@ mod tests {
             }
             let norm: f64 = vectors.gradient.iter().map(|&g| f64::from(g) * f64::from(g)).sum();
             assert!((vectors.norm_squared() / norm - 1.0).abs() < 1e-6);
-            vectors.step(0.5, 1e-3, t);
+            let rule = Rule::new(0.5, 1e-3, t);
+            vectors.parts(16).for_each(|mut part| part.step(&rule));
             assert!(vectors.gradient.iter().all(|&g| g == 0.0));
         }
         for (&value, x) in vectors.values.iter().zip(x) {

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::gemm::stride;
 use super::perceptron::Pass;
+use crate::gemm::stride;
 
 /// The samples of a minibatch by their observations, in the order in which these come.
 pub(super) struct Batch {

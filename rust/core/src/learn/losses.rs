@@ -67,6 +67,7 @@ impl Surrogate {
 }
 
 /// The categorical distributions of a row of logits.
+#[derive(Clone)]
 pub(crate) struct Categorical {
     /// First and last logit of each number of an action.
     parts: Vec<(usize, usize)>,
@@ -170,6 +171,7 @@ impl Categorical {
 }
 
 /// Independent normal numbers with deviations that do not depend on the observation.
+#[derive(Clone)]
 pub(crate) struct Gaussian {
     inverse: Vec<f32>,
     /// Part of the negative log-density that is the same for all actions.

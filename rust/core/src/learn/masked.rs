@@ -1,6 +1,7 @@
 //! Categorical distributions of a row of logits under the masks of many samples.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::losses::{Categorical, highest};
 use crate::dense::{LANES, Lanes, exp, ln};
@@ -10,6 +11,7 @@ use crate::dense::{LANES, Lanes, exp, ln};
 const LOWEST_TOTAL: f32 = 1e-10;
 
 /// A number of an action: its logits, and their place where each number begins with new lanes.
+#[derive(Clone)]
 struct Part {
     logits: Range<usize>,
     lanes: Range<usize>,
@@ -23,11 +25,12 @@ type Bits = u16;
 /// With `e = exp(l)` a mask has the total `z = sum(m e)`, probabilities `m e / z` and the entropy
 /// `H = ln z - sum(m e l) / z`. Exponentials are taken once for all samples of the row. Each adds its multiples of the mask
 /// to two sums, which [`Masked::finish`] makes the gradient of.
+#[derive(Clone)]
 pub(crate) struct Masked<'a> {
     /// Of each sample: a byte for each logit, 0 where an action is not allowed.
     masks: &'a [u8],
     /// The same in bits: they are read in another order for each minibatch, and stay in the cache so.
-    bits: Vec<Bits>,
+    bits: Arc<[Bits]>,
     parts: Vec<Part>,
     /// As the network gave them, and less the highest of their part.
     given: Vec<f32>,
@@ -58,7 +61,7 @@ impl<'a> Masked<'a> {
         let memory = || vec![Lanes([0.0; LANES]); lane];
         Self {
             masks,
-            bits: pack(masks, &parts),
+            bits: pack(masks, &parts).into(),
             given: vec![0.0; first],
             logits: vec![0.0; first],
             exps: memory(),

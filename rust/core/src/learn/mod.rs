@@ -1,17 +1,15 @@
 //! Gradient steps of small networks on the CPU: whole updates of PPO in one call, gradients of SAC, TD3, IQL and DQN.
 //!
-//! [`ppo::update`] is made of products of matrices ([`gemm`]), passes through perceptrons and back ([`perceptron`]), the
-//! gradients of losses ([`losses`], with masks [`masked`]) and Adam ([`adam`]). All sums have an order that depends
+//! [`ppo::update`] takes minibatches ([`minibatch`]) through perceptrons and back ([`perceptron`]), with the gradients of
+//! losses ([`losses`], with masks [`masked`]), and along them with Adam ([`adam`]). All sums have an order that depends
 //! neither on the processor nor on the number of threads, so that results are the same to the last bit.
 
 mod adam;
 mod batch;
-mod exchange;
-mod gemm;
 pub mod losses;
 mod masked;
+mod minibatch;
 pub mod off_policy;
 mod perceptron;
 pub mod ppo;
 pub mod q_learning;
-mod widest;

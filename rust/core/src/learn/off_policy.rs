@@ -5,10 +5,10 @@
 
 use std::ops::Range;
 
-use super::gemm::{Aligned, stride};
 use super::losses::Categorical;
 use super::perceptron::{CHUNK, Pass, Perceptron, chunks};
 use crate::dense::{exp, exp_any, ln, tanh};
+use crate::gemm::{Aligned, stride};
 use crate::mlp::Activation;
 
 /// The logarithms of a Gaussian's deviations stay within these, as in `fastrl.networks.bounded_actor`.
@@ -178,19 +178,20 @@ struct Member {
     vector: Aligned,
     gradient: Aligned,
     pass: Pass,
+    transposed: Vec<Aligned>,
 }
 
 impl Member {
     fn new(network: &Perceptron) -> Self {
         let zeros = || Aligned::zeros(network.room());
-        Self { vector: zeros(), gradient: zeros(), pass: network.pass(CHUNK) }
+        Self { vector: zeros(), gradient: zeros(), pass: network.pass(CHUNK), transposed: network.transposed() }
     }
 
     /// Reads parameters; with `learns` also what gradients need.
     fn read(&mut self, network: &Perceptron, flat: &[f32], index: usize, count: usize, learns: bool) {
         network.read_member(flat, index, count, &mut self.vector);
         if learns {
-            network.transpose(&self.vector, &mut self.pass);
+            network.transpose(&self.vector, &mut self.transposed);
         }
     }
 
@@ -205,6 +206,12 @@ impl Member {
             }
         }
         network.forward(&self.vector, rows, &mut self.pass);
+    }
+
+    /// Adds the gradient of so many rows, whose gradient in the outputs is in its place.
+    fn backward(&mut self, network: &Perceptron, rows: usize) {
+        network.backward(rows, &mut self.pass, &self.transposed);
+        network.add_gradients(rows, &self.pass, &mut self.gradient);
     }
 }
 
@@ -299,7 +306,7 @@ impl Gradients {
                     found.loss += f64::from(error) * f64::from(error);
                     found.q += f64::from(outputs[place]);
                 }
-                network.backward(rows.len(), &mut member.pass, &mut member.gradient);
+                member.backward(network, rows.len());
             }
             network.add_member(&mut member.gradient, index, count, gradient);
         }
@@ -446,7 +453,7 @@ impl Gradients {
                 (Algorithm::Td3, _) => self.td3(batch, settings, rows.clone(), &mut found),
                 (Algorithm::Iql, _) => self.iql(batch, settings, rows.clone(), &mut found),
             }
-            self.policy_network.backward(rows.len(), &mut self.policy.pass, &mut self.policy.gradient);
+            self.policy.backward(&self.policy_network, rows.len());
         }
         self.policy_network.add_member(&mut self.policy.gradient, 0, 1, gradient);
         if !learns {
@@ -536,7 +543,8 @@ impl Gradients {
                     Value::Mean | Value::First => 1.0 / critics as f32,
                 };
             }
-            network.backward_inputs(count, &mut member.pass, transposed, numbers, &mut self.slopes);
+            network.backward(count, &mut member.pass, &member.transposed);
+            network.input_gradient(count, &member.pass, transposed, numbers, &mut self.slopes);
         }
         total
     }
@@ -655,7 +663,7 @@ impl Gradients {
             sums.value += f64::from(value);
             sums.imitation_weight += f64::from(imitation);
         }
-        self.value_network.backward(count, &mut self.value.pass, &mut self.value.gradient);
+        self.value.backward(&self.value_network, count);
     }
 }
 

@@ -2,13 +2,16 @@
 
 use std::ops::Range;
 
-use super::gemm::{Aligned, Left, Start, multiply, padded, stride, transpose};
-use super::widest::widest;
-use crate::dense::tanh;
+use crate::dense::activate;
+use crate::gemm::{Aligned, Left, Start, multiply, padded, stride, transpose};
 use crate::mlp::Activation;
+use crate::widest::widest;
 
 /// Rows that go through a network together: enough for products of matrices, few enough for the cache.
 pub(crate) const CHUNK: usize = 128;
+
+/// Inputs of a layer whose weights' gradients are computed together, and outputs whose weights are transposed together.
+const PIECE: usize = 72;
 
 /// Chunks of so many rows.
 pub(crate) fn chunks(rows: usize) -> impl Iterator<Item = Range<usize>> {
@@ -41,8 +44,22 @@ pub(crate) struct Pass {
     outputs: Vec<Aligned>,
     /// Gradients of these.
     slopes: Vec<Aligned>,
-    /// Weights of each layer but the first [outputs, stride of the inputs].
-    transposed: Vec<Aligned>,
+}
+
+/// Some of a layer's parameters: the weights of some inputs, or the biases.
+#[derive(Clone)]
+pub(crate) struct Piece {
+    layer: usize,
+    /// The inputs; empty: the biases.
+    inputs: Range<usize>,
+    /// Place in the vector of parameters.
+    place: Range<usize>,
+}
+
+impl Piece {
+    pub(crate) fn len(&self) -> usize {
+        self.place.len()
+    }
 }
 
 impl Pass {
@@ -77,6 +94,11 @@ impl Perceptron {
     /// Number of parameters.
     pub(crate) fn len(&self) -> usize {
         self.layers.iter().map(|layer| (layer.inputs + 1) * layer.outputs).sum()
+    }
+
+    /// Numbers that a pass keeps of each row.
+    pub(crate) fn kept(&self) -> usize {
+        stride(self.layers[0].inputs) + self.layers.iter().map(|layer| 2 * layer.row).sum::<usize>()
     }
 
     /// Multiplications in a pass of one row.
@@ -153,23 +175,49 @@ impl Perceptron {
 
     pub(crate) fn pass(&self, rows: usize) -> Pass {
         let outputs = || self.layers.iter().map(|layer| Aligned::zeros(rows * layer.row)).collect();
-        Pass {
-            inputs: Aligned::zeros(rows * stride(self.layers[0].inputs)),
-            outputs: outputs(),
-            slopes: outputs(),
-            transposed: self.layers[1..]
-                .iter()
-                .map(|layer| Aligned::zeros(layer.outputs * stride(layer.inputs)))
-                .collect(),
-        }
+        Pass { inputs: Aligned::zeros(rows * stride(self.layers[0].inputs)), outputs: outputs(), slopes: outputs() }
     }
 
-    /// Brings a pass's copies of the weights up to date, for [`Perceptron::backward`].
-    pub(crate) fn transpose(&self, parameters: &[f32], pass: &mut Pass) {
-        for (layer, to) in self.layers[1..].iter().zip(&mut pass.transposed) {
-            let weights = &parameters[layer.weights.clone()];
-            transpose(layer.inputs, layer.outputs, weights, layer.row, to, stride(layer.inputs));
-        }
+    /// Memory for the weights of each layer but the first, transposed: [outputs, stride of the inputs].
+    pub(crate) fn transposed(&self) -> Vec<Aligned> {
+        self.layers[1..].iter().map(|layer| Aligned::zeros(layer.outputs * stride(layer.inputs))).collect()
+    }
+
+    /// The copies of the weights of [`Perceptron::transposed`] in parts, each with its layer and its first output.
+    pub(crate) fn copies<'a>(
+        &self,
+        transposed: &'a mut [Aligned],
+    ) -> impl Iterator<Item = (usize, usize, &'a mut [f32])> {
+        let rows: Vec<usize> = self.layers[1..].iter().map(|layer| stride(layer.inputs)).collect();
+        transposed.iter_mut().zip(rows).enumerate().flat_map(|(l, (copy, row))| {
+            let parts = copy.chunks_mut(PIECE * row).enumerate();
+            parts.map(move |(i, part)| (l + 1, i * PIECE, part))
+        })
+    }
+
+    /// Brings a part of [`Perceptron::copies`] up to date.
+    pub(crate) fn copy(&self, parameters: &[f32], (l, first, to): &mut (usize, usize, &mut [f32])) {
+        let layer = &self.layers[*l];
+        let (row, weights) = (stride(layer.inputs), &parameters[layer.weights.clone()]);
+        transpose(layer.inputs, to.len() / row, &weights[*first..], layer.row, to, row);
+    }
+
+    /// Brings all copies of the weights up to date.
+    pub(crate) fn transpose(&self, parameters: &[f32], transposed: &mut [Aligned]) {
+        self.copies(transposed).for_each(|mut part| self.copy(parameters, &mut part));
+    }
+
+    /// The parameters in pieces, in the order in which they lie in their vector.
+    pub(crate) fn pieces(&self) -> Vec<Piece> {
+        let of_layer = |(index, layer): (usize, &Layer)| {
+            let (inputs, first, row) = (layer.inputs, layer.weights.start, layer.row);
+            let weights = (0..inputs).step_by(PIECE).map(move |start| {
+                let inputs = start..inputs.min(start + PIECE);
+                Piece { layer: index, place: first + start * row..first + inputs.end * row, inputs }
+            });
+            weights.chain([Piece { layer: index, inputs: 0..0, place: layer.bias.clone() }])
+        };
+        self.layers.iter().enumerate().flat_map(of_layer).collect()
     }
 
     /// The outputs of the first rows of `pass.inputs`.
@@ -182,42 +230,54 @@ impl Perceptron {
             let start = Start::Bias(bias);
             multiply(rows, layer.outputs, layer.inputs, left, weights, layer.row, &mut after[0], layer.row, start);
             if l + 1 < self.layers.len() {
-                let all = rows * layer.row;
-                activate(self.activation == Activation::Tanh, &mut after[0][..all]);
+                activate(self.activation == Activation::Tanh, &mut after[0][..rows * layer.row]);
             }
         }
     }
 
-    /// Adds the gradient of the parameters to `gradient`, after [`Perceptron::forward`] of the same rows and with the
-    /// gradient of the outputs in their place ([`Pass::ends`]).
-    pub(crate) fn backward(&self, rows: usize, pass: &mut Pass, gradient: &mut [f32]) {
-        for (l, layer) in self.layers.iter().enumerate().rev() {
-            let slopes: &[f32] = &pass.slopes[l];
-            let inputs: &[f32] = if l == 0 { &pass.inputs } else { &pass.outputs[l - 1] };
-            let bias = &mut gradient[layer.bias.clone()];
-            add_rows(&slopes[..rows * layer.row], bias);
-            let left = Left { values: inputs, row: 1, column: stride(layer.inputs) };
-            let weights = &mut gradient[layer.weights.clone()];
-            multiply(layer.inputs, layer.outputs, rows, left, slopes, layer.row, weights, layer.row, Start::Present);
-            self.pass_back(l, rows, pass);
+    /// Computes the gradients of the outputs of all layers, after [`Perceptron::forward`] of the same rows and with the
+    /// gradient of the last outputs in their place ([`Pass::ends`]).
+    ///
+    /// `transposed`: what [`Perceptron::transpose`] wrote.
+    pub(crate) fn backward(&self, rows: usize, pass: &mut Pass, transposed: &[Aligned]) {
+        (1..self.layers.len()).rev().for_each(|l| self.pass_back(l, rows, pass, transposed));
+    }
+
+    /// Adds the gradient of a piece of the parameters to its place `gradient`, after [`Perceptron::backward`].
+    pub(crate) fn add_gradient(&self, piece: &Piece, rows: usize, pass: &Pass, gradient: &mut [f32]) {
+        let (l, layer) = (piece.layer, &self.layers[piece.layer]);
+        let slopes: &[f32] = &pass.slopes[l];
+        if piece.inputs.is_empty() {
+            return add_rows(&slopes[..rows * layer.row], gradient);
+        }
+        let inputs: &[f32] = if l == 0 { &pass.inputs } else { &pass.outputs[l - 1] };
+        let left = Left { values: &inputs[piece.inputs.start..], row: 1, column: stride(layer.inputs) };
+        let count = piece.inputs.len();
+        multiply(count, layer.outputs, rows, left, slopes, layer.row, gradient, layer.row, Start::Present);
+    }
+
+    /// [`Perceptron::add_gradient`] of all parameters.
+    pub(crate) fn add_gradients(&self, rows: usize, pass: &Pass, gradient: &mut [f32]) {
+        let mut rest = gradient;
+        for piece in self.pieces() {
+            let (part, others) = rest.split_at_mut(piece.len());
+            self.add_gradient(&piece, rows, pass, part);
+            rest = others;
         }
     }
 
-    /// Adds the gradient of the last `width` inputs to the rows of `gradient`, which have the [`stride`] of so many;
-    /// otherwise as [`Perceptron::backward`].
+    /// Adds the gradient of the last `width` inputs to the rows of `gradient`, which have the [`stride`] of so many, after
+    /// [`Perceptron::backward`].
     ///
     /// `transposed`: what [`Perceptron::transpose_inputs`] wrote.
-    pub(crate) fn backward_inputs(
+    pub(crate) fn input_gradient(
         &self,
         rows: usize,
-        pass: &mut Pass,
+        pass: &Pass,
         transposed: &[f32],
         width: usize,
         gradient: &mut [f32],
     ) {
-        for l in (1..self.layers.len()).rev() {
-            self.pass_back(l, rows, pass);
-        }
         let (first, row) = (&self.layers[0], stride(width));
         let left = Left { values: &pass.slopes[0], row: first.row, column: 1 };
         multiply(rows, width, first.outputs, left, transposed, row, gradient, row, Start::Present);
@@ -230,32 +290,16 @@ impl Perceptron {
         transpose(width, first.outputs, weights, first.row, to, stride(width));
     }
 
-    /// The gradient of the outputs of the layer before layer `l`, if there is one, from that of layer `l`.
-    fn pass_back(&self, l: usize, rows: usize, pass: &mut Pass) {
-        if l == 0 {
-            return;
-        }
+    /// The gradient of the outputs of the layer before layer `l`, from that of layer `l`.
+    fn pass_back(&self, l: usize, rows: usize, pass: &mut Pass, transposed: &[Aligned]) {
         let layer = &self.layers[l];
         let (before, after) = pass.slopes.split_at_mut(l);
         let left = Left { values: &after[0], row: layer.row, column: 1 };
         let row = stride(layer.inputs);
-        let weights = &pass.transposed[l - 1];
+        let weights = &transposed[l - 1];
         multiply(rows, layer.inputs, layer.outputs, left, weights, row, &mut before[l - 1], row, Start::Zero);
-        let all = rows * row;
-        let tanh = self.activation == Activation::Tanh;
-        derive(tanh, &mut before[l - 1][..all], &pass.outputs[l - 1][..all]);
-    }
-}
-
-widest! {
-    /// Tanh or ReLU.
-    fn activate(with_tanh: bool, values: &mut [f32]) {
-        if with_tanh {
-            values.iter_mut().for_each(|x| *x = tanh(*x));
-        } else {
-            // Not `if`, of which compilers make masked stores, which are slow. NaN stays NaN.
-            values.iter_mut().for_each(|x| *x = 0.5 * (*x + x.abs()));
-        }
+        let (slopes, outputs) = (&mut before[l - 1][..rows * row], &pass.outputs[l - 1][..rows * row]);
+        derive(self.activation == Activation::Tanh, slopes, outputs);
     }
 }
 
@@ -266,7 +310,7 @@ widest! {
         if with_tanh {
             pairs.for_each(|(slope, &y)| *slope *= (-y).mul_add(y, 1.0));
         } else {
-            // Not `if`, as above.
+            // Not `if`, of which compilers make masked stores, which are slow.
             pairs.for_each(|(slope, &y)| *slope *= if y > 0.0 { 1.0 } else { 0.0 });
         }
     }
@@ -277,6 +321,24 @@ widest! {
     fn add_rows(rows: &[f32], sums: &mut [f32]) {
         for row in rows.chunks_exact(sums.len()) {
             sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += x);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slopes_are_the_same_in_all_registers() {
+        let outputs: Vec<f32> = (0..4000).map(|i| (i as f32 - 2000.0) * 5e-4).collect();
+        for with_tanh in [false, true] {
+            let mut slopes = vec![0.75; outputs.len()];
+            derive(with_tanh, &mut slopes, &outputs);
+            for (&slope, &y) in slopes.iter().zip(&outputs) {
+                let expected = 0.75 * if with_tanh { (-y).mul_add(y, 1.0) } else { f32::from(u8::from(y > 0.0)) };
+                assert!(slope.to_bits() == expected.to_bits(), "{slope} at {y}");
+            }
         }
     }
 }

@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use super::gemm::{Aligned, stride};
 use super::perceptron::{CHUNK, Pass, Perceptron, chunks};
+use crate::gemm::{Aligned, stride};
 use crate::mlp::Activation;
 
 /// A network that values actions: linear layers as `fastrl.networks.q_network.QNetwork` has them.
@@ -134,6 +134,8 @@ pub struct QGradient {
     target: Aligned,
     gradient: Aligned,
     pass: Pass,
+    /// The weights that learn, for the way back.
+    transposed: Vec<Aligned>,
     /// Values of all actions [rows, A] of a chunk, and of the same by the other network.
     values: Vec<f32>,
     others: Vec<f32>,
@@ -151,6 +153,7 @@ impl QGradient {
             target: zeros(),
             gradient: zeros(),
             pass: network.pass(CHUNK),
+            transposed: network.transposed(),
             values: values(),
             others: values(),
             network,
@@ -175,7 +178,7 @@ impl QGradient {
             self.places.iter().zip(flat).for_each(|(&place, &value)| self.flat[place] = value);
             self.network.read(&self.flat, vector);
         }
-        self.network.transpose(&self.online, &mut self.pass);
+        self.network.transpose(&self.online, &mut self.transposed);
         let mut found = Loss::default();
         let (share, first_demonstration) = (1.0 / size as f32, size - batch.demonstrations);
         for rows in chunks(size) {
@@ -217,7 +220,8 @@ impl QGradient {
                     slopes[actions] = sum;
                 }
             }
-            self.network.backward(rows.len(), &mut self.pass, &mut self.gradient);
+            self.network.backward(rows.len(), &mut self.pass, &self.transposed);
+            self.network.add_gradients(rows.len(), &self.pass, &mut self.gradient);
         }
         self.network.write(&self.gradient, &mut self.flat);
         self.gradient.fill(0.0);

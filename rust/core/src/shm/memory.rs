@@ -166,7 +166,7 @@ impl Mapped {
 
     #[inline(always)]
     fn word(&self, word: Word) -> &AtomicU64 {
-        assert!(word.0 % 8 == 0 && word.0 + 8 <= self.records);
+        assert!(word.0.is_multiple_of(8) && word.0 + 8 <= self.records);
         // SAFETY: the assertion puts it inside of the mapping and aligned; all access to words is atomic.
         unsafe { &*self.base.as_ptr().add(word.0).cast() }
     }

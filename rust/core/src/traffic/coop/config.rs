@@ -118,7 +118,7 @@ impl Config {
         whole("background", self.background, 0, MAX_BACKGROUND)?;
         whole("simulation_frequency", self.simulation_frequency as usize, 1, 100)?;
         whole("policy_frequency", self.policy_frequency as usize, 1, 100)?;
-        if self.simulation_frequency % self.policy_frequency != 0 {
+        if !self.simulation_frequency.is_multiple_of(self.policy_frequency) {
             return Err(format!(
                 "policy_frequency: expected a divisor of simulation_frequency {}, got {}",
                 self.simulation_frequency, self.policy_frequency

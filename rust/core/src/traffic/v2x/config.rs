@@ -45,7 +45,7 @@ impl Default for Config {
 impl Config {
     /// Checks every option; the error names the first that is out of range.
     pub fn check(&self) -> Result<(), String> {
-        if !(self.links % GROUP == 0 && (GROUP..=MAX_LINKS).contains(&self.links)) {
+        if !(self.links.is_multiple_of(GROUP) && (GROUP..=MAX_LINKS).contains(&self.links)) {
             return Err(format!("num_links: expected 4, 8, 12 or 16, got {}", self.links));
         }
         if !(self.payload > 0.0 && self.payload <= 1e9) {

@@ -1,7 +1,7 @@
 //! Functions compiled for the widest registers that the processor has.
 
-/// Defines a function whose loops use AVX2 and FMA where the processor has them. The numbers are the same. What it calls
-/// is compiled likewise if it is inlined.
+/// Defines a function whose loops use AVX-512, or AVX2 and FMA, where the processor has them. The numbers are the same.
+/// What it calls is compiled likewise if it is inlined.
 macro_rules! widest {
     ($(#[$attribute:meta])* $visible:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
         $(#[$attribute])*
@@ -19,6 +19,17 @@ macro_rules! widest {
                 #[target_feature(enable = "avx2,fma")]
                 fn wide($($argument: $type),*) $(-> $result)? {
                     plain($($argument),*)
+                }
+                /// # Safety
+                /// The processor has AVX-512 F, VL, DQ and BW.
+                #[allow(clippy::too_many_arguments, reason = "as above")]
+                #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw")]
+                fn widest($($argument: $type),*) $(-> $result)? {
+                    plain($($argument),*)
+                }
+                if $crate::dense::has_avx512() {
+                    // SAFETY: `has_avx512` has found them.
+                    return unsafe { widest($($argument),*) };
                 }
                 if $crate::dense::has_fma() {
                     // SAFETY: `has_fma` has found AVX2 and FMA.

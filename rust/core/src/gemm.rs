@@ -1,9 +1,9 @@
 //! Products of matrices in f32. Each element of a product adds up its terms in their order with fused multiplications, so
 //! it is the same to the last bit on every processor, whatever the size of its registers.
 
+use crate::dense::{LANES, Lanes, flat, flat_mut, spread};
 #[cfg(target_arch = "x86_64")]
-use crate::dense::has_fma;
-use crate::dense::{LANES, Lanes};
+use crate::dense::{has_avx512, has_fma};
 
 /// Columns that are computed together at least. Rows of products are rounded up to a multiple.
 const STEP: usize = 8;
@@ -28,15 +28,13 @@ impl std::ops::Deref for Aligned {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        // SAFETY: lanes are arrays of `LANES` floats side by side, and `len` fits into them.
-        unsafe { std::slice::from_raw_parts(self.lanes.as_ptr().cast(), self.len) }
+        &flat(&self.lanes)[..self.len]
     }
 }
 
 impl std::ops::DerefMut for Aligned {
     fn deref_mut(&mut self) -> &mut [f32] {
-        // SAFETY: as of `deref`.
-        unsafe { std::slice::from_raw_parts_mut(self.lanes.as_mut_ptr().cast(), self.len) }
+        &mut flat_mut(&mut self.lanes)[..self.len]
     }
 }
 
@@ -45,10 +43,9 @@ pub(crate) fn padded(columns: usize) -> usize {
     columns.next_multiple_of(STEP)
 }
 
-/// Distance between rows of so many columns: an odd number of cache lines, as rows at a power of two of them would take
-/// each other's places in the cache.
+/// Distance between rows of so many columns: an odd number of cache lines, see [`spread`].
 pub(crate) fn stride(columns: usize) -> usize {
-    if columns <= STEP { STEP } else { (columns.div_ceil(LANES) | 1) * LANES }
+    if columns <= STEP { STEP } else { spread(columns.div_ceil(LANES)) * LANES }
 }
 
 /// The left matrix of a product: element (i, k) is at `i * row + k * column`.
@@ -94,13 +91,14 @@ pub(crate) fn multiply(
     if let Start::Bias(bias) = start {
         assert!(bias.len() >= n, "too few biases");
     }
+    let registers = Registers::widest();
     let mut from = 0;
     loop {
         let terms = DEPTH.min(depth - from);
         let start = if from == 0 { start } else { Start::Present };
         let mut j = 0;
         while j < n {
-            let two = n - j >= 2 * STEP;
+            let columns = registers.columns(n - j);
             let mut i = 0;
             while i < m {
                 // SAFETY: `i < m`, `j < n` and `from < depth`, or there are no terms, and the matrices have these
@@ -122,29 +120,51 @@ pub(crate) fn multiply(
                         },
                     }
                 };
-                let rows = m - i;
-                // SAFETY: from (i, j) on there are as many rows and columns as each of these computes.
-                i += unsafe {
-                    match (two, rows) {
-                        (true, 6..) => tile.compute::<6, 2>(),
-                        (true, 5) => tile.compute::<5, 2>(),
-                        (true, 4) => tile.compute::<4, 2>(),
-                        (true, 3) => tile.compute::<3, 2>(),
-                        (true, 2) => tile.compute::<2, 2>(),
-                        (true, _) => tile.compute::<1, 2>(),
-                        (false, 8..) => tile.compute::<8, 1>(),
-                        (false, 4..) => tile.compute::<4, 1>(),
-                        (false, 2..) => tile.compute::<2, 1>(),
-                        (false, _) => tile.compute::<1, 1>(),
-                    }
-                };
+                // SAFETY: from (i, j) on there are so many rows and columns, and the processor has these registers.
+                i += unsafe { tile.compute(registers, m - i, columns) };
             }
-            j += if two { 2 * STEP } else { STEP };
+            j += columns;
         }
         from += terms;
         if from == depth {
             return;
         }
+    }
+}
+
+/// The registers that sums are in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Registers {
+    Plain,
+    /// AVX2 and FMA: 8 floats.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// AVX-512F: 16 floats.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Registers {
+    fn widest() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if has_avx512() {
+                return Self::Avx512;
+            }
+            if has_fma() {
+                return Self::Avx2;
+            }
+        }
+        Self::Plain
+    }
+
+    /// Columns of a tile where so many are left.
+    fn columns(self, left: usize) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if self == Self::Avx512 && left >= 4 * STEP {
+            return 4 * STEP;
+        }
+        if left >= 2 * STEP { 2 * STEP } else { STEP }
     }
 }
 
@@ -168,71 +188,112 @@ struct Tile {
     start: First,
 }
 
-impl Tile {
-    /// Computes `M` rows of `N` times `STEP` columns; returns the number of rows.
-    ///
-    /// # Safety
-    /// The matrices have these elements.
-    #[inline(always)]
-    unsafe fn compute<const M: usize, const N: usize>(&self) -> usize {
-        #[cfg(target_arch = "x86_64")]
-        if has_fma() {
-            // SAFETY: this processor has AVX2 and FMA; the rest is the caller's promise.
-            unsafe { self.in_registers::<M, N>() };
-            return M;
+/// Computes as many rows of a tile as one of these numbers that there are; returns it.
+macro_rules! tallest {
+    ($tile:ident.$compute:ident::<_, $n:literal>, $rows:expr, $($m:literal)+) => {
+        match $rows {
+            $($m.. => {
+                // SAFETY: there are so many rows; the rest is the caller's promise.
+                unsafe { $tile.$compute::<$m, $n>() };
+                $m
+            })+
+            0 => 0,
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.plain::<M, N>() };
-        M
-    }
+    };
+}
 
-    /// # Safety
-    /// The processor has AVX2 and FMA, the matrices these elements.
-    #[cfg(target_arch = "x86_64")]
-    #[expect(clippy::needless_range_loop, reason = "registers have numbers")]
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn in_registers<const M: usize, const N: usize>(&self) {
-        use std::arch::x86_64::{
-            _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_storeu_ps,
-        };
-        let mut sums = [[_mm256_setzero_ps(); N]; M];
-        for i in 0..M {
-            for j in 0..N {
-                // SAFETY: the caller's promise.
-                sums[i][j] = unsafe {
-                    match self.start {
-                        First::Zero => _mm256_setzero_ps(),
-                        First::Bias(bias) => _mm256_loadu_ps(bias.add(j * STEP)),
-                        First::Present => _mm256_loadu_ps(self.c.add(i * self.c_row + j * STEP)),
-                    }
-                };
+/// Defines the product of a tile of `M` rows and `N` registers.
+macro_rules! tile_in_registers {
+    (
+        $(#[$safety:meta])*
+        fn $name:ident, $features:literal, $width:literal,
+        $zero:ident, $load:ident, $store:ident, $broadcast:ident, $multiply_add:ident
+    ) => {
+        $(#[$safety])*
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = $features)]
+        unsafe fn $name<const M: usize, const N: usize>(&self) {
+            use std::arch::x86_64::{$broadcast, $load, $multiply_add, $store, $zero};
+            let mut sums = [[$zero(); N]; M];
+            for i in 0..M {
+                for j in 0..N {
+                    // SAFETY: the caller's promise.
+                    sums[i][j] = unsafe {
+                        match self.start {
+                            First::Zero => $zero(),
+                            First::Bias(bias) => $load(bias.add(j * $width)),
+                            First::Present => $load(self.c.add(i * self.c_row + j * $width)),
+                        }
+                    };
+                }
             }
-        }
-        for k in 0..self.terms {
-            let mut right = [_mm256_setzero_ps(); N];
-            for j in 0..N {
-                // SAFETY: the caller's promise.
-                right[j] = unsafe { _mm256_loadu_ps(self.b.add(k * self.b_row + j * STEP)) };
+            for k in 0..self.terms {
+                let mut right = [$zero(); N];
+                for j in 0..N {
+                    // SAFETY: the caller's promise.
+                    right[j] = unsafe { $load(self.b.add(k * self.b_row + j * $width)) };
+                }
+                for i in 0..M {
+                    // SAFETY: the caller's promise.
+                    let left = $broadcast(unsafe { *self.a.add(i * self.row + k * self.column) });
+                    for j in 0..N {
+                        sums[i][j] = $multiply_add(left, right[j], sums[i][j]);
+                    }
+                }
             }
             for i in 0..M {
-                // SAFETY: the caller's promise.
-                let left = unsafe { _mm256_broadcast_ss(&*self.a.add(i * self.row + k * self.column)) };
                 for j in 0..N {
-                    sums[i][j] = _mm256_fmadd_ps(left, right[j], sums[i][j]);
+                    // SAFETY: the caller's promise.
+                    unsafe { $store(self.c.add(i * self.c_row + j * $width), sums[i][j]) };
                 }
             }
         }
-        for i in 0..M {
-            for j in 0..N {
-                // SAFETY: the caller's promise.
-                unsafe { _mm256_storeu_ps(self.c.add(i * self.c_row + j * STEP), sums[i][j]) };
-            }
+    };
+}
+
+impl Tile {
+    /// Computes some of `rows` rows of so many columns: [`Registers::columns`]. Returns how many rows.
+    ///
+    /// # Safety
+    /// The matrices have these elements, and the processor the registers.
+    #[inline(always)]
+    unsafe fn compute(&self, registers: Registers, rows: usize, columns: usize) -> usize {
+        match registers {
+            #[cfg(target_arch = "x86_64")]
+            Registers::Avx512 => match columns / STEP {
+                4 => tallest!(self.in_avx512::<_, 2>, rows, 12 8 4 2 1),
+                2 => tallest!(self.in_avx512::<_, 1>, rows, 16 8 4 2 1),
+                _ => tallest!(self.in_avx2::<_, 1>, rows, 8 4 2 1),
+            },
+            #[cfg(target_arch = "x86_64")]
+            Registers::Avx2 => match columns / STEP {
+                2 => tallest!(self.in_avx2::<_, 2>, rows, 6 5 4 3 2 1),
+                _ => tallest!(self.in_avx2::<_, 1>, rows, 8 4 2 1),
+            },
+            Registers::Plain => match columns / STEP {
+                2 => tallest!(self.plain::<_, 2>, rows, 4 1),
+                _ => tallest!(self.plain::<_, 1>, rows, 4 1),
+            },
         }
+    }
+
+    tile_in_registers! {
+        /// # Safety
+        /// The processor has AVX2 and FMA, the matrices these elements.
+        fn in_avx2, "avx2,fma", 8,
+        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_fmadd_ps
+    }
+
+    tile_in_registers! {
+        /// # Safety
+        /// The processor has AVX-512F, the matrices these elements.
+        fn in_avx512, "avx512f", 16,
+        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_fmadd_ps
     }
 
     /// # Safety
     /// The matrices have these elements.
-    #[expect(clippy::needless_range_loop, reason = "as above")]
+    #[expect(clippy::needless_range_loop, reason = "sums have numbers")]
     unsafe fn plain<const M: usize, const N: usize>(&self) {
         let mut sums = [[[0.0_f32; STEP]; N]; M];
         for i in 0..M {
@@ -400,19 +461,36 @@ mod tests {
         }
 
         #[test]
-        fn tiles_without_wide_registers_are_the_same(terms in 0_usize..20, seed: u64) {
-            let (a, b) = (numbers(seed, 6 * 20), numbers(seed + 1, 20 * 16));
-            let [mut wide, mut plain] = [numbers(seed + 2, 6 * 16), numbers(seed + 2, 6 * 16)];
-            let tile = |c: &mut Vec<f32>| Tile {
-                terms, a: a.as_ptr(), row: 20, column: 1, b: b.as_ptr(), b_row: 16, c: c.as_mut_ptr(), c_row: 16,
-                start: First::Present,
+        fn tiles_are_the_same_in_all_registers(terms in 0_usize..20, rows in 1_usize..30, wide in 0..3, seed: u64) {
+            let columns = STEP << wide;
+            let (a, b) = (numbers(seed, 30 * 20), numbers(seed + 1, 20 * 32));
+            let product = |registers: Registers| {
+                let mut c = numbers(seed + 2, 30 * 32);
+                for j in (0..columns).step_by(registers.columns(columns)) {
+                    let mut i = 0;
+                    while i < rows {
+                        // SAFETY: 30 rows of 32 columns and 20 terms are there, and the processor has the registers.
+                        i += unsafe {
+                            let (b, c) = (b.as_ptr().add(j), c.as_mut_ptr().add(i * 32 + j));
+                            let (a, start) = (a.as_ptr().add(i * 20), First::Present);
+                            let tile = Tile { terms, a, row: 20, column: 1, b, b_row: 32, c, c_row: 32, start };
+                            tile.compute(registers, rows - i, registers.columns(columns - j))
+                        };
+                    }
+                }
+                c
             };
-            // SAFETY: 6 rows of 16 columns and 20 terms are there.
-            unsafe {
-                tile(&mut wide).compute::<6, 2>();
-                tile(&mut plain).plain::<6, 2>();
+            let plain = product(Registers::Plain);
+            #[cfg(target_arch = "x86_64")]
+            {
+                if has_fma() {
+                    prop_assert_eq!(&product(Registers::Avx2), &plain);
+                }
+                if has_avx512() {
+                    prop_assert_eq!(&product(Registers::Avx512), &plain);
+                }
             }
-            prop_assert_eq!(wide, plain);
+            prop_assert_eq!(&product(Registers::widest()), &plain);
         }
 
         #[test]

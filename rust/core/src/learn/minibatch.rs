@@ -1,0 +1,543 @@
+//! Gradients of PPO's losses in minibatches, and steps along them, by a team of threads.
+//!
+//! The rows of a minibatch go through the networks in blocks, and back to the gradients of the layers' outputs. Then each
+//! piece of the parameters gets its gradient of all rows, in their order. Losses are added up in groups of [`GROUP`] rows,
+//! and these in their order. So sums depend neither on the number of threads nor on which of them computes what.
+
+use std::ops::Range;
+
+use super::adam::{Rule, Vectors};
+use super::batch::Batch;
+use super::losses::{Categorical, Gaussian, Kind, Sums, Surrogate, value_slope};
+use super::masked::Masked;
+use super::perceptron::{CHUNK, Pass, Perceptron, Piece};
+use super::ppo::{Actions, Parameters, Samples, Settings, Shape};
+use crate::gemm::{Aligned, padded};
+use crate::team::Team;
+use crate::widest::widest;
+
+/// The logarithms of a Gaussian's deviations stay within these, as in `fastrl.networks.distributions`.
+const LOG_STD_RANGE: (f32, f32) = (-5.0, 2.0);
+
+/// Multiplications in the passes of a minibatch for each thread: below that another one does not pay.
+const WORK: usize = 1 << 20;
+
+/// Numbers that fit into the cache of a core.
+const CACHE: usize = 3 << 16;
+
+/// Parameters that take a step together.
+const STEP: usize = 1 << 13;
+
+/// Rows whose losses are added up together; blocks have a multiple of them.
+const GROUP: usize = 32;
+
+/// Rows of a block: so few that there is one of some network for each thread.
+fn block_rows(rows: usize, networks: usize, threads: usize) -> usize {
+    let share = (networks * rows).div_ceil(threads).next_multiple_of(GROUP);
+    if threads == 1 { CHUNK } else { share.clamp(GROUP, CHUNK / 2) }
+}
+
+/// Means over the samples of a minibatch.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Losses {
+    pub(super) policy: f64,
+    pub(super) value: f64,
+    pub(super) entropy: f64,
+    pub(super) kl: f64,
+    pub(super) clipped: f64,
+}
+
+impl Losses {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.policy += other.policy;
+        self.value += other.value;
+        self.entropy += other.entropy;
+        self.kl += other.kl;
+        self.clipped += other.clipped;
+    }
+}
+
+/// Memory for the distributions of actions.
+#[derive(Clone)]
+enum Policy<'a> {
+    Categorical(Categorical),
+    Masked(Box<Masked<'a>>),
+    Gaussian(Gaussian),
+}
+
+/// What a learner's network is for.
+#[derive(Clone)]
+enum Role<'a> {
+    Actor(Policy<'a>),
+    Critic,
+}
+
+/// Memory for the pass of some rows.
+struct Block<'a> {
+    pass: Pass,
+    role: Role<'a>,
+    groups: Vec<Group>,
+}
+
+/// Sums over the samples of some rows.
+#[derive(Clone, Default)]
+struct Group {
+    sums: Sums,
+    /// Of squared errors of values.
+    squares: f64,
+    /// Gradient in the logarithms of deviations.
+    log_std: Vec<f32>,
+}
+
+/// A network that learns.
+struct Learner<'a> {
+    network: Perceptron,
+    /// Its place among all parameters.
+    place: Range<usize>,
+    vectors: Vectors,
+    /// Place of the logarithms of an actor's deviations in these.
+    log_std: Range<usize>,
+    transposed: Vec<Aligned>,
+    pieces: Vec<Piece>,
+    blocks: Vec<Block<'a>>,
+}
+
+impl<'a> Learner<'a> {
+    /// Reads the parameters of a network, of which the first is number `first`.
+    ///
+    /// # Arguments
+    /// - `numbers`: those of the logarithms of deviations, which are the first of all parameters.
+    /// - `blocks`: number of blocks of so many rows.
+    fn new(
+        network: Perceptron,
+        role: &Role<'a>,
+        numbers: usize,
+        first: usize,
+        parameters: &Parameters<'_>,
+        blocks: (usize, usize),
+    ) -> Self {
+        let room = network.room();
+        let mut vectors = Vectors::zeros(room + padded(numbers));
+        let (place, log_std) = (first..first + network.len(), room..room + numbers);
+        for (from, to) in [
+            (&parameters.values, &mut vectors.values),
+            (&parameters.mean, &mut vectors.mean),
+            (&parameters.square, &mut vectors.square),
+        ] {
+            network.read(&from[place.clone()], to);
+            to[log_std.clone()].copy_from_slice(&from[..numbers]);
+        }
+        let block = |_| Block {
+            pass: network.pass(blocks.1),
+            role: role.clone(),
+            groups: vec![Group { log_std: vec![0.0; numbers], ..Group::default() }; blocks.1.div_ceil(GROUP)],
+        };
+        let blocks = (0..blocks.0).map(block).collect();
+        Self { transposed: network.transposed(), pieces: network.pieces(), network, place, vectors, log_std, blocks }
+    }
+
+    fn write(&self, parameters: &mut Parameters<'_>) {
+        for (from, to) in [
+            (&self.vectors.values, &mut *parameters.values),
+            (&self.vectors.mean, &mut *parameters.mean),
+            (&self.vectors.square, &mut *parameters.square),
+        ] {
+            self.network.write(from, &mut to[self.place.clone()]);
+            to[..self.log_std.len()].copy_from_slice(&from[self.log_std.clone()]);
+        }
+    }
+}
+
+/// Minibatches of an update, one after the other.
+pub(super) struct Minibatches<'a> {
+    shape: &'a Shape,
+    settings: &'a Settings,
+    samples: Samples<'a>,
+    batch: Batch,
+    /// Rows of a block.
+    block: usize,
+    /// The actor first.
+    learners: Vec<Learner<'a>>,
+    team: Team,
+    /// Steps of Adam so far.
+    steps: u64,
+}
+
+impl<'a> Minibatches<'a> {
+    /// `size`: samples of a minibatch at most.
+    pub(super) fn new(
+        shape: &'a Shape,
+        settings: &'a Settings,
+        samples: Samples<'a>,
+        parameters: &Parameters<'_>,
+        size: usize,
+    ) -> Self {
+        let networks = [shape.has_actor().then(|| shape.actor()), shape.has_critic().then(|| shape.critic())];
+        let work: usize = networks.iter().flatten().map(Perceptron::work).sum();
+        let threads = settings.threads.clamp(1, (work * size / WORK).max(1));
+        // So many rows a thread stay in its cache.
+        let rows = size.min(threads.min(8) * CHUNK);
+        let block = block_rows(rows, networks.iter().flatten().count(), threads);
+        let blocks = (rows.div_ceil(block), block.min(size));
+        let [actor, critic] = networks;
+        let numbers = if actor.is_some() { shape.deviations() } else { 0 };
+        let all = parameters.values.len();
+        let mut learners = vec![];
+        if let Some(network) = actor {
+            let policy = match (&shape.kind, samples.masks) {
+                (Kind::Gaussian(_), _) => Policy::Gaussian(Gaussian::new(&[])),
+                (Kind::Categorical(choices), None) => Policy::Categorical(Categorical::new(choices)),
+                (Kind::Categorical(choices), Some(masks)) => Policy::Masked(Box::new(Masked::new(choices, masks))),
+            };
+            learners.push(Learner::new(network, &Role::Actor(policy), numbers, numbers, parameters, blocks));
+        }
+        if let Some(network) = critic {
+            let first = all - network.len();
+            learners.push(Learner::new(network, &Role::Critic, 0, first, parameters, blocks));
+        }
+        let batch = Batch::new(samples.obs.len() / shape.inputs);
+        Self { shape, settings, samples, batch, block, learners, team: Team::new(threads), steps: parameters.steps }
+    }
+
+    pub(super) fn write(&self, parameters: &mut Parameters<'_>) {
+        self.learners.iter().for_each(|learner| learner.write(parameters));
+    }
+
+    /// Mean of the advantages of a minibatch, and what to multiply the rest by.
+    fn normalization(&self, part: &[i64]) -> (f32, f32) {
+        if !self.settings.normalize_advantages || part.len() < 2 || !self.shape.has_actor() {
+            return (0.0, 1.0);
+        }
+        let advantages = || part.iter().map(|&sample| f64::from(self.samples.advantages[sample as usize]));
+        let mean = advantages().sum::<f64>() / part.len() as f64;
+        let squares: f64 = advantages().map(|advantage| (advantage - mean) * (advantage - mean)).sum();
+        let deviation = (squares / (part.len() - 1) as f64).sqrt();
+        (mean as f32, (1.0 / (deviation + 1e-8)) as f32)
+    }
+
+    /// Number of values of a minibatch that are learned from.
+    fn count_values(&self, part: &[i64]) -> usize {
+        let outputs = self.shape.critic_outputs;
+        let Some(learned) = self.samples.learned else { return part.len() * outputs };
+        let learned_of = |&sample: &i64| &learned[sample as usize * outputs..][..outputs];
+        part.iter().flat_map(learned_of).filter(|&&learned| learned != 0).count().max(1)
+    }
+
+    /// The gradients of the losses in the samples `part`, and the losses.
+    pub(super) fn differentiate(&mut self, part: &[i64]) -> Losses {
+        self.batch.set(self.samples.groups, part);
+        let (normalization, values) = (self.normalization(part), self.count_values(part));
+        let Self { shape, settings, samples, batch, block, learners, team, .. } = self;
+        let minibatch = Minibatch { shape, settings, samples, batch, count: part.len(), normalization, values };
+        let copies = learners.iter_mut().flat_map(|Learner { network, vectors, transposed, .. }| {
+            let (network, values): (&Perceptron, &[f32]) = (network, &vectors.values);
+            network.copies(transposed).map(move |copy| (network, values, copy))
+        });
+        let mut copies: Vec<_> = copies.collect();
+        team.each(&mut copies, |(network, values, copy)| network.copy(values, copy));
+        let mut losses = Losses::default();
+        let all = batch.rows.len();
+        let kept: usize = learners.iter().map(|learner| learner.network.kept()).sum();
+        let round = all.min(learners[0].blocks.len() * *block);
+        // Networks learn together where their rows fit into the caches, and else one after the other.
+        let together = round * kept <= team.len() * CACHE;
+        for learners in learners.chunks_mut(if together { 2 } else { 1 }) {
+            let mut first = 0;
+            while first < all {
+                let rows = (all - first).min(learners[0].blocks.len() * *block);
+                let blocks: Vec<_> = ranges(first..first + rows, *block).collect();
+                pass(learners, &minibatch, &blocks, team);
+                add_gradients(learners, &blocks, team);
+                for Learner { blocks: done, vectors, log_std, .. } in &mut *learners {
+                    let groups = done.iter().flat_map(|block| &block.groups);
+                    for group in groups.take(rows.div_ceil(GROUP)) {
+                        minibatch.add_losses(group, &mut losses);
+                        let gradient = vectors.gradient[log_std.clone()].iter_mut();
+                        gradient.zip(&group.log_std).for_each(|(sum, slope)| *sum += slope);
+                    }
+                }
+                first += rows;
+            }
+        }
+        for Learner { vectors, log_std, .. } in learners {
+            if !Range::is_empty(log_std) {
+                losses.entropy = f64::from(Gaussian::new(&vectors.values[log_std.clone()]).entropy());
+                vectors.gradient[log_std.clone()].iter_mut().for_each(|slope| *slope -= settings.entropy_coef);
+            }
+        }
+        losses
+    }
+
+    /// The norm of the gradient.
+    pub(super) fn norm(&mut self) -> f64 {
+        let mut norms: Vec<_> = self.learners.iter().map(|learner| (learner, 0.0)).collect();
+        self.team.each(&mut norms, |(learner, norm)| *norm = learner.vectors.norm_squared());
+        norms.iter().map(|(_, norm)| norm).sum::<f64>().sqrt()
+    }
+
+    /// Takes a step along the gradient times `scale`, and zeroes it.
+    pub(super) fn step(&mut self, scale: f32) {
+        self.steps += 1;
+        let rule = Rule::new(scale, self.settings.learning_rate, self.steps);
+        let mut parts: Vec<_> = self.learners.iter_mut().flat_map(|learner| learner.vectors.parts(STEP)).collect();
+        self.team.each(&mut parts, |part| part.step(&rule));
+        for Learner { vectors, log_std, .. } in &mut self.learners {
+            for log_std in &mut vectors.values[log_std.clone()] {
+                *log_std = log_std.clamp(LOG_STD_RANGE.0, LOG_STD_RANGE.1);
+            }
+        }
+    }
+}
+
+/// Parts of a range of up to so many numbers.
+fn ranges(all: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
+    all.clone().step_by(len).map(move |first| first..all.end.min(first + len))
+}
+
+/// Takes blocks of rows through the networks and back.
+fn pass(learners: &mut [Learner<'_>], minibatch: &Minibatch<'_>, rows: &[Range<usize>], team: &mut Team) {
+    let tasks = learners.iter_mut().flat_map(|Learner { network, vectors, log_std, transposed, blocks, .. }| {
+        let (network, transposed): (&Perceptron, &[Aligned]) = (network, transposed);
+        let (values, log_std): (&[f32], _) = (&vectors.values, &vectors.values[log_std.clone()]);
+        let blocks = blocks.iter_mut().zip(rows);
+        blocks.map(move |(block, rows)| (network, values, log_std, transposed, block, rows.clone()))
+    });
+    let mut tasks: Vec<_> = tasks.collect();
+    team.each(&mut tasks, |(network, values, log_std, transposed, block, rows)| {
+        let width = minibatch.width(&block.role);
+        minibatch.batch.gather(minibatch.samples.obs, minibatch.shape.inputs, width, rows.clone(), &mut block.pass);
+        network.forward(values, rows.len(), &mut block.pass);
+        minibatch.differentiate(network, log_std, rows.clone(), block);
+        network.backward(rows.len(), &mut block.pass, transposed);
+    });
+}
+
+/// Adds the gradients of blocks of rows, piece by piece.
+fn add_gradients(learners: &mut [Learner<'_>], rows: &[Range<usize>], team: &mut Team) {
+    let mut tasks = vec![];
+    for Learner { network, vectors, pieces, blocks, .. } in learners {
+        let mut rest: &mut [f32] = &mut vectors.gradient;
+        for piece in pieces.iter() {
+            let (gradient, others) = rest.split_at_mut(piece.len());
+            tasks.push((&*network, piece, &blocks[..rows.len()], gradient));
+            rest = others;
+        }
+    }
+    team.each(&mut tasks, |(network, piece, blocks, gradient)| {
+        for (block, rows) in blocks.iter().zip(rows) {
+            network.add_gradient(piece, rows.len(), &block.pass, gradient);
+        }
+    });
+}
+
+/// What is the same for all blocks of a minibatch.
+struct Minibatch<'a> {
+    shape: &'a Shape,
+    settings: &'a Settings,
+    samples: &'a Samples<'a>,
+    batch: &'a Batch,
+    /// Number of samples.
+    count: usize,
+    /// See [`Minibatches::normalization`].
+    normalization: (f32, f32),
+    /// Number of values that are learned from.
+    values: usize,
+}
+
+impl Minibatch<'_> {
+    /// Number of inputs that a network sees.
+    fn width(&self, role: &Role<'_>) -> usize {
+        if matches!(role, Role::Critic) { self.shape.inputs } else { self.shape.actor_inputs }
+    }
+
+    /// The gradient of the losses in the outputs of a block, and its sums.
+    fn differentiate(&self, network: &Perceptron, log_std: &[f32], rows: Range<usize>, block: &mut Block<'_>) {
+        let Block { pass, role, groups } = block;
+        let (results, slopes, stride) = pass.ends(network);
+        if let Role::Actor(Policy::Gaussian(gaussian)) = role {
+            *gaussian = Gaussian::new(log_std);
+        }
+        let each = ranges(rows, GROUP).zip(groups);
+        let each = each.zip(results.chunks(GROUP * stride).zip(slopes.chunks_mut(GROUP * stride)));
+        for ((rows, group), (results, slopes)) in each {
+            match role {
+                Role::Actor(policy) => self.policy_rows(rows, policy, group, results, slopes, stride),
+                Role::Critic => group.squares = self.value_rows(rows, results, slopes, stride),
+            }
+        }
+    }
+
+    /// The gradient of the policy's losses in the outputs of some rows, and their sums.
+    fn policy_rows(
+        &self,
+        rows: Range<usize>,
+        policy: &mut Policy<'_>,
+        group: &mut Group,
+        results: &[f32],
+        slopes: &mut [f32],
+        stride: usize,
+    ) {
+        let weight = 1.0 / self.count as f32;
+        let surrogate = Surrogate { clip_range: self.settings.clip_range, weight };
+        let bonus = self.settings.entropy_coef * weight;
+        let (samples, batch, normalization) = (self.samples, self.batch, self.normalization);
+        let chunk = Chunk { samples, batch, rows, surrogate, normalization };
+        let Group { sums, log_std, .. } = group;
+        *sums = Sums::default();
+        match (policy, samples.actions) {
+            (Policy::Categorical(categorical), Actions::Categorical(actions)) => {
+                categorical_rows(chunk, actions, categorical, bonus, results, slopes, stride, sums);
+            }
+            (Policy::Masked(masked), Actions::Categorical(actions)) => {
+                masked_rows(chunk, actions, masked, bonus, results, slopes, stride, sums);
+            }
+            (Policy::Gaussian(gaussian), Actions::Gaussian(draws)) => {
+                log_std.fill(0.0);
+                gaussian_rows(chunk, draws, gaussian, results, slopes, log_std, stride, sums);
+            }
+            _ => unreachable!("checked"),
+        }
+    }
+
+    /// The gradient of the value loss in the values of some rows; returns the sum of squared errors.
+    fn value_rows(&self, rows: Range<usize>, results: &[f32], slopes: &mut [f32], stride: usize) -> f64 {
+        let (samples, outputs) = (self.samples, self.shape.critic_outputs);
+        let weight = self.settings.value_coef / self.values as f32;
+        let mut squares = 0.0;
+        for (i, row) in rows.enumerate() {
+            for output in 0..outputs {
+                let mut sum = 0.0;
+                for &sample in self.batch.of(row) {
+                    let place = sample as usize * outputs + output;
+                    if samples.learned.is_some_and(|learned| learned[place] == 0) {
+                        continue;
+                    }
+                    let (target, old) = (samples.returns[place], samples.values[place]);
+                    let value = results[i * stride + output];
+                    let (slope, square) = value_slope(value, target, old, self.settings.value_clip);
+                    sum += slope * weight;
+                    squares += f64::from(square);
+                }
+                slopes[i * stride + output] = sum;
+            }
+        }
+        squares
+    }
+
+    /// Adds the sums of some rows to the means over the minibatch.
+    fn add_losses(&self, group: &Group, losses: &mut Losses) {
+        let (sums, count) = (&group.sums, self.count as f64);
+        losses.policy -= sums.objective / count;
+        losses.entropy += sums.entropy / count;
+        losses.kl += sums.kl / count;
+        losses.clipped += sums.clipped / count;
+        losses.value += group.squares / self.values as f64 / 2.0;
+    }
+}
+
+/// Rows of a minibatch that go through a network together.
+struct Chunk<'a> {
+    samples: &'a Samples<'a>,
+    batch: &'a Batch,
+    rows: Range<usize>,
+    surrogate: Surrogate,
+    /// Mean of the advantages, and what to multiply the rest by.
+    normalization: (f32, f32),
+}
+
+impl Chunk<'_> {
+    /// The gradient of the objective in the log-probability of a sample.
+    #[inline(always)]
+    fn gradient(&self, sample: usize, log_prob: f32, sums: &mut Sums) -> f32 {
+        let advantage = (self.samples.advantages[sample] - self.normalization.0) * self.normalization.1;
+        self.surrogate.gradient(log_prob - self.samples.log_probs[sample], advantage, sums)
+    }
+}
+
+widest! {
+    /// Gradients of the policy's losses in logits.
+    fn categorical_rows(
+        chunk: Chunk<'_>,
+        actions: &[i64],
+        categorical: &mut Categorical,
+        bonus: f32,
+        results: &[f32],
+        slopes: &mut [f32],
+        stride: usize,
+        sums: &mut Sums,
+    ) {
+        let (outputs, width) = (categorical.outputs(), categorical.width());
+        let each = results.chunks_exact(stride).zip(slopes.chunks_exact_mut(stride)).zip(chunk.rows.clone());
+        for ((results, slopes), row) in each {
+            let (results, slopes) = (&results[..outputs], &mut slopes[..outputs]);
+            slopes.fill(0.0);
+            categorical.set(results, None);
+            let members = chunk.batch.of(row);
+            let mut total = 0.0;
+            for &sample in members {
+                let action = &actions[sample as usize * width..][..width];
+                let gradient = chunk.gradient(sample as usize, categorical.log_prob(action), sums);
+                total += gradient;
+                categorical.add_sample(action, gradient, slopes);
+            }
+            let count = members.len() as f32;
+            sums.entropy += f64::from(categorical.entropy() * count);
+            categorical.add_common(total, bonus * count, slopes);
+        }
+    }
+}
+
+widest! {
+    /// Gradients of the policy's losses in logits, where each sample has a mask.
+    fn masked_rows(
+        chunk: Chunk<'_>,
+        actions: &[i64],
+        masked: &mut Masked<'_>,
+        bonus: f32,
+        results: &[f32],
+        slopes: &mut [f32],
+        stride: usize,
+        sums: &mut Sums,
+    ) {
+        let (outputs, width) = (masked.outputs(), masked.width());
+        let each = results.chunks_exact(stride).zip(slopes.chunks_exact_mut(stride)).zip(chunk.rows.clone());
+        for ((results, slopes), row) in each {
+            let (results, slopes) = (&results[..outputs], &mut slopes[..outputs]);
+            slopes.fill(0.0);
+            masked.set(results);
+            for &sample in chunk.batch.of(row) {
+                let action = &actions[sample as usize * width..][..width];
+                let gradient = chunk.gradient(sample as usize, masked.log_prob(sample as usize, action), sums);
+                sums.entropy += f64::from(masked.entropy());
+                masked.add(action, gradient, bonus, slopes);
+            }
+            masked.finish(slopes);
+        }
+    }
+}
+
+widest! {
+    /// Gradients of the policy's losses in means and logarithms of deviations.
+    fn gaussian_rows(
+        chunk: Chunk<'_>,
+        draws: &[f32],
+        gaussian: &mut Gaussian,
+        results: &[f32],
+        slopes: &mut [f32],
+        log_std: &mut [f32],
+        stride: usize,
+        sums: &mut Sums,
+    ) {
+        let numbers = log_std.len();
+        let each = results.chunks_exact(stride).zip(slopes.chunks_exact_mut(stride)).zip(chunk.rows.clone());
+        for ((results, slopes), row) in each {
+            let (results, slopes) = (&results[..numbers], &mut slopes[..numbers]);
+            slopes.fill(0.0);
+            for &sample in chunk.batch.of(row) {
+                let draw = &draws[sample as usize * numbers..][..numbers];
+                let log_prob = gaussian.log_prob(results, draw);
+                gaussian.add_sample(chunk.gradient(sample as usize, log_prob, sums), slopes, log_std);
+            }
+        }
+    }
+}
