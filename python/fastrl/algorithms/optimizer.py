@@ -99,10 +99,10 @@ class Optimizer:
         gradient = self._parameters.grad
         assert gradient is not None
         self._scaler.unscale_(cast("torch.optim.Optimizer", self._adam))
-        if max_grad_norm is None:
-            norm = gradient.norm()
-        else:
-            norm = nn.utils.clip_grad_norm_(self._parameters, max_grad_norm)
+        norm = torch.linalg.vector_norm(gradient)
+        if max_grad_norm is not None:
+            # As nn.utils.clip_grad_norm_, which takes longer than the rest of a small network's step.
+            gradient.mul_((max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
         self._scaler.step(cast("torch.optim.Optimizer", self._adam))
         self._scaler.update()
         gradient.zero_()
