@@ -18,9 +18,9 @@ from parallel_toys import Leavers
 from waiting import TIMEOUT, wait_until
 
 import fastrl
+from fastrl.collectors.parallel_spec import ParallelSpec
 from fastrl.collectors.protocol import CollectError
 from fastrl.collectors.sequential import sequential_collector
-from fastrl.collectors.team_spec import ParallelSpec
 from fastrl.demos import recorder
 from fastrl.demos.fragment_writing import TeamFragmentWriter, lives_of
 from fastrl.demos.recorder import noise_of

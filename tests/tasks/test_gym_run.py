@@ -412,7 +412,7 @@ def test_a_policy_of_another_environment_is_refused(
     save_checkpoint(file, state)
     capsys.readouterr()
     assert main(["eval", str(run), "--episodes=1"]) == 2
-    expected = "Acrobot-v1: the policy takes 4 numbers for {'kind': 'discrete', 'size': 2}, the environment has 6 for"
+    expected = "Acrobot-v1: the policy takes 4 numbers for 2 actions, the environment has 6 for"
     assert expected in capsys.readouterr().err
     state["policy"]["action_space"] = {"kind": "discrete", "size": 10**15}
     save_checkpoint(file, state)

@@ -208,9 +208,14 @@ def saved_actor(policy: Mapping[str, Any], obs_space: Space[Any], action_space: 
     network = saved_network(policy).for_observations(obs_rows)
     saved = policy.get("action_space", {"kind": "discrete", "size": network.num_actions})
     actions = Actions(ActionRows(action_space).flat_space, bool(saved.get("squash")))
-    if not network.takes(obs_rows) or saved != actions.state() or network.num_actions != actions.size:
+    if (network.obs_dim, network.num_actions) != (obs_rows.size, actions.size):
         raise ValueError(
-            f"the policy takes {network.obs_dim} numbers for {saved}, the environment has {obs_rows.size} for"
-            f" {actions.state()}, or others of as many"
+            f"the policy takes {network.obs_dim} numbers for {network.num_actions} actions, the environment has"
+            f" {obs_rows.size} for {action_space}"
+        )
+    if not network.takes(obs_rows) or saved != actions.state():
+        raise ValueError(
+            f"the policy takes other observations than the environment's {obs_space}, or has other actions than its"
+            f" {action_space}, with as many numbers"
         )
     return network.loaded_actor(actions, policy)

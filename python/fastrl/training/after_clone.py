@@ -41,7 +41,10 @@ def after_clone(settings: Any, table: str) -> Values:
         f"{table}.freeze_obs_norm": True,
     }
     policy = state["policy"]
-    # Perceptrons have no kind. A layer that policy and value function share cannot learn for one of them alone.
-    if "kind" not in policy or policy["architecture"].get("shared_trunk") is False:
+    # A layer that policy and value function share cannot learn for one of them alone. Older perceptrons have no kind.
+    if (
+        policy.get("kind", "actor_critic") == "actor_critic"
+        or policy["architecture"].get("shared_trunk") is False
+    ):
         values[f"{table}.critic_warmup"] = int(min(_WARMUP, _WARMUP_SHARE * steps))
     return values

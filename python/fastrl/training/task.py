@@ -314,7 +314,7 @@ class Task(TaskSettings, ABC):
         except ValueError as error:
             raise TrainError(f"--algo {run.algo} on {source.env_id}: {error}") from None
         callbacks = [*self.callbacks(settings, source, console), *stopping(run)]
-        if algorithm_type.learns_from == "dataset":
+        if issubclass(algorithm_type, DatasetAlgorithm):
             from fastrl.sources.dataset import DatasetSource
             from fastrl.training.validation_loss import ValidationLoss
 
