@@ -143,8 +143,8 @@ def test_only_what_is_missing_is_recorded(tmp_path: Path, monkeypatch: pytest.Mo
         seed=0,
         max_episode_steps=10,
         infos=(),
+        run=None,
         deterministic=True,
-        trust=True,
         make_noise=lambda space: None,
     )[0]
     stopped = TeamFragmentWriter(plan, make(), False)

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use crate::dense::exp;
 #[cfg(target_arch = "x86_64")]
-use crate::dense::has_fma;
-use crate::dense::{LANES, Lanes, exp, flat};
+use crate::lanes::has_fma;
+use crate::lanes::{LANES, Lanes, flat};
 use crate::mlp::{Architecture, BLOCK, Mlp};
 use crate::streams::{bits, normal_pair, part_bits, unit};
 

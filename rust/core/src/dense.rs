@@ -2,33 +2,10 @@
 //! last bit on every processor, as multiplications are fused everywhere.
 
 use crate::gemm::{Left, Start, multiply};
+#[cfg(target_arch = "x86_64")]
+use crate::lanes::has_fma;
+use crate::lanes::{LANES, Lanes, flat, flat_mut, spread};
 use crate::widest::widest;
-
-/// Outputs that are computed together. Widths are rounded up to a multiple.
-pub const LANES: usize = 16;
-
-/// Aligned to a cache line.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-pub struct Lanes(pub [f32; LANES]);
-
-/// The floats of lanes.
-pub(crate) fn flat(lanes: &[Lanes]) -> &[f32] {
-    // SAFETY: lanes are arrays of `LANES` floats side by side.
-    unsafe { std::slice::from_raw_parts(lanes.as_ptr().cast(), lanes.len() * LANES) }
-}
-
-/// The floats of lanes.
-pub(crate) fn flat_mut(lanes: &mut [Lanes]) -> &mut [f32] {
-    // SAFETY: as of `flat`.
-    unsafe { std::slice::from_raw_parts_mut(lanes.as_mut_ptr().cast(), lanes.len() * LANES) }
-}
-
-/// Distance between rows of so many lanes: an odd number, as rows at a power of two of cache lines would take each other's
-/// places in the cache.
-pub(crate) fn spread(lanes: usize) -> usize {
-    lanes | 1
-}
 
 /// Weights that are read one after the other.
 pub struct Weights<'a>(&'a [f32]);
@@ -157,24 +134,6 @@ impl Layer {
             }
         }
     }
-}
-
-/// Returns whether [`sums_in_registers`] and other loops over wide registers can be used.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub fn has_fma() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
-}
-
-/// Returns whether loops over registers of 512 bits can be used.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub fn has_avx512() -> bool {
-    has_fma()
-        && is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512bw")
 }
 
 /// The loop of [`Layer::sums`] with its sums in registers, where compilers leave them in memory.

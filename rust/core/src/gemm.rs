@@ -1,9 +1,9 @@
 //! Products of matrices in f32. Each element of a product adds up its terms in their order with fused multiplications, so
 //! it is the same to the last bit on every processor, whatever the size of its registers.
 
-use crate::dense::{LANES, Lanes, flat, flat_mut, spread};
+use crate::lanes::{LANES, Lanes, flat, flat_mut, spread};
 #[cfg(target_arch = "x86_64")]
-use crate::dense::{has_avx512, has_fma};
+use crate::lanes::{has_avx512, has_fma};
 
 /// Columns that are computed together at least. Rows of products are rounded up to a multiple.
 const STEP: usize = 8;

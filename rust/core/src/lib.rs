@@ -15,6 +15,7 @@ pub mod cage2;
 pub mod dense;
 pub mod env;
 mod gemm;
+mod lanes;
 pub mod learn;
 mod memory;
 pub mod mlp;

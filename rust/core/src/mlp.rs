@@ -7,7 +7,8 @@
 //! their products are zeros, and adding a zero changes at most the sign of a zero, which no later number depends on and
 //! which the last layer takes away. Half of the hidden units of a ReLU network are zeros, and most bits of an observation.
 
-use crate::dense::{Inputs, LANES, Lanes, Layer, Weights, activate, flat, flat_mut, relu, spread, tanh};
+use crate::dense::{Inputs, Layer, Weights, activate, relu, tanh};
+use crate::lanes::{LANES, Lanes, flat, flat_mut, spread};
 use crate::recurrent::{Cell, Gates, Recurrent};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

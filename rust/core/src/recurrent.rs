@@ -1,7 +1,8 @@
 //! Recurrent layers in f32: a GRU (Cho et al., "Learning phrase representations using RNN encoder-decoder", 2014) and
 //! an LSTM (Hochreiter and Schmidhuber, "Long short-term memory", 1997), with the equations of PyTorch's cells.
 
-use crate::dense::{Inputs, LANES, Lanes, Layer, Weights, tanh};
+use crate::dense::{Inputs, Layer, Weights, tanh};
+use crate::lanes::{LANES, Lanes};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cell {

@@ -27,11 +27,11 @@ macro_rules! widest {
                 fn widest($($argument: $type),*) $(-> $result)? {
                     plain($($argument),*)
                 }
-                if $crate::dense::has_avx512() {
+                if $crate::lanes::has_avx512() {
                     // SAFETY: `has_avx512` has found them.
                     return unsafe { widest($($argument),*) };
                 }
-                if $crate::dense::has_fma() {
+                if $crate::lanes::has_fma() {
                     // SAFETY: `has_fma` has found AVX2 and FMA.
                     return unsafe { wide($($argument),*) };
                 }

@@ -1,7 +1,7 @@
 //! Adam (Kingma and Ba, 2015).
 
-use crate::dense::LANES;
 use crate::gemm::Aligned;
+use crate::lanes::LANES;
 use crate::widest::widest;
 
 const BETA1: f64 = 0.9;

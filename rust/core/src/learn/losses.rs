@@ -1,6 +1,7 @@
 //! PPO's losses and their gradients in closed form: the compiled counterpart of `fastrl.algorithms.ppo_loss`.
 
-use crate::dense::{LANES, exp, exp_any, ln};
+use crate::dense::{exp, exp_any, ln};
+use crate::lanes::LANES;
 
 /// The logit of a masked action, as in `fastrl.networks.distributions`.
 const MASKED: f32 = -1e9;

@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::losses::{Categorical, highest};
-use crate::dense::{LANES, Lanes, exp, ln};
+use crate::dense::{exp, ln};
+use crate::lanes::{LANES, Lanes};
 
 /// The share of a part's exponentials below which a mask's distribution is computed by itself: beyond it too many digits
 /// of the part's highest logit, which is then masked, would cancel.

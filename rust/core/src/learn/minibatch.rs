@@ -11,7 +11,7 @@ use super::batch::Batch;
 use super::losses::{Categorical, Gaussian, Kind, Sums, Surrogate, value_slope};
 use super::masked::Masked;
 use super::perceptron::{CHUNK, Pass, Perceptron, Piece};
-use super::ppo::{Actions, Parameters, Samples, Settings, Shape};
+use super::samples::{Actions, Parameters, Samples, Settings, Shape};
 use crate::gemm::{Aligned, padded};
 use crate::team::Team;
 use crate::widest::widest;

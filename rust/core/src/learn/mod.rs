@@ -13,3 +13,4 @@ pub mod off_policy;
 mod perceptron;
 pub mod ppo;
 pub mod q_learning;
+mod samples;

@@ -1,0 +1,123 @@
+//! Networks that an update of PPO trains, its settings, and the samples that it learns from.
+
+use super::losses::Kind;
+use super::perceptron::Perceptron;
+use crate::mlp::Activation;
+
+/// Which networks learn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Networks {
+    Both,
+    Actor,
+    Critic,
+}
+
+/// An actor and a critic, or one of them: perceptrons with hidden layers of the same widths.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Those that learn; the other is not there.
+    pub networks: Networks,
+    pub inputs: usize,
+    /// The first of them, which the actor sees; the critic sees all.
+    pub actor_inputs: usize,
+    pub hidden: Vec<usize>,
+    pub activation: Activation,
+    pub kind: Kind,
+    /// Outputs of the critic: 1, or as many as agents that it values.
+    pub critic_outputs: usize,
+}
+
+impl Shape {
+    pub(super) fn actor(&self) -> Perceptron {
+        self.network(self.actor_inputs, self.kind.outputs())
+    }
+
+    pub(super) fn critic(&self) -> Perceptron {
+        self.network(self.inputs, self.critic_outputs)
+    }
+
+    fn network(&self, inputs: usize, outputs: usize) -> Perceptron {
+        let sizes: Vec<usize> = std::iter::once(inputs).chain(self.hidden.iter().copied()).chain([outputs]).collect();
+        Perceptron::new(&sizes, self.activation)
+    }
+
+    pub(super) fn has_actor(&self) -> bool {
+        self.networks != Networks::Critic
+    }
+
+    pub(super) fn has_critic(&self) -> bool {
+        self.networks != Networks::Actor
+    }
+
+    /// Numbers of a Gaussian's deviations; 0 for other actions.
+    pub(super) fn deviations(&self) -> usize {
+        match self.kind {
+            Kind::Categorical(_) => 0,
+            Kind::Gaussian(numbers) => numbers,
+        }
+    }
+
+    /// Number of parameters.
+    pub fn num_parameters(&self) -> usize {
+        let actor = if self.has_actor() { self.deviations() + self.actor().len() } else { 0 };
+        actor + if self.has_critic() { self.critic().len() } else { 0 }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Number of parts of an epoch, which differ by one sample at most.
+    pub minibatches: usize,
+    pub clip_range: f32,
+    pub value_clip: Option<f32>,
+    pub value_coef: f32,
+    pub entropy_coef: f32,
+    pub max_grad_norm: f32,
+    pub learning_rate: f64,
+    /// Advantages of each minibatch are brought to mean 0 and (sample) deviation 1.
+    pub normalize_advantages: bool,
+    /// The update ends after a step whose KL is larger.
+    pub target_kl: Option<f64>,
+    /// Threads that compute at most; fewer do where minibatches are small. The numbers are the same.
+    pub threads: usize,
+}
+
+/// Actions of S samples.
+#[derive(Clone, Copy, Debug)]
+pub enum Actions<'a> {
+    Categorical(&'a [i64]),
+    Gaussian(&'a [f32]),
+}
+
+/// A rollout of S samples, each of which has one of G observations.
+#[derive(Clone, Copy, Debug)]
+pub struct Samples<'a> {
+    /// [G, inputs].
+    pub obs: &'a [f32],
+    /// [S, outputs], 0 where an action is not allowed.
+    pub masks: Option<&'a [u8]>,
+    /// [S], which of the observations.
+    pub groups: &'a [i64],
+    /// [S, width of an action].
+    pub actions: Actions<'a>,
+    /// [S] each, when the actions were chosen. Like actions and masks, a critic alone does not need them.
+    pub log_probs: &'a [f32],
+    pub advantages: &'a [f32],
+    /// [S, outputs of the critic] each.
+    pub returns: &'a [f32],
+    pub values: &'a [f32],
+    /// [S, outputs of the critic], 0 where a return is not learned from.
+    pub learned: Option<&'a [u8]>,
+}
+
+/// Parameters of the networks that learn, in the order of PyTorch: logarithms of deviations, then of each layer of the
+/// actor and then of the critic weights [outputs, inputs] and biases. [`Shape::num_parameters`] numbers each.
+#[derive(Debug)]
+pub struct Parameters<'a> {
+    pub values: &'a mut [f32],
+    /// Adam's moments.
+    pub mean: &'a mut [f32],
+    pub square: &'a mut [f32],
+    /// Steps of Adam so far.
+    pub steps: u64,
+}
