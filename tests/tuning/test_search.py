@@ -134,6 +134,7 @@ def test_seeds_of_search_confirmation_and_report_differ(tmp_path: Path) -> None:
         runs = [trial for trial in study.trials.values() if trial.name.startswith("confirm")]
         assert {trial.seed for trial in runs if trial.number == found.chosen.number} == kinds["confirm"]
         settings = study.trial_settings(study.trials["trial-0003"])
+        assert settings.run.threads == study.cpus
         assert settings.run.seed == study.trials["trial-0003"].seed != study.seed
         assert settings.run.eval_points == study.config.points == 4
     assert seed_of(0, 1, 2) != seed_of(0, 2, 2) != seed_of(0, 2, 1)

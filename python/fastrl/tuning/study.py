@@ -179,6 +179,8 @@ class Study(Closing):
         }
         if getattr(getattr(self.settings, "collect", None), "n_workers", None) == "auto":
             fixed["collect.n_workers"] = self.cpus
+        if self.settings.run.threads == "auto":
+            fixed["run.threads"] = self.cpus
         return self.with_values(
             {
                 **self.space.values(trial.point),
