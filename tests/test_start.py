@@ -97,11 +97,11 @@ def test_a_run_loads_what_it_uses(tmp_path: Path) -> None:
         "fastrl.play.policy",
     )
     assert [name for name in names if name.startswith(others)] == []
-    assert len(names) <= 134
+    assert len(names) <= 140, names
 
 
 @pytest.mark.slow
 def test_a_run_goes_through_few_modules(tmp_path: Path) -> None:
     entered = printed(ENTERED, tmp_path)
     assert "algorithms/ppo.py" in entered
-    assert len(entered) <= 77, entered
+    assert len(entered) <= 80, entered

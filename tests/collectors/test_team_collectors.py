@@ -13,7 +13,6 @@ from team_env import TeamEnv, TeamEnvSpec
 from fastrl.collectors.factory import make_collector
 from fastrl.collectors.parallel_spec import ParallelSpec
 from fastrl.collectors.protocol import CollectError, Plan
-from fastrl.collectors.ray_cluster import start
 from fastrl.collectors.saved_state import packed, unpacked
 from fastrl.collectors.synchronous import team_collector
 from fastrl.collectors.team_backend import EPISODE_INFO, Difficulty
@@ -256,14 +255,6 @@ def test_all_collectors_give_the_same_fragments_and_resume_from_each_other(spec,
 
 
 RAY = pytest.param("ray", {"n_workers": 2}, marks=pytest.mark.slow)
-
-
-@pytest.fixture(scope="module")
-def local_ray():
-    ray = pytest.importorskip("ray", reason="pip install '.[test-all]'")
-    start(2, 100 * 2**20)
-    yield
-    ray.shutdown()
 
 
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
