@@ -38,9 +38,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Processes that share the tests: one a core and two more, since many tests wait for processes that they start, and
+    """Processes that share the tests: one a core and one more, since many tests wait for processes that they start, and
     not so many that memory runs out; ``-n 0`` for one."""
-    return min((os.cpu_count() or 1) + 2, 6)
+    return min((os.cpu_count() or 1) + 1, 5)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
