@@ -70,6 +70,25 @@ def test_as_many_at_a_time_as_there_are_cores_for_workers_and_threads(
     assert given[0][-1] == busy
 
 
+@pytest.mark.parametrize("given", ["", "file", "option"])
+def test_they_share_the_cores_unless_threads_are_given(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[SeedRun] = []
+    monkeypatch.setattr(resources, "cores", lambda: 4)
+    monkeypatch.setattr("fastrl.runs.seeds.train_seeds", lambda runs, *_: started.extend(runs))
+    monkeypatch.setattr("fastrl.runs.seeds.summarise", lambda *_: None)
+    file = tmp_path / "config.toml"
+    file.write_text("[run]\nthreads = 3\n")
+    options = {"": [], "file": [f"--config={file}"], "option": ["--threads=3"]}[given]
+    main(["train", "cage2", *options, "--seeds=0,1", f"--run-dir={tmp_path / 'runs'}"])
+    for run in started:
+        assert [each for each in run.command if each.startswith("--threads")] == (
+            [] if given == "file" else ["--threads=3" if given else "--threads=2"]
+        )
+    assert len(started) == 2
+
+
 @pytest.mark.slow
 def test_one_signal_stops_all_and_the_same_command_resumes_them(tmp_path: Path) -> None:
     parent = tmp_path / "runs"

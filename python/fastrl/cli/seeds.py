@@ -70,7 +70,7 @@ def train_all(command: "Command", arguments: Sequence[str], workers: int) -> int
         raise ConfigError(f"{parent} has a run in it: choose another --run-dir for the runs of several seeds")
     rest = without(arguments, "--seeds", "--run-dir", "--out")
     jobs = max(1, min(len(seeds), cores() // max(workers, 1)))
-    if jobs > 1 and not any(argument.split("=")[0] in ("--threads", "--run.threads") for argument in rest):
+    if jobs > 1 and command.settings().run.threads == "auto":
         rest.append(f"--threads={cores() // jobs}")
     runs = []
     for number in seeds:
