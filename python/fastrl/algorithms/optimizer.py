@@ -10,6 +10,15 @@ from torch import Tensor, nn
 from fastrl.networks.parameters import check_moments
 
 
+def clip_gradient(gradient: Tensor, max_norm: float | None) -> Tensor:
+    """Scales a gradient down to a norm, or leaves it as it is; returns its norm before. The arithmetic is that of
+    ``nn.utils.clip_grad_norm_``, which takes longer than the rest of a small network's step."""
+    norm = torch.linalg.vector_norm(gradient)
+    if max_norm is not None:
+        gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
+    return norm
+
+
 class _FusedAdam:
     """Adam's state, and the parts of an optimiser that a GradScaler uses."""
 
@@ -99,10 +108,7 @@ class Optimizer:
         gradient = self._parameters.grad
         assert gradient is not None
         self._scaler.unscale_(cast("torch.optim.Optimizer", self._adam))
-        norm = torch.linalg.vector_norm(gradient)
-        if max_grad_norm is not None:
-            # As nn.utils.clip_grad_norm_, which takes longer than the rest of a small network's step.
-            gradient.mul_((max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
+        norm = clip_gradient(gradient, max_grad_norm)
         self._scaler.step(cast("torch.optim.Optimizer", self._adam))
         self._scaler.update()
         gradient.zero_()
