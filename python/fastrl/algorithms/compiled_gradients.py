@@ -5,7 +5,6 @@ define what is learned.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
@@ -16,7 +15,6 @@ from torch import Tensor
 from fastrl._native._rust import OffPolicyGradients
 from fastrl.algorithms.loss import TDLoss, overridden
 from fastrl.algorithms.off_policy_loss import IQLLoss, Minibatch, PolicyLoss, SACLoss
-from fastrl.algorithms.sac_settings import OffPolicyConfig
 from fastrl.algorithms.update_backend import failing_condition, why_torch
 from fastrl.networks.off_policy import Critics, OffPolicyActor
 
@@ -27,7 +25,21 @@ if TYPE_CHECKING:
     from fastrl.algorithms.td3 import TD3
 
 # Settings that compiled gradients obey, or that say nothing of a gradient: with any other PyTorch finds them.
-_KNOWN = {field.name for field in fields(OffPolicyConfig)} | {
+_KNOWN = {
+    "gamma",
+    "n_step",
+    "learning_rate",
+    "final_learning_rate",
+    "batch_size",
+    "tau",
+    "critics",
+    "hidden",
+    "layer_norm",
+    "encoder",
+    "network",
+    "network_options",
+    "precision",
+    "update_backend",
     "target_critics",
     "policy_value",
     "policy_every",

@@ -21,32 +21,47 @@ if TYPE_CHECKING:
     from fastrl.algorithms.dqn import DQN
 
 # Settings that the compiled gradient obeys, or that say nothing of it: with any other PyTorch finds it.
-_KNOWN = frozenset(
-    (
-        *(
-            "accumulate",
-            "action_masks",
-            "adam_eps",
-            "alpha",
-            "batch_norm",
-            "batch_size",
-            "beta",
-            "beta_steps",
-        ),
-        *("channels_last", "compile", "conv", "double", "dueling", "encoder", "epsilon", "epsilon_spread"),
-        *(
-            "epsilon_steps",
-            "final_beta",
-            "final_epsilon",
-            "final_learning_rate",
-            "final_margin_coef",
-            "gamma",
-        ),
-        *("hidden", "huber", "learning_rate", "margin", "margin_coef", "max_grad_norm", "n_step", "network"),
-        *("network_options", "noisy", "noisy_sigma", "precision", "prioritized", "quantiles", "target_every"),
-        *("target_tau", "update_backend"),
-    )
-)
+_KNOWN = {
+    "accumulate",
+    "action_masks",
+    "adam_eps",
+    "alpha",
+    "batch_norm",
+    "batch_size",
+    "beta",
+    "beta_steps",
+    "channels_last",
+    "compile",
+    "conv",
+    "double",
+    "dueling",
+    "encoder",
+    "epsilon",
+    "epsilon_spread",
+    "epsilon_steps",
+    "final_beta",
+    "final_epsilon",
+    "final_learning_rate",
+    "final_margin_coef",
+    "gamma",
+    "hidden",
+    "huber",
+    "learning_rate",
+    "margin",
+    "margin_coef",
+    "max_grad_norm",
+    "n_step",
+    "network",
+    "network_options",
+    "noisy",
+    "noisy_sigma",
+    "precision",
+    "prioritized",
+    "quantiles",
+    "target_every",
+    "target_tau",
+    "update_backend",
+}
 
 
 class CompiledQ:
