@@ -31,7 +31,7 @@ impl OffPolicyGradients {
 }
 
 /// The name of an array, and its addresses.
-type Place = (&'static str, Range<usize>);
+pub(crate) type Place = (&'static str, Range<usize>);
 
 /// An array that may be left out.
 type Maybe<'a, 'py, T> = Option<Array<'a, 'py, T>>;
@@ -60,13 +60,23 @@ unsafe fn slice<'a, T: Element>(array: &Maybe<'a, '_, T>) -> &'a [T] {
 }
 
 /// Checks that no array overlaps one that is written to. Those that are only read may overlap each other.
-fn apart(written: &[Place], read: impl IntoIterator<Item = Option<Place>>) -> PyResult<()> {
+pub(crate) fn apart(written: &[Place], read: impl IntoIterator<Item = Option<Place>>) -> PyResult<()> {
     disjoint(written)?;
     read.into_iter().flatten().try_for_each(|place| disjoint(&[written, &[place]].concat()))
 }
 
 fn place<T: Element>(array: &Maybe<'_, '_, T>) -> Option<Place> {
     array.as_ref().map(Array::place)
+}
+
+/// Checks that actions are among so many choices.
+pub(crate) fn check_choices(actions: &[i64], choices: usize) -> PyResult<()> {
+    match actions.iter().find(|&&action| action < 0 || action as usize >= choices) {
+        None => Ok(()),
+        Some(action) => {
+            Err(PyValueError::new_err(format!("actions: expected numbers from 0 to {}, got {action}", choices - 1)))
+        }
+    }
 }
 
 /// Actions of a minibatch of either kind.
@@ -93,12 +103,8 @@ impl<'a, 'py> Taken<'a, 'py> {
         };
         // SAFETY: the caller's promise.
         let actions = unsafe { slice(&self.choices) };
-        match actions.iter().find(|&&action| action < 0 || action as usize >= choices) {
-            None => Ok(Actions::Discrete(actions)),
-            Some(action) => {
-                Err(PyValueError::new_err(format!("actions: expected numbers from 0 to {}, got {action}", choices - 1)))
-            }
-        }
+        check_choices(actions, choices)?;
+        Ok(Actions::Discrete(actions))
     }
 }
 

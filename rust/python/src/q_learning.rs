@@ -2,11 +2,12 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use fastrl_binding::arrays::{Flag, disjoint, list, readable, writeable};
+use fastrl_binding::arrays::{Flag, list, readable, writeable};
 use fastrl_core::learn::q_learning::{QGradient as Gradient, Settings, Shape, Transitions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::off_policy::{apart, check_choices};
 use crate::ppo_update::{MAX_WIDTH, rows_of};
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
@@ -86,21 +87,18 @@ impl QGradient {
         let discounts = readable::<f32>("discounts", discounts, &[size])?;
         let weights = readable::<f32>("weights", weights, &[size])?;
         let next_masks = next_masks.map(|masks| readable::<Flag>("next_masks", masks, &[size, choices])).transpose()?;
-        let written = [gradient.place(), td_errors.place()];
-        disjoint(&written)?;
         let read = [
-            online.place(),
-            target.place(),
-            obs.place(),
-            next_obs.place(),
-            actions.place(),
-            rewards.place(),
-            discounts.place(),
-            weights.place(),
+            Some(online.place()),
+            Some(target.place()),
+            Some(obs.place()),
+            Some(next_obs.place()),
+            Some(actions.place()),
+            Some(rewards.place()),
+            Some(discounts.place()),
+            Some(weights.place()),
+            next_masks.as_ref().map(|masks| masks.place()),
         ];
-        for place in read.into_iter().chain(next_masks.as_ref().map(|masks| masks.place())) {
-            disjoint(&[written[0].clone(), written[1].clone(), place])?;
-        }
+        apart(&[gradient.place(), td_errors.place()], read)?;
         // SAFETY: checked, what is written apart from all else, and the caller's for the length of this call.
         let (online, target, batch, gradient, td_errors) = unsafe {
             let batch = Transitions {
@@ -115,9 +113,7 @@ impl QGradient {
             };
             (online.slice(), target.slice(), batch, gradient.slice_mut(), td_errors.slice_mut())
         };
-        if let Some(action) = batch.actions.iter().find(|&&action| action < 0 || action as usize >= choices) {
-            return refuse(format!("actions: expected numbers from 0 to {}, got {action}", choices - 1));
-        }
+        check_choices(batch.actions, choices)?;
         let settings = Settings { weight, double, huber, margin, margin_coef };
         let found = py.detach(|| {
             let mut found = self.gradient.lock().unwrap_or_else(PoisonError::into_inner);
