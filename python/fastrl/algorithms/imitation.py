@@ -44,12 +44,12 @@ class Imitation(DatasetAlgorithm):
         self._loss_name = loss_for(config.loss, actions)
         self._nvec = tuple(actions.nvec.tolist())
         score = "mean_square_error" if actions.is_box else "accuracy"
-        # Those parts of `ImitationLoss` that are computed.
-        self._parts = ("loss", score, "entropy")[: 3 if actions.is_box or config.entropy_coef else 2]
+        # Of the parts of `ImitationLoss` that are computed.
+        self._metric_names = ("loss", score, "entropy")[: 3 if actions.is_box or config.entropy_coef else 2]
         self._learning_rate = LinearSchedule(
             config.learning_rate, config.final_learning_rate, problem.total_timesteps
         )
-        self._means = LossMeans(self.device, (*self._parts, "grad_norm"))
+        self._means = LossMeans(self.device, (*self._metric_names, "grad_norm"))
         self._metrics: dict[str, float] = {}
 
     @classmethod
@@ -105,7 +105,7 @@ class Imitation(DatasetAlgorithm):
 
     def _add(self, means: Tensor, grad_norm: Tensor) -> None:
         """Adds what a gradient step gave to the metrics."""
-        self._means.add(0, torch.cat([means[: len(self._parts)], grad_norm.detach().view(1)]))
+        self._means.add(0, torch.cat([means[: len(self._metric_names)], grad_norm.detach().view(1)]))
 
     def _keep_deviation(self, log_std: Tensor | None) -> None:
         """Keeps the deviation of continuous actions within its bounds."""
@@ -127,4 +127,4 @@ class Imitation(DatasetAlgorithm):
             for part in self._minibatches(batch):
                 sums += self.loss(part).metrics() * len(part.actions)
                 count += len(part.actions)
-        return dict(zip(self._parts, (sums / count).tolist(), strict=False))
+        return dict(zip(self._metric_names, (sums / count).tolist(), strict=False))

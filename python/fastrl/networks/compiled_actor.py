@@ -74,7 +74,7 @@ class Actor(Protocol):
 
 
 class Rows(NamedTuple):
-    """What an actor is given, see `Actor.act`."""
+    """Inputs of an actor, see `Actor.act`."""
 
     obs: NDArray[Any]
     streams: NDArray[np.uint64]

@@ -157,13 +157,11 @@ class SavedNetwork(nn.Module):
         # Copies are made without arguments, and get the attribute later.
         given = inspect.signature(cls.__init__).bind_partial(made, *args, **kwargs)
         given.apply_defaults()
-        names = [name for name, each in given.signature.parameters.items() if each.kind != each.VAR_KEYWORD][
-            1:
-        ]
+        kinds = {name: each.kind for name, each in given.signature.parameters.items()}
         made._architecture = {
-            name: _plain(given.arguments[name])
-            for name in names
-            if name in given.arguments and name not in _INITIAL
+            name: _plain(value)
+            for name, value in given.arguments.items()
+            if value is not made and name not in _INITIAL and kinds[name] != inspect.Parameter.VAR_KEYWORD
         }
         return made
 

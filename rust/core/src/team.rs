@@ -34,7 +34,7 @@ type Work<'a> = &'a (dyn Fn(usize) + Sync);
 struct Shared {
     /// The number of the job, then the end and the first of the items that nobody has claimed.
     claims: AtomicU64,
-    /// What the job does with an item: points to a [`Work`] as long as there are items that are not done.
+    /// The job's function of an item: points to a [`Work`] as long as there are items that are not done.
     work: AtomicPtr<Work<'static>>,
     /// Items that are not done.
     left: AtomicUsize,

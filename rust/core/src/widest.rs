@@ -1,7 +1,7 @@
 //! Functions compiled for the widest registers that the processor has.
 
 /// Defines a function whose loops use AVX-512, or AVX2 and FMA, where the processor has them. The numbers are the same.
-/// What it calls is compiled likewise if it is inlined.
+/// Functions that it calls are compiled likewise if they are inlined.
 macro_rules! widest {
     ($(#[$attribute:meta])* $visible:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
         $(#[$attribute])*

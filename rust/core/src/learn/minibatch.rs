@@ -65,7 +65,7 @@ enum Policy<'a> {
     Gaussian(Gaussian),
 }
 
-/// What a learner's network is for.
+/// Purpose of a learner's network.
 #[derive(Clone)]
 enum Role<'a> {
     Actor(Policy<'a>),
@@ -330,7 +330,7 @@ fn add_gradients(learners: &mut [Learner<'_>], rows: &[Range<usize>], team: &mut
     });
 }
 
-/// What is the same for all blocks of a minibatch.
+/// Facts that all blocks of a minibatch share.
 struct Minibatch<'a> {
     shape: &'a Shape,
     settings: &'a Settings,

@@ -96,8 +96,8 @@ pub enum Actions<'a> {
     Discrete(&'a [i64]),
 }
 
-/// B transitions, and what is drawn for their losses, as `fastrl.algorithms.off_policy_loss.Minibatch`. What a loss does
-/// not need may be empty.
+/// B transitions, and what is drawn for their losses, as `fastrl.algorithms.off_policy_loss.Minibatch`. Arrays that a
+/// loss does not need may be empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     pub obs: &'a [f32],
@@ -111,7 +111,7 @@ pub struct Batch<'a> {
     pub next_noise: &'a [f32],
 }
 
-/// Parameters as the ensembles of PyTorch have them. What a loss does not need may be empty.
+/// Parameters as the ensembles of PyTorch have them. Vectors that a loss does not need may be empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameters<'a> {
     /// The policy; for the critics' loss of TD3 the target policy.
