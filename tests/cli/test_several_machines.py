@@ -63,6 +63,11 @@ def agents(port: int, run: Path, *options: str) -> list[subprocess.Popen[str]]:
     ]
 
 
+def python_path(folder: Path) -> str:
+    """PYTHONPATH with a folder before what it has."""
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -194,14 +199,14 @@ class RayCluster:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
-    def start(self, *command: str) -> "subprocess.Popen[str]":
-        """Starts a command of ``fastrl`` that uses the cluster."""
+    def start(self, *command: str, **environment: str) -> "subprocess.Popen[str]":
+        """Starts a command of ``fastrl`` that uses the cluster, with these variables beside its environment."""
         return subprocess.Popen(
             [sys.executable, "-c", IMPATIENT, *command, f"--ray-address={self.address}"],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=ENVIRONMENT,
+            env={**ENVIRONMENT, **environment},
         )
 
     def close(self) -> None:
@@ -245,20 +250,50 @@ def test_the_loss_of_nodes_of_ray(cluster: RayCluster, tmp_path: Path) -> None:
     assert newest(run)
 
 
+# CartPole that waits in each step until there is a file, so that no member ends before.
+HELD_CARTPOLE = """
+import time
+from pathlib import Path
+
+import gymnasium
+
+GO_ON = Path(__file__).parent / "go_on"
+
+
+class Held(gymnasium.Wrapper):
+    def step(self, action):
+        if not GO_ON.exists():
+            time.sleep(0.03)
+        return self.env.step(action)
+
+
+def make_env():
+    return Held(gymnasium.make("CartPole-v1"))
+"""
+
+
 @pytest.mark.slow
 def test_a_population_outlives_a_node_of_ray(cluster: RayCluster, tmp_path: Path) -> None:
     """Its member goes on from its checkpoint on the other node, which then trains all alone."""
     directory = tmp_path / "search"
-    options = "CartPole-v1 --method=pbt --trials=3 --generations=2 --n-workers=2 --total-timesteps=60000 --confirm=1"
-    options += " --confirm-seeds=2 --report-episodes=2 --run.eval-episodes=2 --run.checkpoint-seconds=1 --ppo.hidden=8"
+    (tmp_path / "held_cartpole.py").write_text(HELD_CARTPOLE)
+    options = [
+        "--env=held_cartpole:make_env",
+        *("--method=pbt", "--trials=3", "--generations=2", "--n-workers=2", "--total-timesteps=6000"),
+        *("--confirm=1", "--confirm-seeds=2", "--report-episodes=2"),
+        *("--run.eval-episodes=2", "--run.checkpoint-seconds=1"),
+        *("--ppo.hidden=8", "--num-envs=4", "--collector=sequential", "--ppo.num-steps=16"),
+    ]
     cluster.ask("add")
-    search = cluster.start("tune", *options.split(), f"--dir={directory}")
+    search = cluster.start("tune", *options, f"--dir={directory}", PYTHONPATH=python_path(tmp_path))
     try:
         until = time.monotonic() + TIMEOUT
         while len(list(directory.glob("trials/member-*/metrics.jsonl"))) < 2:
-            assert search.poll() is None and time.monotonic() < until
+            assert search.poll() is None, search.stdout.read()
+            assert time.monotonic() < until
             time.sleep(0.1)
         cluster.ask("remove")
+        (tmp_path / "go_on").touch()
         out, _ = search.communicate(timeout=TIMEOUT)
         assert search.returncode == 0, out
     finally:

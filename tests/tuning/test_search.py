@@ -140,6 +140,21 @@ def test_seeds_of_search_confirmation_and_report_differ(tmp_path: Path) -> None:
     assert seed_of(0, 1, 2) != seed_of(0, 2, 2) != seed_of(0, 2, 1)
 
 
+@pytest.mark.parametrize(("collector", "workers"), [("auto", 2), ("executor", 2), ("sequential", "auto")])
+def test_runs_side_by_side_divide_the_workers_where_their_collector_has_some(
+    tmp_path: Path, collector: str, workers: int | str
+) -> None:
+    settings = find("gym").make_settings(
+        {"env.id": "CartPole-v1", "run.algo": "ppo", "collect.collector": collector}
+    )
+    space = space_from("[ppo]\ngamma = {low = 0.9, high = 0.99}\n", tmp_path / "s", settings)
+    with Study.create(tmp_path / "s", TuneConfig(n_workers=2), find("gym"), settings, space) as study:
+        study.cpus = 2
+        assert (
+            study.trial_settings(Trial("trial-0001", 1, {"ppo.gamma": 0.5}, 0)).collect.n_workers == workers
+        )
+
+
 def trial_with(number: int, *scores: float, state: str = "complete") -> Trial:
     evaluations = tuple(Evaluated(i, 100 * i, score) for i, score in enumerate(scores, 1))
     return Trial("t", number, {}, 0, result=Result(state, scores[-1], evaluations, seconds=number + 1.0))

@@ -1,7 +1,8 @@
 """Settings of collecting experience, and the collector that they ask for."""
 
+import dataclasses
 import functools
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -103,6 +104,14 @@ class CollectConfig:
     def is_live(self) -> bool:
         """True if environments are stepped whether the learner is ready or not."""
         return self.collector == "live"
+
+    def with_cores(self, count: int) -> Self:
+        """The same settings for a run that has ``count`` of the machine's cores: so many workers in place of "auto"."""
+        if self.n_workers != "auto" or (
+            self.collector != "auto" and "n_workers" not in options_of(self.collector)
+        ):
+            return self
+        return dataclasses.replace(self, n_workers=count)
 
 
 def open_collector(

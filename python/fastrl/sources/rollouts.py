@@ -217,10 +217,9 @@ class RolloutSource(Source):
 
     def _rank_collect(self) -> CollectConfig:
         """The settings of this rank's collector: ranks on one machine divide its cores."""
-        collect, count = self.collect, self.ranks.local_count
-        if self.ranks.count == 1 or collect.n_workers != "auto" or collect.collector == "sequential":
-            return collect
-        return dataclasses.replace(collect, n_workers=max(cores() // count, 1))
+        if self.ranks.count == 1:
+            return self.collect
+        return self.collect.with_cores(max(cores() // self.ranks.local_count, 1))
 
     def _state_of(self, collector: Collector) -> dict[str, Any]:
         """The state of the collectors of all ranks, packed."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fastrl.collectors.resources import cores
+from fastrl.sources.collecting import CollectConfig
 from fastrl.tasks import find
 from fastrl.training.task import Task
 from fastrl.tuning.journal import Journal
@@ -177,8 +178,9 @@ class Study(Closing):
                 else {}
             ),
         }
-        if getattr(getattr(self.settings, "collect", None), "n_workers", None) == "auto":
-            fixed["collect.n_workers"] = self.cpus
+        collect = getattr(self.settings, "collect", None)
+        if isinstance(collect, CollectConfig):
+            fixed["collect.n_workers"] = collect.with_cores(self.cpus).n_workers
         if self.settings.run.threads == "auto":
             fixed["run.threads"] = self.cpus
         return self.with_values(
