@@ -28,6 +28,7 @@ SELECTION = {
     "collect": "lognormal",
     "coop": "",
     "export": "",
+    "growth": "",
     "links": "",
     "masks": "",
     "ppo": "relu and (beside or 64x64-batch-64)",

@@ -84,3 +84,18 @@ def test_old_results_go_and_missed_bars_are_named(
     assert measure.main([str(tmp_path)]) == 1
     assert not list(tmp_path.iterdir())
     assert capsys.readouterr().out.count("a bar was missed: raise SystemExit(1)") == 1
+
+
+def test_a_step_s_cost_is_drawn_by_activity() -> None:
+    draw_growth = pytest.importorskip("draw_growth")
+    rates = {name: [1.0, 2.0, 3.0] for name in draw_growth.COLOURS}
+    cases = tuple(Case(f"{count} vehicles", {**rates, draw_growth.LEAST: [5.0]}) for count in (2, 4))
+    result = Benchmark(
+        "growth", "t", "Cost of a step by vehicles", "µs/step", cases, (), lower_is_better=True
+    )
+    axes = draw_growth.draw([result] * 4).axes[0]
+    assert axes.get_xlabel() == "vehicles"
+    assert [(bar.get_y(), bar.get_height()) for bar in axes.patches] == [
+        (2.0 * index, 2.0) for index in range(4) for _ in cases
+    ]
+    assert [list(line.get_ydata()) for line in axes.lines] == [[5.0, 5.0]] * 2
