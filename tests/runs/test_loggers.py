@@ -34,9 +34,9 @@ def some_row(steps: int, mean_return: float = -12.5, loss: float = 0.5) -> Row:
     return Row(steps, steps, numbers)
 
 
-def logged(path: Path, after: int = 0, console: Console | None = None) -> LoggedRun:
+def logged(path: Path, after: int = 0, console: Console | None = None, episodes: int = 0) -> LoggedRun:
     with RunDirectory(path) as directory:
-        return LoggedRun(directory, after, total=40, console=console or Console(quiet=True))
+        return LoggedRun(directory, after, episodes, total=40, console=console or Console(quiet=True))
 
 
 def test_jsonl_is_standard_json(tmp_path: Path) -> None:
@@ -102,16 +102,16 @@ def test_a_table_for_spreadsheets_grows_columns(tmp_path: Path) -> None:
 def test_every_episode_of_training_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "episodes.csv"
     logger = EpisodesLogger(logged(tmp_path))
-    ended = Episodes(np.array([1.5, -2.0]), np.array([3, 4]))
     for steps in (10, 20, 30):
+        ended = Episodes(np.array([1.5, -2.0]), np.array([3, 4]), np.array([steps - 3, steps]))
         logger.log(Row(steps, steps, {}, ended=ended if steps != 20 else None))
     logger.close()
     with path.open("a") as file:
         file.write("30,1.")
-    EpisodesLogger(logged(tmp_path, after=30)).close()
-    lines = ["time/total_timesteps,return,length", "10,1.5,3", "10,-2.0,4", "30,1.5,3", "30,-2.0,4"]
+    EpisodesLogger(logged(tmp_path, after=30, episodes=4)).close()
+    lines = ["time/total_timesteps,return,length", "7,1.5,3", "10,-2.0,4", "27,1.5,3", "30,-2.0,4"]
     assert path.read_text().splitlines() == lines
-    EpisodesLogger(logged(tmp_path, after=10)).close()
+    EpisodesLogger(logged(tmp_path, after=10, episodes=2)).close()
     assert path.read_text().splitlines() == lines[:3]
 
 

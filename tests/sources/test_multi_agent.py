@@ -14,7 +14,7 @@ def ended(*successes: float) -> Episodes:
     """Episodes of length 3, 4, ... that have a return of half their length."""
     lengths = np.arange(3, 3 + len(successes))
     info = {name: np.full(len(successes), np.nan) for name in EPISODE_INFO}
-    return Episodes(lengths / 2, lengths, {**info, "success": np.array(successes)})
+    return Episodes(lengths / 2, lengths, np.cumsum(lengths), {**info, "success": np.array(successes)})
 
 
 def test_rows_have_means_over_their_episodes() -> None:

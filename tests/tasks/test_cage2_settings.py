@@ -86,12 +86,6 @@ def test_the_environments_take_the_options(env_type: Any) -> None:
     env.close()
 
 
-def test_minibatches_of_a_replay_have_no_row_each() -> None:
-    task = find("cage2")
-    assert task.make_settings({"run.algo": "dqn"}).run.row_seconds == 1
-    assert task.make_settings().run.row_seconds == 0
-
-
 @pytest.mark.parametrize("algorithm", ["ppo", "async-ppo", "impala", "dqn"])
 def test_actions_are_masked_by_default(algorithm: str) -> None:
     task = find("cage2")

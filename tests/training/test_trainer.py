@@ -28,6 +28,10 @@ class Counted(Toy):
 
     def update(self, experience: Any, watch: Stopwatch) -> None:
         self.weights += experience
+        self.batch = float(experience)
+
+    def metrics(self) -> Mapping[str, float]:
+        return {"batch": self.batch}
 
 
 class FakeSource(Source):
@@ -69,7 +73,8 @@ class FakeSource(Source):
     def take_episodes(self) -> Episodes:
         if self.batch in self.empty:
             return Episodes()
-        return Episodes(np.array([1.0, 2.0]) * self.batch, np.full(2, STEPS // 2))
+        steps = self.steps - np.array([STEPS // 2, 0])
+        return Episodes(np.array([1.0, 2.0]) * self.batch, np.full(2, STEPS // 2), steps)
 
     def report(self) -> Report:
         return Report(steps=self.steps)
@@ -118,9 +123,33 @@ def test_there_is_a_row_after_every_update_or_at_the_end() -> None:
     assert [row["time/total_timesteps"] for row in rows] == [10, 20, 30]
     assert [row["time/iterations"] for row in rows] == [1, 2, 3]
     assert [row["rollout/ep_rew_mean"] for row in rows] == [1.5, 3.0, 4.5]
-    [row] = (row.record() for row in trainer_of(FakeSource(), row_seconds=1000.0).rows())
+    [row] = (row.record() for row in trainer_of(FakeSource(), row_seconds=1000.0, min_rows=0).rows())
     assert (row["time/total_timesteps"], row["time/iterations"], row["time/episodes"]) == (30, 3, 6)
     assert (row["rollout/ep_rew_mean"], row["rollout/ep_len_mean"], row["collect/batch"]) == (3.0, 5.0, 3)
+
+
+@pytest.mark.parametrize("goal", [{"total_timesteps": 100}, {"total_timesteps": None, "total_episodes": 20}])
+@pytest.mark.parametrize(
+    ("min_rows", "steps"), [(1, [100]), (3, [40, 80, 100]), (100, list(range(10, 101, 10)))]
+)
+def test_fast_runs_have_rows_by_their_share_of_the_goal(
+    goal: dict[str, Any], min_rows: int, steps: list[int]
+) -> None:
+    trainer = trainer_of(FakeSource(), row_seconds=1000.0, min_rows=min_rows, **goal)
+    assert [row.steps for row in trainer.rows()] == steps
+
+
+def test_callbacks_have_the_metrics_of_every_update_of_rollouts() -> None:
+    seen: list[float] = []
+
+    class Watching(Callback):
+        def on_update(self, run: Run) -> None:
+            seen.append(run.metrics["train/batch"])
+            assert ("rollout/episodes" in run.metrics) == (run.iterations > 2)
+
+    trainer = trainer_of(FakeSource(), Watching(), row_seconds=1000.0, min_rows=2, total_timesteps=40)
+    list(trainer.rows())
+    assert seen == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_steps_that_came_after_the_last_row_have_a_row_of_their_own() -> None:
@@ -168,9 +197,9 @@ def test_without_experience_nothing_is_learned() -> None:
     rows = [row.record() for row in trainer.rows()]
     assert [row["time/iterations"] for row in rows] == [0, 1, 1, 2, 3]
     assert [row["time/total_timesteps"] for row in rows] == [0, 10, 10, 20, 30]
-    # A row without episodes keeps the last mean return for people.
+    # A row without episodes keeps the mean return of the last ones for people.
     assert np.isnan([rows[0]["rollout/ep_rew_mean"], rows[2]["rollout/ep_rew_mean"]]).all()
-    assert trainer.mean_return == 1.5 * 5
+    assert trainer.mean_return == 1.5 * (2 + 4 + 5) / 3
 
 
 def test_a_state_is_resumed_from() -> None:
@@ -181,7 +210,7 @@ def test_a_state_is_resumed_from() -> None:
     second.load_state_dict(first.state_dict())
     assert [row.steps for row in second.rows()] == [20, 30]
     for trainer in (straight, second):
-        assert (trainer.iteration, trainer.episodes, trainer.mean_return) == (3, 6, 4.5)
+        assert (trainer.iteration, trainer.episodes, trainer.mean_return) == (3, 6, 3.0)
         assert (trainer.algorithm.weights == 6).all()  # type: ignore[attr-defined]
         assert trainer.callbacks[0].state_dict() == {"returns": 18.0}
     assert second.seconds > first.seconds > 0

@@ -29,6 +29,7 @@ class LoggedRun:
         directory: of the run; None: nothing is written.
         after: environment steps of the checkpoint that the run resumes from; 0 for a new run. What was logged after it
             is void.
+        episodes: that had ended by then.
         total, done: the run's goal, and how much of it is done, both in ``unit``.
         unit: "steps", "episodes" or "samples".
         settings: of the run, for loggers that show them.
@@ -37,6 +38,7 @@ class LoggedRun:
 
     directory: RunDirectory | None
     after: int = 0
+    episodes: int = 0
     total: int = 1
     done: int = 0
     unit: str = "steps"

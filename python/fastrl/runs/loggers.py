@@ -133,20 +133,21 @@ class JsonlLogger(_LinesLogger):
 
 
 class EpisodesLogger(_LinesLogger):
-    """A line for each episode of training, in ``episodes.csv``: environment steps of the run at the row in which the
-    episode was counted, return, length. Every run with a directory has it."""
+    """A line for each episode of training, in ``episodes.csv``: environment steps of the run when it had ended, return,
+    length. Every run with a directory has it."""
 
     HEADER = f"{STEPS},return,length\n"
 
     def __init__(self, run: LoggedRun) -> None:
         path = run.files.episodes
-        lines = _lines_until(path, run.after, lambda line: int(line.partition(",")[0]), header=True)
-        super().__init__(path, itertools.chain([self.HEADER], lines))
+        lines = _lines_until(path, run.after, lambda line: 0, header=True)
+        super().__init__(path, itertools.chain([self.HEADER], itertools.islice(lines, run.episodes)))
 
     def log(self, row: Row) -> None:
         if row.ended is not None and len(row.ended):
-            episodes = zip(row.ended.returns.tolist(), row.ended.lengths.tolist(), strict=True)
-            self._file.writelines([f"{row.steps},{total!r},{length}\n" for total, length in episodes])
+            ended = row.ended
+            episodes = zip(ended.steps.tolist(), ended.returns.tolist(), ended.lengths.tolist(), strict=True)
+            self._file.writelines([f"{steps},{total!r},{length}\n" for steps, total, length in episodes])
             self._file.flush()
 
 

@@ -117,9 +117,18 @@ class RunConfig:
     ] = 120.0
     row_seconds: Annotated[
         float,
-        Field(ge=0, description="seconds between rows of metrics; 0: one after every update"),
+        Field(ge=0, description="seconds between rows of metrics, at most; 0: one after every update"),
         Setting(resumable=True),
     ] = 1.0
+    min_rows: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="rows of metrics of the whole run, at least, evenly by its steps, if it has as many updates;"
+            " short runs have a curve so, too",
+        ),
+        Setting(resumable=True),
+    ] = 100
     loggers: Annotated[
         tuple[str, ...],
         Field(

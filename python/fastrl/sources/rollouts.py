@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastrl.algorithms.protocol import Algorithm, LearnsFrom, Problem
 from fastrl.collectors.factory import check_suits
@@ -26,6 +27,7 @@ from fastrl.runs.row import Number
 from fastrl.sources.collecting import CollectConfig, open_collector
 from fastrl.sources.source import Source
 from fastrl.utils.output import quiet_console
+from fastrl.utils.seeding import NO_ENV
 from fastrl.utils.tables import print_lines
 from fastrl.utils.timer import Stopwatch
 
@@ -97,6 +99,11 @@ class RolloutSource(Source):
         self._failures = self._restarts = 0
         self._staleness = Staleness()
         self._episodes: list[Episodes] = []
+
+    @property
+    def collected_steps(self) -> int:
+        """Environment steps so far, also those that no update has learned from yet."""
+        return self.steps
 
     def _see_env(self) -> None:
         """Builds an environment, and reads its spaces and the longest episode."""
@@ -281,7 +288,7 @@ class RolloutSource(Source):
                 self._publish()
         fragments = self._all_ranks(self._stream.next(watch))
         self._is_published = not fragments
-        self._episodes += map(ended_in, fragments)
+        self._episodes += ended_in(fragments, self.collected_steps)
         return fragments
 
     def _all_ranks(self, collected: list[Fragment]) -> list[Fragment]:
@@ -297,7 +304,7 @@ class RolloutSource(Source):
 
     def take_episodes(self) -> Episodes:
         ended, self._episodes = self._episodes, []
-        return Episodes.concatenated(ended)
+        return Episodes.concatenated(ended).in_order()
 
     def report(self) -> Report:
         """Asks the collector, and prints what has failed since the last time."""
@@ -388,14 +395,34 @@ class RolloutSource(Source):
         self.load_state_dict({**state, "collector": None})
 
 
-def ended_in(fragment: Fragment) -> Episodes:
-    """The episodes that ended in a fragment; of games that say their returns themselves, the games that are over."""
+def ended_in(fragments: Sequence[Fragment], before: int) -> list[Episodes]:
+    """The episodes that ended in the fragments of an update; of games that say their returns themselves, the games that
+    are over. Environments are counted as stepped together, whichever collector stepped them; whole episodes as one
+    after the other.
+
+    Args:
+        before: environment steps of the run before the fragments.
+    """
+    num_rows, found = sum(fragment.num_rows for fragment in fragments), list[Episodes]()
+    for fragment in fragments:
+        if fragment.env_indices[0] == NO_ENV:
+            before += len(fragment)
+            steps = np.full(len(fragment.returns), before)
+        else:
+            steps = before + (np.nonzero(fragment.ended)[0] + 1) * num_rows
+        found.append(_games_in(fragment, steps))
+    return found
+
+
+def _games_in(fragment: Fragment, steps: NDArray[np.int64]) -> Episodes:
+    """The episodes of a fragment, or its games."""
     info = fragment.episode_info
     if contract.GAME_RETURN not in info:
-        return Episodes(fragment.returns, fragment.lengths, info)
+        return Episodes(fragment.returns, fragment.lengths, steps, info)
     over = ~np.isnan(info[contract.GAME_RETURN])
     mine = {key: values[over] for key, values in info.items()}
-    return Episodes(mine[contract.GAME_RETURN], mine[contract.GAME_LENGTH].astype(np.int64), mine)
+    lengths = mine[contract.GAME_LENGTH].astype(np.int64)
+    return Episodes(mine[contract.GAME_RETURN], lengths, steps[over], mine)
 
 
 def _compact(fragment: Fragment) -> Fragment:

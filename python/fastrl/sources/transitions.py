@@ -190,6 +190,10 @@ class TransitionSource(RolloutSource):
         self.minibatches.close()
         super().__exit__(kind, error, trace)
 
+    @property
+    def collected_steps(self) -> int:
+        return self._taken
+
     def _has_due_minibatch(self) -> bool:
         """True if the algorithm is to learn from another minibatch before more experience is collected."""
         mine = self.minibatches

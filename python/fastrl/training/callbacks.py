@@ -28,7 +28,6 @@ class Run:
         training: the run itself, whose interface may change.
         directory: where files of the run go; None: nowhere.
         ended: the episodes that have ended since the last `Callback.on_update`.
-        metrics: those of the newest row, by name; see docs/reference/metrics.md. Empty before the first.
         scores: of the newest evaluation; None before.
         checkpoint: the newest checkpoint that this session has written; None before.
     """
@@ -37,7 +36,7 @@ class Run:
         self.training = training
         self.directory: Path | None = None
         self.ended = Episodes()
-        self.metrics: Mapping[str, Number] = {}
+        self.row: Mapping[str, Number] = {}
         self.scores: Scores | None = None
         self.checkpoint: Path | None = None
 
@@ -49,6 +48,15 @@ class Run:
     @property
     def algorithm(self) -> str:
         return self.training.algorithm_name
+
+    @property
+    def metrics(self) -> Mapping[str, Number]:
+        """Metrics by name, see docs/reference/metrics.md: those of the newest row, empty before the first. Of
+        algorithms that learn from rollouts, the group ``train`` is of the newest update."""
+        algorithm = self.training.algorithm
+        if algorithm.learns_from != "rollouts" or not self.iterations:
+            return self.row
+        return {**self.row, **{f"train/{name}": number for name, number in algorithm.metrics().items()}}
 
     @property
     def seed(self) -> int:

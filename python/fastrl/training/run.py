@@ -276,9 +276,7 @@ def _check_counts(state: Mapping[str, Any]) -> None:
         value = state[name]
         if type(value) is not int or not 0 <= value < 2**63:
             raise ValueError(f"{name} should be a whole number from 0 on, got {value!r}")
-    for name, value in (
-        {key: state[key] for key in ("seconds", "mean_return")} | dict(state["parts"])
-    ).items():
+    for name, value in ({key: state[key] for key in ("seconds",)} | dict(state["parts"])).items():
         if type(value) not in (int, float):
             raise ValueError(f"{name} should be a number, got {value!r}")
 
@@ -392,7 +390,16 @@ class _Session:
         """Trains, and logs rows."""
         trainer, directory = self._trainer, self._directory
         total, unit = trainer.goal
-        logged = LoggedRun(directory, trainer.steps, total, trainer.done, unit, self._settings, self._console)
+        logged = LoggedRun(
+            directory,
+            trainer.steps,
+            trainer.episodes,
+            total,
+            trainer.done,
+            unit,
+            self._settings,
+            self._console,
+        )
         logs: list[Logger] = []
         if directory is not None:
             logs = [JsonlLogger(logged), EpisodesLogger(logged), *start_loggers(trainer.run.loggers, logged)]

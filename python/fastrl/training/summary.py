@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import resource
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastrl.runs.metrics import brief, count, counted, duration
+from fastrl.training.callbacks import WINDOW
 from fastrl.training.evaluation import Scores
 from fastrl.utils.tables import show
 
@@ -32,7 +34,7 @@ class Summary:
         steps, episodes, iterations: environment steps, episodes that have ended, updates.
         seconds: of wall-clock time in the loop.
         steps_per_second, episodes_per_second: of this session.
-        mean_return: of the last row in which episodes ended; NaN if none did.
+        mean_return: of the newest 100 episodes of training; NaN if none has ended.
         device: where the network lived.
         parts: seconds by activity of the learner; with "other" they add up to ``seconds``.
         peak_memory_mib: the most main memory that this process has held, MiB.
@@ -86,7 +88,10 @@ class Summary:
         collector = f" ({self.collector})" if self.collector else ""
         steps = "samples" if self.unit == "samples" else "steps"
         episodes = "" if self.unit == "samples" else f" {counted(self.episodes, 'episode')},"
-        of_return = "" if self.unit == "samples" else f"last mean return {brief(self.mean_return)}, "
+        of_return = ""
+        if not math.isnan(self.mean_return):
+            last = counted(min(self.episodes, WINDOW), "episode")
+            of_return = f"mean return {brief(self.mean_return)} over the last {last}, "
         show(
             console,
             f"{self.algorithm} on {self.env}{collector}: {self.steps:,} {steps},{episodes}"

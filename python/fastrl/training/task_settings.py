@@ -99,14 +99,12 @@ class TaskSettings:
 
     def settings_tables(self, algorithm: type[Algorithm[Any]]) -> dict[str, Any]:
         """Default sections of all tables but the algorithm's own, by name."""
-        run = self.run
+        tables = {"run": self.run, "env": self.env, **self.tables}
         if issubclass(algorithm, DatasetAlgorithm):
             from fastrl.sources.settings import DemosConfig
 
-            # An update is a minibatch: far too short for a row of metrics.
-            run = dataclasses.replace(run, row_seconds=max(run.row_seconds, 1.0))
-            return {"run": run, "env": self.env, **self.tables, "demos": DemosConfig()}
-        tables = {"run": run, "env": self.env, **self.tables, "collect": self.collect}
+            return {**tables, "demos": DemosConfig()}
+        tables["collect"] = self.collect
         if issubclass(algorithm, OffPolicyAlgorithm):
             from fastrl.sources.settings import OfflineConfig, ReplayConfig
 

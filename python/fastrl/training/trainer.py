@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -17,7 +18,7 @@ from fastrl.runs.errors import HookError, TrainError
 from fastrl.runs.row import Number, Row
 from fastrl.runs.settings import RunConfig
 from fastrl.sources.source import Source
-from fastrl.training.callbacks import Callback, Run, by_name
+from fastrl.training.callbacks import WINDOW, Callback, Run, by_name
 from fastrl.training.profiler import Profile, add_seconds
 from fastrl.utils.errors import UserError
 from fastrl.utils.interrupts import Interrupted
@@ -70,7 +71,7 @@ class Trainer:
         stopped_by: the callback that has stopped this session; None: none has.
         stage: of the run that it is in, see `fastrl.training.stages`.
         has_new_scores: True if an evaluation has ended since the last row.
-        mean_return: of the last row in which episodes ended; NaN before.
+        recent_returns: of the newest `WINDOW` episodes.
         seconds: wall-clock time in `rows` so far, by earlier sessions too.
         activities: these seconds, by activity of the learner.
     """
@@ -110,7 +111,7 @@ class Trainer:
         self.has_ended = False
         self.stopped_by: str | None = None
         self.has_new_scores = False
-        self.mean_return = math.nan
+        self.recent_returns: deque[float] = deque(maxlen=WINDOW)
         self.seconds = 0.0
         self.activities: dict[str, float] = {}
         # Last word of rank 0, if there are several ranks.
@@ -143,6 +144,12 @@ class Trainer:
     def done(self) -> int:
         """Part of the goal that is reached, in its unit."""
         return self.episodes if self.goal[1] == "episodes" else self.steps
+
+    @property
+    def mean_return(self) -> float:
+        """Of the newest `WINDOW` episodes; NaN before any."""
+        recent = self.recent_returns
+        return math.fsum(recent) / len(recent) if recent else math.nan
 
     @property
     def rounds(self) -> tuple[int, str]:
@@ -206,7 +213,7 @@ class Trainer:
             **self.policy_checkpoint(),
             "iteration": self.iteration,
             "episodes": self.episodes,
-            "mean_return": self.mean_return,
+            "recent_returns": list(self.recent_returns),
             "seconds": self.seconds,
             "parts": self.activities,
             "learner": self.algorithm.state_dict(),
@@ -226,7 +233,8 @@ class Trainer:
             if name in state["callbacks"]:
                 callback.load_state_dict(state["callbacks"][name])
         self.iteration, self.episodes = state["iteration"], state["episodes"]
-        self.mean_return = state["mean_return"]
+        self.recent_returns.clear()
+        self.recent_returns.extend(state["recent_returns"])
         self.seconds, self.activities = state["seconds"], dict(state["parts"])
 
     def write_report(self, directory: RunDirectory) -> None:
@@ -287,8 +295,8 @@ class Trainer:
         }
 
     def rows(self) -> Iterator[Row]:
-        """Trains; a row every ``run.row_seconds``. Between rows the state may be saved. The source runs until the
-        iterator ends or is closed.
+        """Trains; a row every ``run.row_seconds``, and ``run.min_rows`` of them at least. Between rows the state may be
+        saved. The source runs until the iterator ends or is closed.
 
         Raises:
             CollectError: environments or workers fail again and again.
@@ -325,7 +333,7 @@ class Trainer:
         """Trains until the end of the stage, or of the run."""
         self.watch.reset()
         # Workers may collect while the source starts.
-        steps, ended = self.steps, list[Episodes]()
+        steps, done, ended = self.steps, self.done, list[Episodes]()
         with self.source as source:
             clock = time.perf_counter()
             while not (self.is_over() or self.ends_stage()):
@@ -338,18 +346,29 @@ class Trainer:
                     if self.steps == steps and not ended:
                         break
                 now = time.perf_counter()
-                # An evaluation has a row of its own: the next one would replace its scores.
-                is_due = self._agree(is_due=now - clock >= self.run.row_seconds or self.has_new_scores)
+                is_due = self._agree(is_due=self._is_row_due(now - clock, done))
                 if not (is_due or self.is_over() or self.ends_stage()):
                     continue
                 passed, clock = now - clock, now
                 row = self._row(passed, steps, Episodes.concatenated(ended))
                 yield row
                 self.watch.reset()
-                steps, ended = row.steps, []
+                steps, done, ended = row.steps, row.done, []
             if self.steps > steps:
                 # A source that collects meanwhile brought them after the last row, and so the end of the run.
                 yield self._row(time.perf_counter() - clock, steps, Episodes.concatenated(ended))
+
+    def _is_row_due(self, passed: float, done: int) -> bool:
+        """True if a row is due by time, by its share of the run, or since there was an evaluation.
+
+        Args:
+            passed: seconds since the row before.
+            done: what was done of the goal at that row.
+        """
+        # An evaluation has a row of its own: the next one would replace its scores.
+        if self.has_new_scores or passed >= self.run.row_seconds:
+            return True
+        return (self.done - done) * self.run.min_rows >= self.goal[0] > 0
 
     def _learn(self, source: Source, ended: list[Episodes]) -> None:
         """Learns from the source's next experience, if there is some.
@@ -369,6 +388,7 @@ class Trainer:
         new = source.take_episodes()
         if len(new):
             self.episodes += len(new)
+            self.recent_returns.extend(new.returns[-WINDOW:].tolist())
             ended.append(new)
         self.view.ended = new
         self.notify(lambda callback: callback.on_update(self.view))
@@ -383,14 +403,11 @@ class Trainer:
         """
         steps, done = self.steps, self.done
         self.has_new_scores = False
-        mean_return = math.fsum(ended.returns) / len(ended) if len(ended) else math.nan
-        if len(ended):
-            self.mean_return = mean_return
         report = self.source.report()
         time_metrics = self.time_metrics(passed, self.watch.seconds, steps - steps_before, len(ended), report)
         of_update = self.algorithm.metrics() if self.iteration else {}
         metrics: dict[str, Number] = {
-            "rollout/ep_rew_mean": mean_return,
+            "rollout/ep_rew_mean": math.fsum(ended.returns) / len(ended) if len(ended) else math.nan,
             "rollout/ep_len_mean": math.fsum(ended.lengths) / len(ended) if len(ended) else math.nan,
             "rollout/episodes": len(ended),
             **{f"train/{name}": number for name, number in of_update.items()},
@@ -400,7 +417,7 @@ class Trainer:
         for callback in self.callbacks:
             metrics |= callback.metrics(ended)
         row = Row(steps, done, metrics | time_metrics, ended)
-        self.view.metrics = row.record()
+        self.view.row = row.record()
         return row
 
     def _exchange_metrics(self, passed: float) -> dict[str, Number]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, OffPolicyAlgorithm
+from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm
 from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, Ruleset, action_indices
 from fastrl.envs.cage2.memory import observation_names
 from fastrl.envs.spec import EnvSpec
@@ -51,7 +51,7 @@ class Cage2Task(Cage2Scoring, Task):
 
     summary = cage2.SUMMARY
     score_hint = "score it by the challenge's protocol"
-    run = RunConfig(total_timesteps=16_000_000, row_seconds=0.0, eval_episodes=200)
+    run = RunConfig(total_timesteps=16_000_000, eval_episodes=200)
     env = EnvConfig()
     presets = PRESETS
 
@@ -60,13 +60,6 @@ class Cage2Task(Cage2Scoring, Task):
             "Trains a defender of the network of CAGE Challenge 2, such as\n"
             f"  {prog} cage2 --red-agent bline --ruleset leaderboard"
         )
-
-    def settings_tables(self, algorithm: type[Algorithm[Any]]) -> dict[str, Any]:
-        tables = super().settings_tables(algorithm)
-        if issubclass(algorithm, OffPolicyAlgorithm):
-            # An update is one minibatch, too little for a row of metrics.
-            tables["run"] = dataclasses.replace(self.run, row_seconds=1.0)
-        return tables
 
     def algorithm_defaults(self, algorithm: type[Algorithm[Any]]) -> Any:
         config = super().algorithm_defaults(algorithm)

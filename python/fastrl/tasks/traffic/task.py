@@ -63,14 +63,7 @@ class TrafficTask(Task):
     name = traffic.NAME
     summary = traffic.SUMMARY
     film = True
-    run = RunConfig(
-        algo="ippo",
-        total_timesteps=None,
-        total_episodes=300,
-        row_seconds=0.0,
-        save_freq=100,
-        eval_freq=50,
-    )
+    run = RunConfig(algo="ippo", total_timesteps=None, total_episodes=300, save_freq=100, eval_freq=50)
     env = EnvConfig()
     tables = {"curriculum": CurriculumConfig()}  # noqa: RUF012
     common_options = ("--vehicles", "--density")

@@ -195,7 +195,8 @@ class WorkflowSource(Source):
         """Counts episodes that have ended."""
         returns = facts["return"]
         lengths = np.full(len(returns), self.episode_steps, np.int64)
-        ended = Episodes(returns, lengths, {"compliance": facts["compliance"]})
+        steps = np.full(len(returns), self.steps, np.int64)
+        ended = Episodes(returns, lengths, steps, {"compliance": facts["compliance"]})
         self.episodes += len(ended)
         self._ended.append(ended)
         self._of_row.append(ended)

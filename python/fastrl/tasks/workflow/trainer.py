@@ -95,7 +95,7 @@ class SearchTrainer(Trainer):
                 metrics |= {"time/episodes": self.episodes, "time/iterations": self.iteration}
                 shown = Row(self.steps, self.done, metrics, row.ended)
                 assert row.ended is not None, "rows of trainers have their episodes"
-                self.view.metrics, self.view.ended = shown.record(), row.ended
+                self.view.row, self.view.ended = shown.record(), row.ended
                 self.notify(lambda callback: callback.on_update(self.view))
                 yield shown
                 if self.stopped_by is not None:
