@@ -27,11 +27,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from fastrl.collectors.resources import cores
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import parse_json, read_file, to_json, write_atomically
+from fastrl.utils.machine import hardware
 
 FORMAT = 1
 
@@ -253,13 +252,7 @@ def read(file: Path) -> Benchmark:
 
 def machine() -> dict[str, Any]:
     """Processor, cores that this process may use, memory, system and the load at present."""
-    return {
-        "processor": _processor(),
-        "cores": cores(),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30),
-        "system": f"{platform.system()} {platform.machine()}",
-        "load": [round(load, 2) for load in os.getloadavg()],
-    }
+    return {**hardware(cores()), "load": [round(load, 2) for load in os.getloadavg()]}
 
 
 def versions(names: Iterable[str] = _DISTRIBUTIONS) -> dict[str, str]:
@@ -271,11 +264,3 @@ def versions(names: Iterable[str] = _DISTRIBUTIONS) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    names = (
-        re.findall(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else []
-    )
-    return names[0] if names else platform.processor() or platform.machine()

@@ -29,6 +29,8 @@ def test_run_facts_say_what_trains_where(tmp_path: Path) -> None:
     assert [each.from_timesteps for each in facts.sessions] == [0, 3 * ITERATION]
     session = facts.sessions[-1]
     assert session.versions.keys() == {"fastrl", "python", "torch", "numpy", "gymnasium"}
+    assert session.hardware.keys() == {"processor", "cores", "memory_gib", "system"}
+    assert session.hardware["cores"] >= 1 and session.hardware["processor"]
     assert session.started_at <= str(session.ended_at)
     assert (run / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     episodes = (run / "episodes.csv").read_text().splitlines()[1:]

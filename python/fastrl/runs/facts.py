@@ -10,13 +10,15 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
 from fastrl._native._rust import __version__
+from fastrl.collectors.resources import cores
 from fastrl.runs.directory import is_running
 from fastrl.utils.files import read_json, to_json, write_atomically
+from fastrl.utils.machine import hardware
 
 State = Literal["running", "complete", "interrupted", "failed"]
 
@@ -35,6 +37,7 @@ class Session:
         commit: of the git repository that it was started in; None without one. dirty: files that git tracks had
             changed.
         from_timesteps: environment steps that the run had at its start.
+        hardware: see `fastrl.utils.machine.hardware`; empty in files of older versions.
     """
 
     started_at: str
@@ -44,6 +47,7 @@ class Session:
     commit: str | None
     dirty: bool
     from_timesteps: int
+    hardware: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,14 +97,15 @@ def _checker() -> TypeAdapter[RunFacts]:
     return TypeAdapter(RunFacts)
 
 
-def new_session(from_timesteps: int) -> Session:
+def new_session(from_timesteps: int, device: str = "cpu") -> Session:
     """The session of this process, which starts now."""
     commit, dirty = _git_commit()
     versions = {"fastrl": __version__, "python": platform.python_version()}
     for name in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-    return Session(now(), None, tuple(sys.argv), versions, commit, dirty, from_timesteps)
+    command = tuple(sys.argv)
+    return Session(now(), None, command, versions, commit, dirty, from_timesteps, hardware(cores(), device))
 
 
 def now() -> str:

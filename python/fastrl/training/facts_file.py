@@ -20,7 +20,7 @@ class FactsFile:
         before = RunFacts.read(path)
         self._path, self._task, self._training = path, task, training
         self._earlier = () if before is None or not training.steps else before.sessions
-        self._session = new_session(training.steps)
+        self._session = new_session(training.steps, training.device)
         self.write("running")
 
     def write(self, state: State, stopped_by: str | None = None) -> None:
