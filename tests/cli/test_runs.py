@@ -34,7 +34,7 @@ def make_run(
         rows = [{STEPS: 100 * (i + 1), RETURN: value} for i, value in enumerate(returns)]
         directory.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
         if status is not None:
-            facts = RunFacts(status, "gym", "Walk-v0", algo, seed, 300, 6, 1.0, 1.0, None, ())
+            facts = RunFacts(status, "gym", "Walk-v0", algo, seed, 150, 6, 1.0, 1.0, None, ())
             facts.write(path)
     return path
 
@@ -70,9 +70,11 @@ def test_runs_are_listed_with_their_state(tmp_path: Path, capsys: pytest.Capture
     }
     assert (found["a"]["env"], found["a"]["algo"], found["a"]["steps"], found["a"]["total"]) == (
         *("Walk-v0", "ppo"),
-        *(200, 300),
+        *(150, 300),
     )
-    assert (found["seed-1"]["seed"], found["seed-1"]["last_return"]) == (1, 5)
+    # Rows after the newest checkpoint are lost where a run does not run.
+    assert (found["running"]["steps"], found["killed"]["steps"]) == (200, 0)
+    assert (found["seed-1"]["seed"], found["seed-1"]["last_return"]) == (1, 1.0)
     assert main(["runs", str(tmp_path)]) == 0
     table = capsys.readouterr().out
     assert "seeds/seed-1" in table and "Walk-v0" in table and "something" not in table
@@ -83,7 +85,7 @@ def test_a_run_that_was_resumed_and_killed_is_interrupted(tmp_path: Path) -> Non
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({STEPS: 300, RETURN: None}) + '\n{"time/to')
     info = read_run(run)
-    assert (info.state, info.steps, info.last_return) == ("interrupted", 300, 2)
+    assert (info.state, info.steps, info.last_return) == ("interrupted", 150, 1.0)
 
 
 def test_a_real_run_is_read(tmp_path: Path) -> None:
@@ -91,7 +93,9 @@ def test_a_real_run_is_read(tmp_path: Path) -> None:
     info = read_run(tmp_path / "run")
     assert (info.env, info.algo, info.state, info.steps) == ("cage2", "ppo", "complete", 240)
     steps, values = read_curve(tmp_path / "run")
-    assert steps[-1] == 240 and values[-1] == info.last_return
+    facts = RunFacts.read(tmp_path / "run")
+    assert steps[-1] == 240 and len(values) == 2
+    assert facts is not None and info.last_return == facts.mean_return
 
 
 def test_an_empty_directory_has_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,15 +105,22 @@ def test_an_empty_directory_has_no_runs(tmp_path: Path, capsys: pytest.CaptureFi
     assert "there is no such directory" in capsys.readouterr().err
 
 
-def test_mean_and_spread_are_those_where_all_runs_have_values() -> None:
+def test_mean_and_spread_are_over_the_runs_that_have_values() -> None:
     curves = [
         Curve("e", "a", np.array([100.0, 300.0]), np.array([1.0, 3.0])),
         Curve("e", "a", np.array([200.0, 500.0]), np.array([4.0, 4.0])),
     ]
     steps, mean, spread = mean_and_spread(curves)
-    assert (steps[0], steps[-1]) == (200, 300)
-    assert (mean[0], mean[-1]) == (3, 3.5)
-    assert spread[0] == pytest.approx(math.sqrt(2))
+    assert (steps[0], steps[-1]) == (100, 500)
+    # One run alone at both ends, both of them in between.
+    assert (mean[0], mean[-1], spread[0], spread[-1]) == (1, 4, 0, 0)
+    both = (steps >= 200) & (steps <= 300)
+    np.testing.assert_allclose(mean[both], (steps[both] / 100 + 4) / 2)
+    np.testing.assert_allclose(spread[both], (4 - steps[both] / 100) / math.sqrt(2))
+    assert np.isfinite(mean).all() and np.isfinite(spread).all()
+    apart = [curves[0], Curve("e", "a", np.array([900.0]), np.array([7.0]))]
+    steps, mean, _ = mean_and_spread(apart)
+    assert not ((steps > 300) & (steps < 900)).any() and mean[-1] == 7
     steps, mean, spread = mean_and_spread(curves[:1])
     assert (steps[0], steps[-1], mean[-1], spread.max()) == (100, 300, 3, 0)
 

@@ -188,6 +188,13 @@ class Algorithm(ABC, Generic[E]):
         """Numbers by name, which is ``train/NAME`` in rows of metrics: of the last update, or means since the last
         call. It may wait for the GPU, which `update` need not."""
 
+    @property
+    def update_backend(self) -> str:
+        """What takes gradient steps, "compiled" or "torch"; empty where there is no choice."""
+        if not hasattr(getattr(self, "config", None), "update_backend"):
+            return ""
+        return "torch" if self._why_not_compiled else "compiled"
+
     def remarks(self) -> list[str]:
         """Remarks on the settings for people at the start of a run, a line each; usually none."""
         return [self._why_not_compiled] if self._why_not_compiled else []

@@ -19,6 +19,7 @@ from fastrl.cli.pipeline import pipeline
 from fastrl.cli.plot import plot
 from fastrl.cli.ranks import is_launched
 from fastrl.cli.render import render
+from fastrl.cli.report import report
 from fastrl.cli.runs import runs
 from fastrl.cli.train import train
 from fastrl.cli.tune import tune
@@ -148,5 +149,6 @@ COMMANDS: Commands = {
     "pipeline": (pipeline, "record an expert, clone it, improve the clone"),
     "runs": (runs, "list run directories: environment, algorithm, steps, last return, state"),
     "plot": (plot, "draw learning curves of runs, with mean and spread over seeds"),
+    "report": (report, "make one table of results: settings that differ, seeds, time, score with interval"),
     "verify": (verify, "check the simulator of CAGE 2 against traces of CybORG"),
 }

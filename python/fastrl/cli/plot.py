@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastrl.cli.arguments import Arg, Picture, command, print_note
 from fastrl.runs.curves import SUFFIXES, Curve, draw_curves
-from fastrl.runs.listing import RETURN, find_runs, read_curve, read_run
+from fastrl.runs.listing import RETURN, read_curve, read_run, runs_in
 from fastrl.utils.config import ConfigError
 
 
@@ -32,7 +32,7 @@ def plot(
     out: Annotated[Picture, Arg(f"the picture, {' or '.join(SUFFIXES)}", "FILE")] = Path("curves.png"),
 ) -> int:
     """Draws learning curves. Runs of one algorithm on one environment are a group: a line is the mean of its runs, the
-    band around it a standard deviation wide to either side."""
+    band around it a standard deviation wide to either side. Where some runs are shorter, the others count."""
     if label and len(label) != len(runs):
         raise ConfigError(
             f"--label: expected one for each of the {len(runs)} RUN arguments, got {len(label)}"
@@ -40,11 +40,7 @@ def plot(
     curves: list[Curve] = []
     missing: list[ConfigError] = []
     for i, folder in enumerate(runs):
-        found = list(find_runs(folder))
-        if not found:
-            there = "is no run directory, and has none in it" if folder.exists() else "no such run directory"
-            raise ConfigError(f"{folder}: {there}")
-        for run in found:
+        for run in runs_in(folder):
             try:
                 info = read_run(run)
                 name = label[i] if label else info.algo

@@ -13,6 +13,14 @@ from fastrl.utils.output import figure_text
 SUFFIXES = (".png", ".svg")
 # Points of the line of a group.
 POINTS = 200
+# Labels of axes, by metric.
+_WORDS = {
+    "rollout/ep_rew_mean": "mean return of training episodes",
+    "rollout/ep_len_mean": "mean length of training episodes, steps",
+    "rollout/ep_success_rate": "share of training episodes with success",
+    "eval/mean_reward": "mean return of evaluation episodes",
+    "time/fps": "environment steps per second",
+}
 
 
 @dataclass(frozen=True)
@@ -35,22 +43,29 @@ class Curve:
 def mean_and_spread(
     curves: Sequence[Curve],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Steps, mean and standard deviation over runs, float64 [points] each, where all of the runs have values.
+    """Steps, mean and standard deviation over runs, float64 [points] each.
 
-    Values between two rows are interpolated. If no step lies in all runs, the range is that of the longest run, and the
-    ends of shorter ones are held.
+    Values between two rows are interpolated. Where some runs have not begun or are over, those that are left count; the
+    deviation is 0 where one is.
     """
-    low = max(curve.steps[0] for curve in curves)
-    high = min(curve.steps[-1] for curve in curves)
-    if high < low:
-        low, high = min(curve.steps[0] for curve in curves), max(curve.steps[-1] for curve in curves)
+    low, high = min(curve.steps[0] for curve in curves), max(curve.steps[-1] for curve in curves)
     steps = np.linspace(low, high, POINTS) if high > low else np.array([low])
-    values = np.stack([np.interp(steps, curve.steps, curve.values) for curve in curves])
-    return steps, values.mean(axis=0), values.std(axis=0, ddof=1 if len(curves) > 1 else 0)
+    # Between the last row of one run and the first of another there is nothing.
+    steps = steps[
+        np.any([(curve.steps[0] <= steps) & (steps <= curve.steps[-1]) for curve in curves], axis=0)
+    ]
+    values = np.stack(
+        [np.interp(steps, curve.steps, curve.values, left=np.nan, right=np.nan) for curve in curves]
+    )
+    mean = np.nanmean(values, axis=0)
+    counts = np.isfinite(values).sum(axis=0)
+    deviation = np.sqrt(np.nansum((values - mean) ** 2, axis=0) / np.maximum(counts - 1, 1))
+    return steps, mean, deviation
 
 
 def draw_curves(curves: Sequence[Curve], metric: str, path: Path) -> None:
-    """Draws one line for each label, on axes for each environment, into a PNG or SVG file."""
+    """Draws one line for each label, on axes for each environment, into a PNG or SVG file. The band of several runs is
+    a standard deviation wide to either side, and the legend says so."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
@@ -66,14 +81,14 @@ def draw_curves(curves: Sequence[Curve], metric: str, path: Path) -> None:
             if not group:
                 continue
             steps, mean, spread = mean_and_spread(group)
-            name = f"{label} ({len(group)} runs)" if len(group) > 1 else label
+            name = f"{label}, {len(group)} runs: mean ± standard deviation" if len(group) > 1 else label
             axes.plot(
                 steps, mean, color=f"C{number}", label=figure_text(name), marker="" if len(steps) > 1 else "o"
             )
             axes.fill_between(steps, mean - spread, mean + spread, color=f"C{number}", alpha=0.2, linewidth=0)
         axes.set_title(figure_text(env))
         axes.set_xlabel("environment steps")
-        axes.set_ylabel(figure_text(metric))
+        axes.set_ylabel(figure_text(_WORDS.get(metric, metric)))
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)

@@ -30,8 +30,10 @@ class RunInfo:
     Attributes:
         path: the run directory.
         env, algo, seed: of the run.
-        steps, total: environment steps of the newest row of metrics, and the goal; None: the goal is in episodes.
-        last_return: mean return of the newest row in which episodes ended; NaN without one.
+        steps: environment steps of the newest row of metrics, while it runs; else of the newest checkpoint.
+        total: the goal in steps; None: it is in episodes.
+        last_return: mean return of the newest episodes, up to 100, at the newest checkpoint; before one, of the newest
+            row in which episodes ended; NaN without any.
         state: see `fastrl.runs.facts.RunFacts`; "damaged": its files cannot be read.
         error: why not, one line.
     """
@@ -63,6 +65,19 @@ def find_runs(folder: Path) -> Iterator[Path]:
                     yield from [path] if is_run(path) else filter(is_run, sorted(path.iterdir()))
 
 
+def runs_in(folder: Path) -> list[Path]:
+    """The run directories that `find_runs` finds.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    found = list(find_runs(folder))
+    if not found:
+        there = "is no run directory, and has none in it" if folder.exists() else "no such run directory"
+        raise ConfigError(f"{folder}: {there}")
+    return found
+
+
 def read_run(path: Path) -> RunInfo:
     """Reads settings, newest metrics and state of a run.
 
@@ -75,12 +90,17 @@ def read_run(path: Path) -> RunInfo:
         raise ConfigError(f"{path / 'config.toml'}: it is damaged, run and env are no tables of settings")
     rows = _newest_rows(path / "metrics.jsonl")
     steps: Any = rows[-1].get(STEPS) if rows else 0
-    returns = [row[RETURN] for row in rows if _is_number(row.get(RETURN))]
+    last_return: Any = [math.nan, *(row[RETURN] for row in rows if _is_number(row.get(RETURN)))][-1]
     # Passes over a data set count samples, and end by epochs.
     is_of_dataset = "demos" in tree and "collect" not in tree
     total = None if is_of_dataset else run.get("total_timesteps")
     facts = RunFacts.read(path)
     error = f"{path / FACTS}: it is damaged" if facts is None and (path / FACTS).exists() else ""
+    if facts is not None and facts.mean_return is not None:
+        last_return = facts.mean_return
+    if facts is not None and facts.state != "running":
+        # Rows after the newest checkpoint are lost.
+        steps = facts.total_timesteps
     return RunInfo(
         path=path,
         env=str(env.get("id", kind)),
@@ -88,7 +108,7 @@ def read_run(path: Path) -> RunInfo:
         seed=int(run.get("seed", 0)),
         steps=int(steps) if steps is not None and _is_number(steps) else 0,
         total=total if isinstance(total, int) else None,
-        last_return=float(returns[-1]) if returns else math.nan,
+        last_return=float(last_return),
         state="damaged" if error else "interrupted" if facts is None else facts.state,
         error=error,
     )

@@ -306,6 +306,10 @@ class RolloutSource(Source):
         ended, self._episodes = self._episodes, []
         return Episodes.concatenated(ended).in_order()
 
+    def choices(self) -> Mapping[str, object]:
+        workers = {"collect.n_workers": self._report.workers} if self._report.workers else {}
+        return {"collect.collector": self.collector, **workers}
+
     def report(self) -> Report:
         """Asks the collector, and prints what has failed since the last time."""
         if self._collector is not None:

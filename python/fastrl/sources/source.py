@@ -116,6 +116,10 @@ class Source(ABC):
     def take_episodes(self) -> Episodes:
         """Episodes that have ended since the last call."""
 
+    def choices(self) -> Mapping[str, object]:
+        """What "auto" has become in settings of its own, by dotted key; known once it runs."""
+        return {}
+
     def report(self) -> Report:
         """Account of collection and of its time since this session started."""
         return Report()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastrl.collectors.protocol import CollectError
+from fastrl.collectors.resources import cores
 from fastrl.networks.own_network import check_own_network, own_path
 from fastrl.runs.checkpoint import (
     CheckpointError,
@@ -34,7 +35,7 @@ from fastrl.training.stages import saved_settings, saved_stage
 from fastrl.training.summary import Summary, peak_gpu_memory_mib, peak_memory_mib
 from fastrl.training.task import Task
 from fastrl.training.trainer import Trainer
-from fastrl.utils.config import ConfigError, Values, build, check, resumable_keys, to_toml
+from fastrl.utils.config import ConfigError, Values, build, check, resumable_keys, to_toml, values_of
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import to_json, write_atomically
@@ -372,19 +373,42 @@ class _Session:
     ) -> None:
         self._task, self._trainer, self._settings = task, trainer, settings
         self._directory, self._console = directory, console
+        self._comments = dict(comments or {})
         self._before = trainer.steps, trainer.episodes, trainer.seconds
         self.signal: signal.Signals | None = None
         self._stopped_by: str | None = None
         self._facts: FactsFile | None = None
         self._checkpoints: Checkpoints | None = None
         if directory is not None:
-            directory.write_settings(f'kind = "{task.name}"\n\n{to_toml(settings, comments)}')
+            self._write_settings()
             self._facts = FactsFile(directory.path, task.name, trainer)
             over = ", whose run had no checkpoint yet: it starts over" if directory.starts_over else ""
             print_lines(console, f"training on {trainer.device}, run directory {directory.path}{over}")
             self._checkpoints = Checkpoints(directory.checkpoints, trainer.run.keep_checkpoints)
         for remark in trainer.remarks():
             print_lines(console, remark)
+
+    def _write_settings(self) -> None:
+        if self._directory is not None:
+            text = to_toml(self._settings, self._comments)
+            self._directory.write_settings(f'kind = "{self._task.name}"\n\n{text}')
+
+    def _write_choices(self) -> None:
+        """Writes into ``config.toml`` what "auto" has become."""
+        trainer = self._trainer
+        table = self._task.algorithm_table(trainer.algorithm_name)
+        chosen = {
+            "run.device": trainer.device,
+            "run.threads": cores(),
+            f"{table}.update_backend": trainer.algorithm.update_backend,
+            **trainer.source.choices(),
+        }
+        values = values_of(self._settings)
+        for key, value in chosen.items():
+            if values.get(key) == "auto":
+                before = self._comments.get(key)
+                self._comments[key] = f"{before}; auto is {value}" if before else f"auto is {value}"
+        self._write_settings()
 
     def run(self, further: Sequence[Logger]) -> None:
         """Trains, and logs rows."""
@@ -430,8 +454,11 @@ class _Session:
     def _loop(self, loggers: Loggers, stop: StopSignals) -> None:
         trainer = self._trainer
         run = trainer.run
-        saved_at, saved_episodes = time.monotonic(), trainer.episodes
+        saved_at, saved_episodes, has_choices = time.monotonic(), trainer.episodes, False
         for row in trainer.rows():
+            if not has_choices:
+                has_choices = True
+                self._write_choices()
             loggers.log(row)
             if stop.received is not None and trainer.ranks.count == 1:
                 break
