@@ -33,7 +33,7 @@ def test_run_facts_say_what_trains_where(tmp_path: Path) -> None:
     assert session.hardware["cores"] >= 1 and session.hardware["processor"]
     assert session.started_at <= str(session.ended_at)
     assert (run / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
-    for key, value in (("device", "cpu"), ("collector", "native"), ("update_backend", "compiled")):
+    for key, value in (("collector", "native"), ("update_backend", "compiled")):
         assert f'# auto is {value}\n{key} = "auto"\n' in (run / "config.toml").read_text()
     episodes = (run / "episodes.csv").read_text().splitlines()[1:]
     assert len(episodes) == facts.episodes and {line.split(",")[2] for line in episodes} == {"15"}
