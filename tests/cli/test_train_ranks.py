@@ -118,3 +118,11 @@ def test_what_does_not_go_together_is_refused(
     code, _, err = run_cli(capsys, "train", "CartPole-v1", *options)
     assert code == 2
     assert line in err
+
+
+@pytest.mark.slow
+def test_commands_for_a_run_of_ranks_repeat_them(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert main(["train", *OPTIONS, f"--run-dir={run}", "--ranks=2", "--total-timesteps=64"]) == 0
+    last = capfd.readouterr().out.splitlines()[-1]
+    assert last == f"To train it further: fastrl train --resume {run} --total-timesteps 128 --ranks 2"

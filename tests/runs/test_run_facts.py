@@ -18,7 +18,7 @@ def state_of(run: Path) -> tuple[str, str | None]:
     return facts.state, facts.stopped_by
 
 
-def test_run_facts_say_what_trains_where(tmp_path: Path) -> None:
+def test_run_facts_say_what_trains_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     train_small(run, "--seed=4", "--run.checkpoint-seconds=0")
     assert main(["train", f"--resume={run}", f"--total-timesteps={4 * ITERATION}"]) == 0
@@ -37,6 +37,10 @@ def test_run_facts_say_what_trains_where(tmp_path: Path) -> None:
         assert f'# auto is {value}\n{key} = "auto"\n' in (run / "config.toml").read_text()
     episodes = (run / "episodes.csv").read_text().splitlines()[1:]
     assert len(episodes) == facts.episodes and {line.split(",")[2] for line in episodes} == {"15"}
+    assert "nothing left to train" not in capsys.readouterr().out
+    assert main(["train", f"--resume={run}"]) == 0
+    goal = f"the run has reached its goal of {4 * ITERATION} steps: there is nothing left to train"
+    assert goal in capsys.readouterr().out
     # A process that was killed leaves the state of a run that trains.
     tree = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**tree, "state": "running"}))

@@ -522,18 +522,19 @@ def _run_on(command: Command, ranks: "Ranks") -> int:
         summary = start_run(task, settings, options.run_dir or options.resume, console, comments=reasons)
     if ":" in task.name:
         trust = " --trust"
+    together = f" --ranks {ranks.count}" if ranks.count > 1 and is_launched() else ""
     # With --profile the whole account of time, otherwise its summary.
     if ranks.is_first and not (options.profile and show_profile(Path(summary.run), console)):
         summary.print_times(console)
     if summary.signal is not None:
-        line = f"Interrupted; to resume: {prog} --resume {shlex.quote(summary.run)}{trust}"
+        line = f"Interrupted; to resume: {prog} --resume {shlex.quote(summary.run)}{together}{trust}"
         print_lines(console, "", line)
         return 128 + signal.Signals[summary.signal]
-    print_lines(console, *_next_commands(task, summary, prog, trust))
+    print_lines(console, *_next_commands(task, summary, prog, trust, together))
     return 0
 
 
-def _next_commands(task: "Task", summary: "Summary", prog: str, trust: str) -> list[str]:
+def _next_commands(task: "Task", summary: "Summary", prog: str, trust: str, together: str) -> list[str]:
     """Lines that name the directory of a complete run, and commands for it."""
     where = shlex.quote(summary.run)
     lines = ["", f"Run directory: {summary.run}"]
@@ -546,5 +547,5 @@ def _next_commands(task: "Task", summary: "Summary", prog: str, trust: str) -> l
             "episodes": f"--total-episodes {2 * summary.episodes}",
             "samples": f"--epochs {2 * summary.details.get('epochs', 0)}",
         }.get(summary.unit, f"--total-timesteps {2 * summary.steps}")
-        lines.append(f"To train it further: {prog} --resume {where} {goal}{trust}")
+        lines.append(f"To train it further: {prog} --resume {where} {goal}{together}{trust}")
     return lines

@@ -113,6 +113,11 @@ def resume_run(
         directory = directory or stack.enter_context(new_directory(new_path, name_of(trainer)))
         Checkpoints(directory.checkpoints).drop_after(trainer.steps)
         print_lines(console, f"resuming from {file}")
+        if trainer.is_done():
+            goal, unit = trainer.goal
+            print_lines(
+                console, f"the run has reached its goal of {goal:,} {unit}: there is nothing left to train"
+            )
         return train(task, trainer, settings, directory, console)
 
 
