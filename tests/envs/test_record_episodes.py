@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import NDArray
 from team_env import TeamEnv
 
-from fastrl.envs.record_episodes import finite_mean, run_episodes
+from fastrl.envs.record_episodes import EPISODE, finite_mean, run_episodes
 from fastrl.play.play import team_seeds
-from fastrl.tasks.traffic.scores import score, score_table
+from fastrl.tasks.traffic.scores import score, score_table, scores_of
 
 
 def walk(obs: NDArray[np.float32], alive: NDArray[np.bool_], state: Any) -> tuple[NDArray[np.int64], Any]:
@@ -38,7 +38,22 @@ def test_scores_are_those_of_the_seeds() -> None:
     assert np.isnan(scores.min_ttc)
     other = score(make, lambda env: walk, episodes=300, seed=2)  # type: ignore[arg-type, return-value]
     assert other.mean_return != scores.mean_return
-    assert score_table([("walk", scores)], "scores").row_count == 1
+    table = score_table([("walk", scores)], "scores")
+    assert table.row_count == 1
+    # It has no shortest time to a collision.
+    assert [column.header for column in table.columns][1:3] == ["return", "success"]
+    assert "TTC s" not in [column.header for column in table.columns]
+
+
+def test_shares_have_standard_errors_over_episodes() -> None:
+    records = np.zeros(4, EPISODE)
+    records["success"] = [1, 0.5, 0, 0.5]
+    records["collision_rate"] = [0, np.nan, 0, 1]
+    scores = scores_of(records, seed=3)
+    assert scores.success_error == pytest.approx(np.std([1, 0.5, 0, 0.5], ddof=1) / 2)
+    assert scores.collision_error == pytest.approx(np.std([0, 0, 1], ddof=1) / np.sqrt(3))
+    cells = {column.header: list(column.cells) for column in score_table([("a", scores)], "t").columns}
+    assert (cells["success"], cells["crashed"]) == (["50.0 ± 20.4%"], ["33.3 ± 33.3%"])
 
 
 def test_episodes_do_not_depend_on_the_number_of_environments() -> None:

@@ -34,6 +34,7 @@ class Scores:
         success_rate, collision_rate: shares of the agents that ended well, and that crashed.
         mean_speed: m/s; throughput: vehicles/h; min_ttc: s, of each episode the shortest time to a collision.
         mean_length: steps.
+        success_error, collision_error: standard errors of the shares over episodes; NaN in older files.
         returns: of the episodes, float64 [E]; empty in scores from files.
     """
 
@@ -47,6 +48,8 @@ class Scores:
     throughput: float
     min_ttc: float
     mean_length: float
+    success_error: float = math.nan
+    collision_error: float = math.nan
     returns: NDArray[np.float64] = dataclasses.field(
         default_factory=lambda: np.empty(0), compare=False, repr=False
     )
@@ -106,29 +109,46 @@ def scores_of(records: NDArray[np.void], seed: int) -> Scores:
         episodes=len(records),
         seed=seed,
         standard_error=error,
+        success_error=_error(records["success"]),
+        collision_error=_error(records["collision_rate"]),
         returns=records["return_mean"].astype(np.float64),
         **{mean: finite_mean(records[field]) for mean, field in MEANS.items()},
     )
 
 
 def score_table(scores: Sequence[tuple[str, Scores]], title: str) -> Table:
-    """A table with a row for each policy; TTC is the mean of the episodes' shortest times to a collision."""
+    """A table with a row for each policy, with standard errors over episodes; TTC is the mean of the episodes' shortest
+    times to a collision. What the environment does not know has no column."""
+    columns: dict[str, list[str]] = {
+        "return": [
+            plus_minus(it.mean_return, it.standard_error, 2 if abs(it.mean_return) < 100 else 0)
+            for _, it in scores
+        ],
+        "success": [_rate(it.success_rate, it.success_error) for _, it in scores],
+        "crashed": [_rate(it.collision_rate, it.collision_error) for _, it in scores],
+        "m/s": [_text(it.mean_speed, "{:.1f}") for _, it in scores],
+        "veh/h": [_text(it.throughput, "{:,.0f}") for _, it in scores],
+        "TTC s": [_text(it.min_ttc, "{:.2f}") for _, it in scores],
+        "steps": [_text(it.mean_length, "{:,.0f}") for _, it in scores],
+    }
+    known = {name: cells for name, cells in columns.items() if set(cells) != {"-"}}
     table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("policy", overflow="fold")
-    for column in ("return", "success", "crashed", "m/s", "veh/h", "TTC s", "steps"):
+    for column in known:
         table.add_column(column, justify="right")
-    for name, it in scores:
-        table.add_row(
-            name,
-            plus_minus(it.mean_return, it.standard_error, 2 if abs(it.mean_return) < 100 else 0),
-            _text(it.success_rate, "{:.1%}"),
-            _text(it.collision_rate, "{:.1%}"),
-            _text(it.mean_speed, "{:.1f}"),
-            _text(it.throughput, "{:,.0f}"),
-            _text(it.min_ttc, "{:.2f}"),
-            _text(it.mean_length, "{:,.0f}"),
-        )
+    for (name, _), *cells in zip(scores, *known.values(), strict=True):
+        table.add_row(name, *cells)
     return table
+
+
+def _error(values: NDArray[np.float64]) -> float:
+    """Standard error of the mean of the values that are known; NaN of fewer than two."""
+    known = values[np.isfinite(values)]
+    return mean_and_error(known)[1] if len(known) else math.nan
+
+
+def _rate(share: float, error: float) -> str:
+    return "-" if math.isnan(share) else f"{plus_minus(100 * share, 100 * error, 1)}%"
 
 
 def _text(value: float, form: str) -> str:
