@@ -1,14 +1,15 @@
 """The command ``fastrl eval``: scores runs and baselines, each by the protocol of its task."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from fastrl.cli.arguments import Arg, Count, Name, RunEnv, Seed, TrustRuns, command, import_from_here
+from fastrl.cli.arguments import Arg, Count, Name, Seed, TrustRuns, command, import_from_here
+from fastrl.play.own_agent import is_agent
 from fastrl.runs.directory import is_run
-from fastrl.tasks import find, load_saved
+from fastrl.tasks import find, load_saved, task_name_on
 from fastrl.training.comparison import Scored, compare
-from fastrl.utils.config import ConfigError
+from fastrl.utils.config import ConfigError, Values
 from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress, load_torch
 from fastrl.utils.trust import trusted_import
@@ -21,10 +22,20 @@ if TYPE_CHECKING:
 _BASELINE = "baseline:"
 
 
+def _is_agent(name: str) -> bool:
+    return not name.startswith(_BASELINE) and is_agent(name)
+
+
 def _baselines() -> str:
     from fastrl.envs.cage2.baselines import BASELINES
 
-    return f"baselines of CAGE 2: {', '.join(f'{_BASELINE}{name}' for name in BASELINES)}"
+    return (
+        f"baselines of CAGE 2: {', '.join(f'{_BASELINE}{name}' for name in BASELINES)}\n\n"
+        "an agent of your own is module:name, a function from an observation to an action or a class with act(obs) or"
+        " get_action(observation, action_space); it is scored in the environment of the runs beside it, or of --env:\n"
+        "  fastrl eval my_agent:Agent --env CartPole-v1 --episodes 100\n"
+        "  fastrl eval my_agent:Agent baseline:react-restore --env cage2"
+    )
 
 
 @command(_baselines)
@@ -33,8 +44,8 @@ def evaluate(
     subjects: Annotated[
         Sequence[Name],
         Arg(
-            "run directory, directory of runs, checkpoint file or baseline, see below; runs that differ in their seed"
-            " alone are summarised",
+            "run directory, directory of runs, checkpoint file, baseline or agent of your own, see below; runs that"
+            " differ in their seed alone are summarised",
             "RUN",
         ),
     ],
@@ -60,7 +71,13 @@ def evaluate(
         Literal["cpu", "cuda"] | None,
         Arg("where the network acts, if it has no compiled actor; not of several agents [cpu]"),
     ] = None,
-    env: RunEnv = None,
+    env: Annotated[
+        str | None,
+        Arg(
+            "the run's environment, which may import code then; cage2 or the environment of an agent of your own",
+            "ID",
+        ),
+    ] = None,
     trust: TrustRuns = False,
     json: Annotated[bool, Arg("print the results as JSON and nothing else")] = False,
 ) -> int:
@@ -68,23 +85,28 @@ def evaluate(
     the challenge's protocol, beside the published scores."""
     if any(not name.startswith(_BASELINE) for name in subjects):
         load_torch(arguments)
-    import_from_here(env, trust=trust)
+    for name in (env, *filter(_is_agent, subjects)):
+        import_from_here(name, trust=trust)
     names = [each for name in subjects for each in _runs_in(name)]
-    task, saved = _task_of(names, trust=trust)
+    task, saved = _task_of(names, env, trust=trust)
     options = {"ruleset": ruleset, "mode": mode, "device": device}
     options = {name: value for name, value in options.items() if value is not None}
     if foreign := [name for name in options if name not in task.evaluation_options]:
         raise ConfigError(f"--{foreign[0]} does not go with a run of {task.name}")
-    named = {} if env is None else {"env.id": env}
+    named = {} if env is None or env == task.name else {"env.id": env}
     scored = []
+    agents = any(map(_is_agent, names))
+    beside = _settings_beside(task, saved, named, trust=trust) if agents else None
     for name in names:
         # A baseline has one mode, by which its scores are not named.
-        is_baseline = name.startswith(_BASELINE)
+        is_baseline = name.startswith(_BASELINE) or _is_agent(name)
         given = {**options, "mode": "deterministic"} if is_baseline else options
         for variant in task.evaluation_variants(given):
             with Progress(name, task.evaluation_work(episodes)) as progress:
                 common: dict[str, Any] = {"episodes": episodes, "seed": seed, "advance": progress.advance}
-                if is_baseline:
+                if _is_agent(name):
+                    found = task.evaluate_agent(name, beside, **common, **variant)
+                elif is_baseline:
                     found = task.evaluate_baseline(name.removeprefix(_BASELINE), **common, **variant)
                 else:
                     from fastrl.training.run import evaluate_run
@@ -118,8 +140,17 @@ def _runs_in(name: str) -> list[str]:
     return [str(each) for each in sorted(path.iterdir()) if is_run(each)] or [name]
 
 
+def _settings_beside(task: Any, runs: Iterable[str], named: Values, *, trust: bool) -> Any:
+    """Settings of runs in the environment in which an agent is scored: those of the first run, or new ones."""
+    for run in runs:
+        from fastrl.training.run import load_run
+
+        return load_run(task, Path(run), trust=trust, named=named)[0]
+    return task.make_settings(named) if named else None
+
+
 def _task_of(
-    subjects: list[str], *, trust: bool
+    subjects: list[str], env: str | None, *, trust: bool
 ) -> tuple["Task | Cage2Scoring", dict[str, Mapping[str, Any]]]:
     """The one task that all subjects belong to; of baselines alone the part that loads no PyTorch. And the nested
     settings of runs by name.
@@ -128,7 +159,10 @@ def _task_of(
         ConfigError: they belong to several.
         TrustError: a run of a task of the user's own would import code.
     """
-    if all(name.startswith(_BASELINE) for name in subjects):
+    agents = [name for name in subjects if _is_agent(name)]
+    if agents and len(agents) == len(subjects) and env is None:
+        raise ConfigError(f"{agents[0]}: say where it is scored: --env cage2, --env CartPole-v1")
+    if all(name.startswith(_BASELINE) or _is_agent(name) for name in subjects) and env in (None, "cage2"):
         from fastrl.tasks.cage2.evaluate import Cage2Scoring
 
         return Cage2Scoring(), {}
@@ -136,6 +170,10 @@ def _task_of(
     for name in subjects:
         if name.startswith(_BASELINE):
             kinds.add("cage2")
+            continue
+        if _is_agent(name):
+            if env is not None:
+                kinds.add(task_name_on(env))
             continue
         kind, saved[name] = load_saved(Path(name))
         kinds.add(trusted_import("kind", kind, name, trust=trust))

@@ -11,6 +11,7 @@ from fastrl.collectors.failures import failed
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs import contract
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.runs.errors import HookError
 from fastrl.utils.errors import UserError
 from fastrl.utils.forks import end_copy
 
@@ -78,7 +79,7 @@ def play(
 
     Raises:
         CollectError: the environment raised, or broke its interface.
-        UserError: as `act` and `draw` raise them.
+        UserError, HookError: as `act` and `draw` raise them.
     """
     owner = os.getpid()
     for episode, seed in enumerate(seeds):
@@ -105,7 +106,9 @@ def play(
             end_copy(owner, error)
             if isinstance(error, contract.ContractError):
                 raise CollectError(str(error)) from None
-            if isinstance(error, UserError | CollectError) or not isinstance(error, Exception | SystemExit):
+            if isinstance(error, UserError | CollectError | HookError) or not isinstance(
+                error, Exception | SystemExit
+            ):
                 raise
             # Whatever an environment raises.
             where = f"at step {number} of the episode that reset(seed={seed}) started"

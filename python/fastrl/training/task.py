@@ -498,6 +498,21 @@ class Task(TaskSettings, ABC):
         """
         raise ConfigError(f"{self.name} has no baselines, got {name!r}")
 
+    def evaluate_agent(
+        self, path: str, settings: Any, *, episodes: int, seed: int, advance: Advance, **options: Any
+    ) -> Scores:
+        """Scores an agent of the user's own, as `evaluate` scores a trained policy.
+
+        Args:
+            path: import path, see `fastrl.play.own_agent.OwnAgent`.
+            settings: of runs in the same environment.
+
+        Raises:
+            ConfigError: there is no such agent, or the task scores none.
+            HookError: the agent has raised.
+        """
+        raise ConfigError(f"{path}: an agent of your own is scored in CAGE 2 or in environments of one agent")
+
     def scores_tree(self, name: str, scores: Any) -> dict[str, Any]:
         """Scores of a run, with its name, for JSON."""
         return {"run": name, **scores.to_tree()}

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from fastrl.envs.cage2.baselines import BASELINES, make_baseline
-from fastrl.envs.cage2.env import RED_AGENTS, Cage2Games, Cage2VectorEnv, Ruleset
+from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, Cage2Games, Cage2VectorEnv, Ruleset
 from fastrl.envs.cage2.memory import Memory, Observe
+from fastrl.play.own_agent import OwnAgent
 from fastrl.runs.metrics import mean_and_error
 from fastrl.tasks import cage2
 from fastrl.tasks.cage2.scores import HORIZONS, Evaluation, Mode, Score, comparison_table, score_table
@@ -48,6 +49,7 @@ class Contender:
         make_act: makes its `Act` for an environment whose episodes start, from a seed of its own draws.
         mode: choice of actions.
         observe: "truth": it observes the true state of the game, which no defender can see.
+        batch: games that it plays at a time.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Contender:
     make_act: Callable[[Any, int], Act]
     mode: Mode = "scripted"
     observe: Observe = "blue"
+    batch: int = BATCH
 
     @classmethod
     def from_policy(cls, policy: "Policy", name: str, *, deterministic: bool = True) -> "Contender":
@@ -84,6 +87,22 @@ class Contender:
             return lambda obs: blue.act(env.alerts())
 
         return cls(f"baseline:{name}", "none", make_act)
+
+    @classmethod
+    def from_agent(cls, path: str) -> "Contender":
+        """An agent of the user's own, see `OwnAgent`; its observations are the challenge's 52 numbers, its actions the
+        indices of the challenge's 145, whose number is its action space.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        agent = OwnAgent(path, len(ACTIONS))
+
+        def make_act(env: Any, seed: int) -> Act:
+            agent.start()
+            return lambda obs: np.array([agent.act(obs[0])], np.int64)
+
+        return cls(path, "none", make_act, batch=1)
 
 
 def evaluate(
@@ -156,7 +175,10 @@ def run_protocol(
             def make_act(env: E, first: int, draw_seed: int = draw_seed) -> Act:
                 return contender.make_act(env, draw_seed + first)
 
-            yield red_agent, horizon, run_episodes(make, make_act, seeds, facts=facts, advance=advance)
+            played = run_episodes(
+                make, make_act, seeds, facts=facts, advance=advance, batch_size=contender.batch
+            )
+            yield red_agent, horizon, played
 
 
 def episode_seeds(seed: int, red_agent: str, horizon: int, episodes: int) -> tuple[int, list[int]]:
@@ -173,6 +195,7 @@ def run_episodes(
     *,
     facts: Callable[[E], Facts] = lambda env: {},
     advance: Callable[[int], object] = lambda steps: None,
+    batch_size: int = BATCH,
 ) -> Facts:
     """Runs one episode of a game for each seed.
 
@@ -182,14 +205,15 @@ def run_episodes(
         seeds: of the E episodes.
         facts: reads further facts, [N] each by name, of an environment whose episodes have ended.
         advance: called after each step with the number of games that took it.
+        batch_size: games that are played at a time, at most.
 
     Returns:
         "return", float64 [E], sums of rewards unless ``facts`` has others, and all facts, [E] each.
     """
     results = []
     # Not by `fastrl.play.play`: here one compiled call steps a thousand games.
-    for first in range(0, len(seeds), BATCH):
-        batch = seeds[first : first + BATCH]
+    for first in range(0, len(seeds), batch_size):
+        batch = seeds[first : first + batch_size]
         env = make_env(len(batch))
         act = make_act(env, first)
         obs, _ = env.reset(seed=list(batch))
@@ -237,6 +261,20 @@ class Cage2Scoring:
         if name not in BASELINES:
             raise ConfigError(f"unknown baseline {name}; did you mean {nearest(name, BASELINES)}?")
         contender = Contender.from_baseline(name)
+        return evaluate(contender, ruleset=ruleset or "main", episodes=episodes, seed=seed, advance=advance)
+
+    def evaluate_agent(
+        self,
+        path: str,
+        settings: Any,
+        *,
+        episodes: int,
+        seed: int,
+        advance: Callable[[int], object],
+        ruleset: Ruleset | None = None,
+        **options: Any,
+    ) -> Evaluation:
+        contender = Contender.from_agent(path)
         return evaluate(contender, ruleset=ruleset or "main", episodes=episodes, seed=seed, advance=advance)
 
     def scores_tree(self, name: str, scores: Any) -> dict[str, Any]:

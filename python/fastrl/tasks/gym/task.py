@@ -9,11 +9,9 @@ from gymnasium.vector import VectorEnv
 
 from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec
-from fastrl.play.episodes import (
-    build_any,
-    episode_steps,
-    facts_of,
-)
+from fastrl.play.episodes import build_any, build_env, episode_steps, facts_of
+from fastrl.play.own_agent import OwnAgent
+from fastrl.play.play import episode_seeds, play
 from fastrl.tasks import gym
 from fastrl.tasks.gym.settings import PRESETS, EnvConfig
 from fastrl.training.evaluation import Advance, Returns
@@ -86,6 +84,21 @@ class GymTask(Task):
             returns = played.returns(episodes, seed, num_steps, advance)
         spec.close(env)
         return Returns(returns, seeded=not is_vector)
+
+    def evaluate_agent(
+        self, path: str, settings: Any, *, episodes: int, seed: int, advance: Advance, **options: Any
+    ) -> Returns:
+        """Scores an agent of the user's own in the environment as Gymnasium makes it."""
+        spec = self.play_spec(settings)
+        env = build_env(spec)
+        agent, returns = OwnAgent(path, env.action_space), []
+        seeds = episode_seeds(episodes, seed, 1)
+        for step in play(agent, env, seeds, self.play_steps(settings), name=spec.id):
+            if step.is_last:
+                returns.append(step.total)
+                advance(1)
+        spec.close(env)
+        return Returns(tuple(returns))
 
 
 def _plain_id(env_id: str) -> str:
