@@ -172,6 +172,21 @@ def test_what_an_environment_should_not_give_ends_the_run(what: str, said: str) 
     assert len(collector.report().failures) == 0
 
 
+def test_a_slow_machine_may_start_workers_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the cluster has a processor for each; where it has none they never start."""
+    monkeypatch.setattr(ray_collector, "START_TIMEOUT_S", 0.001)
+    with RayCollector(plan("steps"), n_workers=2) as collector:
+        collector.publish(chooser(0))
+        assert collector.collect()
+    monkeypatch.setattr(ray_collector, "SLOW_START_S", 0.001)
+    with RayCollector(plan("steps"), n_workers=2) as collector:
+        collector.publish(chooser(0))
+        with pytest.raises(
+            CollectError, match=r"did not start within 0\.001 s: the Ray cluster should have a free"
+        ):
+            collector.collect()
+
+
 def test_a_cluster_has_so_many_processors() -> None:
     with RayCollector(plan(), n_workers="auto") as collector:
         assert len(collector.pids) == 2

@@ -29,8 +29,8 @@ from fastrl.collectors.scheduler import TaskScheduler, TaskWorker
 # Seconds of a task of several short episodes, long beside the time that sending it takes.
 TASK_SECONDS = 0.05
 
-# Seconds after which a worker that has not started never will.
-START_TIMEOUT_S = 120.0
+# Seconds after which a worker that has not started never will, where the cluster lacks processors and where not.
+START_TIMEOUT_S, SLOW_START_S = 120.0, 600.0
 
 # The concurrency group of a worker's methods that do not wait for its tasks.
 _ASIDE = "aside"
@@ -143,6 +143,7 @@ class RayCollector(TaskScheduler[_Worker]):
         # A Ray that is started here has a processor for each worker, so workers are counted first.
         self._ends_ray = not self._ray.is_initialized()
         local = ray_address is None and self._ends_ray
+        self._cpus = 1.0 if local else cpus_per_worker
         if local:
             count = count_workers(n_workers, useful=self._useful_workers, measure=measure)
             self._expect(count)
@@ -154,7 +155,7 @@ class RayCollector(TaskScheduler[_Worker]):
             if not local:
                 self._expect(self._count_on_cluster(n_workers, cpus_per_worker, measure))
             remote = self._ray.remote(concurrency_groups={_ASIDE: 1})(RunnerActor).options(
-                num_cpus=1 if local else cpus_per_worker,
+                num_cpus=self._cpus,
                 max_restarts=-1,
                 scheduling_strategy="SPREAD",
             )
@@ -285,6 +286,11 @@ class RayCollector(TaskScheduler[_Worker]):
         self._begin(worker)
         self._worker_replaced(worker, given, cause, trace)
 
+    def _has_processors(self) -> bool:
+        """True if the cluster has, by now, as many processors as all workers need."""
+        there: float = self._ray.cluster_resources().get("CPU", 0)
+        return there >= self._n_workers * self._cpus
+
     def _limit(self, worker: _Worker) -> float:
         if not worker.calls:
             return math.inf
@@ -294,6 +300,11 @@ class RayCollector(TaskScheduler[_Worker]):
     def _end_hanging(self, worker: _Worker) -> None:
         limit = self._limit(worker)
         if worker.calls[0].what == "begin":
+            if self._has_processors():
+                # The machine is only slow.
+                limit = SLOW_START_S
+                if time.monotonic() - worker.since <= limit:
+                    return
             # There is no process yet to dump or kill.
             raise CollectError(
                 f"worker {worker.index} did not start within {limit:g} s: the Ray cluster should have a free processor"
