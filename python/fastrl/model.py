@@ -7,10 +7,11 @@ end with the same parameters, to the bit.
 import contextlib
 import dataclasses
 import functools
+import inspect
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Never, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,7 @@ from fastrl.utils.config import (
     replaced,
     to_tree,
 )
+from fastrl.utils.other_names import no_attribute, other_setting
 from fastrl.utils.output import is_watched, plain_console, quiet_console
 from fastrl.utils.processes import require_main_guard
 from fastrl.utils.ranks import Ranks
@@ -69,7 +71,17 @@ if TYPE_CHECKING:
     from fastrl.play.team_policy import TeamPolicy
 
 
-class Model:
+class _ModelType(type):
+    """The type of models: methods of other libraries' classes are answered by ours."""
+
+    # Type checkers should still know which attributes there are.
+    if not TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> Any:
+            raise no_attribute(f"fastrl.{cls.__name__}", name)
+
+
+class Model(metaclass=_ModelType):
     """An algorithm that learns in an environment::
 
         model = fastrl.PPO("CartPole-v1", num_envs=16, seed=0, learning_rate=2e-3)
@@ -115,7 +127,7 @@ class Model:
     def __init__(
         self,
         env: Any,
-        *,
+        *others: Never,
         algo: str | type[Algorithm[Any]] | None = None,
         config: str | Path | Mapping[str, Any] | None = None,
         preset: str = "auto",
@@ -129,6 +141,11 @@ class Model:
         **settings: Any,
     ) -> None:
         require_main_guard()
+        if others:
+            raise ConfigError(
+                f"expected the environment alone, then names and values, got {env!r} and {others[0]!r}; no policy is"
+                " named: hidden=(64, 64) or network= say what the network is"
+            )
         if algo is not None and self._algo is not None:
             raise ConfigError(
                 f"algo: fastrl.{type(self).__name__} is {self._algo}: leave it out, or take fastrl.Model"
@@ -260,6 +277,7 @@ class Model:
         run_dir: str | Path | None = None,
         progress: bool | None = None,
         ranks: int = 1,
+        **others: Never,
     ) -> Self:
         """Trains for so many environment steps, or episodes, more.
 
@@ -288,6 +306,9 @@ class Model:
             HookError: a callback or logger has raised. What was learned until then is kept.
             FloatingPointError: the network, or what it was given, is not finite. The model is as it was.
         """
+        for name in others:
+            hint = other_setting(name, ()) or f"there are {', '.join(_LEARN)}"
+            raise ConfigError(f"learn: {name}: unknown argument; {hint}")
         check_hooks("callbacks", callbacks, "of a subclass of fastrl.callbacks.Callback", is_callback)
         check_hooks("loggers", loggers, "with methods log() and close()", is_logger)
         settings = self._with_goal(total_timesteps, total_episodes)
@@ -493,9 +514,18 @@ class Model:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         save_checkpoint(path, self.trainer.state_dict() if self._saved is None else self._saved)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(f"fastrl.{type(self).__name__}", name)
+
     def __repr__(self) -> str:
         state = self.policy_checkpoint
         return f"<{state['algorithm']} on {state['environment']}, {self.steps:,} steps>"
+
+
+# Names of the arguments of `Model.learn`.
+_LEARN = list(inspect.signature(Model.learn).parameters)[1:-1]
 
 
 def load(

@@ -110,7 +110,7 @@ def test_rows_tell_what_was_done(algorithm: str, unit: str) -> None:
 
 
 def test_rows_by_time_add_up() -> None:
-    trainer = training_of(f"--total-timesteps={5 * UPDATE}", "--run.row-seconds=1000")
+    trainer = training_of(f"--total-timesteps={5 * UPDATE}", "--run.row-seconds=1000", "--run.min-rows=1")
     [row] = (row.record() for row in trainer.rows())
     assert row["time/iterations"] == 5
     every = [row.record() for row in training_of(f"--total-timesteps={5 * UPDATE}").rows()]

@@ -29,7 +29,14 @@ from fastrl.utils.names import did_you_mean
 Factory = Callable[..., gymnasium.Env[Any, Any]]
 
 # Modules that register environments when they are imported, by the start of the ids.
-_REGISTERED_BY = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid"}
+_REGISTERED_BY = {
+    **dict.fromkeys(("MiniGrid-", "BabyAI-"), "minigrid"),
+    **dict.fromkeys(("highway-", "merge-", "roundabout-", "intersection-", "racetrack-"), "highway_env"),
+    **dict.fromkeys(
+        ("Fetch", "Hand", "AntMaze", "PointMaze", "Adroit", "FrankaKitchen"), "gymnasium_robotics"
+    ),
+    "Panda": "panda_gym",
+}
 
 # Extras of fastrl that install a package of environments and its dependencies.
 _EXTRAS = dict.fromkeys(("pettingzoo", "mpe2"), "'fastrl[pettingzoo]'")

@@ -11,6 +11,7 @@ from fastrl.runs.directory import RunDirectory
 from fastrl.runs.episodes import Episodes
 from fastrl.runs.errors import TrainError
 from fastrl.runs.row import Number
+from fastrl.utils.other_names import no_attribute
 from fastrl.utils.progress import Progress
 
 if TYPE_CHECKING:
@@ -103,6 +104,11 @@ class Run:
         """True if the policy is evaluated on the way, see ``run.eval_freq``."""
         run = self.training.run
         return bool((run.eval_freq or run.eval_points) and run.eval_episodes)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("the run that callbacks see", name)
 
     def save(self, path: str | Path) -> None:
         """Writes a checkpoint, from which the run can be resumed. Its folder is made."""

@@ -401,7 +401,7 @@ class _Session:
     def _write_choices(self) -> None:
         """Writes into ``config.toml`` what "auto" has become."""
         trainer = self._trainer
-        table = self._task.algorithm_table(trainer.algorithm_name)
+        table = self._task.algorithm_table(self._settings.run.algo)
         chosen = {
             "run.device": trainer.device,
             "run.threads": cores(),

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from fastrl.utils.config import Values, leaves, sections, short_names, to_plain
 from fastrl.utils.names import likely
+from fastrl.utils.other_names import other_setting
 
 # Words that are a value of a switch in other programs, and no argument of ours.
 _TRUTHS = {"true", "false", "yes", "no", "on", "off", "0", "1"}
@@ -76,6 +77,8 @@ class ArgumentParser(argparse.ArgumentParser):
             self.error(f"{option} is a setting of several tables: give {' or '.join(several)}")
         if _normal(option) not in known:
             found = likely(_normal(option), known)
+            if other := other_setting(_normal(option), {name.rpartition(".")[2] for name in known}):
+                self.error(f"unknown option {option}; {other}")
             hint = (
                 f"{self._help_option} lists all options" if found is None else f"did you mean {known[found]}?"
             )

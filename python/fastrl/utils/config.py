@@ -38,6 +38,7 @@ from pydantic.fields import FieldInfo
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import DamagedFileError, check_depth, escape_controls, read_file
 from fastrl.utils.names import likely, nearest, suggestion
+from fastrl.utils.other_names import other_setting
 
 T = TypeVar("T")
 
@@ -340,7 +341,10 @@ def _key_of(name: str, table: str, known: Mapping[str, Leaf]) -> str:
 
 
 def _near(name: str, known: Mapping[str, Leaf], table: str) -> str:
-    """The end of an error about an unknown keyword: the nearest one, without its table where that is not needed."""
+    """The end of an error about an unknown keyword: what another library's name is here, else the nearest one, without
+    its table where that is not needed."""
+    if other := other_setting(name.rpartition(".")[2], {key.rpartition(".")[2] for key in known}):
+        return other
     key = nearest(name if "." in name else f".{name}", known)
     short = key.rpartition(".")[2]
     is_enough = "." not in name and short_names(known, table).get(short) == [key]
