@@ -26,7 +26,7 @@ pub mod rng;
 pub mod shm;
 pub mod single_agent;
 pub mod streams;
-mod team;
+pub mod team;
 pub mod traffic;
 pub mod vec_env;
 pub mod weight_broadcast;

@@ -158,19 +158,20 @@ pub(super) struct Minibatches<'a> {
     block: usize,
     /// The actor first.
     learners: Vec<Learner<'a>>,
-    team: Team,
+    team: &'a mut Team,
     /// Steps of Adam so far.
     steps: u64,
 }
 
 impl<'a> Minibatches<'a> {
-    /// `size`: samples of a minibatch at most.
+    /// `size`: samples of a minibatch at most. `team`: gets as many threads as pay.
     pub(super) fn new(
         shape: &'a Shape,
         settings: &'a Settings,
         samples: Samples<'a>,
         parameters: &Parameters<'_>,
         size: usize,
+        team: &'a mut Team,
     ) -> Self {
         let networks = [shape.has_actor().then(|| shape.actor()), shape.has_critic().then(|| shape.critic())];
         let work: usize = networks.iter().flatten().map(Perceptron::work).sum();
@@ -196,7 +197,8 @@ impl<'a> Minibatches<'a> {
             learners.push(Learner::new(network, &Role::Critic, 0, first, parameters, blocks));
         }
         let batch = Batch::new(samples.obs.len() / shape.inputs);
-        Self { shape, settings, samples, batch, block, learners, team: Team::new(threads), steps: parameters.steps }
+        team.resize(threads);
+        Self { shape, settings, samples, batch, block, learners, team, steps: parameters.steps }
     }
 
     pub(super) fn write(&self, parameters: &mut Parameters<'_>) {
