@@ -4,16 +4,13 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::dense::exp;
+use crate::choice::{Group, choose, mask_logits};
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::has_fma;
 use crate::lanes::{LANES, Lanes, flat};
 use crate::mlp::{Architecture, BLOCK, Mlp, Scratch};
 use crate::streams::{bits, normal_pair, part_bits, unit};
 use crate::team::Team;
-
-/// The logit of a masked action, as in `fastrl.networks.actor_critic`.
-const MASKED: f32 = -1e9;
 
 /// Number of rows below which waking a thread costs more than it saves.
 const MIN_ROWS: usize = 32;
@@ -226,7 +223,8 @@ impl Policy {
     /// Memory for up to so many rows, or a block if they are more.
     pub(crate) fn memory(&self, rows: usize) -> Memory<'_> {
         let sums = vec![Lanes([0.0; LANES]); self.mlp.lanes()];
-        Memory { scratch: self.mlp.scratch(rows), sums, heads: Heads::new(&self.values) }
+        let group = Group::new(self.mlp.architecture().outputs, rows);
+        Memory { scratch: self.mlp.scratch(rows), sums, heads: Heads::new(&self.values), group }
     }
 
     /// Does as [`Policy::act`].
@@ -266,16 +264,30 @@ impl Policy {
         let Architecture { inputs, outputs, .. } = *self.mlp.architecture();
         let Rows { obs, streams, steps, masks, states, actions, log_probs } = rows;
         let (lanes, size) = (self.mlp.lanes(), self.state_size());
-        let Memory { scratch, sums, heads } = memory;
+        let Memory { scratch, sums, heads, group } = memory;
         let blocks = obs.chunks(BLOCK * inputs).zip(each_state(states, BLOCK * size));
         for (block, (obs, states)) in blocks.enumerate() {
             self.mlp.forward(obs, states, scratch);
             let first = block * BLOCK;
-            for (row, logits) in (first..streams.len()).zip(scratch.outputs(lanes).take(BLOCK)) {
-                let (logits, bits) = (&mut logits[..lanes], (!greedy).then(|| bits(streams[row], steps[row])));
-                if let Some(masks) = masks {
-                    mask_logits(logits, &masks[row * outputs..][..outputs]);
+            let rows = first..streams.len().min(first + BLOCK);
+            if let Some(masks) = masks {
+                let masks = masks[rows.start * outputs..].chunks_exact(outputs);
+                scratch.outputs(lanes).zip(masks).for_each(|(logits, mask)| mask_logits(&mut logits[..lanes], mask));
+            }
+            let mut at = 0;
+            if let (ActionsOut::Discrete(actions), false) = (&mut *actions, greedy) {
+                while rows.len() - at >= Group::LEAST {
+                    let of_group = rows.start + at..rows.end.min(rows.start + at + LANES);
+                    let (logits, apart) = scratch.outputs_from(at, lanes);
+                    let uniforms = streams[of_group.clone()].iter().zip(&steps[of_group.clone()]);
+                    let uniforms = uniforms.map(|(&stream, &step)| unit(bits(stream, step)));
+                    let chosen = (&mut actions[of_group.clone()], &mut log_probs[of_group.clone()]);
+                    group.choose(logits, apart, outputs, uniforms, chosen);
+                    at += of_group.len();
                 }
+            }
+            for (row, logits) in rows.zip(scratch.outputs(lanes)).skip(at) {
+                let (logits, bits) = (&mut logits[..lanes], (!greedy).then(|| bits(streams[row], steps[row])));
                 log_probs[row] = match actions {
                     ActionsOut::Discrete(actions) => {
                         let (action, log_prob) = choose(logits, sums, outputs, bits.map(unit));
@@ -314,6 +326,7 @@ pub(crate) struct Memory<'a> {
     scratch: Scratch,
     sums: Vec<Lanes>,
     heads: Heads<'a>,
+    group: Group,
 }
 
 /// Memory for choosing the numbers of actions with [`Kind::MultiDiscrete`], one after the other.
@@ -370,50 +383,4 @@ fn on_wide(work: impl FnOnce()) {
         }
     }
     work();
-}
-
-#[inline(always)]
-fn mask_logits(logits: &mut [Lanes], mask: &[u8]) {
-    for (lanes, mask) in logits.iter_mut().zip(mask.chunks(LANES)) {
-        for (logit, &allowed) in lanes.0.iter_mut().zip(mask) {
-            *logit = if allowed != 0 { *logit } else { MASKED };
-        }
-    }
-}
-
-/// The action that inverts the cumulative distribution at `uniform`, or the first of the most probable ones; and its
-/// log-probability. Where logits are NaN it is some action, and its log-probability NaN. `sums` is memory.
-#[inline(always)]
-fn choose(logits: &[Lanes], sums: &mut [Lanes], actions: usize, uniform: Option<f32>) -> (usize, f32) {
-    let mut highest = Lanes([f32::NEG_INFINITY; LANES]);
-    for lanes in logits {
-        for (highest, &logit) in highest.0.iter_mut().zip(&lanes.0) {
-            *highest = if logit > *highest { logit } else { *highest };
-        }
-    }
-    let highest = highest.0.into_iter().fold(f32::NEG_INFINITY, f32::max);
-    for (sums, logits) in sums.iter_mut().zip(logits) {
-        for (sum, &logit) in sums.0.iter_mut().zip(&logits.0) {
-            *sum = exp(logit - highest);
-        }
-    }
-    let mut total = 0.0;
-    for lanes in sums.iter_mut() {
-        for sum in &mut lanes.0 {
-            total += *sum;
-            *sum = total;
-        }
-    }
-    let action = match uniform {
-        // The first whose cumulative sum exceeds the share: as the sums grow, as many as do not come before it.
-        Some(uniform) => {
-            let share = uniform * total;
-            sums.iter().map(|lanes| lanes.0.iter().map(|&sum| u32::from(sum <= share)).sum::<u32>()).sum::<u32>()
-                as usize
-        }
-        None => logits.iter().flat_map(|lanes| &lanes.0).take_while(|&&logit| logit < highest).count(),
-    };
-    // Without weights that overflow there is one.
-    let action = action.min(actions - 1);
-    (action, logits[action / LANES].0[action % LANES] - highest - total.ln())
 }

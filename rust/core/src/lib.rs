@@ -12,6 +12,7 @@ pub mod actor;
 pub mod async_vec;
 pub mod barrier;
 pub mod cage2;
+mod choice;
 pub mod dense;
 pub mod env;
 mod gemm;

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::adam::{Rule, Vectors};
-use super::batch::Batch;
+use super::batch::{Batch, prefetch};
 use super::losses::{Categorical, Gaussian, Kind, Sums, Surrogate, value_slope};
 use super::masked::Masked;
 use super::perceptron::{CHUNK, Pass, Perceptron, Piece};
@@ -407,6 +407,10 @@ impl Minibatch<'_> {
         let weight = self.settings.value_coef / self.values as f32;
         let mut squares = 0.0;
         for (i, row) in rows.enumerate() {
+            for &sample in self.batch.ahead(row) {
+                prefetch(samples.returns, sample as usize * outputs);
+                prefetch(samples.values, sample as usize * outputs);
+            }
             for output in 0..outputs {
                 let mut sum = 0.0;
                 for &sample in self.batch.of(row) {
@@ -448,6 +452,13 @@ struct Chunk<'a> {
 }
 
 impl Chunk<'_> {
+    /// Fetches numbers of a sample into the cache.
+    #[inline(always)]
+    fn prefetch(&self, sample: usize) {
+        prefetch(self.samples.advantages, sample);
+        prefetch(self.samples.log_probs, sample);
+    }
+
     /// The gradient of the objective in the log-probability of a sample.
     #[inline(always)]
     fn gradient(&self, sample: usize, log_prob: f32, sums: &mut Sums) -> f32 {
@@ -473,6 +484,10 @@ widest! {
         for ((results, slopes), row) in each {
             let (results, slopes) = (&results[..outputs], &mut slopes[..outputs]);
             slopes.fill(0.0);
+            for &sample in chunk.batch.ahead(row) {
+                chunk.prefetch(sample as usize);
+                prefetch(actions, sample as usize * width);
+            }
             categorical.set(results, None);
             let members = chunk.batch.of(row);
             let mut total = 0.0;
@@ -506,6 +521,11 @@ widest! {
         for ((results, slopes), row) in each {
             let (results, slopes) = (&results[..outputs], &mut slopes[..outputs]);
             slopes.fill(0.0);
+            for &sample in chunk.batch.ahead(row) {
+                chunk.prefetch(sample as usize);
+                prefetch(actions, sample as usize * width);
+                masked.prefetch(sample as usize);
+            }
             masked.set(results);
             for &sample in chunk.batch.of(row) {
                 let action = &actions[sample as usize * width..][..width];
