@@ -204,7 +204,7 @@ def test_taken_fragments_of_steps_continue_each_other() -> None:
         expect_same([one], [first])
 
 
-@pytest.mark.parametrize("num_threads", [1, 2, 3, 50])
+@pytest.mark.parametrize("num_threads", [1, 2, 3, 41])
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_a_rollout_in_compiled_passes_is_that_of_single_steps(num_threads: int, memory: str) -> None:
     architecture = {"kind": "discrete", "obs_dim": 52, "outputs": 145, "hidden": [24], "activation": "tanh"}

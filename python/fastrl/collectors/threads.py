@@ -9,9 +9,6 @@ import numpy as np
 from fastrl._native._rust import PpoUpdate
 from fastrl.collectors.resources import WorkerCount, cores
 
-# All cores are used if one thread takes longer than they do by this factor.
-_WORTHWHILE = 1.1
-
 _TURNS = 5
 
 # 0: one for each core.
@@ -27,7 +24,8 @@ def choose_threads(asked: WorkerCount, measure: Callable[[int], float] | None = 
     """Chooses how many threads compiled code has in this process. Results do not depend on it.
 
     Args:
-        asked: so many; "auto": one for each core, or one where that is as fast, as on cores that other processes use.
+        asked: so many; "auto": one for each core, or one where that is as fast, as on cores that other processes keep
+            busy.
         measure: returns the seconds that a piece of work takes so many threads; by default gradient steps of a small
             network.
 
@@ -45,7 +43,7 @@ def choose_threads(asked: WorkerCount, measure: Callable[[int], float] | None = 
     # In turns, as the load of the machine changes.
     ratios = [measure(1) / measure(available) for _ in range(_TURNS)]
     faster = statistics.median(ratios)
-    _chosen = available if faster >= _WORTHWHILE else 1
+    _chosen = available if faster > 1 else 1
     return (
         f"threads: {_chosen} of {available} cores, as all of them are {faster:.1f} times as fast as one here"
     )
