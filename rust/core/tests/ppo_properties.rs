@@ -357,7 +357,8 @@ fn places_that_are_not_there_and_wrong_settings_are_refused() {
         let mut values = case.parameters.clone();
         let (mut mean, mut square) = (vec![0.0; values.len()], vec![0.0; values.len()]);
         let mut parameters = Parameters { values: &mut values, mean: &mut mean, square: &mut square, steps: 0 };
-        let refused = update(&case.shape, &settings, samples, order, &mut parameters, &mut Team::new(1)).expect_err("it is wrong");
+        let refused = update(&case.shape, &settings, samples, order, &mut parameters, &mut Team::new(1))
+            .expect_err("it is wrong");
         assert_eq!(values, case.parameters);
         refused.to_string()
     };
