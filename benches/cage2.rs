@@ -19,7 +19,7 @@ fn steps(c: &mut Criterion) {
         for envs in [1, 64, 4096] {
             let config = Arc::new(Config { red: vec![(red, 1.0)], ..Config::default() });
             let games = (0..envs).map(|_| Cage2::new(config.clone())).collect();
-            let mut venv = VecEnv::new(games, Autoreset::SameStep, 1).expect("one thread needs no pool");
+            let mut venv = VecEnv::new(games, Autoreset::SameStep, 1);
             let seeds: Vec<u64> = (0..envs as u64).collect();
             let mut obs = vec![0.0f32; envs * venv.obs_len()];
             let mut final_obs = obs.clone();

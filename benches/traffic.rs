@@ -69,7 +69,7 @@ fn steps(c: &mut Criterion) {
             let envs = 64;
             let config = Arc::new(config(fast));
             let roads = (0..envs).map(|_| Highway::new(config.clone())).collect();
-            let mut venv = VecEnv::new(roads, Autoreset::SameStep, 1).expect("one thread needs no pool");
+            let mut venv = VecEnv::new(roads, Autoreset::SameStep, 1);
             let seeds: Vec<u64> = (0..envs as u64).collect();
             let mut obs = vec![0.0f32; envs * venv.obs_len()];
             let mut final_obs = obs.clone();

@@ -7,6 +7,7 @@ may touch the arrays meanwhile. N is `num_envs`, D `obs_dim`, A `num_actions`.
 """
 
 import sys
+from collections.abc import Sequence
 from typing import Any, Literal, Self, final, type_check_only
 
 import numpy as np
@@ -118,6 +119,45 @@ class _Vec:
     def close(self) -> None:
         """Ends it. May be called again."""
 
+@type_check_only
+class _RolloutVec(_Vec):
+    """Methods of the classes of one agent with discrete actions."""
+
+    def rollout(
+        self,
+        actor: Mlp,
+        *,
+        seed: int,
+        env_indices: NDArray[np.int64],
+        numbers: NDArray[np.int64],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        returns: NDArray[np.float64],
+        states: NDArray[np.float32] | None,
+        obs: NDArray[np.float32],
+        actions: NDArray[np.int64],
+        log_probs: NDArray[np.float32],
+        rewards: NDArray[np.float32],
+        terminations: NDArray[np.bool_],
+        truncations: NDArray[np.bool_],
+        final_obs: NDArray[np.float32],
+        masks: NDArray[np.bool_] | None,
+        final_masks: NDArray[np.bool_] | None,
+        episode_info: Sequence[str],
+    ) -> tuple[list[tuple[int, int, int, float, int, list[float]]], float]:
+        """T steps of every environment with actions of `actor`, by threads that each take some environments through all
+        of them. Where an episode ends, the next of its sequence starts, as of `AsyncVec`.
+
+        Of the running episodes, [N] each: `env_indices`, their sequences; `numbers`, `streams`
+        (`fastrl.utils.seeding.act_stream`), `steps` and `returns` so far; `states` [N, S] as of `Mlp.act`. They are
+        brought up to date. `obs` [T + 1, N, D]: the first row is read. Written of each step, [T, N, ...]: `actions`,
+        `log_probs`, `rewards`, `terminations`, `truncations` and `masks` (None: all actions are allowed); `final_obs`
+        where an episode ends, `final_masks` (or None) where it is truncated.
+
+        Returns the episodes that ended (step, environment, number, return, length and the numbers of `episode_info`),
+        by environments, and the share of the time that the network took. ValueError: arrays or an actor that do not
+        fit. RuntimeError: the actor has no weights. `gymnasium.error.ResetNeeded`: an environment waits for a reset."""
+
 @final
 class AsyncVec:
     """N environments of one agent each, stepped by threads as their actions come; a vector class's `asynchronous` makes
@@ -179,7 +219,7 @@ class AsyncVec:
         """Ends threads and environments. May be called again."""
 
 @final
-class Cage2Vec(_Vec):
+class Cage2Vec(_RolloutVec):
     """N games of CAGE Challenge 2. `fastrl.envs.Cage2VectorEnv` explains the options.
 
     Threads, forks and `close` as in `_Vec`.
@@ -239,7 +279,7 @@ class BlueMemory:
         """Writes, [N, 145], which actions may have an effect now."""
 
 @final
-class Cage2WorkflowVec(_Vec):
+class Cage2WorkflowVec(_RolloutVec):
     """N games of CAGE Challenge 2 with workflows. `fastrl.envs.cage2.workflow` explains them and the options.
 
     Threads, forks and `close` as in `_Vec`. A workflow is a row of 5: indices into `CAGE2_UNIT_TYPES`, the most
@@ -351,7 +391,7 @@ class CoopVec(_Vec):
         """The scene of an environment, as `RingVec.scene`."""
 
 @final
-class V2xVec(_Vec):
+class V2xVec(_RolloutVec):
     """N environments of resource allocation. `fastrl.envs.traffic.v2x` explains the options. Threads, forks and `close`
     as in `_Vec`.
     """
@@ -375,7 +415,7 @@ class V2xVec(_Vec):
         """The scene of an environment, as `RingVec.scene`."""
 
 @final
-class HighwayVec(_Vec):
+class HighwayVec(_RolloutVec):
     """N highways of highway-env 1.12.1, an agent each. `fastrl.envs.traffic.highway` explains the options and checks
     them.
 

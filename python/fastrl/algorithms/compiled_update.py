@@ -12,7 +12,7 @@ from fastrl.algorithms.network_settings import ActorCriticConfig
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.update_backend import failing_condition, why_torch
-from fastrl.collectors.resources import cores
+from fastrl.collectors.threads import threads
 from fastrl.networks.acting_network import PolicyNet
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import ActorCritic
@@ -100,7 +100,7 @@ class CompiledSteps:
 
     def __init__(self, parameters: Tensor, actions: Actions | None, beside: int = 0, **options: Any) -> None:
         self._parameters = parameters.detach().numpy()
-        self._num_threads = max(cores() // (1 + beside), 1)
+        self._num_threads = max(threads() // (1 + beside), 1)
         nvec, box_size = None, 0
         if actions is not None and actions.is_box:
             box_size = actions.size

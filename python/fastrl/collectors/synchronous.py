@@ -24,10 +24,11 @@ from fastrl.collectors.protocol import (
     Plan,
     Report,
 )
-from fastrl.collectors.resources import WorkerCount, cores, count_workers
+from fastrl.collectors.resources import WorkerCount, count_workers
 from fastrl.collectors.running import RunningEpisodes, resumed
 from fastrl.collectors.team_backend import TeamBackend
 from fastrl.collectors.team_spec import TeamSpec
+from fastrl.collectors.threads import threads
 from fastrl.collectors.vector_backends import NativeBackend, ProcessBackend
 from fastrl.collectors.vector_env_backend import VectorEnvBackend
 from fastrl.collectors.vector_runner import EndedEpisode, VectorEnvRunner, meta_of
@@ -368,10 +369,11 @@ def native_collector(
 ) -> LockstepCollector:
     """Collects from a compiled environment, in threads of this process.
 
-    One loop in Python steps all environments in lockstep. The compiled environment and the compiled actor divide each
-    step among threads of their own, which do not hold the GIL. With ``asynchronous`` there is no barrier at each step:
-    actions are chosen for the environments that are ready first. The fragments are the same; it is faster where steps
-    are long and uneven.
+    Where compiled code chooses the actions of environments of fastrl's own, each thread takes some of them through many
+    steps, without Python between these. Elsewhere one loop in Python steps all environments in lockstep, and
+    environment and actor divide each step among threads of their own, which do not hold the GIL. With ``asynchronous``
+    there is no barrier at each step: actions are chosen for the environments that are ready first. The fragments are
+    the same; it is faster where steps are long and uneven.
 
     Args:
         n_workers: threads of the environment, and of the actor; "auto": one a core.
@@ -391,7 +393,8 @@ def native_collector(
         return team_collector(
             "native", plan, workers=None if n_workers == "auto" else n_workers, max_pending=max_pending
         )
-    threads = min(count_workers(n_workers, useful=max(plan.num_envs, plan.episodes)), plan.num_envs)
+    useful = max(plan.num_envs, plan.episodes)
+    num_threads = min(count_workers(n_workers, useful=useful, num_cores=threads()), plan.num_envs)
     if asynchronous is not None and not 1 <= asynchronous <= plan.num_envs:
         raise ValueError(f"asynchronous should be from 1 to num_envs, {plan.num_envs}, got {asynchronous}")
     if asynchronous is not None and env is not None:
@@ -399,11 +402,11 @@ def native_collector(
 
     def make_runner(failures: Failures) -> Runner:
         if asynchronous is not None:
-            return AsyncEnvRunner(plan, AsyncBackend(plan, threads), asynchronous)
+            return AsyncEnvRunner(plan, AsyncBackend(plan, num_threads), asynchronous)
         actor = plan.make_local_actor()
         if isinstance(actor, MlpActor | EpsilonGreedyActor):
-            actor = actor.with_threads(threads)
-        return VectorEnvRunner(plan, NativeBackend(plan, threads, env), actor, failures)
+            actor = actor.with_threads(num_threads)
+        return VectorEnvRunner(plan, NativeBackend(plan, num_threads, env), actor, failures)
 
     return LockstepCollector("native", plan, make_runner, max_failures=1, max_pending=max_pending)
 
@@ -426,9 +429,9 @@ def team_collector(
 
     def make_runner(failures: Failures) -> Runner:
         actor: Any = plan.make_local_actor()
-        threads = cores() if workers is None else workers
-        if spec.is_compiled and threads > 1 and name != "sequential":
-            actor = actor.with_threads(threads)
+        num_threads = threads() if workers is None else workers
+        if spec.is_compiled and num_threads > 1 and name != "sequential":
+            actor = actor.with_threads(num_threads)
         return VectorEnvRunner(plan, TeamBackend(plan, workers), actor, failures)
 
     return LockstepCollector(name, plan, make_runner, max_failures=1, max_pending=max_pending)

@@ -13,11 +13,12 @@ from gymnasium.envs import registration
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from fastrl._native._rust import Mlp
 from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
 from fastrl.collectors.resources import memory_of
 from fastrl.collectors.running import RunningEpisode
 from fastrl.envs.serial_envs import NO_RESET, NO_SEED
-from fastrl.envs.vector import NativeVectorEnv
+from fastrl.envs.vector import NativeVectorEnv, RolloutEnd
 
 if TYPE_CHECKING:
     from fastrl.envs.multi_agent import MultiAgentVectorEnv
@@ -293,6 +294,16 @@ class NativeBackend(JointBackend):
 
     def action_masks(self, out: NDArray[np.bool_]) -> None:
         self._env.action_masks(out)
+
+    @property
+    def has_rollouts(self) -> bool:
+        """True if `rollout` can be called."""
+        return self._env.has_rollouts
+
+    def rollout(self, actor: Mlp, **arrays: Any) -> tuple[list[RolloutEnd], float]:
+        """Takes steps in all rows without Python between them, see `NativeVectorEnv.rollout_into`."""
+        self._reset_due()
+        return self._env.rollout_into(actor, episode_info=self._keys, **arrays)
 
     def observe(self, obs: NDArray[np.float32]) -> None:
         """Writes the present observations: the environment's owner may have changed it since its last step."""

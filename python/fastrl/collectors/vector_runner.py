@@ -22,9 +22,15 @@ from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan, Stopped
 from fastrl.collectors.running import RunningEpisode, actions_of, reached, state_of
 from fastrl.collectors.vector_backends import NO_RESET, NativeBackend, VectorBackend
 from fastrl.envs.worker_error import WorkerError
-from fastrl.networks.compiled_actor import Actor, values_of
+from fastrl.networks.compiled_actor import Actor, MlpActor, values_of
 from fastrl.rollout.fragment import first_steps
 from fastrl.utils.seeding import NO_ENV, act_streams, agent_streams, env_seeds
+
+# Steps of environments that compiled code takes at a time, before it is seen whether the run stops.
+_PASS = 2**14
+
+# Arrays of a fragment that such a pass writes, beside observations and masks.
+_ROLLED_OUT = ("actions", "log_probs", "rewards", "terminations", "truncations", "final_obs")
 
 # An episode that has ended: step of the fragment, environment index, number, return, length, row, values of its infos.
 End = tuple[int, int, int, float, int, int, tuple[float, ...]]
@@ -141,7 +147,10 @@ class VectorEnvRunner:
         if self._states is not None:
             out["states"][...] = self._states
         has_agents, before_step = self._has_agents, self.before_step
-        for t in range(self.plan.num_steps):
+        passes = self._passes()
+        for part in passes:
+            ends += self._roll_out(out, part)
+        for t in range(0 if passes else self.plan.num_steps):
             if before_step is not None:
                 before_step(t)
             self._choose_actions(out, t)
@@ -171,6 +180,46 @@ class VectorEnvRunner:
             out["next_states"][...] = self._states
         self._check(out, self.plan.num_steps, numbers, steps)
         return ends
+
+    def _passes(self) -> list[slice]:
+        """The steps of a fragment in parts, each of which compiled code takes without Python between steps; empty where
+        it cannot."""
+        backend, num_steps = self.backend, self.plan.num_steps
+        if not (isinstance(backend, NativeBackend) and backend.has_rollouts and type(self.actor) is MlpActor):
+            return []
+        if self.before_step is not None:
+            return []
+        length = max(_PASS // len(self.env_indices), 1)
+        return [slice(first, min(first + length, num_steps)) for first in range(0, num_steps, length)]
+
+    def _roll_out(self, out: Arrays, steps: slice) -> list[End]:
+        """Takes some steps of a fragment in one pass; returns the episodes that ended."""
+        if self.stop[0]:
+            raise Stopped
+        assert isinstance(self.backend, NativeBackend) and isinstance(self.actor, MlpActor)
+        start = perf_counter()
+        ended, inference = self.backend.rollout(
+            self.actor.mlp,
+            seed=self.plan.seed,
+            env_indices=self.env_indices,
+            numbers=self.episode_numbers,
+            streams=self._streams,
+            steps=self._steps,
+            returns=self._returns,
+            states=self._states,
+            obs=out["obs"][steps.start : steps.stop + 1],
+            **{name: out[name][steps] for name in _ROLLED_OUT},
+            masks=out["masks"][steps] if self.plan.action_masks else None,
+            final_masks=out["final_masks"][steps] if "final_masks" in out else None,
+        )
+        self.backend.next_seeds[:] = env_seeds(self.plan.seed, self.env_indices, self.episode_numbers + 1)
+        seconds = perf_counter() - start
+        self.seconds["inference"] += inference * seconds
+        self.seconds["environment"] += (1 - inference) * seconds
+        return [
+            (steps.start + t, int(self.env_indices[row]), number, total, length, row, tuple(info))
+            for t, row, number, total, length, info in ended
+        ]
 
     def run_episode(self, number: int, out: Arrays) -> FragmentMeta:
         """Runs the episode of a number in the only row.

@@ -150,6 +150,7 @@ class MlpActor:
 
     Attributes:
         is_compiled: an action does not depend on the rows beside it, as where PyTorch computes it may.
+        mlp: what computes.
 
     Raises:
         TypeError, ValueError: the architecture has an unknown key, lacks one, or has a value out of range.
@@ -159,9 +160,9 @@ class MlpActor:
 
     def __init__(self, architecture: Mapping[str, Any], num_threads: int = 1) -> None:
         self._architecture = architecture
-        self._mlp = Mlp(**architecture, num_threads=num_threads)
-        self.weights_nbytes = 4 * self._mlp.num_weights
-        self.state_size = self._mlp.state_size
+        self.mlp = Mlp(**architecture, num_threads=num_threads)
+        self.weights_nbytes = 4 * self.mlp.num_weights
+        self.state_size = self.mlp.state_size
         # Weights for a pickle; None: they are published.
         self._fixed: bytes | None = None
 
@@ -185,7 +186,7 @@ class MlpActor:
         return MlpActor(self._architecture, num_threads)
 
     def load(self, weights: Buffer) -> None:
-        self._mlp.load(weights)
+        self.mlp.load(weights)
 
     def act(
         self,
@@ -199,12 +200,12 @@ class MlpActor:
         *,
         greedy: bool = False,
     ) -> None:
-        self._mlp.act(obs, streams, steps, actions, log_probs, masks, states, greedy=greedy)
+        self.mlp.act(obs, streams, steps, actions, log_probs, masks, states, greedy=greedy)
 
     def outputs(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
         """The network's outputs, float32 [K, outputs], at rows [K, D]."""
         out = np.empty((len(obs), self._architecture["outputs"]), np.float32)
-        self._mlp.outputs(obs, out)
+        self.mlp.outputs(obs, out)
         return out
 
 

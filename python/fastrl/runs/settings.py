@@ -83,8 +83,9 @@ class RunConfig:
     threads: Annotated[
         Annotated[int, Field(ge=1, le=1024)] | Literal["auto"],
         Field(
-            description="cores that workers, the compiled actor and compiled gradient steps use at most; auto: all that"
-            " this process may use. Synchronous algorithms learn the same with any number"
+            description="cores that workers, compiled simulators, the compiled actor and compiled gradient steps use at"
+            " most; auto: workers all that this process may use, compiled code these or one, as a measurement at the"
+            " start says. Synchronous algorithms learn the same with any number"
         ),
         Setting(resumable=True, option="--threads"),
     ] = "auto"

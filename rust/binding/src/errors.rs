@@ -19,7 +19,6 @@ pub(crate) fn from_vec_env(py: Python<'_>, error: vec_env::Error) -> PyErr {
     match error {
         Error::NeverReset { .. } | Error::Ended { .. } => gymnasium_error(py, "ResetNeeded", text),
         Error::Action { .. } | Error::Actions | Error::State(_) => PyValueError::new_err(text),
-        Error::Threads(_) => PyRuntimeError::new_err(text),
         Error::Memory(_) => PyMemoryError::new_err(text),
     }
 }

@@ -23,5 +23,6 @@ pub mod arrays;
 pub mod async_vec;
 mod errors;
 pub mod guard;
+pub mod rollout;
 pub mod timeout;
 pub mod vec_env;

@@ -78,6 +78,11 @@ impl<W: Env> VecBinding<W> {
         self.obs_len
     }
 
+    /// The kind of actions.
+    pub fn action_kind(&self) -> ActionKind {
+        self.action_kind
+    }
+
     /// As [`Env::mask_len`].
     pub fn mask_len(&self) -> usize {
         self.mask_len

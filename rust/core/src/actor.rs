@@ -4,20 +4,19 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rayon::{ThreadPool, ThreadPoolBuilder};
-
-use crate::dense::exp;
+use crate::choice::{Group, choose, mask_logits};
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::has_fma;
 use crate::lanes::{LANES, Lanes, flat};
-use crate::mlp::{Architecture, BLOCK, Mlp};
+use crate::mlp::{Architecture, BLOCK, Mlp, Scratch};
 use crate::streams::{bits, normal_pair, part_bits, unit};
-
-/// The logit of a masked action, as in `fastrl.networks.actor_critic`.
-const MASKED: f32 = -1e9;
+use crate::team::Team;
 
 /// Number of rows below which waking a thread costs more than it saves.
 const MIN_ROWS: usize = 32;
+
+/// Parts of the rows for each thread, so that one that comes late has something left to do.
+const PARTS: usize = 2;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -36,7 +35,6 @@ pub enum Kind {
 pub enum Error {
     NoWeights,
     NotFinite { place: usize },
-    Threads(String),
 }
 
 impl fmt::Display for Error {
@@ -46,7 +44,6 @@ impl fmt::Display for Error {
             Self::NotFinite { place } => {
                 write!(f, "buffer: expected finite weights, got NaN or infinity at index {place}")
             }
-            Self::Threads(why) => f.write_str(why),
         }
     }
 }
@@ -116,6 +113,22 @@ impl<'a> Rows<'a> {
     }
 }
 
+impl Rows<'_> {
+    /// Parts whose numbers of rows differ by one at most.
+    fn parts(self, parts: usize) -> Vec<Self> {
+        let mut all = Vec::with_capacity(parts);
+        let mut rest = self;
+        for left in (2..=parts).rev() {
+            let row = rest.streams.len() / left;
+            let (rows, others) = rest.split_at(row);
+            all.push(rows);
+            rest = others;
+        }
+        all.push(rest);
+        all
+    }
+}
+
 /// Splits an array of `rows` rows before row `row`.
 fn split_rows<T>(array: &mut [T], row: usize, rows: usize) -> (&mut [T], &mut [T]) {
     array.split_at_mut(row * (array.len() / rows))
@@ -145,19 +158,15 @@ pub struct Actor {
     kind: Kind,
     architecture: Architecture,
     newest: Mutex<Option<Arc<Policy>>>,
-    pool: Option<ThreadPool>,
-    /// The process that made it: threads do not survive a fork.
-    owner: u32,
+    /// Has no threads but the caller's before it is needed.
+    team: Mutex<Team>,
+    threads: usize,
 }
 
 impl Actor {
     /// An actor without weights. With `threads` 1 the calling thread computes the rows.
-    pub fn new(kind: Kind, architecture: Architecture, threads: usize) -> Result<Self, Error> {
-        let pool = (threads > 1)
-            .then(|| ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("fastrl-act-{i}")).build())
-            .transpose()
-            .map_err(|e| Error::Threads(format!("could not start {threads} threads: {e}")))?;
-        Ok(Self { kind, architecture, newest: Mutex::new(None), pool, owner: std::process::id() })
+    pub fn new(kind: Kind, architecture: Architecture, threads: usize) -> Self {
+        Self { kind, architecture, newest: Mutex::new(None), team: Mutex::new(Team::new(1)), threads }
     }
 
     pub fn kind(&self) -> &Kind {
@@ -192,35 +201,43 @@ impl Actor {
     /// Chooses an action in each row: draws it, or takes the most probable one if `greedy`.
     pub fn act(&self, rows: Rows<'_>, greedy: bool) -> Result<(), Error> {
         let policy = self.policy()?;
-        let tasks = rows.streams.len() / MIN_ROWS;
-        match &self.pool {
-            Some(pool) if tasks > 1 && std::process::id() == self.owner => {
-                let tasks = tasks.min(pool.current_num_threads());
-                pool.install(|| policy.act_parallel(rows, greedy, tasks));
+        let tasks = (rows.streams.len() / MIN_ROWS).min(PARTS * self.threads);
+        match self.team.try_lock() {
+            Ok(mut team) if tasks > 1 && self.threads > 1 => {
+                team.resize(self.threads);
+                team.each(&mut rows.parts(tasks), |rows| policy.act(rows, greedy));
             }
-            _ => policy.act(rows, greedy),
+            // Another thread has the team.
+            _ => policy.act(&mut { rows }, greedy),
         }
         Ok(())
     }
 }
 
 impl Policy {
-    fn act_parallel(&self, rows: Rows<'_>, greedy: bool, tasks: usize) {
-        if tasks <= 1 {
-            return self.act(rows, greedy);
-        }
-        let left = tasks / 2;
-        let middle = rows.streams.len() * left / tasks;
-        let (rows, rows2) = rows.split_at(middle);
-        rayon::join(|| self.act_parallel(rows, greedy, left), || self.act_parallel(rows2, greedy, tasks - left));
+    /// [`Actor::act`] in the calling thread.
+    pub fn act(&self, rows: &mut Rows<'_>, greedy: bool) {
+        self.act_with(rows, greedy, &mut self.memory(rows.streams.len()));
     }
 
-    /// [`Actor::act`] in the calling thread.
-    pub fn act(&self, rows: Rows<'_>, greedy: bool) {
+    /// Memory for up to so many rows, or a block if they are more.
+    pub(crate) fn memory(&self, rows: usize) -> Memory<'_> {
+        let sums = vec![Lanes([0.0; LANES]); self.mlp.lanes()];
+        let group = Group::new(self.mlp.architecture().outputs, rows);
+        Memory { scratch: self.mlp.scratch(rows), sums, heads: Heads::new(&self.values), group }
+    }
+
+    /// Does as [`Policy::act`].
+    pub(crate) fn act_with(&self, rows: &mut Rows<'_>, greedy: bool, memory: &mut Memory<'_>) {
         on_wide(
             #[inline(always)]
-            || self.act_here(rows, greedy),
+            || self.act_here(rows, greedy, memory),
         );
+    }
+
+    /// Length of a row's state.
+    pub(crate) fn state_size(&self) -> usize {
+        self.mlp.architecture().state_size()
     }
 
     /// The network's outputs of each row of `obs`, before any mask. `states` are those of [`Rows`].
@@ -243,25 +260,37 @@ impl Policy {
     }
 
     #[inline(always)]
-    fn act_here(&self, rows: Rows<'_>, greedy: bool) {
+    fn act_here(&self, rows: &mut Rows<'_>, greedy: bool, memory: &mut Memory<'_>) {
         let Architecture { inputs, outputs, .. } = *self.mlp.architecture();
-        let Rows { obs, streams, steps, masks, states, mut actions, log_probs } = rows;
-        let (lanes, size) = (self.mlp.lanes(), self.mlp.architecture().state_size());
-        let mut scratch = self.mlp.scratch(streams.len());
-        let mut sums = vec![Lanes([0.0; LANES]); lanes];
-        let mut heads = Heads::new(&self.values);
+        let Rows { obs, streams, steps, masks, states, actions, log_probs } = rows;
+        let (lanes, size) = (self.mlp.lanes(), self.state_size());
+        let Memory { scratch, sums, heads, group } = memory;
         let blocks = obs.chunks(BLOCK * inputs).zip(each_state(states, BLOCK * size));
         for (block, (obs, states)) in blocks.enumerate() {
-            self.mlp.forward(obs, states, &mut scratch);
+            self.mlp.forward(obs, states, scratch);
             let first = block * BLOCK;
-            for (row, logits) in (first..streams.len()).zip(scratch.outputs(lanes).take(BLOCK)) {
-                let (logits, bits) = (&mut logits[..lanes], (!greedy).then(|| bits(streams[row], steps[row])));
-                if let Some(masks) = masks {
-                    mask_logits(logits, &masks[row * outputs..][..outputs]);
+            let rows = first..streams.len().min(first + BLOCK);
+            if let Some(masks) = masks {
+                let masks = masks[rows.start * outputs..].chunks_exact(outputs);
+                scratch.outputs(lanes).zip(masks).for_each(|(logits, mask)| mask_logits(&mut logits[..lanes], mask));
+            }
+            let mut at = 0;
+            if let (ActionsOut::Discrete(actions), false) = (&mut *actions, greedy) {
+                while rows.len() - at >= Group::LEAST {
+                    let of_group = rows.start + at..rows.end.min(rows.start + at + LANES);
+                    let (logits, apart) = scratch.outputs_from(at, lanes);
+                    let uniforms = streams[of_group.clone()].iter().zip(&steps[of_group.clone()]);
+                    let uniforms = uniforms.map(|(&stream, &step)| unit(bits(stream, step)));
+                    let chosen = (&mut actions[of_group.clone()], &mut log_probs[of_group.clone()]);
+                    group.choose(logits, apart, outputs, uniforms, chosen);
+                    at += of_group.len();
                 }
-                log_probs[row] = match &mut actions {
+            }
+            for (row, logits) in rows.zip(scratch.outputs(lanes)).skip(at) {
+                let (logits, bits) = (&mut logits[..lanes], (!greedy).then(|| bits(streams[row], steps[row])));
+                log_probs[row] = match actions {
                     ActionsOut::Discrete(actions) => {
-                        let (action, log_prob) = choose(logits, &mut sums, outputs, bits.map(unit));
+                        let (action, log_prob) = choose(logits, sums, outputs, bits.map(unit));
                         actions[row] = action as i64;
                         log_prob
                     }
@@ -290,6 +319,14 @@ impl Policy {
         }
         log_prob
     }
+}
+
+/// Memory for choosing actions.
+pub(crate) struct Memory<'a> {
+    scratch: Scratch,
+    sums: Vec<Lanes>,
+    heads: Heads<'a>,
+    group: Group,
 }
 
 /// Memory for choosing the numbers of actions with [`Kind::MultiDiscrete`], one after the other.
@@ -346,50 +383,4 @@ fn on_wide(work: impl FnOnce()) {
         }
     }
     work();
-}
-
-#[inline(always)]
-fn mask_logits(logits: &mut [Lanes], mask: &[u8]) {
-    for (lanes, mask) in logits.iter_mut().zip(mask.chunks(LANES)) {
-        for (logit, &allowed) in lanes.0.iter_mut().zip(mask) {
-            *logit = if allowed != 0 { *logit } else { MASKED };
-        }
-    }
-}
-
-/// The action that inverts the cumulative distribution at `uniform`, or the first of the most probable ones; and its
-/// log-probability. Where logits are NaN it is some action, and its log-probability NaN. `sums` is memory.
-#[inline(always)]
-fn choose(logits: &[Lanes], sums: &mut [Lanes], actions: usize, uniform: Option<f32>) -> (usize, f32) {
-    let mut highest = Lanes([f32::NEG_INFINITY; LANES]);
-    for lanes in logits {
-        for (highest, &logit) in highest.0.iter_mut().zip(&lanes.0) {
-            *highest = if logit > *highest { logit } else { *highest };
-        }
-    }
-    let highest = highest.0.into_iter().fold(f32::NEG_INFINITY, f32::max);
-    for (sums, logits) in sums.iter_mut().zip(logits) {
-        for (sum, &logit) in sums.0.iter_mut().zip(&logits.0) {
-            *sum = exp(logit - highest);
-        }
-    }
-    let mut total = 0.0;
-    for lanes in sums.iter_mut() {
-        for sum in &mut lanes.0 {
-            total += *sum;
-            *sum = total;
-        }
-    }
-    let action = match uniform {
-        // The first whose cumulative sum exceeds the share: as the sums grow, as many as do not come before it.
-        Some(uniform) => {
-            let share = uniform * total;
-            sums.iter().map(|lanes| lanes.0.iter().map(|&sum| u32::from(sum <= share)).sum::<u32>()).sum::<u32>()
-                as usize
-        }
-        None => logits.iter().flat_map(|lanes| &lanes.0).take_while(|&&logit| logit < highest).count(),
-    };
-    // Without weights that overflow there is one.
-    let action = action.min(actions - 1);
-    (action, logits[action / LANES].0[action % LANES] - highest - total.ln())
 }

@@ -103,6 +103,11 @@ pub struct Scratch {
 }
 
 impl Scratch {
+    /// The last layer's outputs for the rows of a block from row `row` on, and the distance between them.
+    pub(crate) fn outputs_from(&self, row: usize, lanes: usize) -> (&[f32], usize) {
+        (flat(&self.outputs[row * spread(lanes)..]), spread(lanes) * LANES)
+    }
+
     /// The last layer's outputs for the rows of a block, each followed by lanes that mean nothing.
     #[inline(always)]
     pub fn outputs(&mut self, lanes: usize) -> impl Iterator<Item = &mut [Lanes]> {

@@ -16,9 +16,17 @@ pub fn mix(x: u64) -> u64 {
 
 /// The argument of `env.reset(seed=...)` for episode `number` of environment `env_index`: 31 bits.
 pub fn env_seed(seed: u64, env_index: u64, number: u64) -> u64 {
-    const ENV: u64 = 1;
+    hash(seed, [1, env_index, number]) >> 33
+}
+
+/// The stream from which the actions of an episode are drawn.
+pub fn act_stream(seed: u64, env_index: u64, number: u64) -> u64 {
+    hash(seed, [2, env_index, number])
+}
+
+fn hash(seed: u64, indices: [u64; 3]) -> u64 {
     let first = mix(seed.wrapping_add(GOLDEN));
-    [ENV, env_index, number].iter().fold(first, |state, index| mix(state ^ mix(index.wrapping_add(GOLDEN)))) >> 33
+    indices.iter().fold(first, |state, index| mix(state ^ mix(index.wrapping_add(GOLDEN))))
 }
 
 /// 64 random bits for step `step` of an episode.

@@ -141,7 +141,7 @@ impl Shared {
 }
 
 /// Some threads and the one that it belongs to.
-pub(crate) struct Team {
+pub struct Team {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     /// Until then the caller works alone.
@@ -152,7 +152,7 @@ pub(crate) struct Team {
 
 impl Team {
     /// A team of up to so many threads with that of the caller; of fewer where the system does not start them.
-    pub(crate) fn new(threads: usize) -> Self {
+    pub fn new(threads: usize) -> Self {
         let shared = Arc::new(Shared {
             claims: AtomicU64::new(0),
             work: AtomicPtr::new(null_mut()),
@@ -167,21 +167,30 @@ impl Team {
         });
         let start = |i: usize| {
             let shared = Arc::clone(&shared);
-            Builder::new().name(format!("fastrl-learn-{i}")).spawn(move || shared.serve()).ok()
+            Builder::new().name(format!("fastrl-{i}")).spawn(move || shared.serve()).ok()
         };
         Self { threads: (1..threads).map_while(start).collect(), alone_until: None, owner: std::process::id(), shared }
     }
 
     /// Number of threads with that of the caller.
-    pub(crate) fn len(&self) -> usize {
+    #[expect(clippy::len_without_is_empty, reason = "there is a caller")]
+    pub fn len(&self) -> usize {
         self.threads.len() + 1
+    }
+
+    /// Has so many threads from now on: new ones if it has another number, or belongs to a process of which this is a
+    /// fork.
+    pub fn resize(&mut self, threads: usize) {
+        if self.len() != threads.max(1) || std::process::id() != self.owner {
+            *self = Self::new(threads);
+        }
     }
 
     /// Calls `work` with each of the items, in any order and side by side.
     ///
     /// # Panics
     /// One of the calls has panicked.
-    pub(crate) fn each<T: Send>(&mut self, items: &mut [T], work: impl Fn(&mut T) + Sync) {
+    pub fn each<T: Send>(&mut self, items: &mut [T], work: impl Fn(&mut T) + Sync) {
         self.alone_until = self.alone_until.filter(|&until| Instant::now() < until);
         let alone = self.alone_until.is_some() || std::process::id() != self.owner;
         if alone || self.threads.is_empty() || items.len() < 2 {
@@ -260,6 +269,18 @@ mod tests {
                     std::thread::sleep(4 * SPIN_TIME);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_team_of_another_size_does_all_items() {
+        let mut team = Team::new(1);
+        for threads in [3, 3, 1, 2] {
+            team.resize(threads);
+            assert_eq!(team.len(), threads);
+            let mut items = [0; 10];
+            team.each(&mut items, |item| *item += 1);
+            assert_eq!(items, [1; 10]);
         }
     }
 

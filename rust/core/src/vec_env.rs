@@ -8,14 +8,16 @@
 //! Threads step contiguous blocks of environments. Each environment draws from its own stream, so results are
 //! the same for any number of threads and any batch size.
 
+mod rollout;
 mod saved;
 
 use std::fmt;
 
-use rayon::{ThreadPool, ThreadPoolBuilder};
-
 use crate::env::{Actions, AgentRows, Env, Phase, Real, Refused};
 use crate::memory::ask_for;
+use crate::team::Team;
+
+pub use rollout::{End, Rollout};
 
 /// The behaviour at the end of an episode (Gymnasium's `AutoresetMode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +47,6 @@ pub enum Error {
     Actions,
     /// A state that is damaged, foreign or of other options.
     State(String),
-    /// No threads could be started.
-    Threads(String),
     /// There is not enough memory.
     Memory(String),
 }
@@ -67,7 +67,7 @@ impl fmt::Display for Error {
                 write!(f, "action of agent {agent} of environment {env}: expected {expected}")
             }
             Self::Actions => f.write_str("actions of another kind or number than these environments take"),
-            Self::State(why) | Self::Threads(why) | Self::Memory(why) => f.write_str(why),
+            Self::State(why) | Self::Memory(why) => f.write_str(why),
         }
     }
 }
@@ -122,7 +122,8 @@ pub struct VecEnv<W> {
     autoreset: Autoreset,
     num_agents: usize,
     obs_len: usize,
-    pool: Option<ThreadPool>,
+    /// Has no threads but the caller's before it is needed.
+    team: Team,
     threads: usize,
 }
 
@@ -139,25 +140,18 @@ impl<W: Env> VecEnv<W> {
             Error::Memory(format!("{count} environments need about {megabytes} MB of memory, more than there is"))
         })?;
         envs.extend(std::iter::repeat_with(make).take(count));
-        Self::new(envs, autoreset, threads)
+        Ok(Self::new(envs, autoreset, threads))
     }
 
-    /// `threads` 0: one for each core. Panics if `envs` is empty.
-    pub fn new(envs: Vec<W>, autoreset: Autoreset, threads: usize) -> Result<Self, Error> {
+    /// `threads` 0: one for each core; fewer where the system does not start them. Panics if `envs` is empty.
+    pub fn new(envs: Vec<W>, autoreset: Autoreset, threads: usize) -> Self {
         let first = envs.first().expect("at least one environment");
         let (num_agents, obs_len) = (first.num_agents(), first.obs_len());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let wanted = if threads == 0 { cores } else { threads };
-        let threads = wanted.min(envs.len().div_ceil(W::MIN_BLOCK));
-        let pool = (threads > 1)
-            .then(|| ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("fastrl-env-{i}")).build())
-            .transpose()
-            .map_err(|e| {
-                Error::Threads(format!("could not start {threads} threads: {e}; pass a smaller num_threads"))
-            })?;
+        let threads = if threads == 0 { cores } else { threads }.min(envs.len());
         let alive = vec![0; envs.len() * num_agents];
         let slots = envs.into_iter().map(|env| Slot { env, phase: Phase::NeverReset }).collect();
-        Ok(Self { slots, alive, autoreset, num_agents, obs_len, pool, threads })
+        Self { slots, alive, autoreset, num_agents, obs_len, team: Team::new(1), threads }
     }
 
     pub fn num_envs(&self) -> usize {
@@ -242,19 +236,9 @@ impl<W: Env> VecEnv<W> {
         if too_wide || !actions.fit(self.slots[0].env.action_kind(), n) {
             return Err(Error::Actions);
         }
-        for (i, slot) in self.slots.iter().enumerate() {
-            match slot.phase {
-                Phase::NeverReset => return Err(Error::NeverReset { env: i }),
-                Phase::Ended if self.autoreset == Autoreset::Disabled => return Err(Error::Ended { env: i }),
-                // The actions of an environment that is about to be reset are ignored.
-                Phase::Ended => {}
-                Phase::Running => slot
-                    .env
-                    .check(actions.of_env(i, self.num_agents, n))
-                    .map_err(|refused| Error::Action { env: i, refused, alone: self.num_agents == 1 })?,
-            }
-        }
+        let threads = self.threads.min(self.slots.len().div_ceil(W::MIN_BLOCK));
         let job = Job {
+            first: 0,
             slots: &mut self.slots,
             alive: &mut self.alive,
             actions,
@@ -263,16 +247,30 @@ impl<W: Env> VecEnv<W> {
             agents: self.num_agents,
             obs_len: self.obs_len,
         };
-        match &self.pool {
-            Some(pool) => pool.install(|| job.run(self.threads)),
-            None => job.run(1),
+        if threads == 1 {
+            let mut job = job;
+            job.check()?;
+            job.run();
+            return Ok(());
         }
+        self.team.resize(threads);
+        let mut jobs: Vec<_> = job.parts(threads * PARTS).into_iter().map(|job| (job, Ok(()))).collect();
+        self.team.each(&mut jobs, |(job, checked)| *checked = job.check());
+        for (_, checked) in &mut jobs {
+            std::mem::replace(checked, Ok(()))?;
+        }
+        self.team.each(&mut jobs, |(job, _)| job.run());
         Ok(())
     }
 }
 
+/// Parts of a step for each thread, so that one that comes late has something left to do.
+const PARTS: usize = 4;
+
 /// A block of environments with its rows.
 struct Job<'a, W: Env, R> {
+    /// Number of the first environment.
+    first: usize,
     slots: &'a mut [Slot<W>],
     alive: &'a mut [u8],
     actions: Actions<'a>,
@@ -283,29 +281,47 @@ struct Job<'a, W: Env, R> {
 }
 
 impl<W: Env, R: Real> Job<'_, W, R> {
-    fn run(self, threads: usize) {
-        if threads <= 1 {
-            return self.run_here();
-        }
+    /// Parts whose numbers of environments differ by one at most.
+    fn parts(self, parts: usize) -> Vec<Self> {
         let (autoreset, agents, obs_len) = (self.autoreset, self.agents, self.obs_len);
-        let left = threads / 2;
-        let env = self.slots.len() * left / threads;
-        let (row, rows) = (env * agents, self.slots.len() * agents);
-        let (slots, slots2) = self.slots.split_at_mut(env);
-        let (alive, alive2) = self.alive.split_at_mut(row);
-        let (actions, actions2) = self.actions.split_at(row, rows);
-        let (rows, rows2) = self.rows.split(row, obs_len);
-        rayon::join(
-            || Job { slots, alive, actions, rows, autoreset, agents, obs_len }.run(left),
-            || {
-                Job { slots: slots2, alive: alive2, actions: actions2, rows: rows2, autoreset, agents, obs_len }
-                    .run(threads - left)
-            },
-        );
+        let mut all = Vec::with_capacity(parts);
+        let mut rest = self;
+        for left in (2..=parts).rev() {
+            let envs = rest.slots.len() / left;
+            let (row, num_rows) = (envs * agents, rest.slots.len() * agents);
+            let (slots, slots2) = rest.slots.split_at_mut(envs);
+            let (alive, alive2) = rest.alive.split_at_mut(row);
+            let (actions, actions2) = rest.actions.split_at(row, num_rows);
+            let (rows, rows2) = rest.rows.split(row, obs_len);
+            let first = rest.first;
+            all.push(Job { first, slots, alive, actions, rows, autoreset, agents, obs_len });
+            let (first, slots, alive, actions, rows) = (first + envs, slots2, alive2, actions2, rows2);
+            rest = Job { first, slots, alive, actions, rows, autoreset, agents, obs_len };
+        }
+        all.push(rest);
+        all
     }
 
-    fn run_here(self) {
-        let Rows { obs, rewards, terminated, truncated, mut final_obs } = self.rows;
+    fn check(&self) -> Result<(), Error> {
+        let num_rows = self.slots.len() * self.agents;
+        for (i, slot) in self.slots.iter().enumerate() {
+            let env = self.first + i;
+            match slot.phase {
+                Phase::NeverReset => return Err(Error::NeverReset { env }),
+                Phase::Ended if self.autoreset == Autoreset::Disabled => return Err(Error::Ended { env }),
+                // The actions of an environment that is about to be reset are ignored.
+                Phase::Ended => {}
+                Phase::Running => slot
+                    .env
+                    .check(self.actions.of_env(i, self.agents, num_rows))
+                    .map_err(|refused| Error::Action { env, refused, alone: self.agents == 1 })?,
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self) {
+        let Rows { obs, rewards, terminated, truncated, final_obs } = &mut self.rows;
         let agents = self.agents;
         let rows = self.slots.len() * agents;
         for (i, slot) in self.slots.iter_mut().enumerate() {
@@ -327,7 +343,7 @@ impl<W: Env, R: Real> Job<'_, W, R> {
             let fill = AgentRows { obs: &mut *obs, rewards, terminated, truncated, alive: &mut *alive };
             if slot.env.step(actions, fill) {
                 if self.autoreset == Autoreset::SameStep {
-                    if let Some(rows) = &mut final_obs {
+                    if let Some(rows) = final_obs {
                         rows[own_obs].copy_from_slice(obs);
                     }
                     slot.env.reset(obs, alive);

@@ -217,7 +217,7 @@ proptest! {
 
 fn vec_env(config: Config, envs: usize, threads: usize, autoreset: Autoreset) -> VecEnv<Cage2> {
     let config = Arc::new(config);
-    VecEnv::new((0..envs).map(|_| Cage2::new(config.clone())).collect(), autoreset, threads).unwrap()
+    VecEnv::new((0..envs).map(|_| Cage2::new(config.clone())).collect(), autoreset, threads)
 }
 
 type Seen = (Vec<f32>, Vec<f64>, Vec<u8>, Vec<u8>, Vec<f32>);

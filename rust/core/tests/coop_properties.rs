@@ -392,7 +392,7 @@ proptest! {
 fn vec_env(config: &Config, difficulty: Difficulty, worlds: usize, threads: usize) -> VecEnv<Coop> {
     let config = Arc::new(config.clone());
     let worlds = (0..worlds).map(|_| Coop::new(config.clone(), difficulty)).collect();
-    VecEnv::new(worlds, Autoreset::SameStep, threads).unwrap()
+    VecEnv::new(worlds, Autoreset::SameStep, threads)
 }
 
 type Arrays = (Vec<u32>, Vec<f64>, Vec<u8>, Vec<u8>, Vec<u8>);

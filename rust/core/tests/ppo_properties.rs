@@ -3,6 +3,7 @@
 use fastrl_core::learn::losses::Kind;
 use fastrl_core::learn::ppo::{Actions, Networks, Outcome, Parameters, Samples, Settings, Shape, update};
 use fastrl_core::mlp::Activation;
+use fastrl_core::team::Team;
 use proptest::prelude::*;
 
 /// A network and a rollout, drawn from a seed.
@@ -197,7 +198,8 @@ impl Case {
         mean.fill(0.0);
         square.fill(0.0);
         let mut parameters = Parameters { values: &mut values, mean: &mut mean, square: &mut square, steps: 0 };
-        let outcome = update(&self.shape, settings, self.samples(), order, &mut parameters).expect("they fit");
+        let outcome =
+            update(&self.shape, settings, self.samples(), order, &mut parameters, &mut Team::new(1)).expect("they fit");
         assert_eq!(parameters.steps, outcome.steps as u64);
         ([values, mean, square], outcome)
     }
@@ -355,7 +357,8 @@ fn places_that_are_not_there_and_wrong_settings_are_refused() {
         let mut values = case.parameters.clone();
         let (mut mean, mut square) = (vec![0.0; values.len()], vec![0.0; values.len()]);
         let mut parameters = Parameters { values: &mut values, mean: &mut mean, square: &mut square, steps: 0 };
-        let refused = update(&case.shape, &settings, samples, order, &mut parameters).expect_err("it is wrong");
+        let refused = update(&case.shape, &settings, samples, order, &mut parameters, &mut Team::new(1))
+            .expect_err("it is wrong");
         assert_eq!(values, case.parameters);
         refused.to_string()
     };

@@ -158,7 +158,7 @@ fn trajectory(venv: &mut VecEnv<Ring>, obs: &mut [f32], steps: usize) -> Vec<u32
 
 fn rings(threads: usize) -> (VecEnv<Ring>, Vec<f32>) {
     let envs = (0..70).map(|_| Ring::new(small())).collect();
-    let mut venv = VecEnv::new(envs, Autoreset::SameStep, threads).unwrap();
+    let mut venv = VecEnv::new(envs, Autoreset::SameStep, threads);
     let mut obs = vec![0.0; 70 * 3 * 4];
     let seeds: Vec<u64> = (0..70).collect();
     venv.reset(Some(&seeds), None, &mut obs);
@@ -193,7 +193,7 @@ fn a_state_of_other_options_is_refused() {
     let (venv, _) = rings(1);
     let other = Arc::new(Config { noise: 0.1, ..(*small()).clone() });
     let envs = (0..70).map(|_| Ring::new(other.clone())).collect();
-    let mut other = VecEnv::new(envs, Autoreset::SameStep, 1).unwrap();
+    let mut other = VecEnv::new(envs, Autoreset::SameStep, 1);
     assert!(other.load(&venv.save().unwrap()).unwrap_err().to_string().contains("noise"));
 }
 

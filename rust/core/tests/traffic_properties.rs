@@ -180,7 +180,7 @@ impl Batch {
     fn new(config: &Config, envs: usize, threads: usize) -> Self {
         let config = Arc::new(config.clone());
         let roads = (0..envs).map(|_| Highway::new(config.clone())).collect();
-        let mut venv = VecEnv::new(roads, Autoreset::NextStep, threads).unwrap();
+        let mut venv = VecEnv::new(roads, Autoreset::NextStep, threads);
         let mut obs = vec![0.0; envs * venv.obs_len()];
         let seeds: Vec<u64> = (0..envs as u64).collect();
         venv.reset(Some(&seeds), None, &mut obs);

@@ -18,6 +18,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::cage2_memory::layout_from_name;
+use crate::rollout::rollout_method;
 
 fn ruleset_from_name(name: &str) -> PyResult<Ruleset> {
     match name {
@@ -112,6 +113,7 @@ pub(crate) struct Cage2Vec {
 }
 
 vec_methods!(Cage2Vec);
+rollout_method!(Cage2Vec);
 
 #[pymethods]
 impl Cage2Vec {

@@ -9,6 +9,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::cage2::Options;
+use crate::rollout::rollout_method;
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Cage2WorkflowVec {
@@ -16,6 +17,7 @@ pub(crate) struct Cage2WorkflowVec {
 }
 
 vec_methods!(Cage2WorkflowVec);
+rollout_method!(Cage2WorkflowVec);
 
 #[pymethods]
 impl Cage2WorkflowVec {

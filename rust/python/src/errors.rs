@@ -34,7 +34,7 @@ pub(crate) fn from_actor(error: actor::Error) -> PyErr {
     let text = error.to_string();
     match error {
         Error::NotFinite { .. } => PyValueError::new_err(text),
-        Error::NoWeights | Error::Threads(_) => PyRuntimeError::new_err(text),
+        Error::NoWeights => PyRuntimeError::new_err(text),
     }
 }
 

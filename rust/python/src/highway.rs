@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::highway_options;
+use crate::rollout::rollout_method;
 use crate::scene::{self, TrafficScene};
 
 /// Numbers that `info` tells of each reward.
@@ -39,6 +40,7 @@ pub(crate) struct HighwayVec {
 }
 
 vec_methods!(HighwayVec);
+rollout_method!(HighwayVec);
 
 #[pymethods]
 impl HighwayVec {

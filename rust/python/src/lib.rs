@@ -21,6 +21,7 @@ mod queue;
 mod records;
 mod ring;
 mod roads;
+mod rollout;
 mod scene;
 mod shm;
 mod v2x;

@@ -22,7 +22,7 @@ const LARGE: usize = 64;
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Mlp {
-    actor: Actor,
+    pub(crate) actor: Actor,
 }
 
 impl Mlp {
@@ -122,7 +122,7 @@ impl Mlp {
         if weights > MAX_WEIGHTS {
             return refuse(format!("hidden: expected a network of at most {MAX_WEIGHTS} weights, got {weights}"));
         }
-        Ok(Self { actor: Actor::new(kind, architecture, num_threads).map_err(from_actor)? })
+        Ok(Self { actor: Actor::new(kind, architecture, num_threads) })
     }
 
     #[getter]

@@ -1,9 +1,12 @@
 //! Gradient steps of PPO, for Python.
 
+use std::sync::{Mutex, PoisonError};
+
 use fastrl_binding::arrays::{Flag, disjoint, list, list_or_none, readable, writeable};
 use fastrl_core::learn::losses::Kind;
 use fastrl_core::learn::ppo::{Actions, Networks, Parameters, Samples, Settings, Shape, update};
 use fastrl_core::mlp::Activation;
+use fastrl_core::team::Team;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -13,6 +16,8 @@ pub(crate) const MAX_WIDTH: usize = 1 << 16;
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct PpoUpdate {
     shape: Shape,
+    /// Threads, which sleep between updates.
+    team: Mutex<Team>,
 }
 
 /// Length of an array's first dimension.
@@ -70,7 +75,8 @@ impl PpoUpdate {
         if !(1..=obs_dim).contains(&actor_inputs) {
             return refuse(format!("actor_inputs: expected 1 to {obs_dim}, got {actor_inputs}"));
         }
-        Ok(Self { shape: Shape { networks, inputs: obs_dim, actor_inputs, hidden, activation, kind, critic_outputs } })
+        let shape = Shape { networks, inputs: obs_dim, actor_inputs, hidden, activation, kind, critic_outputs };
+        Ok(Self { shape, team: Mutex::new(Team::new(1)) })
     }
 
     #[getter]
@@ -181,7 +187,10 @@ impl PpoUpdate {
             threads: num_threads,
         };
         let outcome = py
-            .detach(|| update(&self.shape, &settings, samples, order, &mut parameters))
+            .detach(|| {
+                let team = &mut self.team.lock().unwrap_or_else(PoisonError::into_inner);
+                update(&self.shape, &settings, samples, order, &mut parameters, team)
+            })
             .map_err(|refused| PyValueError::new_err(refused.to_string()))?;
         Ok((
             outcome.policy_loss,

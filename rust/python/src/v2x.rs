@@ -13,6 +13,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::rollout::rollout_method;
 use crate::scene::{self, TrafficScene};
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
@@ -21,6 +22,7 @@ pub(crate) struct V2xVec {
 }
 
 vec_methods!(V2xVec);
+rollout_method!(V2xVec);
 
 #[pymethods]
 impl V2xVec {

@@ -2,8 +2,25 @@
 
 use std::ops::Range;
 
+/// Rows between the one that is computed and the one whose data are fetched into the cache.
+const AHEAD: usize = 4;
+
+/// Fetches an element of an array into the cache, if there is one of that number.
+#[inline(always)]
+pub(super) fn prefetch<T>(array: &[T], index: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(element) = array.get(index) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch of what is there changes nothing, and every such processor has SSE.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>((&raw const *element).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (array, index);
+}
+
 use super::perceptron::Pass;
 use crate::gemm::stride;
+use crate::lanes::LANES;
 
 /// The samples of a minibatch by their observations, in the order in which these come.
 pub(super) struct Batch {
@@ -60,9 +77,19 @@ impl Batch {
         &self.samples[self.starts[row] as usize..self.starts[row + 1] as usize]
     }
 
+    /// Samples of a row that comes soon, whose data should be in the cache then.
+    #[inline(always)]
+    pub(super) fn ahead(&self, row: usize) -> &[u32] {
+        if row + AHEAD < self.rows.len() { self.of(row + AHEAD) } else { &[] }
+    }
+
     /// Copies the first `width` of the `inputs` numbers of some rows' observations into the first rows of a pass.
     pub(super) fn gather(&self, obs: &[f32], inputs: usize, width: usize, rows: Range<usize>, pass: &mut Pass) {
-        for (&group, to) in self.rows[rows].iter().zip(pass.inputs.chunks_mut(stride(width))) {
+        let next = self.rows.iter().skip(rows.start + AHEAD).map(Some).chain(std::iter::repeat(None));
+        for ((&group, to), next) in self.rows[rows].iter().zip(pass.inputs.chunks_mut(stride(width))).zip(next) {
+            if let Some(&next) = next {
+                (0..width).step_by(LANES).for_each(|i| prefetch(obs, next as usize * inputs + i));
+            }
             to[..width].copy_from_slice(&obs[group as usize * inputs..][..width]);
         }
     }

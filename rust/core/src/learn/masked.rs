@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::batch::prefetch;
 use super::losses::{Categorical, highest};
 use crate::dense::{exp, ln};
 use crate::lanes::{LANES, Lanes};
@@ -109,6 +110,12 @@ impl<'a> Masked<'a> {
         self.bonuses.fill(Lanes([0.0; LANES]));
     }
 
+    /// Fetches the mask of a sample into the cache.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, sample: usize) {
+        prefetch(&self.bits, sample * self.exps.len());
+    }
+
     /// Makes a sample the last one; returns the logarithm of its probability.
     #[inline(always)]
     pub(crate) fn log_prob(&mut self, sample: usize, action: &[i64]) -> f32 {
@@ -212,28 +219,16 @@ fn pack(masks: &[u8], parts: &[Part]) -> Vec<Bits> {
     bits
 }
 
-/// All bits of the lanes whose bit is set, none of the others. Of a table, which is faster than shifts.
+/// All bits of the lanes whose bit is set, none of the others.
 #[inline(always)]
 fn lanes_of(bits: Bits) -> [u32; LANES] {
-    let [low, high] = bits.to_le_bytes();
     let mut lanes = [0; LANES];
-    lanes[..8].copy_from_slice(&OCTETS[usize::from(low)]);
-    lanes[8..].copy_from_slice(&OCTETS[usize::from(high)]);
+    for (i, lane) in lanes.iter_mut().enumerate() {
+        // No shift of the bits: they are compared with a constant register.
+        *lane = if u32::from(bits) & (1 << i) != 0 { u32::MAX } else { 0 };
+    }
     lanes
 }
-
-/// [`lanes_of`] 8 bits.
-static OCTETS: [[u32; 8]; 256] = {
-    let mut octets = [[0; 8]; 256];
-    let mut place = 0;
-    while place < 256 * 8 {
-        if (place / 8) >> (place % 8) & 1 == 1 {
-            octets[place / 8][place % 8] = u32::MAX;
-        }
-        place += 1;
-    }
-    octets
-};
 
 /// The sum of lanes, of halves, quarters and so on.
 #[inline(always)]

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::adam::{Rule, Vectors};
-use super::batch::Batch;
+use super::batch::{Batch, prefetch};
 use super::losses::{Categorical, Gaussian, Kind, Sums, Surrogate, value_slope};
 use super::masked::Masked;
 use super::perceptron::{CHUNK, Pass, Perceptron, Piece};
@@ -158,19 +158,20 @@ pub(super) struct Minibatches<'a> {
     block: usize,
     /// The actor first.
     learners: Vec<Learner<'a>>,
-    team: Team,
+    team: &'a mut Team,
     /// Steps of Adam so far.
     steps: u64,
 }
 
 impl<'a> Minibatches<'a> {
-    /// `size`: samples of a minibatch at most.
+    /// `size`: samples of a minibatch at most. `team`: gets as many threads as pay.
     pub(super) fn new(
         shape: &'a Shape,
         settings: &'a Settings,
         samples: Samples<'a>,
         parameters: &Parameters<'_>,
         size: usize,
+        team: &'a mut Team,
     ) -> Self {
         let networks = [shape.has_actor().then(|| shape.actor()), shape.has_critic().then(|| shape.critic())];
         let work: usize = networks.iter().flatten().map(Perceptron::work).sum();
@@ -196,7 +197,8 @@ impl<'a> Minibatches<'a> {
             learners.push(Learner::new(network, &Role::Critic, 0, first, parameters, blocks));
         }
         let batch = Batch::new(samples.obs.len() / shape.inputs);
-        Self { shape, settings, samples, batch, block, learners, team: Team::new(threads), steps: parameters.steps }
+        team.resize(threads);
+        Self { shape, settings, samples, batch, block, learners, team, steps: parameters.steps }
     }
 
     pub(super) fn write(&self, parameters: &mut Parameters<'_>) {
@@ -405,6 +407,10 @@ impl Minibatch<'_> {
         let weight = self.settings.value_coef / self.values as f32;
         let mut squares = 0.0;
         for (i, row) in rows.enumerate() {
+            for &sample in self.batch.ahead(row) {
+                prefetch(samples.returns, sample as usize * outputs);
+                prefetch(samples.values, sample as usize * outputs);
+            }
             for output in 0..outputs {
                 let mut sum = 0.0;
                 for &sample in self.batch.of(row) {
@@ -446,6 +452,13 @@ struct Chunk<'a> {
 }
 
 impl Chunk<'_> {
+    /// Fetches numbers of a sample into the cache.
+    #[inline(always)]
+    fn prefetch(&self, sample: usize) {
+        prefetch(self.samples.advantages, sample);
+        prefetch(self.samples.log_probs, sample);
+    }
+
     /// The gradient of the objective in the log-probability of a sample.
     #[inline(always)]
     fn gradient(&self, sample: usize, log_prob: f32, sums: &mut Sums) -> f32 {
@@ -471,6 +484,10 @@ widest! {
         for ((results, slopes), row) in each {
             let (results, slopes) = (&results[..outputs], &mut slopes[..outputs]);
             slopes.fill(0.0);
+            for &sample in chunk.batch.ahead(row) {
+                chunk.prefetch(sample as usize);
+                prefetch(actions, sample as usize * width);
+            }
             categorical.set(results, None);
             let members = chunk.batch.of(row);
             let mut total = 0.0;
@@ -504,6 +521,11 @@ widest! {
         for ((results, slopes), row) in each {
             let (results, slopes) = (&results[..outputs], &mut slopes[..outputs]);
             slopes.fill(0.0);
+            for &sample in chunk.batch.ahead(row) {
+                chunk.prefetch(sample as usize);
+                prefetch(actions, sample as usize * width);
+                masked.prefetch(sample as usize);
+            }
             masked.set(results);
             for &sample in chunk.batch.of(row) {
                 let action = &actions[sample as usize * width..][..width];

@@ -5,6 +5,7 @@ use std::fmt;
 use super::losses::Kind;
 use super::minibatch::{Losses, Minibatches};
 pub use super::samples::{Actions, Networks, Parameters, Samples, Settings, Shape};
+use crate::team::Team;
 
 /// Means over gradient steps of means over samples, and numbers of steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -80,6 +81,7 @@ fn check(shape: &Shape, settings: &Settings, samples: &Samples<'_>, order: &[i64
 ///
 /// # Arguments
 /// - `order`: the samples of one epoch after the other, each in as many parts as there are minibatches.
+/// - `team`: that of earlier updates, whose threads need not be started again.
 ///
 /// # Errors
 /// A sample, an observation or an action that is not there, or a setting out of range; nothing has changed then.
@@ -92,6 +94,7 @@ pub fn update(
     samples: Samples<'_>,
     order: &[i64],
     parameters: &mut Parameters<'_>,
+    team: &mut Team,
 ) -> Result<Outcome, Refused> {
     check(shape, settings, &samples, order)?;
     let count = shape.num_parameters();
@@ -99,7 +102,7 @@ pub fn update(
     assert_eq!(lengths, [count; 3], "parameters of another network");
     let parts = order.chunks(samples.groups.len()).flat_map(|epoch| split(epoch, settings.minibatches));
     let size = samples.groups.len().div_ceil(settings.minibatches);
-    let mut minibatches = Minibatches::new(shape, settings, samples, parameters, size);
+    let mut minibatches = Minibatches::new(shape, settings, samples, parameters, size, team);
     let (mut norms, mut totals, mut steps) = (0.0, Losses::default(), 0);
     for part in parts {
         let losses = minibatches.differentiate(part);

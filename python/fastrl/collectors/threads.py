@@ -1,0 +1,97 @@
+"""Number of threads of compiled code in this process: simulators, the actor and gradient steps share it."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from fastrl._native._rust import PpoUpdate
+from fastrl.collectors.resources import WorkerCount, cores
+
+_TURNS = 5
+
+# 0: one for each core.
+_chosen = 0
+
+
+def threads() -> int:
+    """Threads of compiled code: those that `choose_threads` chose, at most one for each core."""
+    return min(_chosen or cores(), cores())
+
+
+def choose_threads(asked: WorkerCount, measure: Callable[[int], float] | None = None) -> str:
+    """Chooses how many threads compiled code has in this process. Results do not depend on it.
+
+    Args:
+        asked: so many; "auto": one for each core, or one where that is as fast, as on cores that other processes keep
+            busy.
+        measure: returns the seconds that a piece of work takes so many threads; by default gradient steps of a small
+            network.
+
+    Returns:
+        A line that says what was chosen, and why.
+    """
+    global _chosen
+    _chosen, available = 0, cores()
+    if asked != "auto":
+        _chosen = asked
+        return f"threads: {threads()}, as asked for" + f", of {asked}" * (threads() < asked)
+    if available == 1:
+        return "threads: 1, the only core that this process may use"
+    measure = measure or _Steps()
+    # In turns, as the load of the machine changes.
+    ratios = [measure(1) / measure(available) for _ in range(_TURNS)]
+    faster = statistics.median(ratios)
+    _chosen = available if faster > 1 else 1
+    return (
+        f"threads: {_chosen} of {available} cores, as all of them are {faster:.1f} times as fast as one here"
+    )
+
+
+class _Steps:
+    """Gradient steps of a small network, a few milliseconds."""
+
+    def __init__(self) -> None:
+        size = 2048
+        self._update = PpoUpdate(obs_dim=32, hidden=[64, 64], activation="tanh", nvec=[16])
+        rng, count = np.random.default_rng(0), self._update.num_parameters
+        self._parameters = rng.normal(0, 0.1, count).astype(np.float32)
+        self._mean, self._square = np.zeros((2, count), np.float32)
+        self._obs = rng.standard_normal((size, 32), np.float32)
+        self._log_probs, self._advantages, self._returns, self._values = rng.standard_normal(
+            (4, size), np.float32
+        )
+        self._order = np.arange(size)
+        # Threads start, and data come into the caches.
+        self(cores())
+
+    def __call__(self, num_threads: int) -> float:
+        start = time.perf_counter()
+        self._update.run(
+            self._parameters,
+            self._mean,
+            self._square,
+            self._obs,
+            self._order,
+            np.zeros_like(self._order),
+            self._log_probs,
+            self._advantages,
+            self._returns,
+            self._values,
+            None,
+            None,
+            self._order[None].copy(),
+            steps=0,
+            minibatches=2,
+            clip_range=0.2,
+            value_clip=None,
+            value_coef=0.5,
+            entropy_coef=0.0,
+            max_grad_norm=0.5,
+            learning_rate=1e-4,
+            normalize_advantages=False,
+            target_kl=None,
+            num_threads=num_threads,
+        )
+        return time.perf_counter() - start

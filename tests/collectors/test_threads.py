@@ -1,0 +1,58 @@
+"""The number of threads of compiled code."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from fastrl.collectors.resources import cores, use_cores
+from fastrl.collectors.threads import choose_threads, threads
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    yield
+    use_cores("auto")
+    choose_threads(1024)
+
+
+@pytest.fixture
+def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(4)))
+    if cores() != 4:
+        pytest.skip("the container has less than four cores' time")
+
+
+@pytest.mark.usefixtures("four_cores")
+@pytest.mark.parametrize(
+    ("seconds", "chosen", "faster"),
+    [({1: 3.0, 4: 1.0}, 4, "3.0"), ({1: 1.0, 4: 1.25}, 1, "0.8"), ({1: 1.0, 4: 1.0}, 1, "1.0")],
+)
+def test_all_cores_are_used_where_they_are_faster(
+    seconds: dict[int, float], chosen: int, faster: str
+) -> None:
+    line = choose_threads("auto", seconds.__getitem__)
+    assert threads() == chosen
+    assert line == f"threads: {chosen} of 4 cores, as all of them are {faster} times as fast as one here"
+
+
+@pytest.mark.usefixtures("four_cores")
+def test_one_slow_turn_does_not_decide() -> None:
+    turns = iter([1.0, 9.0, *[1.0, 0.5] * 4])
+    choose_threads("auto", lambda num_threads: next(turns))
+    assert threads() == 4
+
+
+@pytest.mark.usefixtures("four_cores")
+def test_what_is_asked_for_is_limited_by_cores() -> None:
+    assert choose_threads(3) == "threads: 3, as asked for"
+    assert threads() == 3
+    assert choose_threads(7) == "threads: 4, as asked for, of 7"
+    use_cores(2)
+    assert threads() == 2
+    use_cores(1)
+    assert choose_threads("auto") == "threads: 1, the only core that this process may use"
+
+
+def test_gradient_steps_are_measured() -> None:
+    assert choose_threads("auto").startswith("threads: ")
+    assert 1 <= threads() <= cores()
