@@ -4,7 +4,9 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fastrl.networks.parameters import check_moments
@@ -118,6 +120,12 @@ class Optimizer:
         """Adam's state, to be changed in place: ``exp_avg`` and ``exp_avg_sq``, float32 of the parameters' shape, and
         ``step``, float32 []."""
         return self._adam.moments()
+
+    def arrays(self) -> tuple[NDArray[np.float32], ...]:
+        """Parameters, Adam's moments and the number of steps, of a CPU, to be changed in place: float32 [P] and []."""
+        moments = self.moments()
+        names = ("exp_avg", "exp_avg_sq", "step")
+        return (self._parameters.detach().numpy(), *(moments[name].numpy() for name in names))
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and the scaler's state; tensors are not copies."""

@@ -50,7 +50,7 @@ mod rust_module {
     #[pymodule_export]
     use crate::mlp::Mlp;
     #[pymodule_export]
-    use crate::off_policy::OffPolicyGradients;
+    use crate::off_policy::OffPolicySteps;
     #[pymodule_export]
     use crate::ppo_update::PpoUpdate;
     #[pymodule_export]

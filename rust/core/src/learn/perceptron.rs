@@ -283,6 +283,11 @@ impl Perceptron {
         multiply(rows, width, first.outputs, left, transposed, row, gradient, row, Start::Present);
     }
 
+    /// Memory for [`Perceptron::transpose_inputs`].
+    pub(crate) fn transposed_inputs(&self, width: usize) -> Aligned {
+        Aligned::zeros(self.layers[0].outputs * stride(width))
+    }
+
     /// Writes the first layer's weights of the last `width` inputs, transposed: [outputs, stride of `width`].
     pub(crate) fn transpose_inputs(&self, parameters: &[f32], width: usize, to: &mut [f32]) {
         let first = &self.layers[0];
