@@ -971,27 +971,35 @@ class OffPolicySteps:
         """
 
 @final
-class QGradient:
-    """Gradient of the loss of deep Q-learning for a minibatch: `fastrl.algorithms.dqn.DQN.loss` without torch. The
+class QSteps:
+    """Gradient steps of deep Q-learning: `fastrl.algorithms.compiled_q` without torch. The
     network is a multi-layer perceptron with ReLU and hidden layers of the widths `hidden`, on D `obs_dim` numbers, with
     A `actions` outputs; a dueling one has the last hidden layer twice. For threads to share: calls take turns.
 
     Parameters and gradients are vectors as PyTorch has those of `fastrl.networks.q_network.QNetwork`: of each linear
-    layer weights [outputs, inputs], then biases. ValueError: a width is out of range.
+    layer weights [outputs, inputs], then biases. At most `num_threads` threads compute; the numbers are the same.
+    ValueError: a width is out of range.
     """
 
     def __new__(
-        cls, *, obs_dim: int, hidden: list[int], actions: int, dueling: bool = False
-    ) -> QGradient: ...
+        cls,
+        *,
+        obs_dim: int,
+        hidden: list[int],
+        actions: int,
+        dueling: bool = False,
+        num_threads: int = 1,
+    ) -> QSteps: ...
     @property
     def num_parameters(self) -> int:
         """P."""
 
-    def compute(
+    def step(
         self,
-        online: NDArray[np.float32],
+        online: tuple[NDArray[np.float32], ...],
         target: NDArray[np.float32],
         gradient: NDArray[np.float32],
+        sums: NDArray[np.float32],
         td_errors: NDArray[np.float32],
         obs: NDArray[np.float32],
         next_obs: NDArray[np.float32],
@@ -1002,22 +1010,29 @@ class QGradient:
         *,
         double: bool,
         huber: float,
+        learning_rate: float,
+        epsilon: float,
+        steps: bool = True,
+        max_grad_norm: float | None = None,
+        tau: float | None = None,
         next_masks: NDArray[np.bool_] | None = None,
         demonstrations: int = 0,
         margin: float = 0.0,
         margin_coef: float = 0.0,
         weight: float = 1.0,
-    ) -> tuple[float, float]:
+    ) -> None:
         """Adds `weight` times the gradient of the loss to `gradient` [P], and writes the absolute TD errors to
-        `td_errors` [B]. Without the GIL.
+        `td_errors` [B]. With `steps` it then takes a step of Adam along the gradient, scaled down to `max_grad_norm`,
+        zeroes it, and moves the target by `tau`, if there is one. Without the GIL.
 
-        `online`, `target` [P]; `obs`, `next_obs` [B, D]; `actions`, `rewards`, `discounts`, `weights` of importance
-        [B]; `next_masks` [B, A], True where an action is allowed. `double`: the network that learns chooses the next
-        action. Errors beyond `huber` count linearly. The last `demonstrations` transitions have the loss of their
-        `margin`, with the weight `margin_coef`.
+        `online`: parameters and Adam's two moments [P], and the number of steps float32 []. `target` [P]; `obs`,
+        `next_obs` [B, D]; `actions`, `rewards`, `discounts`, `weights` of importance [B]; `next_masks` [B, A], True
+        where an action is allowed. `double`: the network that learns chooses the next action. Errors beyond `huber`
+        count linearly. The last `demonstrations` transitions have the loss of their `margin`, with the weight
+        `margin_coef`. To `sums` [4] the loss, the mean value of the actions, the mean TD error, and with `steps` the
+        gradient's norm are added.
 
-        Returns the loss and the mean value of the actions. ValueError, TypeError: an array does not fit, or names an
-        action that is not there.
+        ValueError, TypeError: an array does not fit, or names an action that is not there.
         """
 
 @final

@@ -56,7 +56,7 @@ mod rust_module {
     #[pymodule_export]
     use crate::producer::{Producer, Reservation};
     #[pymodule_export]
-    use crate::q_learning::QGradient;
+    use crate::q_learning::QSteps;
     #[pymodule_export]
     use crate::queue::{Peek, Queue, QueueMemory};
     #[pymodule_export]

@@ -74,6 +74,14 @@ impl Member {
         }
     }
 
+    /// [`Member::read`] of a perceptron of linear layers of PyTorch.
+    pub(super) fn read_linear(&mut self, network: &Perceptron, flat: &[f32], learns: bool) {
+        network.read(flat, &mut self.vector);
+        if learns {
+            network.transpose(&self.vector, &mut self.transposed);
+        }
+    }
+
     /// The outputs [rows, row] for some rows of observations, of `width` numbers, and perhaps of actions beside them.
     pub(super) fn forward(
         &self,
@@ -107,6 +115,12 @@ impl Member {
     /// Adds the gradient to that of an ensemble, and zeroes it.
     pub(super) fn write_gradient(&mut self, network: &Perceptron, index: usize, count: usize, flat: &mut [f32]) {
         network.add_member(&mut self.gradient, index, count, flat);
+    }
+
+    /// Writes the gradient as [`Member::read_linear`] reads parameters, and zeroes it.
+    pub(super) fn write_linear_gradient(&mut self, network: &Perceptron, flat: &mut [f32]) {
+        network.write(&self.gradient, flat);
+        self.gradient.fill(0.0);
     }
 }
 

@@ -13,11 +13,6 @@ pub(crate) const CHUNK: usize = 128;
 /// Inputs of a layer whose weights' gradients are computed together, and outputs whose weights are transposed together.
 const PIECE: usize = 72;
 
-/// Chunks of so many rows.
-pub(crate) fn chunks(rows: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..rows).step_by(CHUNK).map(move |first| first..rows.min(first + CHUNK))
-}
-
 /// A linear layer, and where its parameters are in those of the network: weights [inputs, row] and biases [row], of which
 /// the first `outputs` count and the others are zeros.
 struct Layer {
@@ -254,16 +249,6 @@ impl Perceptron {
         let left = Left { values: &inputs[piece.inputs.start..], row: 1, column: stride(layer.inputs) };
         let count = piece.inputs.len();
         multiply(count, layer.outputs, rows, left, slopes, layer.row, gradient, layer.row, Start::Present);
-    }
-
-    /// [`Perceptron::add_gradient`] of all parameters.
-    pub(crate) fn add_gradients(&self, rows: usize, pass: &Pass, gradient: &mut [f32]) {
-        let mut rest = gradient;
-        for piece in self.pieces() {
-            let (part, others) = rest.split_at_mut(piece.len());
-            self.add_gradient(&piece, rows, pass, part);
-            rest = others;
-        }
     }
 
     /// Adds the gradient of the last `width` inputs to the rows of `gradient`, which have the [`stride`] of so many, after
