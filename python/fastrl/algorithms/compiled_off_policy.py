@@ -111,7 +111,7 @@ class CompiledOffPolicy:
         )
         # Numbers are features as they are.
         self._features = learner.critics.features if learner.critics.decoder.images else None
-        self._critics, self._policy = critics, policy
+        self._critics, self._policy = critics.optimizer.arrays(), policy.optimizer.arrays()
         self._targets = targets.detach().numpy()
         self._target_policy = None if target_policy is None else target_policy.detach().numpy()
         self._all_critics = list(range(learner.critics.body.count))
@@ -136,12 +136,12 @@ class CompiledOffPolicy:
         Returns:
             Absolute TD errors before it, float32 [B].
         """
-        errors = torch.empty(len(batch.rewards))
+        errors = torch.empty_like(batch.rewards)
         self._steps.step(
-            self._critics.optimizer.arrays(),
-            self._policy.optimizer.arrays(),
+            self._critics,
+            self._policy,
             self._targets,
-            means.sums.numpy(),
+            means.array,
             errors.numpy(),
             self._rows(batch.obs),
             self._rows(batch.next_obs),

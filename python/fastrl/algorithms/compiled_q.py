@@ -76,7 +76,7 @@ class CompiledQ:
     """
 
     def __init__(self, learner: "DQN", network: QNetwork, optimizer: Optimizer) -> None:
-        self._learner, self._optimizer, self._scale = learner, optimizer, network.obs_scale
+        self._learner, self._online, self._scale = learner, optimizer.arrays(), network.obs_scale
         architecture = network.state()["architecture"]
         self._steps = QSteps(
             obs_dim=network.obs_dim,
@@ -149,12 +149,12 @@ class CompiledQ:
         Returns:
             Absolute TD errors before it, float32 [B].
         """
-        config, errors = self._learner.config, torch.empty(len(batch.actions))
+        config, errors = self._learner.config, torch.empty_like(batch.rewards)
         self._steps.step(
-            self._optimizer.arrays(),
+            self._online,
             self._target,
             self._gradient,
-            means.sums.numpy(),
+            means.array,
             errors.numpy(),
             self._rows(batch.obs),
             self._rows(batch.next_obs),

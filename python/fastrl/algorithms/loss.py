@@ -102,19 +102,21 @@ class LossMeans:
         groups: names of the numbers that are added together.
 
     Attributes:
-        sums: float32, of all groups.
+        array: sums of all groups, float32, where they are on a CPU.
         counts: how often numbers of each group were added.
     """
 
     def __init__(self, device: torch.device, *groups: Sequence[str]) -> None:
         self._groups = groups
-        self.sums = torch.zeros(sum(map(len, groups)), device=device)
+        self._sums = torch.zeros(sum(map(len, groups)), device=device)
         self.counts = [0] * len(groups)
+        if device.type == "cpu":
+            self.array = self._sums.numpy()
 
     def add(self, group: int, means: Tensor) -> None:
         """Adds numbers [n] of a group."""
         start = sum(map(len, self._groups[:group]))
-        self.sums[start : start + len(means)] += means
+        self._sums[start : start + len(means)] += means
         self.counts[group] += 1
 
     def take(self, after: str) -> dict[str, float]:
@@ -126,9 +128,9 @@ class LossMeans:
         Raises:
             FloatingPointError: a number was NaN or infinite; the parameters are of no use any more.
         """
-        sums = self.sums.double().cpu()
+        sums = self._sums.double().cpu()
         counts = torch.tensor(self.counts).repeat_interleave(torch.tensor([*map(len, self._groups)]))
-        self.sums.zero_()
+        self._sums.zero_()
         self.counts = [0] * len(self._groups)
         if not sums.sum().isfinite():
             raise FloatingPointError(
@@ -138,8 +140,8 @@ class LossMeans:
         return dict(zip(itertools.chain(*self._groups), (sums / counts).tolist(), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"sums": self.sums, "summed": list(self.counts)}
+        return {"sums": self._sums, "summed": list(self.counts)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.sums.copy_(state["sums"])
+        self._sums.copy_(state["sums"])
         self.counts = [int(count) for count in state["summed"]]

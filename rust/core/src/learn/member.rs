@@ -107,8 +107,8 @@ impl Member {
         network.backward(rows, pass, &self.transposed);
     }
 
-    /// Adds the gradient of the last inputs to rows of `gradient`, after the way back.
-    pub(super) fn add_input_gradient(&self, network: &Perceptron, rows: usize, pass: &Pass, gradient: &mut [f32]) {
+    /// Writes the gradient of the last inputs to rows of `gradient`, after the way back.
+    pub(super) fn input_gradient(&self, network: &Perceptron, rows: usize, pass: &Pass, gradient: &mut [f32]) {
         network.input_gradient(rows, pass, &self.of_inputs, self.inputs, gradient);
     }
 

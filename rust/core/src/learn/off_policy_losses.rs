@@ -49,6 +49,11 @@ pub(super) struct Block {
     values: Vec<f32>,
     /// Gradient of a value in actions [rows, stride of the numbers].
     slopes: Aligned,
+    /// The critic whose value is the least, for each row.
+    least: Vec<usize>,
+    /// Rows in which a critic counts, and the gradients of its value.
+    counted: Vec<usize>,
+    of_counted: Aligned,
     /// Numbers of each row that are added up.
     pub(super) found: Vec<[f64; 4]>,
 }
@@ -69,6 +74,9 @@ impl Block {
             log_probs: vec![0.0; rows],
             values: vec![0.0; rows * choices],
             slopes: Aligned::zeros(rows * stride(numbers)),
+            least: vec![0; rows],
+            counted: Vec::with_capacity(rows),
+            of_counted: Aligned::zeros(rows * stride(numbers)),
             found: vec![[0.0; 4]; rows],
         }
     }
@@ -329,39 +337,41 @@ impl Networks {
         let (obs, count, network) = (self.shape.obs, rows.len(), &self.critic_network);
         let numbers = self.shape.actions.numbers();
         let critics = &self.critics[..if value == Value::First { 1 } else { self.critics.len() }];
-        let share = 1.0 / critics.len() as f32;
-        let values = &mut block.values[..count];
+        let share = if value == Value::Mean { 1.0 / critics.len() as f32 } else { 1.0 };
         for (e, (member, pass)) in critics.iter().zip(&mut block.critics).enumerate() {
             let actions = Some((&block.actions[..count * numbers], numbers));
             member.forward(network, pass, rows_of(batch.obs, obs, rows), obs, actions);
             let (outputs, _, stride) = pass.ends(network);
-            for (found, outputs) in values.iter_mut().zip(outputs.chunks_exact(stride)) {
-                *found = match (value, e) {
-                    (Value::Mean, 0) => outputs[0] * share,
-                    (Value::Mean, _) => *found + outputs[0] * share,
-                    (_, 0) => outputs[0],
-                    _ => smaller(*found, outputs[0]),
-                };
+            let places = block.values.iter_mut().zip(&mut block.least).zip(outputs.chunks_exact(stride));
+            for ((found, least), outputs) in places.take(count) {
+                let q = outputs[0] * share;
+                if e == 0 || (value == Value::Least && is_smaller(q, *found)) {
+                    (*found, *least) = (q, e);
+                } else if value == Value::Mean {
+                    *found += q;
+                }
             }
         }
         block.slopes.fill(0.0);
         for (e, member) in critics.iter().enumerate() {
-            let (before, rest) = block.critics.split_at_mut(e);
-            let pass = &mut rest[0];
-            let (outputs, slopes, stride) = pass.ends(network);
-            for i in 0..count {
-                // Of critics whose values are equal the first one counts.
-                slopes[i * stride] = match value {
-                    Value::Least => {
-                        let is_least = |outputs: &[f32]| outputs[i * stride].to_bits() == values[i].to_bits();
-                        let first = is_least(outputs) && !before.iter_mut().any(|pass| is_least(pass.ends(network).0));
-                        f32::from(u8::from(first))
-                    }
-                    Value::Mean | Value::First => share,
-                };
+            // Rows in which the critic counts: the others have no gradient, and need no way back.
+            block.counted.clear();
+            block.counted.extend((0..count).filter(|&i| value != Value::Least || block.least[i] == e));
+            let counted = block.counted.len();
+            let pass = if counted == count {
+                &mut block.critics[e]
+            } else {
+                network.gather(&block.counted, &block.critics[e], &mut block.target);
+                &mut block.target
+            };
+            let (_, slopes, stride_out) = pass.ends(network);
+            slopes.chunks_exact_mut(stride_out).take(counted).for_each(|slopes| slopes[0] = share);
+            member.backward(network, counted, pass);
+            member.input_gradient(network, counted, pass, &mut block.of_counted);
+            let width = stride(numbers);
+            for (&i, from) in block.counted.iter().zip(block.of_counted.chunks_exact(width)) {
+                block.slopes[i * width..][..width].iter_mut().zip(from).for_each(|(to, from)| *to += from);
             }
-            member.backward(network, count, pass);
-            member.add_input_gradient(network, count, pass, &mut block.slopes);
         }
     }
 
@@ -518,9 +528,14 @@ fn boxed<'a>(batch: &Batch<'a>, kind: ActionKind, rows: &Range<usize>) -> Option
     }
 }
 
+/// True if a number takes the place of another as the least of some, of which NaN is.
+fn is_smaller(x: f32, than: f32) -> bool {
+    x < than || x.is_nan()
+}
+
 /// The smaller of two numbers; NaN if one of them is.
 fn smaller(x: f32, y: f32) -> f32 {
-    if y < x || y.is_nan() { y } else { x }
+    if is_smaller(y, x) { y } else { x }
 }
 
 /// A number, but at most `most`; NaN stays NaN.

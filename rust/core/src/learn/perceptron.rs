@@ -238,6 +238,16 @@ impl Perceptron {
         (1..self.layers.len()).rev().for_each(|l| self.pass_back(l, rows, pass, transposed));
     }
 
+    /// Copies of some rows what [`Perceptron::backward`] needs: outputs of the hidden layers.
+    pub(crate) fn gather(&self, rows: &[usize], from: &Pass, to: &mut Pass) {
+        let hidden = &self.layers[..self.layers.len() - 1];
+        for ((layer, from), to) in hidden.iter().zip(&from.outputs).zip(&mut to.outputs) {
+            for (&row, to) in rows.iter().zip(to.chunks_exact_mut(layer.row)) {
+                to.copy_from_slice(&from[row * layer.row..][..layer.row]);
+            }
+        }
+    }
+
     /// Adds the gradient of a piece of the parameters to its place `gradient`, after [`Perceptron::backward`].
     pub(crate) fn add_gradient(&self, piece: &Piece, rows: usize, pass: &Pass, gradient: &mut [f32]) {
         let (l, layer) = (piece.layer, &self.layers[piece.layer]);
@@ -251,7 +261,7 @@ impl Perceptron {
         multiply(count, layer.outputs, rows, left, slopes, layer.row, gradient, layer.row, Start::Present);
     }
 
-    /// Adds the gradient of the last `width` inputs to the rows of `gradient`, which have the [`stride`] of so many, after
+    /// Writes the gradient of the last `width` inputs to the rows of `gradient`, which have the [`stride`] of so many, after
     /// [`Perceptron::backward`].
     ///
     /// `transposed`: what [`Perceptron::transpose_inputs`] wrote.
@@ -265,7 +275,7 @@ impl Perceptron {
     ) {
         let (first, row) = (&self.layers[0], stride(width));
         let left = Left { values: &pass.slopes[0], row: first.row, column: 1 };
-        multiply(rows, width, first.outputs, left, transposed, row, gradient, row, Start::Present);
+        multiply(rows, width, first.outputs, left, transposed, row, gradient, row, Start::Zero);
     }
 
     /// Memory for [`Perceptron::transpose_inputs`].
