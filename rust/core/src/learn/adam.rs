@@ -196,4 +196,18 @@ mod tests {
             assert!((f64::from(value) - x).abs() < 1e-6, "{value} and {x}");
         }
     }
+
+    #[test]
+    fn targets_follow_to_the_end() {
+        let values: Vec<f32> = (0..3 * PART).map(|i| (i as f32 * 0.37).sin()).collect();
+        for tau in [0.0_f32, 0.005, 0.7, 1.0] {
+            let mut targets: Vec<f32> = values.iter().rev().copied().collect();
+            follow(&mut targets, &values, tau, &mut Team::new(2));
+            for ((target, value), old) in targets.iter().zip(&values).zip(values.iter().rev()) {
+                let expected = f64::from(*old) + f64::from(tau) * (f64::from(*value) - f64::from(*old));
+                assert!((f64::from(*target) - expected).abs() < 1e-6, "{target} and {expected}");
+                assert!(tau < 1.0 || target == value);
+            }
+        }
+    }
 }
