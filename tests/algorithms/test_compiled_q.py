@@ -1,4 +1,4 @@
-"""The compiled gradient of DQN against automatic differentiation of its loss."""
+"""Compiled gradient steps of DQN against those of PyTorch along its loss."""
 
 import functools
 from typing import Any
@@ -11,7 +11,7 @@ from gymnasium.spaces import Box
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrl._native._rust import QGradient
+from fastrl._native._rust import QSteps
 from fastrl.algorithms.dqn import DQN
 from fastrl.algorithms.dqn_settings import DQNConfig
 
@@ -20,7 +20,7 @@ WIDTHS = st.lists(st.integers(1, 9), max_size=3).map(tuple)
 
 @settings(deadline=None, max_examples=30)
 @given(st.data())
-def test_it_is_that_of_the_loss(data: Any) -> None:
+def test_gradients_are_those_of_the_loss(data: Any) -> None:
     options: dict[str, Any] = {
         "hidden": data.draw(WIDTHS),
         "dueling": data.draw(st.booleans()),
@@ -51,18 +51,19 @@ def test_it_is_that_of_the_loss(data: Any) -> None:
     assert metrics[0] == pytest.approx(metrics[1], rel=1e-5, abs=1e-5, nan_ok=True)
 
 
-def test_gradient_steps_with_and_without_it_agree() -> None:
-    both = [
-        learner(update_backend=each, target_every=2, target_tau=0.5, learning_rate=1e-3)
-        for each in ("compiled", "torch")
-    ]
-    for seed in range(8):
+@pytest.mark.parametrize("max_grad_norm", [None, 0.01])
+def test_twenty_steps_are_those_of_pytorch(max_grad_norm: float | None) -> None:
+    config = {"target_every": 2, "target_tau": 0.5, "learning_rate": 1e-3, "max_grad_norm": max_grad_norm}
+    both = [learner(update_backend=each, **config) for each in ("compiled", "torch")]
+    for seed in range(20):
         errors = [each.update(batch_of(seed=seed), WATCH) for each in both]
         torch.testing.assert_close(*errors, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(both[0].parameters, both[1].parameters, rtol=1e-3, atol=1e-5)
     for mine, expected in zip(both[0].target.parameters(), both[1].target.parameters(), strict=True):
         torch.testing.assert_close(mine, expected, rtol=1e-3, atol=1e-5)
-    restored = learner(update_backend="compiled", target_every=2, target_tau=0.5, learning_rate=1e-3, seed=5)
+    metrics = [each.metrics() for each in both]
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-3)
+    restored = learner(update_backend="compiled", **config, seed=5)
     restored.load_state_dict(both[0].state_dict())
     for each in (both[0], restored):
         each.update(batch_of(seed=9), WATCH)
@@ -77,14 +78,29 @@ def test_bytes_are_scaled() -> None:
     torch.testing.assert_close(compiled.parameters.grad, plain.parameters.grad, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dueling", [False, True])
+def test_results_do_not_depend_on_threads(dueling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for threads in (1, 2, 3, 16):
+        monkeypatch.setattr("fastrl.algorithms.compiled_q.cores", lambda threads=threads: threads)
+        each = learner(hidden=(64, 64), dueling=dueling, update_backend="compiled")
+        # So many rows that 16 threads pay.
+        errors = each.update(batch_of(count=6011), WATCH)
+        found.append((errors, each.parameters.detach(), each.metrics()["loss"]))
+    for errors, parameters, loss in found[1:]:
+        assert (
+            torch.equal(errors, found[0][0]) and torch.equal(parameters, found[0][1]) and loss == found[0][2]
+        )
+
+
 class Other(DQN):
-    """A loss that the compiled gradient is not of."""
+    """A loss that the compiled steps are not of."""
 
     def loss(self, batch: Any) -> Any:
         return super().loss(batch)
 
 
-def test_it_is_used_where_it_is_that_of_the_loss() -> None:
+def test_they_are_used_where_they_are_those_of_the_loss() -> None:
     assert learner().compiled is not None and learner(update_backend="torch").remarks() == []
     other = Other(DQNConfig(), problem())
     assert other.compiled is None
@@ -97,22 +113,27 @@ def test_it_is_used_where_it_is_that_of_the_loss() -> None:
 
 
 def arrays(size: int = 4) -> dict[str, Any]:
-    """Arguments of `compute` of a linear network on two numbers with three actions."""
+    """Arguments of `step` of a linear network on two numbers with three actions."""
     zeros = functools.partial(np.zeros, dtype=np.float32)
     return {
-        **{name: zeros(9) for name in ("online", "target", "gradient")},
+        "online": (zeros(9), zeros(9), zeros(9), zeros(())),
+        "sums": zeros(4),
+        **{name: zeros(9) for name in ("target", "gradient")},
         **{name: zeros(size) for name in ("td_errors", "rewards", "discounts", "weights")},
         **{name: zeros((size, 2)) for name in ("obs", "next_obs")},
         "actions": np.zeros(size, np.int64),
         "double": True,
         "huber": 1.0,
+        "learning_rate": 0.1,
+        "epsilon": 1e-5,
     }
 
 
 @pytest.mark.parametrize(
     ("name", "value", "match"),
     [
-        ("online", np.zeros(8, np.float32), r"online: expected .* shape \(9,\)"),
+        ("online", (np.zeros(8, np.float32),) * 4, r"online: expected .* shape \(9,\)"),
+        ("rewards", np.zeros(0, np.float32), "rewards: expected those of a transition at least"),
         ("obs", np.zeros((4, 2)), "obs: expected .* float32"),
         ("actions", np.array([0, 1, 3, 2]), "actions: expected numbers from 0 to 2, got 3"),
         ("actions", np.array([0, 1, -1, 2]), "actions: expected numbers from 0 to 2, got -1"),
@@ -122,15 +143,16 @@ def arrays(size: int = 4) -> dict[str, Any]:
     ],
 )
 def test_wrong_arguments_are_refused(name: str, value: Any, match: str) -> None:
-    gradient, given = QGradient(obs_dim=2, hidden=[], actions=3), arrays()
-    assert gradient.num_parameters == 9 and gradient.compute(**given) == (0.0, 0.0)
+    steps, given = QSteps(obs_dim=2, hidden=[], actions=3), arrays()
+    steps.step(**given)
+    assert steps.num_parameters == 9 and given["online"][3] == 1 and not given["sums"].any()
     with pytest.raises((ValueError, TypeError), match=match):
-        gradient.compute(**{**given, name: value})
+        steps.step(**{**given, name: value})
     with pytest.raises(ValueError, match="share memory"):
-        gradient.compute(**{**given, "gradient": given["online"]})
+        steps.step(**{**given, "gradient": given["online"][0]})
 
 
 @pytest.mark.parametrize("options", [{"hidden": [0]}, {"obs_dim": 2**17}, {"actions": 0}])
 def test_widths_out_of_range_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="expected widths of 1 to 65536"):
-        QGradient(**({"obs_dim": 2, "hidden": [4], "actions": 3} | options))
+        QSteps(**({"obs_dim": 2, "hidden": [4], "actions": 3} | options))

@@ -141,7 +141,7 @@ def test_dqn(options: dict[str, Any]) -> None:
 )
 def test_replay_learners(name: str, actions: Any) -> None:
     algorithm = learner(name, OBS, actions, **({"policy_every": 1} if name == "td3" else {}))
-    assert algorithm.gradients is None
+    assert algorithm.compiled is None
     assert algorithm.update(batch_of(OBS, actions), Stopwatch()).device.type == "cuda"
 
 

@@ -931,15 +931,19 @@ class Peek:
     def __exit__(self, *exception: object) -> None: ...
 
 @final
-class OffPolicyGradients:
-    """Gradients of the losses of SAC, TD3 and IQL for a minibatch: `fastrl.algorithms.compiled_gradients` without
-    torch. Policy, E `critics` and IQL's value function are multi-layer perceptrons with ReLU and hidden layers of the
-    widths `hidden`, on D `obs_dim` numbers; of continuous actions critics see the n `numbers` too, of M discrete ones
-    (`choices`) they have M outputs. For threads to share: calls take turns.
+class OffPolicySteps:
+    """Gradient steps of SAC, TD3 and IQL: `fastrl.algorithms.compiled_off_policy` without torch. Policy, E `critics`
+    and IQL's value function are multi-layer perceptrons with ReLU and hidden layers of the widths `hidden`, on D
+    `obs_dim` numbers; of continuous actions critics see the n `numbers` too, of M discrete ones (`choices`) they have
+    M outputs. For threads to share: calls take turns.
 
-    Parameters and gradients are vectors as `fastrl.networks.ensemble.Ensemble` has them: of each layer weights [E,
-    inputs, outputs], then biases [E, outputs]; E is 1 for policy and value function. ValueError: an option is out of
-    range.
+    `tau`: how far targets move. Of SAC: `has_temperature`, False for a temperature of 0; `target_entropy`, None where
+    the temperature does not learn; `entropy_backup`; `mean_value`, whether the policy increases the mean of the
+    critics, not the least. The noise is TD3's, the next three are IQL's. At most `num_threads` threads compute; the
+    numbers are the same.
+
+    Parameters are vectors as `fastrl.networks.ensemble.Ensemble` has them: of each layer weights [E, inputs, outputs],
+    then biases [E, outputs]; E is 1 for policy and value function. ValueError: an option is out of range.
     """
 
     def __new__(
@@ -951,15 +955,29 @@ class OffPolicyGradients:
         critics: int,
         numbers: int = 0,
         choices: int = 0,
-    ) -> OffPolicyGradients: ...
+        tau: float = 0.005,
+        has_temperature: bool = True,
+        target_entropy: float | None = None,
+        entropy_backup: bool = True,
+        mean_value: bool = False,
+        target_noise: float = 0.2,
+        target_noise_clip: float = 0.5,
+        expectile: float = 0.7,
+        beta: float = 3.0,
+        max_weight: float = 100.0,
+        num_threads: int = 1,
+    ) -> OffPolicySteps: ...
     @property
-    def num_parameters(self) -> tuple[int, int, int]:
-        """P, C and V: of the policy, of all critics, of the value function."""
+    def num_parameters(self) -> tuple[int, int]:
+        """C and P: of all critics, and of the policy's optimiser, which has the logarithm of SAC's temperature, then
+        the policy, then IQL's value function."""
 
-    def critic_loss(
+    def step(
         self,
-        critics: NDArray[np.float32],
-        gradient: NDArray[np.float32],
+        critics: tuple[NDArray[np.float32], ...],
+        policy: tuple[NDArray[np.float32], ...],
+        targets: NDArray[np.float32],
+        sums: NDArray[np.float32],
         td_errors: NDArray[np.float32],
         obs: NDArray[np.float32],
         next_obs: NDArray[np.float32],
@@ -967,81 +985,61 @@ class OffPolicyGradients:
         rewards: NDArray[np.float32],
         discounts: NDArray[np.float32],
         *,
-        asked: list[int],
-        policy: NDArray[np.float32] | None = None,
-        targets: NDArray[np.float32] | None = None,
-        value: NDArray[np.float32] | None = None,
-        next_masks: NDArray[np.bool_] | None = None,
-        next_noise: NDArray[np.float32] | None = None,
-        weight: float = 1.0,
-        temperature: float = 0.0,
-        target_noise: float = 0.0,
-        target_noise_clip: float = 0.0,
-    ) -> tuple[float, float]:
-        """Adds `weight` times the gradient of the critics' loss to `gradient` [C], and writes the absolute TD errors,
-        means over the critics, to `td_errors` [B]. Without the GIL.
-
-        `critics`, `targets` [C]; `policy` [P], of TD3 the target policy; `value` [V] of IQL, which needs neither of the
-        two; `obs`, `next_obs` [B, D]; `actions` float32 [B, n] or int64 [B]; `rewards`, `discounts` [B]; `next_masks`
-        [B, M], True where an action is allowed; `next_noise` [B, n], normal numbers. `asked`: target critics whose
-        least value counts. `temperature` is SAC's, the last two are TD3's.
-
-        Returns half the sum over critics of their mean squared errors, and the mean value. ValueError, TypeError: an
-        array does not fit, or is missing, or names an action that is not there.
-        """
-
-    def policy_loss(
-        self,
-        policy: NDArray[np.float32],
-        gradient: NDArray[np.float32],
-        obs: NDArray[np.float32],
-        *,
-        actions: NDArray[Any] | None = None,
-        critics: NDArray[np.float32] | None = None,
-        targets: NDArray[np.float32] | None = None,
-        value: NDArray[np.float32] | None = None,
-        value_gradient: NDArray[np.float32] | None = None,
+        learning_rate: float,
+        learns_policy: bool,
+        target_critics: list[int],
+        target_policy: NDArray[np.float32] | None = None,
         masks: NDArray[np.bool_] | None = None,
+        next_masks: NDArray[np.bool_] | None = None,
         noise: NDArray[np.float32] | None = None,
-        weight: float = 1.0,
-        temperature: float = 0.0,
-        mean_value: bool = False,
-        expectile: float = 0.5,
-        beta: float = 0.0,
-        max_weight: float = 1.0,
-    ) -> tuple[float, float, float, float, float]:
-        """Adds `weight` times the gradient of the policy's loss to `gradient` [P], and for IQL that of the value
-        function's to `value_gradient` [V]. Without the GIL.
+        next_noise: NDArray[np.float32] | None = None,
+    ) -> None:
+        """Takes a step of Adam along the critics' loss, with `learns_policy` one along the loss of the policy too, and
+        moves the targets, those of TD3 only when its policy learns. Without the GIL.
 
-        Arrays as of `critic_loss`: `critics` for SAC and TD3; `actions`, `targets` and `value` for IQL; `noise` [B, n]
-        for continuous SAC. With `mean_value` SAC's policy increases the mean of the critics, not the least.
+        `critics`, `policy`: what learns, Adam's two moments of it, [C] or [P], and the number of steps float32 [].
+        `targets` [C] and TD3's `target_policy` follow. `td_errors` [B] get the absolute TD errors before the step,
+        means over the critics. To `sums` the means over the minibatch are added: the critics' loss, the value and the
+        TD error; of SAC the policy's loss, the entropy and the temperature; of TD3 the policy's loss; of IQL the
+        losses of policy and value function, the value and the weight of imitation.
 
-        Returns means over the minibatch: the policy's loss; of SAC the entropy; of IQL the value function's loss, the
-        value and the weight of imitation; 0 what an algorithm does not have. ValueError, TypeError: as above.
+        `obs`, `next_obs` [B, D]; `actions` float32 [B, n] or int64 [B]; `rewards`, `discounts` [B]; `masks`,
+        `next_masks` [B, M], True where an action is allowed; `noise` (SAC) and `next_noise` (SAC, TD3) [B, n], normal
+        numbers. `target_critics`: those whose least value counts, not for IQL.
+
+        ValueError, TypeError: an array does not fit, or is missing, or names an action that is not there.
         """
 
 @final
-class QGradient:
-    """Gradient of the loss of deep Q-learning for a minibatch: `fastrl.algorithms.dqn.DQN.loss` without torch. The
+class QSteps:
+    """Gradient steps of deep Q-learning: `fastrl.algorithms.compiled_q` without torch. The
     network is a multi-layer perceptron with ReLU and hidden layers of the widths `hidden`, on D `obs_dim` numbers, with
     A `actions` outputs; a dueling one has the last hidden layer twice. For threads to share: calls take turns.
 
     Parameters and gradients are vectors as PyTorch has those of `fastrl.networks.q_network.QNetwork`: of each linear
-    layer weights [outputs, inputs], then biases. ValueError: a width is out of range.
+    layer weights [outputs, inputs], then biases. At most `num_threads` threads compute; the numbers are the same.
+    ValueError: a width is out of range.
     """
 
     def __new__(
-        cls, *, obs_dim: int, hidden: list[int], actions: int, dueling: bool = False
-    ) -> QGradient: ...
+        cls,
+        *,
+        obs_dim: int,
+        hidden: list[int],
+        actions: int,
+        dueling: bool = False,
+        num_threads: int = 1,
+    ) -> QSteps: ...
     @property
     def num_parameters(self) -> int:
         """P."""
 
-    def compute(
+    def step(
         self,
-        online: NDArray[np.float32],
+        online: tuple[NDArray[np.float32], ...],
         target: NDArray[np.float32],
         gradient: NDArray[np.float32],
+        sums: NDArray[np.float32],
         td_errors: NDArray[np.float32],
         obs: NDArray[np.float32],
         next_obs: NDArray[np.float32],
@@ -1052,22 +1050,29 @@ class QGradient:
         *,
         double: bool,
         huber: float,
+        learning_rate: float,
+        epsilon: float,
+        steps: bool = True,
+        max_grad_norm: float | None = None,
+        tau: float | None = None,
         next_masks: NDArray[np.bool_] | None = None,
         demonstrations: int = 0,
         margin: float = 0.0,
         margin_coef: float = 0.0,
         weight: float = 1.0,
-    ) -> tuple[float, float]:
+    ) -> None:
         """Adds `weight` times the gradient of the loss to `gradient` [P], and writes the absolute TD errors to
-        `td_errors` [B]. Without the GIL.
+        `td_errors` [B]. With `steps` it then takes a step of Adam along the gradient, scaled down to `max_grad_norm`,
+        zeroes it, and moves the target by `tau`, if there is one. Without the GIL.
 
-        `online`, `target` [P]; `obs`, `next_obs` [B, D]; `actions`, `rewards`, `discounts`, `weights` of importance
-        [B]; `next_masks` [B, A], True where an action is allowed. `double`: the network that learns chooses the next
-        action. Errors beyond `huber` count linearly. The last `demonstrations` transitions have the loss of their
-        `margin`, with the weight `margin_coef`.
+        `online`: parameters and Adam's two moments [P], and the number of steps float32 []. `target` [P]; `obs`,
+        `next_obs` [B, D]; `actions`, `rewards`, `discounts`, `weights` of importance [B]; `next_masks` [B, A], True
+        where an action is allowed. `double`: the network that learns chooses the next action. Errors beyond `huber`
+        count linearly. The last `demonstrations` transitions have the loss of their `margin`, with the weight
+        `margin_coef`. To `sums` [4] the loss, the mean value of the actions, the mean TD error, and with `steps` the
+        gradient's norm are added.
 
-        Returns the loss and the mean value of the actions. ValueError, TypeError: an array does not fit, or names an
-        action that is not there.
+        ValueError, TypeError: an array does not fit, or names an action that is not there.
         """
 
 @final

@@ -1,6 +1,6 @@
-"""The gradient of DQN's loss on the CPU, compiled.
+"""Gradient steps of DQN on the CPU, compiled.
 
-It is the one that ``backward`` finds for `fastrl.algorithms.dqn.DQN.loss`, which defines what is learned.
+They are, up to rounding, those that PyTorch takes along `fastrl.algorithms.dqn.DQN.loss`, which says what is learned.
 """
 
 import math
@@ -11,16 +11,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastrl._native._rust import QGradient
-from fastrl.algorithms.loss import TDLoss, overridden
+from fastrl._native._rust import QSteps
+from fastrl.algorithms.loss import LossMeans, overridden
+from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import Transitions
 from fastrl.algorithms.update_backend import failing_condition, why_torch
+from fastrl.collectors.resources import cores
 from fastrl.networks.q_network import QNetwork
 
 if TYPE_CHECKING:
     from fastrl.algorithms.dqn import DQN
 
-# Settings that the compiled gradient obeys, or that say nothing of it: with any other PyTorch finds it.
+# Settings that compiled steps obey, or that say nothing of a gradient step: with any other PyTorch takes them.
 _KNOWN = {
     "accumulate",
     "action_masks",
@@ -65,36 +67,39 @@ _KNOWN = {
 
 
 class CompiledQ:
-    """Computes DQN's loss and adds its gradient.
+    """Gradient steps of DQN, each in one call of ``fastrl._native._rust.QSteps``. Results do not depend on the number
+    of threads.
 
     Args:
         learner: whose networks are perceptrons of vectors.
+        optimizer: of the online network.
     """
 
-    def __init__(self, learner: "DQN", network: QNetwork) -> None:
-        self._learner, self._scale = learner, network.obs_scale
+    def __init__(self, learner: "DQN", network: QNetwork, optimizer: Optimizer) -> None:
+        self._learner, self._online, self._scale = learner, optimizer.arrays(), network.obs_scale
         architecture = network.state()["architecture"]
-        self._compiled = QGradient(
+        self._steps = QSteps(
             obs_dim=network.obs_dim,
             hidden=list(architecture["hidden"]),
             actions=network.num_actions,
             dueling=architecture["dueling"],
+            num_threads=cores(),
         )
         gradient = learner.parameters.grad
         assert gradient is not None
-        self._online, self._gradient = learner.parameters.detach().numpy(), gradient.numpy()
+        self._gradient = gradient.numpy()
         # The target's parameters become views of one vector, too.
         target = torch.nn.utils.parameters_to_vector(learner.target.parameters())
         torch.nn.utils.vector_to_parameters(target, learner.target.parameters())
         self._target = target.numpy()
 
     @classmethod
-    def of(cls, learner: "DQN", known: type, *, has_half_precision: bool) -> tuple[Self | None, str]:
-        """The gradient of a learner whose loss is that of the class ``known``. None where PyTorch finds it, for the
-        reason in the text.
+    def of(cls, learner: "DQN", known: type, optimizer: Optimizer) -> tuple[Self | None, str]:
+        """The gradient steps of a learner whose loss is that of the class ``known``. None where PyTorch takes them, for
+        the reason in the text.
 
         Raises:
-            ValueError: compiled ones are asked for, and there is none for the loss, the network or its device.
+            ValueError: compiled ones are asked for, and there are none for the loss, the network or its device.
         """
         config, network = learner.config, learner.network
         if config.update_backend == "torch":
@@ -109,7 +114,7 @@ class CompiledQ:
         )
         if not takes:
             plain = type(network) is QNetwork and len(network.state()["architecture"]["obs_shape"]) == 1
-            if not plain or config.batch_norm or config.noisy or config.quantiles or has_half_precision:
+            if not plain or config.batch_norm or config.noisy or config.quantiles or optimizer.half:
                 takes = (
                     "perceptrons of vectors in fp32, without images, batch_norm, noisy layers, quantiles or a network"
                     " of your own"
@@ -119,20 +124,37 @@ class CompiledQ:
         if takes:
             return None, why_torch(config.update_backend, takes)
         assert isinstance(network, QNetwork)
-        return cls(learner, network), ""
+        return cls(learner, network, optimizer), ""
 
-    def loss(self, batch: Transitions, num_second: int, margin_coef: float, weight: float) -> TDLoss:
-        """The loss, whose total has no meaning; its gradient is added, multiplied by ``weight``.
+    def __call__(
+        self,
+        batch: Transitions,
+        means: LossMeans,
+        *,
+        num_second: int,
+        margin_coef: float,
+        learning_rate: float,
+        steps: bool,
+        moves_target: bool,
+    ) -> Tensor:
+        """Adds the gradient of a minibatch's loss.
 
         Args:
+            means: to which the losses are added.
             num_second: demonstrations among the transitions, the last ones.
             margin_coef: weight of their margin.
+            steps: take a step along the gradients that were added.
+            moves_target: move the target network after it.
+
+        Returns:
+            Absolute TD errors before it, float32 [B].
         """
-        config, errors = self._learner.config, torch.empty(len(batch.actions))
-        loss, q = self._compiled.compute(
+        config, errors = self._learner.config, torch.empty_like(batch.rewards)
+        self._steps.step(
             self._online,
             self._target,
             self._gradient,
+            means.array,
             errors.numpy(),
             self._rows(batch.obs),
             self._rows(batch.next_obs),
@@ -142,14 +164,20 @@ class CompiledQ:
             batch.weights.contiguous().numpy(),
             double=config.double,
             huber=math.inf if config.huber is None else config.huber,
+            learning_rate=learning_rate,
+            epsilon=config.adam_eps,
+            steps=steps,
+            max_grad_norm=config.max_grad_norm,
+            tau=config.target_tau if moves_target else None,
             next_masks=None if batch.next_masks is None else batch.next_masks.contiguous().numpy(),
             demonstrations=num_second,
             margin=config.margin,
             margin_coef=margin_coef,
-            weight=weight,
+            weight=1 / config.accumulate,
         )
-        total = torch.tensor(loss)
-        return TDLoss(total, loss=total, q=torch.tensor(q), td_errors=errors)
+        means.counts[0] += 1
+        means.counts[1] += steps
+        return errors
 
     def _rows(self, obs: Tensor) -> NDArray[np.float32]:
         rows = obs.flatten(1).float()

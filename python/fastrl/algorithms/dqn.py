@@ -123,7 +123,7 @@ class DQN(DQNDeclaration, OffPolicyAlgorithm):
         parameters: of the online network, as one vector.
         target: the target network.
         updates: gradient steps so far.
-        compiled: finds the gradient of `loss`; None: PyTorch does.
+        compiled: takes the gradient steps; None: PyTorch does.
     """
 
     config: DQNConfig
@@ -171,9 +171,7 @@ class DQN(DQNDeclaration, OffPolicyAlgorithm):
         self.updates = 0
         self._batches = 0
         self._means = LossMeans(self.device, TDLoss.names(), ("grad_norm",))
-        self.compiled, self._why_not_compiled = CompiledQ.of(
-            self, DQN, has_half_precision=self._optimizer.half is not None
-        )
+        self.compiled, self._why_not_compiled = CompiledQ.of(self, DQN, self._optimizer)
         keep_freed_memory()
 
     def actor_spec(self) -> ActorSpec:
@@ -230,15 +228,27 @@ class DQN(DQNDeclaration, OffPolicyAlgorithm):
         margin_coef = self._margin_coef(self.steps)
         # With a margin the last ones are demonstrations.
         num_second = batch.num_second if margin_coef else 0
-        if self.compiled is None:
-            means, td_errors = self._descend(batch, num_second)
-        else:
-            loss = self.compiled.loss(batch, num_second, margin_coef, 1 / self.config.accumulate)
-            means, td_errors = loss.metrics(), loss.td_errors
-        self._means.add(0, means)
         self._batches += 1
-        if self._batches % self.config.accumulate == 0:
-            self._step()
+        steps = self._batches % self.config.accumulate == 0
+        self.updates += steps
+        moves_target = steps and self.updates % self.config.target_every == 0
+        learning_rate = self._learning_rate(self.steps)
+        if self.compiled is not None:
+            return self.compiled(
+                batch,
+                self._means,
+                num_second=num_second,
+                margin_coef=margin_coef,
+                learning_rate=learning_rate,
+                steps=steps,
+                moves_target=moves_target,
+            )
+        means, td_errors = self._descend(batch, num_second)
+        self._means.add(0, means)
+        if steps:
+            self._means.add(1, self._optimizer.step(self.config.max_grad_norm, learning_rate).view(1))
+        if moves_target:
+            self._move_target()
         return td_errors
 
     def _descend(self, batch: Transitions, num_second: int) -> tuple[Tensor, Tensor]:
@@ -389,13 +399,6 @@ class DQN(DQNDeclaration, OffPolicyAlgorithm):
         if self.config.batch_norm:
             network.eval()
         return estimates
-
-    def _step(self) -> None:
-        grad_norm = self._optimizer.step(self.config.max_grad_norm, self._learning_rate(self.steps))
-        self._means.add(1, grad_norm.view(1))
-        self.updates += 1
-        if self.updates % self.config.target_every == 0:
-            self._move_target()
 
     @torch.no_grad()
     def _move_target(self) -> None:

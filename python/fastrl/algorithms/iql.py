@@ -5,7 +5,6 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
-from fastrl.algorithms.compiled_gradients import IQLGradients
 from fastrl.algorithms.off_policy import OffPolicyActorCritic, layers_of
 from fastrl.algorithms.off_policy_loss import IQLLoss, Minibatch
 from fastrl.algorithms.protocol import Problem
@@ -57,7 +56,15 @@ class IQL(IQLDeclaration, OffPolicyActorCritic):
             extra=self.value,
         )
         self.saved["value"] = self.value
-        self.gradients, self._why_not_compiled = IQLGradients.of(self, IQL)
+        self._compile(
+            IQL,
+            "value_loss",
+            "imitation_weights",
+            "imitation_costs",
+            expectile=config.expectile,
+            beta=config.beta,
+            max_weight=config.max_weight,
+        )
 
     @property
     def final_masks(self) -> bool:

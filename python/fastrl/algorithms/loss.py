@@ -100,12 +100,18 @@ class LossMeans:
 
     Args:
         groups: names of the numbers that are added together.
+
+    Attributes:
+        array: sums of all groups, float32, where they are on a CPU.
+        counts: how often numbers of each group were added.
     """
 
     def __init__(self, device: torch.device, *groups: Sequence[str]) -> None:
         self._groups = groups
         self._sums = torch.zeros(sum(map(len, groups)), device=device)
         self.counts = [0] * len(groups)
+        if device.type == "cpu":
+            self.array = self._sums.numpy()
 
     def add(self, group: int, means: Tensor) -> None:
         """Adds numbers [n] of a group."""

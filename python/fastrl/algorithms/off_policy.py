@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fastrl.algorithms.compiled_gradients import CompiledGradients
+from fastrl.algorithms.compiled_off_policy import CompiledOffPolicy, compiled_off_policy
 from fastrl.algorithms.loss import Loss, LossMeans, TDLoss, reduce_loss
 from fastrl.algorithms.off_policy_loss import Minibatch, PolicyLoss
 from fastrl.algorithms.optimizer import Optimizer
@@ -77,7 +77,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     Attributes:
         policy, critics, targets: the networks.
         saved: networks beside the policy, by the name under which their weights are saved.
-        gradients: those of the losses, compiled; None: automatic differentiation finds them.
+        compiled: takes the gradient steps; None: PyTorch does.
     """
 
     takes_shards = True
@@ -142,8 +142,23 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         # Actions are uniform until something has been learned.
         self._is_untrained = True
         self._means = LossMeans(self.device, ("critic_loss", "q", "td_error"), self.policy_loss_type.names())
-        self.gradients: CompiledGradients | None = None
+        self.compiled: CompiledOffPolicy | None = None
         keep_freed_memory()
+
+    def _compile(
+        self, known: type, *methods: str, target_policy: Tensor | None = None, **options: Any
+    ) -> None:
+        """Compiles the gradient steps if they can be; arguments as of `compiled_off_policy`."""
+        self.compiled, self._why_not_compiled = compiled_off_policy(
+            self,
+            known,
+            methods,
+            critics=self._of_critics,
+            policy=self._of_policy,
+            targets=self._target_vector,
+            target_policy=target_policy,
+            **options,
+        )
 
     def networks(self) -> list[OffPolicyActor | Critics]:
         """Networks that learn."""
@@ -180,58 +195,66 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
 
     def _learn(self, experience: Transitions) -> Tensor:
         learns_policy = (self.updates + 1) % self.config.policy_every == 0
-        batch = self.minibatch(experience, learns_policy)
-        td_errors = self._descend(self._of_critics, batch)
+        if self.compiled is not None:
+            td_errors = self.compiled(
+                experience,
+                self._means,
+                learns_policy=learns_policy,
+                learning_rate=self._learning_rate(self.steps),
+                **self._draws(len(experience.rewards), learns_policy),
+            )
+        else:
+            batch = self.minibatch(experience, learns_policy)
+            td_errors = self._descend(self._of_critics, batch)
+            if learns_policy:
+                self._descend(self._of_policy, batch)
+            with torch.no_grad():
+                self._move_targets(learns_policy)
         self._is_untrained = False
         self.updates += 1
-        if learns_policy:
-            self._descend(self._of_policy, batch)
-        with torch.no_grad():
-            self._move_targets(learns_policy)
         return td_errors
 
     def minibatch(self, experience: Transitions, learns_policy: bool) -> Minibatch:
         """Transitions, and the random numbers of their losses, those of all shards at once."""
-        size, config = len(experience.rewards), self.config
         names = ("actions", "rewards", "discounts", "obs", "next_obs", "masks", "next_masks")
-        tensors = {name: getattr(experience, name) for name in names}
+        tensors: dict[str, Any] = {name: getattr(experience, name) for name in names}
         for name, each in tensors.items():
             if each is not None:
                 moved = each.to(self.device, non_blocking=True)
                 # The frames of a stack become one row.
                 tensors[name] = moved.flatten(1) if "obs" in name else moved
+        for name, drawn in self._draws(len(experience.rewards), learns_policy).items():
+            tensors[name] = drawn
+            if drawn is not None and "noise" in name:
+                tensors[name] = drawn.to(self.device, non_blocking=True)
+        return Minibatch(**tensors)
+
+    def _draws(self, size: int, learns_policy: bool) -> dict[str, Tensor | None]:
+        """The random numbers of a minibatch's losses, fields of `Minibatch`, on the CPU."""
 
         def noise(name: str) -> Tensor | None:
             if name not in self.noise_fields or not self.actions.is_box:
                 return None
-            normal = torch.randn((size, self.actions.size), generator=self._generator)
-            return normal.to(self.device, non_blocking=True)
+            return torch.randn((size, self.actions.size), generator=self._generator)
 
         next_noise, critics = noise("next_noise"), None
-        asked = getattr(config, "target_critics", config.critics)
-        if asked < config.critics:
-            critics = torch.randperm(config.critics, generator=self._generator)[:asked]
-        return Minibatch(
-            **tensors,
-            next_noise=next_noise,
-            target_critics=critics,
-            noise=noise("noise") if learns_policy else None,
-        )
+        asked = getattr(self.config, "target_critics", self.config.critics)
+        if asked < self.config.critics:
+            critics = torch.randperm(self.config.critics, generator=self._generator)[:asked]
+        return {
+            "next_noise": next_noise,
+            "target_critics": critics,
+            "noise": noise("noise") if learns_policy else None,
+        }
 
     def _descend(self, learned: Learned, batch: Minibatch) -> Tensor:
-        """Takes a gradient step along a loss. Returns its TD errors, if it has some."""
+        """Takes a gradient step along a loss with PyTorch. Returns its TD errors, if it has some."""
         loss_of = getattr(self, learned.name)
-        compiled = None if self.gradients is None else getattr(self.gradients, learned.name)
         gradient = learned.vector.grad
         assert gradient is not None
 
         def learn(shard: Shard, weight: float) -> Loss:
-            part = batch.of(shard.rows)
-            if compiled is not None:
-                with torch.no_grad():
-                    found: Loss = compiled(part, weight)
-                return found
-            loss: Loss = loss_of(part)
+            loss: Loss = loss_of(batch.of(shard.rows))
             torch.autograd.backward(loss.total * weight, inputs=learned.parameters)
             return loss
 

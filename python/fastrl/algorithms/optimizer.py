@@ -4,7 +4,9 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fastrl.networks.parameters import check_moments
@@ -26,18 +28,14 @@ class _FusedAdam:
         self.param_groups = [{"params": [parameters]}]
         self.learning_rate, self._eps = learning_rate, eps
         self._parameters = parameters
-        self.state: dict[str, Tensor] = {}
-
-    def moments(self) -> dict[str, Tensor]:
-        if not self.state:
-            self.state["step"] = torch.zeros((), dtype=torch.float32, device=self._parameters.device)
-            for name in ("exp_avg", "exp_avg_sq"):
-                self.state[name] = torch.zeros_like(self._parameters.data)
-        return self.state
+        self.state = {
+            "step": torch.zeros((), dtype=torch.float32, device=parameters.device),
+            **{name: torch.zeros_like(parameters.data) for name in ("exp_avg", "exp_avg_sq")},
+        }
 
     @torch.no_grad()
     def step(self) -> None:
-        state = self.moments()
+        state = self.state
         state["step"] += 1
         assert self._parameters.grad is not None
         torch._fused_adam_(
@@ -117,7 +115,13 @@ class Optimizer:
     def moments(self) -> dict[str, Tensor]:
         """Adam's state, to be changed in place: ``exp_avg`` and ``exp_avg_sq``, float32 of the parameters' shape, and
         ``step``, float32 []."""
-        return self._adam.moments()
+        return self._adam.state
+
+    def arrays(self) -> tuple[NDArray[np.float32], ...]:
+        """Parameters, Adam's moments and the number of steps on a CPU, float32 [P] and []: views, which stay valid."""
+        moments = self.moments()
+        names = ("exp_avg", "exp_avg_sq", "step")
+        return (self._parameters.detach().numpy(), *(moments[name].numpy() for name in names))
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and the scaler's state; tensors are not copies."""
@@ -130,9 +134,8 @@ class Optimizer:
             ValueError: it has others.
         """
         check_moments(state["adam"], self._parameters)
-        self._adam.state.clear()
-        self._adam.state.update(
-            {key: value.to(self._parameters.device, copy=True) for key, value in state["adam"].items()}
-        )
+        # In place: compiled steps have views of the moments.
+        for name, tensor in self._adam.state.items():
+            tensor.copy_(state["adam"].get(name, torch.zeros(())))
         if self._scaler.is_enabled() and state["scaler"]:
             self._scaler.load_state_dict(state["scaler"])

@@ -13,7 +13,6 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor, nn
 
-from fastrl.algorithms.compiled_gradients import SACGradients
 from fastrl.algorithms.off_policy import OffPolicyActorCritic
 from fastrl.algorithms.off_policy_loss import Minibatch, SACLoss, squashed
 from fastrl.algorithms.protocol import Problem
@@ -46,7 +45,16 @@ class SAC(SACDeclaration, OffPolicyActorCritic):
         size = self.actions.size
         share = -float(size) if is_box else config.entropy_share * math.log(size)
         self.target_entropy = share if config.target_entropy is None else config.target_entropy
-        self.gradients, self._why_not_compiled = SACGradients.of(self, SAC)
+        self._compile(
+            SAC,
+            "policy_value",
+            "temperature_loss",
+            "temperature",
+            has_temperature=config.temperature > 0,
+            target_entropy=self.target_entropy if config.learn_temperature else None,
+            entropy_backup=config.entropy_backup,
+            mean_value=config.policy_value == "mean",
+        )
 
     @property
     def temperature(self) -> Tensor:

@@ -4,7 +4,6 @@ import copy
 
 from torch import Tensor
 
-from fastrl.algorithms.compiled_gradients import TD3Gradients
 from fastrl.algorithms.off_policy import OffPolicyActorCritic
 from fastrl.algorithms.off_policy_loss import Minibatch, PolicyLoss
 from fastrl.algorithms.protocol import Problem
@@ -34,7 +33,12 @@ class TD3(TD3Declaration, OffPolicyActorCritic):
         self._target_policy_vector = flatten_parameters(self.target_policy)
         self.target_policy.requires_grad_(False)
         self.saved["target_policy"] = self.target_policy
-        self.gradients, self._why_not_compiled = TD3Gradients.of(self, TD3)
+        self._compile(
+            TD3,
+            target_policy=self._target_policy_vector,
+            target_noise=config.target_noise,
+            target_noise_clip=config.target_noise_clip,
+        )
 
     def next_values(self, batch: Minibatch) -> Tensor:
         """min_i Q'_i(s', a'), a' = pi'(s') + clip(noise), within the bounds: algorithm 1."""

@@ -51,13 +51,13 @@ mod rust_module {
     #[pymodule_export]
     use crate::mlp::Mlp;
     #[pymodule_export]
-    use crate::off_policy::OffPolicyGradients;
+    use crate::off_policy::OffPolicySteps;
     #[pymodule_export]
     use crate::ppo_update::PpoUpdate;
     #[pymodule_export]
     use crate::producer::{Producer, Reservation};
     #[pymodule_export]
-    use crate::q_learning::QGradient;
+    use crate::q_learning::QSteps;
     #[pymodule_export]
     use crate::queue::{Peek, Queue, QueueMemory};
     #[pymodule_export]

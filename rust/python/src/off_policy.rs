@@ -1,10 +1,12 @@
-//! Gradients of the losses of SAC, TD3 and IQL, for Python.
+//! Gradient steps of SAC, TD3 and IQL, for Python.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use fastrl_binding::arrays::{Array, Element, Flag, disjoint, list, readable, writeable};
-use fastrl_core::learn::off_policy::{ActionKind, Actions, Algorithm, Batch, Gradients, Parameters, Settings, Shape};
+use fastrl_core::learn::off_policy::{
+    ActionKind, Actions, Algorithm, Batch, Learned, Parameters, Settings, Shape, Steps,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -13,21 +15,15 @@ use crate::ppo_update::{MAX_WIDTH, rows_of};
 /// The most critics.
 const MAX_CRITICS: usize = 1 << 10;
 
-#[pyclass(frozen, module = "fastrl._native._rust")]
-pub(crate) struct OffPolicyGradients {
-    shape: Shape,
-    /// Made for the first loss: arrays that fit the shape say that there is memory for networks of that size.
-    gradients: Mutex<Option<Gradients>>,
-}
+/// Numbers of [`fastrl_core::learn::off_policy::Losses::critics`].
+const CRITIC_LOSSES: usize = 3;
 
-impl OffPolicyGradients {
-    /// Calls a function with what computes gradients, without the GIL.
-    fn detached<T: Send>(&self, py: Python<'_>, compute: impl FnOnce(&mut Gradients) -> T + Send) -> T {
-        py.detach(|| {
-            let mut gradients = self.gradients.lock().unwrap_or_else(PoisonError::into_inner);
-            compute(gradients.get_or_insert_with(|| Gradients::new(self.shape.clone())))
-        })
-    }
+#[pyclass(frozen, module = "fastrl._native._rust")]
+pub(crate) struct OffPolicySteps {
+    shape: Shape,
+    settings: Settings,
+    /// Made for the first step: arrays that fit the shape say that there is memory for networks of that size.
+    steps: Mutex<Option<Steps>>,
 }
 
 /// The name of an array, and its addresses.
@@ -86,12 +82,13 @@ struct Taken<'a, 'py> {
 }
 
 impl<'a, 'py> Taken<'a, 'py> {
-    fn new(object: Option<&'a Bound<'py, PyAny>>, kind: ActionKind, size: usize, is_needed: bool) -> PyResult<Self> {
-        let (numbers, choices) = match kind {
-            ActionKind::Box(numbers) => (needed("actions", object, &[size, numbers], is_needed)?, None),
-            ActionKind::Discrete(_) => (None, needed("actions", object, &[size], is_needed)?),
-        };
-        Ok(Self { numbers, choices })
+    fn new(object: &'a Bound<'py, PyAny>, kind: ActionKind, size: usize) -> PyResult<Self> {
+        Ok(match kind {
+            ActionKind::Box(numbers) => {
+                Self { numbers: Some(readable("actions", object, &[size, numbers])?), choices: None }
+            }
+            ActionKind::Discrete(_) => Self { numbers: None, choices: Some(readable("actions", object, &[size])?) },
+        })
     }
 
     /// # Safety
@@ -108,10 +105,48 @@ impl<'a, 'py> Taken<'a, 'py> {
     }
 }
 
+/// Parameters of an optimiser, Adam's moments, and the number of its steps.
+pub(crate) struct Optimized<'a, 'py> {
+    values: Array<'a, 'py, f32>,
+    mean: Array<'a, 'py, f32>,
+    square: Array<'a, 'py, f32>,
+    steps: Array<'a, 'py, f32>,
+}
+
+impl<'a, 'py> Optimized<'a, 'py> {
+    pub(crate) fn new(name: &'static str, arrays: &'a [Bound<'py, PyAny>; 4], size: usize) -> PyResult<Self> {
+        let [values, mean, square, steps] = arrays;
+        Ok(Self {
+            values: writeable(name, values, &[size])?,
+            mean: writeable(name, mean, &[size])?,
+            square: writeable(name, square, &[size])?,
+            steps: writeable(name, steps, &[])?,
+        })
+    }
+
+    pub(crate) fn places(&self) -> [Place; 4] {
+        [self.values.place(), self.mean.place(), self.square.place(), self.steps.place()]
+    }
+
+    /// # Safety
+    /// As of `Array::slice_mut`.
+    pub(crate) unsafe fn learned(&self) -> Learned<'a> {
+        // SAFETY: the caller's promise.
+        let [values, mean, square, steps] =
+            unsafe { [&self.values, &self.mean, &self.square, &self.steps].map(|array| array.slice_mut()) };
+        Learned { values, mean, square, steps: &mut steps[0] }
+    }
+}
+
 #[pymethods]
-impl OffPolicyGradients {
+impl OffPolicySteps {
     #[new]
-    #[pyo3(signature = (algorithm, *, obs_dim, hidden, critics, numbers=0, choices=0))]
+    #[pyo3(signature = (
+        algorithm, *, obs_dim, hidden, critics, numbers=0, choices=0, tau=0.005, has_temperature=true,
+        target_entropy=None, entropy_backup=true, mean_value=false, target_noise=0.2, target_noise_clip=0.5,
+        expectile=0.7, beta=3.0, max_weight=100.0, num_threads=1,
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "the architecture and settings of losses")]
     fn new(
         algorithm: &str,
         obs_dim: usize,
@@ -119,6 +154,17 @@ impl OffPolicyGradients {
         critics: usize,
         numbers: usize,
         choices: usize,
+        tau: f32,
+        has_temperature: bool,
+        target_entropy: Option<f32>,
+        entropy_backup: bool,
+        mean_value: bool,
+        target_noise: f32,
+        target_noise_clip: f32,
+        expectile: f32,
+        beta: f32,
+        max_weight: f32,
+        num_threads: usize,
     ) -> PyResult<Self> {
         let refuse = |message: String| Err(PyValueError::new_err(message));
         let algorithm = match algorithm {
@@ -139,194 +185,139 @@ impl OffPolicyGradients {
         if !(1..=MAX_CRITICS).contains(&critics) {
             return refuse(format!("critics: expected 1 to {MAX_CRITICS}, got {critics}"));
         }
+        if target_noise_clip.is_nan() || target_noise_clip < 0.0 {
+            return refuse(format!("target_noise_clip: expected a number from 0 on, got {target_noise_clip}"));
+        }
+        let settings = Settings {
+            tau,
+            has_temperature,
+            target_entropy,
+            entropy_backup,
+            mean_value,
+            target_noise,
+            target_noise_clip,
+            expectile,
+            beta,
+            max_weight,
+            threads: num_threads,
+        };
         let shape = Shape { algorithm, obs: obs_dim, actions, hidden, critics };
-        Ok(Self { gradients: Mutex::new(None), shape })
+        Ok(Self { shape, settings, steps: Mutex::new(None) })
     }
 
     #[getter]
-    fn num_parameters(&self) -> (usize, usize, usize) {
-        self.shape.num_parameters()
+    fn num_parameters(&self) -> (usize, usize) {
+        (self.shape.critic_parameters(), self.shape.policy_parameters())
     }
 
     #[pyo3(signature = (
-        critics, gradient, td_errors, obs, next_obs, actions, rewards, discounts, *, asked, policy=None, targets=None,
-        value=None, next_masks=None, next_noise=None, weight=1.0, temperature=0.0, target_noise=0.0,
-        target_noise_clip=0.0,
+        critics, policy, targets, sums, td_errors, obs, next_obs, actions, rewards, discounts, *, learning_rate,
+        learns_policy, target_critics, target_policy=None, masks=None, next_masks=None, noise=None, next_noise=None,
     ))]
-    #[expect(clippy::too_many_arguments, reason = "the arrays and settings of a loss")]
-    fn critic_loss(
+    #[expect(clippy::too_many_arguments, reason = "the arrays of a gradient step")]
+    fn step(
         &self,
         py: Python<'_>,
-        critics: &Bound<'_, PyAny>,
-        gradient: &Bound<'_, PyAny>,
+        critics: [Bound<'_, PyAny>; 4],
+        policy: [Bound<'_, PyAny>; 4],
+        targets: &Bound<'_, PyAny>,
+        sums: &Bound<'_, PyAny>,
         td_errors: &Bound<'_, PyAny>,
         obs: &Bound<'_, PyAny>,
         next_obs: &Bound<'_, PyAny>,
         actions: &Bound<'_, PyAny>,
         rewards: &Bound<'_, PyAny>,
         discounts: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = list)] asked: Vec<usize>,
-        policy: Option<&Bound<'_, PyAny>>,
-        targets: Option<&Bound<'_, PyAny>>,
-        value: Option<&Bound<'_, PyAny>>,
+        learning_rate: f64,
+        learns_policy: bool,
+        #[pyo3(from_py_with = list)] target_critics: Vec<usize>,
+        target_policy: Option<&Bound<'_, PyAny>>,
+        masks: Option<&Bound<'_, PyAny>>,
         next_masks: Option<&Bound<'_, PyAny>>,
+        noise: Option<&Bound<'_, PyAny>>,
         next_noise: Option<&Bound<'_, PyAny>>,
-        weight: f32,
-        temperature: f32,
-        target_noise: f32,
-        target_noise_clip: f32,
-    ) -> PyResult<(f64, f64)> {
+    ) -> PyResult<()> {
+        let refuse = |message: String| Err(PyValueError::new_err(message));
         let Shape { algorithm, obs: width, actions: kind, critics: count, .. } = self.shape;
-        let (of_policy, of_critics, of_value) = self.shape.num_parameters();
+        let (of_critics, of_target) = (self.shape.critic_parameters(), self.shape.target_policy_parameters());
         let (size, is_iql) = (rows_of(rewards), algorithm == Algorithm::Iql);
-        if !is_iql && (asked.is_empty() || asked.len() > count || asked.iter().any(|&index| index >= count)) {
-            return Err(PyValueError::new_err(format!(
-                "asked: expected numbers of critics from 0 to {}, got {asked:?}",
+        let (numbers, choices) = (kind.numbers(), kind.choices());
+        let no_target = target_critics.is_empty() || target_critics.len() > count;
+        if !is_iql && (no_target || target_critics.iter().any(|&index| index >= count)) {
+            return refuse(format!(
+                "target_critics: expected numbers of critics from 0 to {}, got {target_critics:?}",
                 count - 1
-            )));
+            ));
         }
-        let critics = readable::<f32>("critics", critics, &[of_critics])?;
-        let gradient = writeable::<f32>("gradient", gradient, &[of_critics])?;
+        if size == 0 {
+            return refuse("rewards: expected those of a transition at least, got none".to_owned());
+        }
+        let critics = Optimized::new("critics", &critics, of_critics)?;
+        let policy = Optimized::new("policy", &policy, self.shape.policy_parameters())?;
+        let targets = writeable::<f32>("targets", targets, &[of_critics])?;
+        let target_policy = match target_policy {
+            _ if of_target == 0 => None,
+            Some(array) => Some(writeable::<f32>("target_policy", array, &[of_target])?),
+            None => return refuse("target_policy: expected an array, got None".to_owned()),
+        };
+        let sums = writeable::<f32>("sums", sums, &[CRITIC_LOSSES + self.shape.policy_losses()])?;
         let td_errors = writeable::<f32>("td_errors", td_errors, &[size])?;
         let obs = readable::<f32>("obs", obs, &[size, width])?;
         let next_obs = readable::<f32>("next_obs", next_obs, &[size, width])?;
-        let taken = Taken::new(Some(actions), kind, size, true)?;
+        let taken = Taken::new(actions, kind, size)?;
         let rewards = readable::<f32>("rewards", rewards, &[size])?;
         let discounts = readable::<f32>("discounts", discounts, &[size])?;
-        let policy = needed::<f32>("policy", policy, &[of_policy], !is_iql)?;
-        let targets = needed::<f32>("targets", targets, &[of_critics], !is_iql)?;
-        let value = needed::<f32>("value", value, &[of_value], is_iql)?;
-        let (numbers, choices) = (kind.numbers(), kind.choices());
+        let draws = algorithm == Algorithm::Sac && numbers > 0 && learns_policy;
+        let noise = needed::<f32>("noise", noise, &[size, numbers], draws)?;
         let next_noise = needed::<f32>("next_noise", next_noise, &[size, numbers], !is_iql && numbers > 0)?;
-        let has_masks = next_masks.is_some() && choices > 0;
-        let next_masks = needed::<Flag>("next_masks", next_masks, &[size, choices], has_masks)?;
+        let has_masks = |masks: &Option<_>| masks.is_some() && choices > 0;
+        let masks = needed::<Flag>("masks", masks, &[size, choices], has_masks(&masks))?;
+        let next_masks = needed::<Flag>("next_masks", next_masks, &[size, choices], has_masks(&next_masks))?;
+        let mut written = [critics.places(), policy.places()].concat();
+        written.extend([targets.place(), sums.place(), td_errors.place()]);
+        written.extend(place(&target_policy));
         let read = [
-            Some(critics.place()),
             Some(obs.place()),
             Some(next_obs.place()),
             Some(rewards.place()),
             Some(discounts.place()),
             place(&taken.numbers),
             place(&taken.choices),
-            place(&policy),
-            place(&targets),
-            place(&value),
+            place(&noise),
             place(&next_noise),
+            place(&masks),
             place(&next_masks),
         ];
-        apart(&[gradient.place(), td_errors.place()], read)?;
+        apart(&written, read)?;
         // SAFETY: checked, what is written apart from all else, and the caller's for the length of this call.
-        let (parameters, batch, gradient, td_errors) = unsafe {
+        let (mut parameters, batch, sums, td_errors) = unsafe {
             let batch = Batch {
                 obs: obs.slice(),
                 next_obs: next_obs.slice(),
                 actions: taken.actions(kind)?,
                 rewards: rewards.slice(),
                 discounts: discounts.slice(),
-                masks: None,
-                next_masks: next_masks.as_ref().map(|masks| masks.bytes()),
-                noise: &[],
-                next_noise: slice(&next_noise),
-            };
-            let parameters = Parameters {
-                policy: slice(&policy),
-                critics: critics.slice(),
-                targets: slice(&targets),
-                value: slice(&value),
-            };
-            (parameters, batch, gradient.slice_mut(), td_errors.slice_mut())
-        };
-        let settings = Settings { temperature, target_noise, target_noise_clip, ..Settings::with_weight(weight) };
-        let found = self.detached(py, |gradients| {
-            gradients.critic_loss(parameters, &batch, &settings, &asked, gradient, td_errors)
-        });
-        Ok((found.loss, found.q))
-    }
-
-    #[pyo3(signature = (
-        policy, gradient, obs, *, actions=None, critics=None, targets=None, value=None, value_gradient=None, masks=None,
-        noise=None, weight=1.0, temperature=0.0, mean_value=false, expectile=0.5, beta=0.0, max_weight=1.0,
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "as above")]
-    fn policy_loss(
-        &self,
-        py: Python<'_>,
-        policy: &Bound<'_, PyAny>,
-        gradient: &Bound<'_, PyAny>,
-        obs: &Bound<'_, PyAny>,
-        actions: Option<&Bound<'_, PyAny>>,
-        critics: Option<&Bound<'_, PyAny>>,
-        targets: Option<&Bound<'_, PyAny>>,
-        value: Option<&Bound<'_, PyAny>>,
-        value_gradient: Option<&Bound<'_, PyAny>>,
-        masks: Option<&Bound<'_, PyAny>>,
-        noise: Option<&Bound<'_, PyAny>>,
-        weight: f32,
-        temperature: f32,
-        mean_value: bool,
-        expectile: f32,
-        beta: f32,
-        max_weight: f32,
-    ) -> PyResult<(f64, f64, f64, f64, f64)> {
-        let Shape { algorithm, obs: width, actions: kind, .. } = self.shape;
-        let (of_policy, of_critics, of_value) = self.shape.num_parameters();
-        let (size, is_iql) = (rows_of(obs), algorithm == Algorithm::Iql);
-        let policy = readable::<f32>("policy", policy, &[of_policy])?;
-        let gradient = writeable::<f32>("gradient", gradient, &[of_policy])?;
-        let obs = readable::<f32>("obs", obs, &[size, width])?;
-        let taken = Taken::new(actions, kind, size, is_iql)?;
-        let critics = needed::<f32>("critics", critics, &[of_critics], !is_iql)?;
-        let targets = needed::<f32>("targets", targets, &[of_critics], is_iql)?;
-        let value = needed::<f32>("value", value, &[of_value], is_iql)?;
-        let value_gradient = match value_gradient {
-            Some(array) if is_iql => Some(writeable::<f32>("value_gradient", array, &[of_value])?),
-            None if is_iql => return Err(PyValueError::new_err("value_gradient: expected an array, got None")),
-            _ => None,
-        };
-        let (numbers, choices) = (kind.numbers(), kind.choices());
-        let draws = algorithm == Algorithm::Sac && numbers > 0;
-        let noise = needed::<f32>("noise", noise, &[size, numbers], draws)?;
-        let has_masks = masks.is_some() && choices > 0;
-        let masks = needed::<Flag>("masks", masks, &[size, choices], has_masks)?;
-        let written: Vec<_> = [Some(gradient.place()), place(&value_gradient)].into_iter().flatten().collect();
-        let read = [
-            Some(policy.place()),
-            Some(obs.place()),
-            place(&taken.numbers),
-            place(&taken.choices),
-            place(&critics),
-            place(&targets),
-            place(&value),
-            place(&noise),
-            place(&masks),
-        ];
-        apart(&written, read)?;
-        // SAFETY: checked, what is written apart from all else, and the caller's for the length of this call.
-        let (parameters, batch, gradient, value_gradient) = unsafe {
-            let batch = Batch {
-                obs: obs.slice(),
-                next_obs: &[],
-                actions: taken.actions(kind)?,
-                rewards: &[],
-                discounts: &[],
                 masks: masks.as_ref().map(|masks| masks.bytes()),
-                next_masks: None,
+                next_masks: next_masks.as_ref().map(|masks| masks.bytes()),
                 noise: slice(&noise),
-                next_noise: &[],
+                next_noise: slice(&next_noise),
+                target_critics: &target_critics,
             };
             let parameters = Parameters {
-                policy: policy.slice(),
-                critics: slice(&critics),
-                targets: slice(&targets),
-                value: slice(&value),
+                critics: critics.learned(),
+                policy: policy.learned(),
+                targets: targets.slice_mut(),
+                target_policy: target_policy.as_ref().map_or(&mut [][..], |array| array.slice_mut()),
             };
-            let value_gradient = value_gradient.as_ref().map_or(&mut [][..], |array| array.slice_mut());
-            (parameters, batch, gradient.slice_mut(), value_gradient)
+            (parameters, batch, sums.slice_mut(), td_errors.slice_mut())
         };
-        let settings =
-            Settings { temperature, mean_value, expectile, beta, max_weight, ..Settings::with_weight(weight) };
-        let found = self
-            .detached(py, |gradients| gradients.policy_loss(parameters, &batch, &settings, gradient, value_gradient));
-        Ok((found.policy_loss, found.entropy, found.value_loss, found.value, found.imitation_weight))
+        py.detach(|| {
+            let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+            let steps = steps.get_or_insert_with(|| Steps::new(self.shape.clone(), self.settings));
+            let losses = steps.step(&mut parameters, &batch, learns_policy, learning_rate, td_errors);
+            let means = losses.critics.iter().chain(&losses.policy);
+            sums.iter_mut().zip(means).for_each(|(sum, &mean)| *sum += mean as f32);
+        });
+        Ok(())
     }
 }

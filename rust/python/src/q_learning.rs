@@ -1,31 +1,33 @@
-//! Gradient of the loss of deep Q-learning, for Python.
+//! Gradient steps of deep Q-learning, for Python.
 
 use std::sync::{Mutex, PoisonError};
 
 use fastrl_binding::arrays::{Flag, list, readable, writeable};
-use fastrl_core::learn::q_learning::{QGradient as Gradient, Settings, Shape, Transitions};
+use fastrl_core::learn::q_learning::{QSteps as Steps, Settings, Shape, Step, Transitions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::off_policy::{apart, check_choices};
+use crate::off_policy::{Optimized, apart, check_choices};
 use crate::ppo_update::{MAX_WIDTH, rows_of};
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
-pub(crate) struct QGradient {
+pub(crate) struct QSteps {
     shape: Shape,
+    threads: usize,
     /// Made at the first call: arrays that fit the shape say that there is memory for networks of that size.
-    gradient: Mutex<Option<Gradient>>,
+    steps: Mutex<Option<Steps>>,
 }
 
 #[pymethods]
-impl QGradient {
+impl QSteps {
     #[new]
-    #[pyo3(signature = (*, obs_dim, hidden, actions, dueling=false))]
+    #[pyo3(signature = (*, obs_dim, hidden, actions, dueling=false, num_threads=1))]
     fn new(
         obs_dim: usize,
         #[pyo3(from_py_with = list)] hidden: Vec<usize>,
         actions: usize,
         dueling: bool,
+        num_threads: usize,
     ) -> PyResult<Self> {
         let mut widths = hidden.iter().copied().chain([obs_dim, actions]);
         if widths.any(|width| !(1..=MAX_WIDTH).contains(&width)) {
@@ -33,7 +35,8 @@ impl QGradient {
                 "obs_dim, hidden, actions: expected widths of 1 to {MAX_WIDTH}"
             )));
         }
-        Ok(Self { shape: Shape { obs: obs_dim, hidden, actions, dueling }, gradient: Mutex::new(None) })
+        let shape = Shape { obs: obs_dim, hidden, actions, dueling };
+        Ok(Self { shape, threads: num_threads, steps: Mutex::new(None) })
     }
 
     #[getter]
@@ -42,16 +45,18 @@ impl QGradient {
     }
 
     #[pyo3(signature = (
-        online, target, gradient, td_errors, obs, next_obs, actions, rewards, discounts, weights, *, double, huber,
-        next_masks=None, demonstrations=0, margin=0.0, margin_coef=0.0, weight=1.0,
+        online, target, gradient, sums, td_errors, obs, next_obs, actions, rewards, discounts, weights, *, double, huber,
+        learning_rate, epsilon, steps=true, max_grad_norm=None, tau=None, next_masks=None, demonstrations=0, margin=0.0,
+        margin_coef=0.0, weight=1.0,
     ))]
     #[expect(clippy::too_many_arguments, reason = "the arrays and settings of a loss")]
-    fn compute(
+    fn step(
         &self,
         py: Python<'_>,
-        online: &Bound<'_, PyAny>,
+        online: [Bound<'_, PyAny>; 4],
         target: &Bound<'_, PyAny>,
         gradient: &Bound<'_, PyAny>,
+        sums: &Bound<'_, PyAny>,
         td_errors: &Bound<'_, PyAny>,
         obs: &Bound<'_, PyAny>,
         next_obs: &Bound<'_, PyAny>,
@@ -61,12 +66,17 @@ impl QGradient {
         weights: &Bound<'_, PyAny>,
         double: bool,
         huber: f32,
+        learning_rate: f64,
+        epsilon: f32,
+        steps: bool,
+        max_grad_norm: Option<f64>,
+        tau: Option<f32>,
         next_masks: Option<&Bound<'_, PyAny>>,
         demonstrations: usize,
         margin: f32,
         margin_coef: f32,
         weight: f32,
-    ) -> PyResult<(f64, f64)> {
+    ) -> PyResult<()> {
         let refuse = |message: String| Err(PyValueError::new_err(message));
         let (size, parameters) = (rows_of(rewards), self.shape.num_parameters());
         let (width, choices) = (self.shape.obs, self.shape.actions);
@@ -76,9 +86,13 @@ impl QGradient {
         if huber.is_nan() || huber <= 0.0 {
             return refuse(format!("huber: expected a number above 0, got {huber}"));
         }
-        let online = readable::<f32>("online", online, &[parameters])?;
-        let target = readable::<f32>("target", target, &[parameters])?;
+        if size == 0 {
+            return refuse("rewards: expected those of a transition at least, got none".to_owned());
+        }
+        let online = Optimized::new("online", &online, parameters)?;
+        let target = writeable::<f32>("target", target, &[parameters])?;
         let gradient = writeable::<f32>("gradient", gradient, &[parameters])?;
+        let sums = writeable::<f32>("sums", sums, &[4])?;
         let td_errors = writeable::<f32>("td_errors", td_errors, &[size])?;
         let obs = readable::<f32>("obs", obs, &[size, width])?;
         let next_obs = readable::<f32>("next_obs", next_obs, &[size, width])?;
@@ -88,8 +102,6 @@ impl QGradient {
         let weights = readable::<f32>("weights", weights, &[size])?;
         let next_masks = next_masks.map(|masks| readable::<Flag>("next_masks", masks, &[size, choices])).transpose()?;
         let read = [
-            Some(online.place()),
-            Some(target.place()),
             Some(obs.place()),
             Some(next_obs.place()),
             Some(actions.place()),
@@ -98,9 +110,10 @@ impl QGradient {
             Some(weights.place()),
             next_masks.as_ref().map(|masks| masks.place()),
         ];
-        apart(&[gradient.place(), td_errors.place()], read)?;
+        let others = [target.place(), gradient.place(), sums.place(), td_errors.place()];
+        apart(&[&online.places()[..], &others].concat(), read)?;
         // SAFETY: checked, what is written apart from all else, and the caller's for the length of this call.
-        let (online, target, batch, gradient, td_errors) = unsafe {
+        let (mut online, target, batch, gradient, sums, td_errors) = unsafe {
             let batch = Transitions {
                 obs: obs.slice(),
                 next_obs: next_obs.slice(),
@@ -111,16 +124,19 @@ impl QGradient {
                 next_masks: next_masks.as_ref().map(|masks| masks.bytes()),
                 demonstrations,
             };
-            (online.slice(), target.slice(), batch, gradient.slice_mut(), td_errors.slice_mut())
+            let (target, gradient) = (target.slice_mut(), gradient.slice_mut());
+            (online.learned(), target, batch, gradient, sums.slice_mut(), td_errors.slice_mut())
         };
         check_choices(batch.actions, choices)?;
-        let settings = Settings { weight, double, huber, margin, margin_coef };
-        let found = py.detach(|| {
-            let mut found = self.gradient.lock().unwrap_or_else(PoisonError::into_inner);
-            found
-                .get_or_insert_with(|| Gradient::new(self.shape.clone()))
-                .compute(online, target, &batch, &settings, gradient, td_errors)
+        let settings = Settings { weight, double, huber, margin, margin_coef, threads: self.threads };
+        let step = steps.then_some(Step { learning_rate, epsilon, max_grad_norm, tau });
+        py.detach(|| {
+            let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+            let steps = steps.get_or_insert_with(|| Steps::new(self.shape.clone()));
+            let losses = steps.step(&mut online, target, gradient, &batch, &settings, step, td_errors);
+            let means = [losses.loss, losses.q, losses.td_error, losses.grad_norm];
+            sums.iter_mut().zip(means).for_each(|(sum, mean)| *sum += mean as f32);
         });
-        Ok((found.loss, found.q))
+        Ok(())
     }
 }

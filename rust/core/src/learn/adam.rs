@@ -1,12 +1,46 @@
-//! Adam (Kingma and Ba, 2015).
+//! Adam (Kingma and Ba, 2015), and moving averages of what it learns.
 
 use crate::gemm::Aligned;
 use crate::lanes::LANES;
+use crate::team::Team;
 use crate::widest::widest;
 
 const BETA1: f64 = 0.9;
 const BETA2: f64 = 0.999;
+/// That of PPO.
 const EPSILON: f32 = 1e-5;
+
+/// Parameters that threads take a step of together.
+const PART: usize = 1 << 13;
+
+/// Parameters that learn, and the state of Adam: vectors that belong to the caller.
+#[derive(Debug)]
+pub struct Learned<'a> {
+    pub values: &'a mut [f32],
+    /// Moments.
+    pub mean: &'a mut [f32],
+    pub square: &'a mut [f32],
+    /// Steps so far.
+    pub steps: &'a mut f32,
+}
+
+impl Learned<'_> {
+    /// Takes a step along the gradient times `scale`, and zeroes it.
+    pub(super) fn step(&mut self, gradient: &mut [f32], scale: f32, learning_rate: f64, epsilon: f32, team: &mut Team) {
+        *self.steps += 1.0;
+        let rule = Rule::new(scale, learning_rate, *self.steps as u64).with_epsilon(epsilon);
+        let moments = self.mean.chunks_mut(PART).zip(self.square.chunks_mut(PART));
+        let all = self.values.chunks_mut(PART).zip(gradient.chunks_mut(PART)).zip(moments);
+        let parts = all.map(|((values, gradient), (mean, square))| Part { values, gradient, mean, square });
+        team.each(&mut parts.collect::<Vec<_>>(), |part| part.step(&rule));
+    }
+}
+
+/// Moves parameters to others by a share `tau` of the way.
+pub(super) fn follow(targets: &mut [f32], values: &[f32], tau: f32, team: &mut Team) {
+    let mut parts: Vec<_> = targets.chunks_mut(PART).zip(values.chunks(PART)).collect();
+    team.each(&mut parts, |(targets, values)| lerp(targets, values, tau));
+}
 
 /// Parameters, their gradient and its moments.
 pub(crate) struct Vectors {
@@ -51,7 +85,7 @@ impl Part<'_> {
 }
 
 /// The factors of a step.
-pub(crate) struct Rule([f32; 6]);
+pub(crate) struct Rule([f32; 7]);
 
 impl Rule {
     /// Step number `step` (from 1 on) along the gradient times `scale`.
@@ -59,12 +93,29 @@ impl Rule {
         let step_size = (learning_rate / (1.0 - power(BETA1, step))) as f32;
         let spread = ((1.0 - power(BETA2, step)).sqrt()) as f32;
         let (keep, add) = (BETA2 as f32, (1.0 - BETA2) as f32);
-        Self([scale, (1.0 - BETA1) as f32, keep, add, spread, step_size])
+        Self([scale, (1.0 - BETA1) as f32, keep, add, spread, step_size, EPSILON])
+    }
+
+    pub(crate) fn with_epsilon(mut self, epsilon: f32) -> Self {
+        self.0[6] = epsilon;
+        self
     }
 }
 
 widest! {
-    fn sum_of_squares(values: &[f32]) -> f64 {
+    /// Each end of the way is exact.
+    fn lerp(targets: &mut [f32], values: &[f32], tau: f32) {
+        let pairs = targets.iter_mut().zip(values);
+        if tau < 0.5 {
+            pairs.for_each(|(target, value)| *target = tau.mul_add(value - *target, *target));
+        } else {
+            pairs.for_each(|(target, value)| *target = (tau - 1.0).mul_add(value - *target, *value));
+        }
+    }
+}
+
+widest! {
+    pub(super) fn sum_of_squares(values: &[f32]) -> f64 {
         /// Sums side by side, so that none waits for the one before.
         const SUMS: usize = 4 * LANES;
         /// So many numbers add up in f32.
@@ -90,15 +141,15 @@ widest! {
 }
 
 widest! {
-    fn descend(values: &mut [f32], gradient: &mut [f32], mean: &mut [f32], square: &mut [f32], factors: [f32; 6]) {
-        let [scale, blend, keep, add, spread, step_size] = factors;
+    fn descend(values: &mut [f32], gradient: &mut [f32], mean: &mut [f32], square: &mut [f32], factors: [f32; 7]) {
+        let [scale, blend, keep, add, spread, step_size, epsilon] = factors;
         let moments = mean.iter_mut().zip(square.iter_mut());
         for ((value, gradient), (mean, square)) in values.iter_mut().zip(gradient.iter_mut()).zip(moments) {
             let g = *gradient * scale;
             *gradient = 0.0;
             *mean = blend.mul_add(g - *mean, *mean);
             *square = (add * g).mul_add(g, keep * *square);
-            let deviation = square.sqrt() / spread + EPSILON;
+            let deviation = square.sqrt() / spread + epsilon;
             *value -= step_size * *mean / deviation;
         }
     }
@@ -143,6 +194,20 @@ mod tests {
         }
         for (&value, x) in vectors.values.iter().zip(x) {
             assert!((f64::from(value) - x).abs() < 1e-6, "{value} and {x}");
+        }
+    }
+
+    #[test]
+    fn targets_follow_to_the_end() {
+        let values: Vec<f32> = (0..3 * PART).map(|i| (i as f32 * 0.37).sin()).collect();
+        for tau in [0.0_f32, 0.005, 0.7, 1.0] {
+            let mut targets: Vec<f32> = values.iter().rev().copied().collect();
+            follow(&mut targets, &values, tau, &mut Team::new(2));
+            for ((target, value), old) in targets.iter().zip(&values).zip(values.iter().rev()) {
+                let expected = f64::from(*old) + f64::from(tau) * (f64::from(*value) - f64::from(*old));
+                assert!((f64::from(*target) - expected).abs() < 1e-6, "{target} and {expected}");
+                assert!(tau < 1.0 || target == value);
+            }
         }
     }
 }

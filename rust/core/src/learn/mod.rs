@@ -1,4 +1,4 @@
-//! Gradient steps of small networks on the CPU: whole updates of PPO in one call, gradients of SAC, TD3, IQL and DQN.
+//! Gradient steps of small networks on the CPU: whole updates of PPO, and steps of SAC, TD3, IQL and DQN.
 //!
 //! [`ppo::update`] takes minibatches ([`minibatch`]) through perceptrons and back ([`perceptron`]), with the gradients of
 //! losses ([`losses`], with masks [`masked`]), and along them with Adam ([`adam`]). All sums have an order that depends
@@ -8,8 +8,10 @@ mod adam;
 mod batch;
 pub mod losses;
 mod masked;
+mod member;
 mod minibatch;
 pub mod off_policy;
+mod off_policy_losses;
 mod perceptron;
 pub mod ppo;
 pub mod q_learning;

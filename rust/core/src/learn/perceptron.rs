@@ -13,11 +13,6 @@ pub(crate) const CHUNK: usize = 128;
 /// Inputs of a layer whose weights' gradients are computed together, and outputs whose weights are transposed together.
 const PIECE: usize = 72;
 
-/// Chunks of so many rows.
-pub(crate) fn chunks(rows: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..rows).step_by(CHUNK).map(move |first| first..rows.min(first + CHUNK))
-}
-
 /// A linear layer, and where its parameters are in those of the network: weights [inputs, row] and biases [row], of which
 /// the first `outputs` count and the others are zeros.
 struct Layer {
@@ -243,6 +238,16 @@ impl Perceptron {
         (1..self.layers.len()).rev().for_each(|l| self.pass_back(l, rows, pass, transposed));
     }
 
+    /// Copies of some rows what [`Perceptron::backward`] needs: outputs of the hidden layers.
+    pub(crate) fn gather(&self, rows: &[usize], from: &Pass, to: &mut Pass) {
+        let hidden = &self.layers[..self.layers.len() - 1];
+        for ((layer, from), to) in hidden.iter().zip(&from.outputs).zip(&mut to.outputs) {
+            for (&row, to) in rows.iter().zip(to.chunks_exact_mut(layer.row)) {
+                to.copy_from_slice(&from[row * layer.row..][..layer.row]);
+            }
+        }
+    }
+
     /// Adds the gradient of a piece of the parameters to its place `gradient`, after [`Perceptron::backward`].
     pub(crate) fn add_gradient(&self, piece: &Piece, rows: usize, pass: &Pass, gradient: &mut [f32]) {
         let (l, layer) = (piece.layer, &self.layers[piece.layer]);
@@ -256,17 +261,7 @@ impl Perceptron {
         multiply(count, layer.outputs, rows, left, slopes, layer.row, gradient, layer.row, Start::Present);
     }
 
-    /// [`Perceptron::add_gradient`] of all parameters.
-    pub(crate) fn add_gradients(&self, rows: usize, pass: &Pass, gradient: &mut [f32]) {
-        let mut rest = gradient;
-        for piece in self.pieces() {
-            let (part, others) = rest.split_at_mut(piece.len());
-            self.add_gradient(&piece, rows, pass, part);
-            rest = others;
-        }
-    }
-
-    /// Adds the gradient of the last `width` inputs to the rows of `gradient`, which have the [`stride`] of so many, after
+    /// Writes the gradient of the last `width` inputs to the rows of `gradient`, which have the [`stride`] of so many, after
     /// [`Perceptron::backward`].
     ///
     /// `transposed`: what [`Perceptron::transpose_inputs`] wrote.
@@ -280,7 +275,12 @@ impl Perceptron {
     ) {
         let (first, row) = (&self.layers[0], stride(width));
         let left = Left { values: &pass.slopes[0], row: first.row, column: 1 };
-        multiply(rows, width, first.outputs, left, transposed, row, gradient, row, Start::Present);
+        multiply(rows, width, first.outputs, left, transposed, row, gradient, row, Start::Zero);
+    }
+
+    /// Memory for [`Perceptron::transpose_inputs`].
+    pub(crate) fn transposed_inputs(&self, width: usize) -> Aligned {
+        Aligned::zeros(self.layers[0].outputs * stride(width))
     }
 
     /// Writes the first layer's weights of the last `width` inputs, transposed: [outputs, stride of `width`].

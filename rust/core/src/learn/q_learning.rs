@@ -1,13 +1,15 @@
-//! Gradient of the loss of deep Q-learning (Mnih et al., 2015) for a minibatch, with double (van Hasselt et al., 2016) and
+//! Gradient steps of deep Q-learning (Mnih et al., 2015), with double (van Hasselt et al., 2016) and
 //! dueling networks (Wang et al., 2016) and the margin of demonstrations (Hester et al., 2017). Networks are perceptrons
 //! with ReLU.
 //!
 //! `fastrl.algorithms.dqn` has the loss in the symbols of the papers; names are those there.
 
 use std::ops::Range;
+use std::slice::from_mut;
 
-use super::perceptron::{CHUNK, Pass, Perceptron, chunks};
-use crate::gemm::{Aligned, stride};
+use super::adam::{Learned, follow, sum_of_squares};
+use super::member::{Blocks, Member, add_gradients};
+use super::perceptron::{Pass, Perceptron, Piece};
 use crate::mlp::Activation;
 
 /// A network that values actions: linear layers as `fastrl.networks.q_network.QNetwork` has them.
@@ -114,138 +116,214 @@ pub struct Settings {
     pub huber: f32,
     pub margin: f32,
     pub margin_coef: f32,
+    /// At most.
+    pub threads: usize,
+}
+
+/// A step along the gradient.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// Adam's.
+    pub learning_rate: f64,
+    pub epsilon: f32,
+    /// Larger gradients are scaled down.
+    pub max_grad_norm: Option<f64>,
+    /// How far the target moves afterwards.
+    pub tau: Option<f32>,
 }
 
 /// Means over the minibatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Loss {
+pub struct Losses {
     pub loss: f64,
     pub q: f64,
+    /// Absolute.
+    pub td_error: f64,
+    /// Norm of the gradient before it is scaled down; 0 without a step.
+    pub grad_norm: f64,
 }
 
-/// Computes the gradient; memory for the passes.
-pub struct QGradient {
+/// Takes gradient steps; memory for them.
+pub struct QSteps {
+    networks: Networks,
+    pieces: Vec<Piece>,
+    /// The perceptron's place of each parameter, in the order of PyTorch.
+    places: Vec<usize>,
+    /// The perceptron's parameters in its order.
+    flat: Vec<f32>,
+    rows: Blocks,
+    blocks: Vec<Block>,
+}
+
+/// The networks, as they are in one gradient step.
+struct Networks {
     shape: Shape,
     network: Perceptron,
-    places: Vec<usize>,
-    /// The perceptron's parameters in the order of PyTorch.
-    flat: Vec<f32>,
-    online: Aligned,
-    target: Aligned,
-    gradient: Aligned,
-    pass: Pass,
-    /// The weights that learn, for the way back.
-    transposed: Vec<Aligned>,
-    /// Values of all actions [rows, A] of a chunk, and of the same by the other network.
-    values: Vec<f32>,
-    others: Vec<f32>,
+    online: Member,
+    target: Member,
 }
 
-impl QGradient {
+/// Memory for a block of rows.
+struct Block {
+    pass: Pass,
+    next: Pass,
+    /// Values of all actions [rows, A], and of the same by the other network.
+    values: Vec<f32>,
+    others: Vec<f32>,
+    /// Loss and value of each row.
+    found: Vec<[f64; 2]>,
+}
+
+impl Block {
+    fn new(networks: &Networks, rows: usize) -> Self {
+        let (pass, values) = (|| networks.network.pass(rows), || vec![0.0; rows * networks.shape.actions]);
+        Self { pass: pass(), next: pass(), values: values(), others: values(), found: vec![[0.0; 2]; rows] }
+    }
+}
+
+impl QSteps {
     pub fn new(shape: Shape) -> Self {
         let network = Perceptron::new(&shape.sizes(), Activation::Relu);
-        let zeros = || Aligned::zeros(network.room());
-        let values = || vec![0.0; CHUNK * shape.actions];
         Self {
             places: shape.places(),
+            pieces: network.pieces(),
             flat: vec![0.0; network.len()],
-            online: zeros(),
-            target: zeros(),
-            gradient: zeros(),
-            pass: network.pass(CHUNK),
-            transposed: network.transposed(),
-            values: values(),
-            others: values(),
-            network,
-            shape,
+            rows: Blocks::new(0, 0, 1),
+            blocks: vec![],
+            networks: Networks { online: Member::new(&network, 0), target: Member::new(&network, 0), network, shape },
         }
     }
 
-    /// Adds the gradient of the loss to `gradient`, [`Shape::num_parameters`] numbers as `online` and `target` are.
+    /// Adds the gradient of the loss to `gradient`, and perhaps takes a step along it, after which it is zeros. All
+    /// parameters are [`Shape::num_parameters`] numbers.
     ///
-    /// `td_errors`: [B], gets the absolute TD errors.
-    pub fn compute(
+    /// `td_errors`: [B], gets the absolute TD errors before the step.
+    #[expect(clippy::too_many_arguments, reason = "networks, a minibatch, and what to do")]
+    pub fn step(
         &mut self,
-        online: &[f32],
-        target: &[f32],
+        online: &mut Learned<'_>,
+        target: &mut [f32],
+        gradient: &mut [f32],
         batch: &Transitions<'_>,
         settings: &Settings,
-        gradient: &mut [f32],
+        step: Option<Step>,
         td_errors: &mut [f32],
-    ) -> Loss {
-        let (size, width, actions) = (batch.rewards.len(), self.shape.obs, self.shape.actions);
-        for (vector, flat) in [(&mut self.online, online), (&mut self.target, target)] {
-            self.places.iter().zip(flat).for_each(|(&place, &value)| self.flat[place] = value);
-            self.network.read(&self.flat, vector);
+    ) -> Losses {
+        let Self { networks, pieces, places, flat, rows, blocks } = self;
+        let size = batch.rewards.len();
+        if rows.size != size {
+            *rows = Blocks::new(size, 3 * networks.network.work(), settings.threads);
+            *blocks = (0..rows.together).map(|_| Block::new(networks, rows.block)).collect();
         }
-        self.network.transpose(&self.online, &mut self.transposed);
-        let mut found = Loss::default();
-        let (share, first_demonstration) = (1.0 / size as f32, size - batch.demonstrations);
-        for rows in chunks(size) {
-            let next = &batch.next_obs[rows.start * width..rows.end * width];
-            if settings.double {
-                self.forward(next, true);
-                std::mem::swap(&mut self.values, &mut self.others);
-            }
-            self.forward(next, false);
-            for (i, row) in rows.clone().enumerate() {
-                let values = &self.values[i * actions..][..actions];
-                let chooser = if settings.double { &self.others[i * actions..][..actions] } else { values };
-                let mask = batch.next_masks.map(|masks| &masks[row * actions..][..actions]);
-                td_errors[row] = batch.discounts[row].mul_add(values[best(chooser, mask)], batch.rewards[row]);
-            }
-            self.forward(&batch.obs[rows.start * width..rows.end * width], true);
-            let (_, slopes, stride) = self.pass.ends(&self.network);
-            for (i, row) in rows.clone().enumerate() {
-                let (values, slopes) = (&self.values[i * actions..][..actions], &mut slopes[i * stride..][..stride]);
-                let (action, weight) = (batch.actions[row] as usize, batch.weights[row]);
-                let error = td_errors[row] - values[action];
-                let (loss, slope) = huber(error, settings.huber);
-                slopes.fill(0.0);
-                slopes[action] = -weight * slope * share * settings.weight;
-                found.loss += f64::from(weight * loss);
-                found.q += f64::from(values[action]);
-                if row >= first_demonstration && settings.margin_coef != 0.0 {
-                    let (raised, excess) = most_raised(values, action, settings.margin);
-                    let slope = settings.margin_coef * share * settings.weight;
-                    slopes[raised] += slope;
-                    slopes[action] -= slope;
-                    found.loss += f64::from(settings.margin_coef * excess);
-                }
-                td_errors[row] = error.abs();
-                if self.shape.dueling {
-                    // Q = V + A - mean(A).
-                    let sum: f32 = slopes[..actions].iter().sum();
-                    slopes[..actions].iter_mut().for_each(|slope| *slope -= sum / actions as f32);
-                    slopes[actions] = sum;
+        for (member, from, learns) in
+            [(&mut networks.online, &*online.values, true), (&mut networks.target, &*target, false)]
+        {
+            places.iter().zip(from).for_each(|(&place, &value)| flat[place] = value);
+            member.read_linear(&networks.network, flat, learns);
+        }
+        let (rounds, team) = (rows.rounds(), &mut rows.team);
+        let (mut losses, mut errors) = (Losses::default(), &mut *td_errors);
+        for rows in &rounds {
+            let of_networks: &Networks = networks;
+            let tasks = blocks.iter_mut().zip(rows).map(|(block, rows)| {
+                let (some, others) = std::mem::take(&mut errors).split_at_mut(rows.len());
+                errors = others;
+                (block, rows.clone(), some)
+            });
+            team.each(&mut tasks.collect::<Vec<_>>(), |(block, rows, errors)| {
+                of_networks.rows(block, batch, settings, rows.clone(), errors);
+            });
+            for (block, rows) in blocks.iter().zip(rows) {
+                for [loss, q] in &block.found[..rows.len()] {
+                    losses.loss += loss;
+                    losses.q += q;
                 }
             }
-            self.network.backward(rows.len(), &mut self.pass, &self.transposed);
-            self.network.add_gradients(rows.len(), &self.pass, &mut self.gradient);
+            let Networks { network, online, .. } = networks;
+            add_gradients(network, pieces, from_mut(online), rows, |_, block| &blocks[block].pass, team);
         }
-        self.network.write(&self.gradient, &mut self.flat);
-        self.gradient.fill(0.0);
-        for (to, &place) in gradient.iter_mut().zip(&self.places) {
-            *to += self.flat[place];
+        networks.online.write_linear_gradient(&networks.network, flat);
+        for (to, &place) in gradient.iter_mut().zip(&*places) {
+            *to += flat[place];
         }
         // Weights between the branches of a dueling network are zeros again.
-        self.flat.fill(0.0);
-        found.loss /= size as f64;
-        found.q /= size as f64;
-        found
+        flat.fill(0.0);
+        losses.loss /= size as f64;
+        losses.q /= size as f64;
+        losses.td_error = td_errors.iter().map(|&error| f64::from(error)).sum::<f64>() / size as f64;
+        if let Some(Step { learning_rate, epsilon, max_grad_norm, tau }) = step {
+            losses.grad_norm = sum_of_squares(gradient).sqrt();
+            let scale = max_grad_norm.map_or(1.0, |most| (most / (losses.grad_norm + 1e-6)).min(1.0));
+            online.step(gradient, scale as f32, learning_rate, epsilon, team);
+            if let Some(tau) = tau {
+                follow(target, online.values, tau, team);
+            }
+        }
+        losses
+    }
+}
+
+impl Networks {
+    /// The gradient of the loss in all layers' outputs for some rows.
+    fn rows(
+        &self,
+        block: &mut Block,
+        batch: &Transitions<'_>,
+        settings: &Settings,
+        rows: Range<usize>,
+        td_errors: &mut [f32],
+    ) {
+        let (width, actions) = (self.shape.obs, self.shape.actions);
+        let (share, first_demonstration) =
+            (1.0 / batch.rewards.len() as f32, batch.rewards.len() - batch.demonstrations);
+        let next = &batch.next_obs[rows.start * width..rows.end * width];
+        if settings.double {
+            self.values(&self.online, next, &mut block.next, &mut block.others);
+        }
+        self.values(&self.target, next, &mut block.next, &mut block.values);
+        for (i, row) in rows.clone().enumerate() {
+            let values = &block.values[i * actions..][..actions];
+            let chooser = if settings.double { &block.others[i * actions..][..actions] } else { values };
+            let mask = batch.next_masks.map(|masks| &masks[row * actions..][..actions]);
+            td_errors[i] = batch.discounts[row].mul_add(values[best(chooser, mask)], batch.rewards[row]);
+        }
+        let seen = &batch.obs[rows.start * width..rows.end * width];
+        self.values(&self.online, seen, &mut block.pass, &mut block.values);
+        let (_, slopes, stride) = block.pass.ends(&self.network);
+        for (i, row) in rows.clone().enumerate() {
+            let (values, slopes) = (&block.values[i * actions..][..actions], &mut slopes[i * stride..][..stride]);
+            let (action, weight) = (batch.actions[row] as usize, batch.weights[row]);
+            let error = td_errors[i] - values[action];
+            let (loss, slope) = huber(error, settings.huber);
+            slopes.fill(0.0);
+            slopes[action] = -weight * slope * share * settings.weight;
+            let found = &mut block.found[i];
+            *found = [f64::from(weight * loss), f64::from(values[action])];
+            if row >= first_demonstration && settings.margin_coef != 0.0 {
+                let (raised, excess) = most_raised(values, action, settings.margin);
+                let slope = settings.margin_coef * share * settings.weight;
+                slopes[raised] += slope;
+                slopes[action] -= slope;
+                found[0] += f64::from(settings.margin_coef * excess);
+            }
+            td_errors[i] = error.abs();
+            if self.shape.dueling {
+                // Q = V + A - mean(A).
+                let sum: f32 = slopes[..actions].iter().sum();
+                slopes[..actions].iter_mut().for_each(|slope| *slope -= sum / actions as f32);
+                slopes[actions] = sum;
+            }
+        }
+        self.online.backward(&self.network, rows.len(), &mut block.pass);
     }
 
-    /// Writes the values of all actions to the first rows of `self.values`, by the network that learns or by its target.
-    fn forward(&mut self, obs: &[f32], learns: bool) {
+    /// Writes a network's values of all actions.
+    fn values(&self, member: &Member, obs: &[f32], pass: &mut Pass, values: &mut [f32]) {
         let (width, actions) = (self.shape.obs, self.shape.actions);
-        let rows = obs.len() / width;
-        for (to, from) in self.pass.inputs.chunks_mut(stride(width)).zip(obs.chunks_exact(width)) {
-            to[..width].copy_from_slice(from);
-        }
-        let vector = if learns { &self.online } else { &self.target };
-        self.network.forward(vector, rows, &mut self.pass);
-        let (outputs, _, stride) = self.pass.ends(&self.network);
-        for (values, outputs) in self.values.chunks_exact_mut(actions).zip(outputs.chunks_exact(stride)).take(rows) {
+        member.forward(&self.network, pass, obs, width, None);
+        let (outputs, _, stride) = pass.ends(&self.network);
+        let rows = values.chunks_exact_mut(actions).zip(outputs.chunks_exact(stride));
+        for (values, outputs) in rows.take(obs.len() / width) {
             values.copy_from_slice(&outputs[..actions]);
             if self.shape.dueling {
                 let mean = values.iter().sum::<f32>() / actions as f32;

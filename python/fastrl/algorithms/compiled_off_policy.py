@@ -1,0 +1,199 @@
+"""Gradient steps of SAC, TD3 and IQL on the CPU, compiled.
+
+They are, up to rounding, those that PyTorch takes along the `critic_loss` and the `policy_loss` of the algorithms,
+which define what is learned.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastrl._native._rust import OffPolicySteps
+from fastrl.algorithms.loss import LossMeans, overridden
+from fastrl.algorithms.protocol import Transitions
+from fastrl.algorithms.update_backend import failing_condition, why_torch
+from fastrl.collectors.resources import cores
+
+if TYPE_CHECKING:
+    from fastrl.algorithms.off_policy import Learned, OffPolicyActorCritic
+
+# Settings that compiled steps obey, or that say nothing of a gradient step: with any other PyTorch takes them.
+_KNOWN = {
+    "gamma",
+    "n_step",
+    "learning_rate",
+    "final_learning_rate",
+    "batch_size",
+    "tau",
+    "critics",
+    "hidden",
+    "layer_norm",
+    "encoder",
+    "network",
+    "network_options",
+    "precision",
+    "update_backend",
+    "target_critics",
+    "policy_value",
+    "policy_every",
+    "temperature",
+    "learn_temperature",
+    "target_entropy",
+    "entropy_share",
+    "entropy_backup",
+    "action_masks",
+    "exploration_noise",
+    "target_noise",
+    "target_noise_clip",
+    "expectile",
+    "beta",
+    "max_weight",
+}
+
+
+# Methods that are compiled, of all algorithms.
+_METHODS = (
+    "minibatch",
+    "critic_loss",
+    "policy_loss",
+    "next_values",
+    "td_targets",
+    "least_target",
+)
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    found: NDArray[Any] = tensor.contiguous().numpy()
+    return found
+
+
+def _optional(tensor: Tensor | None) -> NDArray[Any] | None:
+    return None if tensor is None else _array(tensor)
+
+
+class CompiledOffPolicy:
+    """Gradient steps of critics and policy, each in one call of ``fastrl._native._rust.OffPolicySteps``.
+
+    It changes parameters and the optimisers' moments where they are, so that it and PyTorch can take turns. Results do
+    not depend on the number of threads.
+
+    Args:
+        name: of the algorithm whose losses are compiled.
+        learner: the algorithm.
+        critics, policy: what learns.
+        targets, target_policy: vectors of the parameters that follow.
+        options: the others of ``OffPolicySteps``.
+    """
+
+    def __init__(
+        self,
+        name: Any,
+        learner: "OffPolicyActorCritic",
+        critics: "Learned",
+        policy: "Learned",
+        targets: Tensor,
+        target_policy: Tensor | None,
+        **options: Any,
+    ) -> None:
+        actions, network = learner.actions, learner.policy
+        self._steps = OffPolicySteps(
+            name,
+            obs_dim=network.num_features,
+            hidden=list(network.body.sizes[1:-1]),
+            critics=learner.critics.body.count,
+            numbers=actions.size if actions.is_box else 0,
+            choices=0 if actions.is_box else actions.size,
+            tau=learner.config.tau,
+            num_threads=cores(),
+            **options,
+        )
+        # Numbers are features as they are.
+        self._features = learner.critics.features if learner.critics.decoder.images else None
+        self._critics, self._policy = critics.optimizer.arrays(), policy.optimizer.arrays()
+        self._targets = targets.detach().numpy()
+        self._target_policy = None if target_policy is None else target_policy.detach().numpy()
+        self._all_critics = list(range(learner.critics.body.count))
+
+    def __call__(
+        self,
+        batch: Transitions,
+        means: LossMeans,
+        *,
+        learns_policy: bool,
+        learning_rate: float,
+        noise: Tensor | None,
+        next_noise: Tensor | None,
+        target_critics: Tensor | None,
+    ) -> Tensor:
+        """Takes a gradient step of the critics, and perhaps of the policy, and moves the targets.
+
+        Args:
+            means: to which the losses are added.
+            noise, next_noise, target_critics: see `Minibatch`.
+
+        Returns:
+            Absolute TD errors before it, float32 [B].
+        """
+        errors = torch.empty_like(batch.rewards)
+        self._steps.step(
+            self._critics,
+            self._policy,
+            self._targets,
+            means.array,
+            errors.numpy(),
+            self._rows(batch.obs),
+            self._rows(batch.next_obs),
+            _array(batch.actions),
+            _array(batch.rewards),
+            _array(batch.discounts),
+            learning_rate=learning_rate,
+            learns_policy=learns_policy,
+            target_critics=self._all_critics if target_critics is None else target_critics.tolist(),
+            target_policy=self._target_policy,
+            masks=_optional(batch.masks),
+            next_masks=_optional(batch.next_masks),
+            noise=_optional(noise),
+            next_noise=_optional(next_noise),
+        )
+        means.counts[0] += 1
+        means.counts[1] += learns_policy
+        return errors
+
+    def _rows(self, obs: Tensor) -> NDArray[Any]:
+        # The frames of a stack become one row.
+        rows = obs if obs.dim() == 2 else obs.flatten(1)
+        return _array(rows if self._features is None else self._features(rows))
+
+
+def compiled_off_policy(
+    learner: "OffPolicyActorCritic", known: type, methods: tuple[str, ...], **arguments: Any
+) -> tuple[CompiledOffPolicy | None, str]:
+    """The gradient steps of an algorithm whose losses are those of the class ``known``. None where PyTorch takes them,
+    for the reason in the text.
+
+    Args:
+        methods: of the class that are compiled, beside those of its base.
+        arguments: of `CompiledOffPolicy`.
+
+    Raises:
+        ValueError: compiled ones are asked for, and there are none for the losses, the networks or their device.
+    """
+    config, name = learner.config, known.name  # type: ignore[attr-defined]
+    if config.update_backend == "torch":
+        return None, ""
+    takes = failing_condition(
+        config,
+        _KNOWN,
+        learner.device,
+        overrides=overridden(type(learner), known, (*_METHODS, *methods)),
+        shards=learner.ranks.shards,
+        owner=name.upper(),
+    )
+    networks = learner.networks()
+    if not takes and any(n.has_encoder or n.body.layer_norm or n.body.half_type for n in networks):
+        takes = "perceptrons of vectors in fp32, without images, layer norm or a network of your own"
+    if takes:
+        return None, why_torch(config.update_backend, takes)
+    return CompiledOffPolicy(name, learner, **arguments), ""

@@ -1,0 +1,153 @@
+//! Perceptrons whose parameters are in vectors of PyTorch, and their gradients by a team of threads.
+//!
+//! Rows go through networks in blocks. Then each piece of the parameters gets its gradient of all rows, in their order. So
+//! sums depend neither on the number of threads nor on the size of blocks.
+
+use std::ops::Range;
+
+use super::perceptron::{CHUNK, Pass, Perceptron, Piece};
+use crate::gemm::{Aligned, stride};
+use crate::team::Team;
+
+/// Multiplications in the passes of a minibatch for each thread: below that another one does not pay.
+const WORK: usize = 1 << 22;
+
+/// Rows of a block are a multiple of it, unless there are fewer.
+const GROUP: usize = 32;
+
+/// The rows of a minibatch in blocks, and the team that computes them.
+pub(super) struct Blocks {
+    pub(super) team: Team,
+    /// Rows of a minibatch, and of a block at most.
+    pub(super) size: usize,
+    pub(super) block: usize,
+    /// Blocks that fit into the caches together.
+    pub(super) together: usize,
+}
+
+impl Blocks {
+    /// For minibatches of so many rows.
+    ///
+    /// # Arguments
+    /// - `work`: multiplications of a row.
+    /// - `threads`: at most.
+    pub(super) fn new(size: usize, work: usize, threads: usize) -> Self {
+        let threads = threads.clamp(1, (work * size / WORK).max(1));
+        let share = size.div_ceil(threads).next_multiple_of(GROUP);
+        let block = if threads == 1 { CHUNK } else { share.clamp(GROUP, CHUNK / 2) }.min(size.max(1));
+        let all = threads.min(8) * CHUNK;
+        Self { team: Team::new(threads), size, block, together: size.min(all).div_ceil(block) }
+    }
+
+    /// Blocks that are computed together, one round of them after the other.
+    pub(super) fn rounds(&self) -> Vec<Vec<Range<usize>>> {
+        let blocks: Vec<_> =
+            (0..self.size).step_by(self.block).map(|first| first..self.size.min(first + self.block)).collect();
+        blocks.chunks(self.together.max(1)).map(<[_]>::to_vec).collect()
+    }
+}
+
+/// Parameters of a perceptron of an ensemble, and their gradient.
+pub(super) struct Member {
+    vector: Aligned,
+    gradient: Aligned,
+    transposed: Vec<Aligned>,
+    /// The last inputs whose gradient may be asked for, and the weights of these, transposed.
+    inputs: usize,
+    of_inputs: Aligned,
+}
+
+impl Member {
+    /// `inputs`: the last ones, whose gradient may be asked for.
+    pub(super) fn new(network: &Perceptron, inputs: usize) -> Self {
+        let zeros = || Aligned::zeros(network.room());
+        let (transposed, of_inputs) = (network.transposed(), network.transposed_inputs(inputs));
+        Self { vector: zeros(), gradient: zeros(), transposed, inputs, of_inputs }
+    }
+
+    /// Reads parameters; with `learns` also what gradients need.
+    pub(super) fn read(&mut self, network: &Perceptron, flat: &[f32], index: usize, count: usize, learns: bool) {
+        network.read_member(flat, index, count, &mut self.vector);
+        if learns {
+            network.transpose(&self.vector, &mut self.transposed);
+            network.transpose_inputs(&self.vector, self.inputs, &mut self.of_inputs);
+        }
+    }
+
+    /// [`Member::read`] of a perceptron of linear layers of PyTorch.
+    pub(super) fn read_linear(&mut self, network: &Perceptron, flat: &[f32], learns: bool) {
+        network.read(flat, &mut self.vector);
+        if learns {
+            network.transpose(&self.vector, &mut self.transposed);
+        }
+    }
+
+    /// The outputs [rows, row] for some rows of observations, of `width` numbers, and perhaps of actions beside them.
+    pub(super) fn forward(
+        &self,
+        network: &Perceptron,
+        pass: &mut Pass,
+        obs: &[f32],
+        width: usize,
+        actions: Option<(&[f32], usize)>,
+    ) {
+        let numbers = actions.map_or(0, |(_, numbers)| numbers);
+        let rows = obs.len() / width;
+        for (i, to) in pass.inputs.chunks_mut(stride(width + numbers)).take(rows).enumerate() {
+            to[..width].copy_from_slice(&obs[i * width..][..width]);
+            if let Some((values, numbers)) = actions {
+                to[width..][..numbers].copy_from_slice(&values[i * numbers..][..numbers]);
+            }
+        }
+        network.forward(&self.vector, rows, pass);
+    }
+
+    /// The gradients of the outputs of all layers, from those of the last ones, which are in their place.
+    pub(super) fn backward(&self, network: &Perceptron, rows: usize, pass: &mut Pass) {
+        network.backward(rows, pass, &self.transposed);
+    }
+
+    /// Writes the gradient of the last inputs to rows of `gradient`, after the way back.
+    pub(super) fn input_gradient(&self, network: &Perceptron, rows: usize, pass: &Pass, gradient: &mut [f32]) {
+        network.input_gradient(rows, pass, &self.of_inputs, self.inputs, gradient);
+    }
+
+    /// Adds the gradient to that of an ensemble, and zeroes it.
+    pub(super) fn write_gradient(&mut self, network: &Perceptron, index: usize, count: usize, flat: &mut [f32]) {
+        network.add_member(&mut self.gradient, index, count, flat);
+    }
+
+    /// Writes the gradient as [`Member::read_linear`] reads parameters, and zeroes it.
+    pub(super) fn write_linear_gradient(&mut self, network: &Perceptron, flat: &mut [f32]) {
+        network.write(&self.gradient, flat);
+        self.gradient.fill(0.0);
+    }
+}
+
+/// Adds the gradients of blocks of rows to those of members, piece by piece.
+///
+/// # Arguments
+/// - `pass`: of a member by its number, after its way back, for a block by its number.
+pub(super) fn add_gradients<'a>(
+    network: &Perceptron,
+    pieces: &[Piece],
+    members: &mut [Member],
+    rows: &[Range<usize>],
+    pass: impl Fn(usize, usize) -> &'a Pass + Sync,
+    team: &mut Team,
+) {
+    let mut tasks = vec![];
+    for (index, member) in members.iter_mut().enumerate() {
+        let mut rest: &mut [f32] = &mut member.gradient;
+        for piece in pieces {
+            let (gradient, others) = rest.split_at_mut(piece.len());
+            tasks.push((index, piece, gradient));
+            rest = others;
+        }
+    }
+    team.each(&mut tasks, |(index, piece, gradient)| {
+        for (block, rows) in rows.iter().enumerate() {
+            network.add_gradient(piece, rows.len(), pass(*index, block), gradient);
+        }
+    });
+}
