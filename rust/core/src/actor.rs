@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use crate::dense::exp;
+use crate::dense::{all_finite, exp};
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::has_fma;
 use crate::lanes::{LANES, Lanes, flat};
@@ -174,7 +174,8 @@ impl Actor {
 
     /// Takes new weights, [`Actor::num_weights`] of them, for the calls that begin from now on.
     pub fn load(&self, weights: &[f32]) -> Result<(), Error> {
-        if let Some(place) = weights.iter().position(|w| !w.is_finite()) {
+        if !all_finite(weights) {
+            let place = weights.iter().position(|w| !w.is_finite()).expect("one is not");
             return Err(Error::NotFinite { place });
         }
         let (weights, log_std) = weights.split_at(self.architecture.num_weights());

@@ -57,6 +57,13 @@ impl Inputs {
     }
 }
 
+/// True without NaN and infinity. Unlike a search, which may stop early, this is done many numbers at a time.
+pub fn all_finite(values: &[f32]) -> bool {
+    // Of NaN and infinity all bits of the exponent are set.
+    const EXPONENT: u32 = 0x7f80_0000;
+    values.iter().fold(0, |any, x| any | u32::from(x.to_bits() & EXPONENT == EXPONENT)) == 0
+}
+
 /// `values` in lanes, filled up with `rest`.
 fn in_lanes(values: &[f32], rest: f32) -> impl Iterator<Item = Lanes> {
     values.chunks(LANES).map(move |chunk| {
@@ -71,10 +78,12 @@ impl Layer {
     /// filled up by outputs with the bias `rest`.
     pub fn new(weights: &mut Weights<'_>, inputs: usize, blocks: usize, outputs: usize, rest: f32) -> Self {
         let lanes = blocks * outputs.div_ceil(LANES);
-        let mut all = Vec::with_capacity(inputs * spread(lanes));
-        for row in weights.take(inputs * blocks * outputs).chunks(blocks * outputs) {
-            all.extend(row.chunks(outputs).flat_map(|block| in_lanes(block, 0.0)));
-            all.resize(all.len() + spread(lanes) - lanes, Lanes([0.0; LANES]));
+        let mut all = vec![Lanes([0.0; LANES]); inputs * spread(lanes)];
+        let rows = weights.take(inputs * blocks * outputs).chunks_exact(blocks * outputs);
+        for (row, to) in rows.zip(all.chunks_exact_mut(spread(lanes))) {
+            for (block, to) in row.chunks_exact(outputs).zip(to.chunks_exact_mut(outputs.div_ceil(LANES))) {
+                flat_mut(to)[..outputs].copy_from_slice(block);
+            }
         }
         let bias = weights.take(blocks * outputs).chunks(outputs).flat_map(|block| in_lanes(block, rest)).collect();
         Self { bias, weights: all }

@@ -7,7 +7,7 @@
 //! their products are zeros, and adding a zero changes at most the sign of a zero, which no later number depends on and
 //! which the last layer takes away. Half of the hidden units of a ReLU network are zeros, and most bits of an observation.
 
-use crate::dense::{Inputs, Layer, Weights, activate, relu, tanh};
+use crate::dense::{Inputs, Layer, Weights, activate, all_finite, relu, tanh};
 use crate::lanes::{LANES, Lanes, flat, flat_mut, spread};
 use crate::recurrent::{Cell, Gates, Recurrent};
 
@@ -113,10 +113,11 @@ impl Scratch {
 impl Mlp {
     /// Reads mean and scale of each input if they are whitened, then each layer's weights [inputs, outputs] and biases
     /// [outputs], before the last layer's those of [`Recurrent::new`] if there is a memory:
-    /// [`Architecture::num_weights`] finite numbers, or it panics. What fills up the lanes of the last layer gets the
-    /// bias `rest`.
+    /// [`Architecture::num_weights`] numbers, or it panics; they should be finite. What fills up the lanes of the last
+    /// layer gets the bias `rest`.
     pub fn new(architecture: &Architecture, weights: &[f32], rest: f32) -> Self {
-        assert!(weights.len() == architecture.num_weights() && weights.iter().all(|w| w.is_finite()));
+        assert_eq!(weights.len(), architecture.num_weights());
+        debug_assert!(all_finite(weights));
         let weights = &mut Weights::new(weights);
         let whitening = architecture.clip.map(|clip| Whitening {
             mean: weights.take(architecture.inputs).to_vec(),

@@ -23,6 +23,7 @@ mod ring;
 mod roads;
 mod scene;
 mod shm;
+mod streams;
 mod v2x;
 mod weights;
 
@@ -65,6 +66,8 @@ mod rust_module {
     use crate::roads::RoadVec;
     #[pymodule_export]
     use crate::scene::TrafficScene;
+    #[pymodule_export]
+    use crate::streams::{fill_normals, fill_uniforms};
     #[pymodule_export]
     use crate::v2x::V2xVec;
     #[pymodule_export]
