@@ -140,11 +140,9 @@ class OffPolicyActor(_Encoded, ActingNetwork):
         return functools.partial(BoundedActor, self.head, self.num_actions, spec, noise)
 
     def actor_tensors(self) -> list[Tensor]:
-        # What a compiled actor reads: parameters of layers, which take less time than names and values of a state.
-        layers = [each for layer in self.body.linear for each in layer]
-        tensors = super().actor_tensors() if self.actor_architecture() is None else layers
+        tensors = super().actor_tensors()
         # The first number says whether a `BoundedActor` draws uniform actions.
-        return tensors if self.head == "categorical" else [layers[0].new_zeros(1), *tensors]
+        return tensors if self.head == "categorical" else [tensors[0].new_zeros(1), *tensors]
 
 
 class Critics(_Encoded):

@@ -309,6 +309,7 @@ class QNetwork(ActionValues):
         tensors, scale = list[Tensor](), self.obs_scale
         for layer in self._acting:
             weight, bias = layer.drawn() if isinstance(layer, NoisyLinear) else (layer.weight, layer.bias)
+            assert bias is not None, "without batch normalisation layers have one"
             if self.num_quantiles and layer is self._acting[-1]:
                 weight, bias = (each.unflatten(0, (self.num_actions, -1)).mean(1) for each in (weight, bias))
             # The actor takes observations as they are.
