@@ -179,10 +179,16 @@ impl Actor {
             return Err(Error::NotFinite { place });
         }
         let (weights, log_std) = weights.split_at(self.architecture.num_weights());
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        // In place, unless a call still uses the weights before: memory of a large network is not taken anew.
+        if let Some(policy) = newest.as_mut().and_then(Arc::get_mut) {
+            policy.mlp.load(weights, f32::NEG_INFINITY);
+            policy.log_std.copy_from_slice(log_std);
+            return Ok(());
+        }
         let mlp = Mlp::new(&self.architecture, weights, f32::NEG_INFINITY);
         let values = if let Kind::MultiDiscrete(values) = &self.kind { values.clone() } else { Vec::new() };
-        let policy = Arc::new(Policy { mlp, values, log_std: log_std.to_vec() });
-        *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(policy);
+        *newest = Some(Arc::new(Policy { mlp, values, log_std: log_std.to_vec() }));
         Ok(())
     }
 

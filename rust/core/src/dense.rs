@@ -22,7 +22,8 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// A linear layer.
+/// A linear layer; empty before the first [`Layer::load`].
+#[derive(Default)]
 pub struct Layer {
     bias: Vec<Lanes>,
     /// Weights of input k start at `k * spread(bias.len())`.
@@ -64,29 +65,21 @@ pub fn all_finite(values: &[f32]) -> bool {
     values.iter().fold(0, |any, x| any | u32::from(x.to_bits() & EXPONENT == EXPONENT)) == 0
 }
 
-/// `values` in lanes, filled up with `rest`.
-fn in_lanes(values: &[f32], rest: f32) -> impl Iterator<Item = Lanes> {
-    values.chunks(LANES).map(move |chunk| {
-        let mut all = [rest; LANES];
-        all[..chunk.len()].copy_from_slice(chunk);
-        Lanes(all)
-    })
-}
-
 impl Layer {
-    /// Reads weights [inputs, blocks * outputs] and biases [blocks * outputs]. Each block of outputs has whole lanes,
-    /// filled up by outputs with the bias `rest`.
-    pub fn new(weights: &mut Weights<'_>, inputs: usize, blocks: usize, outputs: usize, rest: f32) -> Self {
+    /// Reads weights [inputs, blocks * outputs] and biases [blocks * outputs], as many as last time if there was one.
+    /// Each block of outputs has whole lanes, filled up by outputs with the bias `rest`.
+    pub fn load(&mut self, weights: &mut Weights<'_>, inputs: usize, blocks: usize, outputs: usize, rest: f32) {
         let lanes = blocks * outputs.div_ceil(LANES);
-        let mut all = vec![Lanes([0.0; LANES]); inputs * spread(lanes)];
-        let rows = weights.take(inputs * blocks * outputs).chunks_exact(blocks * outputs);
-        for (row, to) in rows.zip(all.chunks_exact_mut(spread(lanes))) {
+        self.weights.resize(inputs * spread(lanes), Lanes([0.0; LANES]));
+        self.bias.resize(lanes, Lanes([rest; LANES]));
+        let write = |row: &[f32], to: &mut [Lanes]| {
             for (block, to) in row.chunks_exact(outputs).zip(to.chunks_exact_mut(outputs.div_ceil(LANES))) {
                 flat_mut(to)[..outputs].copy_from_slice(block);
             }
-        }
-        let bias = weights.take(blocks * outputs).chunks(outputs).flat_map(|block| in_lanes(block, rest)).collect();
-        Self { bias, weights: all }
+        };
+        let rows = weights.take(inputs * blocks * outputs).chunks_exact(blocks * outputs);
+        rows.zip(self.weights.chunks_exact_mut(spread(lanes))).for_each(|(row, to)| write(row, to));
+        write(weights.take(blocks * outputs), &mut self.bias);
     }
 
     /// Number of lanes of the outputs.
