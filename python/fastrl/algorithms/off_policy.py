@@ -27,6 +27,7 @@ from fastrl.networks.parameters import (
     flatten_parameters,
     generator_of,
     load_weights,
+    write_tensors,
 )
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.heap import keep_freed_memory
@@ -167,7 +168,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         if self._acting is None:
             self.policy.actor_weights(target)
         else:
-            torch.from_numpy(target[-len(self._acting) :]).copy_(self._acting)
+            write_tensors([self._acting], target[int(self.actions.is_box) :])
         if self.actions.is_box:
             target[0] = self._is_untrained
 
