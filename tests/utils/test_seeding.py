@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,3 +76,29 @@ def test_uniforms_are_uniform() -> None:
     # Chi-square with 49 degrees of freedom: beyond 110 once in a million.
     assert ((counts - 2000) ** 2 / 2000).sum() < 110
     assert abs(np.corrcoef(numbers[0], numbers[1])[0, 1]) < 0.15
+
+
+@given(st.lists(st.tuples(U64, st.integers(0, 2**40)), min_size=1, max_size=8), st.integers(1, 5))
+def test_numbers_of_parts_are_hashes_of_the_steps_bits(draws: list[tuple[int, int]], parts: int) -> None:
+    keys, steps = (list(each) for each in zip(*draws, strict=True))
+    streams, at = np.array(keys, np.uint64), np.array(steps, np.int64)
+    bits = [[slow_part(*each, part) for part in range(parts)] for each in draws]
+    uniforms = seeding.uniforms_of_parts(streams, at, parts)
+    assert (uniforms.astype(np.float64) * 2**24).tolist() == [[x >> 40 for x in row] for row in bits]
+    # Box and Muller: the cosine, then the sine of the angle.
+    pairs = [[z for x in row for z in slow_normals(x)] for row in bits]
+    for size in (2 * parts, 2 * parts - 1):
+        normals = seeding.normals(streams, at, size)
+        assert normals.dtype == np.float32
+        np.testing.assert_allclose(normals, np.array(pairs)[:, :size], rtol=1e-6, atol=1e-12)
+
+
+def slow_part(key: int, step: int, part: int) -> int:
+    golden = int(seeding.GOLDEN)
+    return slow_mix((slow_mix((key + (step + 1) * golden) & WORD) + (part + 1) * golden) & WORD)
+
+
+def slow_normals(bits: int) -> tuple[float, float]:
+    radius = math.sqrt(-2 * math.log1p(-(bits >> 40) / 2**24))
+    angle = 2 * math.pi * ((bits << 24 & WORD) >> 40) / 2**24
+    return radius * math.cos(angle), radius * math.sin(angle)

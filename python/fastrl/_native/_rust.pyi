@@ -668,6 +668,13 @@ class Mlp:
         """Writes logits or means [K, A] at `obs` [K, D], and replaces `states` [K, S] as `act` does. RuntimeError:
         `load` was never called."""
 
+def fill_normals(streams: NDArray[np.uint64], steps: NDArray[np.int64], out: NDArray[np.float32]) -> None:
+    """Fills `out` [K, size] with independent standard normal numbers of each stream [K] at a step [K], after Box and
+    Muller: those that `Mlp.act` draws."""
+
+def fill_uniforms(streams: NDArray[np.uint64], steps: NDArray[np.int64], out: NDArray[np.float32]) -> None:
+    """Fills `out` [K, parts] with uniform numbers from 0 to 1 - 2**-24 of each stream [K] at a step [K]."""
+
 def replay_cage2(
     mode: Literal["decisions", "seed"],
     ruleset: str,

@@ -23,9 +23,11 @@ from fastrl.networks.parameters import (
     check_architecture,
     check_layers,
     check_shards,
+    flat_size,
     flatten_parameters,
     generator_of,
     load_weights,
+    write_tensors,
 )
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.heap import keep_freed_memory
@@ -134,6 +136,11 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         self._of_critics = Learned("critic_loss", TDLoss, self.critics, rate)
         self._of_policy = Learned("policy_loss", self.policy_loss_type, learned, rate)
         self._target_vector = flatten_parameters(self.targets)
+        # The policy's part of the vector, which is what a compiled actor reads; None: it is not compiled.
+        self._acting: Tensor | None = None
+        if self.policy.actor_architecture() is not None:
+            first = next(self.policy.parameters()).storage_offset()
+            self._acting = self._of_policy.vector.detach()[first : first + flat_size(self.policy)]
         self.saved: dict[str, nn.Module] = {"critics": self.critics, "targets": self.targets}
         self.targets.requires_grad_(False)
         self._learning_rate = LinearSchedule(rate, config.final_learning_rate, problem.total_timesteps)
@@ -173,7 +180,10 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
 
     def write_weights(self, out: Any) -> None:
         target = np.frombuffer(out, np.float32)
-        self.policy.actor_weights(target)
+        if self._acting is None:
+            self.policy.actor_weights(target)
+        else:
+            write_tensors([self._acting], target[int(self.actions.is_box) :])
         if self.actions.is_box:
             target[0] = self._is_untrained
 

@@ -1,7 +1,7 @@
 """A staleness-bounded stream of fragments: those of one update after another, none of them too old."""
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fastrl.collectors.protocol import Collector, Plan
 from fastrl.rollout.fragment import Fragment
@@ -21,8 +21,7 @@ def pending_for(plan: Plan, concurrent: int, max_staleness: int) -> int | None:
     return None if max_staleness * an_update >= 2 * concurrent else max(concurrent, max_staleness * an_update)
 
 
-@dataclass(frozen=True)
-class Staleness:
+class Staleness(NamedTuple):
     """Counts of versions between the policies that chose actions and the newest one.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -130,22 +130,9 @@ class LocalRunner:
         Args:
             out: of `fastrl.collectors.fragment_arrays.arrays_for`; written.
         """
-        with self._running() as runner:
-            if number is not None:
-                return runner.run_episode(number, out)
-            runner.running, self.running = self.running or runner.running, ()
-            runner.episode_numbers[:] = self.episode_numbers
-            ends = runner.run_steps(out)
-            self.episode_numbers, self.restarted = runner.episode_numbers.tolist(), tuple(runner.restarted)
-            difficulties = None if self._team is None else self._team.difficulties()
-        return meta_of(self.plan.num_steps, ends)._replace(difficulties=difficulties)
-
-    @contextlib.contextmanager
-    def _running(self) -> Iterator[VectorEnvRunner]:
-        """The loop; environments are closed where it raises, and its seconds counted."""
         runner = self.build()
         try:
-            yield runner
+            meta = self._collect(runner, out, number)
         except ContractError as error:
             self.close()
             # A retry would fail again.
@@ -161,6 +148,17 @@ class LocalRunner:
         for part, seconds in runner.seconds.items():
             self.seconds[part] += seconds
             runner.seconds[part] = 0.0
+        return meta
+
+    def _collect(self, runner: VectorEnvRunner, out: Arrays, number: int | None) -> FragmentMeta:
+        if number is not None:
+            return runner.run_episode(number, out)
+        runner.running, self.running = self.running or runner.running, ()
+        runner.episode_numbers[:] = self.episode_numbers
+        ends = runner.run_steps(out)
+        self.episode_numbers, self.restarted = runner.episode_numbers.tolist(), tuple(runner.restarted)
+        meta = meta_of(self.plan.num_steps, ends)
+        return meta if self._team is None else meta._replace(difficulties=self._team.difficulties())
 
     def take_seconds(self) -> tuple[float, ...]:
         """The seconds since the last call, by `ACTIVITIES`."""

@@ -100,7 +100,7 @@ class RunningEpisodes:
     """
 
     def __init__(self, plan: Plan, env_indices: Iterable[int]) -> None:
-        self._plan = plan
+        self._plan, self._action_dtype = plan, action_dtype(plan)
         self._env_indices = list(env_indices)
         self._rows = {env_index: row for row, env_index in enumerate(self._env_indices)}
         rows = len(self._env_indices)
@@ -132,13 +132,15 @@ class RunningEpisodes:
             difficulties: as of `fastrl.collectors.fragment_arrays.FragmentMeta`.
         """
         ended = fragment.ended
+        has_shorter = bool(restarted) or bool(ended.any())
         with self._lock:
-            self._lengths[list(restarted)] = 0
-            self._lives[list(restarted)] = 0
+            if restarted:
+                self._lengths[list(restarted)] = 0
+                self._lives[list(restarted)] = 0
             self._lengths += len(ended)
             if contract.CONTINUES in fragment.episode_info:
                 self._find_games(fragment, ended)
-            else:
+            elif has_shorter:
                 since = ended[::-1].argmax(0)
                 self._lengths = np.where(ended.any(0), since, self._lengths)
             self._started[:] = True
@@ -148,8 +150,10 @@ class RunningEpisodes:
                 self._states[...] = fragment.next_states
             for env_index, number in fragment.episodes.tolist():
                 self._episode_numbers[self._rows[env_index]] = number + 1
-            self._blocks.append(fragment.actions.astype(action_dtype(self._plan)))
+            self._blocks.append(fragment.actions.astype(self._action_dtype))
             self.steps += len(ended)
+            if not has_shorter and self.steps <= LONGEST:
+                return
             longest = self._lengths[self._lengths <= LONGEST].max(initial=0)
             while self._blocks and self.steps - len(self._blocks[0]) >= longest:
                 self.steps -= len(self._blocks.popleft())

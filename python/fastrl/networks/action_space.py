@@ -80,7 +80,8 @@ class Actions:
             return draws
         if self.squash:
             draws = np.where(self._bounded, np.tanh(draws), draws)
-        return np.clip(draws * self._scale + self._middle, self._low, self._high)
+        # np.clip takes three times as long where rows are few.
+        return np.minimum(np.maximum(draws * self._scale + self._middle, self._low), self._high)
 
     def to_envs(self, draws: NDArray[Any]) -> Sequence[Any]:
         """Actions as `to_env` gives them, one for each environment: ints, or arrays that are not written to later."""

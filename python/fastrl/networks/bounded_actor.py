@@ -83,9 +83,10 @@ class BoundedActor(RowActor):
             best = np.tanh(outputs)
             if not rows.greedy and self._noise:
                 best += np.float32(self._noise) * normals(rows.streams, rows.steps, size)
-                np.clip(best, -1, 1, out=best)
+                best = np.minimum(np.maximum(best, -1), 1)
             return best, 0.0
-        log_stds = np.clip(outputs[:, size:], *LOG_STD_RANGE)
+        # np.clip takes five times as long where rows are few.
+        log_stds = np.minimum(np.maximum(outputs[:, size:], LOG_STD_RANGE[0]), LOG_STD_RANGE[1])
         noise = np.float32(0) if rows.greedy else normals(rows.streams, rows.steps, size)
         draws = outputs[:, :size] + np.exp(log_stds) * noise
         # log(1 - tanh(u)^2), finite for every u.

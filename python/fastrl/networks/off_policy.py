@@ -140,8 +140,9 @@ class OffPolicyActor(_Encoded, ActingNetwork):
         return functools.partial(BoundedActor, self.head, self.num_actions, spec, noise)
 
     def actor_tensors(self) -> list[Tensor]:
+        tensors = super().actor_tensors()
         # The first number says whether a `BoundedActor` draws uniform actions.
-        return [*([] if self.head == "categorical" else [torch.zeros(1)]), *super().actor_tensors()]
+        return tensors if self.head == "categorical" else [tensors[0].new_zeros(1), *tensors]
 
 
 class Critics(_Encoded):

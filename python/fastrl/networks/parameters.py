@@ -251,6 +251,7 @@ def write_tensors(tensors: Sequence[Tensor], out: NDArray[np.float32]) -> None:
     """Writes tensors one after the other.
 
     Args:
+        tensors: at least one, all on one device.
         out: float32, of as many numbers.
 
     Raises:
@@ -261,10 +262,7 @@ def write_tensors(tensors: Sequence[Tensor], out: NDArray[np.float32]) -> None:
         raise ValueError(f"out: expected float32 [{size}], got {out.dtype} {list(out.shape)}")
     if not out.flags.writeable:
         raise ValueError("out: expected an array that can be written to, got a read-only one")
-    end, flat = 0, torch.from_numpy(out)
-    for tensor in tensors:
-        start, end = end, end + tensor.numel()
-        flat[start:end].view(tensor.shape).copy_(tensor)
+    torch.from_numpy(out).copy_(torch.cat([tensor.reshape(-1) for tensor in tensors]))
 
 
 @torch.no_grad()

@@ -120,9 +120,16 @@ class ActionValues(ActingNetwork):
         for noise, drawn in zip(noises, roots.split([len(noise) for noise in noises]), strict=True):
             noise.copy_(drawn)
 
+    @torch.no_grad()
     def actor_tensors(self) -> list[Tensor]:
         """See `ActingNetwork.actor_tensors`; with the present noise."""
-        return list(self.drawn_weights().values())
+        weights = dict(self.state_dict())
+        for name, layer in self.named_modules():
+            if isinstance(layer, NoisyLinear):
+                weights[f"{name}.weight"], bias = layer.drawn()
+                if bias is not None:
+                    weights[f"{name}.bias"] = bias
+        return list(weights.values())
 
     def loaded_actor(self, actions: Actions, saved: Mapping[str, Any] | None = None) -> Actor:
         """See `ActingNetwork.loaded_actor`; ``epsilon`` says how often any action is drawn.
@@ -144,17 +151,6 @@ class ActionValues(ActingNetwork):
     def frozen_copy(self) -> Self:
         """A copy whose parameters need no gradients, in ``eval()`` mode: a target network."""
         return copy.deepcopy(self).requires_grad_(False).eval()
-
-    @torch.no_grad()
-    def drawn_weights(self) -> dict[str, Tensor]:
-        """``state_dict`` with the present noise in the weights."""
-        weights = dict(self.state_dict())
-        for name, layer in self.named_modules():
-            if isinstance(layer, NoisyLinear):
-                weights[f"{name}.weight"], bias = layer.drawn()
-                if bias is not None:
-                    weights[f"{name}.bias"] = bias
-        return weights
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], **options: Any) -> Self:
@@ -265,6 +261,10 @@ class QNetwork(ActionValues):
             else None
         )
         self._noisy = [module for module in self.modules() if isinstance(module, NoisyLinear)]
+        # Of a compiled actor: looking layers up by name would take as long as all else of `actor_weights`.
+        self._acting = [
+            each for each in (*self.trunk, *self.advantage) if isinstance(each, Linear | NoisyLinear)
+        ]
 
     def estimates(self, obs: Tensor) -> Tensor:
         """Values of actions, float [B, A], or quantiles [B, A, N].
@@ -302,20 +302,19 @@ class QNetwork(ActionValues):
             "obs_clip": None,
         }
 
+    @torch.no_grad()
     def actor_tensors(self) -> list[Tensor]:
         if self.actor_architecture() is None:
             return super().actor_tensors()
-        weights, tensors, scale = self.drawn_weights(), list[Tensor](), self.obs_scale
-        if self.num_quantiles:
-            last = f"advantage.{len(self.advantage) - 1}"
-            for name in (f"{last}.weight", f"{last}.bias"):
-                weights[name] = weights[name].unflatten(0, (self.num_actions, -1)).mean(1)
-        for branch in ("trunk", "advantage"):
-            for name, layer in self.get_submodule(branch).named_modules(prefix=branch):
-                if isinstance(layer, Linear | NoisyLinear):
-                    # The actor takes observations as they are.
-                    tensors += [(weights[f"{name}.weight"] * scale).t(), weights[f"{name}.bias"]]
-                    scale = 1.0
+        tensors, scale = list[Tensor](), self.obs_scale
+        for layer in self._acting:
+            weight, bias = layer.drawn() if isinstance(layer, NoisyLinear) else (layer.weight, layer.bias)
+            assert bias is not None, "without batch normalisation layers have one"
+            if self.num_quantiles and layer is self._acting[-1]:
+                weight, bias = (each.unflatten(0, (self.num_actions, -1)).mean(1) for each in (weight, bias))
+            # The actor takes observations as they are.
+            tensors += [(weight if scale == 1 else weight * scale).t(), bias]
+            scale = 1.0
         return tensors
 
 

@@ -1,5 +1,6 @@
 """Rollout fragments: steps of some environments by one version of the policy, the output of every collector."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -244,8 +245,14 @@ def all_finite(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> bool:
     uint8 are: `fastrl.envs.rows.ObsRows` has checked them."""
     rewards, obs = arrays["rewards"][:num_steps], arrays["obs"][: num_steps + 1]
     if obs.dtype == np.uint8:
-        return bool(np.isfinite(rewards).all())
-    return all(bool(np.isfinite(each).all()) for each in (rewards, obs, _last_obs(arrays, num_steps)))
+        return _is_finite(rewards)
+    return _is_finite(rewards) and _is_finite(obs) and _is_finite(_last_obs(arrays, num_steps))
+
+
+def _is_finite(values: NDArray[np.floating]) -> bool:
+    # Where numbers are few, a finite sum of squares is found sooner; BLAS would share out many among threads.
+    few = values.size <= 4096
+    return (few and math.isfinite(np.vdot(values, values))) or bool(np.isfinite(values).all())
 
 
 def _last_obs(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> NDArray[np.float32]:

@@ -1,10 +1,9 @@
 """The replay of a run, and the minibatches that an algorithm learns from."""
 
-import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -202,24 +201,22 @@ class Minibatches:
         with watch("sampling"):
             if self._spec.prioritized is not None:
                 batches.beta = self._spec.prioritized.beta(steps)
-            with self._blaming_the_network():
+            try:
                 self._batch = batches.sample()
+            except ValueError:
+                self._check_td_errors()
+                raise
             if self._pretrainer is not None:
                 self._batch = dataclasses.replace(self._batch, num_second=self._spec.batch_size)
         return self._batch
 
-    @contextlib.contextmanager
-    def _blaming_the_network(self) -> Iterator[None]:
-        """A context in which the last TD errors become priorities, perhaps by a thread, whose error comes later.
+    def _check_td_errors(self) -> None:
+        """Blames the network for an error with the last TD errors as priorities, which may be a thread's, later.
 
         Raises:
             FloatingPointError: they are NaN or infinite.
         """
-        try:
-            yield
-        except ValueError:
-            if self._td_errors is None or self._td_errors.isfinite().all():
-                raise
+        if self._td_errors is not None and not self._td_errors.isfinite().all():
             raise FloatingPointError(
                 f"the TD errors are not finite (NaN or infinity) after {self.count} minibatches; go back to a"
                 " checkpoint, and lower the learning rate or check rewards and observations"
@@ -231,8 +228,11 @@ class Minibatches:
         if self._spec.prioritized is not None:
             batches: Any = self._prefetcher or self._pretrainer or self.sampler
             self._td_errors = td_errors if is_ahead else td_errors.cpu()
-            with self._blaming_the_network():
+            try:
                 batches.update_priorities(self._batch.indices, self._td_errors)
+            except ValueError:
+                self._check_td_errors()
+                raise
         elif not is_ahead and self._device.type == "cuda":
             import torch
 

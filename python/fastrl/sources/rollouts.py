@@ -384,7 +384,7 @@ class RolloutSource(Source):
             "steps": self.steps,
             "collector": self._saved if running is None else self._state_of(running),
             **self._faults(),
-            "staleness": dataclasses.asdict(self._staleness),
+            "staleness": self._staleness._asdict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

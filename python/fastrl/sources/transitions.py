@@ -288,31 +288,32 @@ def records_of(
         stack: frames in an observation, of which the newest, its last part, is stored.
     """
     num_steps, num_rows = fragment.rewards.shape
-    ended = (fragment.terminations | fragment.truncations).T.ravel()
-    before: NDArray[np.int64] = np.cumsum(ended) - ended
-    places = np.arange(num_steps * num_rows) + before
-    records = np.zeros(num_steps * num_rows + int(ended.sum()), dtype)
+    records = np.zeros((num_rows, num_steps), dtype)
     dim = fragment.obs.shape[-1]
-    size = dim // stack
-    newest = slice(dim - size, dim)
-
-    def put(name: str, values: NDArray[Any]) -> None:
-        records[name][places] = values.swapaxes(0, 1).reshape(len(places), *values.shape[2:])
-
-    records["env"][places] = envs.repeat(num_steps)
-    records["version"][places] = fragment.version
-    put("action", fragment.actions)
-    put("reward", fragment.rewards)
-    put("terminated", fragment.terminations)
-    put("truncated", fragment.truncations)
-    put("obs", fragment.obs[:-1, :, newest])
-    ends = places[ended] + 1
-    records[ends] = records[ends - 1]
+    newest = slice(dim - dim // stack, dim)
+    for name, values in (
+        ("action", fragment.actions),
+        ("reward", fragment.rewards),
+        ("terminated", fragment.terminations),
+        ("truncated", fragment.truncations),
+        ("obs", fragment.obs[:-1, :, newest]),
+        ("mask", fragment.masks),
+    ):
+        if values is not None:
+            records[name] = values.swapaxes(0, 1)
+    records["env"] = envs[:, None]
+    records["version"] = fragment.version
+    records = records.reshape(-1)
+    last = (fragment.terminations | fragment.truncations).T
+    if not last.any():
+        return records
+    ended = last.ravel()
+    records = records.repeat(1 + ended)
+    ends = np.flatnonzero(ended) + np.arange(1, 1 + np.count_nonzero(ended))
     records["end"][ends] = True
-    last = ended.reshape(num_rows, num_steps)
     records["obs"][ends] = fragment.final_obs.swapaxes(0, 1)[last, newest]
     if fragment.masks is not None:
-        put("mask", fragment.masks)
+        records["mask"][ends] = False
     if fragment.final_masks is not None:
         # After a termination no action follows.
         cut = fragment.truncations & ~fragment.terminations

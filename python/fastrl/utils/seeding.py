@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastrl._native._rust import fill_normals, fill_uniforms
+
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 # The index of whole episodes, which belong to no environment and are numbered over the run.
@@ -109,36 +111,21 @@ def uniforms(streams: NDArray[np.uint64], steps: NDArray[np.int64]) -> NDArray[n
     """
     with np.errstate(over="ignore"):
         bits = mix(streams + (steps.astype(np.uint64) + np.uint64(1)) * GOLDEN)
-    return _upper_bits(bits)
+    # The upper 24 bits.
+    return (bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
 
 
 def uniforms_of_parts(
     streams: NDArray[np.uint64], steps: NDArray[np.int64], parts: int
 ) -> NDArray[np.float32]:
     """Numbers for actions of several parts, as `uniforms`, float32 [K, parts]."""
-    return _upper_bits(_bits_of_parts(streams, steps, parts))
+    drawn = np.empty((len(streams), parts), np.float32)
+    fill_uniforms(streams, steps, drawn)
+    return drawn
 
 
 def normals(streams: NDArray[np.uint64], steps: NDArray[np.int64], size: int) -> NDArray[np.float32]:
-    """Independent standard normal numbers of each stream at a step (Box and Muller, 1958), float32 [K, size]; those
-    that the compiled actor draws, up to rounding."""
-    bits = _bits_of_parts(streams, steps, (size + 1) // 2)
-    first, second = (
-        _upper_bits(bits).astype(np.float64),
-        _upper_bits(bits << np.uint64(24)).astype(np.float64),
-    )
-    radius, angle = np.sqrt(-2 * np.log1p(-first)), 2 * np.pi * second
-    pairs = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
-    return pairs.reshape(len(streams), -1)[:, :size].astype(np.float32)
-
-
-def _bits_of_parts(streams: NDArray[np.uint64], steps: NDArray[np.int64], parts: int) -> NDArray[np.uint64]:
-    with np.errstate(over="ignore"):
-        bits = mix(streams + (steps.astype(np.uint64) + np.uint64(1)) * GOLDEN)
-        mixed: NDArray[np.uint64] = mix(bits[:, None] + np.arange(1, parts + 1, dtype=np.uint64) * GOLDEN)
-    return mixed
-
-
-def _upper_bits(bits: NDArray[np.uint64]) -> NDArray[np.float32]:
-    """The upper 24 bits as numbers from 0 to 1 - 2**-24."""
-    return (bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+    """Independent standard normal numbers of each stream at a step (Box and Muller, 1958), float32 [K, size]."""
+    drawn = np.empty((len(streams), size), np.float32)
+    fill_normals(streams, steps, drawn)
+    return drawn

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::choice::{Group, choose, mask_logits};
+use crate::dense::all_finite;
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::has_fma;
 use crate::lanes::{LANES, Lanes, flat};
@@ -183,14 +184,21 @@ impl Actor {
 
     /// Takes new weights, [`Actor::num_weights`] of them, for the calls that begin from now on.
     pub fn load(&self, weights: &[f32]) -> Result<(), Error> {
-        if let Some(place) = weights.iter().position(|w| !w.is_finite()) {
+        if !all_finite(weights) {
+            let place = weights.iter().position(|w| !w.is_finite()).expect("one is not");
             return Err(Error::NotFinite { place });
         }
         let (weights, log_std) = weights.split_at(self.architecture.num_weights());
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        // In place, unless a call still uses the weights before: memory of a large network is not taken anew.
+        if let Some(policy) = newest.as_mut().and_then(Arc::get_mut) {
+            policy.mlp.load(weights, f32::NEG_INFINITY);
+            policy.log_std.copy_from_slice(log_std);
+            return Ok(());
+        }
         let mlp = Mlp::new(&self.architecture, weights, f32::NEG_INFINITY);
         let values = if let Kind::MultiDiscrete(values) = &self.kind { values.clone() } else { Vec::new() };
-        let policy = Arc::new(Policy { mlp, values, log_std: log_std.to_vec() });
-        *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(policy);
+        *newest = Some(Arc::new(Policy { mlp, values, log_std: log_std.to_vec() }));
         Ok(())
     }
 

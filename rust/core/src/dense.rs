@@ -22,7 +22,8 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// A linear layer.
+/// A linear layer; empty before the first [`Layer::load`].
+#[derive(Default)]
 pub struct Layer {
     bias: Vec<Lanes>,
     /// Weights of input k start at `k * spread(bias.len())`.
@@ -57,27 +58,28 @@ impl Inputs {
     }
 }
 
-/// `values` in lanes, filled up with `rest`.
-fn in_lanes(values: &[f32], rest: f32) -> impl Iterator<Item = Lanes> {
-    values.chunks(LANES).map(move |chunk| {
-        let mut all = [rest; LANES];
-        all[..chunk.len()].copy_from_slice(chunk);
-        Lanes(all)
-    })
+/// True without NaN and infinity. Unlike a search, which may stop early, this is done many numbers at a time.
+pub fn all_finite(values: &[f32]) -> bool {
+    // Of NaN and infinity all bits of the exponent are set.
+    const EXPONENT: u32 = 0x7f80_0000;
+    values.iter().fold(0, |any, x| any | u32::from(x.to_bits() & EXPONENT == EXPONENT)) == 0
 }
 
 impl Layer {
-    /// Reads weights [inputs, blocks * outputs] and biases [blocks * outputs]. Each block of outputs has whole lanes,
-    /// filled up by outputs with the bias `rest`.
-    pub fn new(weights: &mut Weights<'_>, inputs: usize, blocks: usize, outputs: usize, rest: f32) -> Self {
+    /// Reads weights [inputs, blocks * outputs] and biases [blocks * outputs], as many as last time if there was one.
+    /// Each block of outputs has whole lanes, filled up by outputs with the bias `rest`.
+    pub fn load(&mut self, weights: &mut Weights<'_>, inputs: usize, blocks: usize, outputs: usize, rest: f32) {
         let lanes = blocks * outputs.div_ceil(LANES);
-        let mut all = Vec::with_capacity(inputs * spread(lanes));
-        for row in weights.take(inputs * blocks * outputs).chunks(blocks * outputs) {
-            all.extend(row.chunks(outputs).flat_map(|block| in_lanes(block, 0.0)));
-            all.resize(all.len() + spread(lanes) - lanes, Lanes([0.0; LANES]));
-        }
-        let bias = weights.take(blocks * outputs).chunks(outputs).flat_map(|block| in_lanes(block, rest)).collect();
-        Self { bias, weights: all }
+        self.weights.resize(inputs * spread(lanes), Lanes([0.0; LANES]));
+        self.bias.resize(lanes, Lanes([rest; LANES]));
+        let write = |row: &[f32], to: &mut [Lanes]| {
+            for (block, to) in row.chunks_exact(outputs).zip(to.chunks_exact_mut(outputs.div_ceil(LANES))) {
+                flat_mut(to)[..outputs].copy_from_slice(block);
+            }
+        };
+        let rows = weights.take(inputs * blocks * outputs).chunks_exact(blocks * outputs);
+        rows.zip(self.weights.chunks_exact_mut(spread(lanes))).for_each(|(row, to)| write(row, to));
+        write(weights.take(blocks * outputs), &mut self.bias);
     }
 
     /// Number of lanes of the outputs.

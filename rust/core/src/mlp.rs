@@ -7,7 +7,7 @@
 //! their products are zeros, and adding a zero changes at most the sign of a zero, which no later number depends on and
 //! which the last layer takes away. Half of the hidden units of a ReLU network are zeros, and most bits of an observation.
 
-use crate::dense::{Inputs, Layer, Weights, activate, relu, tanh};
+use crate::dense::{Inputs, Layer, Weights, activate, all_finite, relu, tanh};
 use crate::lanes::{LANES, Lanes, flat, flat_mut, spread};
 use crate::recurrent::{Cell, Gates, Recurrent};
 
@@ -52,7 +52,7 @@ impl Architecture {
         self.memory.map_or(0, |(cell, size)| cell.states() * size)
     }
 
-    /// Number of weights that [`Mlp::new`] reads.
+    /// Number of weights that [`Mlp::load`] reads.
     pub fn num_weights(&self) -> usize {
         let whitening = if self.clip.is_some() { 2 * self.inputs } else { 0 };
         let hidden: usize = self.hidden_layers().map(|(inputs, outputs)| (inputs + 1) * outputs).sum();
@@ -116,24 +116,41 @@ impl Scratch {
 }
 
 impl Mlp {
-    /// Reads mean and scale of each input if they are whitened, then each layer's weights [inputs, outputs] and biases
-    /// [outputs], before the last layer's those of [`Recurrent::new`] if there is a memory:
-    /// [`Architecture::num_weights`] finite numbers, or it panics. What fills up the lanes of the last layer gets the
-    /// bias `rest`.
+    /// A network with weights as of [`Mlp::load`].
     pub fn new(architecture: &Architecture, weights: &[f32], rest: f32) -> Self {
-        assert!(weights.len() == architecture.num_weights() && weights.iter().all(|w| w.is_finite()));
+        let of_inputs = || vec![0.0; architecture.inputs];
+        let whiten = |clip| Whitening { mean: of_inputs(), scale: of_inputs(), clip };
+        let mut made = Self {
+            architecture: architecture.clone(),
+            whitening: architecture.clip.map(whiten),
+            hidden: architecture.hidden.iter().map(|_| Layer::default()).collect(),
+            memory: architecture.memory.map(|(cell, size)| Recurrent::new(cell, size)),
+            last: Layer::default(),
+        };
+        made.load(weights, rest);
+        made
+    }
+
+    /// Reads mean and scale of each input if they are whitened, then each layer's weights [inputs, outputs] and biases
+    /// [outputs], before the last layer's those of [`Recurrent::load`] if there is a memory:
+    /// [`Architecture::num_weights`] numbers, or it panics; they should be finite. What fills up the lanes of the last
+    /// layer gets the bias `rest`, the same each time.
+    pub fn load(&mut self, weights: &[f32], rest: f32) {
+        let architecture = &self.architecture;
+        assert_eq!(weights.len(), architecture.num_weights());
+        debug_assert!(all_finite(weights));
         let weights = &mut Weights::new(weights);
-        let whitening = architecture.clip.map(|clip| Whitening {
-            mean: weights.take(architecture.inputs).to_vec(),
-            scale: weights.take(architecture.inputs).to_vec(),
-            clip,
-        });
-        let hidden = architecture.hidden_layers();
-        let hidden = hidden.map(|(inputs, outputs)| Layer::new(weights, inputs, 1, outputs, 0.0)).collect();
-        let memory =
-            architecture.memory.map(|(cell, size)| Recurrent::new(cell, architecture.features(), size, weights));
-        let last = Layer::new(weights, architecture.last_inputs(), 1, architecture.outputs, rest);
-        Self { architecture: architecture.clone(), whitening, hidden, memory, last }
+        if let Some(Whitening { mean, scale, .. }) = &mut self.whitening {
+            mean.copy_from_slice(weights.take(architecture.inputs));
+            scale.copy_from_slice(weights.take(architecture.inputs));
+        }
+        for (layer, (inputs, outputs)) in self.hidden.iter_mut().zip(architecture.hidden_layers()) {
+            layer.load(weights, inputs, 1, outputs, 0.0);
+        }
+        if let Some(memory) = &mut self.memory {
+            memory.load(architecture.features(), weights);
+        }
+        self.last.load(weights, architecture.last_inputs(), 1, architecture.outputs, rest);
     }
 
     pub fn architecture(&self) -> &Architecture {

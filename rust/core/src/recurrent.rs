@@ -44,16 +44,21 @@ pub struct Gates {
 }
 
 impl Recurrent {
-    /// Number of weights that [`Recurrent::new`] reads.
+    /// Number of weights that [`Recurrent::load`] reads.
     pub fn num_weights(cell: Cell, inputs: usize, size: usize) -> usize {
         cell.gates() * size * (inputs + size + 2)
     }
 
+    /// A cell whose weights are to be loaded.
+    pub fn new(cell: Cell, size: usize) -> Self {
+        Self { cell, size, of_inputs: Layer::default(), of_state: Layer::default() }
+    }
+
     /// Reads weights [inputs, gates * size], biases [gates * size], weights [size, gates * size] and biases
     /// [gates * size], gates in PyTorch's order.
-    pub fn new(cell: Cell, inputs: usize, size: usize, weights: &mut Weights<'_>) -> Self {
-        let mut layer = |inputs| Layer::new(weights, inputs, cell.gates(), size, 0.0);
-        Self { cell, size, of_inputs: layer(inputs), of_state: layer(size) }
+    pub fn load(&mut self, inputs: usize, weights: &mut Weights<'_>) {
+        self.of_inputs.load(weights, inputs, self.cell.gates(), self.size, 0.0);
+        self.of_state.load(weights, self.size, self.cell.gates(), self.size, 0.0);
     }
 
     /// Number of outputs.
@@ -134,7 +139,8 @@ mod tests {
         for (cell, gates) in [(Cell::Gru, 3), (Cell::Lstm, 4)] {
             let numbers: Vec<f32> = (0..4 * gates).map(|i| 0.3 - 0.17 * i as f32 + 0.011 * (i * i) as f32).collect();
             assert_eq!(numbers.len(), Recurrent::num_weights(cell, 1, 1));
-            let recurrent = Recurrent::new(cell, 1, 1, &mut Weights::new(&numbers));
+            let mut recurrent = Recurrent::new(cell, 1);
+            recurrent.load(1, &mut Weights::new(&numbers));
             let of = |part: usize, gate: usize| f64::from(numbers[part * gates + gate]);
             let mut gates_memory = recurrent.gates();
             let mut state = vec![0.0; cell.states()];

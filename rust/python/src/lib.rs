@@ -24,6 +24,7 @@ mod roads;
 mod rollout;
 mod scene;
 mod shm;
+mod streams;
 mod v2x;
 mod weights;
 
@@ -66,6 +67,8 @@ mod rust_module {
     use crate::roads::RoadVec;
     #[pymodule_export]
     use crate::scene::TrafficScene;
+    #[pymodule_export]
+    use crate::streams::{fill_normals, fill_uniforms};
     #[pymodule_export]
     use crate::v2x::V2xVec;
     #[pymodule_export]

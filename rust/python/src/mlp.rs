@@ -140,9 +140,13 @@ impl Mlp {
         let bytes = Bytes::of("buffer", buffer, nbytes, false)?;
         // SAFETY: the buffer is held, and its owner leaves it alone during the call.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.pointer(), nbytes) };
-        let weights: Vec<f32> =
-            bytes.chunks_exact(4).map(|four| f32::from_ne_bytes(four.try_into().expect("four"))).collect();
-        self.actor.load(&weights).map_err(from_actor)
+        // SAFETY: any bytes are numbers.
+        let (before, weights, _) = unsafe { bytes.align_to::<f32>() };
+        if before.is_empty() {
+            return self.actor.load(weights).map_err(from_actor);
+        }
+        let copied = bytes.chunks_exact(4).map(|four| f32::from_ne_bytes(four.try_into().expect("four")));
+        self.actor.load(&copied.collect::<Vec<f32>>()).map_err(from_actor)
     }
 
     #[pyo3(signature = (obs, streams, steps, actions, log_probs, masks=None, states=None, *, greedy=false))]
