@@ -1,4 +1,6 @@
-//! Gradient steps of PPO, for Python.
+//! Gradient steps of PPO and of behaviour cloning, for Python.
+
+use std::ops::Range;
 
 use fastrl_binding::arrays::{Flag, disjoint, list, list_or_none, readable, writeable};
 use fastrl_core::learn::imitation::Imitation;
@@ -8,10 +10,11 @@ use fastrl_core::mlp::Activation;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::off_policy::Place;
-
 /// The widest layer. Products of two such widths are far from overflow.
 pub(crate) const MAX_WIDTH: usize = 1 << 16;
+
+/// The name of an array, and its addresses.
+pub(crate) type Place = (&'static str, Range<usize>);
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct PpoUpdate {
