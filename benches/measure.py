@@ -27,6 +27,7 @@ SELECTION = {
     "cage2": "not beside",
     "collect": "lognormal",
     "coop": "",
+    "dqn": "gradient_steps",
     "export": "",
     "links": "",
     "masks": "",
