@@ -1,6 +1,6 @@
 """Measurement of everything that the documentation says of speed, on an otherwise idle machine.
 
-    python benches/measure.py docs/benchmarks/data          # 16 minutes on two cores
+    python benches/measure.py docs/benchmarks/data          # 22 minutes on two cores
     python docs/draw_speed.py                               # page, charts and README's figures from it
 
 Replaces the results (``*.json``) in the folder. A bench that misses a bar of its own has written its results all the
@@ -27,6 +27,7 @@ SELECTION = {
     "cage2": "not beside",
     "collect": "lognormal",
     "coop": "",
+    "dqn": "gradient_steps",
     "export": "",
     "growth": "",
     "links": "",

@@ -37,7 +37,7 @@ FORMAT = 1
 # Distributions whose versions matter to what is measured; those that are not installed are not listed.
 _DISTRIBUTIONS = (
     *("fastrl", "numpy", "torch", "gymnasium", "stable-baselines3", "faster-fifo", "cpprb", "torchrl"),
-    *("highway-env", "libsumo", "ray", "cyborg", "minari"),
+    *("highway-env", "libsumo", "ray", "cyborg", "minari", "sbx-rl", "jax", "rltools", "mkl"),
 )
 
 

@@ -140,6 +140,17 @@ BARS = (
         "gymnasium AsyncVectorEnv(shared_memory=True)",
     ),
     PPO,
+    *(
+        Comparison(
+            "SAC on Pendulum, 64x64, one core",
+            peer,
+            "sac pendulum",
+            "Pendulum-v1, 64 x 64, minibatches of 100",
+            "fastrl",
+            peer,
+        )
+        for peer in ("RLtools", "Stable-Baselines3")
+    ),
 )
 
 
@@ -188,7 +199,7 @@ def draw(results: Sequence[Benchmark]) -> Figure:
     axes.set_yticks(places, [f"{each.what}\nbeside {each.beside}" for _, each in ratios], fontsize=8)
     for place, spread in zip(places, spreads, strict=True):
         axes.text(spread.high * 1.15, place, f"{times(spread.median)} ×", va="center")
-    axes.set(xscale="log", xlim=(1, 10 * max(medians)))
+    axes.set(xscale="log", xlim=(min(1, 0.5 * min(medians)), 10 * max(medians)))
     axes.set_xlabel("times as fast as the peer (logarithmic); median and quartiles of the rounds")
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.spines[["top", "right"]].set_visible(False)

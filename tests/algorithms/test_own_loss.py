@@ -114,7 +114,7 @@ def trained_other(ranks: Ranks, name: str, algo: str, *options: str) -> dict[str
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_loss_of_the_users_own_of_other_algorithms(name: str) -> None:
     algo = name.partition(",")[0]
-    backend = () if algo in ("IMPALA", "BC") else (f"--{algo.lower()}.update-backend=torch",)
+    backend = () if algo == "IMPALA" else (f"--{algo.lower()}.update-backend=torch",)
     plain = trained_other(ALONE, name, algo.lower(), *backend)
     calm = trained_other(ALONE, name, f"own_losses:Calm{algo}")
     again = trained_other(ALONE, name, f"own_losses:Calm{algo}")

@@ -171,7 +171,9 @@ def test_a_clone_of_a_linear_gaussian_expert_is_least_squares(loss: str) -> None
         "--bc.batch-size=2000",
         "--epochs=1500",
     ]
-    env = ["--env=test_bc:linear_env", "--bc.learning-rate=0.01", "--run.row-seconds=1"]
+    # Adam at a constant rate goes round the least squares at a distance.
+    rates = ["--bc.learning-rate=0.01", "--bc.final-learning-rate=0"]
+    env = ["--env=test_bc:linear_env", *rates, "--run.row-seconds=1"]
     trainer = trainer_of(demos, *options, *env)
     for _ in trainer.rows():
         pass
@@ -183,7 +185,7 @@ def test_a_clone_of_a_linear_gaussian_expert_is_least_squares(loss: str) -> None
     policy = trainer.algorithm.policy
     with torch.no_grad():
         found = policy.outputs(torch.from_numpy(rows.astype(np.float32))).numpy()
-    np.testing.assert_allclose(found, design @ exact, atol=2e-3)
+    np.testing.assert_allclose(found, design @ exact, atol=1e-4)
     assert policy.log_std is not None
     residuals = np.sqrt(np.mean((targets - design @ exact) ** 2, axis=0))
     np.testing.assert_allclose(policy.log_std.detach().exp().numpy(), residuals, rtol=0.02)

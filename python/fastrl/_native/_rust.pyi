@@ -1160,6 +1160,33 @@ class PpoUpdate:
         a clip range is out of range.
         """
 
+    def imitate(
+        self,
+        parameters: NDArray[np.float32],
+        mean: NDArray[np.float32],
+        square: NDArray[np.float32],
+        obs: NDArray[np.float32],
+        actions: NDArray[Any],
+        *,
+        steps: int,
+        squared: bool,
+        label_smoothing: float,
+        entropy_coef: float,
+        max_grad_norm: float,
+        learning_rate: float,
+        num_threads: int,
+    ) -> tuple[float, float, float, float]:
+        """Takes a gradient step of an actor alone along the loss of behaviour cloning,
+        `fastrl.algorithms.imitation_loss.imitation_loss`, without the GIL.
+
+        Arguments are as of `run`; `obs` [B, D] and `actions` of an expert. `squared`: means of Gaussians learn from
+        squared errors. `label_smoothing`: share of the target's probability that all choices have in equal parts.
+
+        Returns the loss (without label smoothing and entropy), the share of the expert's numbers that are the likeliest
+        or the mean square error, the entropy, and the gradient's norm before clipping. ValueError: an array does not
+        fit, there is no sample, or an action is not there; `label_smoothing` is out of range; the critic learns, too.
+        """
+
 @final
 class Producer:
     """One producer of a queue, for one thread at a time in the process that made it; otherwise `QueueError`, as when it

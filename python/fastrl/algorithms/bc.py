@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fastrl.algorithms.compiled_imitation import CompiledImitation, takes_compiled_steps
 from fastrl.algorithms.imitation import Imitation, Minibatch
 from fastrl.algorithms.imitation_loss import ImitationLoss
 from fastrl.algorithms.imitation_settings import BCConfig, BCDeclaration
@@ -33,6 +34,12 @@ class BC(BCDeclaration, PolicyLearner[DatasetBatch], Imitation):
         super().__init__(config, problem, precision=config.precision)
         self._start(config, problem, self.actions)
         self._kept: dict[str, Tensor] | None = None
+        self._compiled: CompiledImitation | None = None
+        policy, is_fp32 = self.policy, self._optimizer.half is None
+        is_plain = isinstance(policy, ActorCritic) and is_fp32
+        compiled, self._why_not_compiled = takes_compiled_steps(self, BC, is_plain=is_plain)
+        if compiled and isinstance(policy, ActorCritic):
+            self._compiled = CompiledImitation(self._parameters, policy.actor, self.actions, config)
 
     @property
     def squash_actions(self) -> bool:
@@ -46,17 +53,34 @@ class BC(BCDeclaration, PolicyLearner[DatasetBatch], Imitation):
 
     def update(self, experience: DatasetBatch, watch: Stopwatch) -> None:
         with watch("update"):
-            self._passes = 0
-            means = self._reduce(
-                len(experience.actions),
-                len(ImitationLoss.names()),
-                functools.partial(self._differentiate, experience),
-            )
             learning_rate = self._learning_rate(self.steps)
-            grad_norm = self._optimizer.step(self.config.max_grad_norm, learning_rate)
+            if self._compiled is None:
+                means = self._descend(experience, learning_rate)
+            else:
+                means = self._compiled_step(self._compiled, experience, learning_rate)
             self._keep_deviation(self.policy.log_std)
-            self._add(means, grad_norm)
+            self._add(means)
             self.steps += len(experience.actions)
+
+    def _descend(self, batch: DatasetBatch, learning_rate: float) -> Tensor:
+        """Takes a gradient step with PyTorch; returns the parts of an `ImitationLoss` and the gradient's norm."""
+        self._passes = 0
+        differentiate = functools.partial(self._differentiate, batch)
+        means = self._reduce(len(batch.actions), len(ImitationLoss.names()), differentiate)
+        grad_norm = self._optimizer.step(self.config.max_grad_norm, learning_rate)
+        return torch.cat([means, grad_norm.detach().view(1)])
+
+    def _compiled_step(
+        self, compiled: CompiledImitation, batch: DatasetBatch, learning_rate: float
+    ) -> Tensor:
+        """Does what `_descend` does."""
+        assert isinstance(self.policy, ActorCritic)
+        moments = self._optimizer.moments()
+        inputs = self.policy.normalized(batch.obs)
+        mean, square, step = (moments[name] for name in ("exp_avg", "exp_avg_sq", "step"))
+        found = compiled(inputs, batch.actions, mean, square, int(step), learning_rate)
+        step += 1
+        return found
 
     def _differentiate(self, whole: DatasetBatch, shard: Shard) -> Tensor | None:
         """Adds the gradient of the loss of a shard; the parts of its `ImitationLoss`, weighted."""

@@ -15,6 +15,7 @@ from fastrl.algorithms.schedules import LinearSchedule
 from fastrl.networks.action_space import Actions
 from fastrl.networks.kinds import LOG_STD_RANGE
 from fastrl.networks.normalization import RunningNorm
+from fastrl.utils.ranks import Ranks
 
 
 class Minibatch(NamedTuple):
@@ -30,6 +31,7 @@ class Imitation(DatasetAlgorithm):
     """Learns to act as recorded demonstrations do; subclasses have the networks."""
 
     config: ImitationConfig
+    ranks: Ranks
 
     def _start(self, config: ImitationConfig, problem: Problem, actions: Actions) -> None:
         """Takes the settings, once there is a device.
@@ -103,9 +105,9 @@ class Imitation(DatasetAlgorithm):
             FloatingPointError
         """
 
-    def _add(self, means: Tensor, grad_norm: Tensor) -> None:
-        """Adds what a gradient step gave to the metrics."""
-        self._means.add(0, torch.cat([means[: len(self._metric_names)], grad_norm.detach().view(1)]))
+    def _add(self, means: Tensor) -> None:
+        """Adds what a gradient step gave to the metrics: the parts of an `ImitationLoss`, and the gradient's norm."""
+        self._means.add(0, torch.cat([means[: len(self._metric_names)], means[-1:]]))
 
     def _keep_deviation(self, log_std: Tensor | None) -> None:
         """Keeps the deviation of continuous actions within its bounds."""

@@ -73,6 +73,7 @@ class ImitationConfig:
             " policy of the lowest; 0: all epochs, and the last policy",
         ),
     ] = 0
+    update_backend: hp.UpdateBackend = "auto"
 
 
 @section

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fastrl.algorithms.compiled_imitation import CompiledImitation, takes_compiled_steps
 from fastrl.algorithms.imitation import Imitation, Minibatch
 from fastrl.algorithms.imitation_loss import ImitationLoss
 from fastrl.algorithms.imitation_settings import MABCConfig, MABCDeclaration
@@ -33,6 +34,13 @@ class MABC(MABCDeclaration, TeamLearner[DatasetBatch], Imitation):
         super().__init__(config, problem, generator_of(np.random.SeedSequence(problem.seed).spawn(1)[0]))
         self._start(config, problem, self.policy.actions)
         self._kept: dict[str, dict[str, Tensor]] | None = None
+        is_plain = all(each.network.is_plain for each in self.actors.values())
+        compiled, self._why_not_compiled = takes_compiled_steps(self, MABC, is_plain=is_plain)
+        self._compiled = {
+            name: CompiledImitation(each.vector, each.network.body, each.network.actions, config)
+            for name, each in self.actors.items()
+            if compiled
+        }
 
     def _networks(self) -> list[nn.Module]:
         return [optimizer.network for optimizer in self.actors.values()]
@@ -59,20 +67,36 @@ class MABC(MABCDeclaration, TeamLearner[DatasetBatch], Imitation):
         return (self._minibatch(name, batch, rows) for name, rows in self._rows(batch))
 
     def update(self, experience: DatasetBatch, watch: Stopwatch) -> None:
-        config, size = self.config, len(experience.actions)
+        size = len(experience.actions)
         with watch("update"):
-            learning_rate, norm_limit = self._learning_rate(self.steps), config.max_grad_norm or np.inf
-            num_means = len(ImitationLoss.names())
-            means = torch.zeros(num_means + 1, device=self.device)
+            learning_rate = self._learning_rate(self.steps)
+            means = torch.zeros(len(ImitationLoss.names()) + 1, device=self.device)
+            step = self._compiled_step if self._compiled else self._descend
             for name, rows in self._rows(experience):
-                optimizer = self.actors[name]
-                learn = functools.partial(self._differentiate, name, experience, rows)
-                found = self.ranks.reduce(optimizer.gradient, len(rows), num_means, learn)
-                grad_norm = optimizer.step(learning_rate, norm_limit)
-                self._keep_deviation(optimizer.network.log_std)
-                means += torch.cat([found, grad_norm.view(1)]) * (len(rows) / size)
-            self._add(means[:-1], means[-1])
+                found = step(name, experience, rows, learning_rate)
+                self._keep_deviation(self.actors[name].network.log_std)
+                means += found * (len(rows) / size)
+            self._add(means)
             self.steps += size
+
+    def _descend(self, name: str, batch: DatasetBatch, rows: Tensor, learning_rate: float) -> Tensor:
+        """Takes a gradient step of a policy with PyTorch; returns the parts of an `ImitationLoss` and the gradient's
+        norm."""
+        optimizer = self.actors[name]
+        learn = functools.partial(self._differentiate, name, batch, rows)
+        found = self.ranks.reduce(optimizer.gradient, len(rows), len(ImitationLoss.names()), learn)
+        grad_norm = optimizer.step(learning_rate, self.config.max_grad_norm or np.inf)
+        return torch.cat([found, grad_norm.view(1)])
+
+    def _compiled_step(self, name: str, batch: DatasetBatch, rows: Tensor, learning_rate: float) -> Tensor:
+        """Does what `_descend` does."""
+        assert batch.agents is not None, "a data set of many agents"
+        optimizer, actions = self.actors[name], batch.actions[rows]
+        inputs = optimizer.network.inputs(batch.obs[rows], batch.agents[rows])
+        compiled, moments = self._compiled[name], (optimizer.mean, optimizer.square)
+        found = compiled(inputs, actions, *moments, optimizer.steps, learning_rate)
+        optimizer.steps += 1
+        return found
 
     def _differentiate(self, name: str, batch: DatasetBatch, rows: Tensor, shard: Shard) -> Tensor | None:
         """Adds the gradient of a shard of a policy's rows; the parts of its `ImitationLoss`, weighted."""

@@ -216,6 +216,7 @@ const SETTINGS: Settings = Settings {
     normalize_advantages: false,
     target_kl: None,
     threads: 1,
+    imitation: None,
 };
 
 fn kinds() -> impl Strategy<Value = Kind> {

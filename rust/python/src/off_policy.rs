@@ -1,6 +1,5 @@
 //! Gradient steps of SAC, TD3 and IQL, for Python.
 
-use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use fastrl_binding::arrays::{Array, Element, Flag, disjoint, list, readable, writeable};
@@ -10,7 +9,7 @@ use fastrl_core::learn::off_policy::{
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::ppo_update::{MAX_WIDTH, rows_of};
+use crate::ppo_update::{MAX_WIDTH, Place, rows_of};
 
 /// The most critics.
 const MAX_CRITICS: usize = 1 << 10;
@@ -25,9 +24,6 @@ pub(crate) struct OffPolicySteps {
     /// Made for the first step: arrays that fit the shape say that there is memory for networks of that size.
     steps: Mutex<Option<Steps>>,
 }
-
-/// The name of an array, and its addresses.
-pub(crate) type Place = (&'static str, Range<usize>);
 
 /// An array that may be left out.
 type Maybe<'a, 'py, T> = Option<Array<'a, 'py, T>>;

@@ -1,8 +1,11 @@
-//! Gradient steps of PPO, for Python.
+//! Gradient steps of PPO and of behaviour cloning, for Python.
+
+use std::ops::Range;
 
 use std::sync::{Mutex, PoisonError};
 
 use fastrl_binding::arrays::{Flag, disjoint, list, list_or_none, readable, writeable};
+use fastrl_core::learn::imitation::Imitation;
 use fastrl_core::learn::losses::Kind;
 use fastrl_core::learn::ppo::{Actions, Networks, Parameters, Samples, Settings, Shape, update};
 use fastrl_core::mlp::Activation;
@@ -12,6 +15,9 @@ use pyo3::prelude::*;
 
 /// The widest layer. Products of two such widths are far from overflow.
 pub(crate) const MAX_WIDTH: usize = 1 << 16;
+
+/// The name of an array, and its addresses.
+pub(crate) type Place = (&'static str, Range<usize>);
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct PpoUpdate {
@@ -23,6 +29,23 @@ pub(crate) struct PpoUpdate {
 /// Length of an array's first dimension.
 pub(crate) fn rows_of(array: &Bound<'_, PyAny>) -> usize {
     array.getattr("shape").and_then(|shape| shape.get_item(0)?.extract()).unwrap_or(0)
+}
+
+/// Addresses and numbers of the actions of so many samples. The caller keeps them apart from what is written.
+fn read_actions<'a>(kind: &Kind, actions: &'a Bound<'_, PyAny>, samples: usize) -> PyResult<(Place, Actions<'a>)> {
+    Ok(match kind {
+        Kind::Gaussian(numbers) => {
+            let actions = readable::<f32>("actions", actions, &[samples, *numbers])?;
+            // SAFETY: `readable` has checked it; the caller calls `disjoint` before anything is written.
+            (actions.place(), Actions::Gaussian(unsafe { actions.slice() }))
+        }
+        Kind::Categorical(nvec) => {
+            let shape = if nvec.len() == 1 { vec![samples] } else { vec![samples, nvec.len()] };
+            let actions = readable::<i64>("actions", actions, &shape)?;
+            // SAFETY: as above.
+            (actions.place(), Actions::Categorical(unsafe { actions.slice() }))
+        }
+    })
 }
 
 #[pymethods]
@@ -135,19 +158,7 @@ impl PpoUpdate {
         let masks = masks.map(|masks| readable::<Flag>("masks", masks, &[acted, kind.outputs()])).transpose()?;
         let learned = learned.map(|learned| readable::<Flag>("learned", learned, &valued)).transpose()?;
         let order = readable::<i64>("order", order, &[epochs, samples])?;
-        let (place, actions) = match kind {
-            Kind::Gaussian(numbers) => {
-                let actions = readable::<f32>("actions", actions, &[acted, *numbers])?;
-                // SAFETY: `readable` has checked it; `disjoint`, before anything is written, keeps it apart from what is.
-                (actions.place(), Actions::Gaussian(unsafe { actions.slice() }))
-            }
-            Kind::Categorical(nvec) => {
-                let shape = if nvec.len() == 1 { vec![acted] } else { vec![acted, nvec.len()] };
-                let actions = readable::<i64>("actions", actions, &shape)?;
-                // SAFETY: as above.
-                (actions.place(), Actions::Categorical(unsafe { actions.slice() }))
-            }
-        };
+        let (place, actions) = read_actions(kind, actions, acted)?;
         let written = [parameters.place(), mean.place(), square.place()];
         let read =
             [obs.place(), groups.place(), log_probs.place(), advantages.place(), returns.place(), values.place()];
@@ -185,6 +196,7 @@ impl PpoUpdate {
             normalize_advantages,
             target_kl,
             threads: num_threads,
+            imitation: None,
         };
         let outcome = py
             .detach(|| {
@@ -201,5 +213,73 @@ impl PpoUpdate {
             outcome.grad_norm,
             outcome.steps,
         ))
+    }
+
+    #[pyo3(signature = (
+        parameters, mean, square, obs, actions, *, steps, squared, label_smoothing, entropy_coef, max_grad_norm,
+        learning_rate, num_threads,
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "the arrays and settings of a step")]
+    fn imitate(
+        &self,
+        py: Python<'_>,
+        parameters: &Bound<'_, PyAny>,
+        mean: &Bound<'_, PyAny>,
+        square: &Bound<'_, PyAny>,
+        obs: &Bound<'_, PyAny>,
+        actions: &Bound<'_, PyAny>,
+        steps: u64,
+        squared: bool,
+        label_smoothing: f32,
+        entropy_coef: f32,
+        max_grad_norm: f32,
+        learning_rate: f64,
+        num_threads: usize,
+    ) -> PyResult<(f64, f64, f64, f64)> {
+        let Shape { inputs, kind, networks, .. } = &self.shape;
+        if *networks != Networks::Actor {
+            return Err(PyValueError::new_err("imitate: expected networks='actor'"));
+        }
+        let (samples, size) = (rows_of(obs), [self.shape.num_parameters()]);
+        let parameters = writeable::<f32>("parameters", parameters, &size)?;
+        let mean = writeable::<f32>("mean", mean, &size)?;
+        let square = writeable::<f32>("square", square, &size)?;
+        let obs = readable::<f32>("obs", obs, &[samples, *inputs])?;
+        let (place, actions) = read_actions(kind, actions, samples)?;
+        disjoint(&[parameters.place(), mean.place(), square.place(), obs.place(), place])?;
+        let order: Vec<i64> = (0..samples as i64).collect();
+        // SAFETY: checked, disjoint, and the caller's for the length of this call.
+        let (obs, mut parameters) = unsafe {
+            let vectors = (parameters.slice_mut(), mean.slice_mut(), square.slice_mut());
+            (obs.slice(), Parameters { values: vectors.0, mean: vectors.1, square: vectors.2, steps })
+        };
+        let samples = Samples {
+            obs,
+            masks: None,
+            groups: &order,
+            actions,
+            log_probs: &[],
+            advantages: &[],
+            returns: &[],
+            values: &[],
+            learned: None,
+        };
+        let settings = Settings {
+            minibatches: 1,
+            clip_range: 0.0,
+            value_clip: None,
+            value_coef: 0.0,
+            entropy_coef,
+            max_grad_norm,
+            learning_rate,
+            normalize_advantages: false,
+            target_kl: None,
+            threads: num_threads,
+            imitation: Some(Imitation { squared, label_smoothing }),
+        };
+        let found = py
+            .detach(|| update(&self.shape, &settings, samples, &order, &mut parameters))
+            .map_err(|refused| PyValueError::new_err(refused.to_string()))?;
+        Ok((found.policy_loss, found.score, found.entropy, found.grad_norm))
     }
 }

@@ -43,6 +43,8 @@ pub(crate) struct Sums {
     pub(crate) kl: f64,
     /// Of those whose ratio is outside the clip range.
     pub(crate) clipped: f64,
+    /// Of behaviour cloning: shares of numbers that are the likeliest, or mean square errors.
+    pub(crate) score: f64,
 }
 
 /// The clipped surrogate of a minibatch.
@@ -155,6 +157,27 @@ impl Categorical {
         for (&(first, _), &number) in self.parts.iter().zip(action) {
             slopes[first + number as usize] -= gradient;
         }
+    }
+
+    /// Adds to the gradient of the loss in the logits that of the mean of all choices' log-probabilities, as
+    /// [`Categorical::add_sample`].
+    #[inline(always)]
+    pub(crate) fn add_uniform(&self, gradient: f32, slopes: &mut [f32]) {
+        for &(first, last) in &self.parts {
+            let share = gradient / (last - first) as f32;
+            slopes[first..last].iter_mut().for_each(|slope| *slope -= share);
+        }
+    }
+
+    /// Number of an action's numbers that are the likeliest choices, the first of equals.
+    #[inline(always)]
+    pub(crate) fn hits(&self, action: &[i64]) -> usize {
+        let is_hit = |&(&(first, last), &number): &(&(usize, usize), &i64)| {
+            let (logits, number) = (&self.logits[first..last], number as usize);
+            let highest = highest(logits);
+            logits[number] == highest && !logits[..number].contains(&highest)
+        };
+        self.parts.iter().zip(action).filter(is_hit).count()
     }
 
     /// Adds what the gradients of all samples of the row have in common: with p the probabilities, H their entropy and

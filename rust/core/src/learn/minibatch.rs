@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use super::adam::{Rule, Vectors};
 use super::batch::{Batch, prefetch};
+use super::imitation::{cloned_choices, cloned_draws};
 use super::losses::{Categorical, Gaussian, Kind, Sums, Surrogate, value_slope};
 use super::masked::Masked;
 use super::perceptron::{CHUNK, Pass, Perceptron, Piece};
@@ -45,6 +46,7 @@ pub(super) struct Losses {
     pub(super) entropy: f64,
     pub(super) kl: f64,
     pub(super) clipped: f64,
+    pub(super) score: f64,
 }
 
 impl Losses {
@@ -54,6 +56,7 @@ impl Losses {
         self.entropy += other.entropy;
         self.kl += other.kl;
         self.clipped += other.clipped;
+        self.score += other.score;
     }
 }
 
@@ -383,17 +386,27 @@ impl Minibatch<'_> {
         let surrogate = Surrogate { clip_range: self.settings.clip_range, weight };
         let bonus = self.settings.entropy_coef * weight;
         let (samples, batch, normalization) = (self.samples, self.batch, self.normalization);
-        let chunk = Chunk { samples, batch, rows, surrogate, normalization };
+        let part = |width: usize| rows.start * width..rows.end * width;
+        let chunk = Chunk { samples, batch, rows: rows.clone(), surrogate, normalization };
         let Group { sums, log_std, .. } = group;
         *sums = Sums::default();
-        match (policy, samples.actions) {
-            (Policy::Categorical(categorical), Actions::Categorical(actions)) => {
+        match (policy, samples.actions, self.settings.imitation) {
+            (Policy::Categorical(categorical), Actions::Categorical(actions), Some(loss)) => {
+                let actions = &actions[part(categorical.width())];
+                cloned_choices(loss, actions, categorical, weight, bonus, results, slopes, stride, sums);
+            }
+            (Policy::Gaussian(gaussian), Actions::Gaussian(draws), Some(loss)) => {
+                log_std.fill(0.0);
+                let draws = &draws[part(log_std.len())];
+                cloned_draws(loss, draws, gaussian, weight, results, slopes, log_std, stride, sums);
+            }
+            (Policy::Categorical(categorical), Actions::Categorical(actions), None) => {
                 categorical_rows(chunk, actions, categorical, bonus, results, slopes, stride, sums);
             }
-            (Policy::Masked(masked), Actions::Categorical(actions)) => {
+            (Policy::Masked(masked), Actions::Categorical(actions), None) => {
                 masked_rows(chunk, actions, masked, bonus, results, slopes, stride, sums);
             }
-            (Policy::Gaussian(gaussian), Actions::Gaussian(draws)) => {
+            (Policy::Gaussian(gaussian), Actions::Gaussian(draws), None) => {
                 log_std.fill(0.0);
                 gaussian_rows(chunk, draws, gaussian, results, slopes, log_std, stride, sums);
             }
@@ -437,6 +450,7 @@ impl Minibatch<'_> {
         losses.entropy += sums.entropy / count;
         losses.kl += sums.kl / count;
         losses.clipped += sums.clipped / count;
+        losses.score += sums.score / count;
         losses.value += group.squares / self.values as f64 / 2.0;
     }
 }

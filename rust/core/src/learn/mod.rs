@@ -1,11 +1,14 @@
-//! Gradient steps of small networks on the CPU: whole updates of PPO, and steps of SAC, TD3, IQL and DQN.
+//! Gradient steps of small networks on the CPU: whole updates of PPO in one call, and steps of behaviour cloning, SAC,
+//! TD3, IQL and DQN.
 //!
 //! [`ppo::update`] takes minibatches ([`minibatch`]) through perceptrons and back ([`perceptron`]), with the gradients of
-//! losses ([`losses`], with masks [`masked`]), and along them with Adam ([`adam`]). All sums have an order that depends
-//! neither on the processor nor on the number of threads, so that results are the same to the last bit.
+//! losses ([`losses`], with masks [`masked`], of behaviour cloning [`imitation`]), and along them with Adam ([`adam`]). All
+//! sums have an order that depends neither on the processor nor on the number of threads, so that results are the same to
+//! the last bit.
 
 mod adam;
 mod batch;
+pub mod imitation;
 pub mod losses;
 mod masked;
 mod member;

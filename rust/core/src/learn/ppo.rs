@@ -17,6 +17,8 @@ pub struct Outcome {
     pub clip_fraction: f64,
     /// Before clipping.
     pub grad_norm: f64,
+    /// Of imitation: share of numbers that are the likeliest choices, or mean square error.
+    pub score: f64,
     pub steps: usize,
 }
 
@@ -44,8 +46,11 @@ fn check(shape: &Shape, settings: &Settings, samples: &Samples<'_>, order: &[i64
     let (count, width) = (samples.groups.len(), shape.kind.width());
     let groups = samples.obs.len() / shape.inputs;
     let acted = if shape.has_actor() { count } else { 0 };
-    assert!([samples.log_probs, samples.advantages].iter().all(|array| array.len() == acted), "of other lengths");
-    let valued = count * shape.critic_outputs;
+    let cloned = settings.imitation.is_some();
+    assert!(!cloned || shape.networks == Networks::Actor && samples.masks.is_none(), "imitation is for actors alone");
+    let weighed = if cloned { 0 } else { acted };
+    assert!([samples.log_probs, samples.advantages].iter().all(|array| array.len() == weighed), "of other lengths");
+    let valued = if cloned { 0 } else { count * shape.critic_outputs };
     assert!([samples.returns, samples.values].iter().all(|array| array.len() == valued), "of other lengths");
     assert!(samples.learned.is_none_or(|learned| learned.len() == valued), "of other lengths");
     assert!(samples.masks.is_none_or(|masks| masks.len() == acted * shape.kind.outputs()), "masks of other sizes");
@@ -59,6 +64,9 @@ fn check(shape: &Shape, settings: &Settings, samples: &Samples<'_>, order: &[i64
     let mut clips = std::iter::once(settings.clip_range).chain(settings.value_clip);
     if let Some(clip) = clips.find(|clip| clip.is_nan() || *clip < 0.0) {
         return Err(Refused(format!("clip_range, value_clip: expected numbers from 0 on, got {clip}")));
+    }
+    if let Some(loss) = settings.imitation.filter(|loss| !(0.0..=1.0).contains(&loss.label_smoothing)) {
+        return Err(Refused(format!("label_smoothing: expected a number from 0 to 1, got {}", loss.label_smoothing)));
     }
     within("groups", samples.groups, groups)?;
     within("order", order, count)?;
@@ -125,6 +133,7 @@ pub fn update(
         approx_kl: mean(totals.kl),
         clip_fraction: mean(totals.clipped),
         grad_norm: mean(norms),
+        score: mean(totals.score),
         steps,
     })
 }

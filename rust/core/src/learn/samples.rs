@@ -1,5 +1,6 @@
 //! Networks that an update of PPO trains, its settings, and the samples that it learns from.
 
+use super::imitation::Imitation;
 use super::losses::Kind;
 use super::perceptron::Perceptron;
 use crate::mlp::Activation;
@@ -80,6 +81,8 @@ pub struct Settings {
     pub target_kl: Option<f64>,
     /// Threads that compute at most; fewer do where minibatches are small. The numbers are the same.
     pub threads: usize,
+    /// The loss of an actor alone in place of PPO's. Groups and order are then 0, 1, 2 and so on.
+    pub imitation: Option<Imitation>,
 }
 
 /// Actions of S samples.
@@ -100,7 +103,8 @@ pub struct Samples<'a> {
     pub groups: &'a [i64],
     /// [S, width of an action].
     pub actions: Actions<'a>,
-    /// [S] each, when the actions were chosen. Like actions and masks, a critic alone does not need them.
+    /// [S] each, when the actions were chosen. Like actions and masks, a critic alone does not need them. For imitation they
+    /// are empty, like returns and values.
     pub log_probs: &'a [f32],
     pub advantages: &'a [f32],
     /// [S, outputs of the critic] each.

@@ -1,0 +1,142 @@
+"""Gradient steps of behaviour cloning on the CPU, compiled."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fastrl._native._rust import PpoUpdate
+from fastrl.algorithms.loss import overridden
+from fastrl.algorithms.update_backend import failing_condition, why_torch
+from fastrl.collectors.resources import cores
+from fastrl.networks.action_space import Actions
+from fastrl.networks.perceptron import Perceptron
+
+if TYPE_CHECKING:
+    from fastrl.algorithms.imitation import Imitation
+    from fastrl.algorithms.imitation_settings import ImitationConfig
+
+# Settings that compiled steps obey, or that say nothing of a gradient step: with any other PyTorch takes the steps.
+_KNOWN = {
+    "epochs",
+    "batch_size",
+    "loss",
+    "learning_rate",
+    "final_learning_rate",
+    "max_grad_norm",
+    "label_smoothing",
+    "entropy_coef",
+    "min_log_std",
+    "validation",
+    "patience",
+    "update_backend",
+    "hidden",
+    "activation",
+    "encoder",
+    "shared_trunk",
+    "layer_norm",
+    "dropout",
+    "orthogonal_init",
+    "memory",
+    "memory_size",
+    "initial_log_std",
+    "network",
+    "network_options",
+    "normalize_obs",
+    "squash_actions",
+    "action_masks",
+    "precision",
+    "share",
+    "policies",
+    "agent_ids",
+    "init",
+}
+
+
+def takes_compiled_steps(
+    learner: "Imitation", known: type["Imitation"], *, is_plain: bool
+) -> tuple[bool, str]:
+    """True if the settings ask for compiled gradient steps and there are some. Else PyTorch takes them, for the reason
+    in the text.
+
+    Args:
+        known: the class whose loss is compiled.
+        is_plain: policies are perceptrons of vectors with tanh or relu in fp32.
+
+    Raises:
+        ValueError: they are asked for, and there are none.
+    """
+    config = learner.config
+    if config.update_backend == "torch":
+        return False, ""
+    takes = failing_condition(
+        config,
+        _KNOWN,
+        learner.device,
+        overrides=overridden(type(learner), known, ("loss",)),
+        shards=learner.ranks.shards,
+        owner=known.name.upper(),
+    )
+    if not takes and not is_plain:
+        takes = (
+            "separate perceptrons of vectors with tanh or relu in fp32, without images, memory, layer norm, dropout or"
+            " a network of your own"
+        )
+    return (False, why_torch(config.update_backend, takes)) if takes else (True, "")
+
+
+class CompiledImitation:
+    """Takes gradient steps of a policy along `fastrl.algorithms.imitation_loss.imitation_loss`.
+
+    It changes parameters and the optimiser's moments where they are. Results do not depend on the number of threads.
+
+    Args:
+        vector: parameters, of which the first are the policy's: logarithms of deviations, then those of ``body``.
+        body: the policy's perceptron.
+        actions: that it chooses.
+        config: settings of the loss.
+    """
+
+    def __init__(self, vector: Tensor, body: Perceptron, actions: Actions, config: "ImitationConfig") -> None:
+        inputs, *hidden, _ = body.sizes
+        layers: dict[str, Any] = {"obs_dim": inputs, "hidden": hidden, "activation": body.activation}
+        nvec, numbers = (None, actions.size) if actions.is_box else (actions.nvec.tolist(), 0)
+        self._compiled = PpoUpdate(**layers, nvec=nvec, numbers=numbers, networks="actor")
+        self._size = self._compiled.num_parameters
+        self._parameters = vector.detach().numpy()[: self._size]
+        self._has_one_choice = len(actions.nvec) == 1
+        self._options: dict[str, Any] = {
+            "squared": config.loss == "mse",
+            "label_smoothing": config.label_smoothing,
+            "entropy_coef": config.entropy_coef,
+            "max_grad_norm": math.inf if config.max_grad_norm is None else config.max_grad_norm,
+            "num_threads": cores(),
+        }
+
+    def __call__(
+        self, inputs: Tensor, actions: Tensor, mean: Tensor, square: Tensor, steps: int, learning_rate: float
+    ) -> Tensor:
+        """Takes a step.
+
+        Args:
+            inputs: of the perceptron, float32 [B, n].
+            actions: of the expert, as in `fastrl.algorithms.protocol.DatasetBatch`.
+            mean, square: Adam's moments of the vector, which change in place, after so many steps.
+
+        Returns:
+            The parts of `fastrl.algorithms.imitation_loss.ImitationLoss`, and the gradient's norm before clipping,
+            float32 [4].
+        """
+        found = self._compiled.imitate(
+            self._parameters,
+            mean.numpy()[: self._size],
+            square.numpy()[: self._size],
+            inputs.contiguous().numpy(),
+            # Those of MultiDiscrete have a further axis, also where they are of one choice.
+            (actions.flatten() if self._has_one_choice else actions).contiguous().numpy(),
+            steps=steps,
+            learning_rate=learning_rate,
+            **self._options,
+        )
+        return torch.tensor(found)
