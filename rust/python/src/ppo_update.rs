@@ -278,7 +278,10 @@ impl PpoUpdate {
             imitation: Some(Imitation { squared, label_smoothing }),
         };
         let found = py
-            .detach(|| update(&self.shape, &settings, samples, &order, &mut parameters))
+            .detach(|| {
+                let team = &mut self.team.lock().unwrap_or_else(PoisonError::into_inner);
+                update(&self.shape, &settings, samples, &order, &mut parameters, team)
+            })
             .map_err(|refused| PyValueError::new_err(refused.to_string()))?;
         Ok((found.policy_loss, found.score, found.entropy, found.grad_norm))
     }
