@@ -143,7 +143,7 @@ def test_one_backend_resumes_what_the_other_saved() -> None:
 def test_the_number_of_threads_does_not_matter(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     states = []
     for threads in (1, 2, 3, 16):
-        monkeypatch.setattr("fastrl.algorithms.compiled_imitation.cores", lambda threads=threads: threads)
+        monkeypatch.setattr("fastrl.algorithms.compiled_imitation.threads", lambda threads=threads: threads)
         bc = learner("compiled", kind, hidden=(128, 128))
         for seed in range(3):
             bc.update(batch_of(kind, 1000, seed=seed), WATCH)

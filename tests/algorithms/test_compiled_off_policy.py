@@ -165,7 +165,7 @@ def test_both_take_turns(name: str) -> None:
 def test_results_do_not_depend_on_threads(name: str, actions: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     states = []
     for threads in (1, 2, 3, 16):
-        monkeypatch.setattr("fastrl.algorithms.compiled_off_policy.cores", lambda threads=threads: threads)
+        monkeypatch.setattr("fastrl.algorithms.compiled_off_policy.threads", lambda threads=threads: threads)
         algorithm = learner(name, actions, hidden=(64, 64), update_backend="compiled")
         # So many rows that 16 threads pay.
         for seed in range(2):

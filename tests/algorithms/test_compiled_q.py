@@ -82,7 +82,7 @@ def test_bytes_are_scaled() -> None:
 def test_results_do_not_depend_on_threads(dueling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for threads in (1, 2, 3, 16):
-        monkeypatch.setattr("fastrl.algorithms.compiled_q.cores", lambda threads=threads: threads)
+        monkeypatch.setattr("fastrl.algorithms.compiled_q.threads", lambda threads=threads: threads)
         each = learner(hidden=(64, 64), dueling=dueling, update_backend="compiled")
         # So many rows that 16 threads pay.
         errors = each.update(batch_of(count=6011), WATCH)

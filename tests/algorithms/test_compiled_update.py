@@ -180,7 +180,7 @@ class TestAgainstPyTorch:
 def test_the_number_of_threads_does_not_matter(kind, monkeypatch):
     results = []
     for threads in (1, 2, 3, 16):
-        monkeypatch.setattr("fastrl.algorithms.compiled_update.cores", lambda threads=threads: threads)
+        monkeypatch.setattr("fastrl.algorithms.compiled_update.threads", lambda threads=threads: threads)
         ppo = learner("compiled", kind, hidden=(128, 128), num_steps=200, minibatch_size=150)
         fill(ppo)
         ppo.learn(Stopwatch())

@@ -9,7 +9,7 @@ from torch import Tensor
 from fastrl._native._rust import PpoUpdate
 from fastrl.algorithms.loss import overridden
 from fastrl.algorithms.update_backend import failing_condition, why_torch
-from fastrl.collectors.resources import cores
+from fastrl.collectors.threads import threads
 from fastrl.networks.action_space import Actions
 from fastrl.networks.perceptron import Perceptron
 
@@ -111,7 +111,7 @@ class CompiledImitation:
             "label_smoothing": config.label_smoothing,
             "entropy_coef": config.entropy_coef,
             "max_grad_norm": math.inf if config.max_grad_norm is None else config.max_grad_norm,
-            "num_threads": cores(),
+            "num_threads": threads(),
         }
 
     def __call__(

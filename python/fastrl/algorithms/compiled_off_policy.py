@@ -14,7 +14,7 @@ from fastrl._native._rust import OffPolicySteps
 from fastrl.algorithms.loss import LossMeans, overridden
 from fastrl.algorithms.protocol import Transitions
 from fastrl.algorithms.update_backend import failing_condition, why_torch
-from fastrl.collectors.resources import cores
+from fastrl.collectors.threads import threads
 
 if TYPE_CHECKING:
     from fastrl.algorithms.off_policy import Learned, OffPolicyActorCritic
@@ -106,7 +106,7 @@ class CompiledOffPolicy:
             numbers=actions.size if actions.is_box else 0,
             choices=0 if actions.is_box else actions.size,
             tau=learner.config.tau,
-            num_threads=cores(),
+            num_threads=threads(),
             **options,
         )
         # Numbers are features as they are.

@@ -16,7 +16,7 @@ from fastrl.algorithms.loss import LossMeans, overridden
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import Transitions
 from fastrl.algorithms.update_backend import failing_condition, why_torch
-from fastrl.collectors.resources import cores
+from fastrl.collectors.threads import threads
 from fastrl.networks.q_network import QNetwork
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class CompiledQ:
             hidden=list(architecture["hidden"]),
             actions=network.num_actions,
             dueling=architecture["dueling"],
-            num_threads=cores(),
+            num_threads=threads(),
         )
         gradient = learner.parameters.grad
         assert gradient is not None

@@ -13,6 +13,7 @@ _TURNS = 5
 
 # 0: one for each core.
 _chosen = 0
+_reason = ""
 
 
 def threads() -> int:
@@ -20,7 +21,12 @@ def threads() -> int:
     return min(_chosen or cores(), cores())
 
 
-def choose_threads(asked: WorkerCount, measure: Callable[[int], float] | None = None) -> str:
+def reason() -> str:
+    """A line that says what `choose_threads` has chosen last, and why."""
+    return _reason
+
+
+def choose_threads(asked: WorkerCount, measure: Callable[[int], float] | None = None) -> None:
     """Chooses how many threads compiled code has in this process. Results do not depend on it.
 
     Args:
@@ -28,23 +34,22 @@ def choose_threads(asked: WorkerCount, measure: Callable[[int], float] | None = 
             busy.
         measure: returns the seconds that a piece of work takes so many threads; by default gradient steps of a small
             network.
-
-    Returns:
-        A line that says what was chosen, and why.
     """
-    global _chosen
+    global _chosen, _reason
     _chosen, available = 0, cores()
     if asked != "auto":
         _chosen = asked
-        return f"threads: {threads()}, as asked for" + f", of {asked}" * (threads() < asked)
+        _reason = f"threads: {threads()}, as asked for" + f", of {asked}" * (threads() < asked)
+        return
     if available == 1:
-        return "threads: 1, the only core that this process may use"
+        _reason = "threads: 1, the only core that this process may use"
+        return
     measure = measure or _Steps()
     # In turns, as the load of the machine changes.
     ratios = [measure(1) / measure(available) for _ in range(_TURNS)]
     faster = statistics.median(ratios)
     _chosen = available if faster > 1 else 1
-    return (
+    _reason = (
         f"threads: {_chosen} of {available} cores, as all of them are {faster:.1f} times as fast as one here"
     )
 

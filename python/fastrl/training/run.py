@@ -10,8 +10,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastrl.collectors import threads
 from fastrl.collectors.protocol import CollectError
-from fastrl.collectors.resources import cores
 from fastrl.networks.own_network import check_own_network, own_path
 from fastrl.runs.checkpoint import (
     CheckpointError,
@@ -390,7 +390,7 @@ class _Session:
             over = ", whose run had no checkpoint yet: it starts over" if directory.starts_over else ""
             print_lines(console, f"training on {trainer.device}, run directory {directory.path}{over}")
             self._checkpoints = Checkpoints(directory.checkpoints, trainer.run.keep_checkpoints)
-        for remark in trainer.remarks():
+        for remark in (threads.reason(), *trainer.remarks()):
             print_lines(console, remark)
 
     def _write_settings(self) -> None:
@@ -404,7 +404,7 @@ class _Session:
         table = self._task.algorithm_table(self._settings.run.algo)
         chosen = {
             "run.device": trainer.device,
-            "run.threads": cores(),
+            "run.threads": threads.threads(),
             f"{table}.update_backend": trainer.algorithm.update_backend,
             **trainer.source.choices(),
         }

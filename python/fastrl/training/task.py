@@ -295,7 +295,7 @@ class Task(TaskSettings, ABC):
             text = texts[stage.index] if stage.until else f"to the end, step {run.total_timesteps:,}"
             line = f"stage {stage.index + 1} of {len(texts) + 1} from step {stage.start:,}: {text}"
             print_lines(console, line)
-        device, profile = self.prepare(run, console)
+        device, profile = self.prepare(run)
         algorithm_type = find(run.algo)
         seeded = dataclasses.replace(settings, run=dataclasses.replace(run, seed=stage.seed))
         ranks = self.ranks.with_shards(run.shards)
@@ -355,15 +355,15 @@ class Task(TaskSettings, ABC):
             next_stage=next_stage,
         )
 
-    def prepare(self, run: RunConfig, console: Console) -> tuple[str, Profile]:
-        """Chooses threads, and prints how many; sets up PyTorch. Returns the device where networks learn, and a profile
-        that measures it.
+    def prepare(self, run: RunConfig) -> tuple[str, Profile]:
+        """Chooses threads, and sets up PyTorch. Returns the device where networks learn, and a profile that measures
+        it.
 
         Raises:
             TrainError: there is no such device.
         """
         use_cores(run.threads)
-        print_lines(console, choose_threads(run.threads))
+        choose_threads(run.threads)
         use_threads(run.torch_threads, self.ranks.local_count)
         device = choose_device(run.device)
         return device, Profile(GpuMeter(device).use)

@@ -26,7 +26,6 @@ from fastrl.tasks.workflow.settings import PRESETS, EnvConfig, InnerConfig, Sear
 from fastrl.training.evaluation import Advance
 from fastrl.training.task import Task, stopping
 from fastrl.utils.config import ConfigError
-from fastrl.utils.output import quiet_console
 from fastrl.utils.tables import show
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class WorkflowTask(Task):
         _check(run)
         if self.ranks.count > 1 or run.shards is not None:
             raise TrainError("a search for workflows trains in one process: leave out --ranks and run.shards")
-        device, profile = self.prepare(run, console or quiet_console())
+        device, profile = self.prepare(run)
         search: SearchConfig = settings.search
         if search.plain_ppo and console is not None:
             show(

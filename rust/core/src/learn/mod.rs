@@ -15,6 +15,7 @@ mod member;
 mod minibatch;
 pub mod off_policy;
 mod off_policy_losses;
+mod off_policy_parts;
 mod perceptron;
 pub mod ppo;
 pub mod q_learning;

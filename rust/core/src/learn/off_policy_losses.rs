@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::losses::Categorical;
 use super::member::Member;
-use super::off_policy::{ActionKind, Actions, Algorithm, Batch, Parameters, Settings, Shape};
+use super::off_policy_parts::{ActionKind, Actions, Algorithm, Batch, Parameters, Settings, Shape};
 use super::perceptron::{Pass, Perceptron};
 use crate::dense::{exp, exp_any, tanh};
 use crate::gemm::{Aligned, stride};
