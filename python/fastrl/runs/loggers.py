@@ -211,7 +211,10 @@ class TensorBoardLogger(Logger):
     def __init__(self, run: LoggedRun) -> None:
         # It takes a quarter of a second to import.
         from tensorboardX import SummaryWriter
+        from tensorboardX.proto.summary_pb2 import Summary
         from tensorboardX.summary import hparams
+
+        self._summary = Summary
 
         self._writer = SummaryWriter(
             str(run.files.tensorboard), purge_step=run.after + 1, write_to_disk=True, flush_secs=10
@@ -221,9 +224,13 @@ class TensorBoardLogger(Logger):
                 self._writer.file_writer.add_summary(summary)
 
     def log(self, row: Row) -> None:
-        for name, number in row.metrics.items():
-            if math.isfinite(number):
-                self._writer.add_scalar(name, number, row.steps)
+        # One event of all numbers: an event for each, as of `add_scalar`, takes ten times as long.
+        values = [
+            self._summary.Value(tag=name, simple_value=number)
+            for name, number in row.metrics.items()
+            if math.isfinite(number)
+        ]
+        self._writer.file_writer.add_summary(self._summary(value=values), row.steps)
 
     def flush(self) -> None:
         self._writer.flush()
