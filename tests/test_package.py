@@ -154,7 +154,7 @@ def test_only_what_is_linked_is_listed_and_a_changed_list_is_noticed(tmp_path: P
     listed = set(
         re.findall(r"^([\w-]+) [\d.]+: ", (ROOT / "licenses/rust-crates.txt").read_text(), re.MULTILINE)
     )
-    assert {"pyo3", "rayon", "serde", "libc", "numpy"} <= listed  # numpy: PyO3's bindings
+    assert {"pyo3", "serde", "libc", "numpy"} <= listed  # numpy: PyO3's bindings
     assert listed.isdisjoint({"fastrl-core", "proptest", "criterion", "loom", "syn", "serde_derive", "cc"})
     shutil.copytree(ROOT / "build_backend", tmp_path / "build_backend")
     for name in ("Cargo.toml", "Cargo.lock", "rust", "benches", "examples"):

@@ -154,6 +154,7 @@ def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> 
 def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
     run = tmp_path / "run"
     options = [*OPTIONS, "--total-timesteps", 10**9, "--run.checkpoint-seconds", 10**6, "--run-dir", run]
+    options.append("--run.row-seconds=0")
     process = subprocess.Popen(
         command("cage2", *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -212,7 +213,9 @@ def test_a_run_directory_holds_it_all(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_its_settings_can_be_run_again(tmp_path: Path) -> None:
-    train_small(tmp_path / "a", "--ppo.learning-rate=0.01", "--seed=5", "--red-agent=bline:1,sleep:3")
+    # Where threads are measured the file says what was found.
+    settings = ["--ppo.learning-rate=0.01", "--seed=5", "--red-agent=bline:1,sleep:3", "--threads=1"]
+    train_small(tmp_path / "a", *settings)
     file = tmp_path / "a" / "config.toml"
     assert main(["train", "cage2", "--config", str(file), "--run-dir", str(tmp_path / "b")]) == 0
     assert file.read_text() == (tmp_path / "b" / "config.toml").read_text()
