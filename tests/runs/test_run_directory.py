@@ -129,13 +129,14 @@ def killed(path: Path, *options: str) -> None:
 def test_a_run_killed_before_its_first_checkpoint_starts_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = tmp_path / "run"
-    killed(run, "--seed=7")
+    # Where threads are measured the settings say what was found.
+    run, settings = tmp_path / "run", ["--seed=7", "--threads=1"]
+    killed(run, *settings)
     assert never_saved(run)
     capsys.readouterr()
     assert main(["train", "--resume", str(run), "--total-timesteps", str(3 * ITERATION)]) == 0
     assert f"run directory {run}, whose run had no checkpoint yet: it starts over" in capsys.readouterr().out
-    train_small(tmp_path / "whole", "--seed=7", iterations=3)
+    train_small(tmp_path / "whole", *settings, iterations=3)
     assert learnt(run)["steps"] == 3 * ITERATION
     assert (run / "config.toml").read_text() == (tmp_path / "whole" / "config.toml").read_text()
     rows = [
