@@ -1,4 +1,4 @@
-"""How the cost of a step of training grows: with environments, width of the network, threads and vehicles.
+"""Cost of a step of training by number of environments, width of the network, threads and vehicles.
 
 Run: ``pytest benches/bench_growth.py -s`` on an otherwise idle machine. Each case is a run of PPO or IPPO. Its rounds
 are the updates after the first; a number is the time that a step of one environment took there, by activity. The last

@@ -148,7 +148,7 @@ def test_all_names_the_public_surface() -> None:
 
 @pytest.mark.slow
 def test_the_command_line_trains_the_same_model_and_resumes_it_the_same(tmp_path: Path) -> None:
-    # Where threads are measured the settings say what was found.
+    # config.toml names the measured number of threads, which may differ between two runs.
     command = ["train", "CartPole-v1", "--seed=3", *OPTIONS, "--run.eval-episodes=0", "--threads=1"]
     assert main([*command, "--total-timesteps=384", f"--run-dir={tmp_path / 'cli'}"]) == 0
     model = fastrl.PPO("CartPole-v1", seed=3, eval_episodes=0, threads=1, **SMALL).learn(

@@ -173,7 +173,7 @@ def test_what_an_environment_should_not_give_ends_the_run(what: str, said: str) 
 
 
 def test_a_slow_machine_may_start_workers_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the cluster has a processor for each; where it has none they never start."""
+    """The cluster has a processor for each worker."""
     monkeypatch.setattr(ray_collector, "START_TIMEOUT_S", 0.001)
     with RayCollector(plan("steps"), n_workers=2) as collector:
         collector.publish(chooser(0))

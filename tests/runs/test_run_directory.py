@@ -129,7 +129,7 @@ def killed(path: Path, *options: str) -> None:
 def test_a_run_killed_before_its_first_checkpoint_starts_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Where threads are measured the settings say what was found.
+    # config.toml names the measured number of threads, which may differ between two runs.
     run, settings = tmp_path / "run", ["--seed=7", "--threads=1"]
     killed(run, *settings)
     assert never_saved(run)

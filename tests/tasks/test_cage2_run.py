@@ -213,7 +213,7 @@ def test_a_run_directory_holds_it_all(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_its_settings_can_be_run_again(tmp_path: Path) -> None:
-    # Where threads are measured the file says what was found.
+    # config.toml names the measured number of threads, which may differ between two runs.
     settings = ["--ppo.learning-rate=0.01", "--seed=5", "--red-agent=bline:1,sleep:3", "--threads=1"]
     train_small(tmp_path / "a", *settings)
     file = tmp_path / "a" / "config.toml"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fastrl.algorithms.compiled_imitation import CompiledImitation, takes_compiled_steps
+from fastrl.algorithms.compiled_imitation import CompiledImitation, takes_compiled_imitation
 from fastrl.algorithms.imitation import Imitation, Minibatch
 from fastrl.algorithms.imitation_loss import ImitationLoss
 from fastrl.algorithms.imitation_settings import BCConfig, BCDeclaration
@@ -37,7 +37,7 @@ class BC(BCDeclaration, PolicyLearner[DatasetBatch], Imitation):
         self._compiled: CompiledImitation | None = None
         policy, is_fp32 = self.policy, self._optimizer.half is None
         is_plain = isinstance(policy, ActorCritic) and is_fp32
-        compiled, self._why_not_compiled = takes_compiled_steps(self, BC, is_plain=is_plain)
+        compiled, self._why_not_compiled = takes_compiled_imitation(self, BC, is_plain=is_plain)
         if compiled and isinstance(policy, ActorCritic):
             self._compiled = CompiledImitation(self._parameters, policy.actor, self.actions, config)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fastrl._native._rust import PpoUpdate
 from fastrl.algorithms.loss import overridden
-from fastrl.algorithms.update_backend import failing_condition, why_torch
+from fastrl.algorithms.update_backend import takes_compiled_steps
 from fastrl.collectors.threads import threads
 from fastrl.networks.action_space import Actions
 from fastrl.networks.perceptron import Perceptron
@@ -54,36 +54,27 @@ _KNOWN = {
 }
 
 
-def takes_compiled_steps(
+def takes_compiled_imitation(
     learner: "Imitation", known: type["Imitation"], *, is_plain: bool
 ) -> tuple[bool, str]:
-    """True if the settings ask for compiled gradient steps and there are some. Else PyTorch takes them, for the reason
-    in the text.
+    """True if compiled steps are taken along the loss of the class ``known``; see `takes_compiled_steps`.
 
     Args:
-        known: the class whose loss is compiled.
         is_plain: policies are perceptrons of vectors with tanh or relu in fp32.
-
-    Raises:
-        ValueError: they are asked for, and there are none.
     """
-    config = learner.config
-    if config.update_backend == "torch":
-        return False, ""
-    takes = failing_condition(
-        config,
+    plain = (
+        "separate perceptrons of vectors with tanh or relu in fp32, without images, memory, layer norm, dropout or a"
+        " network of your own"
+    )
+    return takes_compiled_steps(
+        learner.config,
         _KNOWN,
         learner.device,
+        lambda: "" if is_plain else plain,
         overrides=overridden(type(learner), known, ("loss",)),
         shards=learner.ranks.shards,
         owner=known.name.upper(),
     )
-    if not takes and not is_plain:
-        takes = (
-            "separate perceptrons of vectors with tanh or relu in fp32, without images, memory, layer norm, dropout or"
-            " a network of your own"
-        )
-    return (False, why_torch(config.update_backend, takes)) if takes else (True, "")
 
 
 class CompiledImitation:

@@ -9,7 +9,7 @@ import torch
 from fastrl.algorithms.compiled_update import CompiledSteps, Samples, StepMeans
 from fastrl.algorithms.flat_adam import FlatAdam
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
-from fastrl.algorithms.update_backend import failing_condition, why_torch
+from fastrl.algorithms.update_backend import takes_compiled_steps
 from fastrl.networks.multi_agent import CentralCritic, Critic, PolicyNetwork
 
 Optimizer = FlatAdam[PolicyNetwork] | FlatAdam[Critic] | FlatAdam[CentralCritic]
@@ -71,21 +71,26 @@ def compiled_networks(
 
     Args:
         actors: those with PPO's loss.
-        overrides, shards, owner: as of `failing_condition`.
+        overrides, shards, owner: as of `takes_compiled_steps`.
 
     Raises:
         ValueError: compiled ones are asked for, and there are none for the loss, the networks or their device.
     """
-    if config.update_backend == "torch":
-        return {}, {}, ""
     optimizers: list[Optimizer] = [*actors.values(), *critics.values()]
     [device] = {optimizer.vector.device for optimizer in optimizers}
-    takes = failing_condition(config, _KNOWN, device, overrides=overrides, shards=shards, owner=owner)
-    has_others = config.dropout or config.memory != "none"
-    if not takes and (has_others or not all(each.network.is_plain for each in optimizers)):
-        takes = "perceptrons of vectors with tanh or relu, without images, memory or dropout"
-    if takes:
-        return {}, {}, why_torch(config.update_backend, takes)
+
+    def condition() -> str:
+        has_others = config.dropout or config.memory != "none"
+        is_plain = not has_others and all(each.network.is_plain for each in optimizers)
+        return (
+            "" if is_plain else "perceptrons of vectors with tanh or relu, without images, memory or dropout"
+        )
+
+    is_compiled, why = takes_compiled_steps(
+        config, _KNOWN, device, condition, overrides=overrides, shards=shards, owner=owner
+    )
+    if not is_compiled:
+        return {}, {}, why
     of_actors, of_critics = (
         {name: CompiledNetwork(each) for name, each in group.items()} for group in (actors, critics)
     )

@@ -13,7 +13,7 @@ from torch import Tensor
 from fastrl._native._rust import OffPolicySteps
 from fastrl.algorithms.loss import LossMeans, overridden
 from fastrl.algorithms.protocol import Transitions
-from fastrl.algorithms.update_backend import failing_condition, why_torch
+from fastrl.algorithms.update_backend import takes_compiled_steps
 from fastrl.collectors.threads import threads
 
 if TYPE_CHECKING:
@@ -180,20 +180,21 @@ def compiled_off_policy(
     Raises:
         ValueError: compiled ones are asked for, and there are none for the losses, the networks or their device.
     """
-    config, name = learner.config, known.name  # type: ignore[attr-defined]
-    if config.update_backend == "torch":
-        return None, ""
-    takes = failing_condition(
-        config,
+    name = known.name  # type: ignore[attr-defined]
+
+    def condition() -> str:
+        networks = learner.networks()
+        if not any(n.has_encoder or n.body.layer_norm or n.body.half_type for n in networks):
+            return ""
+        return "perceptrons of vectors in fp32, without images, layer norm or a network of your own"
+
+    is_compiled, why = takes_compiled_steps(
+        learner.config,
         _KNOWN,
         learner.device,
+        condition,
         overrides=overridden(type(learner), known, (*_METHODS, *methods)),
         shards=learner.ranks.shards,
         owner=name.upper(),
     )
-    networks = learner.networks()
-    if not takes and any(n.has_encoder or n.body.layer_norm or n.body.half_type for n in networks):
-        takes = "perceptrons of vectors in fp32, without images, layer norm or a network of your own"
-    if takes:
-        return None, why_torch(config.update_backend, takes)
-    return CompiledOffPolicy(name, learner, **arguments), ""
+    return (CompiledOffPolicy(name, learner, **arguments) if is_compiled else None), why

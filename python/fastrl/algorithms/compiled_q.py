@@ -15,7 +15,7 @@ from fastrl._native._rust import QSteps
 from fastrl.algorithms.loss import LossMeans, overridden
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import Transitions
-from fastrl.algorithms.update_backend import failing_condition, why_torch
+from fastrl.algorithms.update_backend import takes_compiled_steps
 from fastrl.collectors.threads import threads
 from fastrl.networks.q_network import QNetwork
 
@@ -102,27 +102,27 @@ class CompiledQ:
             ValueError: compiled ones are asked for, and there are none for the loss, the network or its device.
         """
         config, network = learner.config, learner.network
-        if config.update_backend == "torch":
-            return None, ""
-        takes = failing_condition(
+
+        def condition() -> str:
+            plain = type(network) is QNetwork and len(network.state()["architecture"]["obs_shape"]) == 1
+            if not plain or config.batch_norm or config.noisy or config.quantiles or optimizer.half:
+                return (
+                    "perceptrons of vectors in fp32, without images, batch_norm, noisy layers, quantiles or a network"
+                    " of your own"
+                )
+            return "networks without torch.compile" if config.compile else ""
+
+        is_compiled, why = takes_compiled_steps(
             config,
             _KNOWN,
             learner.device,
+            condition,
             overrides=overridden(type(learner), known, ("loss",)),
             shards=learner.ranks.shards,
             owner="DQN",
         )
-        if not takes:
-            plain = type(network) is QNetwork and len(network.state()["architecture"]["obs_shape"]) == 1
-            if not plain or config.batch_norm or config.noisy or config.quantiles or optimizer.half:
-                takes = (
-                    "perceptrons of vectors in fp32, without images, batch_norm, noisy layers, quantiles or a network"
-                    " of your own"
-                )
-            elif config.compile:
-                takes = "networks without torch.compile"
-        if takes:
-            return None, why_torch(config.update_backend, takes)
+        if not is_compiled:
+            return None, why
         assert isinstance(network, QNetwork)
         return cls(learner, network, optimizer), ""
 

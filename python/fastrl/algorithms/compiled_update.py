@@ -11,7 +11,7 @@ from fastrl._native._rust import PpoUpdate
 from fastrl.algorithms.network_settings import ActorCriticConfig
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.ppo_settings import PPOConfig
-from fastrl.algorithms.update_backend import failing_condition, why_torch
+from fastrl.algorithms.update_backend import takes_compiled_steps
 from fastrl.collectors.threads import threads
 from fastrl.networks.acting_network import PolicyNet
 from fastrl.networks.action_space import Actions
@@ -250,14 +250,16 @@ def compiled_update(
     Raises:
         ValueError: compiled ones are asked for, and there are none for the loss, the network, its device or precision.
     """
-    if config.update_backend == "torch":
-        return None, ""
-    takes = failing_condition(config, _KNOWN, parameters.device, overrides=overrides, shards=shards)
-    if not takes and not isinstance(policy, ActorCritic):
-        takes = "separate perceptrons of vectors, without images, memory, layer norm, dropout or a network of your own"
-    if not takes and optimizer.half is not None:
-        takes = "precision fp32"
-    if takes:
-        return None, why_torch(config.update_backend, takes)
+
+    def condition() -> str:
+        if not isinstance(policy, ActorCritic):
+            return "separate perceptrons of vectors, without images, memory, layer norm, dropout or a network of your own"
+        return "" if optimizer.half is None else "precision fp32"
+
+    is_compiled, why = takes_compiled_steps(
+        config, _KNOWN, parameters.device, condition, overrides=overrides, shards=shards
+    )
+    if not is_compiled:
+        return None, why
     assert isinstance(policy, ActorCritic)
     return CompiledUpdate(policy, actions, parameters), ""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fastrl.algorithms.compiled_imitation import CompiledImitation, takes_compiled_steps
+from fastrl.algorithms.compiled_imitation import CompiledImitation, takes_compiled_imitation
 from fastrl.algorithms.imitation import Imitation, Minibatch
 from fastrl.algorithms.imitation_loss import ImitationLoss
 from fastrl.algorithms.imitation_settings import MABCConfig, MABCDeclaration
@@ -35,7 +35,7 @@ class MABC(MABCDeclaration, TeamLearner[DatasetBatch], Imitation):
         self._start(config, problem, self.policy.actions)
         self._kept: dict[str, dict[str, Tensor]] | None = None
         is_plain = all(each.network.is_plain for each in self.actors.values())
-        compiled, self._why_not_compiled = takes_compiled_steps(self, MABC, is_plain=is_plain)
+        compiled, self._why_not_compiled = takes_compiled_imitation(self, MABC, is_plain=is_plain)
         self._compiled = {
             name: CompiledImitation(each.vector, each.network.body, each.network.actions, config)
             for name, each in self.actors.items()

@@ -190,7 +190,7 @@ class Algorithm(ABC, Generic[E]):
 
     @property
     def update_backend(self) -> str:
-        """What takes gradient steps, "compiled" or "torch"; empty where there is no choice."""
+        """Backend that takes gradient steps, "compiled" or "torch"; empty where there is no choice."""
         if not hasattr(getattr(self, "config", None), "update_backend"):
             return ""
         return "torch" if self._why_not_compiled else "compiled"

@@ -49,6 +49,17 @@ _RESTART_INTERVAL_S = 0.1
 _DIED = "its process died"
 
 
+def start_limit(cpus: float) -> float:
+    """Seconds after which a worker of a cluster that has not started never will. Where the cluster has processors for
+    all workers by now, the machine is only slow.
+
+    Args:
+        cpus: that all workers need.
+    """
+    there: float = import_ray().cluster_resources().get("CPU", 0)
+    return SLOW_START_S if there >= cpus else START_TIMEOUT_S
+
+
 @dataclasses.dataclass
 class _Call:
     """A call of a worker's method that has no reply yet.
@@ -286,11 +297,6 @@ class RayCollector(TaskScheduler[_Worker]):
         self._begin(worker)
         self._worker_replaced(worker, given, cause, trace)
 
-    def _has_processors(self) -> bool:
-        """True if the cluster has, by now, as many processors as all workers need."""
-        there: float = self._ray.cluster_resources().get("CPU", 0)
-        return there >= self._n_workers * self._cpus
-
     def _limit(self, worker: _Worker) -> float:
         if not worker.calls:
             return math.inf
@@ -300,11 +306,9 @@ class RayCollector(TaskScheduler[_Worker]):
     def _end_hanging(self, worker: _Worker) -> None:
         limit = self._limit(worker)
         if worker.calls[0].what == "begin":
-            if self._has_processors():
-                # The machine is only slow.
-                limit = SLOW_START_S
-                if time.monotonic() - worker.since <= limit:
-                    return
+            limit = start_limit(self._n_workers * self._cpus)
+            if time.monotonic() - worker.since <= limit:
+                return
             # There is no process yet to dump or kill.
             raise CollectError(
                 f"worker {worker.index} did not start within {limit:g} s: the Ray cluster should have a free processor"

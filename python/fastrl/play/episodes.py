@@ -19,7 +19,7 @@ from fastrl.envs.rows import ActionRows, ObsRows, action_rows_of, obs_rows_of
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor
-from fastrl.play.play import episode_seeds, play
+from fastrl.play.play import episode_returns, episode_seeds
 from fastrl.runs.errors import TrainError
 
 Made = TypeVar("Made")
@@ -172,12 +172,7 @@ class EnvEpisodes:
         self, episodes: int, seed: int, num_steps: int, advance: Callable[[int], object]
     ) -> tuple[float, ...]:
         """The returns of episodes; see `play_episodes`."""
-        returns = []
-        for step in play(self.act, self, episode_seeds(episodes, seed, 1), num_steps, name=self._id):
-            if step.is_last:
-                returns.append(step.total)
-                advance(1)
-        return tuple(returns)
+        return episode_returns(self.act, self, episodes, seed, num_steps, advance, name=self._id)
 
     def close(self) -> None:
         """Does nothing: the environment is its owner's."""

@@ -115,6 +115,29 @@ def play(
             raise failed(f"{name} failed {where}", error) from error
 
 
+def episode_returns(
+    act: Act,
+    env: Playable,
+    episodes: int,
+    seed: int,
+    num_steps: int,
+    advance: Callable[[int], object],
+    *,
+    name: str,
+) -> tuple[float, ...]:
+    """The returns of episodes, on seeds that follow from one; arguments and errors as of `play`.
+
+    Args:
+        advance: called with 1 after each episode.
+    """
+    returns = []
+    for step in play(act, env, episode_seeds(episodes, seed, 1), num_steps, name=name):
+        if step.is_last:
+            returns.append(step.total)
+            advance(1)
+    return tuple(returns)
+
+
 def episode_seeds(episodes: int, *seed: int) -> list[int]:
     """Seeds of 31 bits for so many episodes, derived from the numbers of ``seed``."""
     return [int(each) >> 1 for each in np.random.SeedSequence(seed).generate_state(episodes)]

@@ -250,7 +250,7 @@ def all_finite(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> bool:
 
 
 def _is_finite(values: NDArray[np.floating]) -> bool:
-    # Where numbers are few, a finite sum of squares is found sooner; BLAS would share out many among threads.
+    # A finite sum of squares is found sooner for few numbers; BLAS would share out many among threads.
     few = values.size <= 4096
     return (few and math.isfinite(np.vdot(values, values))) or bool(np.isfinite(values).all())
 

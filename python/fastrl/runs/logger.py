@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from fastrl.runs.directory import RunDirectory
 from fastrl.runs.row import Row
-from fastrl.utils.config import to_tree
+from fastrl.utils.config import by_dotted_key, to_tree
 from fastrl.utils.errors import UserError
 from fastrl.utils.output import quiet_console
 
@@ -58,7 +57,11 @@ class LoggedRun:
 
     def hyper_parameters(self) -> dict[str, bool | int | float | str]:
         """The settings by dotted key; values of other types as text."""
-        return {} if self.settings is None else dict(_flat(to_tree(self.settings)))
+        tree = {} if self.settings is None else to_tree(self.settings)
+        return {
+            key: value if isinstance(value, bool | int | float) else str(value)
+            for key, value in by_dotted_key(tree)
+        }
 
 
 class Logger(Protocol):
@@ -81,14 +84,6 @@ class Flushing(Protocol):
 
     def flush(self) -> None:
         """Makes sure that what was logged survives a crash; called before each checkpoint."""
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, bool | int | float | str]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value if isinstance(value, bool | int | float) else str(value)
 
 
 def is_logger(value: Any) -> bool:

@@ -3,15 +3,15 @@
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fastrl.runs.facts import RunFacts
 from fastrl.runs.listing import RunInfo, read_run, score_in
-from fastrl.runs.metrics import brief, duration
-from fastrl.utils.config import ConfigError, load_toml
+from fastrl.runs.metrics import brief, duration, moments
+from fastrl.utils.config import ConfigError, by_dotted_key, load_toml
 from fastrl.utils.files import read_json, to_json
 
 # Settings that columns of their own have.
@@ -60,7 +60,7 @@ class FinishedRun:
         returns = evaluation.get("returns") if isinstance(evaluation, dict) else None
         return cls(
             info=read_run(path),
-            settings=dict(_flat(load_toml(path / "config.toml"))),
+            settings=dict(by_dotted_key(load_toml(path / "config.toml"))),
             seconds=math.nan if facts is None else facts.seconds,
             versions=facts.sessions[-1].versions if facts is not None and facts.sessions else {},
             score=score_in(summary),
@@ -89,8 +89,8 @@ class Group:
             "algo": first.info.algo,
             "settings": dict(self.differences),
             "seeds": [run.info.seed for run in self.runs],
-            "steps": _mean([run.info.steps for run in self.runs]),
-            "seconds": _mean([run.seconds for run in self.runs]),
+            "steps": _mean_of([run.info.steps for run in self.runs]),
+            "seconds": _mean_of([run.seconds for run in self.runs]),
             "score": score,
             "low": low,
             "high": high,
@@ -106,7 +106,11 @@ class Group:
         if not scores:
             return math.nan, math.nan, math.nan
         samples = self.runs[0].returns if len(self.runs) == 1 else scores
-        return _mean(scores), *_interval(samples)
+        return _mean_of(scores), *_interval(samples)
+
+
+def _mean_of(values: Sequence[float]) -> float:
+    return moments(values)["mean"]
 
 
 def _interval(samples: Sequence[float]) -> tuple[float, float]:
@@ -119,11 +123,6 @@ def _interval(samples: Sequence[float]) -> tuple[float, float]:
     error = values.std(ddof=1) / math.sqrt(len(values))
     half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * error)
     return float(values.mean()) - half, float(values.mean()) + half
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return math.fsum(known) / len(known) if known else math.nan
 
 
 def groups_of(runs: Sequence[FinishedRun]) -> list[Group]:
@@ -148,14 +147,6 @@ def _differences(run: FinishedRun, others: Sequence[FinishedRun]) -> dict[str, A
         for key, value in run.settings.items()
         if key not in _OF_COLUMNS and any(each.get(key) != value for each in alike)
     }
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def to_markdown(groups: Sequence[Group]) -> str:

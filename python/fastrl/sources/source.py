@@ -117,7 +117,7 @@ class Source(ABC):
         """Episodes that have ended since the last call."""
 
     def choices(self) -> Mapping[str, object]:
-        """What "auto" has become in settings of its own, by dotted key; known once it runs."""
+        """Values in place of "auto" in its settings, by dotted key; known once it runs."""
         return {}
 
     def report(self) -> Report:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fastrl.collectors.failures import last_line
 from fastrl.collectors.ray_cluster import connect, import_ray, shutdown
-from fastrl.collectors.ray_collector import SLOW_START_S, START_TIMEOUT_S
+from fastrl.collectors.ray_collector import START_TIMEOUT_S, start_limit
 from fastrl.tuning.pool import GRACE_S, MAX_START_FAILURES, WORKER, Answer, ProcessPool
 from fastrl.tuning.study import is_study
 from fastrl.tuning.trial import Trial, TuneError
@@ -186,12 +186,10 @@ class RayPool:
             ready, _ = self._ray.wait(list(slots), timeout=seconds)
             for ref in ready:
                 found += self._receive(slots[ref])
-        # Where the cluster has processors for all, the machine is only slow.
-        there = self._ray.cluster_resources().get("CPU", 0)
-        limit = SLOW_START_S if there >= self.cpus * len(self._slots) else START_TIMEOUT_S
         for slot in list(self._slots):
-            late = time.monotonic() - slot.since > limit
-            if slot.job is not None and not slot.began and late:
+            waited = time.monotonic() - slot.since
+            is_late = slot.job is not None and not slot.began and waited > START_TIMEOUT_S
+            if is_late and waited > start_limit(self.cpus * len(self._slots)):
                 self._drop(slot)
         self._assign_waiting()
         return found

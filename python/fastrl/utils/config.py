@@ -503,6 +503,15 @@ def _metadata(hint: Any) -> tuple[Any, ...]:
     return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
 
 
+def by_dotted_key(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """The values of nested tables, by dotted key."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from by_dotted_key(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
 def _flattened(tree: Mapping[str, Any], tables: set[str], prefix: str = "") -> Iterable[tuple[str, Any]]:
     for name, value in tree.items():
         key = prefix + name

@@ -88,7 +88,7 @@ _METHODS = {
 
 
 def other_setting(name: str, known: Collection[str]) -> str:
-    """What a setting of another library is here; empty if it is none.
+    """A sentence that says which setting here stands for one of another library; empty if it is none.
 
     Args:
         known: names of the settings that there are, without their tables.

@@ -11,7 +11,7 @@ from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec
 from fastrl.play.episodes import build_any, build_env, episode_steps, facts_of
 from fastrl.play.own_agent import OwnAgent
-from fastrl.play.play import episode_seeds, play
+from fastrl.play.play import episode_returns
 from fastrl.tasks import gym
 from fastrl.tasks.gym.settings import PRESETS, EnvConfig
 from fastrl.training.evaluation import Advance, Returns
@@ -91,14 +91,10 @@ class GymTask(Task):
         """Scores an agent of the user's own in the environment as Gymnasium makes it."""
         spec = self.play_spec(settings)
         env = build_env(spec)
-        agent, returns = OwnAgent(path, env.action_space), []
-        seeds = episode_seeds(episodes, seed, 1)
-        for step in play(agent, env, seeds, self.play_steps(settings), name=spec.id):
-            if step.is_last:
-                returns.append(step.total)
-                advance(1)
+        agent, num_steps = OwnAgent(path, env.action_space), episode_steps(env, self.play_steps(settings))
+        returns = episode_returns(agent, env, episodes, seed, num_steps, advance, name=spec.id)
         spec.close(env)
-        return Returns(tuple(returns))
+        return Returns(returns)
 
 
 def _plain_id(env_id: str) -> str:

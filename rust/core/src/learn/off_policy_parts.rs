@@ -142,7 +142,7 @@ pub struct Parameters<'a> {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How far targets move.
+    /// Share of the way to the parameters that targets move by, tau.
     pub tau: f32,
     /// SAC: the entropy counts, weighted by the temperature.
     pub has_temperature: bool,

@@ -128,7 +128,7 @@ pub struct Step {
     pub epsilon: f32,
     /// Larger gradients are scaled down.
     pub max_grad_norm: Option<f64>,
-    /// How far the target moves afterwards.
+    /// Share of the way to the parameters that the target moves by afterwards, tau.
     pub tau: Option<f32>,
 }
 
