@@ -253,7 +253,10 @@ def compiled_update(
 
     def condition() -> str:
         if not isinstance(policy, ActorCritic):
-            return "separate perceptrons of vectors, without images, memory, layer norm, dropout or a network of your own"
+            return (
+                "separate perceptrons of vectors, without images, memory, layer norm, dropout or a network of your"
+                " own"
+            )
         return "" if optimizer.half is None else "precision fp32"
 
     is_compiled, why = takes_compiled_steps(
