@@ -105,7 +105,7 @@ def test_a_defender_has_the_protocols_table_beside_runs(
             "expected a function from an observation to an action, or a class",
         ),
         ("own_agents:constant", "CartPole-v1", "get_action(observation, action_space), got int"),
-        ("own_agents:left", "fastrl/coop-merge-v0", "is scored in CAGE 2 or in environments of one agent"),
+        ("own_agents:left", "fastrl/coop-merge-v0", "plays CAGE 2, or environments of one agent"),
     ],
 )
 def test_mistakes_with_agents_are_one_line(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from fastrl.cli.arguments import Arg, Count, Name, Seed, TrustRuns, command, import_from_here
 from fastrl.play.own_agent import is_agent
 from fastrl.runs.directory import is_run
-from fastrl.tasks import find, load_saved, task_name_on
+from fastrl.tasks import agent_task_on, find, load_saved
 from fastrl.training.comparison import Scored, compare
 from fastrl.utils.config import ConfigError, Values
 from fastrl.utils.output import plain_console
@@ -173,7 +173,7 @@ def _task_of(
             continue
         if _is_agent(name):
             if env is not None:
-                kinds.add(task_name_on(env))
+                kinds.add(agent_task_on(env))
             continue
         kind, saved[name] = load_saved(Path(name))
         kinds.add(trusted_import("kind", kind, name, trust=trust))

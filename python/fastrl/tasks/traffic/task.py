@@ -185,7 +185,7 @@ class TrafficTask(Task):
 
     def films(self, settings: Any) -> Films:
         """See `Task.films`; at real speed, on the seeds that ``fastrl eval`` uses too."""
-        from fastrl.play.film import Films
+        from fastrl.play.film import SCENE_FPS, Films
         from fastrl.play.team_policy import TeamPolicy
         from fastrl.tasks.traffic import render
 
@@ -197,9 +197,9 @@ class TrafficTask(Task):
         def play_drawn(state: Mapping[str, Any], episodes: int, seed: int) -> Iterator[Step]:
             masks, seeds = self.has_action_masks(settings), team_seeds(seed, episodes)
             act = TeamPolicy(state["policy"]).act_in(env, action_masks=masks)
-            return render.pictures(render.moments(env, act, seeds), env.view)
+            return render.moments(env, act, seeds)
 
-        return Films(play_drawn, render.FPS, env.close)
+        return Films(play_drawn, SCENE_FPS, env.close, env.view)
 
     def show_scores(self, comparison: Comparison, console: Console) -> None:
         scores: list[tuple[str, Any]] = [(each.name, each.scores) for each in comparison.scored]
