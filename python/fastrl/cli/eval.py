@@ -97,23 +97,26 @@ def evaluate(
     scored = []
     agents = any(map(_is_agent, names))
     beside = _settings_beside(task, saved, named, trust=trust) if agents else None
+    planned: list[tuple[str, bool, dict[str, Any]]] = []
     for name in names:
         # A baseline, or an agent of the user's own, has one mode, by which its scores are not named.
         is_scripted = name.startswith(_BASELINE) or _is_agent(name)
         given = {**options, "mode": "deterministic"} if is_scripted else options
-        for variant in task.evaluation_variants(given):
-            with Progress(name, task.evaluation_work(episodes)) as progress:
-                common: dict[str, Any] = {"episodes": episodes, "seed": seed, "advance": progress.advance}
-                if _is_agent(name):
-                    found = task.evaluate_agent(name, beside, **common, **variant)
-                elif is_scripted:
-                    found = task.evaluate_baseline(name.removeprefix(_BASELINE), **common, **variant)
-                else:
-                    from fastrl.training.run import evaluate_run
+        planned += [(name, is_scripted, variant) for variant in task.evaluation_variants(given)]
+    with Progress("evaluating", len(planned) * task.evaluation_work(episodes)) as progress:
+        common: dict[str, Any] = {"episodes": episodes, "seed": seed, "advance": progress.advance}
+        for name, is_scripted, variant in planned:
+            progress.describe(name)
+            if _is_agent(name):
+                found = task.evaluate_agent(name, beside, **common, **variant)
+            elif is_scripted:
+                found = task.evaluate_baseline(name.removeprefix(_BASELINE), **common, **variant)
+            else:
+                from fastrl.training.run import evaluate_run
 
-                    # Runs have a whole task.
-                    whole = cast("Task", task)
-                    found = evaluate_run(whole, Path(name), named=named, trust=trust, **common, **variant)
+                # Runs have a whole task.
+                whole = cast("Task", task)
+                found = evaluate_run(whole, Path(name), named=named, trust=trust, **common, **variant)
             hidden = ("device", "mode") if is_scripted else ("device",)
             known = {key: value for key, value in variant.items() if key not in hidden}
             scored.append(Scored(name, known, found, saved.get(name)))

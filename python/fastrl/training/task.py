@@ -21,6 +21,7 @@ from fastrl.envs.rows import has_state, space_state
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.stacked_frames import stacked_last
 from fastrl.runs.errors import TrainError
+from fastrl.runs.logger import Shown
 from fastrl.runs.settings import RunConfig, Settings
 from fastrl.training.callbacks import Callback, EarlyStopping
 from fastrl.training.device import choose_device, use_threads
@@ -63,6 +64,7 @@ class Task(TaskSettings, ABC):
         rare_options: names of options of all tasks that ``--help`` leaves out.
         evaluation_options: further options of ``fastrl eval`` that `evaluate` takes.
         has_protocol: policies are evaluated in episodes of a protocol, not in the environment of their run.
+        shown: texts that a console shows of metrics that only its runs have.
         evaluates_on_the_way: its runs may be evaluated before their end.
 
     Attributes:
@@ -80,6 +82,7 @@ class Task(TaskSettings, ABC):
     rare_options: ClassVar[Sequence[str]] = ()
     evaluation_options: ClassVar[Sequence[str]] = ()
     has_protocol: ClassVar[bool] = False
+    shown: ClassVar[Shown] = {}
     evaluates_on_the_way: ClassVar[bool] = True
 
     ranks: Ranks = ALONE

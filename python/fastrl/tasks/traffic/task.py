@@ -13,7 +13,7 @@ from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.registration import make_multi
 from fastrl.play.play import Step, team_seeds
 from fastrl.runs.errors import TrainError, check_memory
-from fastrl.runs.metrics import counted
+from fastrl.runs.metrics import counted, percent
 from fastrl.runs.settings import RunConfig
 from fastrl.tasks import traffic
 from fastrl.tasks.traffic.curriculum import Curriculum, CurriculumCallback, CurriculumConfig
@@ -71,6 +71,11 @@ class TrafficTask(Task):
     rare_options = ("--collector", "--n-workers")
     presets = PRESETS
     many_agents = True
+    shown = {  # noqa: RUF012
+        "rollout/ep_success_rate": lambda value: f"success {percent(value)}",
+        "rollout/ep_collision_rate": lambda value: f"collisions {percent(value)}",
+        "curriculum/vehicles": lambda value: counted(int(value), "vehicle"),
+    }
 
     def description(self, prog: str) -> str:
         return (
