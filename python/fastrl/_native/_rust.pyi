@@ -731,6 +731,12 @@ class TrafficScene:
         """Draws it into `out` uint8 [height, width, 3] of any size, and faintly the cars of the scenes of `trail`.
         `fastrl.envs.viewer.View` explains the options. ValueError if one of them is out of range."""
 
+    def filled_height(
+        self, size: tuple[int, int], *, scaling: float, centering: tuple[float, float], legend: bool
+    ) -> int:
+        """The height that all lanes fill in a picture of `size`, width and height in pixels; at most that height. The
+        other options are those of `draw`."""
+
     def between(self, later: TrafficScene, share: float) -> TrafficScene:
         """The scene between this one (`share` 0) and a later one (`share` 1) of the same episode; cars move evenly."""
 

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from fastrl._native._rust import AsyncVec, Mlp
+from fastrl._native._rust import AsyncVec, Mlp, TrafficScene
 from fastrl.envs.viewer import RENDER_MODES, View, Viewer
 
 SEED_LIMIT = 2**64
@@ -182,6 +182,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     Attributes:
         was_reset: `reset` or `load_state` was called, so that the random streams are seeded.
         num_masked: width of an action mask; 0: the simulator has none.
+        view: draws its scenes; None: the simulator has none.
 
     Args:
         native: builds the compiled object for the autoreset mode that it is given ("next_step", "same_step",
@@ -225,6 +226,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self.render_mode = render_mode
         self.metadata = {"render_modes": render_modes, "autoreset_mode": self.autoreset_mode}
         self._viewer: Viewer | None = None
+        self.view = view
         if view is not None:
             self.metadata["render_fps"] = fps
             if render_mode is not None:
@@ -417,6 +419,12 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         if self._viewer is not None:
             return self._viewer.render(native)
         return tuple(native.render(i) for i in range(self.num_envs))
+
+    def scene(self, index: int = 0) -> TrafficScene:
+        """The present scene of one environment, of a simulator with a `view`."""
+        native: Any = self._native
+        scene: TrafficScene = native.scene(index)
+        return scene
 
     @property
     def has_rollouts(self) -> bool:
