@@ -8,6 +8,7 @@ from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.protocol import OffPolicyAlgorithm
 from fastrl.networks.kinds import NATURE, parse_conv
 from fastrl.utils.config import EndOf, section
+from fastrl.utils.curve import MayBeCurve
 from fastrl.utils.trust import Reach, imports_network
 from fastrl.utils.tunable import Choices, Layers, Range
 
@@ -35,11 +36,15 @@ class DQNConfig:
         bool, Field(description="explore by learned noise in the last two layers; epsilon is 0 then")
     ] = False
     noisy_sigma: Annotated[float, Field(gt=0, description="initial deviation of that noise")] = 0.5
-    epsilon: Annotated[float, Field(ge=0, le=1, description="share of random actions at the start")] = 1.0
+    epsilon: Annotated[
+        hp.MaybeScheduled,
+        Field(description="share of random actions at the start; or a schedule over epsilon_steps"),
+        MayBeCurve(le=1),
+    ] = 1.0
     final_epsilon: Annotated[
         float,
         Field(ge=0, le=1, description="share of random actions from epsilon_steps on"),
-        EndOf("epsilon", falls=True),
+        EndOf("epsilon", "falls"),
         Range(0.005, 0.1, log=True),
     ] = 0.01
     epsilon_steps: Annotated[
@@ -67,9 +72,15 @@ class DQNConfig:
     prioritized: Annotated[bool, Field(description="sample by the size of the last error"), Choices()] = False
     alpha: Annotated[float, Field(ge=0, description="prioritized: exponent of the error; 0 is uniform")] = 0.6
     beta: Annotated[
-        float, Field(ge=0, le=1, description="prioritized: correction by importance sampling, at the start")
+        hp.MaybeScheduled,
+        Field(
+            description="prioritized: correction by importance sampling, at the start; or a schedule over beta_steps"
+        ),
+        MayBeCurve(le=1),
     ] = 0.4
-    final_beta: Annotated[float, Field(ge=0, le=1, description="the same from beta_steps on")] = 1.0
+    final_beta: Annotated[
+        float, Field(ge=0, le=1, description="the same from beta_steps on"), EndOf("beta", "stays")
+    ] = 1.0
     beta_steps: Annotated[
         int, Field(ge=0, description="environment steps from the first value to the final one")
     ] = 1_000_000
@@ -92,8 +103,11 @@ class DQNConfig:
         ),
     ] = 0.8
     margin_coef: Annotated[
-        float,
-        Field(ge=0, description="demonstrations: weight of the loss that sees to that margin; 0: none"),
+        hp.MaybeScheduled,
+        Field(
+            description="demonstrations: weight of the loss that sees to that margin; 0: none; or a schedule"
+        ),
+        MayBeCurve(),
     ] = 0.0
     final_margin_coef: Annotated[
         float | None,

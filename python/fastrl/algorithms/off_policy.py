@@ -14,7 +14,7 @@ from fastrl.algorithms.loss import Loss, LossMeans, TDLoss, reduce_loss
 from fastrl.algorithms.off_policy_loss import Minibatch, PolicyLoss
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import OffPolicyAlgorithm, Problem, ReplaySpec, Transitions
-from fastrl.algorithms.schedules import LinearSchedule
+from fastrl.algorithms.schedules import TimestepSchedule, first_value
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import ActorSpec
 from fastrl.networks.off_policy import Critics, OffPolicyActor, PolicyHead
@@ -132,7 +132,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             learned.add_module("extra", extra)
         elif extra is not None:
             learned.register_parameter("extra", extra)
-        rate = config.learning_rate
+        rate = first_value(config.learning_rate)
         self._of_critics = Learned("critic_loss", TDLoss, self.critics, rate)
         self._of_policy = Learned("policy_loss", self.policy_loss_type, learned, rate)
         self._target_vector = flatten_parameters(self.targets)
@@ -143,7 +143,9 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             self._acting = self._of_policy.vector.detach()[first : first + flat_size(self.policy)]
         self.saved: dict[str, nn.Module] = {"critics": self.critics, "targets": self.targets}
         self.targets.requires_grad_(False)
-        self._learning_rate = LinearSchedule(rate, config.final_learning_rate, problem.total_timesteps)
+        self._learning_rate = TimestepSchedule(
+            config.learning_rate, config.final_learning_rate, problem.total_timesteps
+        )
         # Random numbers are drawn on the CPU: a run may resume on another device.
         self._generator = generator_of(noise_seed)
         # Actions are uniform until something has been learned.

@@ -10,7 +10,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, Space
 from numpy.typing import NDArray
 
-from fastrl.algorithms.schedules import LinearSchedule
+from fastrl.algorithms.schedules import TimestepSchedule
 from fastrl.envs.rows import ActionRows, ObsRows, RowError, space_of
 from fastrl.networks.acting_network import network_type, saved_actor
 from fastrl.networks.action_space import Actions
@@ -95,7 +95,7 @@ def saved_policy(state: Mapping[str, Any]) -> Mapping[str, Any]:
         return policy
     table = state["config"].get(table_of(state["algorithm"]), {})
     names = ("epsilon", "final_epsilon", "epsilon_steps")
-    schedule = LinearSchedule(*(table.get(name, 0) for name in names))
+    schedule = TimestepSchedule(*(table.get(name, 0) for name in names))
     return {**policy, "epsilon": 0.0 if table.get("noisy") else schedule(state["steps"])}
 
 
