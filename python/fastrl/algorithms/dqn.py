@@ -19,7 +19,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastrl.algorithms.compiled_q import CompiledQ
 from fastrl.algorithms.dqn_loss import (
@@ -344,6 +344,9 @@ class DQN(DQNDeclaration, OffPolicyAlgorithm):
         if kind is QNetwork and len(network["architecture"]["obs_shape"]) == 3:
             check_layers(network, conv=config.conv)
         kind.check_size(network)
+
+    def networks(self) -> list[nn.Module]:
+        return [self.network]
 
     def policy_state(self) -> dict[str, Any]:
         """Weights, architecture and kind, see `fastrl.networks.acting_network.saved_network`, and the last

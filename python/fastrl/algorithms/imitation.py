@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fastrl.algorithms.imitation_loss import ImitationLoss, imitation_loss, loss_for
 from fastrl.algorithms.imitation_settings import ImitationConfig
@@ -81,16 +81,12 @@ class Imitation(DatasetAlgorithm):
         """Parts of a batch that policies learn from."""
 
     @abstractmethod
-    def _networks(self) -> list[nn.Module]:
-        """Networks that learn."""
-
-    @abstractmethod
     def _observe(self, batch: DatasetBatch) -> None:
         """Adds observations to the running statistics."""
 
     def prepare(self, batches: Iterable[DatasetBatch]) -> None:
         """Statistics that came with the weights of another run stay."""
-        modules = (module for network in self._networks() for module in network.modules())
+        modules = (module for network in self.networks() for module in network.modules())
         norms = [module for module in modules if isinstance(module, RunningNorm)]
         if any(norm.count > 0 for norm in norms):
             return

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastrl.algorithms.compiled_networks import Compiled, compiled_networks
-from fastrl.algorithms.flat_adam import FlatAdam, minibatches
+from fastrl.algorithms.flat_adam import FlatAdam, minibatches, networks_of
 from fastrl.algorithms.loss import Loss, overridden
 from fastrl.algorithms.multi_agent_critics import (
     CentralCritics,
@@ -498,6 +498,16 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
             raise FloatingPointError(
                 "the networks gave NaN or infinity for observations of the environment; are those finite?"
             )
+
+    def networks(self) -> list[nn.Module]:
+        return [*super().networks(), networks_of(self.critics.optimizers)]
+
+    def critic_values(self, rows: NDArray[Any], alive: NDArray[np.bool_]) -> Tensor | None:
+        """Values float32 [K], in the units of the rewards that were learned from, of rows of agents [K, D] that act
+        (bool [K]), zeros of others; None: they depend on what policies remember."""
+        return (
+            None if self._passes else self.critics.values_at(torch.from_numpy(rows), torch.from_numpy(alive))
+        )
 
     def _check_parameters(self) -> None:
         self._check_finite("policy", self.actors)

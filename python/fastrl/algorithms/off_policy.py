@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributions import Categorical, Distribution
 
 from fastrl.algorithms.compiled_off_policy import CompiledOffPolicy, compiled_off_policy
 from fastrl.algorithms.loss import Loss, LossMeans, TDLoss, reduce_loss
@@ -172,6 +173,18 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     def networks(self) -> list[OffPolicyActor | Critics]:
         """Networks that learn."""
         return [self.policy, self.critics]
+
+    @torch.no_grad()
+    def critic_values(self, rows: Tensor, distribution: Distribution) -> tuple[Tensor, Tensor | None]:
+        """Values of observations [B, size], float32 [B], and of all discrete actions, [B, num_actions]: the least of
+        all critics. An observation has the value of its greedy action where actions are continuous, else the mean over
+        the policy's distribution; without a bonus of entropy."""
+        rows = rows.to(self.device)
+        if isinstance(distribution, Categorical):
+            values = self.critics(rows).amin(0).cpu()
+            return (values * distribution.probs).sum(-1), values
+        greedy = self.policy(rows)[:, : self.actions.size].tanh()
+        return self.critics(rows, greedy).amin(0).cpu(), None
 
     def actor_spec(self) -> ActorSpec:
         return self.policy.actor_spec(self.actions)

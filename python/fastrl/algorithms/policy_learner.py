@@ -5,7 +5,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastrl.algorithms.network_settings import NetworkConfig
 from fastrl.algorithms.optimizer import Optimizer
@@ -206,6 +206,9 @@ class PolicyLearner(Algorithm[E], Generic[E]):
                     f"the network's {name} is not finite (NaN or infinity) after {self.steps} steps;"
                     " go back to a checkpoint, and lower the learning rate or check the rewards"
                 )
+
+    def networks(self) -> list[nn.Module]:
+        return [self.policy]
 
     def policy_state(self) -> dict[str, Any]:
         """Weights, architecture (see `fastrl.networks.acting_network.saved_network`) and action space. Not a copy."""

@@ -416,8 +416,8 @@ class _Head(nn.Module):
             std = network.log_std.detach().exp() if kind == "box" else torch.zeros(0)
             arrays = {
                 "bounded": actions._bounded,
-                "scale": actions._scale,
-                "middle": actions._middle,
+                "scale": actions.scale,
+                "middle": actions.middle,
                 "low": actions._low,
                 "high": actions._high,
             }
