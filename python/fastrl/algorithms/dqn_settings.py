@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.protocol import OffPolicyAlgorithm
 from fastrl.networks.kinds import NATURE, parse_conv
-from fastrl.utils.config import EndOf, section
+from fastrl.utils.config import EndOf, NotBeside, section
 from fastrl.utils.curve import MayBeCurve
 from fastrl.utils.trust import Reach, imports_network
 from fastrl.utils.tunable import Choices, Layers, Range
@@ -31,6 +31,7 @@ class DQNConfig:
         bool,
         Field(description="the network estimates the value and the actions' advantages apart"),
         Choices(),
+        NotBeside("network"),
     ] = True
     noisy: Annotated[
         bool, Field(description="explore by learned noise in the last two layers; epsilon is 0 then")
@@ -138,6 +139,7 @@ class DQNConfig:
             description="convolutions where the observation is one image with its channels first, each"
             " CHANNELSxKERNEL/STRIDE; where it is not, or with an encoder, the encoder has its own"
         ),
+        NotBeside("network"),
     ] = NATURE
     encoder: hp.ImageEncoder = "auto"
     network: Annotated[
@@ -154,6 +156,7 @@ class DQNConfig:
         hp.Widths,
         Field(description="widths of the hidden layers; dueling networks have the last one twice"),
         Layers((64, 128, 256, 512), (1, 2, 3)),
+        NotBeside("network"),
     ] = (512,)
     action_masks: Annotated[
         bool,
@@ -162,7 +165,9 @@ class DQNConfig:
             " action_masks() or info['action_mask']"
         ),
     ] = False
-    batch_norm: Annotated[bool, Field(description="BatchNorm after each layer but the last")] = False
+    batch_norm: Annotated[
+        bool, Field(description="BatchNorm after each layer but the last"), NotBeside("network")
+    ] = False
     precision: Annotated[
         Literal["auto", "fp32", "bf16", "fp16"],
         Field(description="of the network's arithmetic when learning; auto: bf16 on CUDA, fp32 on CPUs"),

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fastrl.networks.kinds import LOG_STD_RANGE, EncoderKind, MemoryKind
-from fastrl.utils.config import EndOf, Setting
+from fastrl.utils.config import EndOf, NotBeside, Setting
 from fastrl.utils.curve import MayBeCurve
 from fastrl.utils.env_options import KeyValues
 from fastrl.utils.trust import Reach, passes_import_paths_on
@@ -99,6 +99,7 @@ ImageEncoder = Annotated[
         " first row, and maximum and mean of features of the others beside it (Zaheer et al., 2017)"
     ),
     Choices(("nature", "impala"), of_images=True),
+    NotBeside("network"),
 ]
 NetworkOptions = Annotated[
     KeyValues,

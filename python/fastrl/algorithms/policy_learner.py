@@ -139,7 +139,9 @@ class PolicyLearner(Algorithm[E], Generic[E]):
         is_cuda = self.device.type == "cuda"
         # Within it PyTorch's global generator is ours.
         with torch.random.fork_rng([self.device] if is_cuda else []):
-            torch.manual_seed(int(stream(self._seed, self.steps, self._passes)) >> 1)
+            seed = int(stream(self._seed, self.steps, self._passes)) >> 1
+            # That of all devices formats a stack trace, which takes longer than a small network.
+            (torch.manual_seed if is_cuda else torch.default_generator.manual_seed)(seed)
             state = torch.cuda.get_rng_state if is_cuda else torch.random.get_rng_state
             before = state()
             self.policy.train()

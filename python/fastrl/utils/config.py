@@ -107,6 +107,17 @@ class EndOf:
         ]
 
 
+@dataclasses.dataclass(frozen=True)
+class NotBeside:
+    """Marks a setting that does nothing where another one of its section is given; a user who gives both is told.
+
+    Attributes:
+        other: the name of the other one, which is None otherwise.
+    """
+
+    other: str
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
 def section(cls: type[T]) -> type[T]:
     """Make a class a configuration section: a frozen, keyword-only pydantic dataclass.
@@ -449,6 +460,22 @@ def build(config_type: type[T], *layers: Values) -> T:
         problem = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in problem["loc"])
         raise ConfigError(f"{where + ': ' if where else ''}{_message(problem)}") from None
+
+
+def without_effect(settings: Any) -> dict[str, str]:
+    """The settings that do nothing because others are given, see `NotBeside`: these by those, dotted keys."""
+    others = {
+        key: f"{key.rpartition('.')[0]}.{mark.other}"
+        for key, leaf in leaves(type(settings)).items()
+        for mark in leaf.marks
+        if isinstance(mark, NotBeside)
+    }
+    known = leaves(type(settings))
+    return {
+        key: other
+        for key, other in others.items()
+        if other in known and attrgetter(other)(settings) is not None
+    }
 
 
 def replaced(settings: T, values: Values) -> T:
