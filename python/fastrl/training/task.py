@@ -37,6 +37,7 @@ from fastrl.utils.tables import print_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from torch import nn
 
     from fastrl.collectors.team_spec import TeamSpec
     from fastrl.play.episodes import EnvEpisodes, VectorEpisodes
@@ -320,6 +321,7 @@ class Task(TaskSettings, ABC):
         try:
             check_takes(algorithm_type, problem, source.env_actions)
             algorithm = algorithm_type(config, problem)
+            check_own_modules(algorithm.networks(), source)
         except ValueError as error:
             raise TrainError(f"--algo {run.algo} on {source.env_id}: {error}") from None
         callbacks = [*self.callbacks(settings, source, console), *stopping(run)]
@@ -547,3 +549,17 @@ class Task(TaskSettings, ABC):
 def stopping(run: RunConfig) -> list[Callback]:
     """The callback of ``run.stop_at_return``, if it is set."""
     return [] if run.stop_at_return is None else [EarlyStopping(run.stop_at_return)]
+
+
+def check_own_modules(networks: Sequence[nn.Module], source: Source) -> None:
+    """Refuses modules of the user's own that give NaN or infinity for observations of the environment.
+
+    Raises:
+        ValueError, TrainError, CollectError
+    """
+    from fastrl.networks.own_network import OwnModule
+
+    own = [module for network in networks for module in network.modules() if isinstance(module, OwnModule)]
+    if own and len(rows := source.sampled_rows()):
+        for module in own:
+            module.check_finite(rows)
