@@ -1,0 +1,34 @@
+"""Rewards of your own for many agents: a wrapper of PettingZoo, and a function for fastrl's compiled traffic."""
+
+import numpy as np
+from pettingzoo.utils import BaseParallelWrapper
+
+import fastrl
+from fastrl.envs.adapters import parallel_env
+
+FASTER, SLOWER = 3, 4
+
+
+class Shared(BaseParallelWrapper):
+    """Every agent gets the mean of all rewards."""
+
+    def step(self, actions):
+        obs, rewards, *rest = super().step(actions)
+        mean = sum(rewards.values()) / max(len(rewards), 1)
+        return obs, dict.fromkeys(rewards, mean), *rest
+
+
+def shared_highway(render_mode=None):
+    return Shared(parallel_env("fastrl/coop-highway-v0", max_agents=4, render_mode=render_mode))
+
+
+def calm(rewards, actions, obs, terminations, truncations):
+    """Whoever changes its speed pays for it; arrays have an entry for each agent of each environment, [K * A]."""
+    return rewards - 0.05 * np.isin(actions, (FASTER, SLOWER))
+
+
+if __name__ == "__main__":
+    model = fastrl.IPPO(shared_highway, num_envs=4, seed=0).learn(total_episodes=100)
+    print("shared rewards:", model.evaluate(20))
+    model = fastrl.IPPO("fastrl/coop-highway-v0", env__vehicles=4, env__reward="own_reward:calm", seed=0)
+    print("calm driving:", model.learn(total_episodes=100).evaluate(20))
