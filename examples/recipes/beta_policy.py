@@ -34,6 +34,10 @@ class BetaPPO(fastrl.algorithms.PPO):
         return beta.log_prob((actions + 1) / 2).sum(-1), beta.entropy().sum(-1)
 
 
-if __name__ == "__main__":
+def main():
     model = fastrl.Model("Pendulum-v1", algo=BetaPPO, seed=0).learn(100_000)
     print("mean and standard deviation of the return:", model.evaluate(20))
+
+
+if __name__ == "__main__":
+    main()

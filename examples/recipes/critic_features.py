@@ -12,10 +12,9 @@ import fastrl
 class HiddenGravity(gymnasium.Wrapper):
     def __init__(self, render_mode=None):
         super().__init__(gymnasium.make("Pendulum-v1", render_mode=render_mode))
-        low, high = self.env.observation_space.low, self.env.observation_space.high
-        self.observation_space = gymnasium.spaces.Box(
-            np.append(low, -1), np.append(high, 1), dtype=np.float32
-        )
+        seen = self.env.observation_space
+        low, high = np.float32([*seen.low, -1]), np.float32([*seen.high, 1])
+        self.observation_space = gymnasium.spaces.Box(low, high)
 
     def with_gravity(self, obs):
         return np.append(obs, (self.unwrapped.g - 10) / 5).astype(np.float32)
@@ -30,10 +29,14 @@ class HiddenGravity(gymnasium.Wrapper):
         return self.with_gravity(obs), *rest
 
 
-if __name__ == "__main__":
+def main():
     settings = {"num_envs": 16, "gamma": 0.9, "learning_rate": 1e-3, "seed": 0}
     model = fastrl.PPO(HiddenGravity, actor_inputs=3, **settings).learn(100_000)
     print("mean and standard deviation of the return:", model.evaluate(20))
     model.save("pendulum.safetensors")
     policy = fastrl.load_policy("pendulum.safetensors")
     print("an action, without the gravity:", policy.act(np.float32([[1, 0, 0]])))
+
+
+if __name__ == "__main__":
+    main()

@@ -25,6 +25,10 @@ class DualClipPPO(fastrl.algorithms.PPO):
         return torch.where(A < 0, torch.max(L, self.config.dual_clip * A), L)
 
 
-if __name__ == "__main__":
+def main():
     model = fastrl.Model("CartPole-v1", algo=DualClipPPO, dual_clip=2.0, num_envs=8, seed=0).learn(30_000)
     print("mean and standard deviation of the return:", model.evaluate(20))
+
+
+if __name__ == "__main__":
+    main()

@@ -27,8 +27,12 @@ def calm(rewards, actions, obs, terminations, truncations):
     return rewards - 0.05 * np.isin(actions, (FASTER, SLOWER))
 
 
-if __name__ == "__main__":
+def main():
     model = fastrl.IPPO(shared_highway, num_envs=4, seed=0).learn(total_episodes=100)
     print("shared rewards:", model.evaluate(20))
     model = fastrl.IPPO("fastrl/coop-highway-v0", env__vehicles=4, env__reward="own_reward:calm", seed=0)
     print("calm driving:", model.learn(total_episodes=100).evaluate(20))
+
+
+if __name__ == "__main__":
+    main()

@@ -25,6 +25,10 @@ class LossAdjustedDQN(fastrl.algorithms.DQN):
         )
 
 
-if __name__ == "__main__":
+def main():
     model = fastrl.Model("CartPole-v1", algo=LossAdjustedDQN, huber=1.0, seed=0).learn(30_000)
     print("mean and standard deviation of the return:", model.evaluate(20))
+
+
+if __name__ == "__main__":
+    main()

@@ -62,6 +62,10 @@ class RNDPPO(fastrl.algorithms.PPO):
             each.load_state_dict(state[name])
 
 
-if __name__ == "__main__":
+def main():
     model = fastrl.Model("MountainCar-v0", algo=RNDPPO, bonus=1.0, seed=0).learn(200_000)
     print("mean and standard deviation of the return:", model.evaluate(20))
+
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,6 @@ from rich.console import Console
 from small_runs import differences, settings_of, trainer_of, untimed_state
 
 import fastrl
-from fastrl.algorithms.ppo import PPO
 from fastrl.runs.checkpoint import checksum
 from fastrl.runs.errors import TrainError
 from fastrl.tasks import find

@@ -235,8 +235,10 @@ class PolicyLearner(Algorithm[E], Generic[E]):
                 )
 
     def policy_state(self) -> dict[str, Any]:
-        """Weights, architecture (see `fastrl.networks.acting_network.saved_network`) and action space. Not a copy."""
-        return {**self.policy.state(), "action_space": self.actions.state()}
+        """Weights, architecture (see `fastrl.networks.acting_network.saved_network`), action space, and the name of
+        another actor than the network's own, which no file makes. Not a copy."""
+        named = {} if self.actor_type is None else {"actor": self.actor_type.__qualname__}
+        return {**self.policy.state(), "action_space": self.actions.state(), **named}
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         """Statistics of observations are loaded, too."""

@@ -248,7 +248,8 @@ class MultiAgentVectorEnv:
                 raise ContractError(
                     f"{self.name}: reward should give numbers of shape {rewards.shape}, got {given.shape}"
                 )
-            rewards[:] = given
+            assert self._log is not None, "returns are counted here"
+            rewards[:] = np.where(self._log.alive.ravel(), given, 0.0)
         if self._log is not None:
             self._log.step(rewards, terminations, truncations, alive)
 
