@@ -103,6 +103,9 @@ def test_what_a_recipe_learns_is_resumed_exactly(recipe_of: str, collector: str,
     env = "Pendulum-v1" if "Beta" in recipe_of else "CartPole-v1"
     command = ["train", env, f"--algo={recipe_of}", "--num-envs=4", f"--collector={collector}"]
     command += ["--ppo.num-steps=25", "--ppo.hidden=8", "--run.eval-episodes=0", "--run.row-seconds=0"]
+    # Schedules would end with the total of each command.
+    command += ["--ppo.learning-rate=1e-3", "--ppo.final-learning-rate=1e-3"]
+    command += ["--ppo.entropy-coef=0", "--ppo.final-entropy-coef=0"]
     command += [] if collector == "sequential" else ["--n-workers=2"]
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     assert main([*command, "--total-timesteps=400", f"--run-dir={straight}"]) == 0
