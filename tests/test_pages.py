@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pages
 import pytest
@@ -17,6 +18,7 @@ import pytest
 import fastrl
 from fastrl.cli import main
 from fastrl.envs.cage2.baselines import BASELINES
+from fastrl.utils.command_line import ArgumentParser
 
 ROOT, README = pages.ROOT, pages.README
 if not (ROOT / "docs").exists():
@@ -71,18 +73,46 @@ def of(*names: str) -> list[tuple[Path, list[str]]]:
     return [(page, list(command)) for command, page in found.items()]
 
 
+class ParsedError(Exception):
+    """A command line was understood, and the command is not run."""
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The modules that commands import: the examples', and `my_module`, in an empty folder."""
+    for folder in (ROOT / "examples", ROOT / "examples" / "recipes", tmp_path):
+        monkeypatch.syspath_prepend(str(folder))
+    (tmp_path / "my_module.py").write_text(
+        "from own_environment import Balance\nfrom own_network import Net\nEnv = make_env = Balance\n"
+    )
+    monkeypatch.delitem(sys.modules, "my_module", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.parametrize("command", [command for _, command in of(*OURS)], ids=" ".join)
 def test_commands_and_their_options_exist(
-    command: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: list[str],
+    modules: None,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     name, *words = command
-    trains = name == "fastrl-train" or words[0] == "train"
-    words = words[1:] if name == "fastrl" and trains else words
-    needs_code = any(re.match(r"(my|own|toy|echo)_\w+[.:]|balance:|ferry:|mpe2", word) for word in words)
-    files = {"--resume", "--demos"} & set(words)
-    if trains and not needs_code and not files:
+    if "mpe2" in " ".join(words):
+        pytest.importorskip("mpe2", reason="pip install '.[pettingzoo]'")
+    for word in words:
+        if word.startswith("baseline:"):
+            assert word.removeprefix("baseline:") in BASELINES
+        if "*" in word:
+            assert list(ROOT.glob(word)), f"{word} matches no file"
+    if name == "fastrl-train" or words[0] == "train":
         # Names and values are checked by the command itself.
+        words = words[1:] if name == "fastrl" else words
+        if "--resume" in words:
+            at = words.index("--resume")
+            words[at : at + 2] = ["CartPole-v1"]  # a run that resumes has the options of its kind
+        if words[0].startswith("ferry:"):
+            words[0] = "CartPole-v1"  # a crate that has to be built
         if "--config" in words:
             assert main.main_train([words[0], "--print-config"]) == 0
             file = tmp_path / words[words.index("--config") + 1]
@@ -90,19 +120,48 @@ def test_commands_and_their_options_exist(
             file.write_text(capsys.readouterr().out)
         assert main.main_train([*words, "--print-config"]) == 0
         return
-    help_of = ["cage2"] if trains else words[: 2 if words[0] == "demos" else 1]
-    with pytest.raises(SystemExit) as left:
-        # A run that resumes has the options of its kind.
-        (main.main_train if trains else main.main)([*help_of, "--help-all" if trains else "--help"])
-    assert left.value.code == 0
-    known = set(re.findall(r"--[\w.-]+", capsys.readouterr().out))
-    if not (trains and (needs_code or files)):
-        assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known
-    for word in words:
-        if word.startswith("baseline:"):
-            assert word.removeprefix("baseline:") in BASELINES
-        if "*" in word:
-            assert list(ROOT.glob(word)), f"{word} matches no file"
+    parse = ArgumentParser.parse_args
+
+    def stop(*arguments: Any) -> None:
+        parse(*arguments)
+        raise ParsedError
+
+    monkeypatch.setattr(ArgumentParser, "parse_args", stop)
+    with pytest.raises(ParsedError):
+        main.main(words)
+
+
+CODE = ("{code-block}", "{code}", "{sourcecode}")
+# Tests run these, ask their commands whether the options exist, or look their lines up in the example.
+CHECKED = ("python", "sh", "rust")
+NO_CODE = ("text", "bibtex")
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
+def test_every_block_runs_or_says_why_not(page: Path) -> None:
+    """A block is Python that runs, commands that exist, an excerpt of the compiled example, or follows a line
+    ``% not run: REASON``, which readers do not see."""
+    crate = ROOT / "examples" / "compiled-env" / "src"
+    source = "".join(same_lines(file.read_text(encoding="utf-8")) for file in sorted(crate.glob("*.rs")))
+    for block in pages.all_blocks(page):
+        kind = block.language.partition(" ")[0]
+        what = f"{pages.name(page)}, the block that begins with {block.code.splitlines()[:1]}"
+        if block.reason:
+            assert kind in CODE or kind == "rust", f"{what} runs: remove the line before it"
+            continue
+        assert kind not in CODE, f"{what}: let it run, as python or sh, or say why not: % not run: REASON"
+        known = (*CHECKED, *NO_CODE)
+        assert kind in known or kind.startswith("{"), f"{what}: {kind} should be one of {', '.join(known)}"
+        if kind == "rust":
+            assert same_lines(block.code) in source, f"{what} is not in examples/compiled-env"
+    text = page.read_text(encoding="utf-8")
+    fences = len(re.findall(r"^ *```", text, re.MULTILINE))
+    assert fences == 2 * len(pages.all_blocks(page)), f"{pages.name(page)} has a fence without a language"
+
+
+def same_lines(code: str) -> str:
+    """The lines without indentation and empty ones."""
+    return "\n".join(line.strip() for line in code.splitlines() if line.strip()) + "\n"
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from rich.console import Console
 from small_runs import differences, settings_of, trainer_of, untimed_state
 
 import fastrl
-from fastrl.algorithms.ppo import PPO
 from fastrl.runs.checkpoint import checksum
 from fastrl.runs.errors import TrainError
 from fastrl.tasks import find
@@ -334,21 +333,3 @@ def test_compiled_steps_know_every_setting_of_ppo() -> None:
         model = fastrl.Model("CartPole-v1", algo=name, num_envs=4, collector="sequential")
         assert model.trainer.remarks() == []
         assert model.trainer.algorithm.compiled_update is not None
-
-
-def test_another_distribution_than_the_gaussian() -> None:
-    """Ratios start at 1: the actor draws from the distribution whose log-probabilities the loss compares."""
-    options = {"num_envs": 4, "collector": "sequential", "seed": 0, "hidden": (16,), "layer_norm": True}
-    once = {"num_epochs": 1, "minibatch_size": 10_000, "num_steps": 32}
-    model = fastrl.Model("Pendulum-v1", algo="own_losses:BetaPPO", **options, **once).learn(
-        128, progress=False
-    )
-    row = model.metrics[-1]
-    assert row["train/approx_kl"] == pytest.approx(0, abs=1e-6)
-    assert isinstance(model.trainer.algorithm, PPO) and np.isfinite(row["train/entropy"])
-    before = {name: tensor.clone() for name, tensor in weights_of(model.trainer).items()}
-    model.learn(256, progress=False)
-    assert not torch.equal(before["log_std"], weights_of(model.trainer)["log_std"])
-    assert np.isfinite(model.evaluate(1)[0])
-    with pytest.raises(TrainError, match="init_kl_coef is for PPO's own distributions"):
-        fastrl.Model("Pendulum-v1", algo="own_losses:BetaPPO", init_kl_coef=0.1, **options)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+import textwrap
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -26,19 +27,39 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+class Block(NamedTuple):
+    """A fenced block of a page.
+
+    Attributes:
+        language: what follows the fence, such as "python", "sh" or "{code-block} python".
+        reason: why it does not run: a line ``% not run: REASON`` before the fence; empty: it runs.
+    """
+
+    language: str
+    code: str
+    reason: str
+
+
+def all_blocks(page: Path) -> list[Block]:
+    """Fenced blocks of a page, also indented ones."""
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(r"^(?:% not run: *(.*)\n)?( *)```(\S.*)\n((?:.*\n)*?)\2```$", text, re.MULTILINE)
+    return [Block(language, textwrap.dedent(code), reason) for reason, _, language, code in found]
+
+
 def blocks(page: Path, language: str) -> list[str]:
     """Fenced blocks of a language. Fragments that do not run by themselves are `{code-block} python`."""
-    text = page.read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [block.code for block in all_blocks(page) if block.language == language]
 
 
 def commands(page: Path) -> list[list[str]]:
-    """Every command of the shell examples, without comments, redirections and variables of the environment."""
+    """Every command of the shell examples, without comments, redirections and variables of the environment. What
+    torchrun starts is a command of its own."""
     found: list[list[str]] = []
     for line in "".join(blocks(page, "sh")).replace("\\\n", "").splitlines():
         found.append([])
         for word in shlex.split(line, comments=True):
-            if word in ("&&", ">"):
+            if word in ("&&", ">") or (word == "-m" and found[-1][0] == "torchrun"):
                 found.append([])
             elif found[-1] or not re.match(r"[A-Z_]+=", word):
                 found[-1].append(word)
@@ -72,12 +93,14 @@ def with_small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_blocks(page: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Runs the Python of a page from top to bottom, as in a Python shell: classes belong to this process alone.
+    """Runs the Python of a page from top to bottom, as in a Python shell: classes belong to this process alone. The
+    examples can be imported.
 
     Returns:
         The number of blocks.
     """
     number = 0
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
     module = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     for number, code in enumerate(blocks(page, "python"), 1):

@@ -1,20 +1,22 @@
 """Base of algorithms that learn a policy's network: network, optimiser, actors, loading, saving."""
 
+import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
+from gymnasium.spaces import Space
 from torch import Tensor, nn
 
 from fastrl.algorithms.network_settings import NetworkConfig
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.envs.rows import ObsRows
-from fastrl.networks.acting_network import PolicyNet, network_type
+from fastrl.networks.acting_network import PolicyNet, network_in, network_type
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import ActorCritic
-from fastrl.networks.compiled_actor import MAX_OBS_DIM, ActorSpec
+from fastrl.networks.compiled_actor import MAX_OBS_DIM, Actor, ActorSpec
 from fastrl.networks.distributions import choices_of
 from fastrl.networks.encoders import check_encoder
 from fastrl.networks.kinds import LOG_STD_RANGE
@@ -26,8 +28,10 @@ from fastrl.networks.parameters import (
     flatten_parameters,
     generator_of,
     load_weights,
+    write_tensors,
 )
 from fastrl.networks.policy_network import EncodedPolicy
+from fastrl.networks.torch_actor import TorchActor
 from fastrl.networks.wider import Widening, widening
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.ranks import Shard
@@ -51,11 +55,17 @@ class PolicyLearner(Algorithm[E], Generic[E]):
         precision: of the network's arithmetic while it learns.
         compiled: ``torch.compile`` the network on CUDA.
 
+    Class attributes:
+        actor_type: a `TorchActor` with another ``draw``, which acts wherever the policy does; None: the network's own
+            actor.
+
     Attributes:
         policy: the network.
         actions: how the network's draws become actions of the environment.
         device: where the network lives.
     """
+
+    actor_type: ClassVar[type[TorchActor] | None] = None
 
     def __init__(
         self,
@@ -108,7 +118,16 @@ class PolicyLearner(Algorithm[E], Generic[E]):
         return 0
 
     def actor_spec(self) -> ActorSpec:
-        return self.policy.actor_spec(self.actions)
+        if self.actor_type is None:
+            return self.policy.actor_spec(self.actions)
+        return functools.partial(self.actor_type, self.policy.maker(), self.actions.state())
+
+    @classmethod
+    def make_actor(cls, policy: Mapping[str, Any], obs_space: Space[Any], action_space: Space[Any]) -> Actor:
+        if cls.actor_type is None:
+            return super().make_actor(policy, obs_space, action_space)
+        network, actions = network_in(policy, obs_space, action_space)
+        return cls.actor_type(lambda: network, actions.state())
 
     @property
     def squash_actions(self) -> bool:
@@ -116,10 +135,18 @@ class PolicyLearner(Algorithm[E], Generic[E]):
 
     @property
     def weights_nbytes(self) -> int:
-        return self.policy.actor_nbytes
+        return 4 * sum(tensor.numel() for tensor in self._actor_tensors())
 
     def write_weights(self, out: Any) -> None:
-        self.policy.actor_weights(np.frombuffer(out, np.float32))
+        write_tensors(self._actor_tensors(), np.frombuffer(out, np.float32))
+
+    def _actor_tensors(self) -> list[Tensor]:
+        """Tensors that the actor reads, in order."""
+        return (
+            self.policy.actor_tensors()
+            if self.actor_type is None
+            else list(self.policy.state_dict().values())
+        )
 
     @property
     def _may_draw(self) -> bool:
@@ -213,8 +240,10 @@ class PolicyLearner(Algorithm[E], Generic[E]):
         return [self.policy]
 
     def policy_state(self) -> dict[str, Any]:
-        """Weights, architecture (see `fastrl.networks.acting_network.saved_network`) and action space. Not a copy."""
-        return {**self.policy.state(), "action_space": self.actions.state()}
+        """Weights, architecture (see `fastrl.networks.acting_network.saved_network`), action space, and the name of
+        another actor than the network's own, which no file makes. Not a copy."""
+        named = {} if self.actor_type is None else {"actor": self.actor_type.__qualname__}
+        return {**self.policy.state(), "action_space": self.actions.state(), **named}
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         """Statistics of observations are loaded, too."""

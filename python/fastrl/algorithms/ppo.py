@@ -30,7 +30,7 @@ from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 
 # Methods that the compiled gradient steps are of.
-_COMPILED = ("loss", "log_probs_and_entropy", "differentiate", "minibatches")
+_COMPILED = ("loss", "surrogate", "log_probs_and_entropy", "differentiate", "minibatches")
 # Of a minibatch that the network has not seen.
 _NOT_YET = torch.empty(0)
 
@@ -452,11 +452,11 @@ class PPO(PPODeclaration, ActorCriticLearner):
     def loss(self, batch: Minibatch) -> Losses:
         """The negated objective -(L^CLIP - c1 L^VF + c2 S) of arXiv:1707.06347, equations 7 and 9, and what the
         settings add to it. A subclass may change it, see the guide "A loss of your own"."""
-        config, A, epsilon = self.config, batch.advantages, self.config.clip_range
+        config = self.config
         log_pi, S = self._of_policy(batch, self.policy.log_std)
         log_r = log_pi - batch.log_probs
         r = log_r.exp()
-        L_clip = torch.min(r * A, r.clamp(1 - epsilon, 1 + epsilon) * A).mean()
+        L_clip = self.surrogate(r, batch.advantages).mean()
         V = batch.new_values.index_select(0, batch.rows)
         errors = (V - batch.returns).square()
         if config.value_clip is not None:
@@ -474,9 +474,15 @@ class PPO(PPODeclaration, ActorCriticLearner):
             value_loss=L_VF,
             entropy=S.mean(),
             approx_kl=(r - 1 - log_r).mean(),
-            clip_fraction=((r - 1).abs() > epsilon).float().mean(),
+            clip_fraction=((r - 1).abs() > config.clip_range).float().mean(),
             init_kl=init_kl,
         )
+
+    def surrogate(self, r: Tensor, A: Tensor) -> Tensor:
+        """The clipped surrogate objective float32 [B] of probability ratios r [B] and advantages A [B]: what equation 7
+        is the mean of. A subclass may change it."""
+        epsilon = self.config.clip_range
+        return torch.min(r * A, r.clamp(1 - epsilon, 1 + epsilon) * A)
 
     def log_probs_and_entropy(
         self,

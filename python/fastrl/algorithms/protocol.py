@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fastrl.networks.multi_agent import MultiAgentPolicy
+    from fastrl.replay.samplers import UniformSampler
 
 E = TypeVar("E")
 
@@ -291,12 +292,15 @@ class ReplaySpec:
         n_step: rewards that are summed before the bootstrap.
         gamma: discount.
         prioritized: None: transitions are drawn uniformly.
+        sampler: makes another sampler than a `fastrl.replay.PrioritizedSampler` (where ``prioritized``) or
+            `fastrl.replay.UniformSampler`, of the same arguments; None: one of these.
     """
 
     batch_size: int
     n_step: int
     gamma: float
     prioritized: Prioritization | None = None
+    sampler: Callable[..., UniformSampler] | None = None
 
 
 class Transitions(Protocol):

@@ -465,7 +465,8 @@ class Command:
 def _train(command: Command) -> int:
     """Starts a run, resumes one, or prints the settings; returns the exit code."""
     options, task = command.options, command.task
-    import_from_here(command.changes.get("env.id"), trust=options.trust)
+    for key in ("env.id", "env.reward"):
+        import_from_here(command.changes.get(key), trust=options.trust)
     if options.print_config:
         print(f'kind = "{task.name}"\n\n{to_toml(command.settings())}', end="")
         return 0

@@ -12,7 +12,7 @@ from fastrl.collectors.protocol import CollectError, Difficulty, Plan, expect_sp
 from fastrl.collectors.running import RunningEpisode
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.collectors.vector_backends import JointBackend, expect_masks
-from fastrl.envs.contract import as_given
+from fastrl.envs.contract import ContractError, as_given
 from fastrl.envs.record_episodes import MEASURES
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.compiled_actor import masks_by_number
@@ -76,7 +76,10 @@ class TeamBackend(JointBackend):
             actions = self._with_allowed(actions, idle)
         acted = self.alive.copy()
         outputs: tuple[NDArray[Any], ...] = (obs, rewards, terminations, truncations, self.alive)
-        self._env.step_into(actions, *map(_flat, outputs))
+        try:
+            self._env.step_into(actions, *map(_flat, outputs))
+        except ContractError as error:
+            raise CollectError(str(error)) from None
         if self._limit:
             late = self._at_limit()
             truncations[late] |= acted[late] & ~terminations[late]

@@ -25,11 +25,14 @@ class EpisodeLog:
     """Counts lengths and returns in K environments of A agents from the arrays that their steps write.
 
     An episode has ended when every agent that was alive before a step ends with it.
+
+    Attributes:
+        alive: agents that act next, bool [K, A].
     """
 
     def __init__(self, num_envs: int, num_agents: int) -> None:
         self._shape = (num_envs, num_agents)
-        self._alive = np.zeros(self._shape, np.bool_)
+        self.alive = np.zeros(self._shape, np.bool_)
         self._agents = np.zeros(num_envs, np.int64)
         self._returns = np.zeros(num_envs, np.float64)
         self._lengths = np.zeros(num_envs, np.int64)
@@ -42,7 +45,7 @@ class EpisodeLog:
         self._start(mask, alive.reshape(self._shape))
 
     def _start(self, mask: NDArray[np.bool_], alive: NDArray[np.bool_]) -> None:
-        self._alive[mask] = alive[mask]
+        self.alive[mask] = alive[mask]
         self._agents[mask] = alive[mask].sum(axis=1)
         self._returns[mask] = 0.0
         self._lengths[mask] = 0
@@ -55,16 +58,16 @@ class EpisodeLog:
         alive: NDArray[np.bool_],
     ) -> None:
         """Counts a step; all arrays are [K*A]."""
-        stepped = self._alive.any(axis=1)
+        stepped = self.alive.any(axis=1)
         self._returns += rewards.reshape(self._shape).sum(axis=1, dtype=np.float64)
         self._lengths += stepped
-        ended = stepped & ~(self._alive & ~(terminations | truncations).reshape(self._shape)).any(axis=1)
+        ended = stepped & ~(self.alive & ~(terminations | truncations).reshape(self._shape)).any(axis=1)
         for i in np.flatnonzero(ended):
             self._last[:, i] = (self._lengths[i], self._returns[i] / self._agents[i], self._agents[i])
         self._finished += ended
         # With autoreset, the next episode starts with the step that ends one, or with the step after it.
         self._start(np.logical_or(ended, ~stepped), alive.reshape(self._shape))
-        self._alive[:] = alive.reshape(self._shape)
+        self.alive[:] = alive.reshape(self._shape)
 
     def episodes(self) -> dict[str, NDArray]:
         """See `MultiAgentVectorEnv.episodes`; NaN where only the simulator knows the value."""
@@ -74,7 +77,7 @@ class EpisodeLog:
         return out
 
     def _arrays(self) -> list[NDArray]:
-        return [self._alive, self._agents, self._returns, self._lengths, self._last, self._finished]
+        return [self.alive, self._agents, self._returns, self._lengths, self._last, self._finished]
 
     def save_state(self) -> bytes:
         body = b"".join(array.tobytes() for array in self._arrays())

@@ -15,9 +15,14 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import ArrayLike, NDArray
 
 from fastrl._native._rust import TrafficScene
+from fastrl.envs.contract import ContractError
 from fastrl.envs.episode_log import EPISODE_FIELDS, EpisodeLog
 from fastrl.envs.vector import SEED_LIMIT, NativeVec, as_actions, as_autoreset_mode, as_seeds
 from fastrl.envs.viewer import View
+
+# Gives the rewards [K*A] of a step from the simulator's rewards [K*A], the actions, the observations float32 [K*A, D]
+# that the step led to, terminations and truncations bool [K*A]. What agents get that did not act has no effect.
+Reward = Callable[..., NDArray[np.floating]]
 
 
 class MultiAgentVectorEnv:
@@ -48,6 +53,7 @@ class MultiAgentVectorEnv:
         fps: steps in a second of the simulation.
 
     Attributes:
+        reward: changes what agents get, see `Reward`; None: the simulator's rewards. Set it before the first reset.
         num_masked: width of an action mask; 0: there are none.
         obs_space: of an agent's observation; the arrays hold each as a row.
         agents: names of the agents; here their numbers.
@@ -88,9 +94,22 @@ class MultiAgentVectorEnv:
             raise ValueError(
                 f"observation_space: expected shape {self._obs_shape[1:]}, got {observation_space.shape}"
             )
-        # Only for simulators that keep no statistics of episodes themselves.
+        # Only where the simulator does not count the returns of episodes itself.
         self._log = None if hasattr(self._native, "episodes") else EpisodeLog(self.num_envs, self.num_agents)
+        self._reward: Reward | None = None
         self._was_reset = False
+
+    @property
+    def reward(self) -> Reward | None:
+        return self._reward
+
+    @reward.setter
+    def reward(self, reward: Reward | None) -> None:
+        if reward is not None and not callable(reward):
+            raise TypeError(f"reward: expected a function of {self.name}'s arrays, got {reward!r}")
+        self._reward = reward
+        if reward is not None and self._log is None:
+            self._log = EpisodeLog(self.num_envs, self.num_agents)
 
     def reset(
         self,
@@ -212,7 +231,25 @@ class MultiAgentVectorEnv:
             gymnasium.error.ResetNeeded: an environment has to be reset first.
             Nothing has changed then.
         """
-        self._native.step(actions, obs, rewards, terminations, truncations, final_obs, alive)
+        last = final_obs
+        if self._reward is not None and self.autoreset_mode is AutoresetMode.SAME_STEP:
+            last = np.full(self._obs_shape, np.nan, self._obs_dtype)
+        self._native.step(actions, obs, rewards, terminations, truncations, last, alive)
+        if self._reward is not None:
+            reached = obs
+            if last is not None and last is not final_obs:
+                # A reward is for what the step led to, not for the first observation of the next episode.
+                ended = ~np.isnan(last[:, 0])
+                reached = np.where(ended[:, None], last, obs)
+                if final_obs is not None:
+                    final_obs[ended] = last[ended]
+            given = np.asarray(self._reward(rewards, actions, reached, terminations, truncations))
+            if given.shape != rewards.shape:
+                raise ContractError(
+                    f"{self.name}: reward should give numbers of shape {rewards.shape}, got {given.shape}"
+                )
+            assert self._log is not None, "returns are counted here"
+            rewards[:] = np.where(self._log.alive.ravel(), given, 0.0)
         if self._log is not None:
             self._log.step(rewards, terminations, truncations, alive)
 
@@ -260,10 +297,12 @@ class MultiAgentVectorEnv:
         (the shortest time to collision of any agent), `success` (share of the agents that reached their goal). A value
         that the simulator does not know is NaN. Measures of one simulator alone follow, `v2i_rate` for example.
         """
-        if self._log is not None:
-            return self._log.episodes()
-        known: dict[str, NDArray[Any]] = self._native.episodes()
-        return {key: np.full(self.num_envs, np.nan) for key in EPISODE_FIELDS} | known
+        logged = {} if self._log is None else self._log.episodes()
+        if not hasattr(self._native, "episodes"):
+            return logged
+        unknown = {key: np.full(self.num_envs, np.nan) for key in EPISODE_FIELDS}
+        returns = {"return_mean": logged["return_mean"]} if logged else {}
+        return unknown | self._native.episodes() | returns
 
     @property
     def has_scenes(self) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gymnasium.envs.registration import load_env_creator
 
 if TYPE_CHECKING:
-    from fastrl.envs.multi_agent import MultiAgentVectorEnv
+    from fastrl.envs.multi_agent import MultiAgentVectorEnv, Reward
 
 MULTI_AGENT_IDS: dict[str, str] = {}
 """Entry points "module:function" by id."""
@@ -26,7 +26,13 @@ def register_multi(id: str, entry_point: str, /, **options: Any) -> None:  # noq
     _OPTIONS[id] = options
 
 
-def make_multi(id: str, num_envs: int, **options: Any) -> MultiAgentVectorEnv:  # noqa: A002
+def make_multi(
+    id: str,  # noqa: A002
+    num_envs: int,
+    *,
+    reward: Reward | None = None,
+    **options: Any,
+) -> MultiAgentVectorEnv:
     """Makes a vector environment of several agents by its id.
 
     >>> env = make_multi("fastrl/coop-highway-v0", 8, num_agents=6)
@@ -35,6 +41,7 @@ def make_multi(id: str, num_envs: int, **options: Any) -> MultiAgentVectorEnv:  
     Args:
         id: one of `MULTI_AGENT_IDS`.
         num_envs: K.
+        reward: changes the rewards of each step, see `fastrl.envs.multi_agent.Reward`; None: they are the simulator's.
         options: the simulator's own (see `fastrl.envs.traffic.coop`), and `autoreset_mode` ("same_step", the default,
             "next_step" or "disabled"). An unknown option is a TypeError that names it.
 
@@ -45,4 +52,5 @@ def make_multi(id: str, num_envs: int, **options: Any) -> MultiAgentVectorEnv:  
         raise ValueError(f"id: expected one of {', '.join(map(repr, MULTI_AGENT_IDS))}, got {id!r}")
     make: Any = load_env_creator(MULTI_AGENT_IDS[id])
     env: MultiAgentVectorEnv = make(num_envs, **_OPTIONS.get(id, {}), **options)
+    env.reward = reward
     return env

@@ -198,8 +198,10 @@ def saved_network(state: Mapping[str, Any]) -> ActingNetwork:
     return network_type(state).from_state(state)
 
 
-def saved_actor(policy: Mapping[str, Any], obs_space: Space[Any], action_space: Space[Any]) -> Actor:
-    """The actor of a policy's saved state in an environment.
+def network_in(
+    policy: Mapping[str, Any], obs_space: Space[Any], action_space: Space[Any]
+) -> tuple[ActingNetwork, Actions]:
+    """The network of a policy's saved state that acts in an environment, and what its draws become there.
 
     Raises:
         ValueError: the policy is for other spaces, or cannot be loaded.
@@ -218,4 +220,10 @@ def saved_actor(policy: Mapping[str, Any], obs_space: Space[Any], action_space: 
             f"the policy takes other observations than the environment's {obs_space}, or has other actions than its"
             f" {action_space}, with as many numbers"
         )
+    return network, actions
+
+
+def saved_actor(policy: Mapping[str, Any], obs_space: Space[Any], action_space: Space[Any]) -> Actor:
+    """The actor of a policy's saved state in an environment; errors as of `network_in`."""
+    network, actions = network_in(policy, obs_space, action_space)
     return network.loaded_actor(actions, policy)

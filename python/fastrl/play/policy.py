@@ -78,14 +78,15 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
     file, state = load_newest(path)
     policy = state.get("policy")
     try:
-        is_alone = not policy or ("architecture" in policy and own_path(policy) is None)
-        made = Policy(state, device=device, seed=seed) if is_alone else None
+        needs_code = policy and ("architecture" not in policy or own_path(policy) or "actor" in policy)
+        made = None if needs_code else Policy(state, device=device, seed=seed)
     except Exception as error:
         # The contents of the file are to blame for any error here.
         raise unusable(file, "holds no policy that this fastrl can use", error) from None
     if made is None:
         raise CheckpointError(
-            f"{file}: policies of {state.get('algorithm')} cannot be loaded; fastrl eval scores the run"
+            f"{file}: policies of {state.get('algorithm')} cannot be loaded; fastrl eval scores the run, and"
+            " fastrl.load(path, trust=True).predict acts"
         )
     if "action_space" not in state and "actions" not in state:
         warnings.warn(

@@ -104,6 +104,10 @@ class Minibatches:
                 )
             if self.demos is not None:
                 raise TrainError("--replay.prefetch on: demonstrations are not drawn ahead; set it to off")
+        if self._hindsight is not None and self._spec.sampler is not None:
+            raise TrainError(
+                f"--replay.hindsight has a sampler of its own, and so has --algo {algorithm.name}: set hindsight to 0"
+            )
         if self._hindsight is not None and (self._spec.n_step > 1 or self._spec.prioritized is not None):
             raise TrainError(
                 f"--replay.hindsight replaces the goals of single steps, drawn uniformly: --algo {algorithm.name} sums"
@@ -347,6 +351,6 @@ def make_sampler(
         return HindsightSampler(replay, spec.batch_size, gamma=spec.gamma, seed=seed, **hindsight)
     common: dict[str, Any] = {"n_step": spec.n_step, "gamma": spec.gamma, "seed": seed}
     if spec.prioritized is None:
-        return UniformSampler(replay, spec.batch_size, **common)
-    alpha, beta = spec.prioritized.alpha, spec.prioritized.beta(0)
-    return PrioritizedSampler(replay, spec.batch_size, alpha=alpha, beta=beta, bonus=bonus, **common)
+        return (spec.sampler or UniformSampler)(replay, spec.batch_size, **common)
+    common |= {"alpha": spec.prioritized.alpha, "beta": spec.prioritized.beta(0), "bonus": bonus}
+    return (spec.sampler or PrioritizedSampler)(replay, spec.batch_size, **common)

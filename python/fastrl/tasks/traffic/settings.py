@@ -1,5 +1,6 @@
 """Settings of a run that trains agents in traffic, and presets."""
 
+import importlib
 import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -7,12 +8,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from fastrl.collectors.protocol import Difficulty
+from fastrl.envs.multi_agent import Reward
 from fastrl.envs.registration import MULTI_AGENT_IDS
 from fastrl.tasks.preset_file import PresetFile
 from fastrl.tasks.traffic.configured import ConfiguredWorld, is_configured
 from fastrl.utils.config import ConfigError, Setting, section
 from fastrl.utils.env_options import EnvOptions, parse_options
 from fastrl.utils.names import did_you_mean
+from fastrl.utils.trust import Reach, imports_network
 
 # Updates that the default number of environments leaves room for, and the least and the most environments that it
 # chooses; the latter also for a simulation that runs while its agents are trained. Runs of a few hundred episodes need
@@ -81,6 +84,14 @@ class EnvConfig:
         Field(
             description="meta: five manoeuvres; continuous: acceleration and steering; none: the environment's own"
         ),
+    ] = None
+    reward: Annotated[
+        str | None,
+        Field(
+            description="import path module:function of a function that changes the rewards of each step; none: the"
+            " simulator's"
+        ),
+        Reach(imports_network),
     ] = None
     options: EnvOptions = ()
     num_threads: Annotated[
@@ -173,6 +184,8 @@ def environment_options(config: EnvConfig) -> dict[str, Any]:
         )
     given = {name: getattr(config, name) for name in _COOP if getattr(config, name) is not None}
     options: dict[str, Any] = {"num_threads": config.num_threads}
+    if config.reward is not None:
+        options["reward"] = _imported(config.reward)
     further = parse_options(config.options)
     if is_configured(config.id):
         values = {name: given.pop(name) for name in _CONFIG if name in given}
@@ -189,6 +202,23 @@ def environment_options(config: EnvConfig) -> dict[str, Any]:
     elif config.id == V2X:
         options["num_links"] = vehicles
     return options | further
+
+
+def _imported(path: str) -> Reward:
+    """The function of an import path.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    module, colon, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name) if colon else None
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"env.reward {path}: {error}") from None
+    if not callable(found):
+        raise ConfigError(f"env.reward: expected an import path such as my_module:my_reward, got {path!r}")
+    reward: Reward = found
+    return reward
 
 
 PRESETS = PresetFile(Path(__file__).with_name("presets.toml"))
