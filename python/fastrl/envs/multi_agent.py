@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fastrl._native._rust import TrafficScene
 from fastrl.envs.episode_log import EPISODE_FIELDS, EpisodeLog
-from fastrl.envs.vector import SEED_LIMIT, NativeVec, as_actions, as_autoreset_mode, as_seeds
+from fastrl.envs.vector import SEED_LIMIT, CompiledRollout, NativeVec, as_actions, as_autoreset_mode, as_seeds
 from fastrl.envs.viewer import View
 
 
@@ -215,6 +215,11 @@ class MultiAgentVectorEnv:
         self._native.step(actions, obs, rewards, terminations, truncations, final_obs, alive)
         if self._log is not None:
             self._log.step(rewards, terminations, truncations, alive)
+
+    @property
+    def compiled_rollout(self) -> CompiledRollout | None:
+        """As of `fastrl.envs.vector.NativeVectorEnv`."""
+        return getattr(self._native, "rollout", None)
 
     def _per_agent(self, flat: NDArray[Any]) -> NDArray[Any]:
         return flat.reshape(self.num_envs, self.num_agents, *flat.shape[1:])
