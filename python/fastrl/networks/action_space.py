@@ -75,6 +75,14 @@ class Actions:
         """True for a Box without infinite bounds: draws from -1 to 1 are all its actions."""
         return self.is_box and bool(self._bounded.all())
 
+    @property
+    def scaling(self) -> NDArray[np.float32] | None:
+        """Factors, offsets, lower and upper bounds by which `to_env` makes actions of draws, float32 [4, n]; None: they
+        are not of a Box, or squashed."""
+        if not self.is_box or self.squash:
+            return None
+        return np.stack([self._scale, self._middle, self._low, self._high])
+
     def to_env(self, draws: NDArray[Any]) -> NDArray[Any]:
         """Actions of the environment, int64 [B] or [B, n], or float32 [B, n], from draws of the same shape."""
         if not self.is_box:
