@@ -67,19 +67,17 @@ impl Member {
 
     /// Reads parameters; with `learns` also what gradients need.
     pub(super) fn read(&mut self, network: &Perceptron, flat: &[f32], index: usize, count: usize, learns: bool) {
-        network.read_member(flat, index, count, &mut self.vector);
+        let transposed: &mut [Aligned] = if learns { &mut self.transposed } else { &mut [] };
+        network.read_member(flat, index, count, &mut self.vector, transposed);
         if learns {
-            network.transpose(&self.vector, &mut self.transposed);
-            network.transpose_inputs(&self.vector, self.inputs, &mut self.of_inputs);
+            network.transpose_inputs(flat, index, count, self.inputs, &mut self.of_inputs);
         }
     }
 
     /// [`Member::read`] of a perceptron of linear layers of PyTorch.
     pub(super) fn read_linear(&mut self, network: &Perceptron, flat: &[f32], learns: bool) {
-        network.read(flat, &mut self.vector);
-        if learns {
-            network.transpose(&self.vector, &mut self.transposed);
-        }
+        let transposed: &mut [Aligned] = if learns { &mut self.transposed } else { &mut [] };
+        network.read_linear(flat, &mut self.vector, transposed);
     }
 
     /// The outputs [rows, row] for some rows of observations, of `width` numbers, and perhaps of actions beside them.
@@ -102,9 +100,10 @@ impl Member {
         network.forward(&self.vector, rows, pass);
     }
 
-    /// The gradients of the outputs of all layers, from those of the last ones, which are in their place.
-    pub(super) fn backward(&self, network: &Perceptron, rows: usize, pass: &mut Pass) {
-        network.backward(rows, pass, &self.transposed);
+    /// The gradients of the outputs of all layers, from those of the last ones, which are in their place; with `learns` what
+    /// [`add_gradients`] needs, too.
+    pub(super) fn backward(&self, network: &Perceptron, rows: usize, pass: &mut Pass, learns: bool) {
+        network.backward(rows, pass, &self.transposed, learns);
     }
 
     /// Writes the gradient of the last inputs to rows of `gradient`, after the way back.

@@ -313,7 +313,7 @@ fn pass(learners: &mut [Learner<'_>], minibatch: &Minibatch<'_>, rows: &[Range<u
         minibatch.batch.gather(minibatch.samples.obs, minibatch.shape.inputs, width, rows.clone(), &mut block.pass);
         network.forward(values, rows.len(), &mut block.pass);
         minibatch.differentiate(network, log_std, rows.clone(), block);
-        network.backward(rows.len(), &mut block.pass, transposed);
+        network.backward(rows.len(), &mut block.pass, transposed, true);
     });
 }
 

@@ -10,6 +10,7 @@ use std::slice::from_mut;
 use super::adam::{Learned, follow, sum_of_squares};
 use super::member::{Blocks, Member, add_gradients};
 use super::perceptron::{Pass, Perceptron, Piece};
+use crate::bf16::Precision;
 use crate::mlp::Activation;
 
 /// A network that values actions: linear layers as `fastrl.networks.q_network.QNetwork` has them.
@@ -22,6 +23,7 @@ pub struct Shape {
     pub actions: usize,
     /// The last hidden layer is there twice, for the advantages of actions and for the value of the observation.
     pub dueling: bool,
+    pub precision: Precision,
 }
 
 impl Shape {
@@ -183,7 +185,7 @@ impl Block {
 
 impl QSteps {
     pub fn new(shape: Shape) -> Self {
-        let network = Perceptron::new(&shape.sizes(), Activation::Relu);
+        let network = Perceptron::new(&shape.sizes(), Activation::Relu, shape.precision);
         Self {
             places: shape.places(),
             pieces: network.pieces(),
@@ -314,7 +316,7 @@ impl Networks {
                 slopes[actions] = sum;
             }
         }
-        self.online.backward(&self.network, rows.len(), &mut block.pass);
+        self.online.backward(&self.network, rows.len(), &mut block.pass, true);
     }
 
     /// Writes a network's values of all actions.
