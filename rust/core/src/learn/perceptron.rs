@@ -69,6 +69,11 @@ impl Piece {
     pub(crate) fn len(&self) -> usize {
         self.place.len()
     }
+
+    /// True if another piece follows among the parameters of an ensemble, too.
+    pub(crate) fn is_before(&self, other: &Self) -> bool {
+        self.layer == other.layer && self.inputs.is_empty() == other.inputs.is_empty()
+    }
 }
 
 impl Pass {
@@ -219,19 +224,6 @@ impl Perceptron {
         }
     }
 
-    /// Adds the gradient of perceptron `index` to that of an ensemble of `count`, and zeroes it.
-    pub(crate) fn add_member(&self, gradient: &mut [f32], index: usize, count: usize, flat: &mut [f32]) {
-        let add = |to: &mut [f32], from: &[f32]| to.iter_mut().zip(from).for_each(|(to, &from)| *to += from);
-        for (layer, weights, bias) in self.places(index, count) {
-            let rows = gradient[layer.weights.clone()].chunks_exact(layer.row);
-            for (to, from) in flat[weights].chunks_exact_mut(layer.outputs).zip(rows) {
-                add(to, from);
-            }
-            add(&mut flat[bias], &gradient[layer.bias.clone()]);
-        }
-        gradient.fill(0.0);
-    }
-
     pub(crate) fn pass(&self, rows: usize) -> Pass {
         let outputs = || self.layers.iter().map(|layer| Aligned::zeros(rows * layer.row)).collect();
         let matrix = |columns: usize| {
@@ -336,31 +328,46 @@ impl Perceptron {
         }
     }
 
-    /// Adds the gradient of a piece of the parameters to its place `gradient`, after [`Perceptron::backward`].
-    pub(crate) fn add_gradient(&self, piece: &Piece, rows: usize, pass: &Pass, gradient: &mut [f32]) {
+    /// Adds the gradient of a piece of the parameters to zeros, or with [`Start::Present`] to what is there, in its place
+    /// `gradient`, after [`Perceptron::backward`].
+    pub(crate) fn add_gradient(
+        &self,
+        piece: &Piece,
+        rows: usize,
+        pass: &Pass,
+        gradient: &mut [f32],
+        start: Start<'_>,
+    ) {
         let (l, layer) = (piece.layer, &self.layers[piece.layer]);
         let slopes: &[f32] = &pass.slopes[l];
         if piece.inputs.is_empty() {
+            if matches!(start, Start::Zero) {
+                gradient.fill(0.0);
+            }
             return add_rows(&slopes[..rows * layer.row], gradient);
         }
         let (count, first, column) = (piece.inputs.len(), piece.inputs.start, stride(layer.inputs));
         if let Some(LayerPairs { inputs: [_, inputs], slopes: [_, slopes] }) = pass.pairs.get(l) {
             let (left, depth) = (Left { values: &inputs[first..], row: 1, column }, rows.div_ceil(2));
-            return multiply_pairs(
-                count,
-                layer.outputs,
-                depth,
-                left,
-                slopes,
-                layer.row,
-                gradient,
-                layer.row,
-                Start::Present,
-            );
+            return multiply_pairs(count, layer.outputs, depth, left, slopes, layer.row, gradient, layer.row, start);
         }
         let inputs: &[f32] = if l == 0 { &pass.inputs } else { &pass.outputs[l - 1] };
         let left = Left { values: &inputs[first..], row: 1, column };
-        multiply(count, layer.outputs, rows, left, slopes, layer.row, gradient, layer.row, Start::Present);
+        multiply(count, layer.outputs, rows, left, slopes, layer.row, gradient, layer.row, start);
+    }
+
+    /// Moves the numbers of a piece to the front of its place, side by side as an ensemble has them; returns them.
+    pub(crate) fn pack<'a>(&self, piece: &Piece, gradient: &'a mut [f32]) -> &'a mut [f32] {
+        let Layer { outputs, row, .. } = self.layers[piece.layer];
+        for i in 1..piece.inputs.len() {
+            gradient.copy_within(i * row..i * row + outputs, i * outputs);
+        }
+        &mut gradient[..self.numbers(piece)]
+    }
+
+    /// Number of the parameters of a piece.
+    pub(crate) fn numbers(&self, piece: &Piece) -> usize {
+        piece.inputs.len().max(1) * self.layers[piece.layer].outputs
     }
 
     /// Writes the gradient of the last `width` inputs to the rows of `gradient`, which have the [`stride`] of so many, after
