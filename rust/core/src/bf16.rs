@@ -50,8 +50,9 @@ fn round(x: f32) -> u32 {
     }
 }
 
+/// Two numbers, rounded.
 #[inline(always)]
-fn pair(first: f32, second: f32) -> f32 {
+pub(crate) fn pair(first: f32, second: f32) -> f32 {
     f32::from_bits(round(first) | round(second) << 16)
 }
 
@@ -147,47 +148,71 @@ unsafe fn pair_in_registers(from: &[f32], other: Option<&[f32]>, to: &mut [f32])
 }
 
 #[cfg(test)]
-mod bench {
+mod tests {
+    use proptest::prelude::*;
+
     use super::*;
-    use crate::gemm::*;
-    fn cpu() -> f64 {
-        let s = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-        s.split(' ').next().unwrap().parse::<f64>().unwrap() * 1e-9
+
+    /// Numbers of all kinds: bits without a pattern.
+    fn numbers(seed: u64, count: usize) -> Vec<f32> {
+        let mut state = seed;
+        (0..count)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                f32::from_bits((state >> 32) as u32)
+            })
+            .collect()
     }
-    #[test]
-    #[ignore]
-    fn speed() {
-        for (m, n, k) in [(128, 256, 256), (256, 256, 256), (72, 256, 128), (128, 256, 23), (128, 64, 64), (100,64,64)] {
-            let row = stride(n);
-            let krow = stride(k);
-            let mut a = Aligned::zeros(m * krow + k * stride(m));
-            a.iter_mut().enumerate().for_each(|(i, x)| *x = (i as f32 * 0.37).sin());
-            let mut b = Aligned::zeros(k * row);
-            b.iter_mut().enumerate().for_each(|(i, x)| *x = (i as f32 * 0.31).sin());
-            let mut c = Aligned::zeros(m * row);
-            let (ka, kb) = (k.div_ceil(2), k.div_ceil(2));
-            let karow = stride(ka);
-            let mut pa = Aligned::zeros(m * karow);
-            let mut pb = Aligned::zeros(kb * row);
-            let mut pt = Aligned::zeros(n.div_ceil(2) * krow);
-            let reps = 2_000_000_000 / (m * n * k);
-            let flop = (2 * m * n * k * reps) as f64;
-            let mut best = [1e9_f64; 6];
-            for _ in 0..5 {
-                let mut time = |i: usize, f: &mut dyn FnMut()| {
-                    let t = cpu();
-                    for _ in 0..reps { f() }
-                    best[i] = best[i].min(cpu() - t);
-                };
-                time(0, &mut || multiply(m, n, k, Left { values: &a, row: krow, column: 1 }, &b, row, &mut c, row, Start::Zero));
-                time(1, &mut || pair_columns(m, k, &a, krow, &mut pa, karow));
-                time(2, &mut || pair_rows(k, n, &b, row, &mut pb, row));
-                time(3, &mut || multiply_pairs(m, n, ka, Left { values: &pa, row: karow, column: 1 }, &pb, row, &mut c, row, Start::Zero));
-                time(4, &mut || pair_transposed(k, n, &b, row, &mut pt, krow));
+
+    fn bits(values: &[f32]) -> Vec<u32> {
+        values.iter().map(|x| x.to_bits()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn the_nearest_is_chosen(bits: u32) {
+            let (x, found) = (f32::from_bits(bits), f32::from_bits(round(f32::from_bits(bits)) << 16));
+            if !x.is_normal() {
+                prop_assert!(found == x || found.is_nan() && x.is_nan() || found == 0.0 && x.is_subnormal());
+                prop_assert_eq!(found.is_sign_negative(), x.is_sign_negative());
+                return Ok(());
             }
-            let us = best.map(|t| t / reps as f64 * 1e6);
-            println!("{m}x{n}x{k}: fp32 {:.1} us {:.0} GFLOP/s; bf16 {:.1} us {:.0} GFLOP/s; pair columns of a {:.2} us, rows of b {:.2} us, transposed b {:.2}",
-              us[0], flop / best[0] * 1e-9, us[3], flop / best[3] * 1e-9, us[1], us[2], us[4]);
+            // The two numbers around it; beyond the largest is the power of two that comes next.
+            let value = |bits: u32| match f32::from_bits(bits) {
+                x if x.is_infinite() => 2.0_f64.powi(128).copysign(f64::from(x)),
+                x => f64::from(x),
+            };
+            let (below, above) = (bits & !0xffff, (bits & !0xffff) + 0x1_0000);
+            let [down, up] = [below, above].map(|bits| (value(bits) - f64::from(x)).abs());
+            let nearest = if down < up || (down == up && below >> 16 & 1 == 0) { below } else { above };
+            prop_assert_eq!(found.to_bits(), nearest);
+        }
+
+        #[test]
+        fn matrices_are_paired(rows in 1_usize..20, columns in 1_usize..70, seed: u64) {
+            let from_row = columns + 1;
+            let from = numbers(seed, rows * from_row);
+            let at = |i: usize, j: usize| if i < rows && j < columns { from[i * from_row + j] } else { 0.0 };
+            let (width, height) = (columns.div_ceil(2), rows.div_ceil(2));
+            let (to_row, across_row) = (width + 2, columns + 3);
+            let mut to = vec![7.0; rows * to_row];
+            let mut transposed = vec![7.0; width * (rows + 2)];
+            let mut across = vec![7.0; height * across_row];
+            pair_columns(rows, columns, &from, from_row, &mut to, to_row);
+            pair_transposed(rows, columns, &from, from_row, &mut transposed, rows + 2);
+            pair_rows(rows, columns, &from, from_row, &mut across, across_row);
+            for i in 0..rows {
+                let expected: Vec<f32> = (0..width).map(|j| pair(at(i, 2 * j), at(i, 2 * j + 1))).collect();
+                let column: Vec<f32> = (0..width).map(|j| transposed[j * (rows + 2) + i]).collect();
+                prop_assert_eq!(bits(&to[i * to_row..][..width]), bits(&expected));
+                prop_assert_eq!(bits(&column), bits(&expected));
+                prop_assert_eq!(&to[i * to_row + width..][..2], &[7.0; 2]);
+            }
+            for i in 0..height {
+                let expected: Vec<f32> = (0..columns).map(|j| pair(at(2 * i, j), at(2 * i + 1, j))).collect();
+                prop_assert_eq!(bits(&across[i * across_row..][..columns]), bits(&expected));
+                prop_assert_eq!(&across[i * across_row + columns..][..3], &[7.0; 3]);
+            }
         }
     }
 }

@@ -576,25 +576,35 @@ mod tests {
             .collect()
     }
 
+    /// Pairs of such numbers.
+    fn pairs(seed: u64, count: usize) -> Vec<f32> {
+        numbers(seed, count).iter().zip(numbers(seed + 9, count)).map(|(&x, y)| bf16::pair(x, y)).collect()
+    }
+
     proptest! {
         #[test]
         fn products_are_fused_sums_in_order(
-            m in 0_usize..30, n in 0_usize..40, depth in 0_usize..600, transposed: bool, start in 0..3, seed: u64,
+            m in 0_usize..30, n in 0_usize..40, depth in 0_usize..600, transposed: bool, start in 0..3,
+            with_pairs: bool, seed in 0..1_u64 << 60,
         ) {
-            let a = numbers(seed, m * depth);
+            let elements = if with_pairs { pairs } else { numbers };
+            let a = elements(seed, m * depth);
             let (row, column) = if transposed { (1, m) } else { (depth, 1) };
             let (b_row, c_row) = (stride(n), stride(n) + STEP);
-            let b = numbers(seed + 1, depth * b_row);
+            let b = elements(seed + 1, depth * b_row);
             let bias = numbers(seed + 2, b_row);
             let before = numbers(seed + 3, m * c_row);
             let mut c = before.clone();
             let first = [Start::Zero, Start::Bias(&bias), Start::Present][start as usize];
+            let multiply = if with_pairs { multiply_pairs } else { multiply };
             multiply(m, n, depth, Left { values: &a, row, column }, &b, b_row, &mut c, c_row, first);
+            let multiply_add = if with_pairs { bf16::dot } else { f32::mul_add };
             for i in 0..m {
                 for j in 0..c_row {
                     let mut sum = [0.0, bias.get(j).copied().unwrap_or(0.0), before[i * c_row + j]][start as usize];
                     for k in 0..depth {
-                        sum = if j < n { a[i * row + k * column].mul_add(b[k * b_row + j], sum) } else { sum };
+                        let left = a[i * row + k * column];
+                        sum = if j < n { multiply_add(left, b[k * b_row + j], sum) } else { sum };
                     }
                     if j < n {
                         prop_assert_eq!(c[i * c_row + j].to_bits(), sum.to_bits());
@@ -606,9 +616,11 @@ mod tests {
         }
 
         #[test]
-        fn tiles_are_the_same_in_all_registers(terms in 0_usize..20, rows in 1_usize..30, wide in 0..3, seed: u64) {
-            let columns = STEP << wide;
-            let (a, b) = (numbers(seed, 30 * 20), numbers(seed + 1, 20 * 32));
+        fn tiles_are_the_same_in_all_registers(
+            terms in 0_usize..20, rows in 1_usize..30, wide in 0..3, with_pairs: bool, seed in 0..1_u64 << 60,
+        ) {
+            let (columns, elements) = (STEP << wide, if with_pairs { pairs } else { numbers });
+            let (a, b) = (elements(seed, 30 * 20), elements(seed + 1, 20 * 32));
             let product = |registers: Registers| {
                 let mut c = numbers(seed + 2, 30 * 32);
                 for j in (0..columns).step_by(registers.columns(columns)) {
@@ -625,17 +637,22 @@ mod tests {
                 }
                 c
             };
-            let plain = product(Registers::Plain);
+            let plain = product(if with_pairs { Registers::PlainPairs } else { Registers::Plain });
             #[cfg(target_arch = "x86_64")]
             {
                 if has_fma() {
-                    prop_assert_eq!(&product(Registers::Avx2), &plain);
+                    let registers = if with_pairs { Registers::Avx2Pairs } else { Registers::Avx2 };
+                    prop_assert_eq!(&product(registers), &plain);
                 }
-                if has_avx512() {
+                if has_avx512() && !with_pairs {
                     prop_assert_eq!(&product(Registers::Avx512), &plain);
                 }
+                if has_bf16() && with_pairs {
+                    prop_assert_eq!(&product(Registers::Avx512Pairs), &plain);
+                }
             }
-            prop_assert_eq!(&product(Registers::widest()), &plain);
+            let widest = if with_pairs { Registers::widest_of_pairs() } else { Registers::widest() };
+            prop_assert_eq!(&product(widest), &plain);
         }
 
         #[test]

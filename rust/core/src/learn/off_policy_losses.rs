@@ -161,7 +161,9 @@ impl Networks {
             tasks.extend(members(targets, critic_network, parameters.targets, false));
         } else {
             let has_gradient = matches!(shape.actions, ActionKind::Box(_));
-            tasks.extend(members(critics, critic_network, parameters.critics.values, has_gradient));
+            // TD3's policy increases the value of the first one.
+            let asked = if shape.algorithm == Algorithm::Td3 { 1 } else { critics.len() };
+            tasks.extend(members(critics, critic_network, parameters.critics.values, has_gradient).take(asked));
         }
         if shape.algorithm != Algorithm::Sac {
             tasks.push((policy, policy_network, of_policy, 0, 1, true));

@@ -330,14 +330,7 @@ impl Perceptron {
 
     /// Adds the gradient of a piece of the parameters to zeros, or with [`Start::Present`] to what is there, in its place
     /// `gradient`, after [`Perceptron::backward`].
-    pub(crate) fn add_gradient(
-        &self,
-        piece: &Piece,
-        rows: usize,
-        pass: &Pass,
-        gradient: &mut [f32],
-        start: Start<'_>,
-    ) {
+    pub(crate) fn add_gradient(&self, piece: &Piece, rows: usize, pass: &Pass, gradient: &mut [f32], start: Start<'_>) {
         let (l, layer) = (piece.layer, &self.layers[piece.layer]);
         let slopes: &[f32] = &pass.slopes[l];
         if piece.inputs.is_empty() {
