@@ -960,8 +960,8 @@ class OffPolicySteps:
 
     `tau`: how far targets move. Of SAC: `has_temperature`, False for a temperature of 0; `target_entropy`, None where
     the temperature does not learn; `entropy_backup`; `mean_value`, whether the policy increases the mean of the
-    critics, not the least. The noise is TD3's, the next three are IQL's. At most `num_threads` threads compute; the
-    numbers are the same.
+    critics, not the least. The noise is TD3's, the next three are IQL's. `bf16`: hidden layers multiply bfloat16 and
+    add up float32. At most `num_threads` threads compute; the numbers are the same.
 
     Parameters are vectors as `fastrl.networks.ensemble.Ensemble` has them: of each layer weights [E, inputs, outputs],
     then biases [E, outputs]; E is 1 for policy and value function. ValueError: an option is out of range.
@@ -986,6 +986,7 @@ class OffPolicySteps:
         expectile: float = 0.7,
         beta: float = 3.0,
         max_weight: float = 100.0,
+        bf16: bool = False,
         num_threads: int = 1,
     ) -> OffPolicySteps: ...
     @property
@@ -1049,6 +1050,7 @@ class QSteps:
         hidden: list[int],
         actions: int,
         dueling: bool = False,
+        bf16: bool = False,
         num_threads: int = 1,
     ) -> QSteps: ...
     @property
