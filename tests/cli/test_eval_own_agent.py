@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from small_runs import run_cli, train_small
 
+from fastrl.tasks import find
 from fastrl.utils.progress import Progress
 
 eval_command = importlib.import_module("fastrl.cli.eval")
@@ -94,6 +95,16 @@ def test_a_defender_has_the_protocols_table_beside_runs(
     assert len(scores) == 3
     code, text, _ = run_cli(capsys, "eval", "own_agents:Defender", "--env=cage2", *options)
     assert code == 0 and "own_agents:Defender" in text and "CardiffUni" in text
+
+
+def test_an_agents_episodes_end_at_the_limit_of_the_settings(tmp_path: Path) -> None:
+    sys.path.append(str(tmp_path))
+    task = find("gym")
+    settings = task.make_settings({"env.id": "CartPole-v1", "collect.max_episode_steps": 7})
+    scores = task.evaluate_agent(
+        "own_agents:Balance", settings, episodes=3, seed=0, advance=lambda done: None
+    )
+    assert scores.to_tree()["returns"] == [7.0] * 3
 
 
 def test_progress_without_a_terminal_only_grows(

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from paths import import_path
 from waiting import TIMEOUT
 
 OPTIONS = [
@@ -61,11 +62,6 @@ def agents(port: int, run: Path, *options: str) -> list[subprocess.Popen[str]]:
         )
         for node in range(2)
     ]
-
-
-def python_path(folder: Path) -> str:
-    """PYTHONPATH with a folder before what it has."""
-    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def free_port() -> int:
@@ -285,7 +281,7 @@ def test_a_population_outlives_a_node_of_ray(cluster: RayCluster, tmp_path: Path
         *("--ppo.hidden=8", "--num-envs=4", "--collector=sequential", "--ppo.num-steps=16"),
     ]
     cluster.ask("add")
-    search = cluster.start("tune", *options, f"--dir={directory}", PYTHONPATH=python_path(tmp_path))
+    search = cluster.start("tune", *options, f"--dir={directory}", PYTHONPATH=import_path(tmp_path))
     try:
         until = time.monotonic() + TIMEOUT
         while len(list(directory.glob("trials/member-*/metrics.jsonl"))) < 2:

@@ -16,9 +16,9 @@ import numpy as np
 import psutil
 import pytest
 from collect_cases import ACTIONS, Broken, Chooser, Unclosed, chooser, plan, rows, take_many, updates
+from paths import import_path
 from waiting import TIMEOUT, wait_until
 
-import fastrl
 from fastrl.collectors import executor_worker, scheduler
 from fastrl.collectors.executor import ExecutorCollector
 from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan
@@ -27,8 +27,6 @@ from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils import child_process
 from fastrl.utils.seeding import NO_ENV
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def shared_memory(*pids: int) -> set[Path]:
@@ -469,9 +467,7 @@ def test_nothing_is_left_of_a_learner_that_ends(
 ) -> None:
     script = tmp_path / "learner.py"
     script.write_text(SCRIPT)
-    # The package as it was imported here: installed, or in its sources.
-    paths = [str(Path(fastrl.__file__).parent.parent), str(ROOT / "tests" / "support")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment = {**os.environ, "PYTHONPATH": import_path()}
     with subprocess.Popen(
         [sys.executable, str(script), start_method, what],
         stdout=subprocess.PIPE,

@@ -18,6 +18,7 @@ import gymnasium
 import numpy as np
 import pytest
 from demo_experts import balance, swing
+from paths import import_path
 from waiting import TIMEOUT, wait_until
 
 import fastrl
@@ -28,7 +29,6 @@ from fastrl.envs.spec import EnvSpec
 from fastrl.utils.errors import UserError
 from fastrl.utils.seeding import NO_ENV, env_seed
 
-SUPPORT = Path(__file__).resolve().parents[1] / "support"
 PROCESSES = ("sync", "executor")
 
 
@@ -324,7 +324,7 @@ def run_recording(out: Path, *arguments: str, episodes: int = 200) -> subprocess
     options = ["--expert", "demo_experts:balance", "--episodes", str(episodes), "--out", str(out)]
     return subprocess.Popen(
         [*command, *options, *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(SUPPORT)])},
+        env={**os.environ, "PYTHONPATH": import_path()},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -541,7 +541,7 @@ def test_a_full_disk_keeps_whole_episodes(tmp_path: Path, monkeypatch: pytest.Mo
     arguments = ["demos", "record", "CartPole-v1", "--expert", "demo_experts:balance", "--episodes", "40"]
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments, "--out", str(out), "--collector", "sequential"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(SUPPORT)])},
+        env={**os.environ, "PYTHONPATH": import_path()},
         capture_output=True,
         text=True,
     )

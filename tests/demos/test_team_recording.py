@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from parallel_toys import Leavers
+from paths import import_path
 from waiting import TIMEOUT, wait_until
 
 import fastrl
@@ -31,7 +32,6 @@ from fastrl.replay.episode_writer import EpisodeWriter, facts_of
 from fastrl.utils.errors import UserError
 from fastrl.utils.seeding import NO_ENV, env_seed
 
-SUPPORT = Path(__file__).resolve().parents[1] / "support"
 MERGE: dict[str, Any] = {"env": "fastrl/coop-merge-v0", "env_options": {"num_agents": 3, "duration": 5.0}}
 LEAVERS = "parallel_toys:Leavers"
 
@@ -342,12 +342,11 @@ def test_a_kill_at_any_moment_leaves_whole_episodes(tmp_path: Path) -> None:
     out, kills = tmp_path / "demos", 0
     command = [sys.executable, "-m", "fastrl", "demos", "record", "test_team_recording:slow_leavers"]
     options = ["--expert", "random", "--episodes", "60", "--out", str(out), "--collector", "sequential"]
-    paths = [os.environ.get("PYTHONPATH", ""), str(SUPPORT), str(Path(__file__).parent)]
     while True:
         resume = ["--resume"] if (out / "meta.json").exists() else []
         process = subprocess.Popen(
             [*command, *options, *resume],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**os.environ, "PYTHONPATH": import_path(__file__)},
             stderr=subprocess.PIPE,
             start_new_session=True,
         )

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paths import import_path
 from rich.console import Console
 from shared_memory import shared_memory_of
 from traffic_runs import lines, small, small_settings, small_trainer
 from waiting import TIMEOUT, wait_until
 
-import fastrl
 from fastrl.algorithms import IPPO
 from fastrl.cli.main import main
 from fastrl.runs.console_logger import Highlights
@@ -30,7 +30,6 @@ from fastrl.utils.ranks import Ranks
 
 __all__ = ["lines"]
 
-ROOT = Path(__file__).resolve().parents[2]
 LIVE = ("--collector=live", "--collect.speed=0")
 
 
@@ -123,12 +122,7 @@ def command(*arguments: object) -> list[str]:
 
 @functools.cache
 def environment() -> dict[str, str]:
-    paths = [
-        str(ROOT / "tests" / "support"),
-        str(Path(fastrl.__file__).parent.parent),
-        os.environ.get("PYTHONPATH", ""),
-    ]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    return os.environ | {"PYTHONPATH": import_path()}
 
 
 def running(group: int) -> list[str]:
