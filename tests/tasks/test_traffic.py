@@ -492,8 +492,10 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             ["--lr=fast"],
-            "--lr should be a valid number, or a schedule such as linear:3e-4, cosine:3e-4:1e-5, exponential:3e-4:1e-6"
-            " or points:0=1e-3,0.5=1e-3,1=0, got 'fast'",
+            (
+                "--lr should be a valid number, or a schedule such as linear:3e-4, cosine:3e-4:1e-5,"
+                " exponential:3e-4:1e-6 or points:0=1e-3,0.5=1e-3,1=0, got 'fast'"
+            ),
         ),
         (
             ["--lr=1", "--ippo.learning-rate=1"],
