@@ -416,7 +416,8 @@ class Model(metaclass=_ModelType):
         before = self.trainer
         trainer = task.make_trainer(settings, console, stage=before.stage)
         trainer.callbacks.extend(callbacks)
-        if before.steps:
+        # Weights that were handed out may have been changed.
+        if before.steps or self._given:
             trainer.take_over(before)
             trainer.load_state_dict(before.state_dict())
         elif settings.run.init_from is not None:
@@ -523,8 +524,8 @@ class Model(metaclass=_ModelType):
     def network(self) -> "nn.Module":
         """The network that acts, a ``torch.nn.Module`` with the weights that are learned: policy and value function of
         PPO, AsyncPPO, IMPALA and BC (one of the user's own is its ``own.module``); values of actions of DQN; the policy
-        of SAC, TD3 and IQL; of many agents a ``ModuleDict`` of policies by name. After changes of its weights `predict`
-        acts by them.
+        of SAC, TD3 and IQL; of many agents a ``ModuleDict`` of policies by name. `predict` and `learn` follow changes
+        of its weights. `learn` makes another module: ask for it again.
 
         Raises:
             UserError: the algorithm, one of the user's own, does not say what its networks are.

@@ -211,7 +211,9 @@ def test_a_network_of_ones_own_gives_features() -> None:
     with torch.no_grad():
         means = own.policy(torch.from_numpy(obs))[:, :2]
     np.testing.assert_allclose(greedy, means.tanh(), atol=1e-5)
-    with pytest.raises(ValueError, match=r"should return features as float32 \[3, 1\] .* returned \(float32"):
+    with pytest.raises(
+        ValueError, match=r"should return features as float32 \[3, 1\]; it returned \(float32"
+    ):
         learner(network="own_networks:Net")
     state = copy.deepcopy(own.state_dict())
     with pytest.raises(

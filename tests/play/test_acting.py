@@ -32,6 +32,13 @@ from fastrl.runs.checkpoint import CheckpointError, load_checkpoint, save_checkp
 
 COMMON: dict[str, Any] = {"num_envs": 2, "collector": "sequential", "eval_episodes": 0, "hidden": (16,)}
 
+
+def with_common(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings on top of `COMMON`; a network of one's own has no hidden layers of ours."""
+    found = COMMON | settings
+    return {key: value for key, value in found.items() if key != "hidden" or "network" not in found}
+
+
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
 
 # Gives actions and the next state for a batch of observations, a state, and masks; deterministic or not.
@@ -116,7 +123,8 @@ def fitting(obs: str, space: Space[Any], options: dict[str, Any]) -> dict[str, A
     if is_image or kept.get("encoder") == "rows":
         kept |= {name: False for name in ("normalize_obs", "batch_norm") if name in kept}
     if "network" in kept:
-        kept.pop("activation", None)
+        for name in ("activation", "encoder"):
+            kept.pop(name, None)
     return kept
 
 
@@ -227,7 +235,7 @@ def check_all_ways(algo: str, obs: str, space: Space[Any], options: dict[str, An
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         # The environment has no name.
         warnings.simplefilter("ignore", UserWarning)
-        made = getattr(fastrl, algo)(lambda: AnySpaces(obs_space, space), **(COMMON | options))
+        made = getattr(fastrl, algo)(lambda: AnySpaces(obs_space, space), **with_common(options))
         model = stir(made)
         ways, exported = ways_of(model, Path(folder), network)
         state, states = None, dict.fromkeys(ways)
@@ -316,7 +324,7 @@ def recorded(**options: Any) -> gymnasium.Env[Any, Any]:
 def model_of(algo: str, obs: str, actions: str, **settings: Any) -> Any:
     masks = ("masks=true",) if settings.get("action_masks") else ()
     options = (f"obs={obs}", f"actions={actions}", *masks)
-    return stir(getattr(fastrl, algo)("test_acting:recorded", env__options=options, **(COMMON | settings)))
+    return stir(getattr(fastrl, algo)("test_acting:recorded", env__options=options, **with_common(settings)))
 
 
 PLAYED: dict[str, tuple[str, str, str, dict[str, Any]]] = {

@@ -234,8 +234,17 @@ def test_the_network_is_what_acts(algorithm: str, make: Any, settings: Any) -> N
         assert after.values.tolist() == [0.0] != before.values.tolist()
     else:
         assert after.action_values.tolist() == [[0.0] * 4]
-    # Training continues from the weights as they are.
-    model.learn(16)
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
+def test_training_starts_with_the_weights_that_were_given(algorithm: str) -> None:
+    settings = ROLLOUT if algorithm == "PPO" else REPLAY
+    model = getattr(fastrl, algorithm)("CartPole-v1", learning_rate=0.0, **settings)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(0.25)
+    model.learn(40)
+    assert all((parameter == 0.25).all() for parameter in model.parameters())
 
 
 def test_an_algorithm_of_ones_own_says_its_networks() -> None:

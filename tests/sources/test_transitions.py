@@ -157,7 +157,16 @@ def test_an_algorithm_that_does_not_learn_from_transitions_is_refused() -> None:
 @pytest.mark.parametrize("network", ["own_networks:Alone"])
 def test_a_network_of_the_users_own_gives_values(network: str, tmp_path: Path) -> None:
     options = ["--collector=sequential", f"--dqn.network={network}", "--dqn.network-options", "width=12"]
-    trainer = dqn_of(*options)
+    small = [option for option in SMALL if "hidden" not in option]
+    trainer = trainer_of(
+        "gym",
+        *small,
+        "--env=space_cases:AnySpaces",
+        "--env.options",
+        "obs=vector",
+        "actions=discrete from 3",
+        *options,
+    )
     list(trainer.rows())
     policy = trainer.policy_checkpoint()["policy"]
     assert policy["architecture"]["path"] == network

@@ -489,7 +489,13 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
             ["--curriculum.up=0.3"],
             "--curriculum.up 0.3 should be more than --curriculum.down 0.4",
         ),
-        (["--lr=fast"], "--lr should be a valid number, or a schedule such as linear:3e-4"),
+        (
+            ["--lr=fast"],
+            (
+                "--lr should be a valid number, or a schedule such as linear:3e-4, cosine:3e-4:1e-5,"
+                " exponential:3e-4:1e-6 or points:0=1e-3,0.5=1e-3,1=0, got 'fast'"
+            ),
+        ),
         (
             ["--lr=1", "--ippo.learning-rate=1"],
             "--lr and --ippo.learning-rate say the same thing: give one of them",
