@@ -22,7 +22,6 @@ from PIL import Image
 from fastrl.envs import Cage2VectorEnv, make_multi
 from fastrl.envs.cage2.env import ACTIONS, HOSTS
 from fastrl.envs.cage2.workflow import TYPE_OF_HOST, UNIT_TYPES, parse_workflow
-from fastrl.utils.video import text_picture, text_shape
 
 FOLDER = Path(__file__).parent / "environments" / "pictures"
 # Pictures have few colours: a palette makes the files several times smaller.
@@ -53,13 +52,13 @@ def multi(env_id: str, steps: int, action: int, seed: int = 0, **options: Any) -
 
 
 def cage2(steps: int = 12, seed: int = 1) -> Picture:
-    """The text that a game of CAGE Challenge 2 shows, with a defender that waits."""
-    env = gymnasium.make("fastrl/Cage2-v0", render_mode="ansi")
+    """The network of a game of CAGE Challenge 2, with a defender that removes red from its hosts in turn."""
+    env = gymnasium.make("fastrl/Cage2-v0", render_mode="rgb_array")
     env.reset(seed=seed)
-    for _ in range(steps):
-        env.step(0)
-    text = str(env.render())
-    return text_picture(text, text_shape(text))
+    for step in range(steps):
+        env.step(ACTIONS.index(f"Remove {HOSTS[step]}"))
+    picture: Picture = np.asarray(env.render())
+    return picture
 
 
 def catch(steps: int = 4, seed: int = 0) -> Picture:

@@ -557,6 +557,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "many agents": (lambda: fastrl.PPO("fastrl/coop-merge-v0"), "which ippo, mappo and reinforce train"),
     "two algorithms": (lambda: fastrl.PPO("CartPole-v1", algo=Toy), "fastrl.PPO is ppo"),
+    "hidden beside a network": (
+        lambda: fastrl.PPO("CartPole-v1", network=Net, hidden=(8,)),
+        r"ppo.hidden does nothing beside ppo.network, test_model:Net: leave one of them out",
+    ),
     "network": (lambda: fastrl.PPO("CartPole-v1", network=3), "network: expected a class"),
     "device": (lambda: fastrl.PPO("CartPole-v1", device="tpu"), "device should be"),  # type: ignore[arg-type]
     "no run": (lambda: fastrl.load("nowhere"), "no such run directory"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import signal
 import subprocess
@@ -46,6 +47,70 @@ def test_the_citation_names_the_version_and_the_date_of_the_changelog() -> None:
     assert f"\nversion: {VERSION}\n" in text
     (date,) = re.findall(r'^date-released: "(.*)"$', text, re.MULTILINE)
     assert f"## [{VERSION}] - {date}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def dockerfile() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions, each with its arguments in one line."""
+    text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    lines = [line for line in text.replace("\\\n", " ").splitlines() if line.strip()]
+    return [(line.split(maxsplit=1)[0], " ".join(line.split()[1:])) for line in lines]
+
+
+def test_the_image_runs_as_an_ordinary_user() -> None:
+    instructions = dockerfile()
+    users = [(place, user) for place, (name, user) in enumerate(instructions) if name == "USER"]
+    made = re.findall(r"useradd (?:--\S+ (?:\d+ )?)*(\w+)", instructions[1][1])
+    assert [user for _, user in users] == made and "root" not in made
+    # What it writes to is its own: what is made before the instruction USER is given to it.
+    given = re.search(rf"chown --recursive {made[0]}:{made[0]} ([^&]+)", instructions[1][1])
+    assert given is not None
+    environment = dict(
+        pair.split("=", 1) for name, rest in instructions if name == "ENV" for pair in rest.split()
+    )
+    folders = {environment["VIRTUAL_ENV"], *(rest for name, rest in instructions if name == "WORKDIR")}
+    assert set(given[1].split()) == folders
+    assert all(
+        place > users[0][0] for place, (name, _) in enumerate(instructions) if name in ("COPY", "WORKDIR")
+    )
+    assert all(f"--chown={made[0]}:{made[0]} " in rest for name, rest in instructions if name == "COPY")
+
+
+def test_documented_lines_keep_the_runs_of_a_container() -> None:
+    instructions = dockerfile()
+    volumes = [json.loads(rest) for name, rest in instructions if name == "VOLUME"]
+    workdir = [rest for name, rest in instructions if name == "WORKDIR"][-1]
+    # New run directories are made in runs/ of the current directory.
+    assert volumes == [[f"{workdir}/runs"]]
+    assert f"{workdir}/runs" in re.findall(r"mkdir -p ([^&]+)", instructions[1][1])[0].split()
+    texts = [ROOT / "Dockerfile", ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    lines = [
+        line for path in texts for line in re.findall("docker run [^\n]*", path.read_text(encoding="utf-8"))
+    ]
+    assert len(lines) >= 5
+    for line in lines:
+        if "pytest" not in line:
+            assert re.search(rf" -v [\w-]+:{workdir}/runs fastrl\b", line), line
+
+
+def test_the_image_keeps_the_rules_of_dockerfiles() -> None:
+    instructions = dockerfile()
+    (_, base), *_ = instructions
+    assert (
+        instructions[0][0] == "FROM"
+        and re.fullmatch(r"[\w/]+:[\w.-]+", base)
+        and not base.endswith(":latest")
+    )
+    for name, rest in instructions:
+        assert name in ("FROM", "RUN", "USER", "ENV", "WORKDIR", "COPY", "VOLUME", "CMD")
+        if "apt-get install" in rest:
+            assert "apt-get update" in rest and "--no-install-recommends" in rest
+            assert "rm -rf /var/lib/apt/lists/*" in rest
+        if "pip install" in rest:
+            assert "--no-cache-dir" in rest
+        if name == "WORKDIR":
+            assert rest.startswith("/")
+    assert [name for name, _ in instructions].count("CMD") == 1
+    assert json.loads(instructions[-1][1])[0] in PROJECT["project"]["scripts"]
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ def limits(leaf: Leaf) -> str:
         for mark in leaf.marks
         for bound in getattr(mark, "metadata", ())
         for name, sign in SIGNS.items()
-        if hasattr(bound, name)
+        if getattr(bound, name, None) is not None
     ]
     kind = leaf.metavar().replace("|", "\\|")
     return f"({', '.join([f'`{kind}`', *bounds])})"

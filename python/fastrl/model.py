@@ -8,8 +8,9 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import itertools
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, Self
 
@@ -66,7 +67,9 @@ from fastrl.utils.trust import from_file, trusted_import
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from torch import nn
 
+    from fastrl.play.distribution import ActionDistribution
     from fastrl.play.policy import Policy
     from fastrl.play.team_policy import TeamPolicy
 
@@ -206,6 +209,10 @@ class Model(metaclass=_ModelType):
         self._make_trainer, self._saved = make_trainer, saved
         self._trainer = make_trainer() if saved is None else None
         self._policy: Policy | TeamPolicy | None = None
+        # Parameters that `network` and `parameters` have given, and how often they had been changed when the policy
+        # was made.
+        self._given: list[nn.Parameter] = []
+        self._versions: list[int] = []
 
     @property
     def trainer(self) -> Trainer:
@@ -417,7 +424,7 @@ class Model(metaclass=_ModelType):
         return trainer
 
     def _keep(self, trainer: Trainer, directory: RunDirectory | None) -> None:
-        self._trainer, self._policy = trainer, None
+        self._trainer, self._policy, self._given = trainer, None, []
         self._directory = None if directory is None else directory.path.resolve()
 
     def evaluate(self, episodes: int = 20, *, seed: int = 0, **options: Any) -> tuple[float, float]:
@@ -476,11 +483,79 @@ class Model(metaclass=_ModelType):
         """
         return self.policy.predict(obs, state, deterministic, action_masks)
 
+    def distribution(
+        self,
+        obs: Any,
+        state: Any = None,
+        *,
+        action_masks: NDArray[np.bool_] | Mapping[Any, NDArray[np.bool_]] | None = None,
+    ) -> "ActionDistribution | dict[str, ActionDistribution]":
+        """The distribution of actions that ``predict(obs, state, deterministic=False)`` draws from, and values::
+
+            found = model.distribution(obs)
+            found.distribution.probs, found.distribution.entropy(), found.values
+
+        Args:
+            obs, state, action_masks: as of `predict`.
+
+        Returns:
+            ``distribution``, of ``torch.distributions``, with a first axis of N observations, 1 for one; ``values``
+            float32 [N], None of behaviour cloning; ``action_values`` float32 [N, num_actions] of DQN, and of SAC and
+            IQL with discrete actions; and the ``state`` for the next call. No tensor has a gradient. Of a parallel
+            environment of PettingZoo a dict by agent; of other environments of many agents N counts rows of agents.
+            See `fastrl.play.distribution.ActionDistribution`.
+
+        Raises:
+            PredictError: as of `predict`, or actions are not drawn.
+        """
+        algorithm = find(self.stage_settings.run.algo)
+        critic = None
+        if hasattr(algorithm, "critic_values"):
+            learner: Any = self.trainer.algorithm
+            critic = learner.critic_values
+        found = self.policy.distribution(obs, state, action_masks, critic=critic)
+        if algorithm.learns_from == "dataset" and critic is None and not isinstance(found, dict):
+            # Nothing has learned what observations are worth.
+            found = found._replace(values=None)
+        return found
+
+    @property
+    def network(self) -> "nn.Module":
+        """The network that acts, a ``torch.nn.Module`` with the weights that are learned: policy and value function of
+        PPO, AsyncPPO, IMPALA and BC (one of the user's own is its ``own.module``); values of actions of DQN; the policy
+        of SAC, TD3 and IQL; of many agents a ``ModuleDict`` of policies by name. After changes of its weights `predict`
+        acts by them.
+
+        Raises:
+            UserError: the algorithm, one of the user's own, does not say what its networks are.
+        """
+        return self._networks()[0]
+
+    def parameters(self) -> "Iterator[nn.Parameter]":
+        """Parameters of all networks that learn: those of `network`, then those of separate critics.
+
+        Raises:
+            UserError: as of `network`.
+        """
+        return itertools.chain.from_iterable(network.parameters() for network in self._networks())
+
+    def _networks(self) -> "Sequence[nn.Module]":
+        networks = self.trainer.algorithm.networks()
+        if not networks:
+            raise ConfigError(
+                f"{type(self.trainer.algorithm).__name__} does not say what its networks are: give it a method"
+                " networks() that returns a list of modules, the one that acts first"
+            )
+        self._given = list(networks[0].parameters())
+        return networks
+
     @property
     def policy(self) -> "Policy | TeamPolicy":
         """The policy as it is now, with which `predict` acts."""
-        if self._policy is None:
-            self._policy = self._make_policy()
+        # Weights that were handed out may have been changed in place.
+        versions = [parameter._version for parameter in self._given]
+        if self._policy is None or versions != self._versions:
+            self._policy, self._versions = self._make_policy(), versions
         return self._policy
 
     def _make_policy(self) -> "Policy | TeamPolicy":

@@ -1,5 +1,8 @@
 """``fastrl eval module:agent``: agents that users have written by hand are scored as runs are."""
 
+import functools
+import importlib
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -7,6 +10,10 @@ from typing import Any
 
 import pytest
 from small_runs import run_cli, train_small
+
+from fastrl.utils.progress import Progress
+
+eval_command = importlib.import_module("fastrl.cli.eval")
 
 AGENTS = """
 import numpy as np
@@ -89,6 +96,20 @@ def test_a_defender_has_the_protocols_table_beside_runs(
     assert code == 0 and "own_agents:Defender" in text and "CardiffUni" in text
 
 
+def test_progress_without_a_terminal_only_grows(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eval_command, "Progress", functools.partial(Progress, interval=0.0))
+    subjects = "baseline:sleep", "baseline:react-restore"
+    code, _, err = run_cli(capsys, "eval", *subjects, "--episodes=2", "--json")
+    assert code == 0
+    lines = [line.rpartition(": ") for line in err.splitlines()]
+    shares = [int(share.rstrip("%")) for _, _, share in lines]
+    assert shares == sorted(shares) and (shares[0], shares[-1]) == (0, 100)
+    names = [name for name, _, _ in lines]
+    assert [name for name, _ in itertools.groupby(names)] == list(subjects)
+
+
 @pytest.mark.parametrize(
     ("subject", "env", "line"),
     [
@@ -105,7 +126,7 @@ def test_a_defender_has_the_protocols_table_beside_runs(
             "expected a function from an observation to an action, or a class",
         ),
         ("own_agents:constant", "CartPole-v1", "get_action(observation, action_space), got int"),
-        ("own_agents:left", "fastrl/coop-merge-v0", "is scored in CAGE 2 or in environments of one agent"),
+        ("own_agents:left", "fastrl/coop-merge-v0", "plays CAGE 2, or environments of one agent"),
     ],
 )
 def test_mistakes_with_agents_are_one_line(

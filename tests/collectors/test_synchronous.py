@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,8 @@ from waiting import TIMEOUT, wait_until
 from fastrl.collectors.protocol import CollectError, Plan, Unit
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.collectors.synchronous import LockstepCollector, native_collector, sync_collector
-from fastrl.collectors.vector_runner import VectorEnvRunner
 from fastrl.envs.spec import as_spec
-from fastrl.networks.compiled_actor import MlpActor, RandomActor, RowActor, Rows
+from fastrl.networks.compiled_actor import RandomActor, RowActor, Rows
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.processes import SHARED_MEMORY
 from fastrl.utils.seeding import NO_ENV, act_stream, act_streams, env_seed, env_seeds
@@ -202,37 +200,6 @@ def test_taken_fragments_of_steps_continue_each_other() -> None:
     with SequentialCollector(plan) as reference:
         one = reference.take()
         expect_same([one], [first])
-
-
-@pytest.mark.parametrize("num_threads", [1, 2, 3, 41])
-@pytest.mark.parametrize("memory", ["none", "gru"])
-def test_a_rollout_in_compiled_passes_is_that_of_single_steps(num_threads: int, memory: str) -> None:
-    architecture = {"kind": "discrete", "obs_dim": 52, "outputs": 145, "hidden": [24], "activation": "tanh"}
-    architecture |= {"memory": memory, "memory_size": 0 if memory == "none" else 8}
-    # More than one pass; episodes end within and at the end of them.
-    plan = plan_of(
-        "fastrl/Cage2-v0",
-        "steps",
-        make_actor=partial(MlpActor, architecture),
-        num_envs=41,
-        num_steps=450,
-        episode_length=29,
-        red_agent="mix",
-    )
-    plan = replace(plan, action_masks=True, final_masks=True, episode_info=("red_agent",))
-    with (
-        native_collector(plan, n_workers=1) as single,
-        native_collector(plan, n_workers=num_threads) as passes,
-    ):
-        assert isinstance(single.runner, VectorEnvRunner)
-        single.runner.before_step = lambda t: None
-        weights = np.random.default_rng(3).normal(0, 0.3, plan.make_actor().weights_nbytes // 4)
-        for collector in (single, passes):
-            collector.publish(weights.astype(np.float32))
-        for _ in range(2):
-            expect_same(single.collect(), passes.collect())
-        states = [collector.state_dict() for collector in (single, passes)]
-        assert str(states[0]) == str(states[1])
 
 
 def test_time_of_a_step_counts_once_however_many_threads_share_it() -> None:

@@ -60,3 +60,18 @@ def test_gradient_steps_are_measured() -> None:
     choose_threads("auto")
     assert reason().startswith("threads: ")
     assert 1 <= threads() <= cores()
+
+
+@pytest.mark.usefixtures("four_cores")
+def test_a_measurement_is_used_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1e9
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    choose_threads("auto")
+    first = reason()
+    seconds = iter(range(1000))
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(seconds)))
+    choose_threads("auto")
+    assert reason() == first and next(seconds) == 0
+    now += 61
+    choose_threads("auto")
+    assert next(seconds) > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 from typing import Any
@@ -14,6 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 import fastrl
 from fastrl.envs.cage2.env import ACTIONS, EFFECTIVE_ACTIONS, HOSTS, Cage2Env, Cage2VectorEnv
+from fastrl.envs.cage2.network_picture import NetworkState, network_picture
 
 MODES = ["next_step", "same_step", "disabled"]
 
@@ -203,6 +205,39 @@ def test_render_has_blues_view_and_the_true_state() -> None:
     assert all(host in text for host in HOSTS) and "DiscoverRemoteSystems User, worked" in text
     assert len(Cage2VectorEnv(3, render_mode="ansi").reset()[0]) == 3
     assert Cage2Env().render() is None
+
+
+def test_the_picture_of_a_network_shows_what_red_holds_and_blue_does() -> None:
+    states = []
+    for access, blue in ((0, ""), (1, ""), (2, ""), (0, "Restore User0")):
+        red_access = np.zeros(len(HOSTS), np.uint8)
+        red_access[HOSTS.index("User0")] = access
+        states.append(NetworkState("title", red_access, blue, 0.0))
+    alone = [network_picture(state, note="step 1") for state in states]
+    assert {(picture.shape, picture.dtype) for picture in alone} == {((320, 360, 3), np.dtype(np.uint8))}
+    for left, right in itertools.combinations(alone, 2):
+        rows, columns = np.nonzero((left != right).any(axis=-1))
+        # Only the first host of the first subnet differs, and the line that names blue's action.
+        box = (rows > 60) & (rows < 95) & (columns < 125)
+        assert box.any() and (box | (rows > 270)).all()
+    # Beside each other, they are as alone, but for what stands below them.
+    both = network_picture(*states[1:3], note="step 1")
+    np.testing.assert_array_equal(both[:270], np.concatenate(alone[1:3], axis=1)[:270])
+
+
+def test_a_game_is_drawn_in_colour() -> None:
+    env = gymnasium.make("fastrl/Cage2-v0", render_mode="rgb_array")
+    env.reset(seed=0)
+    pictures = [env.render()]
+    for _ in range(2):
+        env.step(0)
+        pictures.append(env.render())
+    assert all(picture.shape == (512, 576, 3) for picture in pictures)
+    assert all((a != b).any() for a, b in itertools.pairwise(pictures))
+    env.reset(seed=0)
+    np.testing.assert_array_equal(env.render(), pictures[0])
+    with pytest.raises(ValueError, match="render_mode"):
+        Cage2Env(render_mode="human")
 
 
 def test_unseeded_environments_differ() -> None:

@@ -190,6 +190,21 @@ def test_a_view_has_any_size() -> None:
     env.close()
 
 
+def test_a_road_fills_a_view_of_its_own_height() -> None:
+    view = View(screen_width=1000, screen_height=160)
+    heights = {}
+    for lanes in (2, 3, 4):
+        env = make_multi("fastrl/coop-highway-v0", 1, max_agents=2, lanes=lanes)
+        env.reset(seed=0)
+        filled = view.filled(env.scene())
+        heights[lanes] = filled.screen_height
+        assert filled == View(screen_width=1000, screen_height=heights[lanes])
+        assert filled.draw(env.scene()).shape == (heights[lanes], 1000, 3)
+        assert View(screen_width=1000, screen_height=40).filled(env.scene()).screen_height == 40
+    assert heights[2] < heights[3] < heights[4] < 160
+    assert all(height % 2 == 0 for height in heights.values())
+
+
 def test_trajectories_leave_a_trace() -> None:
     env = make_multi("fastrl/ring-v0", 1, num_threads=1, warmup_steps=200)
     env.reset(seed=0)

@@ -147,6 +147,25 @@ def test_agents_with_one_policy(algo: str, tmp_path: Path) -> None:
     assert policy.act(np.zeros((agents, size), np.float32)).shape == (agents,)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["Present", "Transformer", "DotProduct"])
+def test_attention_of_ones_own(network: str, tmp_path: Path) -> None:
+    model = fastrl.PPO("CartPole-v1", network=f"own_networks:{network}", seed=2, **SMALL).learn(32)
+    fastrl.export(model, tmp_path / "a.onnx")
+    policy = fastrl.runtime.load(tmp_path / "a.onnx")
+    obs = np.random.default_rng(0).normal(0, 3, (9, 4)).astype(np.float32)
+    np.testing.assert_array_equal(policy.act(obs), model.predict(obs)[0])
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_operators_that_onnx_lacks_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = fastrl.PPO("CartPole-v1", network="own_networks:Decomposed", seed=2, **SMALL)
+    with pytest.raises(ExportError, match=r"'aten::linalg_qr' .*; write that part of forward\(\)") as caught:
+        fastrl.export(model, tmp_path / "a.onnx")
+    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+    assert capfd.readouterr().out == ""
+
+
 def test_a_clone(tmp_path: Path) -> None:
     demos: Any = played(gymnasium.make("CartPole-v1"), cartpole_expert, 5, steps=60)
     model = fastrl.BC("CartPole-v1", demos=demos, epochs=2, eval_episodes=0)

@@ -1,14 +1,19 @@
 import copy
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, Tuple
 
+import fastrl
 from fastrl.envs.rows import ObsRows
+from fastrl.envs.spec import EnvSpec
 from fastrl.networks.acting_network import saved_network
 from fastrl.networks.action_space import Actions
 from fastrl.networks.own_network import OwnPolicy, check_own_network, own_path, sample_rows
+from fastrl.play.episodes import sampled_rows
+from fastrl.runs.errors import TrainError
 
 VECTOR = ObsRows(Box(-1, 1, (5,), np.float32))
 
@@ -81,10 +86,9 @@ class TestRefuses:
             ("NOT_A_MODULE", "should be a subclass of torch.nn.Module, got 3"),
             (
                 "Column",
-                r"\(float32 \[3, 2\], float32 \[3\]\) .*it returned \(float32 \[3, 2\], float32 \[3, 1\]\); squeeze",
+                r"forward\(float32 \[3, 5\]\) should return .* it returned .*, float32 \[3, 1\]\); squeeze",
             ),
             ("Alone", r"it returned float32 \[3, 2\]"),
-            ("Infinite", "forward\\(\\) gave NaN or infinity as values"),
             ("Raises", r"forward\(float32 \[1, 5\]\) raised RuntimeError: .*mat1 and mat2"),
             ("Double", "its parameter scale is torch.float64, expected torch.float32"),
             ("Fixed", "it has no parameters to learn"),
@@ -94,6 +98,18 @@ class TestRefuses:
         with pytest.raises(ValueError, match=match) as refused:
             policy_of(name)
         assert "\n" not in str(refused.value)
+
+    def test_outputs_that_are_not_finite_for_observations_of_the_environment(self):
+        policy = policy_of("Present")
+        obs = np.ones((3, 5), np.float32)
+        policy.own.check_finite(obs)
+        obs[1] = 0
+        message = (
+            r"forward\(float32 \[1, 5\]\) gave NaN or infinity as outputs .*, for this observation of the environment:"
+            r" \[0, 0, 0, 0, 0\]"
+        )
+        with pytest.raises(ValueError, match=message):
+            policy.own.check_finite(obs)
 
     def test_options_that_it_does_not_take(self):
         with pytest.raises(
@@ -114,3 +130,48 @@ class TestRefuses:
                 check_own_network(path, {}, state)
         with pytest.raises(ValueError, match=r"has the options \{\}, the settings have \{'width': 3\}"):
             check_own_network("own_networks:Net", {"width": 3}, state)
+
+
+class Presence(gymnasium.Env):
+    """Shows which of five things are there, always one at least; the second action may not be chosen."""
+
+    observation_space = Box(0, 1, (5,), np.float32)
+    action_space = Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._obs(), {"action_mask": np.array([True, False])}
+
+    def _obs(self):
+        obs = (self.np_random.random(5) < 0.5).astype(np.float32)
+        obs[self.np_random.integers(5)] = 1
+        return obs
+
+    def step(self, action):
+        assert action == 0, "a masked action"
+        return self._obs(), 1.0, False, False, {"action_mask": np.array([True, False])}
+
+
+class Gone(Presence):
+    """Shows nothing after the first step."""
+
+    def step(self, action):
+        return np.zeros(5, np.float32), *super().step(action)[1:]
+
+
+class TestObservationsOfTheEnvironment:
+    def test_networks_are_tried_on_them(self):
+        rows = sampled_rows(EnvSpec("test_own_network:Presence"), 1)
+        assert rows.shape == (8, 5) and rows.any(1).all() and len(np.unique(rows, axis=0)) > 3
+        settings = {"num_envs": 1, "num_steps": 8, "collector": "sequential", "eval_episodes": 0}
+        fastrl.PPO(Presence, network="own_networks:Present", action_masks=True, **settings).learn(16)
+        with pytest.raises(TrainError, match=r"gave NaN or infinity as outputs .*: \[0, 0, 0, 0, 0\]"):
+            fastrl.PPO(Gone, network="own_networks:Present", action_masks=True, **settings)
+
+    def test_dicts(self):
+        rows = sampled_rows(EnvSpec("space_envs:Cards"), 2)
+        assert rows.dtype == np.uint8 and len(rows) == 8
+
+    def test_vector_environments(self):
+        rows = sampled_rows(EnvSpec("gymnasium:make_vec", {"id": "CartPole-v1"}), 3)
+        assert rows.shape == (3, 4)

@@ -38,7 +38,10 @@ def test_run_facts_say_what_trains_where(tmp_path: Path, capsys: pytest.CaptureF
     episodes = (run / "episodes.csv").read_text().splitlines()[1:]
     assert len(episodes) == facts.episodes and {line.split(",")[2] for line in episodes} == {"15"}
     assert "nothing left to train" not in capsys.readouterr().out
+    config = (run / "config.toml").read_text()
     assert main(["train", f"--resume={run}"]) == 0
+    # Nothing is chosen any more; what was is still there.
+    assert config == (run / "config.toml").read_text()
     goal = f"the run has reached its goal of {4 * ITERATION} steps: there is nothing left to train"
     assert goal in capsys.readouterr().out
     # A process that was killed leaves the state of a run that trains.

@@ -54,10 +54,51 @@ class Alone(Net):
         return super().forward(obs)[0]
 
 
-class Infinite(Net):
+class Present(nn.Module):
+    """Attends to the numbers that are not 0: NaN where there is none."""
+
+    def __init__(self, obs_space: Any, action_space: Any, width: int = 8) -> None:
+        super().__init__()
+        self.embed = nn.Linear(1, width)
+        self.attention = nn.MultiheadAttention(width, 2, batch_first=True)
+        self.policy, self.values = nn.Linear(width, int(action_space.n)), nn.Linear(width, 1)
+
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        outputs, values = super().forward(obs)
-        return outputs, values / 0
+        x = self.embed(obs.unsqueeze(-1))
+        x, _ = self.attention(x, x, x, key_padding_mask=obs == 0, need_weights=False)
+        features = x.mean(1)
+        return self.policy(features), self.values(features).squeeze(-1)
+
+
+class Transformer(Present):
+    """A layer of PyTorch's transformer over the numbers."""
+
+    def __init__(self, obs_space: Any, action_space: Any, width: int = 8) -> None:
+        super().__init__(obs_space, action_space, width)
+        layer = nn.TransformerEncoderLayer(width, 2, 16, dropout=0.1, batch_first=True)
+        self.body = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.body(self.embed(obs.unsqueeze(-1))).mean(1)
+        return self.policy(features), self.values(features).squeeze(-1)
+
+
+class DotProduct(Present):
+    """Scaled dot-product attention by itself."""
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.embed(obs.unsqueeze(-1))
+        features = nn.functional.scaled_dot_product_attention(x, x, x).mean(1)
+        return self.policy(features), self.values(features).squeeze(-1)
+
+
+class Decomposed(Present):
+    """Has an operator that ONNX lacks."""
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        q, _ = torch.linalg.qr(self.embed(obs.unsqueeze(-1)).transpose(1, 2))
+        features = q.mean(2)
+        return self.policy(features), self.values(features).squeeze(-1)
 
 
 class Raises(nn.Module):

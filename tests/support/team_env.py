@@ -39,6 +39,8 @@ class TeamEnv:
         density: chance that a move is blocked.
     """
 
+    compiled_rollout = None
+
     def __init__(
         self,
         num_envs: int,

@@ -248,7 +248,7 @@ def test_published_totals_are_the_sums_of_their_scores() -> None:
 
 def text_of(parts: Iterable[Any], width: int = 80) -> str:
     out = io.StringIO()
-    show(Console(file=out, width=width), *parts)
+    show(Console(file=out, width=width, force_terminal=True, color_system=None), *parts)
     return out.getvalue()
 
 

@@ -16,7 +16,8 @@ from fastrl._native._rust import TrafficScene
 from fastrl.cli.main import main
 from fastrl.envs.traffic.link_figure import ages_over_time, draw_ages
 from fastrl.envs.traffic.trajectories import Recorder, Trajectories, TrajectoryError, time_space_lines
-from fastrl.tasks.traffic.render import Outputs, RenderError, make_env, moments, pictures, render, scripted
+from fastrl.play.film import drawn_scenes
+from fastrl.tasks.traffic.render import Outputs, RenderError, make_env, moments, render, scripted
 from fastrl.utils.video import VideoError, write_video
 
 SMALL = {"warmup_steps": 5, "horizon": 40}
@@ -102,18 +103,18 @@ def test_cars_move_evenly_through_a_film() -> None:
     env = make_env("fastrl/highway-v0", {"config": {"duration": 3}})
     seen = list(moments(env, scripted("idle", env, 0), [3]))
     assert [step.drawn.time for step in seen] == [0.0, 1.0, 2.0, 3.0]
-    film = [step.drawn for step in pictures(iter(seen), env.view, fps=10, speed=1)]
+    film = [step.drawn for step in drawn_scenes(iter(seen), env.view, fps=10, speed=1)]
     # Three seconds, and the end for one.
     assert len(film) == 30 + 10
     assert all(np.array_equal(picture, film[-1]) for picture in film[30:])
     changes = [float((a != b).any(axis=-1).mean()) for a, b in itertools.pairwise(film[:30])]
     assert min(changes) > 0.002 and max(changes) < 0.3, "something moves in each, and nothing jumps"
-    assert len(list(pictures(iter(seen), env.view, fps=10, speed=3))) == 10 + 10
+    assert len(list(drawn_scenes(iter(seen), env.view, fps=10, speed=3))) == 10 + 10
 
 
 def test_a_film_of_several_episodes_shows_each_end() -> None:
     env = make_env("fastrl/ring-v0", SMALL)
-    film = list(pictures(moments(env, scripted("idle", env, 0), [0, 1]), env.view, fps=10, speed=1))
+    film = list(drawn_scenes(moments(env, scripted("idle", env, 0), [0, 1]), env.view, fps=10, speed=1))
     assert len(film) == 2 * (40 + 10)
 
 

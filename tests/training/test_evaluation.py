@@ -39,6 +39,11 @@ def test_evaluations_are_due_by_episodes_and_after_the_last_update(tmp_path: Pat
     # The last update was followed by one.
     evaluation.at_end(trainer, Console(quiet=True))
     assert asked == [20, 40, 50]
+    # It is the best one, too, and shown once.
+    out = io.StringIO()
+    evaluation.show(Console(file=out, width=200))
+    assert out.getvalue().count("mean return 6.00") == 1
+    assert "best evaluation, after 10 episodes: this one" in out.getvalue()
 
 
 def test_the_best_policy_is_kept_in_a_checkpoint(tmp_path: Path) -> None:
@@ -50,6 +55,13 @@ def test_the_best_policy_is_kept_in_a_checkpoint(tmp_path: Path) -> None:
     summary = evaluation.summary()
     assert (summary["best"]["mean"], summary["best_at"]) == (5.0, 4)
     assert summary["best_checkpoint"] == str(evaluation.best_file)
+    out = io.StringIO()
+    evaluation.show(Console(file=out, width=200))
+    assert "mean return 4.00" in out.getvalue()
+    assert (
+        "best evaluation, after 4 episodes:\nwithout exploration, 1 episode: mean return 5.00"
+        in out.getvalue()
+    )
 
 
 def test_without_a_frequency_there_is_one_at_the_end() -> None:

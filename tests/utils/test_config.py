@@ -109,7 +109,7 @@ class SchedulePart:
     rate: float = 3.0
     final_rate: Annotated[float | None, EndOf("rate")] = 1.0
     share: float = 1.0
-    final_share: Annotated[float, EndOf("share", falls=True)] = 0.1
+    final_share: Annotated[float, EndOf("share", "falls")] = 0.1
 
 
 @section

@@ -65,6 +65,8 @@ def test_every_answer_names_settings_that_there_are() -> None:
         (lambda model: type(model).load("x"), AttributeError, "fastrl.load(path) reads a model"),
         (lambda model: model.set_env, AttributeError, "fastrl.load(path, env=...)"),
         (lambda model: model.num_timesteps, AttributeError, "it is steps of a model"),
+        (lambda model: model.q_net, AttributeError, "it is network"),
+        (lambda model: model.get_distribution, AttributeError, "model.distribution(obs)"),
         (lambda model: model.nothing, AttributeError, "fastrl.PPO has no attribute 'nothing'"),
         (lambda model: model.learn(10, callback=3), ConfigError, "learn(callbacks=[...])"),
         (lambda model: model.learn(10, progress_bar=True), ConfigError, "it is learn(progress=True)"),

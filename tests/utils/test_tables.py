@@ -31,3 +31,20 @@ def test_on_a_terminal_text_breaks_between_words() -> None:
     lines = shown(20, terminal=True)
     assert lines[0].strip() == "a title that is"
     assert [line.strip() for line in lines[-2:]] == ["runs/[mine] has a", "picture of it"]
+
+
+def test_redirected_rows_are_lines() -> None:
+    """A file, or the reader of a pipe, has no width: what does not fit into 80 columns is neither cut nor wrapped."""
+    out = io.StringIO()
+    table = Table("run", "environment", *(f"column {number}" for number in range(8)))
+    rows = [
+        [f"runs/a long name {i}", "fastrl/intersection-multi-agent-v2", *[f"-{i},234.56 ± 7.89"] * 8]
+        for i in range(3)
+    ]
+    for row in rows:
+        table.add_row(*row)
+    show(Console(file=out, width=80), table)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 3 + len(rows) + 1
+    for row, line in zip(rows, lines[3:], strict=False):
+        assert [cell.strip() for cell in line.strip("│").split("│")] == row

@@ -99,8 +99,9 @@ class _Vec:
         simulator has no masks."""
 
     def episode_info(self, key: str, out: NDArray[np.float64]) -> None:
-        """Writes, [N], a number of each environment's present episode; NaN: it does not know the key. CAGE Challenge 2
-        knows `red_agent`, the index into `CAGE2_RED_AGENTS`."""
+        """Writes, [N], a number of each environment; NaN: it does not know the key. CAGE Challenge 2 knows `red_agent`
+        of the present episode, the index into `CAGE2_RED_AGENTS`; roads know the results of the last that has ended, by
+        the names of `fastrl.envs.MultiAgentVectorEnv.episodes`."""
 
     def save_state(self) -> bytes:
         """Everything that the future depends on, generators included. MemoryError: there is no room for it."""
@@ -116,13 +117,6 @@ class _Vec:
         each core. `episode_info`: K keys whose numbers `recv` gives of episodes that ended. ValueError: environments of
         several agents. MemoryError: the environments are lost."""
 
-    def close(self) -> None:
-        """Ends it. May be called again."""
-
-@type_check_only
-class _RolloutVec(_Vec):
-    """Methods of the classes of one agent with discrete actions."""
-
     def rollout(
         self,
         actor: Mlp,
@@ -130,12 +124,13 @@ class _RolloutVec(_Vec):
         seed: int,
         env_indices: NDArray[np.int64],
         numbers: NDArray[np.int64],
-        streams: NDArray[np.uint64],
         steps: NDArray[np.int64],
         returns: NDArray[np.float64],
+        streams: NDArray[np.uint64],
+        took_part: NDArray[np.bool_],
         states: NDArray[np.float32] | None,
         obs: NDArray[np.float32],
-        actions: NDArray[np.int64],
+        actions: NDArray[Any],
         log_probs: NDArray[np.float32],
         rewards: NDArray[np.float32],
         terminations: NDArray[np.bool_],
@@ -143,20 +138,33 @@ class _RolloutVec(_Vec):
         final_obs: NDArray[np.float32],
         masks: NDArray[np.bool_] | None,
         final_masks: NDArray[np.bool_] | None,
+        alive: NDArray[np.bool_] | None,
+        ends: NDArray[np.bool_] | None,
+        scaling: NDArray[np.float32] | None,
         episode_info: Sequence[str],
     ) -> tuple[list[tuple[int, int, int, float, int, list[float]]], float]:
         """T steps of every environment with actions of `actor`, by threads that each take some environments through all
         of them. Where an episode ends, the next of its sequence starts, as of `AsyncVec`.
 
-        Of the running episodes, [N] each: `env_indices`, their sequences; `numbers`, `streams`
-        (`fastrl.utils.seeding.act_stream`), `steps` and `returns` so far; `states` [N, S] as of `Mlp.act`. They are
-        brought up to date. `obs` [T + 1, N, D]: the first row is read. Written of each step, [T, N, ...]: `actions`,
-        `log_probs`, `rewards`, `terminations`, `truncations` and `masks` (None: all actions are allowed); `final_obs`
-        where an episode ends, `final_masks` (or None) where it is truncated.
+        Of the running episodes: `env_indices` [N], their sequences; `numbers`, `steps` and `returns` (sums of rewards)
+        [N] so far; `streams` [K], `fastrl.utils.seeding.act_stream` or, with `alive`, `agent_streams`; `took_part` [K],
+        agents that have taken part; `states` [K, S] as of `Mlp.act`. They are brought up to date. `obs` [T + 1, K, D]
+        and `alive` [T + 1, K] (None: each environment has one agent): the first row is read. Written of each step,
+        [T, K, ...]: `actions`, `log_probs`, `rewards`, `terminations`, `truncations`, `masks` (None: all actions are
+        allowed) and, [T, N], `ends` of episodes (or None). Agents that are not alive get zeros, and masks of ones.
+        Where an episode ends or an agent is cut off, `final_obs` of its environment is written; where an episode is
+        truncated, `final_masks` (or None).
+
+        `actions` are int64 [T, K], or float32 [T, K, n] with `scaling` [4, n]: an action is a draw of the Gaussian
+        times the first row, plus the second, kept between the third and the fourth.
 
         Returns the episodes that ended (step, environment, number, return, length and the numbers of `episode_info`),
-        by environments, and the share of the time that the network took. ValueError: arrays or an actor that do not
-        fit. RuntimeError: the actor has no weights. `gymnasium.error.ResetNeeded`: an environment waits for a reset."""
+        by environments, and the share of the time that the network took. The return is the mean over the agents that
+        took part. ValueError: arrays or an actor that do not fit, or an action that an environment does not take.
+        RuntimeError: the actor has no weights. `gymnasium.error.ResetNeeded`: an environment waits for a reset."""
+
+    def close(self) -> None:
+        """Ends it. May be called again."""
 
 @final
 class AsyncVec:
@@ -219,7 +227,7 @@ class AsyncVec:
         """Ends threads and environments. May be called again."""
 
 @final
-class Cage2Vec(_RolloutVec):
+class Cage2Vec(_Vec):
     """N games of CAGE Challenge 2. `fastrl.envs.Cage2VectorEnv` explains the options.
 
     Threads, forks and `close` as in `_Vec`.
@@ -279,7 +287,7 @@ class BlueMemory:
         """Writes, [N, 145], which actions may have an effect now."""
 
 @final
-class Cage2WorkflowVec(_RolloutVec):
+class Cage2WorkflowVec(_Vec):
     """N games of CAGE Challenge 2 with workflows. `fastrl.envs.cage2.workflow` explains them and the options.
 
     Threads, forks and `close` as in `_Vec`. A workflow is a row of 5: indices into `CAGE2_UNIT_TYPES`, the most
@@ -391,7 +399,7 @@ class CoopVec(_Vec):
         """The scene of an environment, as `RingVec.scene`."""
 
 @final
-class V2xVec(_RolloutVec):
+class V2xVec(_Vec):
     """N environments of resource allocation. `fastrl.envs.traffic.v2x` explains the options. Threads, forks and `close`
     as in `_Vec`.
     """
@@ -415,7 +423,7 @@ class V2xVec(_RolloutVec):
         """The scene of an environment, as `RingVec.scene`."""
 
 @final
-class HighwayVec(_RolloutVec):
+class HighwayVec(_Vec):
     """N highways of highway-env 1.12.1, an agent each. `fastrl.envs.traffic.highway` explains the options and checks
     them.
 
@@ -731,6 +739,12 @@ class TrafficScene:
         """Draws it into `out` uint8 [height, width, 3] of any size, and faintly the cars of the scenes of `trail`.
         `fastrl.envs.viewer.View` explains the options. ValueError if one of them is out of range."""
 
+    def filled_height(
+        self, size: tuple[int, int], *, scaling: float, centering: tuple[float, float], legend: bool
+    ) -> int:
+        """The height that all lanes fill in a picture of `size`, width and height in pixels; at most that height. The
+        other options are those of `draw`."""
+
     def between(self, later: TrafficScene, share: float) -> TrafficScene:
         """The scene between this one (`share` 0) and a later one (`share` 1) of the same episode; cars move evenly."""
 
@@ -946,8 +960,8 @@ class OffPolicySteps:
 
     `tau`: how far targets move. Of SAC: `has_temperature`, False for a temperature of 0; `target_entropy`, None where
     the temperature does not learn; `entropy_backup`; `mean_value`, whether the policy increases the mean of the
-    critics, not the least. The noise is TD3's, the next three are IQL's. At most `num_threads` threads compute; the
-    numbers are the same.
+    critics, not the least. The noise is TD3's, the next three are IQL's. `bf16`: hidden layers multiply bfloat16 and
+    add up float32. At most `num_threads` threads compute; the numbers are the same.
 
     Parameters are vectors as `fastrl.networks.ensemble.Ensemble` has them: of each layer weights [E, inputs, outputs],
     then biases [E, outputs]; E is 1 for policy and value function. ValueError: an option is out of range.
@@ -972,6 +986,7 @@ class OffPolicySteps:
         expectile: float = 0.7,
         beta: float = 3.0,
         max_weight: float = 100.0,
+        bf16: bool = False,
         num_threads: int = 1,
     ) -> OffPolicySteps: ...
     @property
@@ -1035,6 +1050,7 @@ class QSteps:
         hidden: list[int],
         actions: int,
         dueling: bool = False,
+        bf16: bool = False,
         num_threads: int = 1,
     ) -> QSteps: ...
     @property

@@ -15,7 +15,7 @@ from fastrl.algorithms.network_settings import ActorCriticConfig
 from fastrl.algorithms.policy_learner import PolicyLearner, described
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
-from fastrl.algorithms.schedules import LinearSchedule
+from fastrl.algorithms.schedules import TimestepSchedule
 from fastrl.algorithms.sequence_passes import SequencePasses
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.parameters import load_weights
@@ -143,9 +143,9 @@ class ActorCriticLearner(PolicyLearner[Sequence[Fragment]]):
         """Steps at the start of fragments that bring a network's memory up to date, and are not learned from."""
         return 0
 
-    def _scheduled(self, start: float, end: float | None) -> float:
-        """Linear from the first rollout to ``total_timesteps``."""
-        return LinearSchedule(start, end, self.total_timesteps - self._first_timestep)(self._steps_before)
+    def _scheduled(self, start: float | str, end: float | None) -> float:
+        """The value of a schedule from the first rollout to ``total_timesteps``."""
+        return TimestepSchedule(start, end, self.total_timesteps - self._first_timestep)(self._steps_before)
 
     @property
     def _steps_before(self) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fastrl.algorithms.compiled_imitation import CompiledImitation, takes_compiled_imitation
 from fastrl.algorithms.imitation import Imitation, Minibatch
@@ -44,9 +44,6 @@ class BC(BCDeclaration, PolicyLearner[DatasetBatch], Imitation):
     @property
     def squash_actions(self) -> bool:
         return self.config.squash_actions
-
-    def _networks(self) -> list[nn.Module]:
-        return [self.policy]
 
     def _observe(self, batch: DatasetBatch) -> None:
         self.policy.update_statistics(batch.obs)

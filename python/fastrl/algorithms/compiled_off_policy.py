@@ -106,6 +106,7 @@ class CompiledOffPolicy:
             numbers=actions.size if actions.is_box else 0,
             choices=0 if actions.is_box else actions.size,
             tau=learner.config.tau,
+            bf16=learner.config.precision == "bf16",
             num_threads=threads(),
             **options,
         )
@@ -184,9 +185,9 @@ def compiled_off_policy(
 
     def condition() -> str:
         networks = learner.networks()
-        if not any(n.has_encoder or n.body.layer_norm or n.body.half_type for n in networks):
+        if not any(n.has_encoder or n.body.layer_norm for n in networks):
             return ""
-        return "perceptrons of vectors in fp32, without images, layer norm or a network of your own"
+        return "perceptrons of vectors, without images, layer norm or a network of your own"
 
     is_compiled, why = takes_compiled_steps(
         learner.config,

@@ -83,6 +83,7 @@ class CompiledQ:
             hidden=list(architecture["hidden"]),
             actions=network.num_actions,
             dueling=architecture["dueling"],
+            bf16=optimizer.half == torch.bfloat16,
             num_threads=threads(),
         )
         gradient = learner.parameters.grad
@@ -105,9 +106,15 @@ class CompiledQ:
 
         def condition() -> str:
             plain = type(network) is QNetwork and len(network.state()["architecture"]["obs_shape"]) == 1
-            if not plain or config.batch_norm or config.noisy or config.quantiles or optimizer.half:
+            if (
+                not plain
+                or config.batch_norm
+                or config.noisy
+                or config.quantiles
+                or optimizer.half == torch.float16
+            ):
                 return (
-                    "perceptrons of vectors in fp32, without images, batch_norm, noisy layers, quantiles or a network"
+                    "perceptrons of vectors in fp32 or bf16, without images, batch_norm, noisy layers, quantiles or a network"
                     " of your own"
                 )
             return "networks without torch.compile" if config.compile else ""

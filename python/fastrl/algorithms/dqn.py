@@ -19,7 +19,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastrl.algorithms.compiled_q import CompiledQ
 from fastrl.algorithms.dqn_loss import (
@@ -41,7 +41,7 @@ from fastrl.algorithms.protocol import (
     Transitions,
     no_exploration,
 )
-from fastrl.algorithms.schedules import LinearSchedule
+from fastrl.algorithms.schedules import TimestepSchedule, first_value
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.acting_network import network_type
 from fastrl.networks.action_space import Actions
@@ -151,7 +151,7 @@ class DQN(DQNDeclaration, OffPolicyAlgorithm):
             self.parameters,
             config.precision,
             eps=config.adam_eps,
-            learning_rate=config.learning_rate,
+            learning_rate=first_value(config.learning_rate),
         )
         on_tensor_cores = self.device.type == "cuda" and self._optimizer.half is not None
         online.channels_last = config.channels_last == "on" or (
@@ -162,10 +162,10 @@ class DQN(DQNDeclaration, OffPolicyAlgorithm):
             torch.compile(network.estimates) if config.compile else network.estimates
             for network in (online, self.target)
         )
-        self._learning_rate = LinearSchedule(
+        self._learning_rate = TimestepSchedule(
             config.learning_rate, config.final_learning_rate, problem.total_timesteps
         )
-        self._margin_coef = LinearSchedule(
+        self._margin_coef = TimestepSchedule(
             config.margin_coef, config.final_margin_coef, problem.total_timesteps
         )
         self.updates = 0
@@ -200,11 +200,11 @@ class DQN(DQNDeclaration, OffPolicyAlgorithm):
         config = self.config
         if config.noisy:
             return no_exploration
-        return LinearSchedule(config.epsilon, config.final_epsilon, config.epsilon_steps)
+        return TimestepSchedule(config.epsilon, config.final_epsilon, config.epsilon_steps)
 
     def replay_spec(self) -> ReplaySpec:
         config = self.config
-        beta = LinearSchedule(config.beta, config.final_beta, config.beta_steps)
+        beta = TimestepSchedule(config.beta, config.final_beta, config.beta_steps)
         return ReplaySpec(
             config.batch_size,
             config.n_step,
@@ -344,6 +344,9 @@ class DQN(DQNDeclaration, OffPolicyAlgorithm):
         if kind is QNetwork and len(network["architecture"]["obs_shape"]) == 3:
             check_layers(network, conv=config.conv)
         kind.check_size(network)
+
+    def networks(self) -> list[nn.Module]:
+        return [self.network]
 
     def policy_state(self) -> dict[str, Any]:
         """Weights, architecture and kind, see `fastrl.networks.acting_network.saved_network`, and the last

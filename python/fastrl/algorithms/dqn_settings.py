@@ -7,7 +7,8 @@ from pydantic import AfterValidator, Field, model_validator
 from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.protocol import OffPolicyAlgorithm
 from fastrl.networks.kinds import NATURE, parse_conv
-from fastrl.utils.config import EndOf, section
+from fastrl.utils.config import EndOf, NotBeside, section
+from fastrl.utils.curve import MayBeCurve
 from fastrl.utils.trust import Reach, imports_network
 from fastrl.utils.tunable import Choices, Layers, Range
 
@@ -30,16 +31,21 @@ class DQNConfig:
         bool,
         Field(description="the network estimates the value and the actions' advantages apart"),
         Choices(),
+        NotBeside("network"),
     ] = True
     noisy: Annotated[
         bool, Field(description="explore by learned noise in the last two layers; epsilon is 0 then")
     ] = False
     noisy_sigma: Annotated[float, Field(gt=0, description="initial deviation of that noise")] = 0.5
-    epsilon: Annotated[float, Field(ge=0, le=1, description="share of random actions at the start")] = 1.0
+    epsilon: Annotated[
+        hp.MaybeScheduled,
+        Field(description="share of random actions at the start; or a schedule over epsilon_steps"),
+        MayBeCurve(le=1),
+    ] = 1.0
     final_epsilon: Annotated[
         float,
         Field(ge=0, le=1, description="share of random actions from epsilon_steps on"),
-        EndOf("epsilon", falls=True),
+        EndOf("epsilon", "falls"),
         Range(0.005, 0.1, log=True),
     ] = 0.01
     epsilon_steps: Annotated[
@@ -67,9 +73,15 @@ class DQNConfig:
     prioritized: Annotated[bool, Field(description="sample by the size of the last error"), Choices()] = False
     alpha: Annotated[float, Field(ge=0, description="prioritized: exponent of the error; 0 is uniform")] = 0.6
     beta: Annotated[
-        float, Field(ge=0, le=1, description="prioritized: correction by importance sampling, at the start")
+        hp.MaybeScheduled,
+        Field(
+            description="prioritized: correction by importance sampling, at the start; or a schedule over beta_steps"
+        ),
+        MayBeCurve(le=1),
     ] = 0.4
-    final_beta: Annotated[float, Field(ge=0, le=1, description="the same from beta_steps on")] = 1.0
+    final_beta: Annotated[
+        float, Field(ge=0, le=1, description="the same from beta_steps on"), EndOf("beta", "stays")
+    ] = 1.0
     beta_steps: Annotated[
         int, Field(ge=0, description="environment steps from the first value to the final one")
     ] = 1_000_000
@@ -92,8 +104,11 @@ class DQNConfig:
         ),
     ] = 0.8
     margin_coef: Annotated[
-        float,
-        Field(ge=0, description="demonstrations: weight of the loss that sees to that margin; 0: none"),
+        hp.MaybeScheduled,
+        Field(
+            description="demonstrations: weight of the loss that sees to that margin; 0: none; or a schedule"
+        ),
+        MayBeCurve(),
     ] = 0.0
     final_margin_coef: Annotated[
         float | None,
@@ -124,6 +139,7 @@ class DQNConfig:
             description="convolutions where the observation is one image with its channels first, each"
             " CHANNELSxKERNEL/STRIDE; where it is not, or with an encoder, the encoder has its own"
         ),
+        NotBeside("network"),
     ] = NATURE
     encoder: hp.ImageEncoder = "auto"
     network: Annotated[
@@ -140,6 +156,7 @@ class DQNConfig:
         hp.Widths,
         Field(description="widths of the hidden layers; dueling networks have the last one twice"),
         Layers((64, 128, 256, 512), (1, 2, 3)),
+        NotBeside("network"),
     ] = (512,)
     action_masks: Annotated[
         bool,
@@ -148,7 +165,9 @@ class DQNConfig:
             " action_masks() or info['action_mask']"
         ),
     ] = False
-    batch_norm: Annotated[bool, Field(description="BatchNorm after each layer but the last")] = False
+    batch_norm: Annotated[
+        bool, Field(description="BatchNorm after each layer but the last"), NotBeside("network")
+    ] = False
     precision: Annotated[
         Literal["auto", "fp32", "bf16", "fp16"],
         Field(description="of the network's arithmetic when learning; auto: bf16 on CUDA, fp32 on CPUs"),

@@ -1,10 +1,10 @@
 """Adam for small networks: one vector of parameters, clipping, dropout, order of samples."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastrl.algorithms.optimizer import clip_gradient
 from fastrl.networks.kinds import LOG_STD_RANGE
@@ -92,3 +92,8 @@ def minibatches(samples: Tensor, size: int, generator: torch.Generator) -> Itera
     if len(samples):
         order = torch.randperm(len(samples), generator=generator)
         yield from samples[order].tensor_split(-(-len(samples) // max(size, 1)))
+
+
+def networks_of(optimizers: Mapping[str, FlatAdam[Any]]) -> nn.ModuleDict:
+    """The networks of optimisers, by name; names of modules have no dots."""
+    return nn.ModuleDict({name.replace(".", "_"): each.network for name, each in optimizers.items()})

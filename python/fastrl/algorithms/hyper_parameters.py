@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fastrl.networks.kinds import LOG_STD_RANGE, EncoderKind, MemoryKind
-from fastrl.utils.config import EndOf, Setting
+from fastrl.utils.config import EndOf, NotBeside, Setting
+from fastrl.utils.curve import MayBeCurve
 from fastrl.utils.env_options import KeyValues
 from fastrl.utils.trust import Reach, passes_import_paths_on
 from fastrl.utils.tunable import Choices, Layers, Range
@@ -30,9 +31,15 @@ ClipRange = Annotated[
     Range(0.1, 0.4),
 ]
 LearningRateRange = Range(1e-5, 1e-2, log=True)
+# A number, or the text of a curve.
+MaybeScheduled = float | str
 LearningRate = Annotated[
-    float,
-    Field(ge=0, description="Adam's learning rate at the start; given without an end, it is constant"),
+    MaybeScheduled,
+    Field(
+        description="Adam's learning rate at the start; given without an end, it is constant; or a schedule, such as"
+        " cosine:3e-4:1e-5"
+    ),
+    MayBeCurve(),
     LearningRateRange,
 ]
 FinalLearningRate = Annotated[
@@ -41,8 +48,11 @@ FinalLearningRate = Annotated[
     EndOf("learning_rate"),
 ]
 EntropyCoef = Annotated[
-    float,
-    Field(ge=0, description="weight of the entropy bonus at the start; given without an end, it is constant"),
+    MaybeScheduled,
+    Field(
+        description="weight of the entropy bonus at the start; given without an end, it is constant; or a schedule"
+    ),
+    MayBeCurve(),
     Range(1e-4, 0.1, log=True),
 ]
 FinalEntropyCoef = Annotated[
@@ -89,6 +99,7 @@ ImageEncoder = Annotated[
         " first row, and maximum and mean of features of the others beside it (Zaheer et al., 2017)"
     ),
     Choices(("nature", "impala"), of_images=True),
+    NotBeside("network"),
 ]
 NetworkOptions = Annotated[
     KeyValues,

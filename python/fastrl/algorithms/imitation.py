@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fastrl.algorithms.imitation_loss import ImitationLoss, imitation_loss, loss_for
 from fastrl.algorithms.imitation_settings import ImitationConfig
 from fastrl.algorithms.loss import LossMeans
 from fastrl.algorithms.protocol import DatasetAlgorithm, DatasetBatch, DatasetSpec, Problem
-from fastrl.algorithms.schedules import LinearSchedule
+from fastrl.algorithms.schedules import TimestepSchedule
 from fastrl.networks.action_space import Actions
 from fastrl.networks.kinds import LOG_STD_RANGE
 from fastrl.networks.normalization import RunningNorm
@@ -48,7 +48,7 @@ class Imitation(DatasetAlgorithm):
         score = "mean_square_error" if actions.is_box else "accuracy"
         # Of the parts of `ImitationLoss` that are computed.
         self._metric_names = ("loss", score, "entropy")[: 3 if actions.is_box or config.entropy_coef else 2]
-        self._learning_rate = LinearSchedule(
+        self._learning_rate = TimestepSchedule(
             config.learning_rate, config.final_learning_rate, problem.total_timesteps
         )
         self._means = LossMeans(self.device, (*self._metric_names, "grad_norm"))
@@ -81,16 +81,12 @@ class Imitation(DatasetAlgorithm):
         """Parts of a batch that policies learn from."""
 
     @abstractmethod
-    def _networks(self) -> list[nn.Module]:
-        """Networks that learn."""
-
-    @abstractmethod
     def _observe(self, batch: DatasetBatch) -> None:
         """Adds observations to the running statistics."""
 
     def prepare(self, batches: Iterable[DatasetBatch]) -> None:
         """Statistics that came with the weights of another run stay."""
-        modules = (module for network in self._networks() for module in network.modules())
+        modules = (module for network in self.networks() for module in network.modules())
         norms = [module for module in modules if isinstance(module, RunningNorm)]
         if any(norm.count > 0 for norm in norms):
             return

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fastrl.algorithms.compiled_imitation import CompiledImitation, takes_compiled_imitation
 from fastrl.algorithms.imitation import Imitation, Minibatch
@@ -41,9 +41,6 @@ class MABC(MABCDeclaration, TeamLearner[DatasetBatch], Imitation):
             for name, each in self.actors.items()
             if compiled
         }
-
-    def _networks(self) -> list[nn.Module]:
-        return [optimizer.network for optimizer in self.actors.values()]
 
     def _observe(self, batch: DatasetBatch) -> None:
         for name, rows in self._rows(batch):

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastrl.algorithms.compiled_networks import Compiled, compiled_networks
-from fastrl.algorithms.flat_adam import FlatAdam, minibatches
+from fastrl.algorithms.flat_adam import FlatAdam, minibatches, networks_of
 from fastrl.algorithms.loss import Loss, overridden
 from fastrl.algorithms.multi_agent_critics import (
     CentralCritics,
@@ -34,7 +34,7 @@ from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
 from fastrl.algorithms.ppo_loss import log_probs_and_entropy, log_probs_of
 from fastrl.algorithms.protocol import MultiAgentAlgorithm, Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
-from fastrl.algorithms.schedules import Schedule
+from fastrl.algorithms.schedules import Schedule, first_value
 from fastrl.algorithms.sequence_passes import SequenceBatch, SequencePasses
 from fastrl.algorithms.team_learner import Partners, TeamLearner
 from fastrl.networks.distributions import mask_logits
@@ -199,7 +199,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
             name: Schedule(
                 config.lr_schedule,
                 start,
-                end=start * config.lr_final_share,
+                end=first_value(start) * config.lr_final_share,
                 total=total_updates,
                 every=config.lr_every,
                 factor=config.lr_factor,
@@ -213,8 +213,10 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
             }.items()
         }
         start, end = config.entropy_coef, config.final_entropy_coef
-        self.entropy_coef = start
-        self._entropy = Schedule("linear", start, end=start if end is None else end, total=total_updates)
+        self.entropy_coef = first_value(start)
+        self._entropy = Schedule(
+            "linear", start, end=self.entropy_coef if end is None else end, total=total_updates
+        )
         rows = num_envs * num_agents
         self._return_scale = ReturnScale(rows, config.gamma) if config.normalize_rewards else None
         self._reward_scale = 1.0
@@ -496,6 +498,16 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
             raise FloatingPointError(
                 "the networks gave NaN or infinity for observations of the environment; are those finite?"
             )
+
+    def networks(self) -> list[nn.Module]:
+        return [*super().networks(), networks_of(self.critics.optimizers)]
+
+    def critic_values(self, rows: NDArray[Any], alive: NDArray[np.bool_]) -> Tensor | None:
+        """Values float32 [K], in the units of the rewards that were learned from, of rows of agents [K, D] that act
+        (bool [K]), zeros of others; None: they depend on what policies remember."""
+        return (
+            None if self._passes else self.critics.values_at(torch.from_numpy(rows), torch.from_numpy(alive))
+        )
 
     def _check_parameters(self) -> None:
         self._check_finite("policy", self.actors)

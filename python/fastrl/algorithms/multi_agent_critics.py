@@ -92,6 +92,10 @@ class Critics(ABC):
         """Fills ``values``, and ``final_values`` where agents were cut off."""
 
     @abstractmethod
+    def values_at(self, obs: Tensor, alive: Tensor) -> Tensor:
+        """Values float32 [K] of rows of agents [K, obs_dim] without a memory that act (bool [K]); zeros of others."""
+
+    @abstractmethod
     def observe(self, rollout: Rollout, rows: Rows) -> None:
         """Takes the rollout's observations into the running statistics, if there are any."""
 
@@ -239,6 +243,14 @@ class OwnCritics(Critics):
                 rows = np.flatnonzero(chosen)
                 values.reshape(-1)[rows] = self._values(optimizer.network, seen, rows)
 
+    def values_at(self, obs: Tensor, alive: Tensor) -> Tensor:
+        values, seen = torch.zeros(len(obs)), self._seen(obs, alive, obs.new_zeros(len(obs), 0))
+        for name, optimizer in self.optimizers.items():
+            members = torch.from_numpy(np.tile(self._members[name], len(obs) // self.num_agents))
+            rows = (alive & members).nonzero().squeeze(1)
+            values[rows] = torch.from_numpy(self._values(optimizer.network, seen, rows.numpy()))
+        return values
+
     def observe(self, rollout: Rollout, rows: Rows) -> None:
         for name, optimizer in self.optimizers.items():
             if len(rows[name]):
@@ -289,6 +301,12 @@ class CentralCritics(Critics):
         ):
             seen = self._seen(*(torch.from_numpy(each).flatten(0, 1) for each in arrays))
             values.reshape(shape)[envs] = self._values(critic, seen, envs)
+
+    def values_at(self, obs: Tensor, alive: Tensor) -> Tensor:
+        seen = self._seen(obs, alive, obs.new_zeros(len(obs), 0))
+        envs = np.arange(len(obs) // self.num_agents)
+        values = torch.from_numpy(self._values(self.optimizers["central"].network, seen, envs))
+        return torch.where(alive, values.flatten(), 0.0)
 
     def observe(self, rollout: Rollout, rows: Rows) -> None:
         """Takes what all living agents observed."""

@@ -9,6 +9,7 @@ from fastrl.algorithms.protocol import MultiAgentAlgorithm
 from fastrl.algorithms.schedules import ScheduleName
 from fastrl.networks.kinds import Init, PerceptronActivation
 from fastrl.utils.config import section
+from fastrl.utils.curve import MayBeCurve
 from fastrl.utils.tunable import Choices, Range
 
 
@@ -71,10 +72,13 @@ class MultiAgentConfig(TeamNetworkConfig):
     normalize_advantages: hp.NormalizeAdvantages = "rollout"
     learning_rate: hp.LearningRate = 1e-3
     critic_learning_rate: Annotated[
-        float | None, Field(ge=0, description="that of critics; none: the same as the policies'")
+        hp.MaybeScheduled | None,
+        Field(description="that of critics; none: the same as the policies'"),
+        MayBeCurve(optional=True),
     ] = None
     lr_schedule: Annotated[
-        ScheduleName, Field(description="how learning rates change from update to update")
+        ScheduleName,
+        Field(description="how learning rates that are numbers change from update to update"),
     ] = "step"
     lr_every: Annotated[int, Field(ge=1, description="step: updates between two steps")] = 100
     lr_factor: Annotated[float, Field(gt=0, description="step: what a step multiplies by")] = 0.95

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from fastrl.algorithms import hyper_parameters as hp
 from fastrl.networks.kinds import Activation
-from fastrl.utils.config import section
+from fastrl.utils.config import NotBeside, section
 from fastrl.utils.trust import Reach, imports_network
 from fastrl.utils.tunable import Choices, Layers, Range
 
@@ -22,9 +22,13 @@ class NetworkConfig:
             " where observations have some"
         ),
         Layers(),
+        NotBeside("network"),
     ] = (64, 64)
     activation: Annotated[
-        Activation, Field(description="after each hidden layer; tanh is much slower on CPUs"), Choices()
+        Activation,
+        Field(description="after each hidden layer; tanh is much slower on CPUs"),
+        Choices(),
+        NotBeside("network"),
     ] = "relu"
     encoder: hp.ImageEncoder = "auto"
     shared_trunk: Annotated[
@@ -33,9 +37,12 @@ class NetworkConfig:
             description="policy and value function share all layers but their last ones; none: only where observations"
             " have images"
         ),
+        NotBeside("network"),
     ] = None
     layer_norm: Annotated[
-        bool, Field(description="layer normalisation before the activation of each hidden layer")
+        bool,
+        Field(description="layer normalisation before the activation of each hidden layer"),
+        NotBeside("network"),
     ] = False
     dropout: Annotated[
         float,
@@ -44,6 +51,7 @@ class NetworkConfig:
             lt=1,
             description="share of the hidden layers' outputs that are set to zero in gradient steps, never when acting",
         ),
+        NotBeside("network"),
     ] = 0.0
     orthogonal_init: Annotated[
         bool,
@@ -51,6 +59,7 @@ class NetworkConfig:
             description="initial weights are orthogonal, the policy's last ones near zero, biases zero; false: uniform,"
             " as PyTorch's layers are by default (those of a memory stay orthogonal)"
         ),
+        NotBeside("network"),
     ] = True
     memory: hp.Memory = "none"
     memory_size: hp.MemorySize = 64

@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributions import Categorical, Distribution
 
 from fastrl.algorithms.compiled_off_policy import CompiledOffPolicy, compiled_off_policy
 from fastrl.algorithms.loss import Loss, LossMeans, TDLoss, reduce_loss
 from fastrl.algorithms.off_policy_loss import Minibatch, PolicyLoss
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import OffPolicyAlgorithm, Problem, ReplaySpec, Transitions
-from fastrl.algorithms.schedules import LinearSchedule
+from fastrl.algorithms.schedules import TimestepSchedule, first_value
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import ActorSpec
 from fastrl.networks.off_policy import Critics, OffPolicyActor, PolicyHead
@@ -132,7 +133,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             learned.add_module("extra", extra)
         elif extra is not None:
             learned.register_parameter("extra", extra)
-        rate = config.learning_rate
+        rate = first_value(config.learning_rate)
         self._of_critics = Learned("critic_loss", TDLoss, self.critics, rate)
         self._of_policy = Learned("policy_loss", self.policy_loss_type, learned, rate)
         self._target_vector = flatten_parameters(self.targets)
@@ -143,7 +144,9 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             self._acting = self._of_policy.vector.detach()[first : first + flat_size(self.policy)]
         self.saved: dict[str, nn.Module] = {"critics": self.critics, "targets": self.targets}
         self.targets.requires_grad_(False)
-        self._learning_rate = LinearSchedule(rate, config.final_learning_rate, problem.total_timesteps)
+        self._learning_rate = TimestepSchedule(
+            config.learning_rate, config.final_learning_rate, problem.total_timesteps
+        )
         # Random numbers are drawn on the CPU: a run may resume on another device.
         self._generator = generator_of(noise_seed)
         # Actions are uniform until something has been learned.
@@ -170,6 +173,18 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     def networks(self) -> list[OffPolicyActor | Critics]:
         """Networks that learn."""
         return [self.policy, self.critics]
+
+    @torch.no_grad()
+    def critic_values(self, rows: Tensor, distribution: Distribution) -> tuple[Tensor, Tensor | None]:
+        """Values of observations [B, size], float32 [B], and of all discrete actions, [B, num_actions]: the least of
+        all critics. An observation has the value of its greedy action where actions are continuous, else the mean over
+        the policy's distribution; without a bonus of entropy."""
+        rows = rows.to(self.device)
+        if isinstance(distribution, Categorical):
+            values = self.critics(rows).amin(0).cpu()
+            return (values * distribution.probs).sum(-1), values
+        greedy = self.policy(rows)[:, : self.actions.size].tanh()
+        return self.critics(rows, greedy).amin(0).cpu(), None
 
     def actor_spec(self) -> ActorSpec:
         return self.policy.actor_spec(self.actions)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import numpy as np
 import torch
 from gymnasium.spaces import Space
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastrl.algorithms.network_settings import NetworkConfig
 from fastrl.algorithms.optimizer import Optimizer
@@ -166,7 +166,9 @@ class PolicyLearner(Algorithm[E], Generic[E]):
         is_cuda = self.device.type == "cuda"
         # Within it PyTorch's global generator is ours.
         with torch.random.fork_rng([self.device] if is_cuda else []):
-            torch.manual_seed(int(stream(self._seed, self.steps, self._passes)) >> 1)
+            seed = int(stream(self._seed, self.steps, self._passes)) >> 1
+            # That of all devices formats a stack trace, which takes longer than a small network.
+            (torch.manual_seed if is_cuda else torch.default_generator.manual_seed)(seed)
             state = torch.cuda.get_rng_state if is_cuda else torch.random.get_rng_state
             before = state()
             self.policy.train()
@@ -233,6 +235,9 @@ class PolicyLearner(Algorithm[E], Generic[E]):
                     f"the network's {name} is not finite (NaN or infinity) after {self.steps} steps;"
                     " go back to a checkpoint, and lower the learning rate or check the rewards"
                 )
+
+    def networks(self) -> list[nn.Module]:
+        return [self.policy]
 
     def policy_state(self) -> dict[str, Any]:
         """Weights, architecture (see `fastrl.networks.acting_network.saved_network`), action space, and the name of

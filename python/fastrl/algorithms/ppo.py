@@ -16,7 +16,7 @@ from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.ppo_loss import divergence, log_probs_and_entropy
 from fastrl.algorithms.ppo_settings import PPOConfig, PPODeclaration
 from fastrl.algorithms.protocol import Problem
-from fastrl.algorithms.schedules import LinearSchedule
+from fastrl.algorithms.schedules import TimestepSchedule
 from fastrl.algorithms.sequence_passes import SequenceBatch, SequencePasses
 from fastrl.networks.acting_network import PolicyNet
 from fastrl.networks.actor_critic import ActorCritic
@@ -276,7 +276,7 @@ class PPO(PPODeclaration, ActorCriticLearner):
         """The weight of the divergence from the first policy in the present update."""
         config = self.config
         steps = config.init_kl_steps or (self.total_timesteps - self._first_timestep - config.critic_warmup)
-        return LinearSchedule(config.init_kl_coef, 0.0, max(steps, 1))(
+        return TimestepSchedule(config.init_kl_coef, 0.0, max(steps, 1))(
             self._steps_before - config.critic_warmup
         )
 

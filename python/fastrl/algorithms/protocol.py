@@ -20,7 +20,7 @@ from fastrl.utils.timer import Stopwatch
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from fastrl.networks.multi_agent import MultiAgentPolicy
     from fastrl.replay.samplers import UniformSampler
@@ -199,6 +199,10 @@ class Algorithm(ABC, Generic[E]):
     def remarks(self) -> list[str]:
         """Remarks on the settings for people at the start of a run, a line each; usually none."""
         return [self._why_not_compiled] if self._why_not_compiled else []
+
+    def networks(self) -> Sequence[nn.Module]:
+        """Networks that learn, the one that acts first; of many agents all that act together; none by default."""
+        return []
 
     @abstractmethod
     def policy_state(self) -> dict[str, Any]:

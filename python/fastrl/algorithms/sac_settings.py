@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.protocol import OffPolicyAlgorithm
 from fastrl.utils.config import section
+from fastrl.utils.curve import MayBeCurve
 from fastrl.utils.trust import Reach, imports_network
 from fastrl.utils.tunable import Choices, Layers, Range
 
@@ -109,8 +110,12 @@ class SACConfig(OffPolicyConfig):
     """Hyper-parameters of soft actor-critic."""
 
     learning_rate: Annotated[
-        float,
-        Field(ge=0, description="Adam's learning rate of policy, critics and temperature, at the start"),
+        hp.MaybeScheduled,
+        Field(
+            description="Adam's learning rate of policy, critics and temperature, at the start; or a schedule, such as"
+            " linear:3e-4"
+        ),
+        MayBeCurve(),
         hp.LearningRateRange,
     ] = 3e-4
     target_critics: TargetCritics = 2

@@ -1,26 +1,38 @@
-"""Schedules: how a number, such as the learning rate, changes from update to update."""
+"""Schedules: how a number, such as the learning rate, changes over a run."""
 
-import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast, get_args
 
-ScheduleName = Literal["constant", "linear", "cosine", "exponential", "step"]
+from fastrl.utils.curve import Curve, CurveName
+
+ScheduleName = Literal["constant", "step"] | CurveName
+
+
+def first_value(start: float | str) -> float:
+    """The first value of a number or a curve."""
+    return Curve.parse(start).ends[0] if isinstance(start, str) else start
 
 
 @dataclass(frozen=True)
-class LinearSchedule:
-    """A number that moves from ``start`` to ``end`` in so many environment steps, and stays there; None: it does not
-    move."""
+class TimestepSchedule:
+    """A number as a function of the environment steps done, which stays at its last value after ``steps``.
 
-    start: float
+    Attributes:
+        start: at first; or a curve (`fastrl.utils.curve`), which has an end of its own.
+        end: where the number goes in a straight line; None: it does not move.
+    """
+
+    start: float | str
     end: float | None
     steps: int
 
     def __call__(self, steps: int) -> float:
         """The number after ``steps``."""
+        progress = min(steps / self.steps, 1.0) if self.steps else 1.0
+        if isinstance(self.start, str):
+            return Curve.parse(self.start)(progress)
         if self.end is None:
             return self.start
-        progress = min(steps / self.steps, 1.0) if self.steps else 1.0
         return self.start + (self.end - self.start) * progress
 
 
@@ -30,9 +42,7 @@ class Schedule:
     With p the progress from 0 (after the warm-up) to 1 (the last update, and beyond)::
 
         constant      start
-        linear        start + (end - start) p
-        cosine        end + (start - end) (1 + cos(pi p)) / 2        (Loshchilov and Hutter, 2017, without restarts)
-        exponential   start ** (1 - p) * end ** p
+        linear, cosine, exponential    the curve from start to end of that name
         step          start * factor ** (updates // every), not below end
 
     A warm-up of w updates comes first: update i < w has ``start * (i + 1) / (w + 1)``. The step schedule counts from
@@ -40,7 +50,7 @@ class Schedule:
 
     Args:
         name: which of them.
-        start: before the first update; not negative.
+        start: before the first update; not negative; or a curve (`fastrl.utils.curve`) in place of ``name`` and end.
         end: at the last update; for ``constant`` of no meaning; above 0 for ``exponential`` unless start is 0.
         total: updates in all.
         every, factor: of the step schedule, 1 at least and above 0.
@@ -53,7 +63,7 @@ class Schedule:
     def __init__(
         self,
         name: ScheduleName,
-        start: float,
+        start: float | str,
         *,
         end: float = 0.0,
         total: int = 1,
@@ -66,32 +76,30 @@ class Schedule:
                 f"a schedule needs total and every of at least 1 and a warmup of at least 0,"
                 f" got {total}, {every} and {warmup}"
             )
+        self.name: str = name
+        self.start, self.end = first_value(start), end
+        self.total = total
+        self.every, self.factor = every, factor
+        self.warmup = warmup
+        self._curve = Curve.parse(start) if isinstance(start, str) else None
+        start = self.start
         if start < 0 or end < 0 or factor <= 0:
             raise ValueError(
                 f"a schedule needs start and end of at least 0 and a factor above 0,"
                 f" got {start}, {end} and {factor}"
             )
-        if name == "exponential" and start > 0 and end == 0:
-            raise ValueError("an exponential schedule never reaches 0: give an end above 0")
-        if name not in ("constant", "linear", "cosine", "exponential", "step"):
+        if name not in ("constant", "step", *get_args(CurveName)):
             raise ValueError(f"unknown schedule {name!r}: constant, linear, cosine, exponential or step")
-        self.name = name
-        self.start, self.end = start, end
-        self.total = total
-        self.every, self.factor = every, factor
-        self.warmup = warmup
+        # An exponential one stays at 0.
+        if self._curve is None and name not in ("constant", "step") and (start > 0 or name != "exponential"):
+            self._curve = Curve.between(cast("CurveName", name), start, end)
 
     def __call__(self, updates: int) -> float:
         """The number for the update before which ``updates`` were done."""
         if updates < self.warmup:
             return self.start * (updates + 1) / (self.warmup + 1)
-        if self.name == "constant" or (self.start == 0 and self.name == "exponential"):
-            return self.start
+        if self._curve is not None:
+            return self._curve(min((updates - self.warmup) / max(self.total - 1 - self.warmup, 1), 1.0))
         if self.name == "step":
             return max(self.start * self.factor ** (updates // self.every), min(self.start, self.end))
-        p = min((updates - self.warmup) / max(self.total - 1 - self.warmup, 1), 1.0)
-        if self.name == "linear":
-            return self.start + (self.end - self.start) * p
-        if self.name == "cosine":
-            return self.end + (self.start - self.end) * (1 + math.cos(math.pi * p)) / 2
-        return float(self.start ** (1 - p) * self.end**p)
+        return self.start

@@ -6,8 +6,9 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 
-from fastrl.algorithms.flat_adam import FlatAdam
+from fastrl.algorithms.flat_adam import FlatAdam, networks_of
 from fastrl.algorithms.multi_agent_settings import TeamNetworkConfig
 from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.networks.action_space import Actions
@@ -113,6 +114,9 @@ class TeamLearner(Algorithm[E], Generic[E]):
             actor = self.actors[name].network
             start, end = end, end + actor.actor_nbytes // 4
             actor.actor_weights(values[start:end])
+
+    def networks(self) -> list[nn.Module]:
+        return [networks_of(self.actors)]
 
     def policy_state(self) -> dict[str, Any]:
         """Weights and architecture, see `MultiAgentPolicy.from_state`. Not a copy."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from fastrl.cli.arguments import Arg, Count, Name, Seed, TrustRuns, command, import_from_here
 from fastrl.play.own_agent import is_agent
 from fastrl.runs.directory import is_run
-from fastrl.tasks import find, load_saved, task_name_on
+from fastrl.tasks import agent_task_on, find, load_saved
 from fastrl.training.comparison import Scored, compare
 from fastrl.utils.config import ConfigError, Values
 from fastrl.utils.output import plain_console
@@ -97,23 +97,26 @@ def evaluate(
     scored = []
     agents = any(map(_is_agent, names))
     beside = _settings_beside(task, saved, named, trust=trust) if agents else None
+    planned: list[tuple[str, bool, dict[str, Any]]] = []
     for name in names:
         # A baseline, or an agent of the user's own, has one mode, by which its scores are not named.
         is_scripted = name.startswith(_BASELINE) or _is_agent(name)
         given = {**options, "mode": "deterministic"} if is_scripted else options
-        for variant in task.evaluation_variants(given):
-            with Progress(name, task.evaluation_work(episodes)) as progress:
-                common: dict[str, Any] = {"episodes": episodes, "seed": seed, "advance": progress.advance}
-                if _is_agent(name):
-                    found = task.evaluate_agent(name, beside, **common, **variant)
-                elif is_scripted:
-                    found = task.evaluate_baseline(name.removeprefix(_BASELINE), **common, **variant)
-                else:
-                    from fastrl.training.run import evaluate_run
+        planned += [(name, is_scripted, variant) for variant in task.evaluation_variants(given)]
+    with Progress("evaluating", len(planned) * task.evaluation_work(episodes)) as progress:
+        common: dict[str, Any] = {"episodes": episodes, "seed": seed, "advance": progress.advance}
+        for name, is_scripted, variant in planned:
+            progress.describe(name)
+            if _is_agent(name):
+                found = task.evaluate_agent(name, beside, **common, **variant)
+            elif is_scripted:
+                found = task.evaluate_baseline(name.removeprefix(_BASELINE), **common, **variant)
+            else:
+                from fastrl.training.run import evaluate_run
 
-                    # Runs have a whole task.
-                    whole = cast("Task", task)
-                    found = evaluate_run(whole, Path(name), named=named, trust=trust, **common, **variant)
+                # Runs have a whole task.
+                whole = cast("Task", task)
+                found = evaluate_run(whole, Path(name), named=named, trust=trust, **common, **variant)
             hidden = ("device", "mode") if is_scripted else ("device",)
             known = {key: value for key, value in variant.items() if key not in hidden}
             scored.append(Scored(name, known, found, saved.get(name)))
@@ -173,7 +176,7 @@ def _task_of(
             continue
         if _is_agent(name):
             if env is not None:
-                kinds.add(task_name_on(env))
+                kinds.add(agent_task_on(env))
             continue
         kind, saved[name] = load_saved(Path(name))
         kinds.add(trusted_import("kind", kind, name, trust=trust))

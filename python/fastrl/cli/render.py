@@ -2,11 +2,23 @@
 
 import argparse
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastrl.cli.arguments import Arg, Count, EnvOptions, Positive, Seed, TrustRuns, command, import_from_here
-from fastrl.tasks import find, load_saved
+from fastrl.cli.arguments import (
+    Arg,
+    Count,
+    EnvOptions,
+    Name,
+    Positive,
+    Seed,
+    TrustRuns,
+    command,
+    import_from_here,
+)
+from fastrl.play.own_agent import is_agent
+from fastrl.tasks import agent_task_on, find, load_saved
 from fastrl.utils.config import ConfigError
 from fastrl.utils.env_options import read_options
 from fastrl.utils.progress import Progress, load_torch
@@ -27,15 +39,23 @@ def _size(text: str) -> tuple[int, int]:
 
 @command(
     "{prog} runs/merge --out episode.mp4 --log trajectory.npz\n"
+    "{prog} my_agent:Agent --env cage2 --out game.mp4\n"
     "{prog} --env fastrl/ring-v0 --env-options drive=humans --time-space diagram.png",
-    usage="{prog} RUN [options]\n       {prog} --env ID [--policy idle|random] [options]",
+    usage="{prog} RUN [options]\n       {prog} MODULE:AGENT --env ID [options]\n"
+    "       {prog} --env ID [--policy idle|random] [options]",
 )
 def render(
     arguments: list[str],
-    run: Annotated[Path | None, Arg("a run directory, or a checkpoint file", "RUN")] = None,
+    run: Annotated[
+        Name | None,
+        Arg("a run directory, a checkpoint file, or with --env an agent of your own, module:name", "RUN"),
+    ] = None,
     *,
     env: Annotated[
-        str | None, Arg("traffic without a run: fastrl/highway-v0, fastrl/coop-merge-v0, ...", "ID")
+        str | None,
+        Arg(
+            "of an agent of your own: cage2, CartPole-v1, ...; else traffic: fastrl/coop-merge-v0, ...", "ID"
+        ),
     ] = None,
     policy: Annotated[
         Literal["idle", "random"] | None,
@@ -65,17 +85,21 @@ def render(
 ) -> int:
     """Films episodes of a run, without exploration; its environment should have the render mode rgb_array. Traffic is
     also shown as a log of all trajectories, or as a diagram of time and space, radio links as one of ages. RUN is a run
-    directory, of which the best policy acts, or a checkpoint file."""
+    directory, of which the best policy acts, a checkpoint file, or an agent as of ``fastrl eval``."""
     if fps is not None and fps < 0.01:
         raise ConfigError(f"--fps should be at least 0.01, got {fps:g}")
-    if (run is None) == (env is None):
+    own = run is not None and is_agent(run)
+    subject = "an agent" if own else "a run"
+    if own and env is None:
+        raise ConfigError(f"{run}: say where it plays: --env cage2, --env CartPole-v1")
+    if not own and (run is None) == (env is None):
         raise ConfigError("expected either a run or --env ID")
     if run is not None:
         if policy is not None:
-            raise ConfigError("--policy does not go with a run, which has its own")
+            raise ConfigError(f"--policy does not go with {subject}, which has its own")
         load_torch(arguments)
-        kind, _ = load_saved(run)
-        if kind != "traffic":
+        kind = agent_task_on(env) if own and env is not None else load_saved(Path(run))[0]
+        if own or kind != "traffic":
             of_traffic = {
                 "log": log,
                 "time-space": time_space,
@@ -86,8 +110,9 @@ def render(
                 "env-options": env_options,
             }
             if given := [name for name, value in of_traffic.items() if value]:
-                raise ConfigError(f"--{given[0]} does not go with a run of {kind}, only with traffic")
-            return _film(kind, run, out, trust=trust, episodes=episodes, seed=seed, fps=fps)
+                raise ConfigError(f"--{given[0]} does not go with {subject} of {kind}, only with traffic")
+            return _film(kind, run, env, out, trust=trust, episodes=episodes, seed=seed, fps=fps)
+    from fastrl.play.film import SCENE_FPS
     from fastrl.tasks.traffic import render as traffic
     from fastrl.tasks.traffic.run_env import run_env
 
@@ -95,7 +120,7 @@ def render(
     outputs.check()
     settings = read_options(env_options)
     if run is not None:
-        simulation, act = run_env(run, settings)
+        simulation, act = run_env(Path(run), settings)
         title = f"{simulation.name}, run {run}"
     else:
         assert env is not None, "it is either"
@@ -114,7 +139,7 @@ def render(
         title=title,
         episodes=episodes,
         seed=seed,
-        fps=fps or traffic.FPS,
+        fps=fps or SCENE_FPS,
         speed=speed or 1.0,
         view=view,
     )
@@ -122,8 +147,9 @@ def render(
     return 0
 
 
-def _film(kind: str, run: Path, out: Path | None, *, trust: bool, **options: Any) -> int:
-    """Films a run of any task but traffic, which has more to show; options are those of ``films.film``."""
+def _film(kind: str, run: str, env: str | None, out: Path | None, *, trust: bool, **options: Any) -> int:
+    """Films a run of any task but traffic, which has more to show, or an agent of the user's own in ``env``; options
+    are those of `Films.film`."""
     from fastrl.training.evaluation import BEST
     from fastrl.training.run import load_run, using_checkpoint
 
@@ -132,16 +158,21 @@ def _film(kind: str, run: Path, out: Path | None, *, trust: bool, **options: Any
     check_video(out)
     # Before there is an environment, which may change the current directory.
     file = out.absolute()
-    import_from_here(None, trust=trust)
+    import_from_here(run if env is not None else None, trust=trust)
     task = find(trusted_import("kind", kind, run, trust=trust))
-    best = run / "checkpoints" / BEST
-    checkpoint = best if best.is_file() else run
-    settings, state = load_run(task, checkpoint, trust=trust)
-    with (
-        contextlib.closing(task.films(settings)) as films,
-        Progress("filming", options["episodes"]) as progress,
-        using_checkpoint(checkpoint, "holds no policy that this fastrl can use"),
-    ):
+    with contextlib.ExitStack() as opened:
+        if env is not None:
+            settings = task.make_settings({} if env == task.name else {"env.id": env})
+            state: Mapping[str, Any] = {}
+            films = task.agent_films(run, settings)
+        else:
+            best = Path(run) / "checkpoints" / BEST
+            checkpoint = best if best.is_file() else Path(run)
+            settings, state = load_run(task, checkpoint, trust=trust)
+            films = task.films(settings)
+            opened.enter_context(using_checkpoint(checkpoint, "holds no policy that this fastrl can use"))
+        opened.callback(films.close)
+        progress = opened.enter_context(Progress("filming", options["episodes"]))
         count, returns = films.film(state, file, advance=progress.advance, **options)
     shown = ", ".join(f"{each:.6g}" for each in returns)
     print(f"{out}: {count} pictures, {'return' if len(returns) == 1 else 'returns'} {shown}")

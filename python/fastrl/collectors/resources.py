@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -64,7 +65,7 @@ def cores(root: Path = Path("/")) -> int:
         root: where ``proc`` and ``sys`` are.
     """
     pinned = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return int(max(1, min([pinned, _most_cores, *(int(quota) for quota in _cpu_quotas(root))])))
+    return int(max(1, min(pinned, _most_cores, _cpu_quota(root))))
 
 
 def available_memory(root: Path = Path("/")) -> int:
@@ -175,6 +176,12 @@ def _cgroups(root: Path) -> Iterator[Path]:
             parts = [part for part in path.split("/") if part not in ("", "..")]
             for depth in range(len(parts), -1, -1):
                 yield folder.joinpath(*parts[:depth])
+
+
+@functools.cache
+def _cpu_quota(root: Path) -> float:
+    """Cores' worth of time that the control groups grant, read once: it takes longer than a short gradient step."""
+    return min(_cpu_quotas(root), default=math.inf)
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,11 @@ from fastrl.envs.contract import ContractError, as_given
 from fastrl.envs.record_episodes import MEASURES
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.compiled_actor import masks_by_number
+
+if TYPE_CHECKING:
+    from fastrl._native._rust import Mlp
+    from fastrl.envs.multi_agent import MultiAgentVectorEnv
+    from fastrl.envs.vector import RolloutEnd
 
 # The level of difficulty at the start of an episode, among the keys of ``Plan.episode_info``.
 LEVEL = "level"
@@ -37,6 +42,7 @@ class TeamBackend(JointBackend):
     """
 
     alive: NDArray[np.bool_]
+    _env: MultiAgentVectorEnv
 
     def __init__(self, plan: Plan, workers: int | None = None) -> None:
         rows, agents, spec = plan.num_envs, plan.num_agents, plan.env
@@ -107,6 +113,15 @@ class TeamBackend(JointBackend):
         if has_ends:
             self._end(obs)
         return has_ends
+
+    def rollout(self, actor: Mlp, **arrays: Any) -> tuple[list[RolloutEnd], float]:
+        ended, inference = super().rollout(actor, **arrays)
+        _flat(self.alive)[:], self.over[:] = arrays["alive"][-1], arrays["ends"][-1]
+        for _, row, *_, info in ended:
+            if LEVEL in self._keys:
+                info[self._keys.index(LEVEL)] = self._running[row, 0]
+            self._running[row] = self._next[row]
+        return ended, inference
 
     def _with_allowed(self, actions: NDArray[Any], idle: NDArray[np.bool_]) -> NDArray[Any]:
         """Actions in which rows that do not play, for which nobody has chosen, take the first ones that are allowed."""

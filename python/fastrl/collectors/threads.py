@@ -10,10 +10,14 @@ from fastrl._native._rust import PpoUpdate
 from fastrl.collectors.resources import WorkerCount, cores
 
 _TURNS = 5
+# Seconds that a measurement is used again, as where models are made one after another.
+_VALID_FOR = 60.0
 
 # 0: one for each core.
 _chosen = 0
 _reason = ""
+# The last measurement: cores, how many times as fast they were as one, and when that is to be measured anew.
+_measured = (0, 1.0, 0.0)
 
 
 def threads() -> int:
@@ -33,7 +37,7 @@ def choose_threads(asked: WorkerCount, measure: Callable[[int], float] | None = 
         asked: so many; "auto": one for each core, or one where that is as fast, as on cores that other processes keep
             busy.
         measure: returns the seconds that a piece of work takes so many threads; by default gradient steps of a small
-            network.
+            network, measured at most once a minute.
     """
     global _chosen, _reason
     _chosen, available = 0, cores()
@@ -44,14 +48,24 @@ def choose_threads(asked: WorkerCount, measure: Callable[[int], float] | None = 
     if available == 1:
         _reason = "threads: 1, the only core that this process may use"
         return
-    measure = measure or _Steps()
-    # In turns, as the load of the machine changes.
-    ratios = [measure(1) / measure(available) for _ in range(_TURNS)]
-    faster = statistics.median(ratios)
+    faster = _gain(available) if measure is None else _ratio(measure, available)
     _chosen = available if faster > 1 else 1
     _reason = (
         f"threads: {_chosen} of {available} cores, as all of them are {faster:.1f} times as fast as one here"
     )
+
+
+def _gain(available: int) -> float:
+    """How many times as fast gradient steps are with so many threads as with one."""
+    global _measured
+    if _measured[0] != available or time.monotonic() > _measured[2]:
+        _measured = (available, _ratio(_Steps(), available), time.monotonic() + _VALID_FOR)
+    return _measured[1]
+
+
+def _ratio(measure: Callable[[int], float], available: int) -> float:
+    # In turns, as the load of the machine changes.
+    return statistics.median(measure(1) / measure(available) for _ in range(_TURNS))
 
 
 class _Steps:

@@ -40,6 +40,7 @@ class VectorBackend(ABC):
         needs_check: environments may give rewards and observations that are NaN or infinite.
         alive: bool [R, A], agents that act next; None: environments are a single agent's.
         over: bool [R], rows whose episodes the last step ended; of environments of many agents.
+        has_rollouts: its `JointBackend.rollout` can be called.
     """
 
     alive: NDArray[np.bool_] | None = None
@@ -49,6 +50,7 @@ class VectorBackend(ABC):
     ended_info: NDArray[np.float64]
     num_workers = 0
     needs_check = False
+    has_rollouts = False
 
     @abstractmethod
     def reset(self, obs: NDArray[Any], mask: NDArray[np.bool_]) -> None:
@@ -190,8 +192,11 @@ class ProcessBackend(VectorBackend):
 class JointBackend(VectorBackend):
     """Base of backends that step all rows together: those without an episode are stepped, too, and ignored."""
 
+    _env: NativeVectorEnv | MultiAgentVectorEnv
+
     def __init__(self, plan: Plan) -> None:
         rows = plan.num_envs
+        self.has_rollouts = self._env.compiled_rollout is not None
         self._keys = plan.episode_info
         self.ended_info = np.full((rows, len(self._keys)), np.nan)
         self._limit = plan.num_steps if plan.unit == "episodes" else 0
@@ -220,6 +225,20 @@ class JointBackend(VectorBackend):
         if self._due.any():
             self._reset(self._unseen, self._due.copy())
 
+    def rollout(self, actor: Mlp, **arrays: Any) -> tuple[list[RolloutEnd], float]:
+        """Takes steps in all rows without Python between them.
+
+        Args:
+            arrays: see ``rollout`` of the compiled classes.
+
+        Returns:
+            The episodes that ended, and the share of the time that the network took.
+        """
+        take = self._env.compiled_rollout
+        assert take is not None, "has_rollouts"
+        self._reset_due()
+        return take(actor, episode_info=self._keys, **arrays)
+
     def _at_limit(self) -> NDArray[np.bool_]:
         """Counts a step; returns the rows whose episodes are as long as they may be. Only where there is a limit."""
         self._lengths += 1
@@ -245,6 +264,8 @@ class NativeBackend(JointBackend):
             plan asks for them.
         ValueError: ``env`` has another number of environments than there are rows, or resets them by itself.
     """
+
+    _env: NativeVectorEnv
 
     def __init__(self, plan: Plan, num_threads: int, env: NativeVectorEnv | None = None) -> None:
         num_rows = plan.num_envs
@@ -294,16 +315,6 @@ class NativeBackend(JointBackend):
 
     def action_masks(self, out: NDArray[np.bool_]) -> None:
         self._env.action_masks(out)
-
-    @property
-    def has_rollouts(self) -> bool:
-        """True if `rollout` can be called."""
-        return self._env.has_rollouts
-
-    def rollout(self, actor: Mlp, **arrays: Any) -> tuple[list[RolloutEnd], float]:
-        """Takes steps in all rows without Python between them, see `NativeVectorEnv.rollout_into`."""
-        self._reset_due()
-        return self._env.rollout_into(actor, episode_info=self._keys, **arrays)
 
     def observe(self, obs: NDArray[np.float32]) -> None:
         """Writes the present observations: the environment's owner may have changed it since its last step."""

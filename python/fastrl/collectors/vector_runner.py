@@ -20,17 +20,29 @@ from fastrl.collectors.fragment_arrays import (
 )
 from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan, Stopped
 from fastrl.collectors.running import RunningEpisode, actions_of, reached, state_of
-from fastrl.collectors.vector_backends import NO_RESET, NativeBackend, VectorBackend
+from fastrl.collectors.vector_backends import NO_RESET, JointBackend, NativeBackend, VectorBackend
 from fastrl.envs.worker_error import WorkerError
 from fastrl.networks.compiled_actor import Actor, MlpActor, values_of
+from fastrl.networks.team_actor import TeamActor
 from fastrl.rollout.fragment import first_steps
 from fastrl.utils.seeding import NO_ENV, act_streams, agent_streams, env_seeds
 
 # Steps of environments that compiled code takes at a time, before it is seen whether the run stops.
 _PASS = 2**14
 
-# Arrays of a fragment that such a pass writes, beside observations and masks.
-_ROLLED_OUT = ("actions", "log_probs", "rewards", "terminations", "truncations", "final_obs")
+# Arrays of agents that such a pass writes, where the fragment has them.
+_ROLLED_OUT = (
+    "obs",
+    "alive",
+    "actions",
+    "log_probs",
+    "rewards",
+    "terminations",
+    "truncations",
+    "final_obs",
+    "masks",
+    "final_masks",
+)
 
 # An episode that has ended: step of the fragment, environment index, number, return, length, row, values of its infos.
 End = tuple[int, int, int, float, int, int, tuple[float, ...]]
@@ -122,6 +134,9 @@ class VectorEnvRunner:
         # With unit "episodes", the next episode of each row; -1: none is left.
         self._reserved = np.full(num_rows, -1)
         self._actions, self._has_agents = plan.actions, bool(plan.agents)
+        # What compiled passes act with; None: they cannot.
+        self._network = actor.mlp if isinstance(actor, MlpActor | TeamActor) else None
+        self._scaling = plan.actions.scaling
         self._step: Arrays | None = None
         self._episodes: Arrays | None = None
 
@@ -184,33 +199,42 @@ class VectorEnvRunner:
     def _passes(self) -> list[slice]:
         """The steps of a fragment in parts, each of which compiled code takes without Python between steps; empty where
         it cannot."""
-        backend, num_steps = self.backend, self.plan.num_steps
-        if not (isinstance(backend, NativeBackend) and backend.has_rollouts and type(self.actor) is MlpActor):
+        num_steps = self.plan.num_steps
+        is_known = self._actions.kind == "discrete" or self._scaling is not None
+        if not (is_known and self.backend.has_rollouts and self._network is not None):
             return []
         if self.before_step is not None:
             return []
-        length = max(_PASS // len(self.env_indices), 1)
+        length = max(_PASS // self._streams.size, 1)
         return [slice(first, min(first + length, num_steps)) for first in range(0, num_steps, length)]
 
     def _roll_out(self, out: Arrays, steps: slice) -> list[End]:
         """Takes some steps of a fragment in one pass; returns the episodes that ended."""
         if self.stop[0]:
             raise Stopped
-        assert isinstance(self.backend, NativeBackend) and isinstance(self.actor, MlpActor)
+        assert isinstance(self.backend, JointBackend) and self._network is not None
         start = perf_counter()
+        agents, behind = self._streams.size, slice(2 + len(self.plan.agents), None)
+        beyond = slice(steps.start, steps.stop + 1)
+        parts = {
+            name: out[name][beyond if name in ("obs", "alive") else steps]
+            for name in _ROLLED_OUT
+            if name in out
+        }
+        flat = {name: part.reshape(len(part), agents, *part.shape[behind]) for name, part in parts.items()}
         ended, inference = self.backend.rollout(
-            self.actor.mlp,
+            self._network,
             seed=self.plan.seed,
             env_indices=self.env_indices,
             numbers=self.episode_numbers,
-            streams=self._streams,
             steps=self._steps,
             returns=self._returns,
-            states=self._states,
-            obs=out["obs"][steps.start : steps.stop + 1],
-            **{name: out[name][steps] for name in _ROLLED_OUT},
-            masks=out["masks"][steps] if self.plan.action_masks else None,
-            final_masks=out["final_masks"][steps] if "final_masks" in out else None,
+            streams=self._streams.reshape(agents),
+            took_part=self._took_part.reshape(agents),
+            states=None if self._states is None else self._states.reshape(agents, -1),
+            ends=out["ends"][steps] if self._has_agents else None,
+            scaling=self._scaling,
+            **dict.fromkeys(_ROLLED_OUT) | flat,
         )
         self.backend.next_seeds[:] = env_seeds(self.plan.seed, self.env_indices, self.episode_numbers + 1)
         seconds = perf_counter() - start

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from fastrl._native._rust import TrafficScene
 from fastrl.envs.contract import ContractError
 from fastrl.envs.episode_log import EPISODE_FIELDS, EpisodeLog
-from fastrl.envs.vector import SEED_LIMIT, NativeVec, as_actions, as_autoreset_mode, as_seeds
+from fastrl.envs.vector import SEED_LIMIT, CompiledRollout, NativeVec, as_actions, as_autoreset_mode, as_seeds
 from fastrl.envs.viewer import View
 
 # Gives the rewards [K*A] of a step from the simulator's rewards [K*A], the actions, the observations float32 [K*A, D]
@@ -252,6 +252,11 @@ class MultiAgentVectorEnv:
             rewards[:] = np.where(self._log.alive.ravel(), given, 0.0)
         if self._log is not None:
             self._log.step(rewards, terminations, truncations, alive)
+
+    @property
+    def compiled_rollout(self) -> CompiledRollout | None:
+        """As of `fastrl.envs.vector.NativeVectorEnv`."""
+        return getattr(self._native, "rollout", None)
 
     def _per_agent(self, flat: NDArray[Any]) -> NDArray[Any]:
         return flat.reshape(self.num_envs, self.num_agents, *flat.shape[1:])

@@ -11,7 +11,9 @@ from gymnasium.spaces import Tuple
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from fastrl._native._rust import TrafficScene
 from fastrl.envs.vector import NativeVectorEnv
+from fastrl.envs.viewer import View
 
 
 class SingleEnv(gymnasium.Env[NDArray[Any], Any]):
@@ -76,6 +78,15 @@ class SingleEnv(gymnasium.Env[NDArray[Any], Any]):
         """The vector environment's text or picture (uint8 [H, W, 3]); None with "human" or without a render mode."""
         frames = self.vector.render()
         return None if frames is None else frames[0]
+
+    @property
+    def view(self) -> View | None:
+        """How `scene` is drawn; None: the simulator has no scenes."""
+        return self.vector.view
+
+    def scene(self) -> TrafficScene:
+        """See `NativeVectorEnv.scene`."""
+        return self.vector.scene()
 
     def save_state(self) -> bytes:
         """See `NativeVectorEnv.save_state`."""

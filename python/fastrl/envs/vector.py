@@ -16,13 +16,16 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from fastrl._native._rust import AsyncVec, Mlp
+from fastrl._native._rust import AsyncVec, TrafficScene
 from fastrl.envs.viewer import RENDER_MODES, View, Viewer
 
 SEED_LIMIT = 2**64
 
 # An episode that has ended in a rollout: step, environment, number, return, length, values of infos.
 RolloutEnd = tuple[int, int, int, float, int, list[float]]
+
+# Many steps in one call, see ``rollout`` of the compiled classes.
+CompiledRollout = Callable[..., tuple[list[RolloutEnd], float]]
 
 
 class NativeVec(Protocol):
@@ -182,6 +185,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     Attributes:
         was_reset: `reset` or `load_state` was called, so that the random streams are seeded.
         num_masked: width of an action mask; 0: the simulator has none.
+        view: draws its scenes; None: the simulator has none.
 
     Args:
         native: builds the compiled object for the autoreset mode that it is given ("next_step", "same_step",
@@ -225,6 +229,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         self.render_mode = render_mode
         self.metadata = {"render_modes": render_modes, "autoreset_mode": self.autoreset_mode}
         self._viewer: Viewer | None = None
+        self.view = view
         if view is not None:
             self.metadata["render_fps"] = fps
             if render_mode is not None:
@@ -418,24 +423,18 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
             return self._viewer.render(native)
         return tuple(native.render(i) for i in range(self.num_envs))
 
-    @property
-    def has_rollouts(self) -> bool:
-        """True if `rollout_into` can be called: the simulator is one of fastrl's, with discrete actions."""
-        return hasattr(self._native, "rollout") and isinstance(self.single_action_space, Discrete)
-
-    def rollout_into(self, actor: Mlp, **arrays: Any) -> tuple[list[RolloutEnd], float]:
-        """Takes T steps of every environment, whose actions a compiled network chooses, and starts the next episodes of
-        those that end, whatever the autoreset mode.
-
-        Args:
-            arrays: see ``rollout`` of the compiled classes.
-
-        Returns:
-            The episodes that ended, and the share of the time that the network took.
-        """
+    def scene(self, index: int = 0) -> TrafficScene:
+        """The present scene of one environment, of a simulator with a `view`."""
         native: Any = self._native
-        ended: tuple[list[RolloutEnd], float] = native.rollout(actor, **arrays)
-        return ended
+        scene: TrafficScene = native.scene(index)
+        return scene
+
+    @property
+    def compiled_rollout(self) -> CompiledRollout | None:
+        """Takes many steps of every environment in one call, whose actions a compiled network chooses, whatever the
+        autoreset mode; see ``rollout`` of the compiled classes. None: the simulator has none for its spaces."""
+        has_one = self._row_dtype is np.float32 and isinstance(self.single_action_space, Discrete | Box)
+        return getattr(self._native, "rollout", None) if has_one else None
 
     def save_state(self) -> bytes:
         """The complete state, random generators included, for `load_state` of an environment with the same options."""

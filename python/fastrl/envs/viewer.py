@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,7 +39,8 @@ class View:
         screen_width, screen_height: pixels.
         scaling: pixels a metre. A picture that must show all agents uses a smaller scale if needed; one of a whole
             ring uses the scale at which the ring fits.
-        centering_position: position of the followed vehicle in the picture, as shares of width and height.
+        centering_position: position of the followed vehicle in the picture, as shares of width and height. A road that
+            fits above the legend is in the middle of the height.
         show_trajectories: cars leave a faint trace at their positions in the last pictures.
         legend: time, mean speed, a distance and what the colours mean, along the lower edge.
     """
@@ -70,11 +71,18 @@ class View:
     def draw(self, scene: TrafficScene, trail: Sequence[TrafficScene] = ()) -> NDArray[np.uint8]:
         """A picture of the scene, uint8 [screen_height, screen_width, 3], with the traces of earlier ones."""
         picture = np.empty((self.screen_height, self.screen_width, 3), np.uint8)
-        x, y = map(float, self.centering_position)
-        scene.draw(
-            picture, scaling=float(self.scaling), centering=(x, y), legend=self.legend, trail=list(trail)
-        )
+        scene.draw(picture, **self._options(), trail=list(trail))
         return picture
+
+    def filled(self, scene: TrafficScene) -> View:
+        """A view whose height the lanes of the scene fill: the same one, or one that is less high, by an even number of
+        pixels as videos need it."""
+        height = scene.filled_height((self.screen_width, self.screen_height), **self._options())
+        return self if height >= self.screen_height else replace(self, screen_height=height + height % 2)
+
+    def _options(self) -> dict[str, Any]:
+        x, y = map(float, self.centering_position)
+        return {"scaling": float(self.scaling), "centering": (x, y), "legend": self.legend}
 
 
 class Viewer:

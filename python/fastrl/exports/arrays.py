@@ -194,7 +194,7 @@ def _head(network: Any, policy: Policy, arrays: Arrays) -> list[str]:
         return [f"return x.argmax(1) + {int(space.start)}" if space.start else "return x.argmax(1)"]
     rows = ActionRows(space)
     actions = Actions(rows.flat_space, policy.squash)
-    arrays |= {"action_scale": np.array(actions._scale), "action_middle": np.array(actions._middle)}
+    arrays |= {"action_scale": np.array(actions.scale), "action_middle": np.array(actions.middle)}
     # Those of the space itself: as float32 they may lie outside.
     arrays |= {"action_low": space.low.ravel(), "action_high": space.high.ravel()}
     lines = []

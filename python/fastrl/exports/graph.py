@@ -337,7 +337,8 @@ class _LeafModule(nn.Module):
                     leaf = (leaf - norm.mean[place].float()) * norm.scale()[place]
                     leaf = leaf.clamp(-norm.clip, norm.clip)
                 at += part.size
-                leaf = leaf.unflatten(1, part.shape or (1,))
+                # unflatten() would trace the size of the batch as a constant.
+                leaf = leaf.reshape(-1, *(part.shape or (1,)))
             tensors[part.path] = leaf
         return network.module(nested(network.obs_rows.space, tensors, ()))
 
@@ -416,8 +417,8 @@ class _Head(nn.Module):
             std = network.log_std.detach().exp() if kind == "box" else torch.zeros(0)
             arrays = {
                 "bounded": actions._bounded,
-                "scale": actions._scale,
-                "middle": actions._middle,
+                "scale": actions.scale,
+                "middle": actions.middle,
                 "low": actions._low,
                 "high": actions._high,
             }

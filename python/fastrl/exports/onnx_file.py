@@ -1,8 +1,12 @@
 """Graphs as ONNX files, with metadata."""
 
+import contextlib
 import io
 import json
+import os
+import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,24 +64,48 @@ def write_model(model: Any, path: Path) -> None:
     write_atomically(path, model.SerializeToString())
 
 
+@contextlib.contextmanager
+def _silent_stdout() -> Iterator[None]:
+    """Drops what is written to file descriptor 1: PyTorch dumps graphs there that it cannot export."""
+    sys.stdout.flush()
+    kept, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(null)
+
+
 def _converted(graph: PolicyGraph) -> bytes:
     names, outputs = list(graph.inputs), graph.outputs
     file = io.BytesIO()
     with warnings.catch_warnings(), torch.no_grad():
         # Tracing is the older of PyTorch's two ways, and warns of it; the other takes half a minute and a compiler.
         warnings.simplefilter("ignore")
+        # PyTorch's fused attention has no form in ONNX.
+        is_fused = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
         try:
-            torch.onnx.export(
-                graph,
-                tuple(graph.inputs.values()),
-                file,  # type: ignore[arg-type]
-                input_names=names,
-                output_names=outputs,
-                dynamic_axes={name: {0: "batch"} for name in (*names, *outputs)},
-                opset_version=OPSET,
-                dynamo=False,
-            )
+            with _silent_stdout():
+                torch.onnx.export(
+                    graph,
+                    tuple(graph.inputs.values()),
+                    file,  # type: ignore[arg-type]
+                    input_names=names,
+                    output_names=outputs,
+                    dynamic_axes={name: {0: "batch"} for name in (*names, *outputs)},
+                    opset_version=OPSET,
+                    dynamo=False,
+                )
         except Exception as error:
-            reason = " ".join(str(error).split())[:300]
-            raise ExportError(f"PyTorch cannot export the network: {reason}") from error
+            # A dump of the graph follows the reason.
+            reason = " ".join(str(error).partition("\n")[0].split())[:300]
+            raise ExportError(
+                f"PyTorch cannot export the network: {reason}; write that part of forward() with operators that"
+                f" ONNX {OPSET} has, or act with fastrl.load(...).predict"
+            ) from error
+        finally:
+            torch.backends.mha.set_fastpath_enabled(is_fused)
     return file.getvalue()

@@ -36,6 +36,7 @@ class Actions:
         dtype: of draws: int64, or float32 for a Box.
         nvec: int64, choices of each number of a draw: [1] for discrete actions, [n] for multi-discrete ones; empty for
             a Box.
+        middle, scale: float32 [n], of a Box: a draw u that is neither squashed nor clipped is middle + scale * u.
 
     Raises:
         ValueError: another space.
@@ -61,8 +62,8 @@ class Actions:
             with np.errstate(over="ignore"):
                 self._bounded = np.isfinite(space.high - space.low)
             low, high = np.where(self._bounded, space.low, -1), np.where(self._bounded, space.high, 1)
-            self._scale = ((high - low) / 2).astype(np.float32)
-            self._middle = ((high + low) / 2).astype(np.float32)
+            self.scale = ((high - low) / 2).astype(np.float32)
+            self.middle = ((high + low) / 2).astype(np.float32)
         else:
             raise ValueError(
                 "actions should be Discrete from 0 on, or of one dimension, MultiDiscrete from 0 on or a float32 Box;"
@@ -74,6 +75,14 @@ class Actions:
         """True for a Box without infinite bounds: draws from -1 to 1 are all its actions."""
         return self.is_box and bool(self._bounded.all())
 
+    @property
+    def scaling(self) -> NDArray[np.float32] | None:
+        """Factors, offsets, lower and upper bounds by which `to_env` makes actions of draws, float32 [4, n]; None: they
+        are not of a Box, or squashed."""
+        if not self.is_box or self.squash:
+            return None
+        return np.stack([self._scale, self._middle, self._low, self._high])
+
     def to_env(self, draws: NDArray[Any]) -> NDArray[Any]:
         """Actions of the environment, int64 [B] or [B, n], or float32 [B, n], from draws of the same shape."""
         if not self.is_box:
@@ -81,7 +90,7 @@ class Actions:
         if self.squash:
             draws = np.where(self._bounded, np.tanh(draws), draws)
         # np.clip takes three times as long where rows are few.
-        return np.minimum(np.maximum(draws * self._scale + self._middle, self._low), self._high)
+        return np.minimum(np.maximum(draws * self.scale + self.middle, self._low), self._high)
 
     def to_envs(self, draws: NDArray[Any]) -> Sequence[Any]:
         """Actions as `to_env` gives them, one for each environment: ints, or arrays that are not written to later."""
@@ -100,8 +109,8 @@ class Actions:
         """Draws that become these actions."""
         if not self.is_box:
             return np.asarray(actions, np.int64)
-        offsets = np.asarray(actions, np.float32) - self._middle
-        draws = (offsets / np.where(self._scale > 0, self._scale, 1)).astype(np.float32)
+        offsets = np.asarray(actions, np.float32) - self.middle
+        draws = (offsets / np.where(self.scale > 0, self.scale, 1)).astype(np.float32)
         if not self.squash:
             return draws
         inner = np.arctanh(np.clip(draws, -_ALMOST_ONE, _ALMOST_ONE))

@@ -101,6 +101,7 @@ class OffPolicyActor(_Encoded, ActingNetwork):
     ) -> None:
         super().__init__(obs, actions, encoder, path, options, generator)
         self.head: PolicyHead = head
+        self.noise = noise
         self.obs_dim, self.num_actions = self.obs_rows.size, Actions.from_state(actions).size
         outputs = self.num_actions * (2 if head == "gaussian" else 1)
         self.body = Ensemble(1, [self.num_features, *hidden, outputs], generator=generator)
@@ -136,8 +137,7 @@ class OffPolicyActor(_Encoded, ActingNetwork):
         spec: Any = super().actor_spec(actions)
         if self.head == "categorical":
             return spec
-        noise = self._architecture["noise"]
-        return functools.partial(BoundedActor, self.head, self.num_actions, spec, noise)
+        return functools.partial(BoundedActor, self.head, self.num_actions, spec, self.noise)
 
     def actor_tensors(self) -> list[Tensor]:
         tensors = super().actor_tensors()

@@ -1,5 +1,6 @@
 """Networks of the user's own: a ``torch.nn.Module`` by its import path, checked before anything depends on it."""
 
+import copy
 import importlib
 import multiprocessing
 from collections.abc import Mapping
@@ -8,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fastrl.envs.rows import ObsRows
@@ -94,7 +96,7 @@ class OwnModule(nn.Module):
                     f" {_line(error)}"
                 ) from error
             # Layers that take their sizes from the first batch have parameters after it.
-            self(torch.zeros((1, self.obs_rows.size), dtype=_torch_type(self.obs_rows)))
+            self(sample_rows(self.obs_rows, 1))
         for name, parameter in self.module.named_parameters():
             if parameter.dtype != torch.float32:
                 raise ValueError(
@@ -103,9 +105,9 @@ class OwnModule(nn.Module):
         if not any(parameter.requires_grad for parameter in self.module.parameters()):
             raise ValueError(f"network {path}: it has no parameters to learn")
 
-    @torch.no_grad()
     def check_outputs(self, **shapes: tuple[int, ...]) -> None:
-        """Runs a batch of observations, and refuses other outputs than float32 tensors of these shapes.
+        """Runs a batch of observations, drawn from their space, and refuses other outputs than float32 tensors of these
+        shapes.
 
         Args:
             shapes: by the tensors' names, without the axis of the batch. One name: ``forward`` returns the tensor;
@@ -114,27 +116,46 @@ class OwnModule(nn.Module):
         Raises:
             ValueError
         """
+        self._shapes = shapes
+        self._run(sample_rows(self.obs_rows, _BATCH))
+
+    def check_finite(self, obs: NDArray[Any]) -> None:
+        """Refuses outputs for observations [B, size] of the environment that have another shape, or NaN or infinity.
+
+        Raises:
+            ValueError
+        """
+        rows = torch.from_numpy(obs).to(next(self.parameters()).device)
+        for name, tensor in self._run(rows).items():
+            good = tensor.isfinite().reshape(len(rows), -1).all(1)
+            if not good.all():
+                bad = int(good.logical_not().nonzero()[0])
+                inputs = self.observation(rows[bad : bad + 1])
+                raise ValueError(
+                    f"network {self.path}: forward({describe(inputs)}) gave NaN or infinity as {name} with its initial"
+                    f" weights, for this observation of the environment: {_numbers(inputs)}"
+                )
+
+    @torch.no_grad()
+    def _run(self, rows: Tensor) -> dict[str, Tensor]:
+        """The outputs for observations, by name; see `check_outputs`."""
         was_training = self.training
-        result = self.eval()(sample_rows(self.obs_rows, _BATCH))
+        result = self.eval()(rows)
         self.train(was_training)
-        tensors = [f"float32 {[_BATCH, *shape]}" for shape in shapes.values()]
+        count = len(rows)
+        tensors = [f"float32 {[count, *shape]}" for shape in self._shapes.values()]
         names, expected = (
-            ", ".join(each) if len(each) == 1 else f"({', '.join(each)})" for each in (shapes, tensors)
+            ", ".join(each) if len(each) == 1 else f"({', '.join(each)})" for each in (self._shapes, tensors)
         )
         returned = describe(result)
         if returned != expected:
             last_axis = returned.replace(", 1]", "]") == expected.replace(", 1]", "]")
             hint = "; squeeze(-1) drops a last axis of length 1, unsqueeze(-1) adds one" if last_axis else ""
             raise ValueError(
-                f"network {self.path}: forward() should return {names} as {expected} for {_BATCH} observations; it"
-                f" returned {returned}{hint}"
+                f"network {self.path}: forward({describe(self.observation(rows))}) should return {names} as {expected};"
+                f" it returned {returned}{hint}"
             )
-        found = [result] if len(shapes) == 1 else result
-        for name, tensor in zip(shapes, found, strict=True):
-            if not tensor.isfinite().all():
-                raise ValueError(
-                    f"network {self.path}: forward() gave NaN or infinity as {name} with its initial weights"
-                )
+        return dict(zip(self._shapes, [result] if len(self._shapes) == 1 else result, strict=True))
 
     def feature_size(self) -> int:
         """The length n of what ``forward`` returns, features float32 [B, n].
@@ -251,21 +272,13 @@ def check_own_network(path: str | None, options: Mapping[str, Any], state: Mappi
 
 
 def sample_rows(obs_rows: ObsRows, count: int) -> Tensor:
-    """Rows [count, size] that are valid observations: zeros, and of Discrete parts the first value."""
+    """Rows [count, size] of observations that are drawn from their space, the same each time."""
     rows = np.zeros((count, obs_rows.size), obs_rows.dtype)
-    for part in obs_rows.parts:
-        if part.kind != "onehot":
-            continue
-        space = part.space
-        widths = [part.size] if isinstance(space, gymnasium.spaces.Discrete) else space.nvec.ravel().tolist()  # type: ignore[attr-defined]
-        onehot = np.zeros(part.size, np.float32)
-        onehot[np.concatenate([[0], np.cumsum(widths)[:-1]]).astype(np.int64)] = 1
-        rows[:, part.place] = onehot if rows.dtype == np.float32 else onehot.view(np.uint8)
+    space = copy.deepcopy(obs_rows.space)
+    space.seed(0)
+    for row in rows:
+        obs_rows.write(space.sample(), row)
     return torch.from_numpy(rows)
-
-
-def _torch_type(obs_rows: ObsRows) -> torch.dtype:
-    return torch.uint8 if obs_rows.dtype == np.uint8 else torch.float32
 
 
 def nested(
@@ -288,6 +301,16 @@ def describe(value: Any) -> str:
     if isinstance(value, tuple | list):
         return "(" + ", ".join(map(describe, value)) + ")"
     return f"a {type(value).__name__}"
+
+
+def _numbers(obs: Any) -> str:
+    """The first numbers of the parts of an observation [1, ...], in one line."""
+    if isinstance(obs, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_numbers(each)}" for key, each in obs.items()) + "}"
+    if isinstance(obs, tuple):
+        return "(" + ", ".join(map(_numbers, obs)) + ")"
+    first = ", ".join(f"{number:.3g}" for number in obs.flatten()[:8].tolist())
+    return f"[{first}{', ...' if obs.numel() > 8 else ''}]"
 
 
 def _line(error: Exception) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
+from fastrl._native._rust import Mlp
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor, ActorSpec, MlpActor, moved
 
@@ -77,6 +78,13 @@ class TeamActor:
         self._learning = [name for name in self._actors if members[name].learns]
         self.weights_nbytes = sum(self._actors[name].weights_nbytes for name in self._learning)
         self.state_size = max((actor.state_size for actor in self._actors.values()), default=0)
+
+    @property
+    def mlp(self) -> Mlp | None:
+        """The compiled network that acts for all agents, from their observations alone; None: there is none."""
+        [(name, member), *others] = self._members.items()
+        actor = self._actors.get(name)
+        return actor.mlp if isinstance(actor, MlpActor) and not others and not member.num_ids else None
 
     def with_threads(self, num_threads: int) -> TeamActor:
         """Makes an actor of the same policies with another number of threads, without weights."""

@@ -1,12 +1,13 @@
 """Environments of evaluation: building them, their longest episode, episodes without exploration to score a policy."""
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Space
+from gymnasium.spaces import Box, MultiDiscrete, Space
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
@@ -117,6 +118,46 @@ def facts_of(spec: EnvSpec, num_envs: int, limit: int = 0) -> EnvFacts:
     facts = EnvFacts(*spaces, env_actions, episode_steps(env, limit), isinstance(env, VectorEnv))
     spec.close(env)
     return facts
+
+
+def sampled_rows(spec: EnvSpec, num_envs: int, steps: int = 7) -> NDArray[Any]:
+    """Rows [K, size] of observations of an environment that is built for it: of a reset, and of random steps, which
+    keep to its action masks. Fewer where it raises, which it will tell when it is collected from.
+
+    Raises:
+        TrainError, CollectError: as of `build_any`.
+    """
+    env = build_any(spec.as_rows(), num_envs)
+    found: list[NDArray[Any]] = []
+    with contextlib.suppress(Exception):
+        obs, info = env.reset(seed=0)
+        if isinstance(env, VectorEnv):
+            obs_rows = ObsRows(env.single_observation_space)
+            rows = np.zeros((env.num_envs, obs_rows.size), obs_rows.dtype)
+            obs_rows.write_batch(obs, rows)
+            found.extend(rows)
+        else:
+            dtype, space, method = obs_rows_of(env).dtype, env.action_space, contract.mask_method(env)
+            space.seed(0)
+            found.append(obs.astype(dtype).ravel())
+            for _ in range(steps):
+                mask = contract.with_action_mask(info, method).get(contract.ACTION_MASK)
+                obs, _, terminated, truncated, info = env.step(_drawn(space, mask))
+                found.append(obs.astype(dtype).ravel())
+                if terminated or truncated:
+                    break
+    spec.close(env)
+    return np.array(found)
+
+
+def _drawn(space: Space[Any], mask: Any) -> Any:
+    """A random action of a flat space; an action mask says which are allowed."""
+    if mask is None or isinstance(space, Box):
+        return space.sample()
+    allowed = np.asarray(mask, np.int8)
+    if isinstance(space, MultiDiscrete):
+        return space.sample(mask=tuple(np.split(allowed, np.cumsum(space.nvec)[:-1])))
+    return space.sample(mask=allowed)
 
 
 class EnvEpisodes:

@@ -1,9 +1,12 @@
 """Films of episodes, of policies in any environment that draws itself."""
 
+import contextlib
 import dataclasses
+import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -11,16 +14,23 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from fastrl.envs import contract
+from fastrl.envs.single import SingleEnv
 from fastrl.envs.spec import EnvSpec
-from fastrl.play.episodes import build_any
-from fastrl.play.play import Step
+from fastrl.envs.viewer import View
+from fastrl.play.episodes import build_any, episode_steps
+from fastrl.play.own_agent import OwnAgent
+from fastrl.play.play import Playable, Step, play
 from fastrl.runs.errors import TrainError
-from fastrl.utils.video import check_video, text_picture, text_shape, write_video
+from fastrl.utils.video import check_video, draw_without_display, text_picture, text_shape, write_video
 
 # Pictures per second of environments that name no number.
 FPS = 30.0
 # The same of text, which takes time to read.
 TEXT_FPS = 4.0
+# The same of traffic, which is drawn between its steps, too.
+SCENE_FPS = 25.0
+# Seconds that the end of an episode of traffic is shown.
+HOLD = 1.0
 # Modes of environments that draw themselves, the better one first.
 _MODES = ("rgb_array", "ansi")
 
@@ -32,9 +42,10 @@ class Films:
 
     Args:
         play: plays episodes of the policy in a checkpoint's state, so many, from a seed on. `Step.drawn` are pictures,
-            uint8 [H, W, 3]; a step may come with several.
+            uint8 [H, W, 3], or with a view scenes of traffic.
         fps: pictures per second, unless a film is to have others.
         close: closes the environment.
+        view: draws scenes, which then move in real time.
     """
 
     def __init__(
@@ -42,8 +53,9 @@ class Films:
         play: Callable[[Mapping[str, Any], int, int], Iterator[Step]],
         fps: float,
         close: Callable[[], object],
+        view: View | None = None,
     ) -> None:
-        self.play, self.fps, self.close = play, fps, close
+        self.play, self.fps, self.close, self.view = play, fps, close, view
 
     def film(
         self,
@@ -73,11 +85,13 @@ class Films:
             VideoError: the film cannot be written.
         """
         check_video(path)
-        returns = [0.0] * episodes
+        returns, fps = [0.0] * episodes, fps or self.fps
+        played = self.play(state, episodes, seed)
+        steps = played if self.view is None else drawn_scenes(played, self.view, fps=fps)
 
         def pictures() -> Iterator[Picture]:
             now = 0
-            for step in self.play(state, episodes, seed):
+            for step in steps:
                 if step.episode != now:
                     advance(1)
                     now = step.episode
@@ -85,8 +99,108 @@ class Films:
                 yield step.drawn
             advance(1)
 
-        count = write_video(path, pictures(), fps=fps or self.fps)
+        count = write_video(path, pictures(), fps=fps)
         return count, returns
+
+
+class Played(Playable, Protocol):
+    """Episodes that choose their actions, such as `fastrl.play.episodes.EnvEpisodes`."""
+
+    def act(self, obs: Any, info: Mapping[str, Any], state: Any) -> tuple[Any, Any]: ...
+
+    def render(self) -> Any: ...
+
+    def close(self) -> object: ...
+
+
+def env_films(
+    spec: EnvSpec,
+    num_envs: int,
+    limit: int,
+    played: Callable[[Mapping[str, Any], EnvSpec, Any], Played],
+) -> Films:
+    """Makes films of episodes in an environment of one agent.
+
+    Args:
+        spec: of the environment.
+        num_envs: of a vector environment.
+        limit: of an episode's steps; 0: the environment's own.
+        played: makes the episodes, from the state of a checkpoint, the spec with a render mode, and the environment.
+
+    Raises:
+        TrainError, CollectError: as of `drawing_env`.
+    """
+    spec, env = drawing_env(spec, num_envs)
+    pictures, num_steps = Pictures(env), episode_steps(env, limit)
+    scenes = None if isinstance(env, VectorEnv) else env.unwrapped
+    if not isinstance(scenes, SingleEnv) or scenes.view is None:
+        scenes = None
+    if isinstance(env, VectorEnv):
+        spec.close(env)
+
+    def play_drawn(state: Mapping[str, Any], episodes: int, seed: int) -> Iterator[Step]:
+        with contextlib.closing(played(state, spec, env)) as each:
+            seeds = range(seed, seed + episodes)
+            draw = (lambda: pictures.of(each.render())) if scenes is None else scenes.scene
+            yield from play(each.act, each, seeds, num_steps, name=spec.id, draw=draw)
+
+    fps, view = (pictures.fps, None) if scenes is None else (SCENE_FPS, scenes.view)
+    return Films(play_drawn, fps, functools.partial(spec.close, env), view)
+
+
+class AgentEpisodes:
+    """Episodes of an agent in an environment as Gymnasium makes it."""
+
+    def __init__(self, agent: OwnAgent, env: Any) -> None:
+        self.act, self.reset, self.step, self.render = agent, env.reset, env.step, env.render
+
+    def close(self) -> None:
+        """Does nothing: the environment is its owner's."""
+
+
+def agent_films(path: str, spec: EnvSpec, limit: int, action_space: Any = None) -> Films:
+    """Makes films of an agent; the arguments are those of `OwnAgent` and `env_films`.
+
+    Args:
+        action_space: that ``get_action`` is given; None: the environment's.
+    """
+
+    def played(state: Mapping[str, Any], spec: EnvSpec, env: Any) -> AgentEpisodes:
+        return AgentEpisodes(OwnAgent(path, env.action_space if action_space is None else action_space), env)
+
+    return env_films(spec, 1, limit, played)
+
+
+def drawn_scenes(
+    steps: Iterator[Step], view: View, *, fps: float = SCENE_FPS, speed: float = 1.0, fill: bool = True
+) -> Iterator[Step]:
+    """The pictures of a film at `speed` times real time, as `Step.drawn` in place of scenes; between two steps the cars
+    move evenly. With ``fill`` the pictures are only as high as the road of the first scene."""
+    period = speed / fps
+    before: Step | None = None
+    start, shown = 0.0, 0
+    for step in steps:
+        after = step.drawn
+        if before is None and fill:
+            view = view.filled(after)
+        if before is None or step.number == 0:
+            if before is not None:
+                yield from _held(before, view, fps)
+            start, shown = after.time, 0
+        else:
+            earlier = before.drawn
+            while (time := start + shown * period) < after.time:
+                share = (time - earlier.time) / (after.time - earlier.time)
+                yield step._replace(drawn=view.draw(earlier.between(after, min(max(share, 0.0), 1.0))))
+                shown += 1
+        before = step
+    if before is not None:
+        yield from _held(before, view, fps)
+
+
+def _held(step: Step, view: View, fps: float) -> Iterator[Step]:
+    """Pictures of the end of an episode, for `HOLD` seconds."""
+    yield from itertools.repeat(step._replace(drawn=view.draw(step.drawn)), max(round(HOLD * fps), 1))
 
 
 class Pictures:
@@ -124,7 +238,7 @@ def drawing_env(
     pictures.
 
     Args:
-        spec: of the environment; it is built with the render mode ``rgb_array``, or ``ansi`` where it has no other.
+        spec: of the environment, which is built with the render mode ``rgb_array``, or ``ansi`` where it has no other.
         num_envs: of a vector environment.
 
     Returns:
@@ -133,7 +247,7 @@ def drawing_env(
     Raises:
         TrainError, CollectError: it cannot be built, or does not draw itself.
     """
-    spec = spec.as_rows()
+    draw_without_display()
     env = build_any(spec, num_envs)
     if env.render_mode in _MODES:
         return spec, env

@@ -1,5 +1,6 @@
 """Policies: actions of what an algorithm has learned, for observations of the environment or for rows of numbers."""
 
+import functools
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,17 +10,21 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete, Space
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.distributions import Distribution
 
-from fastrl.algorithms.schedules import LinearSchedule
+from fastrl.algorithms.schedules import TimestepSchedule
 from fastrl.envs.rows import ActionRows, ObsRows, RowError, space_of
-from fastrl.networks.acting_network import network_type, saved_actor
+from fastrl.networks.acting_network import ActingNetwork, PolicyNet, network_type, saved_actor, saved_network
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor, moved
+from fastrl.networks.distributions import mask_logits
 from fastrl.networks.own_network import own_path
 from fastrl.networks.parameters import claimed_numbers
 from fastrl.networks.q_network import ActionValues
 from fastrl.networks.stacked_frames import FramesFirst, stacked_first
 from fastrl.networks.team_actor import TeamActor
+from fastrl.play.distribution import ActionDistribution, distribution_of
 from fastrl.runs.checkpoint import CheckpointError, load_newest, unusable
 from fastrl.runs.settings import table_of
 from fastrl.utils.config import ConfigError
@@ -30,6 +35,10 @@ Spaces = tuple[Space[Any], Space[Any]]
 
 MakeActor = Callable[[Mapping[str, Any], Space[Any], Space[Any]], Actor]
 """`fastrl.algorithms.protocol.Algorithm.make_actor`."""
+
+
+Critic = Callable[[Tensor, Distribution], tuple[Tensor, Tensor | None]]
+"""Gives values [N], and perhaps those of all actions [N, A], of rows [N, D] and the policy's distributions there."""
 
 
 class PredictError(UserError, ValueError):
@@ -96,7 +105,7 @@ def saved_policy(state: Mapping[str, Any]) -> Mapping[str, Any]:
         return policy
     table = state["config"].get(table_of(state["algorithm"]), {})
     names = ("epsilon", "final_epsilon", "epsilon_steps")
-    schedule = LinearSchedule(*(table.get(name, 0) for name in names))
+    schedule = TimestepSchedule(*(table.get(name, 0) for name in names))
     return {**policy, "epsilon": 0.0 if table.get("noisy") else schedule(state["steps"])}
 
 
@@ -202,6 +211,7 @@ class Policy:
         make_actor = make_actor or saved_actor
         self.frames_first = bool(state.get("frames_first")) if frames_first is None else frames_first
         taken = stacked_first(self.obs_space) if self.frames_first else self.obs_space
+        self._saved, self._taken = policy, ObsRows(taken)
         actor = make_actor(policy, taken, self.action_space)
         self.actor = moved(FramesFirst(actor, self.obs_space) if self.frames_first else actor, device)
         self._generator = np.random.default_rng([seed, 1])
@@ -238,17 +248,73 @@ class Policy:
         Raises:
             PredictError: they do not fit the policy.
         """
+        rows, is_single, states, masks = self._checked_inputs(obs, state, action_masks)
+        actions = self._choose(rows, deterministic, masks, states)
+        if is_single:
+            return actions[0], None if states is None else states[0]
+        return actions, states
+
+    def _checked_inputs(
+        self, obs: Any, state: Any, action_masks: Any
+    ) -> tuple[NDArray[Any], bool, NDArray[np.float32] | None, NDArray[np.bool_] | None]:
+        """Rows, as of `_rows`, and their states and masks, for the arguments of `predict`."""
         rows, is_single = self._rows(obs)
         states = None
         if self.state_size:
             states = states_of(state, (len(rows), self.state_size))
         elif state is not None:
             raise PredictError(f"state: this policy has no memory, expected None, got {type(state).__name__}")
-        masks = None if action_masks is None else self._masks(action_masks, len(rows))
-        actions = self._choose(rows, deterministic, masks, states)
-        if is_single:
-            return actions[0], None if states is None else states[0]
-        return actions, states
+        return rows, is_single, states, None if action_masks is None else self._masks(action_masks, len(rows))
+
+    @torch.no_grad()
+    def distribution(
+        self, obs: Any, state: Any = None, action_masks: Any = None, *, critic: Critic | None = None
+    ) -> ActionDistribution:
+        """The distribution of actions that `predict` draws from, and values; see `fastrl.Model.distribution`.
+
+        Args:
+            critic: gives values where the network that acts has none.
+
+        Raises:
+            PredictError: as of `predict`, or the policy has no distribution.
+        """
+        rows, is_single, states, masks = self._checked_inputs(obs, state, action_masks)
+        network = self._network
+        taken = torch.from_numpy(self._frames_of(rows))
+        before = None if states is None else torch.from_numpy(states)
+        outputs, values, after = network.step(taken, before)
+        if isinstance(network, PolicyNet) and values is None:
+            sizes = torch.tensor([len(taken)])
+            values = network.value(taken) if before is None else network.sequences(taken, sizes, before)[1]
+        allowed = None if masks is None else torch.from_numpy(masks)
+        epsilon = self._saved.get("epsilon", 0.0)
+        try:
+            found = distribution_of(network, self._flat, outputs, network.log_std, allowed, epsilon)
+        except ValueError as error:
+            raise PredictError(f"distribution: {error}") from None
+        action_values = outputs if isinstance(network, ActionValues) else None
+        if action_values is not None:
+            values = mask_logits(action_values, allowed).amax(-1)
+        elif critic is not None:
+            values, action_values = critic(taken, found)
+        numbers = None if after is None else after.numpy()
+        return ActionDistribution(
+            found, values, action_values, numbers[0] if is_single and numbers is not None else numbers
+        )
+
+    @functools.cached_property
+    def _network(self) -> ActingNetwork:
+        """The network, as PyTorch has it."""
+        if "architecture" not in self._saved:
+            raise PredictError("distribution: the policy has no network that fastrl knows")
+        return saved_network(self._saved).for_observations(self._taken).eval()
+
+    def _frames_of(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Rows in the order of the network."""
+        if not self.frames_first:
+            return rows
+        frames = rows.reshape(-1, *(self.obs_space.shape or ())).transpose(0, 3, 1, 2)
+        return np.ascontiguousarray(frames).reshape(rows.shape)
 
     def _choose(
         self,

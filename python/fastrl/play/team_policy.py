@@ -1,10 +1,12 @@
 """Policies of several agents: actions of all of them, for observations of the environment."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fastrl.envs.adapters.parallel_copy import ParallelForm
 from fastrl.envs.contract import describe
@@ -13,9 +15,13 @@ from fastrl.envs.record_episodes import Act
 from fastrl.envs.rows import ObsRows, RowError
 from fastrl.networks.action_space import Actions
 from fastrl.networks.multi_agent import MultiAgentPolicy
+from fastrl.play.distribution import ActionDistribution, distribution_of
 from fastrl.play.policy import PredictError, choose, masks_of, states_of
 from fastrl.runs.checkpoint import CheckpointError
 from fastrl.runs.metrics import counted
+
+TeamCritic = Callable[[NDArray[Any], NDArray[np.bool_]], Tensor | None]
+"""Gives values [K] of rows of agents [K, D], of which some act, bool [K]; None: it cannot."""
 
 
 class TeamPolicy:
@@ -141,15 +147,62 @@ class TeamPolicy:
         Raises:
             PredictError: they do not fit the policy.
         """
+        rows, alive, masks, after = self._checked_inputs(obs, state, action_masks)
+        states = None if after is None else after.reshape(len(rows), -1)
+        actions = self.act(rows, alive, masks, deterministic, states=states)
+        if self.form is None:
+            return actions.reshape(*np.shape(obs)[:-1], *actions.shape[1:]), after
+        form = self.form
+        return {form.agents[a]: form.to_env(a, actions[a]) for a in np.flatnonzero(alive)}, after
+
+    @torch.no_grad()
+    def distribution(
+        self, obs: Any, state: Any = None, action_masks: Any = None, *, critic: TeamCritic | None = None
+    ) -> ActionDistribution | dict[str, ActionDistribution]:
+        """The distributions of actions that `predict` draws from, and values; see `fastrl.Model.distribution`.
+
+        Raises:
+            PredictError: as of `predict`.
+        """
+        rows, alive, masks, after = self._checked_inputs(obs, state, action_masks)
+        seen, agents = torch.from_numpy(rows), torch.arange(len(rows)) % self.team.num_agents
+        states = None if after is None else torch.from_numpy(after.reshape(len(rows), -1))
+        outputs = torch.zeros(len(rows), self.team.actions.size)
+        log_std = torch.zeros_like(outputs)
+        for name, network in self.team.networks.items():
+            members = np.tile(self.team.members(name), len(rows) // self.team.num_agents)
+            chosen = torch.from_numpy(np.flatnonzero(alive & members))
+            before = None if states is None else states[chosen]
+            outputs[chosen], _, following = network.step_of(seen[chosen], agents[chosen], before)
+            if network.log_std is not None:
+                log_std[chosen] = network.log_std
+            if states is not None and following is not None:
+                states[chosen, : following.shape[1]] = following
+        values = None if critic is None else critic(rows, alive)
+
+        def of(place: Any) -> ActionDistribution:
+            allowed = None if masks is None else torch.from_numpy(masks[place])
+            found = distribution_of(network, self.team.actions, outputs[place], log_std[place], allowed)
+            return ActionDistribution(found, None if values is None else values[place], None, after)
+
+        if self.form is None:
+            return of(slice(None))
+        return {self.form.agents[a]: of([a]) for a in np.flatnonzero(alive)}
+
+    def _checked_inputs(
+        self, obs: Any, state: Any, action_masks: Any
+    ) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.bool_] | None, NDArray[np.float32] | None]:
+        """Rows of agents, who acts, masks of all, and a copy of the states in the form of observations, for the
+        arguments of `predict`."""
         if state is not None and not self.state_size:
             raise PredictError(f"state: this policy has no memory, expected None, got {type(state).__name__}")
         if action_masks is not None and self.team.actions.is_box:
             raise PredictError("action_masks: this policy's actions are continuous, expected None")
         if self.form is None:
-            return self._of_rows(obs, state, action_masks, deterministic)
-        return self._of_names(obs, self.form, state, action_masks, deterministic)
+            return self._of_rows(obs, state, action_masks)
+        return self._of_names(obs, self.form, state, action_masks)
 
-    def _of_rows(self, obs: Any, state: Any, masks: Any, deterministic: bool) -> tuple[Any, Any]:
+    def _of_rows(self, obs: Any, state: Any, masks: Any) -> Any:
         agents = self.team.num_agents
         if isinstance(obs, Mapping):
             raise PredictError("obs: expected an array of all agents' observations, got a dict")
@@ -163,18 +216,13 @@ class TeamPolicy:
         if masks is not None:
             masks = masks_of("action_masks", masks, (*array.shape[:-1], self.team.actions.size))
             masks = masks.reshape(len(rows), -1)
-        after = self._states(state, array.shape[:-1])
-        states = None if after is None else after.reshape(len(rows), -1)
-        actions = self.act(rows, np.ones(len(rows), np.bool_), masks, deterministic, states=states)
-        return actions.reshape(*array.shape[:-1], *actions.shape[1:]), after
+        return rows, np.ones(len(rows), np.bool_), masks, self._states(state, array.shape[:-1])
 
     def _states(self, state: Any, agents: tuple[int, ...]) -> NDArray[np.float32] | None:
         """A copy of the memory of agents' episodes, zeros where they start; None: no policy has one."""
         return states_of(state, (*agents, self.state_size)) if self.state_size else None
 
-    def _of_names(
-        self, obs: Any, form: ParallelForm, state: Any, masks: Any, deterministic: bool
-    ) -> tuple[Any, Any]:
+    def _of_names(self, obs: Any, form: ParallelForm, state: Any, masks: Any) -> Any:
         if not isinstance(obs, Mapping) or not obs or not obs.keys() <= set(form.agents):
             got = f"a dict of {', '.join(map(repr, obs))}" if isinstance(obs, Mapping) else describe(obs)
             raise PredictError(
@@ -190,9 +238,7 @@ class TeamPolicy:
                 raise PredictError(f"obs[{form.agents[a]!r}]: {error}") from None
         if rows.dtype == np.float32 and not np.isfinite(rows).all():
             raise PredictError("obs: expected finite numbers, got NaN or infinity")
-        after = self._states(state, alive.shape)
-        actions = self.act(rows, alive, self._masks_of(masks, form, alive), deterministic, states=after)
-        return {form.agents[a]: form.to_env(a, actions[a]) for a in np.flatnonzero(alive)}, after
+        return rows, alive, self._masks_of(masks, form, alive), self._states(state, alive.shape)
 
     def _masks_of(self, masks: Any, form: ParallelForm, alive: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
         """The masks of all agents, bool [A, M], from those of the agents that act, by name; None: there are none."""

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fastrl.runs.logger import LoggedRun, Logger
-from fastrl.runs.metrics import brief, count, counted, duration, percent, rate
+from fastrl.runs.logger import LoggedRun, Logger, Shown
+from fastrl.runs.metrics import brief, count, duration, rate
 from fastrl.runs.row import Number, Row
 from fastrl.utils.notebook_bar import NotebookBar
 from fastrl.utils.output import shows_bars
@@ -22,10 +22,9 @@ def _if_any(text: str) -> Callable[[float], str]:
     return lambda value: text.format(brief(value)) if value else ""
 
 
-# Texts of the metrics that a console shows, in this order; of some nothing where they are 0.
-SHOWN: Mapping[str, Callable[[float], str]] = {
+# Texts of the metrics that a console shows of any run, in this order; of some nothing where they are 0.
+_SHOWN: Shown = {
     "rollout/ep_rew_mean": lambda value: f"return {brief(value)}",
-    "plain_rollout/ep_rew_mean": lambda value: f"PPO without workflows: return {brief(value)}",
     "train/loss": lambda value: f"loss {brief(value)}",
     "train/accuracy": lambda value: f"accuracy {brief(value)}",
     "train/mean_square_error": lambda value: f"mean_square_error {brief(value)}",
@@ -47,27 +46,26 @@ SHOWN: Mapping[str, Callable[[float], str]] = {
     "collect/dropped": lambda value: f"dropped {value:,}" if value else "",
     "collect/failures": lambda value: f"failures {value:,}" if value else "",
     "collect/restarts": lambda value: f"restarts {value:,}" if value else "",
-    "rollout/compliance": lambda value: f"compliance {brief(value)}",
-    "search/best_return": lambda value: f"best {brief(value)}",
-    "search/counting": lambda value: f"{counted(int(value), 'order')} count",
-    "rollout/ep_success_rate": lambda value: f"success {percent(value)}",
-    "rollout/ep_collision_rate": lambda value: f"collisions {percent(value)}",
-    "curriculum/vehicles": lambda value: counted(int(value), "vehicle"),
     "eval/mean_reward": lambda value: f"evaluation {brief(value)}",
 }
 
 
 class Highlights:
-    """Texts of the metrics that a console shows; of one that is NaN, the last one that was known."""
+    """Texts of the metrics that a console shows; of one that is NaN, the last one that was known.
 
-    def __init__(self) -> None:
+    Args:
+        shown: texts of further metrics.
+    """
+
+    def __init__(self, shown: Shown | None = None) -> None:
+        self._shown = {**_SHOWN, **(shown or {})}
         self._known: dict[str, float] = {}
 
     def of(self, metrics: Mapping[str, Number]) -> list[str]:
         """The texts for a row; none of what has not been known yet."""
-        there = [name for name in SHOWN if name in metrics]
+        there = [name for name in self._shown if name in metrics]
         self._known |= {name: metrics[name] for name in there if not math.isnan(metrics[name])}
-        texts = [SHOWN[name](self._known[name]) for name in there if name in self._known]
+        texts = [self._shown[name](self._known[name]) for name in there if name in self._known]
         return [text for text in texts if text]
 
 
@@ -87,7 +85,7 @@ class ConsoleLogger(Logger):
         self._interval = interval
         self._printed_at = -math.inf
         self._unprinted: Row | None = None
-        self._pace, self._shown = Pace(done), Highlights()
+        self._pace, self._shown = Pace(done), Highlights(run.shown)
         self._live: Live | None = None
         self._notebook: NotebookBar | None = None
         if console.is_jupyter and not console.quiet:

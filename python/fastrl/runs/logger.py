@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from fastrl.runs.directory import RunDirectory
@@ -14,6 +15,10 @@ from fastrl.utils.output import quiet_console
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+Shown = Mapping[str, Callable[[float], str]]
+"""Texts that a console shows of metrics, by their names; "" for nothing."""
 
 
 class LoggerError(UserError, ValueError):
@@ -33,6 +38,7 @@ class LoggedRun:
         unit: "steps", "episodes" or "samples".
         settings: of the run, for loggers that show them.
         console: for people.
+        shown: texts of metrics of the run's task for it.
     """
 
     directory: RunDirectory | None
@@ -43,6 +49,7 @@ class LoggedRun:
     unit: str = "steps"
     settings: Any = None
     console: Console = dataclasses.field(default_factory=quiet_console)
+    shown: Shown = dataclasses.field(default_factory=dict)
 
     @property
     def files(self) -> RunDirectory:

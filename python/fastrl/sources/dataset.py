@@ -17,7 +17,7 @@ from fastrl._native._epochs import EpochSampler
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, DatasetBatch, DatasetSpec, Problem
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.action_space import Actions
-from fastrl.play.episodes import facts_of
+from fastrl.play.episodes import facts_of, sampled_rows
 from fastrl.replay.prefetch import Prefetcher
 from fastrl.runs.episodes import Episodes
 from fastrl.runs.errors import TrainError
@@ -173,6 +173,7 @@ class DatasetSource(Source):
         self.env_id, self._num_envs, self._seed = spec.id, num_envs, seed
         self._config, self._dataset = config, dataset
         self._console = console or quiet_console()
+        self._spec = spec
         self._see_env(spec)
         # None: it was not opened.
         self.demos: Demos | None = None
@@ -197,6 +198,9 @@ class DatasetSource(Source):
         """Builds an environment, and reads its spaces and the longest episode."""
         found = facts_of(spec, self._num_envs)
         self.obs_space, self.action_space, self.env_actions, self.episode_steps, _ = found
+
+    def sampled_rows(self) -> NDArray[Any]:
+        return sampled_rows(self._spec, self._num_envs)
 
     def _check_demos(self, demos: Demos, name: str) -> None:
         """Refuses a data set of another environment.

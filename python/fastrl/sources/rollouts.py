@@ -18,7 +18,7 @@ from fastrl.collectors.resources import cores
 from fastrl.collectors.saved_state import check_saved, num_running, packed, unpacked
 from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
-from fastrl.play.episodes import facts_of
+from fastrl.play.episodes import facts_of, sampled_rows
 from fastrl.rollout.fragment import Fragment, last_places
 from fastrl.runs.episodes import Episodes
 from fastrl.runs.errors import TrainError
@@ -111,6 +111,9 @@ class RolloutSource(Source):
         self.obs_space, self.action_space, self.env_actions, self.episode_steps, is_vector = found
         if is_vector:
             self.spec = dataclasses.replace(self.spec, is_vector=True)
+
+    def sampled_rows(self) -> NDArray[Any]:
+        return sampled_rows(self.spec, self.num_envs)
 
     def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
         self._device, self._total_steps = device, total_timesteps

@@ -6,7 +6,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import numpy as np
 from gymnasium.spaces import Space
+from numpy.typing import NDArray
 
 from fastrl.algorithms.protocol import Algorithm, LearnsFrom, Problem
 from fastrl.collectors.protocol import Report
@@ -70,6 +72,11 @@ class Source(ABC):
         Raises:
             TrainError: spaces that it cannot bring experience from.
         """
+
+    def sampled_rows(self) -> NDArray[Any]:
+        """Rows [K, size] of observations of an environment of its own, to try networks of the user's on; none by
+        default."""
+        return np.zeros((0, 0), np.float32)
 
     def check_ranks(self) -> None:
         """Refuses `ranks` that cannot have the same experience each.

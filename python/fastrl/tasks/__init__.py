@@ -176,6 +176,23 @@ def task_name_on(env_id: str, algo: str | None = None) -> str:
     )
 
 
+def agent_task_on(env_id: str) -> str:
+    """The name of the task in which an agent of the user's own plays in an environment: where one agent and several may
+    be trained, that of one.
+
+    Raises:
+        ConfigError: as of `task_name_on`.
+    """
+    from gymnasium import registry
+
+    if env_id in named_tasks():
+        return env_id
+    name = task_name_on(env_id)
+    if find(name).many_agents and env_id in registry:
+        return task_for(env_id, "ppo") or name
+    return name
+
+
 def makes_parallel(spec: "EnvSpec") -> bool:
     """True if a factory's module uses PettingZoo, and the factory makes a parallel environment."""
     from fastrl.envs import contract

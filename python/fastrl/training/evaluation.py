@@ -183,6 +183,7 @@ class Evaluation(Callback):
         console.print("evaluating ...", highlight=False)
         with Progress("evaluating", self._work, console) as progress:
             self.scores = self.evaluate(trainer.policy_checkpoint(), progress.advance)
+        self._evaluated_at = trainer.rounds[0]
         trainer.evaluated(self.scores)
 
     def metrics(self, ended: Episodes) -> Mapping[str, Number]:
@@ -205,12 +206,15 @@ class Evaluation(Callback):
         }
 
     def show(self, console: Console) -> None:
-        """Prints the last scores, and the best ones."""
+        """Prints the last scores, and the best ones, if these are others."""
         if self.scores is not None:
             self.scores.show(console)
         if self.best is not None:
-            console.print(f"best evaluation, after {self.best_at:,} {self._unit}:", highlight=False)
-            self.best.show(console)
+            is_last = self.scores is not None and self.best_at == self._evaluated_at
+            line = f"best evaluation, after {self.best_at:,} {self._unit}"
+            console.print(f"{line}: this one" if is_last else f"{line}:", highlight=False)
+            if not is_last:
+                self.best.show(console)
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -21,7 +21,7 @@ from fastrl.runs.checkpoint import (
     load_newest,
     unusable,
 )
-from fastrl.runs.directory import RunDirectory, new_directory, run_name
+from fastrl.runs.directory import RunDirectory, is_run, new_directory, run_name
 from fastrl.runs.errors import HookError, TrainError
 from fastrl.runs.facts import State
 from fastrl.runs.logger import LoggedRun, Logger
@@ -385,7 +385,9 @@ class _Session:
         self._facts: FactsFile | None = None
         self._checkpoints: Checkpoints | None = None
         if directory is not None:
-            self._write_settings()
+            # A run that is complete chooses nothing any more: the comments of its file stay.
+            if not (trainer.is_done() and is_run(directory.path)):
+                self._write_settings()
             self._facts = FactsFile(directory.path, task.name, trainer)
             over = ", whose run had no checkpoint yet: it starts over" if directory.starts_over else ""
             print_lines(console, f"training on {trainer.device}, run directory {directory.path}{over}")
@@ -428,6 +430,7 @@ class _Session:
             unit,
             self._settings,
             self._console,
+            self._task.shown,
         )
         logs: list[Logger] = []
         if directory is not None:

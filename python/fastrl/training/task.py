@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import gymnasium
@@ -22,6 +21,7 @@ from fastrl.envs.rows import has_state, space_state
 from fastrl.envs.spec import EnvSpec
 from fastrl.networks.stacked_frames import stacked_last
 from fastrl.runs.errors import TrainError
+from fastrl.runs.logger import Shown
 from fastrl.runs.settings import RunConfig, Settings
 from fastrl.training.callbacks import Callback, EarlyStopping
 from fastrl.training.device import choose_device, use_threads
@@ -37,15 +37,17 @@ from fastrl.utils.tables import print_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from torch import nn
 
     from fastrl.collectors.team_spec import TeamSpec
     from fastrl.play.episodes import EnvEpisodes, VectorEpisodes
     from fastrl.play.film import Films
-    from fastrl.play.play import Step
     from fastrl.play.policy import Policy, Spaces
     from fastrl.sources.demo_arrays import Demos
     from fastrl.sources.source import Source
     from fastrl.training.comparison import Comparison
+
+NO_AGENTS = "an agent of your own plays CAGE 2, or environments of one agent"
 
 
 class Task(TaskSettings, ABC):
@@ -63,6 +65,7 @@ class Task(TaskSettings, ABC):
         rare_options: names of options of all tasks that ``--help`` leaves out.
         evaluation_options: further options of ``fastrl eval`` that `evaluate` takes.
         has_protocol: policies are evaluated in episodes of a protocol, not in the environment of their run.
+        shown: texts that a console shows of metrics that only its runs have.
         evaluates_on_the_way: its runs may be evaluated before their end.
 
     Attributes:
@@ -80,6 +83,7 @@ class Task(TaskSettings, ABC):
     rare_options: ClassVar[Sequence[str]] = ()
     evaluation_options: ClassVar[Sequence[str]] = ()
     has_protocol: ClassVar[bool] = False
+    shown: ClassVar[Shown] = {}
     evaluates_on_the_way: ClassVar[bool] = True
 
     ranks: Ranks = ALONE
@@ -216,21 +220,26 @@ class Task(TaskSettings, ABC):
         Raises:
             TrainError, CollectError: the environment cannot be built, or does not draw itself.
         """
-        from fastrl.play.episodes import episode_steps
-        from fastrl.play.film import Films, Pictures, drawing_env
-        from fastrl.play.play import play
+        from fastrl.play.film import env_films
 
-        spec, env = drawing_env(self.play_spec(settings), self.num_envs(settings))
-        pictures, num_steps = Pictures(env), episode_steps(env, self.play_steps(settings))
-        if isinstance(env, VectorEnv):
-            spec.close(env)
+        def played(state: Mapping[str, Any], spec: EnvSpec, env: Any) -> EnvEpisodes | VectorEpisodes:
+            return self.played(state, settings, spec, env)
 
-        def play_drawn(state: Mapping[str, Any], episodes: int, seed: int) -> Iterator[Step]:
-            with contextlib.closing(self.played(state, settings, spec, env)) as played:
-                seeds, draw = range(seed, seed + episodes), lambda: pictures.of(played.render())
-                yield from play(played.act, played, seeds, num_steps, name=spec.id, draw=draw)
+        spec = self.play_spec(settings).as_rows()
+        return env_films(spec, self.num_envs(settings), self.play_steps(settings), played)
 
-        return Films(play_drawn, pictures.fps, functools.partial(spec.close, env))
+    def agent_films(self, path: str, settings: Any) -> Films:
+        """Makes films of an agent of the user's own, which look at no checkpoint.
+
+        Args:
+            path: import path, see `fastrl.play.own_agent.OwnAgent`.
+            settings: of runs in the same environment.
+
+        Raises:
+            TrainError, CollectError: as of `films`.
+            ConfigError: there is no such agent, or the task has none.
+        """
+        raise ConfigError(f"{path}: {NO_AGENTS}")
 
     def team_env(self, settings: Any) -> Any:
         """One environment of several agents: a parallel one of PettingZoo, or a `MultiAgentVectorEnv` of one.
@@ -312,6 +321,7 @@ class Task(TaskSettings, ABC):
         try:
             check_takes(algorithm_type, problem, source.env_actions)
             algorithm = algorithm_type(config, problem)
+            check_own_modules(algorithm.networks(), source)
         except ValueError as error:
             raise TrainError(f"--algo {run.algo} on {source.env_id}: {error}") from None
         callbacks = [*self.callbacks(settings, source, console), *stopping(run)]
@@ -514,7 +524,7 @@ class Task(TaskSettings, ABC):
             ConfigError: there is no such agent, or the task scores none.
             HookError: the agent has raised.
         """
-        raise ConfigError(f"{path}: an agent of your own is scored in CAGE 2 or in environments of one agent")
+        raise ConfigError(f"{path}: {NO_AGENTS}")
 
     def scores_tree(self, name: str, scores: Any) -> dict[str, Any]:
         """Scores of a run, with its name, for JSON."""
@@ -539,3 +549,17 @@ class Task(TaskSettings, ABC):
 def stopping(run: RunConfig) -> list[Callback]:
     """The callback of ``run.stop_at_return``, if it is set."""
     return [] if run.stop_at_return is None else [EarlyStopping(run.stop_at_return)]
+
+
+def check_own_modules(networks: Sequence[nn.Module], source: Source) -> None:
+    """Refuses modules of the user's own that give NaN or infinity for observations of the environment.
+
+    Raises:
+        ValueError, TrainError, CollectError
+    """
+    from fastrl.networks.own_network import OwnModule
+
+    own = [module for network in networks for module in network.modules() if isinstance(module, OwnModule)]
+    if own and len(rows := source.sampled_rows()):
+        for module in own:
+            module.check_finite(rows)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from fastrl.algorithms import declaration, declarations
@@ -18,7 +19,7 @@ from fastrl.runs.settings import (
 )
 from fastrl.sources.collecting import CollectConfig
 from fastrl.training.stages import OF_NETWORKS
-from fastrl.utils.config import ConfigError, Preset, Values, build, check, sections
+from fastrl.utils.config import ConfigError, Preset, Values, build, check, sections, without_effect
 from fastrl.utils.names import suggestion
 from fastrl.utils.trust import from_file, trusted_import
 
@@ -214,6 +215,12 @@ class TaskSettings:
 
             of_clone = after_clone(settings, self.algorithm_table(algorithm))
             settings = build(config_type, *defaults, of_clone, *layers)
+        for key, other in without_effect(settings).items():
+            if key in changes:
+                raise ConfigError(
+                    f"{key} does nothing beside {other}, {attrgetter(other)(settings)}: leave one of them out;"
+                    " network_options has arguments of your network"
+                )
         return settings
 
     def _tables_in(self, tree: Mapping[str, Any], source: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fastrl.utils.config import ConfigError, EndOf, Leaf, Values, leaves, load_toml, to_plain
+from fastrl.utils.config import ConfigError, EndOf, Leaf, Values, leaves, load_toml, to_plain, without_effect
 from fastrl.utils.names import suggestion
 from fastrl.utils.tunable import Choices, Fixed, Layers, Mark, Range
 
@@ -184,9 +184,9 @@ def space_of(settings: Any, *, has_images: bool, fixed: Collection[str] = ()) ->
         has_images: its observations are images.
         fixed: dotted keys of settings that stay as they are.
     """
-    known = leaves(type(settings))
+    known, kept = leaves(type(settings)), {*fixed, *without_effect(settings)}
     marks = {
-        key: mark for key, leaf in known.items() if (mark := mark_of(leaf)) is not None and key not in fixed
+        key: mark for key, leaf in known.items() if (mark := mark_of(leaf)) is not None and key not in kept
     }
     return Space(
         known,

@@ -35,6 +35,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pydantic.fields import FieldInfo
 
+from fastrl.utils.curve import Curve, MayBeCurve
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import DamagedFileError, check_depth, escape_controls, read_file
 from fastrl.utils.names import likely, nearest, suggestion
@@ -81,15 +82,40 @@ class EndOf:
 
         final_lr: Annotated[float | None, Field(description="none: as at the start"), EndOf("lr")] = 0.0
 
-    A layer of values that gives the start alone makes the schedule constant; see `build`.
+    A layer of values that gives the start alone makes the schedule constant; see `build`. A start that is a curve has
+    an end of its own, which no other may contradict.
 
     Attributes:
         start: the name of the start.
-        falls: the schedule stays one that falls: its end, no optional number then, is lowered to a lower start.
+        alone: what the end, no optional number but with "constant", becomes where the start alone is given: "falls":
+            it is lowered to a lower start; "stays": it stays.
     """
 
     start: str
-    falls: bool = False
+    alone: Literal["constant", "falls", "stays"] = "constant"
+
+    def end_of(self, start: Any, end: Any) -> Any:
+        """The end of a schedule whose start alone is given.
+
+        Args:
+            end: of the layers before.
+        """
+        if isinstance(start, str):
+            return None if self.alone == "constant" else Curve.parse(start).ends[1]
+        return {"constant": None, "stays": end, "falls": start if end is None else min(end, start)}[
+            self.alone
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class NotBeside:
+    """Marks a setting that does nothing where another one of its section is given; a user who gives both is told.
+
+    Attributes:
+        other: the name of the other one, which is None otherwise.
+    """
+
+    other: str
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
@@ -173,6 +199,11 @@ class Leaf:
         """
         if isinstance(value, str) and value.strip().lower() == "none" and None in _members(self.type):
             return None
+        if callable(value) and any(isinstance(mark, MayBeCurve) for mark in self.marks):
+            try:
+                value = str(Curve.of(value))
+            except ValueError as error:
+                raise ConfigError(f"{name} {error}") from None
         try:
             # Strict conversion from JSON takes a list for a tuple, and does not take true for a number.
             return _adapter(self.type).validate_json(json.dumps(value, default=str), strict=True)
@@ -206,6 +237,8 @@ class Leaf:
 
     def metavar(self) -> str:
         """The placeholder of the value in help texts, such as ``FLOAT`` or ``cpu|cuda``."""
+        if any(isinstance(mark, MayBeCurve) for mark in self.marks):
+            return "FLOAT|SCHEDULE"
         return self.setting.words or "|".join(_metavar(member) for member in _members(self.type))
 
 
@@ -413,6 +446,7 @@ def build(config_type: type[T], *layers: Values) -> T:
     values = {key: leaf.default for key, leaf in known.items() if leaf.default is not dataclasses.MISSING}
     for layer in layers:
         values |= {**_implied_ends(known, values, layer), **layer}
+    _check_ends(known, values)
     tree: dict[str, Any] = {}
     for key, value in values.items():
         *parents, name = key.split(".")
@@ -426,6 +460,22 @@ def build(config_type: type[T], *layers: Values) -> T:
         problem = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in problem["loc"])
         raise ConfigError(f"{where + ': ' if where else ''}{_message(problem)}") from None
+
+
+def without_effect(settings: Any) -> dict[str, str]:
+    """The settings that do nothing because others are given, see `NotBeside`: these by those, dotted keys."""
+    others = {
+        key: f"{key.rpartition('.')[0]}.{mark.other}"
+        for key, leaf in leaves(type(settings)).items()
+        for mark in leaf.marks
+        if isinstance(mark, NotBeside)
+    }
+    known = leaves(type(settings))
+    return {
+        key: other
+        for key, other in others.items()
+        if other in known and attrgetter(other)(settings) is not None
+    }
 
 
 def replaced(settings: T, values: Values) -> T:
@@ -442,14 +492,35 @@ def values_of(settings: Any) -> Values:
     return {key: attrgetter(key)(settings) for key in leaves(type(settings))}
 
 
-def _implied_ends(known: Mapping[str, Leaf], values: Values, layer: Values) -> Values:
-    """The ends of schedules of which a layer, on top of other values, gives the start alone."""
-    ends: Values = {}
+def _ends(known: Mapping[str, Leaf]) -> Iterable[tuple[str, str, EndOf]]:
+    """The ends of schedules and their starts, by dotted key."""
     for key, leaf in known.items():
         for mark in leaf.marks:
-            if isinstance(mark, EndOf) and (start := f"{key.rpartition('.')[0]}.{mark.start}") in layer:
-                ends[key] = min(values[key], layer[start]) if mark.falls else None
-    return ends
+            if isinstance(mark, EndOf):
+                yield key, f"{key.rpartition('.')[0]}.{mark.start}", mark
+
+
+def _implied_ends(known: Mapping[str, Leaf], values: Values, layer: Values) -> Values:
+    """The ends of schedules of which a layer, on top of other values, gives the start alone."""
+    return {
+        key: mark.end_of(layer[start], values[key]) for key, start, mark in _ends(known) if start in layer
+    }
+
+
+def _check_ends(known: Mapping[str, Leaf], values: Values) -> None:
+    """Refuses ends that contradict the curves that they end.
+
+    Raises:
+        ConfigError
+    """
+    for key, start, _ in _ends(known):
+        if isinstance(curve := values.get(start), str) and values[key] is not None:
+            end = Curve.parse(curve).ends[1]
+            if values[key] != end:
+                raise ConfigError(
+                    f"{key}: {start} is a schedule, {brief(curve)}, that ends at {end:g}: leave the other end out,"
+                    f" got {values[key]}"
+                )
 
 
 def to_tree(config: Any) -> dict[str, Any]:

@@ -15,8 +15,8 @@ _WIDE, _FOLDED = 10_000, 20
 def show(console: Console, *renderables: RenderableType) -> None:
     """Prints tables, groups of them, and text.
 
-    A table is as wide as the longest words of its columns need, even if the console is narrower. Text, titles and
-    captions are wrapped between words on a terminal; elsewhere their lines are not broken.
+    On a terminal a table is as wide as the longest words of its columns need, even if that is narrower, and text,
+    titles and captions are wrapped between words. Elsewhere nothing is wrapped: a row of a table is one line.
     """
     if console.quiet:
         return
@@ -53,7 +53,7 @@ def _show_table(console: Console, table: Table) -> None:
     # Printed by the table, title and caption would be wrapped at the table's width.
     title, table.title, caption, table.caption = table.title, None, table.caption, None
     width = _fit_columns(console, table)
-    if width > console.width:
+    if width > console.width or not (console.is_terminal or console.is_jupyter):
         table.width = width
     if title is not None:
         _show_text(console, title, "bold")
@@ -69,6 +69,9 @@ def _fit_columns(console: Console, table: Table) -> int:
         The width of the table, in characters.
     """
     options = console.options.update(max_width=_WIDE)
+    if not (console.is_terminal or console.is_jupyter):
+        for column in table.columns:
+            column.no_wrap, column.overflow = True, "ellipsis"
     frame = console.measure(table, options=options).maximum
     for column in table.columns:
         cells = (column.header, column.footer, *column.cells)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,13 @@ GIF_ERROR = 48
 
 class VideoError(UserError):
     """A video that cannot be written."""
+
+
+def draw_without_display() -> None:
+    """Where there is no display, lets environments that draw with SDL, as pygame does, look for none: it writes lines
+    on stderr about what it does not find."""
+    if sys.platform == "linux" and not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
 def check_video(path: Path) -> None:

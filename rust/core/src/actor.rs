@@ -61,6 +61,17 @@ pub enum ActionsOut<'a> {
     Gaussian(&'a mut [f32]),
 }
 
+impl ActionsOut<'_> {
+    /// The same array, for a shorter time.
+    pub(crate) fn reborrow(&mut self) -> ActionsOut<'_> {
+        match self {
+            Self::Discrete(actions) => ActionsOut::Discrete(actions),
+            Self::MultiDiscrete(actions) => ActionsOut::MultiDiscrete(actions),
+            Self::Gaussian(actions) => ActionsOut::Gaussian(actions),
+        }
+    }
+}
+
 /// The inputs and outputs of rows that choose actions. Lengths fit each other and the network.
 pub struct Rows<'a> {
     pub obs: &'a [f32],

@@ -87,6 +87,11 @@ pub enum Phase {
     Ended,
 }
 
+/// The number of a name; NaN for another name.
+pub(crate) fn number_named<'a>(key: &str, numbers: impl IntoIterator<Item = (&'a str, f64)>) -> f64 {
+    numbers.into_iter().find(|(name, _)| *name == key).map_or(f64::NAN, |(_, number)| number)
+}
+
 /// Ok if `fits`, else the error `what`.
 pub(crate) fn ensure(fits: bool, what: &str) -> Result<(), String> {
     if fits { Ok(()) } else { Err(what.into()) }
@@ -166,7 +171,8 @@ pub trait Env: Send {
     /// elsewhere.
     fn action_mask(&self, _mask: &mut [u8]) {}
 
-    /// A number of the running or just ended episode, by its name; NaN for a name that the environment does not know.
+    /// A number of the running episode or of the last that has ended, by its name; NaN for a name that the environment does
+    /// not know.
     fn episode_info(&self, _key: &str) -> f64 {
         f64::NAN
     }

@@ -1,9 +1,19 @@
-//! Products of matrices in f32. Each element of a product adds up its terms in their order with fused multiplications, so
-//! it is the same to the last bit on every processor, whatever the size of its registers.
+//! Products of matrices in f32, or in pairs of bfloat16 ([`crate::bf16`]) with sums in f32. Each element of a product adds
+//! up its terms in their order with fused multiplications, so it is the same to the last bit on every processor, whatever
+//! the size of its registers.
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{
+    __m256, __m512, _mm256_and_ps, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_dpbf16_ps, _mm256_fmadd_ps,
+    _mm256_set1_epi32, _mm256_slli_epi32, _mm512_dpbf16_ps, _mm512_fmadd_ps,
+};
+#[cfg(target_arch = "x86_64")]
+use std::mem::transmute;
+
+use crate::bf16;
 use crate::lanes::{LANES, Lanes, flat, flat_mut, spread};
 #[cfg(target_arch = "x86_64")]
-use crate::lanes::{has_avx512, has_fma};
+use crate::lanes::{has_avx512, has_bf16, has_fma};
 
 /// Columns that are computed together at least. Rows of products are rounded up to a multiple.
 const STEP: usize = 8;
@@ -81,6 +91,39 @@ pub(crate) fn multiply(
     c_row: usize,
     start: Start<'_>,
 ) {
+    product(Registers::widest(), m, n, depth, a, b, b_row, c, c_row, start);
+}
+
+/// [`multiply`] of matrices whose elements are pairs of terms: for each element of `a` and `b` the product of the second
+/// numbers is added, then that of the first.
+#[expect(clippy::too_many_arguments, reason = "three matrices")]
+pub(crate) fn multiply_pairs(
+    m: usize,
+    n: usize,
+    depth: usize,
+    a: Left<'_>,
+    b: &[f32],
+    b_row: usize,
+    c: &mut [f32],
+    c_row: usize,
+    start: Start<'_>,
+) {
+    product(Registers::widest_of_pairs(), m, n, depth, a, b, b_row, c, c_row, start);
+}
+
+#[expect(clippy::too_many_arguments, reason = "three matrices")]
+fn product(
+    registers: Registers,
+    m: usize,
+    n: usize,
+    depth: usize,
+    a: Left<'_>,
+    b: &[f32],
+    b_row: usize,
+    c: &mut [f32],
+    c_row: usize,
+    start: Start<'_>,
+) {
     let n = padded(n);
     if m == 0 || n == 0 {
         return;
@@ -91,7 +134,6 @@ pub(crate) fn multiply(
     if let Start::Bias(bias) = start {
         assert!(bias.len() >= n, "too few biases");
     }
-    let registers = Registers::widest();
     let mut from = 0;
     loop {
         let terms = DEPTH.min(depth - from);
@@ -142,6 +184,13 @@ enum Registers {
     /// AVX-512F: 16 floats.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// The same for pairs of bfloat16.
+    PlainPairs,
+    #[cfg(target_arch = "x86_64")]
+    Avx2Pairs,
+    /// AVX-512 BF16: it takes sums below 1.2e-38 for zeros.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Pairs,
 }
 
 impl Registers {
@@ -158,10 +207,23 @@ impl Registers {
         Self::Plain
     }
 
+    fn widest_of_pairs() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if has_bf16() {
+                return Self::Avx512Pairs;
+            }
+            if has_fma() {
+                return Self::Avx2Pairs;
+            }
+        }
+        Self::PlainPairs
+    }
+
     /// Columns of a tile where so many are left.
     fn columns(self, left: usize) -> usize {
         #[cfg(target_arch = "x86_64")]
-        if self == Self::Avx512 && left >= 4 * STEP {
+        if matches!(self, Self::Avx512 | Self::Avx512Pairs) && left >= 4 * STEP {
             return 4 * STEP;
         }
         if left >= 2 * STEP { 2 * STEP } else { STEP }
@@ -213,7 +275,7 @@ macro_rules! tile_in_registers {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
         unsafe fn $name<const M: usize, const N: usize>(&self) {
-            use std::arch::x86_64::{$broadcast, $load, $multiply_add, $store, $zero};
+            use std::arch::x86_64::{$broadcast, $load, $store, $zero};
             let mut sums = [[$zero(); N]; M];
             for i in 0..M {
                 for j in 0..N {
@@ -274,6 +336,21 @@ impl Tile {
                 2 => tallest!(self.plain::<_, 2>, rows, 4 1),
                 _ => tallest!(self.plain::<_, 1>, rows, 4 1),
             },
+            #[cfg(target_arch = "x86_64")]
+            Registers::Avx512Pairs => match columns / STEP {
+                4 => tallest!(self.pairs_in_avx512::<_, 2>, rows, 12 8 4 2 1),
+                2 => tallest!(self.pairs_in_avx512::<_, 1>, rows, 16 8 4 2 1),
+                _ => tallest!(self.pairs_in_avx512vl::<_, 1>, rows, 8 4 2 1),
+            },
+            #[cfg(target_arch = "x86_64")]
+            Registers::Avx2Pairs => match columns / STEP {
+                2 => tallest!(self.pairs_in_avx2::<_, 2>, rows, 4 2 1),
+                _ => tallest!(self.pairs_in_avx2::<_, 1>, rows, 4 2 1),
+            },
+            Registers::PlainPairs => match columns / STEP {
+                2 => tallest!(self.plain_pairs::<_, 2>, rows, 4 1),
+                _ => tallest!(self.plain_pairs::<_, 1>, rows, 4 1),
+            },
         }
     }
 
@@ -291,10 +368,46 @@ impl Tile {
         _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_fmadd_ps
     }
 
+    tile_in_registers! {
+        /// # Safety
+        /// The processor has AVX2 and FMA, the matrices these elements.
+        fn pairs_in_avx2, "avx2,fma", 8,
+        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, dot_in_avx2
+    }
+
+    tile_in_registers! {
+        /// # Safety
+        /// The processor has AVX-512 F, VL and BF16, the matrices these elements.
+        fn pairs_in_avx512vl, "avx512f,avx512vl,avx512bf16", 8,
+        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, dot_in_avx512vl
+    }
+
+    tile_in_registers! {
+        /// # Safety
+        /// The processor has AVX-512 F and BF16, the matrices these elements.
+        fn pairs_in_avx512, "avx512f,avx512bf16", 16,
+        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, dot_in_avx512
+    }
+
     /// # Safety
     /// The matrices have these elements.
-    #[expect(clippy::needless_range_loop, reason = "sums have numbers")]
     unsafe fn plain<const M: usize, const N: usize>(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.add_up::<M, N>(f32::mul_add) };
+    }
+
+    /// # Safety
+    /// The matrices have these elements.
+    unsafe fn plain_pairs<const M: usize, const N: usize>(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.add_up::<M, N>(bf16::dot) };
+    }
+
+    /// # Safety
+    /// The matrices have these elements.
+    #[inline(always)]
+    #[expect(clippy::needless_range_loop, reason = "sums have numbers")]
+    unsafe fn add_up<const M: usize, const N: usize>(&self, multiply_add: impl Fn(f32, f32, f32) -> f32) {
         let mut sums = [[[0.0_f32; STEP]; N]; M];
         for i in 0..M {
             for j in 0..N {
@@ -318,7 +431,7 @@ impl Tile {
                     for lane in 0..STEP {
                         // SAFETY: the caller's promise.
                         let right = unsafe { *self.b.add(k * self.b_row + j * STEP + lane) };
-                        sums[i][j][lane] = left.mul_add(right, sums[i][j][lane]);
+                        sums[i][j][lane] = multiply_add(left, right, sums[i][j][lane]);
                     }
                 }
             }
@@ -332,6 +445,38 @@ impl Tile {
             }
         }
     }
+}
+
+/// [`bf16::dot`] of pairs side by side.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn dot_in_avx2(left: __m256, right: __m256, sum: __m256) -> __m256 {
+    let second = _mm256_castsi256_ps(_mm256_set1_epi32(!0xffff));
+    let of_second = _mm256_fmadd_ps(_mm256_and_ps(left, second), _mm256_and_ps(right, second), sum);
+    let left = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_castps_si256(left)));
+    let right = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_castps_si256(right)));
+    _mm256_fmadd_ps(left, right, of_second)
+}
+
+/// [`dot_in_avx2`] in one instruction.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
+fn dot_in_avx512vl(left: __m256, right: __m256, sum: __m256) -> __m256 {
+    // SAFETY: 256 bits are 16 of bfloat16.
+    let (left, right) = unsafe { (transmute(left), transmute(right)) };
+    _mm256_dpbf16_ps(sum, left, right)
+}
+
+/// [`dot_in_avx512vl`] of twice as many.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn dot_in_avx512(left: __m512, right: __m512, sum: __m512) -> __m512 {
+    // SAFETY: 512 bits are 32 of bfloat16.
+    let (left, right) = unsafe { (transmute(left), transmute(right)) };
+    _mm512_dpbf16_ps(sum, left, right)
 }
 
 /// Writes the transpose of `from` [rows, columns] into `to` [columns, rows].
@@ -431,25 +576,35 @@ mod tests {
             .collect()
     }
 
+    /// Pairs of such numbers.
+    fn pairs(seed: u64, count: usize) -> Vec<f32> {
+        numbers(seed, count).iter().zip(numbers(seed + 9, count)).map(|(&x, y)| bf16::pair(x, y)).collect()
+    }
+
     proptest! {
         #[test]
         fn products_are_fused_sums_in_order(
-            m in 0_usize..30, n in 0_usize..40, depth in 0_usize..600, transposed: bool, start in 0..3, seed: u64,
+            m in 0_usize..30, n in 0_usize..40, depth in 0_usize..600, transposed: bool, start in 0..3,
+            with_pairs: bool, seed in 0..1_u64 << 60,
         ) {
-            let a = numbers(seed, m * depth);
+            let elements = if with_pairs { pairs } else { numbers };
+            let a = elements(seed, m * depth);
             let (row, column) = if transposed { (1, m) } else { (depth, 1) };
             let (b_row, c_row) = (stride(n), stride(n) + STEP);
-            let b = numbers(seed + 1, depth * b_row);
+            let b = elements(seed + 1, depth * b_row);
             let bias = numbers(seed + 2, b_row);
             let before = numbers(seed + 3, m * c_row);
             let mut c = before.clone();
             let first = [Start::Zero, Start::Bias(&bias), Start::Present][start as usize];
+            let multiply = if with_pairs { multiply_pairs } else { multiply };
             multiply(m, n, depth, Left { values: &a, row, column }, &b, b_row, &mut c, c_row, first);
+            let multiply_add = if with_pairs { bf16::dot } else { f32::mul_add };
             for i in 0..m {
                 for j in 0..c_row {
                     let mut sum = [0.0, bias.get(j).copied().unwrap_or(0.0), before[i * c_row + j]][start as usize];
                     for k in 0..depth {
-                        sum = if j < n { a[i * row + k * column].mul_add(b[k * b_row + j], sum) } else { sum };
+                        let left = a[i * row + k * column];
+                        sum = if j < n { multiply_add(left, b[k * b_row + j], sum) } else { sum };
                     }
                     if j < n {
                         prop_assert_eq!(c[i * c_row + j].to_bits(), sum.to_bits());
@@ -461,9 +616,11 @@ mod tests {
         }
 
         #[test]
-        fn tiles_are_the_same_in_all_registers(terms in 0_usize..20, rows in 1_usize..30, wide in 0..3, seed: u64) {
-            let columns = STEP << wide;
-            let (a, b) = (numbers(seed, 30 * 20), numbers(seed + 1, 20 * 32));
+        fn tiles_are_the_same_in_all_registers(
+            terms in 0_usize..20, rows in 1_usize..30, wide in 0..3, with_pairs: bool, seed in 0..1_u64 << 60,
+        ) {
+            let (columns, elements) = (STEP << wide, if with_pairs { pairs } else { numbers });
+            let (a, b) = (elements(seed, 30 * 20), elements(seed + 1, 20 * 32));
             let product = |registers: Registers| {
                 let mut c = numbers(seed + 2, 30 * 32);
                 for j in (0..columns).step_by(registers.columns(columns)) {
@@ -480,17 +637,22 @@ mod tests {
                 }
                 c
             };
-            let plain = product(Registers::Plain);
+            let plain = product(if with_pairs { Registers::PlainPairs } else { Registers::Plain });
             #[cfg(target_arch = "x86_64")]
             {
                 if has_fma() {
-                    prop_assert_eq!(&product(Registers::Avx2), &plain);
+                    let registers = if with_pairs { Registers::Avx2Pairs } else { Registers::Avx2 };
+                    prop_assert_eq!(&product(registers), &plain);
                 }
-                if has_avx512() {
+                if has_avx512() && !with_pairs {
                     prop_assert_eq!(&product(Registers::Avx512), &plain);
                 }
+                if has_bf16() && with_pairs {
+                    prop_assert_eq!(&product(Registers::Avx512Pairs), &plain);
+                }
             }
-            prop_assert_eq!(&product(Registers::widest()), &plain);
+            let widest = if with_pairs { Registers::widest_of_pairs() } else { Registers::widest() };
+            prop_assert_eq!(&product(widest), &plain);
         }
 
         #[test]

@@ -43,3 +43,10 @@ pub(crate) fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512bw")
 }
+
+/// Returns whether there are products of pairs of bfloat16 in registers of 512 bits.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn has_bf16() -> bool {
+    has_avx512() && is_x86_feature_detected!("avx512bf16")
+}

@@ -11,6 +11,7 @@
 pub mod actor;
 pub mod async_vec;
 pub mod barrier;
+mod bf16;
 pub mod cage2;
 mod choice;
 pub mod dense;

@@ -24,6 +24,11 @@ pub fn act_stream(seed: u64, env_index: u64, number: u64) -> u64 {
     hash(seed, [2, env_index, number])
 }
 
+/// The stream of agent `agent` of an episode, from the episode's own.
+pub fn agent_stream(stream: u64, agent: usize) -> u64 {
+    mix(stream ^ mix((agent as u64 + 1).wrapping_mul(GOLDEN)))
+}
+
 fn hash(seed: u64, indices: [u64; 3]) -> u64 {
     let first = mix(seed.wrapping_add(GOLDEN));
     indices.iter().fold(first, |state, index| mix(state ^ mix(index.wrapping_add(GOLDEN))))

@@ -17,7 +17,7 @@ use crate::env::{Actions, AgentRows, Env, Phase, Real, Refused};
 use crate::memory::ask_for;
 use crate::team::Team;
 
-pub use rollout::{End, Rollout};
+pub use rollout::{Drawn, End, Rollout, Scaling};
 
 /// The behaviour at the end of an episode (Gymnasium's `AutoresetMode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,6 +15,7 @@ use pyo3::types::PyDict;
 use crate::difficulty;
 use crate::episodes;
 use crate::links;
+use crate::rollout::rollout_method;
 use crate::scene::{self, TrafficScene};
 
 fn task_from_name(name: &str) -> PyResult<Task> {
@@ -53,6 +54,7 @@ pub(crate) struct CoopVec {
 }
 
 vec_methods!(CoopVec);
+rollout_method!(CoopVec);
 
 #[pymethods]
 impl CoopVec {
@@ -192,9 +194,6 @@ impl CoopVec {
     }
 
     fn episodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        episodes::table(py, &self.venv, self.config.comms.is_some(), |env| {
-            let state = env.state();
-            (state.finished, &state.last, &state.last_links)
-        })
+        episodes::table(py, &self.venv, &episodes::names(self.config.comms.is_some()), |env| env.state().finished)
     }
 }

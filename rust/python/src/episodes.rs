@@ -9,33 +9,32 @@ use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// A dict of arrays with an entry for each environment. `of`: of one its number of episodes, the last one's results, and
-/// its links, which count if there are some.
+/// The names of results, with those of links if there are some.
+pub(crate) fn names(has_links: bool) -> Vec<&'static str> {
+    let of_links: &[&str] = if has_links { &Account::FIELDS } else { &[] };
+    Episode::FIELDS.iter().chain(of_links).copied().collect()
+}
+
+/// A dict of arrays with an entry for each environment: the numbers of these names ([`Env::episode_info`]), and how many
+/// episodes have ended.
 pub(crate) fn table<'py, E: Env>(
     py: Python<'py>,
     venv: &VecBinding<E>,
-    has_links: bool,
-    of: impl Fn(&E) -> (u64, &Episode, &Account) + Send,
+    names: &[&str],
+    finished: impl Fn(&E) -> u64 + Send,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let of_links: &[&str] = if has_links { &Account::FIELDS } else { &[] };
-    let names: Vec<&str> = Episode::FIELDS.iter().chain(of_links).copied().collect();
-    let mut finished: Vec<i64> = room(venv.num_envs())?;
-    let mut fields: Vec<Vec<f64>> = Vec::new();
-    for _ in &names {
-        fields.push(room(venv.num_envs())?);
-    }
+    let mut counts: Vec<i64> = room(venv.num_envs())?;
+    let mut columns: Vec<Vec<f64>> = names.iter().map(|_| room(venv.num_envs())).collect::<PyResult<_>>()?;
     venv.with(py, |venv| {
         for env in venv.envs() {
-            let (count, last, links) = of(env);
-            finished.push(count as i64);
-            let numbers = last.numbers().into_iter().chain(links.numbers());
-            fields.iter_mut().zip(numbers).for_each(|(column, number)| column.push(number));
+            counts.push(finished(env) as i64);
+            columns.iter_mut().zip(names).for_each(|(column, name)| column.push(env.episode_info(name)));
         }
         Ok(())
     })?;
     let table = PyDict::new(py);
-    table.set_item("finished", PyArray1::from_vec(py, finished))?;
-    for (name, column) in names.into_iter().zip(fields) {
+    table.set_item("finished", PyArray1::from_vec(py, counts))?;
+    for (name, column) in names.iter().zip(columns) {
         table.set_item(name, PyArray1::from_vec(py, column))?;
     }
     Ok(table)

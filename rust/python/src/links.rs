@@ -85,7 +85,7 @@ pub(crate) fn statistics<E: Env>(
             rows.fill(f64::NAN);
             let last = links(env).map_or(&[][..], LinkState::last);
             for (row, account) in rows.chunks_exact_mut(Account::FIELDS.len()).zip(last) {
-                row.copy_from_slice(&account.numbers());
+                row.copy_from_slice(&account.means());
             }
         }
         Ok(())

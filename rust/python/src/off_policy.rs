@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use fastrl_binding::arrays::{Array, Element, Flag, disjoint, list, readable, writeable};
+use fastrl_core::learn::Precision;
 use fastrl_core::learn::off_policy::{
     ActionKind, Actions, Algorithm, Batch, Learned, Parameters, Settings, Shape, Steps,
 };
@@ -59,6 +60,11 @@ pub(crate) fn apart(written: &[Place], read: impl IntoIterator<Item = Option<Pla
 
 fn place<T: Element>(array: &Maybe<'_, '_, T>) -> Option<Place> {
     array.as_ref().map(Array::place)
+}
+
+/// Precision of the products of hidden layers.
+pub(crate) fn precision(bf16: bool) -> Precision {
+    if bf16 { Precision::Bf16 } else { Precision::Fp32 }
 }
 
 /// Checks that actions are among so many choices.
@@ -140,7 +146,7 @@ impl OffPolicySteps {
     #[pyo3(signature = (
         algorithm, *, obs_dim, hidden, critics, numbers=0, choices=0, tau=0.005, has_temperature=true,
         target_entropy=None, entropy_backup=true, mean_value=false, target_noise=0.2, target_noise_clip=0.5,
-        expectile=0.7, beta=3.0, max_weight=100.0, num_threads=1,
+        expectile=0.7, beta=3.0, max_weight=100.0, bf16=false, num_threads=1,
     ))]
     #[expect(clippy::too_many_arguments, reason = "the architecture and settings of losses")]
     fn new(
@@ -160,6 +166,7 @@ impl OffPolicySteps {
         expectile: f32,
         beta: f32,
         max_weight: f32,
+        bf16: bool,
         num_threads: usize,
     ) -> PyResult<Self> {
         let refuse = |message: String| Err(PyValueError::new_err(message));
@@ -197,7 +204,7 @@ impl OffPolicySteps {
             max_weight,
             threads: num_threads,
         };
-        let shape = Shape { algorithm, obs: obs_dim, actions, hidden, critics };
+        let shape = Shape { algorithm, obs: obs_dim, actions, hidden, critics, precision: precision(bf16) };
         Ok(Self { shape, settings, steps: Mutex::new(None) })
     }
 

@@ -7,7 +7,7 @@ use fastrl_core::learn::q_learning::{QSteps as Steps, Settings, Shape, Step, Tra
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::off_policy::{Optimized, apart, check_choices};
+use crate::off_policy::{Optimized, apart, check_choices, precision};
 use crate::ppo_update::{MAX_WIDTH, rows_of};
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
@@ -21,12 +21,13 @@ pub(crate) struct QSteps {
 #[pymethods]
 impl QSteps {
     #[new]
-    #[pyo3(signature = (*, obs_dim, hidden, actions, dueling=false, num_threads=1))]
+    #[pyo3(signature = (*, obs_dim, hidden, actions, dueling=false, bf16=false, num_threads=1))]
     fn new(
         obs_dim: usize,
         #[pyo3(from_py_with = list)] hidden: Vec<usize>,
         actions: usize,
         dueling: bool,
+        bf16: bool,
         num_threads: usize,
     ) -> PyResult<Self> {
         let mut widths = hidden.iter().copied().chain([obs_dim, actions]);
@@ -35,7 +36,7 @@ impl QSteps {
                 "obs_dim, hidden, actions: expected widths of 1 to {MAX_WIDTH}"
             )));
         }
-        let shape = Shape { obs: obs_dim, hidden, actions, dueling };
+        let shape = Shape { obs: obs_dim, hidden, actions, dueling, precision: precision(bf16) };
         Ok(Self { shape, threads: num_threads, steps: Mutex::new(None) })
     }
 

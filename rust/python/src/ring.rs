@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use fastrl_binding::arrays::{disjoint, filled, list, list_or_none, readable, writeable};
+use fastrl_binding::arrays::{disjoint, list, list_or_none, readable, writeable};
 use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
+use fastrl_core::traffic::metrics::Episode;
 use fastrl_core::traffic::ring::config::{Config, Drive};
 use fastrl_core::traffic::ring::env::Ring;
 use fastrl_core::traffic::ring::platoon::Platoon;
@@ -14,6 +15,8 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::episodes;
+use crate::rollout::rollout_method;
 use crate::scene::{self, TrafficScene};
 
 fn integrator(ballistic: bool) -> Integrator {
@@ -35,6 +38,7 @@ pub(crate) struct RingVec {
 }
 
 vec_methods!(RingVec);
+rollout_method!(RingVec);
 
 #[pymethods]
 impl RingVec {
@@ -167,41 +171,7 @@ impl RingVec {
     }
 
     fn episodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let n = self.num_envs();
-        let names = ["length", "return_mean", "num_agents", "collision_rate", "mean_speed", "throughput", "min_ttc"];
-        let mut columns: [Vec<f64>; 7] = Default::default();
-        for column in &mut columns {
-            *column = filled(f64::NAN, n)?;
-        }
-        let (mut success, mut finished) = (filled(f64::NAN, n)?, filled(0i64, n)?);
-        self.venv.with(py, |venv| {
-            for (i, env) in venv.envs().enumerate() {
-                let (ended, last) = env.account();
-                finished[i] = ended as i64;
-                let Some(last) = last else { continue };
-                let agents = env.agent_vehicles().len() as f64;
-                let per_hour = 3600.0 * last.mean_speed * self.num_vehicles as f64 / last.ring_length;
-                let row = [
-                    f64::from(last.length),
-                    last.reward,
-                    agents,
-                    f64::from(last.crashed) / agents,
-                    last.mean_speed,
-                    per_hour,
-                    last.min_ttc,
-                ];
-                columns.iter_mut().zip(row).for_each(|(column, value)| column[i] = value);
-                success[i] = f64::from(u8::from(!last.collided));
-            }
-            Ok(())
-        })?;
-        let account = PyDict::new(py);
-        account.set_item("finished", numpy::PyArray1::from_vec(py, finished))?;
-        for (name, column) in names.into_iter().zip(columns) {
-            account.set_item(name, numpy::PyArray1::from_vec(py, column))?;
-        }
-        account.set_item("success", numpy::PyArray1::from_vec(py, success))?;
-        Ok(account)
+        episodes::table(py, &self.venv, &Episode::FIELDS, |env| env.account().0)
     }
 }
 

@@ -26,6 +26,7 @@ use crate::episodes;
 use crate::highway::driver_from_name;
 use crate::highway_options;
 use crate::links;
+use crate::rollout::rollout_method;
 use crate::scene::{self, TrafficScene};
 
 fn ends_from_name(name: &str) -> PyResult<Ends> {
@@ -44,6 +45,7 @@ pub(crate) struct RoadVec {
 }
 
 vec_methods!(RoadVec);
+rollout_method!(RoadVec);
 
 fn named_lists(options: &Bound<'_, PyAny>) -> PyResult<BTreeMap<String, Vec<f64>>> {
     // Not the dict itself: numbers are converted by code that could change it.
@@ -311,10 +313,7 @@ impl RoadVec {
     }
 
     fn episodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        episodes::table(py, &self.venv, self.config.comms.is_some(), |env| {
-            let episode = env.episode();
-            (episode.finished, &episode.last, &episode.last_links)
-        })
+        episodes::table(py, &self.venv, &episodes::names(self.config.comms.is_some()), |env| env.episode().finished)
     }
 
     fn scene(&self, py: Python<'_>, env: usize) -> PyResult<TrafficScene> {

@@ -7,8 +7,8 @@ macro_rules! rollout_method {
         #[pymethods]
         impl $class {
             #[pyo3(signature = (
-                actor, *, seed, env_indices, numbers, streams, steps, returns, states, obs, actions, log_probs, rewards,
-                terminations, truncations, final_obs, masks, final_masks, episode_info,
+                actor, *, seed, env_indices, numbers, steps, returns, streams, took_part, states, obs, actions, log_probs,
+                rewards, terminations, truncations, final_obs, masks, final_masks, alive, ends, scaling, episode_info,
             ))]
             #[expect(clippy::too_many_arguments, reason = "the arrays of a rollout")]
             fn rollout(
@@ -18,9 +18,10 @@ macro_rules! rollout_method {
                 seed: u64,
                 env_indices: &Bound<'_, PyAny>,
                 numbers: &Bound<'_, PyAny>,
-                streams: &Bound<'_, PyAny>,
                 steps: &Bound<'_, PyAny>,
                 returns: &Bound<'_, PyAny>,
+                streams: &Bound<'_, PyAny>,
+                took_part: &Bound<'_, PyAny>,
                 states: Option<&Bound<'_, PyAny>>,
                 obs: &Bound<'_, PyAny>,
                 actions: &Bound<'_, PyAny>,
@@ -31,14 +32,18 @@ macro_rules! rollout_method {
                 final_obs: &Bound<'_, PyAny>,
                 masks: Option<&Bound<'_, PyAny>>,
                 final_masks: Option<&Bound<'_, PyAny>>,
+                alive: Option<&Bound<'_, PyAny>>,
+                ends: Option<&Bound<'_, PyAny>>,
+                scaling: Option<&Bound<'_, PyAny>>,
                 #[pyo3(from_py_with = fastrl_binding::arrays::list)] episode_info: Vec<String>,
             ) -> PyResult<(Vec<fastrl_binding::rollout::Ended>, f64)> {
                 let arrays = fastrl_binding::rollout::Arrays {
                     env_indices,
                     numbers,
-                    streams,
                     steps,
                     returns,
+                    streams,
+                    took_part,
                     states,
                     obs,
                     actions,
@@ -49,6 +54,9 @@ macro_rules! rollout_method {
                     final_obs,
                     masks,
                     final_masks,
+                    alive,
+                    ends,
+                    scaling,
                 };
                 self.venv.rollout(py, &actor.actor, seed, &episode_info, &arrays)
             }

@@ -3,7 +3,7 @@
 use fastrl_binding::arrays::{list, writeable};
 use fastrl_binding::vec_env::VecBinding;
 use fastrl_core::env::Env;
-use fastrl_core::traffic::raster::{View, draw};
+use fastrl_core::traffic::raster::{View, draw, filled_height};
 use fastrl_core::traffic::scene::{Car, Scene, Scenic};
 use fastrl_core::vec_env::Error;
 use numpy::PyArray1;
@@ -24,6 +24,16 @@ pub(crate) fn of<W: Env + Scenic>(py: Python<'_>, venv: &VecBinding<W>, env: usi
             Err(Error::NeverReset { env })
         }
     })
+}
+
+fn checked(view: View) -> PyResult<View> {
+    if view.scaling > 0.0 && view.scaling.is_finite() && view.centering.iter().all(|share| share.is_finite()) {
+        return Ok(view);
+    }
+    Err(PyValueError::new_err(format!(
+        "expected a positive scaling and a finite centering, got {} and {:?}",
+        view.scaling, view.centering
+    )))
 }
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
@@ -96,18 +106,19 @@ impl TrafficScene {
         let &[height, width, 3] = shape.as_slice() else {
             return Err(PyValueError::new_err(format!("out: expected shape (height, width, 3), got {shape:?}")));
         };
-        if !(scaling > 0.0 && scaling.is_finite() && centering.iter().all(|share| share.is_finite())) {
-            return Err(PyValueError::new_err(format!(
-                "expected a positive scaling and a finite centering, got {scaling} and {centering:?}"
-            )));
-        }
+        let view = checked(View { width, height, scaling, centering, legend })?;
         let out = writeable::<u8>("out", out, &shape)?;
         // SAFETY: checked, and the caller's for the length of this call.
         let pixels = unsafe { out.slice_mut() };
         let trail: Vec<&Scene> = trail.iter().map(|earlier| &earlier.get().scene).collect();
-        let view = View { width, height, scaling, centering, legend };
         py.detach(|| draw(&self.scene, &trail, &view, pixels));
         Ok(())
+    }
+
+    #[pyo3(signature = (size, *, scaling, centering, legend))]
+    fn filled_height(&self, size: (usize, usize), scaling: f64, centering: [f64; 2], legend: bool) -> PyResult<usize> {
+        let (width, height) = size;
+        Ok(filled_height(&self.scene, &checked(View { width, height, scaling, centering, legend })?))
     }
 
     fn between(&self, later: &Self, share: f64) -> PyResult<Self> {

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use fastrl_binding::arrays::{list, room};
+use fastrl_binding::arrays::list;
 use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
 use fastrl_core::env::Env;
 use fastrl_core::traffic::v2x::config::Config;
 use fastrl_core::traffic::v2x::{Episode, V2x};
-use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::episodes;
 use crate::rollout::rollout_method;
 use crate::scene::{self, TrafficScene};
 
@@ -53,28 +53,6 @@ impl V2xVec {
     }
 
     fn episodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let mut finished: Vec<i64> = room(self.num_envs())?;
-        let mut fields: [Vec<f64>; Episode::FIELDS.len()] = Default::default();
-        for column in &mut fields {
-            *column = room(self.num_envs())?;
-        }
-        self.venv.with(py, |venv| {
-            for env in venv.envs() {
-                finished.push(env.state().finished as i64);
-                let numbers = env.state().last.numbers();
-                fields.iter_mut().zip(numbers).for_each(|(column, number)| column.push(number));
-            }
-            Ok(())
-        })?;
-        let account = PyDict::new(py);
-        account.set_item("finished", PyArray1::from_vec(py, finished))?;
-        for (name, column) in Episode::FIELDS.into_iter().zip(fields) {
-            account.set_item(name, PyArray1::from_vec(py, column))?;
-        }
-        // Statistics of vehicles that drive.
-        for name in ["collision_rate", "mean_speed", "throughput", "min_ttc"] {
-            account.set_item(name, PyArray1::from_vec(py, vec![f64::NAN; self.num_envs()]))?;
-        }
-        Ok(account)
+        episodes::table(py, &self.venv, &Episode::FIELDS, |env| env.state().finished)
     }
 }

@@ -185,7 +185,7 @@ class Cage2VectorEnv(Cage2Games):
         num_threads: threads that step the games; 0 for one a core.
         autoreset_mode: see `NativeVectorEnv`.
         info_state: adds the true state to `info`: red_access uint8 [N, 13] (0 none, 1 user, 2 root), red_sessions and
-            processes uint8 [N, 13] (255 stands for more), red_action int8 [N, 3] (kind, target, success).
+            processes uint8 [N, 13] (255 stands for more), red_action int8 [N, 3] (kind, target, success); as `truth`.
         random: `"fast"`, or `"python"` for the generator of CPython's `random`: then `seed=s` gives the episodes of the
             real CybORG after `random.seed(s)`, and the stream continues through an environment's episodes. It needs a
             single red agent.
@@ -213,6 +213,10 @@ class Cage2VectorEnv(Cage2Games):
             **games,
         )
 
+    def truth(self) -> dict[str, NDArray[Any]]:
+        """The true state, which ``info_state`` adds to `info`."""
+        return _truth(self._native)
+
     def alerts(self) -> NDArray[np.bool_]:
         """Bool [N, 13]: hosts on which Monitor named a suspicious process in the last step.
 
@@ -227,18 +231,46 @@ class Cage2VectorEnv(Cage2Games):
 class Cage2Env(SingleEnv):
     """One game of CAGE Challenge 2. Options as in `Cage2VectorEnv`.
 
-    The info of `reset` has ``red_agent``, the index into `RED_AGENTS` of the episode's red agent.
+    The info of `reset` has ``red_agent``, the index into `RED_AGENTS` of the episode's red agent. With the render mode
+    ``rgb_array`` `render` gives a picture of the network, uint8 [512, 576, 3]: hosts in the colour of red's access, the
+    one with a frame that blue's last action was for, and the return so far.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012
     vector_class = Cage2VectorEnv
     vector: Cage2VectorEnv
+
+    def __init__(self, *, render_mode: str | None = None, **options: Any) -> None:
+        # The picture shows what the vector environment does not keep.
+        super().__init__(render_mode=None if render_mode == "rgb_array" else render_mode, **options)
+        self.render_mode = render_mode
+        self._blue_action, self._steps, self._total = "", 0, 0.0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         obs, info = super().reset(seed=seed, options=options)
+        self._blue_action, self._steps, self._total = "", 0, 0.0
         return obs, info | {"red_agent": int(self.vector.red_agents()[0])}
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        result = _, reward, *_ = super().step(action)
+        self._blue_action = ACTIONS[self.vector.actions[int(action)]]
+        self._steps += 1
+        self._total += reward
+        return result
+
+    def render(self) -> Any:
+        if self.render_mode != "rgb_array":
+            return super().render()
+        # The import is slow and needed for drawing only.
+        from fastrl.envs.cage2.network_picture import NetworkState, network_picture
+
+        access = self.vector.truth()["red_access"][0]
+        title = f"attacker {RED_AGENTS[self.vector.red_agents()[0]]}"
+        return network_picture(
+            NetworkState(title, access, self._blue_action, self._total), note=f"step {self._steps}", dpi=160
+        )
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Bool [num_actions], see `Cage2VectorEnv.action_masks`."""

@@ -28,6 +28,7 @@ from fastrl.training.task import Task
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fastrl.play.film import Films
     from fastrl.sources.source import Source
 
 
@@ -50,6 +51,7 @@ class Cage2Task(Cage2Scoring, Task):
     """See `fastrl.training.task.Task`."""
 
     summary = cage2.SUMMARY
+    film = True
     score_hint = "score it by the challenge's protocol"
     run = RunConfig(total_timesteps=16_000_000, eval_episodes=200)
     env = EnvConfig()
@@ -130,6 +132,13 @@ class Cage2Task(Cage2Scoring, Task):
             seed=seed,
             advance=advance,
         )
+
+    def agent_films(self, path: str, settings: Any) -> Films:
+        """See `Task.agent_films`; the agent observes and acts as `Contender.from_agent` says."""
+        from fastrl.play.film import agent_films
+
+        options = {**settings.env.options(), "memory": "none", "observe": "blue", "actions": None}
+        return agent_films(path, EnvSpec("fastrl/Cage2-v0", options), self.play_steps(settings), len(ACTIONS))
 
     def scores_from_tree(self, tree: Mapping[str, Any]) -> Evaluation:
         return Evaluation.from_tree(tree)

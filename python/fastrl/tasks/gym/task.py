@@ -10,6 +10,7 @@ from gymnasium.vector import VectorEnv
 from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec
 from fastrl.play.episodes import build_any, build_env, episode_steps, facts_of
+from fastrl.play.film import Films, agent_films
 from fastrl.play.own_agent import OwnAgent
 from fastrl.play.play import episode_returns
 from fastrl.tasks import gym
@@ -95,6 +96,9 @@ class GymTask(Task):
         returns = episode_returns(agent, env, episodes, seed, num_steps, advance, name=spec.id)
         spec.close(env)
         return Returns(returns)
+
+    def agent_films(self, path: str, settings: Any) -> Films:
+        return agent_films(path, self.play_spec(settings), self.play_steps(settings))
 
 
 def _plain_id(env_id: str) -> str:

@@ -22,6 +22,7 @@ from fastrl.tasks.pettingzoo.settings import PRESETS, EnvConfig
 from fastrl.training.evaluation import Advance, Returns
 from fastrl.training.task import Task
 from fastrl.utils.env_options import parse_options
+from fastrl.utils.video import draw_without_display
 
 if TYPE_CHECKING:
     from fastrl.play.film import Films
@@ -104,6 +105,7 @@ class PettingZooTask(Task):
         spec = self.env_spec(settings)
         drawing = dataclasses.replace(spec, options={**spec.options, "render_mode": "rgb_array"})
         built: list[Any] = []
+        draw_without_display()
 
         def make() -> Any:
             built.append(make_parallel(drawing, settings.env.size, settings.env.stack))

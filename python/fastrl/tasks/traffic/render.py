@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.registration import make_multi
 from fastrl.envs.traffic.link_figure import draw_ages
 from fastrl.envs.traffic.trajectories import Recorder, draw_time_space
-from fastrl.envs.viewer import View
+from fastrl.play.film import SCENE_FPS, drawn_scenes
 from fastrl.play.play import Step, TeamEnv, play, team_act, team_seeds
 from fastrl.runs.metrics import counted
 from fastrl.utils.errors import UserError
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
     from fastrl.envs.record_episodes import Act
 
 POLICIES = ("idle", "random")
-# Pictures per second of films.
-FPS = 25.0
-# Seconds that the end of an episode is shown.
-HOLD = 1.0
 
 
 class RenderError(UserError):
@@ -80,34 +75,6 @@ def moments(env: MultiAgentVectorEnv, act: Act, seeds: Sequence[int]) -> Iterato
     return play(team_act(act), TeamEnv(env), seeds, name=env.name, draw=env.scene)
 
 
-def pictures(seen: Iterator[Step], view: View, *, fps: float = FPS, speed: float = 1.0) -> Iterator[Step]:
-    """The pictures of a film at `speed` times real time, as `Step.drawn` in place of scenes; between two steps the cars
-    move evenly."""
-    period = speed / fps
-    before: Step | None = None
-    start, shown = 0.0, 0
-    for step in seen:
-        after = step.drawn
-        if before is None or step.number == 0:
-            if before is not None:
-                yield from _held(before, view, fps)
-            start, shown = after.time, 0
-        else:
-            earlier = before.drawn
-            while (time := start + shown * period) < after.time:
-                share = (time - earlier.time) / (after.time - earlier.time)
-                yield step._replace(drawn=view.draw(earlier.between(after, min(max(share, 0.0), 1.0))))
-                shown += 1
-        before = step
-    if before is not None:
-        yield from _held(before, view, fps)
-
-
-def _held(step: Step, view: View, fps: float) -> Iterator[Step]:
-    """Pictures of the end of an episode, for `HOLD` seconds."""
-    yield from itertools.repeat(step._replace(drawn=view.draw(step.drawn)), max(round(HOLD * fps), 1))
-
-
 @dataclass(frozen=True)
 class Outputs:
     """Files to write; None: not that one."""
@@ -146,7 +113,7 @@ def render(
     title: str,
     episodes: int = 1,
     seed: int = 0,
-    fps: float = FPS,
+    fps: float = SCENE_FPS,
     speed: float = 1.0,
     view: Mapping[str, Any] | None = None,
     console: Console | None = None,
@@ -191,7 +158,9 @@ def render(
 
         shown = 0
         if outputs.video is not None:
-            film = pictures(watched(), own_view, fps=fps, speed=speed)
+            film = drawn_scenes(
+                watched(), own_view, fps=fps, speed=speed, fill="screen_height" not in (view or {})
+            )
             shown = write_video(outputs.video, (each.drawn for each in film), fps=fps)
         else:
             for _ in watched():

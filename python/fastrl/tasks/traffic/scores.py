@@ -59,8 +59,10 @@ class Scores:
         return self.standard_error * math.sqrt(self.episodes)
 
     def metrics(self) -> dict[str, float]:
+        """See `fastrl.training.evaluation.Scores`; without what the environment does not know."""
         others = {name: getattr(self, name) for name in MEANS if name not in ("mean_return", "mean_length")}
-        return {"mean_ep_length": self.mean_length, **others, "standard_error": self.standard_error}
+        known = {name: value for name, value in others.items() if not math.isnan(value)}
+        return {"mean_ep_length": self.mean_length, **known, "standard_error": self.standard_error}
 
     def episode_returns(self) -> dict[str, NDArray[np.float64]]:
         """See `fastrl.training.comparison.EpisodeScores`."""

@@ -13,7 +13,7 @@ from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.registration import make_multi
 from fastrl.play.play import Step, team_seeds
 from fastrl.runs.errors import TrainError, check_memory
-from fastrl.runs.metrics import counted
+from fastrl.runs.metrics import counted, percent
 from fastrl.runs.settings import RunConfig
 from fastrl.tasks import traffic
 from fastrl.tasks.traffic.curriculum import Curriculum, CurriculumCallback, CurriculumConfig
@@ -71,6 +71,11 @@ class TrafficTask(Task):
     rare_options = ("--collector", "--n-workers")
     presets = PRESETS
     many_agents = True
+    shown = {  # noqa: RUF012
+        "rollout/ep_success_rate": lambda value: f"success {percent(value)}",
+        "rollout/ep_collision_rate": lambda value: f"collisions {percent(value)}",
+        "curriculum/vehicles": lambda value: counted(int(value), "vehicle"),
+    }
 
     def description(self, prog: str) -> str:
         return (
@@ -185,7 +190,7 @@ class TrafficTask(Task):
 
     def films(self, settings: Any) -> Films:
         """See `Task.films`; at real speed, on the seeds that ``fastrl eval`` uses too."""
-        from fastrl.play.film import Films
+        from fastrl.play.film import SCENE_FPS, Films
         from fastrl.play.team_policy import TeamPolicy
         from fastrl.tasks.traffic import render
 
@@ -197,9 +202,9 @@ class TrafficTask(Task):
         def play_drawn(state: Mapping[str, Any], episodes: int, seed: int) -> Iterator[Step]:
             masks, seeds = self.has_action_masks(settings), team_seeds(seed, episodes)
             act = TeamPolicy(state["policy"]).act_in(env, action_masks=masks)
-            return render.pictures(render.moments(env, act, seeds), env.view)
+            return render.moments(env, act, seeds)
 
-        return Films(play_drawn, render.FPS, env.close)
+        return Films(play_drawn, SCENE_FPS, env.close, env.view)
 
     def show_scores(self, comparison: Comparison, console: Console) -> None:
         scores: list[tuple[str, Any]] = [(each.name, each.scores) for each in comparison.scored]

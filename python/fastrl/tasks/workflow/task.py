@@ -14,6 +14,7 @@ from fastrl.envs.cage2.env import Ruleset
 from fastrl.envs.cage2.workflow import parse_workflow
 from fastrl.envs.spec import EnvSpec
 from fastrl.runs.errors import TrainError
+from fastrl.runs.metrics import brief, counted
 from fastrl.runs.settings import RunConfig, settings_type
 from fastrl.sources.collecting import CollectConfig
 from fastrl.tasks import workflow
@@ -56,6 +57,12 @@ class WorkflowTask(Task):
     env = EnvConfig()
     common_options = ("--workflow", "--search")
     presets = PRESETS
+    shown = {  # noqa: RUF012
+        "plain_rollout/ep_rew_mean": lambda value: f"PPO without workflows: return {brief(value)}",
+        "rollout/compliance": lambda value: f"compliance {brief(value)}",
+        "search/best_return": lambda value: f"best {brief(value)}",
+        "search/counting": lambda value: f"{counted(int(value), 'order')} count",
+    }
 
     def takes(self, algorithm: type[Algorithm[Any]]) -> bool:
         # PPO itself: the search would leave out what a class of the user's own adds.

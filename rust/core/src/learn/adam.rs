@@ -34,6 +34,55 @@ impl Learned<'_> {
         let parts = all.map(|((values, gradient), (mean, square))| Part { values, gradient, mean, square });
         team.each(&mut parts.collect::<Vec<_>>(), |part| part.step(&rule));
     }
+
+    /// Counts a step, which is taken part by part. Afterwards targets, where there are any, move by a share `tau`.
+    pub(super) fn descent<'a>(
+        &'a mut self,
+        learning_rate: f64,
+        epsilon: f32,
+        targets: &'a mut [f32],
+        tau: f32,
+    ) -> Descent<'a> {
+        *self.steps += 1.0;
+        let rule = Rule::new(1.0, learning_rate, *self.steps as u64).with_epsilon(epsilon);
+        Descent { rule, tau, values: self.values, mean: self.mean, square: self.square, targets }
+    }
+}
+
+/// A step of some parameters, and of targets that follow them; the latter may be missing.
+pub(super) struct Descent<'a> {
+    rule: Rule,
+    tau: f32,
+    values: &'a mut [f32],
+    mean: &'a mut [f32],
+    square: &'a mut [f32],
+    targets: &'a mut [f32],
+}
+
+impl<'a> Descent<'a> {
+    /// Splits off the step of the first `count` parameters.
+    pub(super) fn split_first(&mut self, count: usize) -> Self {
+        let split = |vector: &mut &'a mut [f32]| {
+            let all = std::mem::take(vector);
+            let (first, rest) = all.split_at_mut(count.min(all.len()));
+            *vector = rest;
+            first
+        };
+        Self {
+            rule: self.rule,
+            tau: self.tau,
+            values: split(&mut self.values),
+            mean: split(&mut self.mean),
+            square: split(&mut self.square),
+            targets: split(&mut self.targets),
+        }
+    }
+
+    /// Takes the step along the gradient, and zeroes it.
+    pub(super) fn step(&mut self, gradient: &mut [f32]) {
+        descend(self.values, gradient, self.mean, self.square, self.rule.0);
+        lerp(self.targets, self.values, self.tau);
+    }
 }
 
 /// Moves parameters to others by a share `tau` of the way.
@@ -85,6 +134,7 @@ impl Part<'_> {
 }
 
 /// The factors of a step.
+#[derive(Clone, Copy)]
 pub(crate) struct Rule([f32; 7]);
 
 impl Rule {

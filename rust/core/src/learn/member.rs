@@ -3,10 +3,12 @@
 //! Rows go through networks in blocks. Then each piece of the parameters gets its gradient of all rows, in their order. So
 //! sums depend neither on the number of threads nor on the size of blocks.
 
+use std::mem::take;
 use std::ops::Range;
 
+use super::adam::Descent;
 use super::perceptron::{CHUNK, Pass, Perceptron, Piece};
-use crate::gemm::{Aligned, stride};
+use crate::gemm::{Aligned, Start, stride};
 use crate::team::Team;
 
 /// Multiplications in the passes of a minibatch for each thread: below that another one does not pay.
@@ -67,19 +69,17 @@ impl Member {
 
     /// Reads parameters; with `learns` also what gradients need.
     pub(super) fn read(&mut self, network: &Perceptron, flat: &[f32], index: usize, count: usize, learns: bool) {
-        network.read_member(flat, index, count, &mut self.vector);
+        let transposed: &mut [Aligned] = if learns { &mut self.transposed } else { &mut [] };
+        network.read_member(flat, index, count, &mut self.vector, transposed);
         if learns {
-            network.transpose(&self.vector, &mut self.transposed);
-            network.transpose_inputs(&self.vector, self.inputs, &mut self.of_inputs);
+            network.transpose_inputs(flat, index, count, self.inputs, &mut self.of_inputs);
         }
     }
 
     /// [`Member::read`] of a perceptron of linear layers of PyTorch.
     pub(super) fn read_linear(&mut self, network: &Perceptron, flat: &[f32], learns: bool) {
-        network.read(flat, &mut self.vector);
-        if learns {
-            network.transpose(&self.vector, &mut self.transposed);
-        }
+        let transposed: &mut [Aligned] = if learns { &mut self.transposed } else { &mut [] };
+        network.read_linear(flat, &mut self.vector, transposed);
     }
 
     /// The outputs [rows, row] for some rows of observations, of `width` numbers, and perhaps of actions beside them.
@@ -102,9 +102,10 @@ impl Member {
         network.forward(&self.vector, rows, pass);
     }
 
-    /// The gradients of the outputs of all layers, from those of the last ones, which are in their place.
-    pub(super) fn backward(&self, network: &Perceptron, rows: usize, pass: &mut Pass) {
-        network.backward(rows, pass, &self.transposed);
+    /// The gradients of the outputs of all layers, from those of the last ones, which are in their place; with `learns` what
+    /// [`add_gradients`] needs, too.
+    pub(super) fn backward(&self, network: &Perceptron, rows: usize, pass: &mut Pass, learns: bool) {
+        network.backward(rows, pass, &self.transposed, learns);
     }
 
     /// Writes the gradient of the last inputs to rows of `gradient`, after the way back.
@@ -112,42 +113,48 @@ impl Member {
         network.input_gradient(rows, pass, &self.of_inputs, self.inputs, gradient);
     }
 
-    /// Adds the gradient to that of an ensemble, and zeroes it.
-    pub(super) fn write_gradient(&mut self, network: &Perceptron, index: usize, count: usize, flat: &mut [f32]) {
-        network.add_member(&mut self.gradient, index, count, flat);
-    }
-
-    /// Writes the gradient as [`Member::read_linear`] reads parameters, and zeroes it.
-    pub(super) fn write_linear_gradient(&mut self, network: &Perceptron, flat: &mut [f32]) {
+    /// Writes the gradient as [`Member::read_linear`] reads parameters.
+    pub(super) fn write_linear_gradient(&self, network: &Perceptron, flat: &mut [f32]) {
         network.write(&self.gradient, flat);
-        self.gradient.fill(0.0);
     }
 }
 
-/// Adds the gradients of blocks of rows to those of members, piece by piece.
+/// Computes the gradients of members, piece by piece, from blocks of rows.
 ///
 /// # Arguments
+/// - `rows`: blocks of a round; `start`: of the first round zeros, then what is there.
 /// - `pass`: of a member by its number, after its way back, for a block by its number.
+/// - `descent`: of the members' ensemble, along the gradient once it is complete.
+#[expect(clippy::too_many_arguments, reason = "networks, and a step of theirs")]
 pub(super) fn add_gradients<'a>(
     network: &Perceptron,
     pieces: &[Piece],
     members: &mut [Member],
     rows: &[Range<usize>],
+    start: Start<'_>,
     pass: impl Fn(usize, usize) -> &'a Pass + Sync,
+    mut descent: Option<Descent<'_>>,
     team: &mut Team,
 ) {
+    let mut gradients: Vec<&mut [f32]> = members.iter_mut().map(|member| &mut *member.gradient).collect();
     let mut tasks = vec![];
-    for (index, member) in members.iter_mut().enumerate() {
-        let mut rest: &mut [f32] = &mut member.gradient;
-        for piece in pieces {
-            let (gradient, others) = rest.split_at_mut(piece.len());
-            tasks.push((index, piece, gradient));
-            rest = others;
+    for pieces in pieces.chunk_by(Piece::is_before) {
+        for (index, rest) in gradients.iter_mut().enumerate() {
+            for piece in pieces {
+                let (gradient, others) = take(rest).split_at_mut(piece.len());
+                *rest = others;
+                let descent = descent.as_mut().map(|descent| descent.split_first(network.numbers(piece)));
+                tasks.push((index, piece, gradient, descent));
+            }
         }
     }
-    team.each(&mut tasks, |(index, piece, gradient)| {
+    team.each(&mut tasks, |(index, piece, gradient, descent)| {
         for (block, rows) in rows.iter().enumerate() {
-            network.add_gradient(piece, rows.len(), pass(*index, block), gradient);
+            let start = if block == 0 { start } else { Start::Present };
+            network.add_gradient(piece, rows.len(), pass(*index, block), gradient, start);
+        }
+        if let Some(descent) = descent {
+            descent.step(network.pack(piece, gradient));
         }
     });
 }

@@ -13,7 +13,7 @@ use super::losses::{Categorical, Gaussian, Kind, Sums, Surrogate, value_slope};
 use super::masked::Masked;
 use super::perceptron::{CHUNK, Pass, Perceptron, Piece};
 use super::samples::{Actions, Parameters, Samples, Settings, Shape};
-use crate::gemm::{Aligned, padded};
+use crate::gemm::{Aligned, Start, padded};
 use crate::team::Team;
 use crate::widest::widest;
 
@@ -313,7 +313,7 @@ fn pass(learners: &mut [Learner<'_>], minibatch: &Minibatch<'_>, rows: &[Range<u
         minibatch.batch.gather(minibatch.samples.obs, minibatch.shape.inputs, width, rows.clone(), &mut block.pass);
         network.forward(values, rows.len(), &mut block.pass);
         minibatch.differentiate(network, log_std, rows.clone(), block);
-        network.backward(rows.len(), &mut block.pass, transposed);
+        network.backward(rows.len(), &mut block.pass, transposed, true);
     });
 }
 
@@ -330,7 +330,7 @@ fn add_gradients(learners: &mut [Learner<'_>], rows: &[Range<usize>], team: &mut
     }
     team.each(&mut tasks, |(network, piece, blocks, gradient)| {
         for (block, rows) in blocks.iter().zip(rows) {
-            network.add_gradient(piece, rows.len(), &block.pass, gradient);
+            network.add_gradient(piece, rows.len(), &block.pass, gradient, Start::Present);
         }
     });
 }

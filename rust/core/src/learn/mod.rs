@@ -6,6 +6,8 @@
 //! sums have an order that depends neither on the processor nor on the number of threads, so that results are the same to
 //! the last bit.
 
+pub use crate::bf16::Precision;
+
 mod adam;
 mod batch;
 pub mod imitation;

@@ -13,6 +13,7 @@ use super::off_policy_losses::{Block, Networks};
 pub use super::off_policy_parts::{ActionKind, Actions, Algorithm, Batch, Parameters, Settings, Shape};
 use super::perceptron::{Perceptron, Piece};
 use crate::dense::exp_any;
+use crate::gemm::Start;
 
 /// Adam's.
 const EPSILON: f32 = 1e-8;
@@ -35,17 +36,14 @@ pub struct Steps {
     pieces: [Vec<Piece>; 3],
     rows: Blocks,
     blocks: Vec<Block>,
-    /// Of the critics, and of what the policy's optimiser has.
-    gradients: [Vec<f32>; 2],
 }
 
 impl Steps {
     pub fn new(shape: Shape, settings: Settings) -> Self {
-        let gradients = [vec![0.0; shape.critic_parameters()], vec![0.0; shape.policy_parameters()]];
         let networks = Networks::new(shape);
         let pieces =
             [&networks.policy_network, &networks.critic_network, &networks.value_network].map(Perceptron::pieces);
-        Self { settings, networks, pieces, rows: Blocks::new(0, 0, 1), blocks: vec![], gradients }
+        Self { settings, networks, pieces, rows: Blocks::new(0, 0, 1), blocks: vec![] }
     }
 
     /// Takes a step of the critics, with `learns_policy` one of what the policy's optimiser has, too, and moves targets.
@@ -67,16 +65,16 @@ impl Steps {
         let has_temperature = algorithm == Algorithm::Sac && self.settings.has_temperature;
         let alpha = if has_temperature { exp_any(parameters.policy.values[0]) } else { 0.0 };
         let mut losses = Losses::default();
-        let [loss, q, ..] = self.learn_critics(parameters, batch, alpha, learning_rate, td_errors);
+        // IQL's policy learns from the targets before they move.
+        let moves_targets = algorithm == Algorithm::Sac || (algorithm == Algorithm::Td3 && learns_policy);
+        let [loss, q, ..] = self.learn_critics(parameters, batch, alpha, learning_rate, moves_targets, td_errors);
         let td_error = td_errors.iter().map(|&error| f64::from(error)).sum::<f64>() / size as f64;
         losses.critics = [loss / 2.0, q / self.networks.shape.critics as f64, td_error];
         if learns_policy {
             losses.policy = self.learn_policy(parameters, batch, alpha, learning_rate);
         }
-        let (tau, team, shape) = (self.settings.tau, &mut self.rows.team, &self.networks.shape);
-        if algorithm != Algorithm::Td3 || learns_policy {
-            follow(parameters.targets, parameters.critics.values, tau, team);
-            follow(parameters.target_policy, &parameters.policy.values[shape.before_policy()..], tau, team);
+        if algorithm == Algorithm::Iql {
+            follow(parameters.targets, parameters.critics.values, self.settings.tau, &mut self.rows.team);
         }
         losses
     }
@@ -88,14 +86,18 @@ impl Steps {
         batch: &Batch<'_>,
         alpha: f32,
         learning_rate: f64,
+        moves_targets: bool,
         td_errors: &mut [f32],
     ) -> [f64; 4] {
-        let Self { settings, networks, pieces: [_, pieces, _], rows, blocks, gradients: [gradient, _] } = self;
+        let Self { settings, networks, pieces: [_, pieces, _], rows, blocks } = self;
         let (rounds, team) = (rows.rounds(), &mut rows.team);
         let alpha = if settings.entropy_backup { alpha } else { 0.0 };
         networks.read_for_critics(parameters, batch, team);
         let (mut sums, mut errors) = ([0.0; 4], td_errors);
-        for rows in &rounds {
+        let targets: &mut [f32] = if moves_targets { parameters.targets } else { &mut [] };
+        let mut descent = Some(parameters.critics.descent(learning_rate, EPSILON, targets, settings.tau));
+        let mut start = Start::Zero;
+        for (i, rows) in rounds.iter().enumerate() {
             let of_networks: &Networks = networks;
             let tasks = blocks.iter_mut().zip(rows).map(|(block, rows)| {
                 let (some, others) = std::mem::take(&mut errors).split_at_mut(rows.len());
@@ -107,13 +109,11 @@ impl Steps {
             });
             add_sums(blocks, rows, &mut sums);
             let Networks { critic_network, critics, .. } = networks;
-            add_gradients(critic_network, pieces, critics, rows, |index, block| &blocks[block].critics[index], team);
+            let pass = |index: usize, block: usize| &blocks[block].critics[index];
+            let last = if i + 1 == rounds.len() { descent.take() } else { None };
+            add_gradients(critic_network, pieces, critics, rows, start, pass, last, team);
+            start = Start::Present;
         }
-        let Networks { critic_network, critics, shape, .. } = networks;
-        for (index, critic) in critics.iter_mut().enumerate() {
-            critic.write_gradient(critic_network, index, shape.critics, gradient);
-        }
-        parameters.critics.step(gradient, 1.0, learning_rate, EPSILON, team);
         sums.map(|sum| sum / batch.rewards.len() as f64)
     }
 
@@ -125,43 +125,38 @@ impl Steps {
         alpha: f32,
         learning_rate: f64,
     ) -> [f64; 4] {
-        let Self { settings, networks, pieces: [pieces, _, value_pieces], rows, blocks, gradients: [_, gradient] } =
-            self;
+        let Self { settings, networks, pieces: [pieces, _, value_pieces], rows, blocks } = self;
         let (rounds, team) = (rows.rounds(), &mut rows.team);
         networks.read_for_policy(parameters, team);
         let (mut sums, algorithm) = ([0.0; 4], networks.shape.algorithm);
-        for rows in &rounds {
+        let targets = &mut *parameters.target_policy;
+        let mut descent = parameters.policy.descent(learning_rate, EPSILON, targets, settings.tau);
+        let mut of_temperature = descent.split_first(networks.shape.before_policy());
+        let mut of_policy = Some(descent.split_first(networks.policy_network.len()));
+        let mut of_value = Some(descent);
+        let mut start = Start::Zero;
+        for (i, rows) in rounds.iter().enumerate() {
             let of_networks: &Networks = networks;
             let mut tasks: Vec<_> = blocks.iter_mut().zip(rows.iter().cloned()).collect();
             team.each(&mut tasks, |(block, rows)| of_networks.policy_rows(block, batch, settings, alpha, rows.clone()));
             add_sums(blocks, rows, &mut sums);
             let Networks { policy_network, policy, value_network, value, .. } = networks;
-            add_gradients(policy_network, pieces, from_mut(policy), rows, |_, block| &blocks[block].policy, team);
+            let is_last = i + 1 == rounds.len();
+            let last = if is_last { of_policy.take() } else { None };
+            let pass = |_, block: usize| &blocks[block].policy;
+            add_gradients(policy_network, pieces, from_mut(policy), rows, start, pass, last, team);
             if algorithm == Algorithm::Iql {
-                add_gradients(
-                    value_network,
-                    value_pieces,
-                    from_mut(value),
-                    rows,
-                    |_, block| &blocks[block].value,
-                    team,
-                );
+                let last = if is_last { of_value.take() } else { None };
+                let pass = |_, block: usize| &blocks[block].value;
+                add_gradients(value_network, value_pieces, from_mut(value), rows, start, pass, last, team);
             }
+            start = Start::Present;
         }
         let mut means = sums.map(|sum| sum / batch.rewards.len() as f64);
-        let Networks { policy_network, policy, value_network, value, .. } = networks;
-        let (temperature, others) = gradient.split_at_mut(networks.shape.before_policy());
-        let (of_policy, of_value) = others.split_at_mut(policy_network.len());
-        policy.write_gradient(policy_network, 0, 1, of_policy);
-        match algorithm {
-            Algorithm::Sac => {
-                means[2] = f64::from(alpha);
-                temperature[0] = settings.target_entropy.map_or(0.0, |target| means[1] as f32 - target);
-            }
-            Algorithm::Iql => value.write_gradient(value_network, 0, 1, of_value),
-            Algorithm::Td3 => {}
+        if algorithm == Algorithm::Sac {
+            means[2] = f64::from(alpha);
+            of_temperature.step(&mut [settings.target_entropy.map_or(0.0, |target| means[1] as f32 - target)]);
         }
-        parameters.policy.step(gradient, 1.0, learning_rate, EPSILON, team);
         means
     }
 }

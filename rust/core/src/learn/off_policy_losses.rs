@@ -161,7 +161,9 @@ impl Networks {
             tasks.extend(members(targets, critic_network, parameters.targets, false));
         } else {
             let has_gradient = matches!(shape.actions, ActionKind::Box(_));
-            tasks.extend(members(critics, critic_network, parameters.critics.values, has_gradient));
+            // TD3's policy increases the value of the first one.
+            let asked = if shape.algorithm == Algorithm::Td3 { 1 } else { critics.len() };
+            tasks.extend(members(critics, critic_network, parameters.critics.values, has_gradient).take(asked));
         }
         if shape.algorithm != Algorithm::Sac {
             tasks.push((policy, policy_network, of_policy, 0, 1, true));
@@ -209,7 +211,7 @@ impl Networks {
                 block.found[i][0] += f64::from(error) * f64::from(error);
                 block.found[i][1] += f64::from(outputs[place]);
             }
-            member.backward(network, count, pass);
+            member.backward(network, count, pass, true);
         }
     }
 
@@ -296,7 +298,7 @@ impl Networks {
             (Algorithm::Td3, kind) => self.td3(block, batch, weight, rows.clone(), kind.numbers()),
             (Algorithm::Iql, _) => self.iql(block, batch, settings, weight, rows.clone()),
         }
-        self.policy.backward(network, rows.len(), &mut block.policy);
+        self.policy.backward(network, rows.len(), &mut block.policy, true);
     }
 
     /// The gradient in the policy's outputs of E[alpha log pi(a | s) - Q(s, a)].
@@ -366,7 +368,7 @@ impl Networks {
             };
             let (_, slopes, stride_out) = pass.ends(network);
             slopes.chunks_exact_mut(stride_out).take(counted).for_each(|slopes| slopes[0] = share);
-            member.backward(network, counted, pass);
+            member.backward(network, counted, pass, false);
             member.input_gradient(network, counted, pass, &mut block.of_counted);
             let width = stride(numbers);
             for (&i, from) in block.counted.iter().zip(block.of_counted.chunks_exact(width)) {
@@ -483,7 +485,7 @@ impl Networks {
             let value_loss = share * advantage * advantage;
             block.found[i] = [imitation * cost, value_loss, value, imitation].map(f64::from);
         }
-        self.value.backward(&self.value_network, count, &mut block.value);
+        self.value.backward(&self.value_network, count, &mut block.value, true);
     }
 }
 

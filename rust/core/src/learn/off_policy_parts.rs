@@ -2,6 +2,7 @@
 
 use super::adam::Learned;
 use super::perceptron::Perceptron;
+use crate::bf16::Precision;
 use crate::mlp::Activation;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,12 +48,13 @@ pub struct Shape {
     pub hidden: Vec<usize>,
     /// E, number of critics.
     pub critics: usize,
+    pub precision: Precision,
 }
 
 impl Shape {
     fn network(&self, inputs: usize, outputs: usize) -> Perceptron {
         let sizes: Vec<usize> = std::iter::once(inputs).chain(self.hidden.iter().copied()).chain([outputs]).collect();
-        Perceptron::new(&sizes, Activation::Relu)
+        Perceptron::new(&sizes, Activation::Relu, self.precision)
     }
 
     pub(super) fn policy(&self) -> Perceptron {

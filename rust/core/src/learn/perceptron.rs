@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
+use crate::bf16::{Precision, pair_columns, pair_rows, pair_transposed};
 use crate::dense::activate;
-use crate::gemm::{Aligned, Left, Start, multiply, padded, stride, transpose};
+use crate::gemm::{Aligned, Left, Start, multiply, multiply_pairs, padded, stride, transpose};
 use crate::mlp::Activation;
 use crate::widest::widest;
 
@@ -25,9 +26,13 @@ struct Layer {
 
 /// The layers of a network. Its parameters, gradients and moments are vectors of [`Perceptron::room`] numbers, in which
 /// rows have the [`stride`] that suits the cache.
+///
+/// With [`Precision::Bf16`] hidden layers multiply pairs of bfloat16: in vectors that [`Perceptron::read_member`] and
+/// [`Perceptron::read_linear`] wrote, and in transposed weights, these have pairs of inputs or outputs in place of rows.
 pub(crate) struct Perceptron {
     layers: Vec<Layer>,
     activation: Activation,
+    precision: Precision,
     room: usize,
 }
 
@@ -39,6 +44,15 @@ pub(crate) struct Pass {
     outputs: Vec<Aligned>,
     /// Gradients of these.
     slopes: Vec<Aligned>,
+    /// Of each layer that multiplies pairs.
+    pairs: Vec<LayerPairs>,
+}
+
+/// Matrices that a layer multiplies, as pairs of columns and as pairs of rows.
+struct LayerPairs {
+    inputs: [Aligned; 2],
+    /// Gradients of its outputs.
+    slopes: [Aligned; 2],
 }
 
 /// Some of a layer's parameters: the weights of some inputs, or the biases.
@@ -55,6 +69,11 @@ impl Piece {
     pub(crate) fn len(&self) -> usize {
         self.place.len()
     }
+
+    /// True if another piece follows among the parameters of an ensemble, too.
+    pub(crate) fn is_before(&self, other: &Self) -> bool {
+        self.layer == other.layer && self.inputs.is_empty() == other.inputs.is_empty()
+    }
 }
 
 impl Pass {
@@ -68,7 +87,7 @@ impl Pass {
 
 impl Perceptron {
     /// `sizes`: numbers of inputs, of outputs of hidden layers, and of outputs.
-    pub(crate) fn new(sizes: &[usize], activation: Activation) -> Self {
+    pub(crate) fn new(sizes: &[usize], activation: Activation, precision: Precision) -> Self {
         let mut room = 0;
         let mut take = |count: usize| {
             room += count;
@@ -79,7 +98,12 @@ impl Perceptron {
             Layer { inputs, outputs, row, weights: take(inputs * row), bias: take(row) }
         });
         let layers = layers.collect();
-        Self { layers, activation, room }
+        Self { layers, activation, precision, room }
+    }
+
+    /// True if layer `l` multiplies pairs.
+    fn has_pairs(&self, l: usize) -> bool {
+        self.precision == Precision::Bf16 && l + 1 < self.layers.len()
     }
 
     pub(crate) fn room(&self) -> usize {
@@ -145,32 +169,75 @@ impl Perceptron {
     }
 
     /// Reads the parameters of perceptron `index` of an ensemble of `count`, see `fastrl.networks.ensemble.Ensemble`.
-    pub(crate) fn read_member(&self, flat: &[f32], index: usize, count: usize, vector: &mut [f32]) {
-        for (layer, weights, bias) in self.places(index, count) {
-            let rows = flat[weights].chunks_exact(layer.outputs);
-            for (to, from) in vector[layer.weights.clone()].chunks_exact_mut(layer.row).zip(rows) {
-                to[..layer.outputs].copy_from_slice(from);
+    ///
+    /// `transposed`: what [`Perceptron::copy`] writes; empty: none are needed.
+    pub(crate) fn read_member(
+        &self,
+        flat: &[f32],
+        index: usize,
+        count: usize,
+        vector: &mut [f32],
+        transposed: &mut [Aligned],
+    ) {
+        for (l, (layer, weights, bias)) in self.places(index, count).enumerate() {
+            let (from, to) = (&flat[weights], &mut vector[layer.weights.clone()]);
+            let back = if l == 0 { None } else { transposed.get_mut(l - 1) };
+            if self.has_pairs(l) {
+                pair_rows(layer.inputs, layer.outputs, from, layer.outputs, to, layer.row);
+                if let Some(to) = back {
+                    pair_transposed(layer.inputs, layer.outputs, from, layer.outputs, to, stride(layer.inputs));
+                }
+            } else {
+                for (to, from) in to.chunks_exact_mut(layer.row).zip(from.chunks_exact(layer.outputs)) {
+                    to[..layer.outputs].copy_from_slice(from);
+                }
+                if let Some(to) = back {
+                    transpose(layer.inputs, layer.outputs, from, layer.outputs, to, stride(layer.inputs));
+                }
             }
             vector[layer.bias.clone()][..layer.outputs].copy_from_slice(&flat[bias]);
         }
     }
 
-    /// Adds the gradient of perceptron `index` to that of an ensemble of `count`, and zeroes it.
-    pub(crate) fn add_member(&self, gradient: &mut [f32], index: usize, count: usize, flat: &mut [f32]) {
-        let add = |to: &mut [f32], from: &[f32]| to.iter_mut().zip(from).for_each(|(to, &from)| *to += from);
-        for (layer, weights, bias) in self.places(index, count) {
-            let rows = gradient[layer.weights.clone()].chunks_exact(layer.row);
-            for (to, from) in flat[weights].chunks_exact_mut(layer.outputs).zip(rows) {
-                add(to, from);
+    /// Reads what [`Perceptron::read`] does, otherwise as [`Perceptron::read_member`].
+    pub(crate) fn read_linear(&self, flat: &[f32], vector: &mut [f32], transposed: &mut [Aligned]) {
+        let mut rest = flat;
+        for (l, layer) in self.layers.iter().enumerate() {
+            let (weights, after) = rest.split_at(layer.inputs * layer.outputs);
+            let to = &mut vector[layer.weights.clone()];
+            let back = if l == 0 { None } else { transposed.get_mut(l - 1) };
+            if self.has_pairs(l) {
+                pair_transposed(layer.outputs, layer.inputs, weights, layer.inputs, to, layer.row);
+                if let Some(to) = back {
+                    pair_rows(layer.outputs, layer.inputs, weights, layer.inputs, to, stride(layer.inputs));
+                }
+            } else {
+                transpose(layer.outputs, layer.inputs, weights, layer.inputs, to, layer.row);
+                if let Some(to) = back {
+                    let rows = weights.chunks_exact(layer.inputs).zip(to.chunks_exact_mut(stride(layer.inputs)));
+                    rows.for_each(|(from, to)| to[..layer.inputs].copy_from_slice(from));
+                }
             }
-            add(&mut flat[bias], &gradient[layer.bias.clone()]);
+            let (bias, after) = after.split_at(layer.outputs);
+            vector[layer.bias.clone()][..layer.outputs].copy_from_slice(bias);
+            rest = after;
         }
-        gradient.fill(0.0);
     }
 
     pub(crate) fn pass(&self, rows: usize) -> Pass {
         let outputs = || self.layers.iter().map(|layer| Aligned::zeros(rows * layer.row)).collect();
-        Pass { inputs: Aligned::zeros(rows * stride(self.layers[0].inputs)), outputs: outputs(), slopes: outputs() }
+        let matrix = |columns: usize| {
+            [rows * stride(columns.div_ceil(2)), rows.div_ceil(2) * stride(columns)].map(Aligned::zeros)
+        };
+        let with_pairs = self.layers.iter().enumerate().filter(|&(l, _)| self.has_pairs(l));
+        Pass {
+            inputs: Aligned::zeros(rows * stride(self.layers[0].inputs)),
+            outputs: outputs(),
+            slopes: outputs(),
+            pairs: with_pairs
+                .map(|(_, layer)| LayerPairs { inputs: matrix(layer.inputs), slopes: matrix(layer.outputs) })
+                .collect(),
+        }
     }
 
     /// Memory for the weights of each layer but the first, transposed: [outputs, stride of the inputs].
@@ -197,11 +264,6 @@ impl Perceptron {
         transpose(layer.inputs, to.len() / row, &weights[*first..], layer.row, to, row);
     }
 
-    /// Brings all copies of the weights up to date.
-    pub(crate) fn transpose(&self, parameters: &[f32], transposed: &mut [Aligned]) {
-        self.copies(transposed).for_each(|mut part| self.copy(parameters, &mut part));
-    }
-
     /// The parameters in pieces, in the order in which they lie in their vector.
     pub(crate) fn pieces(&self) -> Vec<Piece> {
         let of_layer = |(index, layer): (usize, &Layer)| {
@@ -220,10 +282,18 @@ impl Perceptron {
         for (l, layer) in self.layers.iter().enumerate() {
             let (before, after) = pass.outputs.split_at_mut(l);
             let inputs = before.last().unwrap_or(&pass.inputs);
-            let left = Left { values: inputs, row: stride(layer.inputs), column: 1 };
-            let (weights, bias) = (&parameters[layer.weights.clone()], &parameters[layer.bias.clone()]);
-            let start = Start::Bias(bias);
-            multiply(rows, layer.outputs, layer.inputs, left, weights, layer.row, &mut after[0], layer.row, start);
+            let (row, to) = (stride(layer.inputs), &mut after[0]);
+            let weights = &parameters[layer.weights.clone()];
+            let start = Start::Bias(&parameters[layer.bias.clone()]);
+            if self.has_pairs(l) {
+                let (depth, pairs) = (layer.inputs.div_ceil(2), &mut pass.pairs[l].inputs[0]);
+                pair_columns(rows, layer.inputs, inputs, row, pairs, stride(depth));
+                let left = Left { values: pairs, row: stride(depth), column: 1 };
+                multiply_pairs(rows, layer.outputs, depth, left, weights, layer.row, to, layer.row, start);
+            } else {
+                let left = Left { values: inputs, row, column: 1 };
+                multiply(rows, layer.outputs, layer.inputs, left, weights, layer.row, to, layer.row, start);
+            }
             if l + 1 < self.layers.len() {
                 activate(self.activation == Activation::Tanh, &mut after[0][..rows * layer.row]);
             }
@@ -233,9 +303,19 @@ impl Perceptron {
     /// Computes the gradients of the outputs of all layers, after [`Perceptron::forward`] of the same rows and with the
     /// gradient of the last outputs in their place ([`Pass::ends`]).
     ///
-    /// `transposed`: what [`Perceptron::transpose`] wrote.
-    pub(crate) fn backward(&self, rows: usize, pass: &mut Pass, transposed: &[Aligned]) {
+    /// # Arguments
+    /// - `transposed`: what [`Perceptron::copy`], [`Perceptron::read_member`] or [`Perceptron::read_linear`] wrote.
+    /// - `learns`: [`Perceptron::add_gradient`] follows.
+    pub(crate) fn backward(&self, rows: usize, pass: &mut Pass, transposed: &[Aligned], learns: bool) {
         (1..self.layers.len()).rev().for_each(|l| self.pass_back(l, rows, pass, transposed));
+        if learns {
+            for (l, pairs) in pass.pairs.iter_mut().enumerate() {
+                let layer = &self.layers[l];
+                let (inputs, row) = (if l == 0 { &pass.inputs } else { &pass.outputs[l - 1] }, stride(layer.inputs));
+                pair_rows(rows, layer.inputs, inputs, row, &mut pairs.inputs[1], row);
+                pair_rows(rows, layer.outputs, &pass.slopes[l], layer.row, &mut pairs.slopes[1], layer.row);
+            }
+        }
     }
 
     /// Copies of some rows what [`Perceptron::backward`] needs: outputs of the hidden layers.
@@ -248,17 +328,39 @@ impl Perceptron {
         }
     }
 
-    /// Adds the gradient of a piece of the parameters to its place `gradient`, after [`Perceptron::backward`].
-    pub(crate) fn add_gradient(&self, piece: &Piece, rows: usize, pass: &Pass, gradient: &mut [f32]) {
+    /// Adds the gradient of a piece of the parameters to zeros, or with [`Start::Present`] to what is there, in its place
+    /// `gradient`, after [`Perceptron::backward`].
+    pub(crate) fn add_gradient(&self, piece: &Piece, rows: usize, pass: &Pass, gradient: &mut [f32], start: Start<'_>) {
         let (l, layer) = (piece.layer, &self.layers[piece.layer]);
         let slopes: &[f32] = &pass.slopes[l];
         if piece.inputs.is_empty() {
+            if matches!(start, Start::Zero) {
+                gradient.fill(0.0);
+            }
             return add_rows(&slopes[..rows * layer.row], gradient);
         }
+        let (count, first, column) = (piece.inputs.len(), piece.inputs.start, stride(layer.inputs));
+        if let Some(LayerPairs { inputs: [_, inputs], slopes: [_, slopes] }) = pass.pairs.get(l) {
+            let (left, depth) = (Left { values: &inputs[first..], row: 1, column }, rows.div_ceil(2));
+            return multiply_pairs(count, layer.outputs, depth, left, slopes, layer.row, gradient, layer.row, start);
+        }
         let inputs: &[f32] = if l == 0 { &pass.inputs } else { &pass.outputs[l - 1] };
-        let left = Left { values: &inputs[piece.inputs.start..], row: 1, column: stride(layer.inputs) };
-        let count = piece.inputs.len();
-        multiply(count, layer.outputs, rows, left, slopes, layer.row, gradient, layer.row, Start::Present);
+        let left = Left { values: &inputs[first..], row: 1, column };
+        multiply(count, layer.outputs, rows, left, slopes, layer.row, gradient, layer.row, start);
+    }
+
+    /// Moves the numbers of a piece to the front of its place, side by side as an ensemble has them; returns them.
+    pub(crate) fn pack<'a>(&self, piece: &Piece, gradient: &'a mut [f32]) -> &'a mut [f32] {
+        let Layer { outputs, row, .. } = self.layers[piece.layer];
+        for i in 1..piece.inputs.len() {
+            gradient.copy_within(i * row..i * row + outputs, i * outputs);
+        }
+        &mut gradient[..self.numbers(piece)]
+    }
+
+    /// Number of the parameters of a piece.
+    pub(crate) fn numbers(&self, piece: &Piece) -> usize {
+        piece.inputs.len().max(1) * self.layers[piece.layer].outputs
     }
 
     /// Writes the gradient of the last `width` inputs to the rows of `gradient`, which have the [`stride`] of so many, after
@@ -283,21 +385,28 @@ impl Perceptron {
         Aligned::zeros(self.layers[0].outputs * stride(width))
     }
 
-    /// Writes the first layer's weights of the last `width` inputs, transposed: [outputs, stride of `width`].
-    pub(crate) fn transpose_inputs(&self, parameters: &[f32], width: usize, to: &mut [f32]) {
-        let first = &self.layers[0];
-        let weights = &parameters[first.weights.clone()][(first.inputs - width) * first.row..];
-        transpose(width, first.outputs, weights, first.row, to, stride(width));
+    /// Writes the first layer's weights of the last `width` inputs, transposed: [outputs, stride of `width`]. The first two
+    /// arguments are those of [`Perceptron::read_member`].
+    pub(crate) fn transpose_inputs(&self, flat: &[f32], index: usize, count: usize, width: usize, to: &mut [f32]) {
+        let (first, weights, _) = self.places(index, count).next().expect("there is one");
+        let weights = &flat[weights][(first.inputs - width) * first.outputs..];
+        transpose(width, first.outputs, weights, first.outputs, to, stride(width));
     }
 
     /// The gradient of the outputs of the layer before layer `l`, from that of layer `l`.
     fn pass_back(&self, l: usize, rows: usize, pass: &mut Pass, transposed: &[Aligned]) {
         let layer = &self.layers[l];
         let (before, after) = pass.slopes.split_at_mut(l);
-        let left = Left { values: &after[0], row: layer.row, column: 1 };
-        let row = stride(layer.inputs);
-        let weights = &transposed[l - 1];
-        multiply(rows, layer.inputs, layer.outputs, left, weights, row, &mut before[l - 1], row, Start::Zero);
+        let (row, weights, to) = (stride(layer.inputs), &transposed[l - 1], &mut before[l - 1]);
+        if self.has_pairs(l) {
+            let (depth, pairs) = (layer.outputs.div_ceil(2), &mut pass.pairs[l].slopes[0]);
+            pair_columns(rows, layer.outputs, &after[0], layer.row, pairs, stride(depth));
+            let left = Left { values: pairs, row: stride(depth), column: 1 };
+            multiply_pairs(rows, layer.inputs, depth, left, weights, row, to, row, Start::Zero);
+        } else {
+            let left = Left { values: &after[0], row: layer.row, column: 1 };
+            multiply(rows, layer.inputs, layer.outputs, left, weights, row, to, row, Start::Zero);
+        }
         let (slopes, outputs) = (&mut before[l - 1][..rows * row], &pass.outputs[l - 1][..rows * row]);
         derive(self.activation == Activation::Tanh, slopes, outputs);
     }

@@ -10,6 +10,8 @@ use std::slice::from_mut;
 use super::adam::{Learned, follow, sum_of_squares};
 use super::member::{Blocks, Member, add_gradients};
 use super::perceptron::{Pass, Perceptron, Piece};
+use crate::bf16::Precision;
+use crate::gemm::Start;
 use crate::mlp::Activation;
 
 /// A network that values actions: linear layers as `fastrl.networks.q_network.QNetwork` has them.
@@ -22,6 +24,7 @@ pub struct Shape {
     pub actions: usize,
     /// The last hidden layer is there twice, for the advantages of actions and for the value of the observation.
     pub dueling: bool,
+    pub precision: Precision,
 }
 
 impl Shape {
@@ -183,7 +186,7 @@ impl Block {
 
 impl QSteps {
     pub fn new(shape: Shape) -> Self {
-        let network = Perceptron::new(&shape.sizes(), Activation::Relu);
+        let network = Perceptron::new(&shape.sizes(), Activation::Relu, shape.precision);
         Self {
             places: shape.places(),
             pieces: network.pieces(),
@@ -223,6 +226,7 @@ impl QSteps {
         }
         let (rounds, team) = (rows.rounds(), &mut rows.team);
         let (mut losses, mut errors) = (Losses::default(), &mut *td_errors);
+        let mut start = Start::Zero;
         for rows in &rounds {
             let of_networks: &Networks = networks;
             let tasks = blocks.iter_mut().zip(rows).map(|(block, rows)| {
@@ -240,7 +244,8 @@ impl QSteps {
                 }
             }
             let Networks { network, online, .. } = networks;
-            add_gradients(network, pieces, from_mut(online), rows, |_, block| &blocks[block].pass, team);
+            add_gradients(network, pieces, from_mut(online), rows, start, |_, block| &blocks[block].pass, None, team);
+            start = Start::Present;
         }
         networks.online.write_linear_gradient(&networks.network, flat);
         for (to, &place) in gradient.iter_mut().zip(&*places) {
@@ -314,7 +319,7 @@ impl Networks {
                 slopes[actions] = sum;
             }
         }
-        self.online.backward(&self.network, rows.len(), &mut block.pass);
+        self.online.backward(&self.network, rows.len(), &mut block.pass, true);
     }
 
     /// Writes a network's values of all actions.

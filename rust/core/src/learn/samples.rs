@@ -3,6 +3,7 @@
 use super::imitation::Imitation;
 use super::losses::Kind;
 use super::perceptron::Perceptron;
+use crate::bf16::Precision;
 use crate::mlp::Activation;
 
 /// Which networks learn.
@@ -39,7 +40,7 @@ impl Shape {
 
     fn network(&self, inputs: usize, outputs: usize) -> Perceptron {
         let sizes: Vec<usize> = std::iter::once(inputs).chain(self.hidden.iter().copied()).chain([outputs]).collect();
-        Perceptron::new(&sizes, self.activation)
+        Perceptron::new(&sizes, self.activation, Precision::Fp32)
     }
 
     pub(super) fn has_actor(&self) -> bool {

@@ -41,10 +41,11 @@ impl Episode {
         success: f64::NAN,
     };
 
-    /// All numbers, in the order of `FIELDS`.
-    pub fn numbers(&self) -> [f64; Self::FIELDS.len()] {
+    /// All numbers, by `FIELDS`.
+    pub fn numbers(&self) -> impl Iterator<Item = (&'static str, f64)> {
         let Self { length, return_mean, num_agents, collision_rate, mean_speed, throughput, min_ttc, success } = *self;
-        [length, return_mean, num_agents, collision_rate, mean_speed, throughput, min_ttc, success]
+        let numbers = [length, return_mean, num_agents, collision_rate, mean_speed, throughput, min_ttc, success];
+        Self::FIELDS.into_iter().zip(numbers)
     }
 }
 

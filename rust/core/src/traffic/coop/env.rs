@@ -9,7 +9,7 @@ use super::links;
 use super::observation::{self, OnLane, obs_len};
 use super::reward::{self, Outcome};
 use super::spawn::{self, Start};
-use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure};
+use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure, number_named};
 use crate::memory::arrays;
 use crate::rng::Rng;
 use crate::traffic::controller::Meta;
@@ -442,6 +442,10 @@ impl Env for Coop {
             self.close_account();
         }
         ended
+    }
+
+    fn episode_info(&self, key: &str) -> f64 {
+        number_named(key, self.state.last.numbers().chain(self.state.last_links.numbers()))
     }
 
     fn fingerprint(&self) -> String {

@@ -44,7 +44,12 @@ impl Account {
     pub const FIELDS: [&'static str; 4] = ["delivery_ratio", "age_of_information", "sinr", "channel_busy_ratio"];
 
     /// All means, in the order of `FIELDS`.
-    pub fn numbers(&self) -> [f64; 4] {
+    pub fn means(&self) -> [f64; 4] {
         [self.delivery.get(), self.age.get(), self.sinr.get(), self.busy.get()]
+    }
+
+    /// All means, by `FIELDS`.
+    pub fn numbers(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        Self::FIELDS.into_iter().zip(self.means())
     }
 }

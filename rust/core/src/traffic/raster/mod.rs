@@ -41,6 +41,8 @@ const STRIPE_LENGTH: f64 = 3.0;
 const STRIPE_PERIOD: f64 = 4.33;
 /// Height of the strip with the legend, pixels.
 const LEGEND: f64 = 15.0;
+/// Room above and below a road that fills the picture, for the numbers of cars, pixels.
+const NUMBERS: f64 = 12.0;
 /// Free space around all that [`Camera::Agents`] and [`Camera::Whole`] must show, metres.
 const MARGIN: f64 = 8.0;
 
@@ -93,6 +95,23 @@ pub fn draw(scene: &Scene, trail: &[&Scene], view: &View, pixels: &mut [u8]) {
     if view.legend {
         draw_legend(&mut canvas, scene, lens.scaling);
     }
+}
+
+/// The height of a picture, pixels, that all lanes fill at the scale of `view`, with room for the numbers of cars; at
+/// most that of `view`.
+pub fn filled_height(scene: &Scene, view: &View) -> usize {
+    let Some((top, bottom)) = across(&scene.lanes) else { return view.height };
+    let legend = if view.legend { LEGEND } else { 0.0 };
+    let height = (bottom - top) * Lens::new(scene, view).scaling + legend + 2.0 * NUMBERS;
+    // A number that is too large for usize becomes the largest one.
+    (height.ceil() as usize).min(view.height)
+}
+
+/// The least and the greatest y of lanes and their shoulders; None: there are none, or their numbers are not finite.
+fn across(lanes: &[LaneStrip]) -> Option<(f64, f64)> {
+    let (low, high) = bounds(lanes.iter().flat_map(|lane| lane.centre.iter().copied()))?;
+    let half = lanes.iter().map(|lane| lane.width).fold(0.0, f64::max) / 2.0 + 2.0 * SHOULDER;
+    Some((low[1] - half, high[1] + half))
 }
 
 fn speed_colour(speed: f64, [slow, fast]: [f64; 2]) -> Colour {
@@ -152,17 +171,12 @@ impl Lens {
         }
     }
 
-    /// Moved up or down so that the legend hides no straight road that fits above it.
+    /// Moved up or down so that a road that fits above the legend is in the middle of that part.
     fn above_legend(mut self, lanes: &[LaneStrip]) -> Self {
-        if lanes.iter().any(|lane| lane.centre.len() > 2) {
-            return self;
-        }
-        let Some((low, high)) = bounds(lanes.iter().flat_map(|lane| lane.centre.iter().copied())) else { return self };
-        let half = lanes.iter().map(|lane| lane.width).fold(0.0, f64::max) / 2.0 + 2.0 * SHOULDER;
-        let (top, bottom) = (low[1] - half, high[1] + half);
+        let Some((top, bottom)) = across(lanes) else { return self };
         let tall = (self.size[1] - LEGEND) / self.scaling;
         if bottom - top <= tall {
-            self.origin[1] = self.origin[1].max(bottom - tall).min(top);
+            self.origin[1] = f64::midpoint(top, bottom) - tall / 2.0;
         }
         self
     }
@@ -473,6 +487,26 @@ mod tests {
         // Sixteen metres of lanes, less the lines.
         assert!((asphalt_rows - 16.0 * 5.5).abs() < 12.0, "{asphalt_rows} rows");
         assert!(near(all[10 * 600 + 400], GROUND) && near(all[149 * 600 + 400], GROUND));
+    }
+
+    #[test]
+    fn a_road_that_fits_is_in_the_middle_and_can_fill_the_picture() {
+        let view = View { legend: true, ..VIEW };
+        for y in [0.0, 12.0] {
+            let scene = highway(vec![car(500.0, y, 0.0, 30.0, None)], Camera::Follow(0));
+            let height = filled_height(&scene, &view);
+            assert!((115..=145).contains(&height), "{height}");
+            for height in [150, height] {
+                let all = picture(&scene, &View { height, ..view });
+                let road: Vec<usize> = (0..height).filter(|y| near(all[y * 600 + 400], ASPHALT)).collect();
+                let (above, below) = (road[0], height - LEGEND as usize - 1 - road[road.len() - 1]);
+                assert!(above.abs_diff(below) <= 1, "{above} pixels above, {below} below");
+            }
+        }
+        let thin = View { height: 80, ..view };
+        let scene = highway(vec![car(500.0, 0.0, 0.0, 30.0, None)], Camera::Follow(0));
+        assert_eq!(filled_height(&scene, &thin), 80, "the road is wider than the picture");
+        assert_eq!(filled_height(&Scene { lanes: vec![], ..scene }, &view), 150);
     }
 
     #[test]

@@ -337,6 +337,21 @@ impl Env for Ring {
         ended
     }
 
+    fn episode_info(&self, key: &str) -> f64 {
+        let (Some(last), agents) = (&self.state.last, self.agent_vehicles.len() as f64) else { return f64::NAN };
+        match key {
+            "length" => f64::from(last.length),
+            "return_mean" => last.reward,
+            "num_agents" => agents,
+            "collision_rate" => f64::from(last.crashed) / agents,
+            "mean_speed" => last.mean_speed,
+            "throughput" => 3600.0 * last.mean_speed * self.config.num_vehicles as f64 / last.ring_length,
+            "min_ttc" => last.min_ttc,
+            "success" => f64::from(u8::from(!last.collided)),
+            _ => f64::NAN,
+        }
+    }
+
     fn fingerprint(&self) -> String {
         format!("ring-v0 with {:?}", self.config)
     }

@@ -10,7 +10,7 @@ use super::links::Comms;
 use super::scenario::{Ends, MOST_PARTS, Parts, Place, Scenario};
 use super::template::Template;
 use super::world::World;
-use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure};
+use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure, number_named};
 use crate::memory::arrays;
 use crate::traffic::action::{ActionType, LastAction};
 use crate::traffic::difficulty::Difficulty;
@@ -512,6 +512,10 @@ impl Env for RoadEnv {
                 None => out.fill(0),
             }
         }
+    }
+
+    fn episode_info(&self, key: &str) -> f64 {
+        number_named(key, self.episode.last.numbers().chain(self.episode.last_links.numbers()))
     }
 
     fn fingerprint(&self) -> String {

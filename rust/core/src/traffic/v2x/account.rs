@@ -23,8 +23,9 @@ impl Episode {
     pub const NONE: Self =
         Self { length: f64::NAN, return_mean: f64::NAN, num_agents: f64::NAN, success: f64::NAN, v2i_rate: f64::NAN };
 
-    /// All numbers, in the order of `FIELDS`.
-    pub fn numbers(&self) -> [f64; 5] {
-        [self.length, self.return_mean, self.num_agents, self.success, self.v2i_rate]
+    /// All numbers, by `FIELDS`.
+    pub fn numbers(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        let Self { length, return_mean, num_agents, success, v2i_rate } = *self;
+        Self::FIELDS.into_iter().zip([length, return_mean, num_agents, success, v2i_rate])
     }
 }

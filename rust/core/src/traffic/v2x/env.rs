@@ -11,7 +11,7 @@ use super::config::{
     VEHICLE_GAIN,
 };
 use super::grid;
-use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure};
+use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure, number_named};
 use crate::memory::arrays;
 use crate::rng::Rng;
 use crate::traffic::links::radio::{decibels, linear};
@@ -263,6 +263,10 @@ impl Env for V2x {
             self.state.finished += 1;
         }
         ended
+    }
+
+    fn episode_info(&self, key: &str) -> f64 {
+        number_named(key, self.state.last.numbers())
     }
 
     fn fingerprint(&self) -> String {
