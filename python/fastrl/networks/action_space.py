@@ -81,7 +81,7 @@ class Actions:
         are not of a Box, or squashed."""
         if not self.is_box or self.squash:
             return None
-        return np.stack([self._scale, self._middle, self._low, self._high])
+        return np.stack([self.scale, self.middle, self._low, self._high])
 
     def to_env(self, draws: NDArray[Any]) -> NDArray[Any]:
         """Actions of the environment, int64 [B] or [B, n], or float32 [B, n], from draws of the same shape."""
