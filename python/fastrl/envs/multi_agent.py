@@ -255,8 +255,8 @@ class MultiAgentVectorEnv:
 
     @property
     def compiled_rollout(self) -> CompiledRollout | None:
-        """As of `fastrl.envs.vector.NativeVectorEnv`."""
-        return getattr(self._native, "rollout", None)
+        """As of `fastrl.envs.vector.NativeVectorEnv`; None where a function changes the rewards of each step."""
+        return None if self._reward is not None else getattr(self._native, "rollout", None)
 
     def _per_agent(self, flat: NDArray[Any]) -> NDArray[Any]:
         return flat.reshape(self.num_envs, self.num_agents, *flat.shape[1:])
