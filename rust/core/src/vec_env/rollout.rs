@@ -95,6 +95,8 @@ struct Part<'a, W: Env> {
     /// Number of the first environment.
     first: usize,
     agents: usize,
+    obs_len: usize,
+    state_size: usize,
     scaling: Option<Scaling<'a>>,
     slots: &'a mut [Slot<W>],
     alive: &'a mut [u8],
@@ -254,6 +256,8 @@ impl<W: Env> VecEnv<W> {
         let part = |(i, ((slots, alive), env_indices))| Part {
             first: i * each,
             agents,
+            obs_len: self.obs_len,
+            state_size: policy.state_size(),
             scaling,
             slots,
             alive,
@@ -382,8 +386,7 @@ impl<W: Env> Part<'_, W> {
     fn step(&mut self, t: usize, i: usize, seed: u64, keys: &[String]) -> Result<(), Error> {
         let env = &mut self.slots[i].env;
         let rows = i * self.agents..(i + 1) * self.agents;
-        let width = self.obs[t].len() / self.alive.len();
-        let of_env = rows.start * width..rows.end * width;
+        let of_env = rows.start * self.obs_len..rows.end * self.obs_len;
         let obs = &mut self.obs[t + 1][of_env.clone()];
         let action = match (&self.actions[t], self.scaling) {
             (ActionsOut::Gaussian(draws), Some(scaling)) => {
@@ -408,9 +411,11 @@ impl<W: Env> Part<'_, W> {
         self.steps[i] += 1;
         self.returns[i] += self.rewards[t][rows.clone()].iter().copied().map(f64::from).sum::<f64>();
         let (terminated, truncated) = (&self.terminated[t][rows.clone()], &self.truncated[t][rows.clone()]);
-        let size = self.states.len() / self.alive.len();
-        for (row, _) in rows.clone().zip(terminated.iter().zip(truncated)).filter(|(_, (a, b))| **a + **b > 0) {
-            self.states[row * size..][..size].fill(0.0);
+        let size = self.state_size;
+        if size > 0 {
+            for (row, _) in rows.clone().zip(terminated.iter().zip(truncated)).filter(|(_, (a, b))| **a + **b > 0) {
+                self.states[row * size..][..size].fill(0.0);
+            }
         }
         if has_ended || truncated.contains(&1) {
             self.final_obs[t][of_env].copy_from_slice(obs);
@@ -451,8 +456,8 @@ impl<W: Env> Part<'_, W> {
         (self.steps[i], self.returns[i]) = (0, 0.0);
         let (env_index, number) = (self.env_indices[i] as u64, self.numbers[i] as u64);
         env.seed(env_seed(seed, env_index, number));
-        let width = self.obs[t].len() / self.alive.len();
-        env.reset(&mut self.obs[t + 1][rows.start * width..rows.end * width], &mut self.alive[rows.clone()]);
+        let of_env = rows.start * self.obs_len..rows.end * self.obs_len;
+        env.reset(&mut self.obs[t + 1][of_env], &mut self.alive[rows.clone()]);
         let stream = act_stream(seed, env_index, number);
         let is_team = !self.alive_after[0].is_empty();
         for (agent, own) in self.streams[rows].iter_mut().enumerate() {
