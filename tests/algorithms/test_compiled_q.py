@@ -81,9 +81,8 @@ def test_bytes_are_scaled() -> None:
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_gradients_in_bf16_are_about_those_in_fp32(dueling: bool, seed: int) -> None:
-    # Gradients of several rows may cancel, and values rewards, which rounding does not: here is one error, that counts
-    # linearly.
-    batch, hidden = batch_of(count=1, seed=seed), (64, 33)
+    # Large errors count linearly, so that those of values, which rounding changes, do not matter.
+    batch, hidden = batch_of(count=131, seed=seed), (64, 33)
     batch.rewards.fill_(50)
     options: Any = {"dueling": dueling, "hidden": hidden, "accumulate": 9, "huber": 1.0}
     half, exact = (learner(**options, precision=each) for each in ("bf16", "fp32"))
@@ -91,8 +90,9 @@ def test_gradients_in_bf16_are_about_those_in_fp32(dueling: bool, seed: int) -> 
     for each in (half, exact):
         each.update(batch, WATCH)
     found, expected = half.parameters.grad, exact.parameters.grad
-    # As of SAC and TD3: four products of factors that rounding changes by 2^-9 of them at most.
-    assert 1e-4 < float((found - expected).norm() / expected.norm()) < 8 * 2**-9
+    # As of SAC and TD3: four products of factors that rounding changes by 2^-9 of them at most, and as much again for
+    # units that it moves to the other side of ReLU's kink.
+    assert 1e-4 < float((found - expected).norm() / expected.norm()) < 16 * 2**-9
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
