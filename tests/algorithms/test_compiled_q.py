@@ -79,11 +79,31 @@ def test_bytes_are_scaled() -> None:
 
 
 @pytest.mark.parametrize("dueling", [False, True])
-def test_results_do_not_depend_on_threads(dueling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seed", range(5))
+def test_gradients_in_bf16_are_about_those_in_fp32(dueling: bool, seed: int) -> None:
+    # Large errors count linearly, so that those of values, which rounding changes, do not matter.
+    batch, hidden = batch_of(count=131, seed=seed), (64, 33)
+    batch.rewards.fill_(50)
+    options: Any = {"dueling": dueling, "hidden": hidden, "accumulate": 9, "huber": 1.0}
+    half, exact = (learner(**options, precision=each) for each in ("bf16", "fp32"))
+    assert half.compiled is not None and exact.compiled is not None
+    for each in (half, exact):
+        each.update(batch, WATCH)
+    found, expected = half.parameters.grad, exact.parameters.grad
+    # As of SAC and TD3: four products of factors that rounding changes by 2^-9 of them at most, and as much again for
+    # units that it moves to the other side of ReLU's kink.
+    assert 1e-4 < float((found - expected).norm() / expected.norm()) < 16 * 2**-9
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("dueling", [False, True])
+def test_results_do_not_depend_on_threads(
+    dueling: bool, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = []
     for threads in (1, 2, 3, 16):
         monkeypatch.setattr("fastrl.algorithms.compiled_q.threads", lambda threads=threads: threads)
-        each = learner(hidden=(64, 64), dueling=dueling, update_backend="compiled")
+        each = learner(hidden=(64, 64), dueling=dueling, precision=precision, update_backend="compiled")
         # So many rows that 16 threads pay.
         errors = each.update(batch_of(count=6011), WATCH)
         found.append((errors, each.parameters.detach(), each.metrics()["loss"]))
@@ -105,9 +125,9 @@ def test_they_are_used_where_they_are_those_of_the_loss() -> None:
     other = Other(DQNConfig(), problem())
     assert other.compiled is None
     assert other.remarks() == ["PyTorch takes the gradient steps: compiled ones are for DQN's own loss"]
-    for options in ({"noisy": True}, {"batch_norm": True}, {"quantiles": 3}, {"precision": "bf16"}):
+    for options in ({"noisy": True}, {"batch_norm": True}, {"quantiles": 3}, {"precision": "fp16"}):
         assert learner(**options).compiled is None
-        with pytest.raises(ValueError, match="update_backend compiled is for perceptrons of vectors in fp32"):
+        with pytest.raises(ValueError, match="compiled is for perceptrons of vectors in fp32 or bf16"):
             learner(**options, update_backend="compiled")
     assert learner(IMAGES).compiled is None
 

@@ -106,16 +106,11 @@ class CompiledQ:
 
         def condition() -> str:
             plain = type(network) is QNetwork and len(network.state()["architecture"]["obs_shape"]) == 1
-            if (
-                not plain
-                or config.batch_norm
-                or config.noisy
-                or config.quantiles
-                or optimizer.half == torch.float16
-            ):
+            is_fp16 = optimizer.half == torch.float16
+            if not plain or config.batch_norm or config.noisy or config.quantiles or is_fp16:
                 return (
-                    "perceptrons of vectors in fp32 or bf16, without images, batch_norm, noisy layers, quantiles or a network"
-                    " of your own"
+                    "perceptrons of vectors in fp32 or bf16, without images, batch_norm, noisy layers, quantiles or a"
+                    " network of your own"
                 )
             return "networks without torch.compile" if config.compile else ""
 

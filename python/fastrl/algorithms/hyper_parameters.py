@@ -116,8 +116,8 @@ UpdateBackend = Annotated[
     Literal["auto", "compiled", "torch"],
     Field(
         description="what takes the gradient steps. compiled: Rust, for separate perceptrons on the CPU in fp32"
-        " and the algorithm's own losses; torch: PyTorch; auto: compiled where it can be. Results differ by rounding"
-        " alone"
+        " (of DQN, SAC, TD3 and IQL in bf16, too) and the algorithm's own losses; torch: PyTorch; auto: compiled where"
+        " it can be. Results differ by rounding alone"
     ),
     Setting(resumable=True),
 ]

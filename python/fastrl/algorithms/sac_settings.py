@@ -69,8 +69,8 @@ ActionMasks = Annotated[
 Precision = Annotated[
     Literal["fp32", "bf16"],
     Field(
-        description="of the hidden layers' matrix products when learning; bf16 is faster where processors have it, and"
-        " rounds to 3 digits"
+        description="of the hidden layers' matrix products when learning; bf16 is faster where processors have it"
+        " (AVX-512 BF16), and rounds to 3 digits"
     ),
 ]
 

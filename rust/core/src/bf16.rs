@@ -6,8 +6,8 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m512i, __mmask16, _mm512_cvtne2ps_pbh, _mm512_loadu_si512, _mm512_mask_storeu_epi32, _mm512_maskz_loadu_ps,
-    _mm512_permutexvar_epi16,
+    __m512bh, __m512i, __mmask16, _mm512_cvtne2ps_pbh, _mm512_loadu_si512, _mm512_mask_storeu_epi32,
+    _mm512_maskz_loadu_ps, _mm512_permutexvar_epi16,
 };
 #[cfg(target_arch = "x86_64")]
 use std::mem::transmute;
@@ -135,9 +135,13 @@ unsafe fn pair_in_registers(from: &[f32], other: Option<&[f32]>, to: &mut [f32])
         let in_turn = _mm512_loadu_si512(IN_TURN.as_ptr().cast());
         for start in (0..to.len()).step_by(LANES) {
             let pairs: __m512i = match other {
-                None => transmute(_mm512_cvtne2ps_pbh(load(from, 2 * start + LANES), load(from, 2 * start))),
+                None => transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(
+                    load(from, 2 * start + LANES),
+                    load(from, 2 * start),
+                )),
                 Some(other) => {
-                    let numbers = transmute(_mm512_cvtne2ps_pbh(load(other, start), load(from, start)));
+                    let numbers =
+                        transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(load(other, start), load(from, start)));
                     _mm512_permutexvar_epi16(in_turn, numbers)
                 }
             };

@@ -4,8 +4,8 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m256, __m512, _mm256_and_ps, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_dpbf16_ps, _mm256_fmadd_ps,
-    _mm256_set1_epi32, _mm256_slli_epi32, _mm512_dpbf16_ps, _mm512_fmadd_ps,
+    __m256, __m256bh, __m512, __m512bh, _mm256_and_ps, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_dpbf16_ps,
+    _mm256_fmadd_ps, _mm256_set1_epi32, _mm256_slli_epi32, _mm512_dpbf16_ps, _mm512_fmadd_ps,
 };
 #[cfg(target_arch = "x86_64")]
 use std::mem::transmute;
@@ -448,6 +448,9 @@ impl Tile {
 }
 
 /// [`bf16::dot`] of pairs side by side.
+///
+/// # Safety
+/// The processor has AVX2 and FMA.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx2,fma")]
@@ -460,22 +463,28 @@ fn dot_in_avx2(left: __m256, right: __m256, sum: __m256) -> __m256 {
 }
 
 /// [`dot_in_avx2`] in one instruction.
+///
+/// # Safety
+/// The processor has AVX-512 F, VL and BF16.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
 fn dot_in_avx512vl(left: __m256, right: __m256, sum: __m256) -> __m256 {
     // SAFETY: 256 bits are 16 of bfloat16.
-    let (left, right) = unsafe { (transmute(left), transmute(right)) };
+    let [left, right] = unsafe { [left, right].map(|pairs| transmute::<__m256, __m256bh>(pairs)) };
     _mm256_dpbf16_ps(sum, left, right)
 }
 
 /// [`dot_in_avx512vl`] of twice as many.
+///
+/// # Safety
+/// The processor has AVX-512 F and BF16.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn dot_in_avx512(left: __m512, right: __m512, sum: __m512) -> __m512 {
     // SAFETY: 512 bits are 32 of bfloat16.
-    let (left, right) = unsafe { (transmute(left), transmute(right)) };
+    let [left, right] = unsafe { [left, right].map(|pairs| transmute::<__m512, __m512bh>(pairs)) };
     _mm512_dpbf16_ps(sum, left, right)
 }
 
