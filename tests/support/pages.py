@@ -14,7 +14,6 @@ import pytest
 
 import fastrl
 from fastrl.model import Model
-from fastrl.tasks.traffic import render
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 README = ROOT / "README.md"
@@ -87,7 +86,6 @@ def with_small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
         return tune(env, **options | small | steps)
 
     monkeypatch.setattr(fastrl, "tune", searched)
-    monkeypatch.setattr(render, "FPS", 2.0)
     monkeypatch.setattr(Model, "learn", short)
     monkeypatch.setattr(Model, "evaluate", scored)
 

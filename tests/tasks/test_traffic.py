@@ -108,7 +108,7 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     assert last["time/episodes"] == sum(row["rollout/episodes"] for row in rows)
     assert last["time/total_timesteps"] == 16 * 4 * len(rows)
     for name in (
-        *(f"rollout/ep_{name}" for name in MEANS if name not in ("mean_return", "mean_length")),
+        *(f"rollout/ep_{name}" for name in MEANS if name not in ("mean_return", "mean_length", "min_ttc")),
         *("curriculum/vehicles", "curriculum/density", "curriculum/level"),
         *("train/learning_rate", "train/policy_loss", "train/value_loss", "train/entropy"),
         *("time/episodes_per_second", "time/fps", "time/seconds_update", "time/iterations"),

@@ -57,6 +57,10 @@ class RecordedActions(Actions):
             self._start = space.start
         self.size = int(self.nvec.sum())
 
+    @property
+    def scaling(self) -> None:
+        """None: draws are actions in the environment's own form."""
+
     def to_env(self, draws: NDArray[Any]) -> NDArray[Any]:
         return np.ascontiguousarray(draws[:, 0])
 

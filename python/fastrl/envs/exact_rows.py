@@ -290,6 +290,9 @@ class RecordedVectorEnv:
         rows: float32.
     """
 
+    # Compiled passes know nothing of the numbers that are read beside the observations.
+    compiled_rollout = None
+
     def __init__(self, env: Any, rows: ExactRows) -> None:
         self._env, self._rows = env, rows
         self._sense = rows.sense

@@ -255,8 +255,11 @@ class MultiAgentVectorEnv:
 
     @property
     def compiled_rollout(self) -> CompiledRollout | None:
-        """As of `fastrl.envs.vector.NativeVectorEnv`; None where a function changes the rewards of each step."""
-        return None if self._reward is not None else getattr(self._native, "rollout", None)
+        """As of `fastrl.envs.vector.NativeVectorEnv`; None where a function changes the rewards of each step, or masks
+        are of a part of the actions, as beside choices of radio resources."""
+        space = self.single_action_space
+        has_part = isinstance(space, Discrete) and getattr(self._native, "num_masked", 0) not in (0, space.n)
+        return None if self._reward is not None or has_part else getattr(self._native, "rollout", None)
 
     def _per_agent(self, flat: NDArray[Any]) -> NDArray[Any]:
         return flat.reshape(self.num_envs, self.num_agents, *flat.shape[1:])

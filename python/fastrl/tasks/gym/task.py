@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
@@ -10,7 +10,6 @@ from gymnasium.vector import VectorEnv
 from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec
 from fastrl.play.episodes import build_any, build_env, episode_steps, facts_of
-from fastrl.play.film import Films, agent_films
 from fastrl.play.own_agent import OwnAgent
 from fastrl.play.play import episode_returns
 from fastrl.tasks import gym
@@ -18,6 +17,9 @@ from fastrl.tasks.gym.settings import PRESETS, EnvConfig
 from fastrl.training.evaluation import Advance, Returns
 from fastrl.training.task import Task
 from fastrl.utils.env_options import parse_options
+
+if TYPE_CHECKING:
+    from fastrl.play.film import Films
 
 
 class GymTask(Task):
@@ -97,7 +99,9 @@ class GymTask(Task):
         spec.close(env)
         return Returns(returns)
 
-    def agent_films(self, path: str, settings: Any) -> Films:
+    def agent_films(self, path: str, settings: Any) -> "Films":
+        from fastrl.play.film import agent_films
+
         return agent_films(path, self.play_spec(settings), self.play_steps(settings))
 
 
