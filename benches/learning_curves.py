@@ -156,7 +156,7 @@ def train_missing(runs: list[Planned], path: Path, jobs: int) -> None:
 
 
 def report(rows: list[Row]) -> None:
-    """Prints a line for each algorithm, environment and variant: the last evaluation and the mean of all, over seeds."""
+    """Prints last evaluations and means of all evaluations, over seeds: a line for each variant."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         run = row.run
