@@ -6,14 +6,13 @@
 A plan is ``benches/curves/NAME.toml``: tables ``runs`` (``env``, ``algo``, ``steps``, ``seeds``, ``variants``), each
 with the settings that all of its variants share. A run is a process of one thread, evaluated without exploration at
 ``points`` equal parts of its steps. Rows are appended to ``docs/benchmarks/results/NAME.jsonl`` as runs end; runs that
-have a row are left out, so the same command continues after an interruption.
+have a row with the same settings are left out, so the same command continues after an interruption.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import resource
 import statistics
@@ -25,11 +24,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from rich.table import Table
 
 from fastrl.cli.arguments import at_least
+from fastrl.runs.metrics import moments, plus_minus
 from fastrl.utils.errors import UserError
 from fastrl.utils.output import plain_console
 from fastrl.utils.tables import show
@@ -51,28 +52,14 @@ class Planned:
     points: int
     settings: dict[str, Any]
 
-    @property
-    def key(self) -> tuple[str, str, str, int, int]:
-        """Identification of its row."""
-        return self.env, self.algo, self.variant, self.seed, self.steps
-
 
 @dataclass(frozen=True)
 class Row:
-    """What came of a run: returns of evaluations by steps, and the processor time of all of it."""
+    """Result of a run: its returns as (steps, mean return) of each evaluation, and its processor time."""
 
-    env: str
-    algo: str
-    variant: str
-    seed: int
-    steps: int
+    run: Planned
     curve: list[tuple[int, float]]
     cpu_seconds: float
-
-    @property
-    def key(self) -> tuple[str, str, str, int, int]:
-        """Identification of the run."""
-        return self.env, self.algo, self.variant, self.seed, self.steps
 
     @property
     def last(self) -> float:
@@ -105,7 +92,15 @@ def read_rows(path: Path) -> list[Row]:
     """The rows of a file, none if there is no file yet."""
     if not path.exists():
         return []
-    return [Row(**json.loads(line)) for line in path.read_text().splitlines()]
+    return [row_of(line) for line in path.read_text().splitlines()]
+
+
+def row_of(line: str) -> Row:
+    """A row from its line of JSON."""
+    tree = json.loads(line)
+    return Row(
+        Planned(**tree["run"]), [(steps, value) for steps, value in tree["curve"]], tree["cpu_seconds"]
+    )
 
 
 def trained(run: Planned) -> Row:
@@ -132,8 +127,7 @@ def trained(run: Planned) -> Row:
         if "eval/mean_reward" in row
     ]
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = round(usage.ru_utime + usage.ru_stime, 1)
-    return Row(run.env, run.algo, run.variant, run.seed, run.steps, curve, seconds)
+    return Row(run, curve, round(usage.ru_utime + usage.ru_stime, 1))
 
 
 def in_a_process(run: Planned) -> Row:
@@ -142,28 +136,46 @@ def in_a_process(run: Planned) -> Row:
     done = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True
     )
-    return Row(**json.loads(done.stdout.splitlines()[-1]))
+    return row_of(done.stdout.splitlines()[-1])
+
+
+def train_missing(runs: list[Planned], path: Path, jobs: int) -> None:
+    """Trains the runs that have no row in a file, some at once, and appends the row of each as it ends."""
+    have = [row.run for row in read_rows(path)]
+    writing = Lock()
+
+    def train(run: Planned) -> Row:
+        row = in_a_process(run)
+        with writing, path.open("a") as rows:
+            rows.write(json.dumps(asdict(row)) + "\n")
+        return row
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for row in pool.map(train, [run for run in runs if run not in have]):
+            print(f"{row.run.env} {row.run.algo} {row.run.variant} {row.run.seed}: {row.last}", flush=True)
 
 
 def report(rows: list[Row]) -> None:
-    """Prints a line for each algorithm, environment and variant: means over seeds with deviations."""
+    """Prints last evaluations and means of all evaluations, over seeds: a line for each variant."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault((row.env, row.algo, row.variant, f"{row.steps:,}"), []).append(row)
-    table = Table(
-        *("environment", "algorithm", "variant", "steps", "seeds", "last", "mean of curve", "CPU s")
-    )
+        run = row.run
+        groups.setdefault((run.env, run.algo, run.variant, f"{run.steps:,}"), []).append(row)
+    table = Table(*("environment", "algorithm", "variant", "steps", "seeds", "last", "mean", "CPU s"))
     for group, found in sorted(groups.items()):
         cpu = f"{statistics.fmean(row.cpu_seconds for row in found):.0f}"
-        last, mean = spread([row.last for row in found]), spread([row.mean for row in found])
+        last, mean = (
+            mean_and_deviation(values)
+            for values in ([row.last for row in found], [row.mean for row in found])
+        )
         table.add_row(*group, str(len(found)), last, mean, cpu)
     show(plain_console(), table)
 
 
-def spread(values: list[float]) -> str:
+def mean_and_deviation(values: list[float]) -> str:
     """Mean and deviation between seeds as text."""
-    deviation = statistics.stdev(values) if len(values) > 1 else math.nan
-    return f"{statistics.fmean(values):.1f} ± {deviation:.1f}"
+    found = moments(values)
+    return plus_minus(found["mean"], found["deviation"], digits=1)
 
 
 def main() -> None:
@@ -184,16 +196,7 @@ def main() -> None:
     path = ROWS / f"{options.plan}.jsonl"
     if not options.report:
         plan = tomllib.loads((PLANS / f"{options.plan}.toml").read_text())
-        have = {row.key for row in read_rows(path)}
-        todo = [run for run in planned(plan) if run.key not in have]
-        with ThreadPoolExecutor(options.jobs) as pool, path.open("a") as rows:
-            for number, row in enumerate(pool.map(in_a_process, todo), 1):
-                rows.write(json.dumps(asdict(row)) + "\n")
-                rows.flush()
-                print(
-                    f"{number} of {len(todo)}: {row.env} {row.algo} {row.variant} {row.seed}: {row.last}",
-                    flush=True,
-                )
+        train_missing(list(planned(plan)), path, options.jobs)
     report(read_rows(path))
 
 

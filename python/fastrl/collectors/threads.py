@@ -16,7 +16,7 @@ _VALID_FOR = 60.0
 # 0: one for each core.
 _chosen = 0
 _reason = ""
-# The last measurement: cores, how many times as fast they were as one, and when that is to be measured anew.
+# The last measurement: cores, their speed in multiples of one core's, and the time at which it expires.
 _measured = (0, 1.0, 0.0)
 
 
@@ -56,7 +56,7 @@ def choose_threads(asked: WorkerCount, measure: Callable[[int], float] | None = 
 
 
 def _gain(available: int) -> float:
-    """How many times as fast gradient steps are with so many threads as with one."""
+    """Speed of gradient steps with so many threads, in multiples of one thread's."""
     global _measured
     if _measured[0] != available or time.monotonic() > _measured[2]:
         _measured = (available, _ratio(_Steps(), available), time.monotonic() + _VALID_FOR)
