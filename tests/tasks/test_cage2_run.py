@@ -234,9 +234,10 @@ def test_the_summary_scores_every_red_agent_over_every_horizon(
     out = capsys.readouterr().out
     for words in ("B_line", "Meander", "'leaderboard'", "where the time went", "peak memory"):
         assert words in out
-    assert out.splitlines()[-3:] == [
+    assert out.splitlines()[-4:] == [
         f"Run directory: {tmp_path / 'run'}",
         f"To score it by the challenge's protocol: fastrl eval {tmp_path / 'run'}",
+        f"To film it: fastrl render {tmp_path / 'run'} --out episode.mp4",
         f"To train it further: fastrl train --resume {tmp_path / 'run'} --total-timesteps {2 * ITERATION}",
     ]
 

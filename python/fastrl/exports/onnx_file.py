@@ -15,6 +15,7 @@ import torch
 from fastrl import runtime
 from fastrl.exports.graph import ExportError, PolicyGraph
 from fastrl.utils.files import write_atomically
+from fastrl.utils.output import redirect_to_null
 
 # Of the operators in the file; onnxruntime knows it since version 1.12.
 OPSET = 17
@@ -68,14 +69,13 @@ def write_model(model: Any, path: Path) -> None:
 def _silent_stdout() -> Iterator[None]:
     """Drops what is written to file descriptor 1: PyTorch dumps graphs there that it cannot export."""
     sys.stdout.flush()
-    kept, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
+    kept = os.dup(1)
+    redirect_to_null(1)
     try:
         yield
     finally:
         os.dup2(kept, 1)
         os.close(kept)
-        os.close(null)
 
 
 def _converted(graph: PolicyGraph) -> bytes:

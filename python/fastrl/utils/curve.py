@@ -14,12 +14,11 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, Self, cast, get_args
+from typing import Annotated, Any, Literal, Self, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import GetCoreSchemaHandler, ValidationInfo
-from pydantic_core import CoreSchema, core_schema
+from pydantic import GetCoreSchemaHandler, PlainValidator, ValidationInfo
 
 CurveName = Literal["linear", "cosine", "exponential"]
 
@@ -174,8 +173,8 @@ class MayBeCurve:
         """Bounds, where Pydantic's fields have theirs."""
         return (self,)
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.with_info_plain_validator_function(self._checked)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return handler.generate_schema(Annotated[Any, PlainValidator(self._checked)])
 
     def _checked(self, value: Any, info: ValidationInfo) -> float | str | None:
         if value is None and self.optional:

@@ -12,11 +12,11 @@ use std::arch::x86_64::{
 #[cfg(target_arch = "x86_64")]
 use std::mem::transmute;
 
-use crate::gemm::{Aligned, stride, transpose};
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::LANES;
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::has_bf16;
+use crate::matrix::{Aligned, stride, transpose};
 
 /// Type of the numbers that hidden layers multiply; sums are f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

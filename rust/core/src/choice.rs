@@ -1,8 +1,8 @@
 //! Choices by logits: masks, draws and their log-probabilities.
 
 use crate::dense::exp;
-use crate::gemm::transpose;
 use crate::lanes::{LANES, Lanes, flat_mut};
+use crate::matrix::transpose;
 
 /// The logit of a masked action, as in `fastrl.networks.actor_critic`.
 const MASKED: f32 = -1e9;

@@ -19,6 +19,7 @@ pub mod env;
 mod gemm;
 mod lanes;
 pub mod learn;
+mod matrix;
 mod memory;
 pub mod mlp;
 mod python_random;

@@ -1,7 +1,7 @@
 //! Adam (Kingma and Ba, 2015), and moving averages of what it learns.
 
-use crate::gemm::Aligned;
 use crate::lanes::LANES;
+use crate::matrix::Aligned;
 use crate::team::Team;
 use crate::widest::widest;
 

@@ -19,8 +19,8 @@ pub(super) fn prefetch<T>(array: &[T], index: usize) {
 }
 
 use super::perceptron::Pass;
-use crate::gemm::stride;
 use crate::lanes::LANES;
+use crate::matrix::stride;
 
 /// The samples of a minibatch by their observations, in the order in which these come.
 pub(super) struct Batch {

@@ -8,7 +8,8 @@ use std::ops::Range;
 
 use super::adam::Descent;
 use super::perceptron::{CHUNK, Pass, Perceptron, Piece};
-use crate::gemm::{Aligned, Start, stride};
+use crate::gemm::Start;
+use crate::matrix::{Aligned, stride};
 use crate::team::Team;
 
 /// Multiplications in the passes of a minibatch for each thread: below that another one does not pay.

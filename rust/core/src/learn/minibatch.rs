@@ -13,7 +13,8 @@ use super::losses::{Categorical, Gaussian, Kind, Sums, Surrogate, value_slope};
 use super::masked::Masked;
 use super::perceptron::{CHUNK, Pass, Perceptron, Piece};
 use super::samples::{Actions, Parameters, Samples, Settings, Shape};
-use crate::gemm::{Aligned, Start, padded};
+use crate::gemm::Start;
+use crate::matrix::{Aligned, padded};
 use crate::team::Team;
 use crate::widest::widest;
 

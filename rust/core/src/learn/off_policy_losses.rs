@@ -8,7 +8,7 @@ use super::member::Member;
 use super::off_policy_parts::{ActionKind, Actions, Algorithm, Batch, Parameters, Settings, Shape};
 use super::perceptron::{Pass, Perceptron};
 use crate::dense::{exp, exp_any, tanh};
-use crate::gemm::{Aligned, stride};
+use crate::matrix::{Aligned, stride};
 use crate::team::Team;
 use crate::widest::widest;
 

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use crate::bf16::{Precision, pair_columns, pair_rows, pair_transposed};
 use crate::dense::activate;
-use crate::gemm::{Aligned, Left, Start, multiply, multiply_pairs, padded, stride, transpose};
+use crate::gemm::{Left, Start, multiply, multiply_pairs};
+use crate::matrix::{Aligned, padded, stride, transpose};
 use crate::mlp::Activation;
 use crate::widest::widest;
 
