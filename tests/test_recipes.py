@@ -16,6 +16,7 @@ from fastrl.cli.main import main
 from fastrl.envs import make_multi
 from fastrl.envs.contract import ContractError
 from fastrl.exports.export import ExportError
+from fastrl.play.policy import PredictError
 from fastrl.runs.checkpoint import CheckpointError
 from fastrl.runs.errors import TrainError
 from fastrl.tasks.traffic.settings import EnvConfig, environment_options
@@ -89,9 +90,10 @@ def test_another_distribution_than_the_gaussian(network: dict[str, Any], tmp_pat
     # Without the code of its distribution it would act as a Gaussian does.
     with pytest.raises(CheckpointError, match=r"fastrl\.load\(path, trust=True\)"):
         fastrl.load_policy(tmp_path / "beta.safetensors")
-    if not network:
-        with pytest.raises(ExportError, match="acts in another way"):
-            fastrl.export(model, tmp_path / "beta.npz")
+    with pytest.raises(ExportError, match="BetaActor, the algorithm's own actor"):
+        fastrl.export(model, tmp_path / "beta.npz")
+    with pytest.raises(PredictError, match="BetaActor, the algorithm's own actor"):
+        model.distribution(obs)
     with pytest.raises(TrainError, match="init_kl_coef is for PPO's own distributions"):
         small(algo, "Pendulum-v1", init_kl_coef=0.1)
 

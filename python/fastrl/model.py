@@ -507,7 +507,7 @@ class Model(metaclass=_ModelType):
             See `fastrl.play.distribution.ActionDistribution`.
 
         Raises:
-            PredictError: as of `predict`, or actions are not drawn.
+            PredictError: as of `predict`, actions are not drawn, or the algorithm has an actor of its own.
         """
         algorithm = find(self.stage_settings.run.algo)
         critic = None

@@ -126,6 +126,11 @@ def graph_of(model: Model) -> tuple[PolicyGraph, Any, dict[str, Any]]:
     state, task = model.policy_checkpoint, model.task
     if not isinstance(state.get("policy"), dict):
         raise ExportError(f"policies of {state['algorithm']} cannot be exported")
+    if "actor" in state["policy"]:
+        name = state["policy"]["actor"]
+        raise ExportError(
+            f"{name}, the algorithm's own actor, draws actions in its own way: it cannot be exported"
+        )
     policy = model.policy
     if isinstance(policy, TeamPolicy):
         form = policy.form

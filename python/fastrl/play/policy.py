@@ -278,6 +278,11 @@ class Policy:
         Raises:
             PredictError: as of `predict`, or the policy has no distribution.
         """
+        if "actor" in self._saved:
+            name = self._saved["actor"]
+            raise PredictError(
+                f"distribution: {name}, the algorithm's own actor, draws actions in its own way"
+            )
         rows, is_single, states, masks = self._checked_inputs(obs, state, action_masks)
         network = self._network
         taken = torch.from_numpy(self._frames_of(rows))
