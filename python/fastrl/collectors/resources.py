@@ -57,15 +57,19 @@ def use_cores(count: WorkerCount) -> None:
     _most_cores = math.inf if count == "auto" else count
 
 
-def cores(root: Path = Path("/")) -> int:
-    """Cores that this process may use: those it is pinned to, or fewer if its container has less of their time or
-    `use_cores` says so.
+def machine_cores(root: Path = Path("/")) -> int:
+    """Cores that this process is pinned to, or fewer if its container has less of their time.
 
     Args:
         root: where ``proc`` and ``sys`` are.
     """
     pinned = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return int(max(1, min(pinned, _most_cores, _cpu_quota(root))))
+    return int(max(1, min(pinned, _cpu_quota(root))))
+
+
+def cores(root: Path = Path("/")) -> int:
+    """Cores that this process may use: `machine_cores`, or fewer if `use_cores` says so."""
+    return int(max(1, min(machine_cores(root), _most_cores)))
 
 
 def available_memory(root: Path = Path("/")) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from fastrl._native._rust import __version__
-from fastrl.collectors.resources import cores
+from fastrl.collectors.resources import machine_cores
 from fastrl.runs.directory import is_running
 from fastrl.utils.files import read_json, to_json, write_atomically
 from fastrl.utils.machine import hardware
@@ -105,7 +105,7 @@ def new_session(from_timesteps: int, device: str = "cpu") -> Session:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     command = tuple(sys.argv)
-    return Session(now(), None, command, versions, commit, dirty, from_timesteps, hardware(cores(), device))
+    return Session(now(), None, command, versions, commit, dirty, from_timesteps, hardware(machine_cores(), device))
 
 
 def now() -> str:
