@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from fastrl.collectors.resources import use_cores
+
 # Threads of PyTorch in several processes would compete for the cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -57,6 +59,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _no_litter(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stable-Baselines3 makes a folder for its logs in the system's temporary one, unless it is given another."""
     monkeypatch.setenv("SB3_LOGDIR", str(tmp_path_factory.getbasetemp() / "sb3"))
+
+
+@pytest.fixture(autouse=True)
+def _all_cores() -> Iterator[None]:
+    """A run limits the cores of its process: the next test has all of them."""
+    yield
+    use_cores("auto")
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from fastrl.collectors.threads import choose_threads, reason, threads
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
     yield
-    use_cores("auto")
     choose_threads(1024)
 
 

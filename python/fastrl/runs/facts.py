@@ -105,7 +105,9 @@ def new_session(from_timesteps: int, device: str = "cpu") -> Session:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     command = tuple(sys.argv)
-    return Session(now(), None, command, versions, commit, dirty, from_timesteps, hardware(machine_cores(), device))
+    return Session(
+        now(), None, command, versions, commit, dirty, from_timesteps, hardware(machine_cores(), device)
+    )
 
 
 def now() -> str:
