@@ -72,6 +72,11 @@ def test_a_run_alternates_between_steps_and_minibatches() -> None:
     assert trainer.policy_checkpoint()["policy"]["architecture"]["num_actions"] == 3
 
 
+def test_a_policy_that_explores_by_itself_has_no_share_of_random_actions() -> None:
+    rows = [row.record() for row in dqn_of("--collector=sequential", "--dqn.noisy").rows()]
+    assert "train/loss" in rows[-1] and "rollout/exploration_rate" not in rows[-1]
+
+
 def test_collectors_that_wait_learn_the_same_bits() -> None:
     found = []
     for name in COLLECTORS:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm
+from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm, no_exploration
 from fastrl.envs.spec import EnvSpec
 from fastrl.rollout.fragment import Fragment
 from fastrl.runs.errors import TrainError
@@ -243,11 +243,10 @@ class TransitionSource(RolloutSource):
         self._is_due = self._has_due_minibatch()
 
     def metrics(self) -> Mapping[str, Number]:
-        return {
-            **super().metrics(),
-            **self.minibatches.metrics(),
-            "rollout/exploration_rate": self._epsilon(self._taken),
-        }
+        found = {**super().metrics(), **self.minibatches.metrics()}
+        if self._epsilon is no_exploration:
+            return found
+        return {**found, "rollout/exploration_rate": self._epsilon(self._taken)}
 
     def save_files(self, directory: Path) -> None:
         self.minibatches.save(directory)
