@@ -4,9 +4,10 @@
     python benches/learning_curves.py backends --report
 
 A plan is ``benches/curves/NAME.toml``: tables ``runs`` (``env``, ``algo``, ``steps``, ``seeds``, ``variants``), each
-with the settings that all of its variants share. A run is a process of one thread, evaluated without exploration at
-``points`` equal parts of its steps. Rows are appended to ``docs/benchmarks/results/NAME.jsonl`` as runs end; runs that
-have a row with the same settings are left out, so the same command continues after an interruption.
+with the settings that all of its variants share, and with ``random_demos``, a number of episodes of random actions, if
+it learns from recorded ones. A run is a process of one thread, evaluated without exploration at ``points`` equal parts
+of its steps. Rows are appended to ``docs/benchmarks/results/NAME.jsonl`` as runs end; runs that have a row with the
+same settings are left out, so the same command continues after an interruption.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Planned:
     steps: int
     points: int
     settings: dict[str, Any]
+    random_demos: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ def planned(plan: dict[str, Any]) -> Iterator[Planned]:
                 if seed < group["seeds"]:
                     own = {**group.get("settings", {}), **settings}
                     points = group.get("points", 10)
-                    yield Planned(group["env"], group["algo"], name, seed, group["steps"], points, own)
+                    demos = group.get("random_demos", 0)
+                    yield Planned(group["env"], group["algo"], name, seed, group["steps"], points, own, demos)
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -107,17 +110,21 @@ def trained(run: Planned) -> Row:
     """The row of a run that is trained in this process."""
     import fastrl
 
-    model = fastrl.Model(
-        run.env,
-        algo=run.algo,
-        seed=run.seed,
-        device="cpu",
-        collector="sequential",
-        threads=1,
-        eval_points=run.points,
-        **run.settings,
-    )
     with tempfile.TemporaryDirectory() as folder:
+        settings = dict(run.settings)
+        if run.random_demos:
+            settings["demos"] = str(Path(folder) / "demos")
+            fastrl.demos.record(run.env, "random", run.random_demos, settings["demos"], seed=0)
+        model = fastrl.Model(
+            run.env,
+            algo=run.algo,
+            seed=run.seed,
+            device="cpu",
+            collector="sequential",
+            threads=1,
+            eval_points=run.points,
+            **settings,
+        )
         model.learn(run.steps, run_dir=Path(folder) / "run", progress=False)
         metrics = (Path(folder) / "run" / "metrics.jsonl").read_text()
     rows = [json.loads(line) for line in metrics.splitlines()]

@@ -21,6 +21,7 @@ PLAN = {
             "algo": "dqn",
             "steps": 20,
             "seeds": 1,
+            "random_demos": 7,
             "settings": {"x": 0, "y": 3},
             "variants": {"one": {"x": 4}},
         },
@@ -37,6 +38,7 @@ def test_runs_come_seed_by_seed_with_the_settings_of_their_variant() -> None:
         ("A", "small", 1),
         ("A", "large", 1),
     ]
+    assert [run.random_demos for run in runs[:3]] == [0, 0, 7]
     assert [run.settings for run in runs[:3]] == [{"x": 1}, {"x": 2}, {"x": 4, "y": 3}]
 
 
