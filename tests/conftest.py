@@ -4,9 +4,13 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from rank_runs import RankProcesses
 
 # Threads of PyTorch in several processes would compete for the cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -68,6 +72,16 @@ def local_ray() -> Iterator[None]:
     start(2, 100 * 2**20)
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def on_ranks() -> Iterator["RankProcesses"]:
+    """Runs functions on ranks; their processes end with the tests of a module."""
+    from rank_runs import RankProcesses
+
+    processes = RankProcesses()
+    yield processes
+    processes.close()
 
 
 @pytest.fixture
