@@ -35,10 +35,16 @@ settings.load_profile("repeat")
 os.fsync = lambda fd: None
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Leaves modules and tests, which stay, out of all later garbage collections."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Leaves modules and tests, which stay, out of garbage collections: they find nothing in them, and take time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_xdist_auto_num_workers() -> int:
