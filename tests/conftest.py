@@ -4,11 +4,15 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from fastrl.collectors.resources import use_cores
+
+if TYPE_CHECKING:
+    from rank_runs import RankProcesses
 
 # Threads of PyTorch in several processes would compete for the cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -33,10 +37,16 @@ settings.load_profile("repeat")
 os.fsync = lambda fd: None
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Leaves modules and tests, which stay, out of all later garbage collections."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Leaves modules and tests, which stay, out of garbage collections: they find nothing in them, and take time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -77,6 +87,16 @@ def local_ray() -> Iterator[None]:
     start(2, 100 * 2**20)
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def on_ranks() -> Iterator["RankProcesses"]:
+    """Runs functions on ranks; their processes end with the tests of a module."""
+    from rank_runs import RankProcesses
+
+    processes = RankProcesses()
+    yield processes
+    processes.close()
 
 
 @pytest.fixture

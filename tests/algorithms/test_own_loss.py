@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from demo_sets import cartpole_expert, played
-from rank_runs import on_ranks
+from rank_runs import RankProcesses
 from rich.console import Console
 from small_runs import differences, settings_of, trainer_of, untimed_state
 
@@ -72,7 +72,7 @@ def train_calm(ranks: Ranks) -> Any:
 
 
 @pytest.mark.slow
-def test_two_ranks_learn_by_it_what_one_learns() -> None:
+def test_two_ranks_learn_by_it_what_one_learns(on_ranks: RankProcesses) -> None:
     [alone] = on_ranks(1, train_calm)
     for found in on_ranks(2, train_calm):
         assert all(np.array_equal(found[name], alone[name]) for name in alone)
@@ -123,7 +123,9 @@ def test_a_loss_of_the_users_own_of_other_algorithms(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["IPPO", "MAPPO", "IMPALA", "BC"])
-def test_two_ranks_learn_by_it_of_other_algorithms_what_one_learns(name: str) -> None:
+def test_two_ranks_learn_by_it_of_other_algorithms_what_one_learns(
+    on_ranks: RankProcesses, name: str
+) -> None:
     arguments = (name, f"own_losses:Calm{name}", "--run.shards=2")
     [alone] = on_ranks(1, trained_other, *arguments)
     for found in on_ranks(2, trained_other, *arguments):
@@ -216,7 +218,7 @@ def checksum_of_networks(ranks: Ranks, name: str, algo: str, *options: str) -> s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CRITICS)
-def test_critics_learn_by_it_on_two_ranks_what_they_learn_on_one(name: str) -> None:
+def test_critics_learn_by_it_on_two_ranks_what_they_learn_on_one(on_ranks: RankProcesses, name: str) -> None:
     arguments = (
         name,
         f"own_losses:Critic{name.partition(',')[0]}",
@@ -301,7 +303,7 @@ def test_losses_of_the_users_own_of_algorithms_with_a_replay(name: str, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REPLAYS)
-def test_two_ranks_learn_by_them_what_one_learns(name: str) -> None:
+def test_two_ranks_learn_by_them_what_one_learns(on_ranks: RankProcesses, name: str) -> None:
     arguments = (name, f"own_losses:Calm{name.partition(',')[0]}", "--run.shards=2")
     assert set(on_ranks(2, checksum_after, *arguments)) == set(on_ranks(1, checksum_after, *arguments))
 

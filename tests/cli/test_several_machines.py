@@ -28,7 +28,8 @@ OPTIONS = [
     "--run.checkpoint-seconds=0",
     "--device=cpu",
 ]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+# Ray would give the workers of a cluster a low priority, so that beside other tests they would hardly start.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"}
 
 
 def train(run: Path, *options: str) -> list[str]:

@@ -47,6 +47,9 @@ def test_it_plays_what_one_process_plays_and_a_killed_worker_costs_its_task_only
             if update == 2:
                 # One worker may have run all of the whole episodes before the other was ready; such a one gets no task.
                 pids = {index: pid for index, pid in enumerate(collector.pids) if pid is not None}
+                assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in pids.values()} == {
+                    os.getpriority(os.PRIO_PROCESS, 0)
+                }
                 victim = max(pids)
                 os.kill(pids[victim], signal.SIGKILL)
             fragments = collector.collect()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium.spaces import Discrete
 from multi_agent_run import plan_of
-from team_env import TeamEnv, TeamEnvSpec
+from team_env import TeamEnv, TeamEnvSpec, by_numbers
 
 from fastrl.collectors.factory import make_collector
 from fastrl.collectors.parallel_spec import ParallelSpec
@@ -29,11 +29,6 @@ from fastrl.utils.seeding import NO_ENV, env_seeds
 MERGE = CompiledTeamSpec("fastrl/coop-merge-v0", {"max_agents": 3, "num_agents": 3})
 SPREAD_ID = "mpe2.simple_spread_v3:parallel_env"
 SPREAD = ParallelSpec(SPREAD_ID, spec=EnvSpec(SPREAD_ID, {"max_cycles": 9}), max_episode_steps=20)
-
-
-def by_numbers(obs, agents):
-    """Actions that depend on the observation and the agent."""
-    return (np.abs(obs * 1000).sum(1).astype(np.int64) + agents) % 3
 
 
 RULES = functools.partial(

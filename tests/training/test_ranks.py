@@ -9,7 +9,7 @@ import gymnasium
 import pytest
 import torch
 from demo_sets import cartpole_expert, played
-from rank_runs import on_ranks
+from rank_runs import RankProcesses
 from small_runs import settings_of
 
 import fastrl
@@ -248,7 +248,7 @@ def save_first_half(ranks: Ranks, name: str, path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_any_number_of_ranks_learns_the_same_to_the_bit() -> None:
+def test_any_number_of_ranks_learns_the_same_to_the_bit(on_ranks: RankProcesses) -> None:
     """One in this process, and four with a shard each; the test below resumes on two."""
     [expected] = on_ranks(1, train_all, "--run.shards=4")
     assert all(iterations for iterations, _ in expected.values())
@@ -256,7 +256,7 @@ def test_any_number_of_ranks_learns_the_same_to_the_bit() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_resumes_on_another_number_of_ranks(tmp_path: Path) -> None:
+def test_a_run_resumes_on_another_number_of_ranks(on_ranks: RankProcesses, tmp_path: Path) -> None:
     straight = trainer_of("ppo with a memory", ALONE, "--run.shards=4")
     for _ in straight.rows():
         pass

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rank_runs import on_ranks
+from rank_runs import RankProcesses
 
 from fastrl.utils import shared_tables
 from fastrl.utils.ranks import Ranks
@@ -52,14 +52,14 @@ def _without_room(ranks: Ranks, folder: str) -> tuple[bool, Any]:
 
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
-def test_tables_are_those_of_all_ranks(count: int, dtype: torch.dtype) -> None:
+def test_tables_are_those_of_all_ranks(on_ranks: RankProcesses, count: int, dtype: torch.dtype) -> None:
     prefix = f"{shared_tables.SHARED_MEMORY}test-{os.getpid()}-"
     assert on_ranks(count, _exchanges, dtype, prefix) == [0] * count
     assert not list(Path(prefix).parent.glob(f"{Path(prefix).name}*"))
 
 
 @pytest.mark.slow
-def test_ranks_without_room_in_memory_send_their_tables(tmp_path: Path) -> None:
+def test_ranks_without_room_in_memory_send_their_tables(on_ranks: RankProcesses, tmp_path: Path) -> None:
     for is_without, tables in on_ranks(2, _without_room, str(tmp_path / "missing")):
         assert is_without
         for rank, table in enumerate(tables):

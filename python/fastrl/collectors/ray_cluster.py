@@ -167,6 +167,8 @@ def start(count: int, store: int) -> None:
         CollectError: it does not start.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray would lower the priority of its workers, for which the learner waits.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     # Workers import from the same folders as this process, as those of multiprocessing do.
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)

@@ -89,7 +89,7 @@ class SharedTables:
         """A file of so many bytes that only this user can open; None without enough room."""
         folder, prefix = os.path.split(SHARED_MEMORY)
         try:
-            number, path = tempfile.mkstemp(prefix=f"{prefix}ranks-", dir=folder)
+            number, path = tempfile.mkstemp(prefix=f"{prefix}ranks-{os.getpid()}-", dir=folder)
         except OSError:
             return None
         try:
