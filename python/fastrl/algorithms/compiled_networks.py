@@ -5,6 +5,7 @@ from dataclasses import fields
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fastrl.algorithms.compiled_update import CompiledSteps, Samples, StepMeans
 from fastrl.algorithms.flat_adam import FlatAdam
@@ -52,6 +53,10 @@ class CompiledNetwork:
         means = self._steps(samples, optimizer.mean, optimizer.square, optimizer.steps, generator, **settings)
         optimizer.steps += means.gradient_steps
         return means
+
+    def values(self, inputs: Tensor) -> Tensor:
+        """Values of a critic; see `CompiledSteps.values`."""
+        return self._steps.values(inputs)
 
 
 Compiled = dict[str, CompiledNetwork]
