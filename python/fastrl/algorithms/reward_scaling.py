@@ -33,18 +33,17 @@ class ReturnScale:
     def update_rows(self, rollout: Rollout, counts: NDArray[np.bool_] | None = None) -> float:
         """Adds a rollout's rewards, those where ``counts`` (bool [T, N]; None: all); returns what to multiply rewards
         by."""
-        sums, rows = np.empty(rollout.rewards.shape), rollout.num_rows
         # Whole episodes, of which there may be any number, start at 0 and leave 0.
-        discounted = self.discounted if len(self.discounted) == rows else np.zeros(rows)
-        for t in range(rollout.num_steps):
-            discounted *= self.gamma
-            discounted += rollout.rewards[t] if counts is None else np.where(counts[t], rollout.rewards[t], 0)
-            sums[t] = discounted
-            discounted[rollout.terminations[t] | rollout.truncations[t]] = 0
-        if counts is not None:
-            sums = sums[counts]
-        if sums.size:
-            self.norm.update(torch.from_numpy(sums.reshape(-1, 1)))
+        whole = len(self.discounted) != rollout.num_rows
+        before = np.zeros(rollout.num_rows) if whole else self.discounted
+        rewards = rollout.rewards if counts is None else np.where(counts, rollout.rewards, np.float32(0))
+        ended = rollout.terminations | rollout.truncations
+        sums = discounted_sums(rewards, ended, before.astype(np.float32), self.gamma)
+        if not whole:
+            self.discounted[:] = np.where(ended[-1], 0, sums[-1])
+        counted = np.ravel(sums) if counts is None else sums[counts]
+        if counted.size:
+            self.norm.update(torch.from_numpy(counted.reshape(-1, 1)))
         return float(self.norm.scale())
 
     def update(self, fragments: Sequence[Fragment]) -> float:
