@@ -200,15 +200,14 @@ class Critics(ABC):
 
 
 def _compiled_samples(critic: Critic | CentralCritic, every: _Samples, samples: Tensor) -> Samples:
-    obs, others, _ = (each[samples] for each in every.seen)
     with torch.no_grad():
-        inputs = critic.inputs(obs, others)
+        inputs = critic.inputs(*every.seen)
     # A critic of one value a sample has no axis of agents.
     returns, values, learned = (
         each.view(every.learned.shape)[samples].squeeze(1)
         for each in (every.returns, every.values, every.learned)
     )
-    return Samples(inputs, torch.arange(len(samples)), returns, values, learned=learned)
+    return Samples(inputs, samples, returns, values, learned=learned)
 
 
 class OwnCritics(Critics):
