@@ -5,7 +5,6 @@ from dataclasses import fields
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fastrl.algorithms.compiled_update import CompiledSteps, Samples, StepMeans
 from fastrl.algorithms.flat_adam import FlatAdam
@@ -29,6 +28,9 @@ class CompiledNetwork:
 
     Args:
         optimizer: of the network.
+
+    Attributes:
+        values: of a critic, see `CompiledSteps.values`.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -46,6 +48,7 @@ class CompiledNetwork:
             options |= {"networks": "critic", "critic_outputs": outputs}
         # Policies and critics learn side by side.
         self._steps = CompiledSteps(optimizer.vector, actions, beside=1, **options)
+        self.values = self._steps.values
 
     def __call__(self, samples: Samples, generator: torch.Generator, **settings: Any) -> StepMeans:
         """Takes the gradient steps; arguments as of `CompiledSteps`."""
@@ -53,10 +56,6 @@ class CompiledNetwork:
         means = self._steps(samples, optimizer.mean, optimizer.square, optimizer.steps, generator, **settings)
         optimizer.steps += means.gradient_steps
         return means
-
-    def values(self, inputs: Tensor) -> Tensor:
-        """Values of a critic; see `CompiledSteps.values`."""
-        return self._steps.values(inputs)
 
 
 Compiled = dict[str, CompiledNetwork]
