@@ -136,6 +136,28 @@ def test_parameters_differ_by_rounding_alone(name, kind, masked):
         assert error < 1e-5
 
 
+@settings(deadline=None, max_examples=20)
+@given(
+    name=st.sampled_from(["ippo", "mappo"]),
+    alive=st.sampled_from([1.0, 0.7, 0.0]),
+    hidden=st.sampled_from([(), (16,), (17, 33)]),
+    agent_ids=st.booleans(),
+)
+def test_values_are_those_of_pytorch(name, alive, hidden, agent_ids):
+    values, finals = [], []
+    for backend in ("torch", "compiled"):
+        each = learner(backend, name, hidden=hidden, agent_ids=agent_ids)
+        rollout, rng = each.rollout, np.random.default_rng(5)
+        rollout.truncations[:] = rng.random(rollout.truncations.shape) < 0.3
+        rollout.final_obs[:] = rng.normal(size=rollout.final_obs.shape)
+        fill(each, alive, 1)
+        values.append(rollout.values[rollout.alive])
+        finals.append(rollout.final_values[rollout.cut_off()])
+    for found in (values, finals):
+        np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-5)
+    assert len(values[0]) == rollout.alive.sum()
+
+
 def test_stops_at_the_same_step():
     """Also the order of the next update is the same, though not all of this one was drawn."""
     options = {"target_kl": 0.02, "num_epochs": 4, "learning_rate": 0.01}

@@ -1176,6 +1176,16 @@ class PpoUpdate:
         a clip range is out of range.
         """
 
+    def values(
+        self,
+        parameters: NDArray[np.float32],
+        obs: NDArray[np.float32],
+        out: NDArray[np.float32],
+    ) -> None:
+        """Writes the critic's values of observations `obs` [B, D] to `out` [B], or [B, `critic_outputs`] if there are
+        several, without the GIL, with the threads of the last `run`; arguments as of `run`. ValueError: an array does
+        not fit, or there is no critic."""
+
     def imitate(
         self,
         parameters: NDArray[np.float32],

@@ -28,6 +28,9 @@ class CompiledNetwork:
 
     Args:
         optimizer: of the network.
+
+    Attributes:
+        values: of a critic, see `CompiledSteps.values`.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -45,6 +48,7 @@ class CompiledNetwork:
             options |= {"networks": "critic", "critic_outputs": outputs}
         # Policies and critics learn side by side.
         self._steps = CompiledSteps(optimizer.vector, actions, beside=1, **options)
+        self.values = self._steps.values
 
     def __call__(self, samples: Samples, generator: torch.Generator, **settings: Any) -> StepMeans:
         """Takes the gradient steps; arguments as of `CompiledSteps`."""

@@ -107,6 +107,7 @@ class CompiledSteps:
         elif actions is not None:
             nvec = actions.nvec.tolist()
         self._has_one_choice = nvec is not None and len(nvec) == 1
+        self._num_values = options.get("critic_outputs", 1)
         self._compiled = PpoUpdate(nvec=nvec, numbers=box_size, **options)
 
     def __call__(
@@ -174,6 +175,13 @@ class CompiledSteps:
             # PyTorch's steps draw no order that they do not need.
             generator.set_state(states[epochs])
         return means
+
+    def values(self, inputs: Tensor) -> Tensor:
+        """Values float32 [B, critic's outputs] of what the critic sees, float32 [B, D]."""
+        values = torch.empty(len(inputs), self._num_values)
+        out = values.numpy().squeeze(1) if self._num_values == 1 else values.numpy()
+        self._compiled.values(self._parameters, inputs.numpy(), out)
+        return values
 
 
 class CompiledUpdate:

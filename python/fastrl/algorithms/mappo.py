@@ -52,9 +52,10 @@ class MAPPO(MAPPODeclaration, MultiAgentLearner):
         config, optimizer = self.config, self.actors[name]
         if name in self._compiled and len(rows):
             with torch.no_grad():
-                obs = optimizer.network.inputs(self.rollout.flat("obs")[rows], self._agents(rows))
+                agents = self._agents(torch.arange(len(self.rollout)))
+                obs = optimizer.network.inputs(self.rollout.flat("obs"), agents)
             means = self._compiled[name](
-                samples_of(self.rollout, obs, torch.arange(len(rows)), rows),
+                samples_of(self.rollout, obs, rows, rows),
                 self._generators["policies"],
                 num_epochs=config.num_epochs,
                 minibatch_size=config.minibatch_size,

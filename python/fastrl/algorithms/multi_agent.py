@@ -306,10 +306,10 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         self.entropy_coef = self._entropy(done)
         actor_rate, critic_rate = (self._schedules[name](done) for name in ("actor", "critic"))
         with watch("returns"):
-            if self._return_scale is not None:
-                self._reward_scale = self._return_scale.update_rows(rollout, self._acted(self._learns))
-            rollout.compute_advantages(config.gamma, config.gae_lambda, self._reward_scale)
             acted = self._acted(self._learns)
+            if self._return_scale is not None:
+                self._reward_scale = self._return_scale.update_rows(rollout, acted)
+            rollout.compute_advantages(config.gamma, config.gae_lambda, self._reward_scale)
             explained = explained_variance(rollout.returns[acted], rollout.values[:-1][acted])
             rows = {name: self.rows_of(name) for name in self.actors}
             if config.normalize_advantages == "rollout":

@@ -16,7 +16,7 @@ from fastrl.algorithms.compiled_update import Samples
 from fastrl.algorithms.flat_adam import FlatAdam, minibatches
 from fastrl.algorithms.loss import Loss
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
-from fastrl.networks.multi_agent import CentralCritic, Critic
+from fastrl.networks.multi_agent import CHUNK, CentralCritic, Critic
 from fastrl.rollout.rollout import Rollout
 from fastrl.utils.ranks import ALONE, Ranks, Shard
 
@@ -112,14 +112,16 @@ class Critics(ABC):
     def _seen(self, obs: Tensor, alive: Tensor, memories: Tensor) -> tuple[Tensor, ...]:
         """Arguments of the networks, by sample, from arrays [T * N, ...]."""
 
-    def _values(
-        self, critic: Critic | CentralCritic, seen: Sequence[Tensor], samples: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
-        """Values float32 [S] or [S, W] of samples int64 [S]."""
+    def _values(self, name: str, seen: Sequence[Tensor], samples: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Values float32 [S, W] of samples int64 [S]."""
+        critic = self.optimizers[name].network
+        is_compiled = name in self.compiled
+        network = self.compiled[name].values if is_compiled else critic.body
         with torch.inference_mode():
             values = []
-            for part in torch.from_numpy(samples).split(self._chunk(critic)):
-                values.append(critic(*(each.index_select(0, part).to(self.device) for each in seen)).cpu())
+            for part in torch.from_numpy(samples).split(CHUNK if is_compiled else self._chunk(critic)):
+                inputs = critic.inputs(*(each.index_select(0, part).to(self.device) for each in seen))
+                values.append(network(inputs).cpu())
             return torch.cat(values).numpy()
 
     def _chunk(self, critic: Critic | CentralCritic) -> int:
@@ -198,15 +200,14 @@ class Critics(ABC):
 
 
 def _compiled_samples(critic: Critic | CentralCritic, every: _Samples, samples: Tensor) -> Samples:
-    obs, others, _ = (each[samples] for each in every.seen)
     with torch.no_grad():
-        inputs = critic.inputs(obs, others)
+        inputs = critic.inputs(*every.seen)
     # A critic of one value a sample has no axis of agents.
     returns, values, learned = (
         each.view(every.learned.shape)[samples].squeeze(1)
         for each in (every.returns, every.values, every.learned)
     )
-    return Samples(inputs, torch.arange(len(samples)), returns, values, learned=learned)
+    return Samples(inputs, samples, returns, values, learned=learned)
 
 
 class OwnCritics(Critics):
@@ -229,7 +230,7 @@ class OwnCritics(Critics):
 
     def evaluate(self, rollout: Rollout) -> None:
         cut_off = rollout.cut_off()
-        for name, optimizer in self.optimizers.items():
+        for name in self.optimizers:
             members = np.tile(self._members[name], rollout.num_rows // self.num_agents)
             for arrays, chosen, values in (
                 ((rollout.obs, rollout.alive, rollout.memories), rollout.alive & members, rollout.values),
@@ -241,14 +242,14 @@ class OwnCritics(Critics):
             ):
                 seen = self._seen(*(torch.from_numpy(each).flatten(0, 1) for each in arrays))
                 rows = np.flatnonzero(chosen)
-                values.reshape(-1)[rows] = self._values(optimizer.network, seen, rows)
+                values.reshape(-1, 1)[rows] = self._values(name, seen, rows)
 
     def values_at(self, obs: Tensor, alive: Tensor) -> Tensor:
         values, seen = torch.zeros(len(obs)), self._seen(obs, alive, obs.new_zeros(len(obs), 0))
-        for name, optimizer in self.optimizers.items():
+        for name in self.optimizers:
             members = torch.from_numpy(np.tile(self._members[name], len(obs) // self.num_agents))
             rows = (alive & members).nonzero().squeeze(1)
-            values[rows] = torch.from_numpy(self._values(optimizer.network, seen, rows.numpy()))
+            values[rows] = torch.from_numpy(self._values(name, seen, rows.numpy())).flatten()
         return values
 
     def observe(self, rollout: Rollout, rows: Rows) -> None:
@@ -285,7 +286,7 @@ class CentralCritics(Critics):
 
     def evaluate(self, rollout: Rollout) -> None:
         """An environment in which agents were cut off is valued with the agents that would have continued."""
-        shape, critic = (-1, self.num_agents), self.optimizers["central"].network
+        shape = (-1, self.num_agents)
         cut_off = rollout.cut_off()
         continuing = rollout.alive[:-1] & ~rollout.terminations
         # Agents that are not cut off have the memory of their next step then.
@@ -300,12 +301,12 @@ class CentralCritics(Critics):
             ),
         ):
             seen = self._seen(*(torch.from_numpy(each).flatten(0, 1) for each in arrays))
-            values.reshape(shape)[envs] = self._values(critic, seen, envs)
+            values.reshape(shape)[envs] = self._values("central", seen, envs)
 
     def values_at(self, obs: Tensor, alive: Tensor) -> Tensor:
         seen = self._seen(obs, alive, obs.new_zeros(len(obs), 0))
         envs = np.arange(len(obs) // self.num_agents)
-        values = torch.from_numpy(self._values(self.optimizers["central"].network, seen, envs))
+        values = torch.from_numpy(self._values("central", seen, envs))
         return torch.where(alive, values.flatten(), 0.0)
 
     def observe(self, rollout: Rollout, rows: Rows) -> None:

@@ -1,6 +1,7 @@
 """Reward scaling by the running spread of returns."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,32 +34,21 @@ class ReturnScale:
     def update_rows(self, rollout: Rollout, counts: NDArray[np.bool_] | None = None) -> float:
         """Adds a rollout's rewards, those where ``counts`` (bool [T, N]; None: all); returns what to multiply rewards
         by."""
-        sums, rows = np.empty(rollout.rewards.shape), rollout.num_rows
-        # Whole episodes, of which there may be any number, start at 0 and leave 0.
-        discounted = self.discounted if len(self.discounted) == rows else np.zeros(rows)
-        for t in range(rollout.num_steps):
-            discounted *= self.gamma
-            discounted += rollout.rewards[t] if counts is None else np.where(counts[t], rollout.rewards[t], 0)
-            sums[t] = discounted
-            discounted[rollout.terminations[t] | rollout.truncations[t]] = 0
-        if counts is not None:
-            sums = sums[counts]
-        if sums.size:
-            self.norm.update(torch.from_numpy(sums.reshape(-1, 1)))
+        rewards = rollout.rewards if counts is None else np.where(counts, rollout.rewards, np.float32(0))
+        # Of whole episodes there may be any number.
+        rows = slice(None) if len(self.discounted) == rollout.num_rows else None
+        sums = self._sums(rewards, rollout.terminations | rollout.truncations, rows)
+        counted = np.ravel(sums) if counts is None else sums[counts]
+        if counted.size:
+            self.norm.update(torch.from_numpy(counted.reshape(-1, 1)))
         return float(self.norm.scale())
 
     def update(self, fragments: Sequence[Fragment]) -> float:
         """Adds the rewards of fragments, one after the other; returns what to multiply rewards by."""
         all_sums = []
         for fragment in fragments:
-            whole = bool(fragment.env_indices[0] == NO_ENV)
-            # The sum of a whole episode starts at 0, that of a row where its last fragment ended.
-            before = np.zeros(1) if whole else self.discounted[fragment.env_indices]
-            ended = fragment.terminations | fragment.truncations
-            sums = discounted_sums(fragment.rewards, ended, before.astype(np.float32), self.gamma)
-            if not whole:
-                self.discounted[fragment.env_indices] = np.where(ended[-1], 0, sums[-1])
-            all_sums.append(sums)
+            rows = None if fragment.env_indices[0] == NO_ENV else fragment.env_indices
+            all_sums.append(self._sums(fragment.rewards, fragment.terminations | fragment.truncations, rows))
         # The order of the sum does not depend on the rows' division into fragments.
         side_by_side = len({len(sums) for sums in all_sums}) == 1
         in_order = (
@@ -66,6 +56,14 @@ class ReturnScale:
         )
         self.norm.update(torch.from_numpy(in_order.reshape(-1, 1)))
         return float(self.norm.scale())
+
+    def _sums(self, rewards: NDArray[np.float32], ended: NDArray[np.bool_], rows: Any) -> NDArray[np.float32]:
+        """Discounted sums [T, N] that continue those of some rows; None: whole episodes start at 0 and leave 0."""
+        before = np.zeros(rewards.shape[1]) if rows is None else self.discounted[rows]
+        sums = discounted_sums(rewards, ended, before.astype(np.float32), self.gamma)
+        if rows is not None:
+            self.discounted[rows] = np.where(ended[-1], 0, sums[-1])
+        return sums
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"discounted": torch.from_numpy(self.discounted.copy()), **self.norm.state_dict()}

@@ -14,7 +14,7 @@ from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.networks.action_space import Actions
 from fastrl.networks.encoders import check_encoder
 from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork, fixed_policies
-from fastrl.networks.parameters import check_layers
+from fastrl.networks.parameters import check_layers, write_tensors
 from fastrl.networks.team_actor import Scripted, TeamActor
 from fastrl.networks.wider import Widening, widening
 
@@ -109,11 +109,8 @@ class TeamLearner(Algorithm[E], Generic[E]):
         return sum(optimizer.network.actor_nbytes for optimizer in self.actors.values())
 
     def write_weights(self, out: Any) -> None:
-        values, end = np.frombuffer(out, np.float32), 0
-        for name in sorted(self.actors):
-            actor = self.actors[name].network
-            start, end = end, end + actor.actor_nbytes // 4
-            actor.actor_weights(values[start:end])
+        tensors = [self.actors[name].network.actor_tensors() for name in sorted(self.actors)]
+        write_tensors([each for of_actor in tensors for each in of_actor], np.frombuffer(out, np.float32))
 
     def networks(self) -> list[nn.Module]:
         return [networks_of(self.actors)]

@@ -68,8 +68,11 @@ def run_episodes(
     while running.any():
         actions, state = act(obs, alive, state)
         env.step_into(actions, obs, rewards, terminations, truncations, alive)
+        over = terminations | truncations
         if state is not None:
-            state[terminations | truncations] = 0
+            state[over] = 0
+        if not over.any():
+            continue
         statistics = env.episodes()
         ended = np.flatnonzero(running & (statistics["finished"] != before))
         if len(ended):

@@ -2,6 +2,7 @@
 
 use fastrl_core::learn::losses::Kind;
 use fastrl_core::learn::ppo::{Actions, Networks, Outcome, Parameters, Samples, Settings, Shape, update};
+use fastrl_core::learn::values::values;
 use fastrl_core::mlp::Activation;
 use fastrl_core::team::Team;
 use proptest::prelude::*;
@@ -291,6 +292,28 @@ proptest! {
         }
         prop_assert_eq!(outcome.steps, 2 * minibatches);
         prop_assert!(outcome.grad_norm.is_finite());
+    }
+
+    #[test]
+    fn values_are_those_of_the_critic(shape in shapes(), rows in 1_usize..400, alone: bool, seed: u64) {
+        let mut case = Case::new(shape, rows, rows, false, seed);
+        case.groups = (0..rows as i64).collect();
+        let parameters: Vec<f64> = case.parameters.iter().copied().map(f64::from).collect();
+        let expected: Vec<f64> = (0..rows).map(|row| case.sample(&parameters, row).2).collect();
+        let mut given = case.parameters.clone();
+        if alone {
+            case.shape.networks = Networks::Critic;
+            given.drain(..given.len() - case.shape.num_parameters());
+        }
+        let got = [1, 3].map(|threads| {
+            let mut got = vec![f32::NAN; rows];
+            values(&case.shape, &given, &case.obs, &mut got, &mut Team::new(threads));
+            got
+        });
+        prop_assert_eq!(&got[0], &got[1]);
+        for (&got, &expected) in got[0].iter().zip(&expected) {
+            prop_assert!((f64::from(got) - expected).abs() < 2e-5 * expected.abs().max(10.0), "{got} is not {expected}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use fastrl_binding::arrays::{Flag, disjoint, list, list_or_none, readable, write
 use fastrl_core::learn::imitation::Imitation;
 use fastrl_core::learn::losses::Kind;
 use fastrl_core::learn::ppo::{Actions, Networks, Parameters, Samples, Settings, Shape, update};
+use fastrl_core::learn::values::values;
 use fastrl_core::mlp::Activation;
 use fastrl_core::team::Team;
 use pyo3::exceptions::PyValueError;
@@ -213,6 +214,33 @@ impl PpoUpdate {
             outcome.grad_norm,
             outcome.steps,
         ))
+    }
+
+    #[pyo3(signature = (parameters, obs, out))]
+    fn values(
+        &self,
+        py: Python<'_>,
+        parameters: &Bound<'_, PyAny>,
+        obs: &Bound<'_, PyAny>,
+        out: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let Shape { inputs, critic_outputs, networks, .. } = self.shape;
+        if networks == Networks::Actor {
+            return Err(PyValueError::new_err("values: expected networks='both' or 'critic'"));
+        }
+        let rows = rows_of(obs);
+        let valued = if critic_outputs == 1 { vec![rows] } else { vec![rows, critic_outputs] };
+        let parameters = readable::<f32>("parameters", parameters, &[self.shape.num_parameters()])?;
+        let obs = readable::<f32>("obs", obs, &[rows, inputs])?;
+        let out = writeable::<f32>("out", out, &valued)?;
+        disjoint(&[out.place(), parameters.place(), obs.place()])?;
+        // SAFETY: checked, disjoint, and the caller's for the length of this call.
+        let (parameters, obs, out) = unsafe { (parameters.slice(), obs.slice(), out.slice_mut()) };
+        py.detach(|| {
+            let team = &mut self.team.lock().unwrap_or_else(PoisonError::into_inner);
+            values(&self.shape, parameters, obs, out, team);
+        });
+        Ok(())
     }
 
     #[pyo3(signature = (

@@ -4,7 +4,7 @@
 //! [`ppo::update`] takes minibatches ([`minibatch`]) through perceptrons and back ([`perceptron`]), with the gradients of
 //! losses ([`losses`], with masks [`masked`], of behaviour cloning [`imitation`]), and along them with Adam ([`adam`]). All
 //! sums have an order that depends neither on the processor nor on the number of threads, so that results are the same to
-//! the last bit.
+//! the last bit. [`values::values`] is the critic's pass alone.
 
 pub use crate::bf16::Precision;
 
@@ -22,3 +22,4 @@ mod perceptron;
 pub mod ppo;
 pub mod q_learning;
 mod samples;
+pub mod values;
