@@ -6,12 +6,11 @@ They are, up to rounding, those that PyTorch takes along `fastrl.algorithms.dqn.
 import math
 from typing import TYPE_CHECKING, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl._native._rust import QSteps
+from fastrl.algorithms.batch_arrays import BatchArrays
 from fastrl.algorithms.loss import LossMeans, overridden
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import Transitions
@@ -65,6 +64,9 @@ _KNOWN = {
     "update_backend",
 }
 
+# Fields of minibatches that they read.
+_FIELDS = ("obs", "next_obs", "actions", "rewards", "discounts", "weights", "next_masks")
+
 
 class CompiledQ:
     """Gradient steps of DQN, each in one call of ``fastrl._native._rust.QSteps``. Results do not depend on the number
@@ -76,7 +78,8 @@ class CompiledQ:
     """
 
     def __init__(self, learner: "DQN", network: QNetwork, optimizer: Optimizer) -> None:
-        self._learner, self._online, self._scale = learner, optimizer.arrays(), network.obs_scale
+        self._learner, self._online, scale = learner, optimizer.arrays(), network.obs_scale
+        self._arrays = BatchArrays(_FIELDS, lambda rows: rows.float() if scale == 1 else rows.float() * scale)
         architecture = network.state()["architecture"]
         self._steps = QSteps(
             obs_dim=network.obs_dim,
@@ -158,12 +161,6 @@ class CompiledQ:
             self._gradient,
             means.array,
             errors.numpy(),
-            self._rows(batch.obs),
-            self._rows(batch.next_obs),
-            batch.actions.contiguous().numpy(),
-            batch.rewards.contiguous().numpy(),
-            batch.discounts.contiguous().numpy(),
-            batch.weights.contiguous().numpy(),
             double=config.double,
             huber=math.inf if config.huber is None else config.huber,
             learning_rate=learning_rate,
@@ -171,17 +168,12 @@ class CompiledQ:
             steps=steps,
             max_grad_norm=config.max_grad_norm,
             tau=config.target_tau if moves_target else None,
-            next_masks=None if batch.next_masks is None else batch.next_masks.contiguous().numpy(),
             demonstrations=num_second,
             margin=config.margin,
             margin_coef=margin_coef,
             weight=1 / config.accumulate,
+            **self._arrays(batch),
         )
         means.counts[0] += 1
         means.counts[1] += steps
         return errors
-
-    def _rows(self, obs: Tensor) -> NDArray[np.float32]:
-        rows = obs.flatten(1).float()
-        scaled: NDArray[np.float32] = (rows if self._scale == 1 else rows * self._scale).contiguous().numpy()
-        return scaled
