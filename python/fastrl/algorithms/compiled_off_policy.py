@@ -4,8 +4,10 @@ They are, up to rounding, those that PyTorch takes along the `critic_loss` and t
 which define what is learned.
 """
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -119,37 +121,38 @@ class CompiledOffPolicy:
         *,
         learns_policy: bool,
         learning_rate: float,
-        noise: Tensor | None,
-        next_noise: Tensor | None,
-        target_critics: Tensor | None,
+        draw: Callable[[int, bool], Mapping[str, Tensor | None]],
     ) -> Tensor:
         """Takes a gradient step of the critics, and perhaps of the policy, and moves the targets.
 
         Args:
             means: to which the losses are added.
-            noise, next_noise, target_critics: see `Minibatch`.
+            draw: gives what is drawn for B transitions and ``learns_policy``, fields of `Minibatch`.
 
         Returns:
             Absolute TD errors before it, float32 [B].
         """
-        errors = torch.empty_like(batch.rewards)
+        arrays = self._arrays(batch)
+        errors = np.empty_like(arrays["rewards"])
+        drawn = draw(len(errors), learns_policy)
+        noise, next_noise, target_critics = drawn["noise"], drawn["next_noise"], drawn["target_critics"]
         self._steps.step(
             self._critics,
             self._policy,
             self._targets,
             means.array,
-            errors.numpy(),
+            errors,
             learning_rate=learning_rate,
             learns_policy=learns_policy,
             target_critics=self._all_critics if target_critics is None else target_critics.tolist(),
             target_policy=self._target_policy,
             noise=None if noise is None else noise.numpy(),
             next_noise=None if next_noise is None else next_noise.numpy(),
-            **self._arrays(batch),
+            **arrays,
         )
         means.counts[0] += 1
         means.counts[1] += learns_policy
-        return errors
+        return torch.from_numpy(errors)
 
 
 def compiled_off_policy(

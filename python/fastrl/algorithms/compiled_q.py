@@ -6,6 +6,7 @@ They are, up to rounding, those that PyTorch takes along `fastrl.algorithms.dqn.
 import math
 from typing import TYPE_CHECKING, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -154,13 +155,14 @@ class CompiledQ:
         Returns:
             Absolute TD errors before it, float32 [B].
         """
-        config, errors = self._learner.config, torch.empty_like(batch.rewards)
+        config, arrays = self._learner.config, self._arrays(batch)
+        errors = np.empty_like(arrays["rewards"])
         self._steps.step(
             self._online,
             self._target,
             self._gradient,
             means.array,
-            errors.numpy(),
+            errors,
             double=config.double,
             huber=math.inf if config.huber is None else config.huber,
             learning_rate=learning_rate,
@@ -172,8 +174,8 @@ class CompiledQ:
             margin=config.margin,
             margin_coef=margin_coef,
             weight=1 / config.accumulate,
-            **self._arrays(batch),
+            **arrays,
         )
         means.counts[0] += 1
         means.counts[1] += steps
-        return errors
+        return torch.from_numpy(errors)

@@ -231,7 +231,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
                 self._means,
                 learns_policy=learns_policy,
                 learning_rate=self._learning_rate(self.steps),
-                **self._draws(len(experience.rewards), learns_policy),
+                draw=self._draws,
             )
         else:
             batch = self.minibatch(experience, learns_policy)
