@@ -4,13 +4,15 @@ They are, up to rounding, those that PyTorch takes along the `critic_loss` and t
 which define what is learned.
 """
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastrl._native._rust import OffPolicySteps
+from fastrl.algorithms.batch_arrays import BatchArrays
 from fastrl.algorithms.loss import LossMeans, overridden
 from fastrl.algorithms.protocol import Transitions
 from fastrl.algorithms.update_backend import takes_compiled_steps
@@ -53,6 +55,9 @@ _KNOWN = {
 }
 
 
+# Fields of minibatches that they read.
+_FIELDS = ("obs", "next_obs", "actions", "rewards", "discounts", "masks", "next_masks")
+
 # Methods that are compiled, of all algorithms.
 _METHODS = (
     "minibatch",
@@ -62,15 +67,6 @@ _METHODS = (
     "td_targets",
     "least_target",
 )
-
-
-def _array(tensor: Tensor) -> NDArray[Any]:
-    found: NDArray[Any] = tensor.contiguous().numpy()
-    return found
-
-
-def _optional(tensor: Tensor | None) -> NDArray[Any] | None:
-    return None if tensor is None else _array(tensor)
 
 
 class CompiledOffPolicy:
@@ -111,7 +107,8 @@ class CompiledOffPolicy:
             **options,
         )
         # Numbers are features as they are.
-        self._features = learner.critics.features if learner.critics.decoder.images else None
+        features = learner.critics.features if learner.critics.decoder.images else nn.Identity()
+        self._arrays = BatchArrays(_FIELDS, features)
         self._critics, self._policy = critics.optimizer.arrays(), policy.optimizer.arrays()
         self._targets = targets.detach().numpy()
         self._target_policy = None if target_policy is None else target_policy.detach().numpy()
@@ -124,48 +121,38 @@ class CompiledOffPolicy:
         *,
         learns_policy: bool,
         learning_rate: float,
-        noise: Tensor | None,
-        next_noise: Tensor | None,
-        target_critics: Tensor | None,
+        draw: Callable[[int, bool], Mapping[str, Tensor | None]],
     ) -> Tensor:
         """Takes a gradient step of the critics, and perhaps of the policy, and moves the targets.
 
         Args:
             means: to which the losses are added.
-            noise, next_noise, target_critics: see `Minibatch`.
+            draw: gives what is drawn for B transitions and ``learns_policy``, fields of `Minibatch`.
 
         Returns:
             Absolute TD errors before it, float32 [B].
         """
-        errors = torch.empty_like(batch.rewards)
+        arrays = self._arrays(batch)
+        errors = np.empty_like(arrays["rewards"])
+        drawn = draw(len(errors), learns_policy)
+        noise, next_noise, target_critics = drawn["noise"], drawn["next_noise"], drawn["target_critics"]
         self._steps.step(
             self._critics,
             self._policy,
             self._targets,
             means.array,
-            errors.numpy(),
-            self._rows(batch.obs),
-            self._rows(batch.next_obs),
-            _array(batch.actions),
-            _array(batch.rewards),
-            _array(batch.discounts),
+            errors,
             learning_rate=learning_rate,
             learns_policy=learns_policy,
             target_critics=self._all_critics if target_critics is None else target_critics.tolist(),
             target_policy=self._target_policy,
-            masks=_optional(batch.masks),
-            next_masks=_optional(batch.next_masks),
-            noise=_optional(noise),
-            next_noise=_optional(next_noise),
+            noise=None if noise is None else noise.numpy(),
+            next_noise=None if next_noise is None else next_noise.numpy(),
+            **arrays,
         )
         means.counts[0] += 1
         means.counts[1] += learns_policy
-        return errors
-
-    def _rows(self, obs: Tensor) -> NDArray[Any]:
-        # The frames of a stack become one row.
-        rows = obs if obs.dim() == 2 else obs.flatten(1)
-        return _array(rows if self._features is None else self._features(rows))
+        return torch.from_numpy(errors)
 
 
 def compiled_off_policy(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl._native._rust import QSteps
+from fastrl.algorithms.batch_arrays import BatchArrays
 from fastrl.algorithms.loss import LossMeans, overridden
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import Transitions
@@ -65,6 +65,9 @@ _KNOWN = {
     "update_backend",
 }
 
+# Fields of minibatches that they read.
+_FIELDS = ("obs", "next_obs", "actions", "rewards", "discounts", "weights", "next_masks")
+
 
 class CompiledQ:
     """Gradient steps of DQN, each in one call of ``fastrl._native._rust.QSteps``. Results do not depend on the number
@@ -76,7 +79,8 @@ class CompiledQ:
     """
 
     def __init__(self, learner: "DQN", network: QNetwork, optimizer: Optimizer) -> None:
-        self._learner, self._online, self._scale = learner, optimizer.arrays(), network.obs_scale
+        self._learner, self._online, scale = learner, optimizer.arrays(), network.obs_scale
+        self._arrays = BatchArrays(_FIELDS, lambda rows: rows.float() if scale == 1 else rows.float() * scale)
         architecture = network.state()["architecture"]
         self._steps = QSteps(
             obs_dim=network.obs_dim,
@@ -151,19 +155,14 @@ class CompiledQ:
         Returns:
             Absolute TD errors before it, float32 [B].
         """
-        config, errors = self._learner.config, torch.empty_like(batch.rewards)
+        config, arrays = self._learner.config, self._arrays(batch)
+        errors = np.empty_like(arrays["rewards"])
         self._steps.step(
             self._online,
             self._target,
             self._gradient,
             means.array,
-            errors.numpy(),
-            self._rows(batch.obs),
-            self._rows(batch.next_obs),
-            batch.actions.contiguous().numpy(),
-            batch.rewards.contiguous().numpy(),
-            batch.discounts.contiguous().numpy(),
-            batch.weights.contiguous().numpy(),
+            errors,
             double=config.double,
             huber=math.inf if config.huber is None else config.huber,
             learning_rate=learning_rate,
@@ -171,17 +170,12 @@ class CompiledQ:
             steps=steps,
             max_grad_norm=config.max_grad_norm,
             tau=config.target_tau if moves_target else None,
-            next_masks=None if batch.next_masks is None else batch.next_masks.contiguous().numpy(),
             demonstrations=num_second,
             margin=config.margin,
             margin_coef=margin_coef,
             weight=1 / config.accumulate,
+            **arrays,
         )
         means.counts[0] += 1
         means.counts[1] += steps
-        return errors
-
-    def _rows(self, obs: Tensor) -> NDArray[np.float32]:
-        rows = obs.flatten(1).float()
-        scaled: NDArray[np.float32] = (rows if self._scale == 1 else rows * self._scale).contiguous().numpy()
-        return scaled
+        return torch.from_numpy(errors)

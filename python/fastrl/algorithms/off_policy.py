@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 
@@ -28,7 +29,6 @@ from fastrl.networks.parameters import (
     flatten_parameters,
     generator_of,
     load_weights,
-    write_tensors,
 )
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.heap import keep_freed_memory
@@ -137,11 +137,13 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         self._of_critics = Learned("critic_loss", TDLoss, self.critics, rate)
         self._of_policy = Learned("policy_loss", self.policy_loss_type, learned, rate)
         self._target_vector = flatten_parameters(self.targets)
-        # The policy's part of the vector, which is what a compiled actor reads; None: it is not compiled.
-        self._acting: Tensor | None = None
+        # The policy's part of the vector, which is what a compiled actor reads, on a CPU as an array; None: it is not
+        # compiled.
+        self._acting: Tensor | NDArray[Any] | None = None
         if self.policy.actor_architecture() is not None:
             first = next(self.policy.parameters()).storage_offset()
-            self._acting = self._of_policy.vector.detach()[first : first + flat_size(self.policy)]
+            acting = self._of_policy.vector.detach()[first : first + flat_size(self.policy)]
+            self._acting = acting.numpy() if self.device.type == "cpu" else acting
         self.saved: dict[str, nn.Module] = {"critics": self.critics, "targets": self.targets}
         self.targets.requires_grad_(False)
         self._learning_rate = TimestepSchedule(
@@ -149,6 +151,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         )
         # Random numbers are drawn on the CPU: a run may resume on another device.
         self._generator = generator_of(noise_seed)
+        # Of each field of `noise_fields`, the memory of its draws.
+        self._noises: dict[str, Tensor] = {}
         # Actions are uniform until something has been learned.
         self._is_untrained = True
         self._means = LossMeans(self.device, ("critic_loss", "q", "td_error"), self.policy_loss_type.names())
@@ -198,7 +202,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         if self._acting is None:
             self.policy.actor_weights(target)
         else:
-            write_tensors([self._acting], target[int(self.actions.is_box) :])
+            acting = self._acting if isinstance(self._acting, np.ndarray) else self._acting.cpu().numpy()
+            target[int(self.actions.is_box) :] = acting
         if self.actions.is_box:
             target[0] = self._is_untrained
 
@@ -226,7 +231,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
                 self._means,
                 learns_policy=learns_policy,
                 learning_rate=self._learning_rate(self.steps),
-                **self._draws(len(experience.rewards), learns_policy),
+                draw=self._draws,
             )
         else:
             batch = self.minibatch(experience, learns_policy)
@@ -255,12 +260,14 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         return Minibatch(**tensors)
 
     def _draws(self, size: int, learns_policy: bool) -> dict[str, Tensor | None]:
-        """The random numbers of a minibatch's losses, fields of `Minibatch`, on the CPU."""
+        """The random numbers of a minibatch's losses, fields of `Minibatch`, on the CPU; valid until the next call."""
 
         def noise(name: str) -> Tensor | None:
             if name not in self.noise_fields or not self.actions.is_box:
                 return None
-            return torch.randn((size, self.actions.size), generator=self._generator)
+            if name not in self._noises or len(self._noises[name]) != size:
+                self._noises[name] = torch.empty((size, self.actions.size))
+            return self._noises[name].normal_(generator=self._generator)
 
         next_noise, critics = noise("next_noise"), None
         asked = getattr(self.config, "target_critics", self.config.critics)

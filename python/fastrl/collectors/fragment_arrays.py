@@ -76,7 +76,7 @@ def fragment_of(
 ) -> Fragment:
     """Makes a fragment of the arrays' first steps, without copying them."""
     steps = meta.num_steps
-    cut = first_steps(arrays, steps)
+    cut = dict(arrays) if steps == len(arrays["rewards"]) else first_steps(arrays, steps)
     if plan.unit == "episodes":
         cut["final_obs"] = cut["obs"][1:]
         if (states := plan.zero_states(1)) is not None:

@@ -99,7 +99,7 @@ class LocalRunner:
         else:
             backend = LocalBackend(plan)
         self._runner = runner = VectorEnvRunner(plan, backend, actor, Failures(1))
-        runner.stop = self._stop
+        runner.stop, runner.seconds = self._stop, self.seconds
         try:
             if isinstance(backend, LocalBackend):
                 backend.build()
@@ -145,9 +145,6 @@ class LocalRunner:
         except BaseException:
             self.close()
             raise
-        for part, seconds in runner.seconds.items():
-            self.seconds[part] += seconds
-            runner.seconds[part] = 0.0
         return meta
 
     def _collect(self, runner: VectorEnvRunner, out: Arrays, number: int | None) -> FragmentMeta:
@@ -162,8 +159,8 @@ class LocalRunner:
 
     def take_seconds(self) -> tuple[float, ...]:
         """The seconds since the last call, by `ACTIVITIES`."""
-        taken = tuple(self.seconds[part] for part in ACTIVITIES)
-        self.seconds = dict.fromkeys(ACTIVITIES, 0.0)
+        taken = tuple(self.seconds.values())
+        self.seconds.update(dict.fromkeys(ACTIVITIES, 0.0))
         return taken
 
     def close(self) -> None:

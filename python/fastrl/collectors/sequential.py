@@ -100,7 +100,7 @@ class SequentialCollector(Collector):
         self._next += whole
         self._steps += len(fragment)
         self._episodes += len(fragment.episodes)
-        self._failures.over(map(tuple, fragment.episodes.tolist()))
+        self._failures.over(meta.episodes)
         return fragment
 
     def report(self) -> Report:

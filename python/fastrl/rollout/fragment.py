@@ -246,21 +246,19 @@ def all_finite(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> bool:
     rewards, obs = arrays["rewards"][:num_steps], arrays["obs"][: num_steps + 1]
     if obs.dtype == np.uint8:
         return _is_finite(rewards)
-    return _is_finite(rewards) and _is_finite(obs) and _is_finite(_last_obs(arrays, num_steps))
+    if not (_is_finite(rewards) and _is_finite(obs)):
+        return False
+    if "final_obs" not in arrays:
+        return True
+    # Those of the episodes that ended.
+    last = last_places(arrays)[:num_steps]
+    return not last.any() or _is_finite(arrays["final_obs"][:num_steps][last])
 
 
 def _is_finite(values: NDArray[np.floating]) -> bool:
     # A finite sum of squares is found sooner for few numbers; BLAS would share out many among threads.
     few = values.size <= 4096
     return (few and math.isfinite(np.vdot(values, values))) or bool(np.isfinite(values).all())
-
-
-def _last_obs(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> NDArray[np.float32]:
-    """The last observations of the episodes that ended, float32 [E, D]; none where there are no ``final_obs``."""
-    if "final_obs" not in arrays:
-        return np.zeros((0, 0), np.float32)
-    last: NDArray[np.float32] = arrays["final_obs"][:num_steps][last_places(arrays)[:num_steps]]
-    return last
 
 
 def first_not_finite(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> tuple[int, int, str]:

@@ -29,7 +29,7 @@ class Episodes:
 
     def in_order(self) -> "Episodes":
         """The same, those that ended first first."""
-        if (self.steps[1:] >= self.steps[:-1]).all():
+        if len(self) < 2 or (self.steps[1:] >= self.steps[:-1]).all():
             return self
         order = np.argsort(self.steps, kind="stable")
         return Episodes(

@@ -415,6 +415,8 @@ def ended_in(fragments: Sequence[Fragment], before: int) -> list[Episodes]:
         if fragment.env_indices[0] == NO_ENV:
             before += len(fragment)
             steps = np.full(len(fragment.returns), before)
+        elif not len(fragment.returns):
+            steps = fragment.lengths
         else:
             steps = before + (np.nonzero(fragment.ended)[0] + 1) * num_rows
         found.append(_games_in(fragment, steps))
