@@ -21,4 +21,5 @@ mod off_policy_parts;
 mod perceptron;
 pub mod ppo;
 pub mod q_learning;
+mod rounding;
 mod samples;
