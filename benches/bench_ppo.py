@@ -144,12 +144,11 @@ def random_rollout(space, steps, obs_dim):
     return obs, rng.integers(0, space.n, (steps, 1)), -np.abs(numbers[0]), *numbers[1:]
 
 
-def our_steps(backend, space, steps, obs_dim, config):
+def our_steps(backend, precision, space, steps, obs_dim, config):
     """Measures gradient steps per second."""
     observations = Box(-np.inf, np.inf, (obs_dim,), np.float32)
-    ppo = PPO(
-        PPOConfig(num_steps=steps, update_backend=backend, **config), Problem(observations, space, 1, 10**9)
-    )
+    options = {"num_steps": steps, "update_backend": backend, "precision": precision, **config}
+    ppo = PPO(PPOConfig(**options), Problem(observations, space, 1, 10**9))
     rollout = ppo.rollout
     rollout.obs[:-1], rollout.actions[:], rollout.log_probs[:], rollout.values[:-1], *_ = random_rollout(
         space, steps, obs_dim
@@ -203,24 +202,28 @@ def sb3_steps(space, steps, obs_dim, config):
         ((64, 64), 64, 2048, 8, Discrete(4)),
         ((256, 256), 64, 512, 17, Box(-1, 1, (6,), np.float32)),
         ((64, 64), 4096, 16384, 52, Discrete(145)),
+        ((256, 256), 4096, 16384, 52, Discrete(145)),
     ],
-    ids=["64x64-batch-64", "256x256-batch-64", "64x64-batch-4096"],
+    ids=["64x64-batch-64", "256x256-batch-64", "64x64-batch-4096", "256x256-batch-4096"],
 )
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 def test_gradient_steps(hidden, minibatch_size, steps, obs_dim, space, activation, record):
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     config = {"hidden": hidden, "minibatch_size": minibatch_size, "activation": activation, "num_epochs": 4}
-    contenders = {
-        **{name: our_steps(name, space, steps, obs_dim, config) for name in ("compiled", "torch")},
-        "Stable-Baselines3": sb3_steps(space, steps, obs_dim, config),
+    ours = {
+        "fastrl, compiled": ("compiled", "fp32"),
+        "fastrl, compiled, bf16": ("compiled", "bf16"),
+        "fastrl, PyTorch": ("torch", "fp32"),
+        "fastrl, PyTorch, bf16": ("torch", "bf16"),
     }
+    contenders = {name: our_steps(*how, space, steps, obs_dim, config) for name, how in ours.items()}
+    contenders["Stable-Baselines3"] = sb3_steps(space, steps, obs_dim, config)
     for measure in contenders.values():
         measure()  # warm-up
-    names = {"compiled": "fastrl, compiled", "torch": "fastrl, PyTorch"}
-    rates = {names.get(name, name): each for name, each in measure_in_turns(contenders, ROUNDS).items()}
+    rates = measure_in_turns(contenders, ROUNDS)
     torch.set_num_threads(before)
     case = Case(f"{'x'.join(map(str, hidden))} {activation}, minibatches of {minibatch_size}", rates)
     about = "One thread; steps per second of processor time."
-    record("Gradient steps of PPO", "gradient steps/s", [case], list(names.values()), about=about)
+    record("Gradient steps of PPO", "gradient steps/s", [case], list(ours), about=about)
     assert case.ratio("fastrl, compiled", "fastrl, PyTorch").median > 1

@@ -139,12 +139,15 @@ def test_one_backend_resumes_what_the_other_saved() -> None:
         torch.testing.assert_close(then_torch.policy.state_dict()[name], weights, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", ["discrete", "box"])
-def test_the_number_of_threads_does_not_matter(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_threads_does_not_matter(
+    kind: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     states = []
     for threads in (1, 2, 3, 16):
         monkeypatch.setattr("fastrl.algorithms.compiled_imitation.threads", lambda threads=threads: threads)
-        bc = learner("compiled", kind, hidden=(128, 128))
+        bc = learner("compiled", kind, hidden=(128, 128), precision=precision)
         for seed in range(3):
             bc.update(batch_of(kind, 1000, seed=seed), WATCH)
         states.append(bc.state_dict())
@@ -180,7 +183,7 @@ class Other(BC):
 
 def test_they_are_taken_where_they_are_those_of_the_loss() -> None:
     assert learner("auto").remarks() == learner("torch").remarks() == []
-    for options in ({"layer_norm": True}, {"memory": "gru"}, {"dropout": 0.1}, {"precision": "bf16"}):
+    for options in ({"layer_norm": True}, {"memory": "gru"}, {"dropout": 0.1}, {"precision": "fp16"}):
         [remark] = learner("auto", **options).remarks()
         assert remark.startswith(
             "PyTorch takes the gradient steps: compiled ones are for separate perceptrons"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bfloat16 import RoundedProduct
 from gymnasium.spaces import Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -145,27 +146,6 @@ def test_twenty_steps_are_those_of_pytorch(name: str, actions: Any) -> None:
         )
     metrics = [each.metrics() for each in (compiled, plain)]
     assert metrics[0] == pytest.approx(metrics[1], rel=1e-4) and all(map(math.isfinite, metrics[0].values()))
-
-
-class RoundedProduct(torch.autograd.Function):
-    """A product in float64 whose factors are rounded to bfloat16, and those of its gradients, but for `x` in the first
-    layer."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, is_first: bool) -> Tensor:
-        ctx.is_first = is_first
-        ctx.save_for_backward(x, weight)
-        return rounded(x) @ rounded(weight)
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
-        x, weight = ctx.saved_tensors
-        of_x = slope @ weight.mT if ctx.is_first else rounded(slope) @ rounded(weight).mT
-        return of_x, rounded(x).mT @ rounded(slope), None
-
-
-def rounded(x: Tensor) -> Tensor:
-    return x.bfloat16().double()
 
 
 def outputs_of(sizes: tuple[int, ...], count: int, vector: Tensor, x: Tensor, rounds: bool) -> Tensor:

@@ -176,12 +176,14 @@ class TestAgainstPyTorch:
         assert AsyncPPO(AsyncPPOConfig(), problem).compiled_update is not None
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", ["discrete", "box"])
-def test_the_number_of_threads_does_not_matter(kind, monkeypatch):
+def test_the_number_of_threads_does_not_matter(kind, precision, monkeypatch):
     results = []
     for threads in (1, 2, 3, 16):
         monkeypatch.setattr("fastrl.algorithms.compiled_update.threads", lambda threads=threads: threads)
-        ppo = learner("compiled", kind, hidden=(128, 128), num_steps=200, minibatch_size=150)
+        options = {"hidden": (128, 128), "num_steps": 200, "minibatch_size": 150, "precision": precision}
+        ppo = learner("compiled", kind, **options)
         fill(ppo)
         ppo.learn(Stopwatch())
         results.append(ppo)
@@ -212,10 +214,11 @@ class TestChoice:
 
     def test_of_half_precision(self):
         with pytest.raises(
-            ValueError, match="update_backend compiled is for precision fp32: set update_backend"
+            ValueError, match="update_backend compiled is for precision fp32 or bf16: set update_backend"
         ):
-            learner("compiled", precision="bf16")
-        assert learner("auto", precision="bf16").compiled_update is None
+            learner("compiled", precision="fp16")
+        assert learner("auto", precision="fp16").compiled_update is None
+        assert learner("auto", precision="bf16").compiled_update is not None
 
     def test_auto_and_torch(self):
         assert learner("auto").compiled_update is not None

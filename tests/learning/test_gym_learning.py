@@ -46,3 +46,10 @@ def test_it_learns_to_balance(algorithm: str, total_timesteps: int) -> None:
     highest = max(row["collect/max_staleness"] for row in rows)
     assert (highest > 0) == (algorithm not in ("ppo", "dqn"))
     assert highest <= 2
+
+
+def test_it_learns_to_balance_in_bf16() -> None:
+    trainer = trainer_of("gym", "--algo=ppo", "--total-timesteps=15000", "--ppo.precision=bf16", *OPTIONS)
+    list(trainer.rows())
+    assert trainer.algorithm.remarks() == []
+    assert mean_return(trainer) > 100

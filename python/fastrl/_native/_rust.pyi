@@ -1107,7 +1107,8 @@ class PpoUpdate:
     each of their n numbers, and A is their sum; of Gaussian ones `numbers` is n, and A the same, with one standard
     deviation each that does not depend on the observation. The actor sees the first `actor_inputs` numbers of an
     observation (None: all). The critic has `critic_outputs`, one for each agent that it values. `networks`: which of
-    the two learn; one alone needs nothing of the other, whose losses are 0. ValueError: an option is out of range.
+    the two learn; one alone needs nothing of the other, whose losses are 0. `bf16`: hidden layers multiply bfloat16 and
+    add up float32. ValueError: an option is out of range.
     """
 
     def __new__(
@@ -1121,6 +1122,7 @@ class PpoUpdate:
         actor_inputs: int | None = None,
         critic_outputs: int = 1,
         networks: Literal["both", "actor", "critic"] = "both",
+        bf16: bool = False,
     ) -> PpoUpdate: ...
     @property
     def num_parameters(self) -> int:

@@ -35,11 +35,13 @@ class BC(BCDeclaration, PolicyLearner[DatasetBatch], Imitation):
         self._start(config, problem, self.actions)
         self._kept: dict[str, Tensor] | None = None
         self._compiled: CompiledImitation | None = None
-        policy, is_fp32 = self.policy, self._optimizer.half is None
-        is_plain = isinstance(policy, ActorCritic) and is_fp32
+        policy, half = self.policy, self._optimizer.half
+        is_plain = isinstance(policy, ActorCritic) and half != torch.float16
         compiled, self._why_not_compiled = takes_compiled_imitation(self, BC, is_plain=is_plain)
         if compiled and isinstance(policy, ActorCritic):
-            self._compiled = CompiledImitation(self._parameters, policy.actor, self.actions, config)
+            self._compiled = CompiledImitation(
+                self._parameters, policy.actor, self.actions, config, has_bf16=half == torch.bfloat16
+            )
 
     @property
     def squash_actions(self) -> bool:

@@ -60,11 +60,11 @@ def takes_compiled_imitation(
     """True if compiled steps are taken along the loss of the class ``known``; see `takes_compiled_steps`.
 
     Args:
-        is_plain: policies are perceptrons of vectors with tanh or relu in fp32.
+        is_plain: policies are perceptrons of vectors with tanh or relu in fp32 or bf16.
     """
     plain = (
-        "separate perceptrons of vectors with tanh or relu in fp32, without images, memory, layer norm, dropout or a"
-        " network of your own"
+        "separate perceptrons of vectors with tanh or relu in fp32 or bf16, without images, memory, layer norm, dropout"
+        " or a network of your own"
     )
     return takes_compiled_steps(
         learner.config,
@@ -87,13 +87,22 @@ class CompiledImitation:
         body: the policy's perceptron.
         actions: that it chooses.
         config: settings of the loss.
+        has_bf16: hidden layers multiply bfloat16.
     """
 
-    def __init__(self, vector: Tensor, body: Perceptron, actions: Actions, config: "ImitationConfig") -> None:
+    def __init__(
+        self,
+        vector: Tensor,
+        body: Perceptron,
+        actions: Actions,
+        config: "ImitationConfig",
+        *,
+        has_bf16: bool = False,
+    ) -> None:
         inputs, *hidden, _ = body.sizes
         layers: dict[str, Any] = {"obs_dim": inputs, "hidden": hidden, "activation": body.activation}
         nvec, numbers = (None, actions.size) if actions.is_box else (actions.nvec.tolist(), 0)
-        self._compiled = PpoUpdate(**layers, nvec=nvec, numbers=numbers, networks="actor")
+        self._compiled = PpoUpdate(**layers, nvec=nvec, numbers=numbers, networks="actor", bf16=has_bf16)
         self._size = self._compiled.num_parameters
         self._parameters = vector.detach().numpy()[: self._size]
         self._has_one_choice = len(actions.nvec) == 1

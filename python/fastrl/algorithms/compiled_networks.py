@@ -28,18 +28,20 @@ class CompiledNetwork:
 
     Args:
         optimizer: of the network.
+        has_bf16: hidden layers multiply bfloat16.
 
     Attributes:
         values: of a critic, see `CompiledSteps.values`.
     """
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: Optimizer, *, has_bf16: bool) -> None:
         self._optimizer, network = optimizer, optimizer.network
         inputs, *hidden, outputs = network.body.sizes
         options: dict[str, Any] = {
             "obs_dim": inputs,
             "hidden": hidden,
             "activation": network.body.activation,
+            "bf16": has_bf16,
         }
         actions = None
         if isinstance(network, PolicyNetwork):
@@ -96,6 +98,7 @@ def compiled_networks(
     if not is_compiled:
         return {}, {}, why
     of_actors, of_critics = (
-        {name: CompiledNetwork(each) for name, each in group.items()} for group in (actors, critics)
+        {name: CompiledNetwork(each, has_bf16=config.precision == "bf16") for name, each in group.items()}
+        for group in (actors, critics)
     )
     return of_actors, of_critics, ""

@@ -189,9 +189,12 @@ class CompiledUpdate:
 
     Args:
         parameters: the policy's, as one vector.
+        has_bf16: hidden layers multiply bfloat16.
     """
 
-    def __init__(self, policy: ActorCritic, actions: Actions, parameters: nn.Parameter) -> None:
+    def __init__(
+        self, policy: ActorCritic, actions: Actions, parameters: nn.Parameter, *, has_bf16: bool
+    ) -> None:
         self._policy = policy
         architecture = policy.actor_architecture()
         self._steps = CompiledSteps(
@@ -201,6 +204,7 @@ class CompiledUpdate:
             hidden=architecture["hidden"],
             activation=architecture["activation"],
             actor_inputs=policy.actor_inputs,
+            bf16=has_bf16,
         )
 
     def __call__(
@@ -265,7 +269,7 @@ def compiled_update(
                 "separate perceptrons of vectors, without images, memory, layer norm, dropout or a network of your"
                 " own"
             )
-        return "" if optimizer.half is None else "precision fp32"
+        return "precision fp32 or bf16" if optimizer.half == torch.float16 else ""
 
     is_compiled, why = takes_compiled_steps(
         config, _KNOWN, parameters.device, condition, overrides=overrides, shards=shards
@@ -273,4 +277,5 @@ def compiled_update(
     if not is_compiled:
         return None, why
     assert isinstance(policy, ActorCritic)
-    return CompiledUpdate(policy, actions, parameters), ""
+    has_bf16 = optimizer.half == torch.bfloat16
+    return CompiledUpdate(policy, actions, parameters, has_bf16=has_bf16), ""

@@ -20,8 +20,8 @@ class FlatAdam(Generic[Network]):
     """A network and Adam (Kingma and Ba, 2015) on the vector of all its parameters.
 
     The arithmetic is that of ``torch.optim.Adam(eps=1e-5)``, whose class would load PyTorch's compiler: 120 MB.
-    `fastrl.algorithms.optimizer.Optimizer` steps by PyTorch's fused kernel, which rounds otherwise, and has half
-    precision. Here the deviations of a Gaussian stay within their range.
+    `fastrl.algorithms.optimizer.Optimizer` steps by PyTorch's fused kernel, which rounds otherwise, and has fp16. Here
+    the deviations of a Gaussian stay within their range.
 
     Args:
         network: learns; its parameters become views of ``vector``.

@@ -112,12 +112,19 @@ NetworkOptions = Annotated[
 ActionMasks = Annotated[
     bool, Field(description="never take actions that the environment says cannot have an effect")
 ]
+Precision = Annotated[
+    Literal["fp32", "bf16"],
+    Field(
+        description="of the hidden layers' matrix products when learning; bf16 is faster where processors have it"
+        " (AVX-512 BF16), and rounds to 3 digits"
+    ),
+]
 UpdateBackend = Annotated[
     Literal["auto", "compiled", "torch"],
     Field(
         description="what takes the gradient steps. compiled: Rust, for separate perceptrons on the CPU in fp32"
-        " (of DQN, SAC, TD3 and IQL in bf16, too) and the algorithm's own losses; torch: PyTorch; auto: compiled where"
-        " it can be. Results differ by rounding alone"
+        " or bf16 and the algorithm's own losses; torch: PyTorch; auto: compiled where it can be. Results differ"
+        " by rounding alone"
     ),
     Setting(resumable=True),
 ]

@@ -2,9 +2,9 @@
 
 One agent could be learned here, as one row of each environment. But `fastrl.algorithms.ppo` learns it otherwise, and
 joining the two would cost both. There, an actor and a critic take one step together; observations that repeat pass
-through the network once (CAGE 2 repeats them fifty times); there are half precision and ``torch.compile``. Here,
-policies and critics are many networks, each with steps of its own, on two threads. The rollout, the perceptrons and the
-compiled gradient steps are the same.
+through the network once (CAGE 2 repeats them fifty times); there are fp16 and ``torch.compile``. Here, policies and
+critics are many networks, each with steps of its own, on two threads. The rollout, the perceptrons and the compiled
+gradient steps are the same.
 """
 
 import functools
@@ -31,6 +31,7 @@ from fastrl.algorithms.multi_agent_critics import (
     Rows,
 )
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
+from fastrl.algorithms.optimizer import autocast
 from fastrl.algorithms.ppo_loss import log_probs_and_entropy, log_probs_of
 from fastrl.algorithms.protocol import MultiAgentAlgorithm, Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
@@ -438,11 +439,11 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
             return found
 
         if old is not None:
-            with torch.no_grad():
-                log_probs = log_probs_of(
-                    mask_logits(outputs_of(old), masks), old.log_std, actions, old.choices
-                )
-        outputs = outputs_of(policy)
+            with torch.no_grad(), autocast(self.device.type, self.config.precision):
+                outputs = outputs_of(old).float()
+            log_probs = log_probs_of(mask_logits(outputs, masks), old.log_std, actions, old.choices)
+        with autocast(self.device.type, self.config.precision):
+            outputs = outputs_of(policy).float()
         losses = self.loss(Minibatch(policy, obs, agents, outputs, actions, log_probs, advantages, masks))
         weight = len(part) / size
         torch.autograd.backward(losses.total * weight)

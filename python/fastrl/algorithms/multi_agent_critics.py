@@ -16,6 +16,7 @@ from fastrl.algorithms.compiled_update import Samples
 from fastrl.algorithms.flat_adam import FlatAdam, minibatches
 from fastrl.algorithms.loss import Loss
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
+from fastrl.algorithms.optimizer import autocast
 from fastrl.networks.multi_agent import CHUNK, CentralCritic, Critic
 from fastrl.rollout.rollout import Rollout
 from fastrl.utils.ranks import ALONE, Ranks, Shard
@@ -189,7 +190,8 @@ class Critics(ABC):
                 each.index_select(0, rows).to(self.device) for each in (every.values, every.returns)
             )
             agents = (rows % self.num_agents).to(self.device)
-            values = critic(obs, *others, drops).flatten()
+            with autocast(self.device.type, self.config.precision):
+                values = critic(obs, *others, drops).float().flatten()
             if places is not None:
                 values = values.index_select(0, places.to(self.device))
             losses = loss(CriticMinibatch(critic, obs, agents, values, old_values, returns))

@@ -100,6 +100,7 @@ class MultiAgentConfig(TeamNetworkConfig):
     max_grad_norm: Annotated[
         float, Field(gt=0, description="gradients of each network are scaled down to this norm")
     ] = 1.0
+    precision: hp.Precision = "fp32"
     update_backend: hp.UpdateBackend = "auto"
 
 

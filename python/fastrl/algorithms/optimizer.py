@@ -11,6 +11,16 @@ from torch import Tensor, nn
 
 from fastrl.networks.parameters import check_moments
 
+_HALVES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def autocast(
+    device: str, precision: Literal["fp32", "bf16", "fp16"]
+) -> contextlib.AbstractContextManager[None]:
+    """Arithmetic of networks on a type of device within it has a precision, but for their last layers."""
+    half = _HALVES[precision]
+    return contextlib.nullcontext() if half is None else torch.autocast(device, half)
+
 
 def clip_gradient(gradient: Tensor, max_norm: float | None) -> Tensor:
     """Scales a gradient down to a norm, or leaves it as it is; returns its norm before. The arithmetic is that of
@@ -83,13 +93,14 @@ class Optimizer:
         self._device = parameters.device.type
         if precision == "auto":
             precision = "bf16" if self._device == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
-        self.half = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+        self._precision: Literal["fp32", "bf16", "fp16"] = precision
+        self.half = _HALVES[precision]
         self._adam = _FusedAdam(parameters, learning_rate, eps)
         self._scaler = torch.amp.GradScaler(self._device, enabled=self.half == torch.float16)
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         """Arithmetic of networks within it has the chosen precision."""
-        return contextlib.nullcontext() if self.half is None else torch.autocast(self._device, self.half)
+        return autocast(self._device, self._precision)
 
     def scale(self, loss: Tensor) -> Tensor:
         """A loss, scaled so that its gradients do not vanish in fp16."""

@@ -66,13 +66,6 @@ ActionMasks = Annotated[
         " info['action_mask']"
     ),
 ]
-Precision = Annotated[
-    Literal["fp32", "bf16"],
-    Field(
-        description="of the hidden layers' matrix products when learning; bf16 is faster where processors have it"
-        " (AVX-512 BF16), and rounds to 3 digits"
-    ),
-]
 
 
 @section
@@ -91,7 +84,7 @@ class OffPolicyConfig:
     encoder: hp.ImageEncoder = "auto"
     network: OwnFeatures = None
     network_options: hp.NetworkOptions = ()
-    precision: Precision = "fp32"
+    precision: hp.Precision = "fp32"
     update_backend: hp.UpdateBackend = "auto"
 
     @model_validator(mode="after")

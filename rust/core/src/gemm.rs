@@ -431,7 +431,7 @@ fn dot_in_avx2(left: __m256, right: __m256, sum: __m256) -> __m256 {
 #[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
 fn dot_in_avx512vl(left: __m256, right: __m256, sum: __m256) -> __m256 {
     // SAFETY: 256 bits are 16 of bfloat16.
-    let [left, right] = unsafe { [left, right].map(|pairs| transmute::<__m256, __m256bh>(pairs)) };
+    let (left, right) = unsafe { (transmute::<__m256, __m256bh>(left), transmute::<__m256, __m256bh>(right)) };
     _mm256_dpbf16_ps(sum, left, right)
 }
 
@@ -444,7 +444,8 @@ fn dot_in_avx512vl(left: __m256, right: __m256, sum: __m256) -> __m256 {
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn dot_in_avx512(left: __m512, right: __m512, sum: __m512) -> __m512 {
     // SAFETY: 512 bits are 32 of bfloat16.
-    let [left, right] = unsafe { [left, right].map(|pairs| transmute::<__m512, __m512bh>(pairs)) };
+    // Each by itself: `map` has not the instructions, so that nothing of it would be inlined.
+    let (left, right) = unsafe { (transmute::<__m512, __m512bh>(left), transmute::<__m512, __m512bh>(right)) };
     _mm512_dpbf16_ps(sum, left, right)
 }
 

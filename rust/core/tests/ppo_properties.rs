@@ -1,5 +1,6 @@
 //! Updates of PPO against the losses as the paper writes them, in f64, sample by sample, and differences of these.
 
+use fastrl_core::learn::Precision;
 use fastrl_core::learn::losses::Kind;
 use fastrl_core::learn::ppo::{Actions, Networks, Outcome, Parameters, Samples, Settings, Shape, update};
 use fastrl_core::learn::values::values;
@@ -228,6 +229,10 @@ fn kinds() -> impl Strategy<Value = Kind> {
     ]
 }
 
+fn precisions() -> impl Strategy<Value = Precision> {
+    prop_oneof![Just(Precision::Fp32), Just(Precision::Bf16)]
+}
+
 fn shapes() -> impl Strategy<Value = Shape> {
     let activation = prop_oneof![Just(Activation::Tanh), Just(Activation::Relu)];
     (1_usize..20, prop::collection::vec(1_usize..20, 0..3), activation, kinds())
@@ -236,7 +241,8 @@ fn shapes() -> impl Strategy<Value = Shape> {
 
 /// A shape whose actor sees all inputs.
 fn plain(inputs: usize, hidden: Vec<usize>, activation: Activation, kind: Kind) -> Shape {
-    Shape { networks: Networks::Both, inputs, actor_inputs: inputs, hidden, activation, kind, critic_outputs: 1 }
+    let (networks, precision) = (Networks::Both, Precision::Fp32);
+    Shape { networks, inputs, actor_inputs: inputs, hidden, activation, kind, critic_outputs: 1, precision }
 }
 
 proptest! {
@@ -278,8 +284,9 @@ proptest! {
     #[test]
     fn threads_do_not_change_a_bit(
         seed: u64, kind in kinds(), hidden in prop::collection::vec(30_usize..140, 1..4), minibatches in 1_usize..4,
+        precision in precisions(),
     ) {
-        let shape = plain(5, hidden, Activation::Relu, kind);
+        let shape = Shape { precision, ..plain(5, hidden, Activation::Relu, kind) };
         // Small weights, as deep networks with large ones end in NaN.
         let case = Case::with_weights(shape, 700, 650, true, seed, 0.1);
         let order: Vec<i64> = (0..1400).map(|i| i * 3 % 700).collect();
@@ -303,6 +310,7 @@ proptest! {
         let mut given = case.parameters.clone();
         if alone {
             case.shape.networks = Networks::Critic;
+            case.shape.precision = Precision::Bf16;
             given.drain(..given.len() - case.shape.num_parameters());
         }
         let got = [1, 3].map(|threads| {
@@ -317,7 +325,10 @@ proptest! {
     }
 
     #[test]
-    fn a_network_alone_learns_what_it_learns_beside_the_other(shape in shapes(), masked: bool, seed: u64) {
+    fn a_network_alone_learns_what_it_learns_beside_the_other(
+        shape in shapes(), precision in precisions(), masked: bool, seed: u64,
+    ) {
+        let shape = Shape { precision, ..shape };
         let case = Case::new(shape, 90, 60, masked, seed);
         let order: Vec<i64> = (0..180).map(|i| i * 7 % 90).collect();
         let settings = Settings { minibatches: 3, ..SETTINGS };

@@ -14,6 +14,8 @@ use fastrl_core::team::Team;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::off_policy::precision;
+
 /// The widest layer. Products of two such widths are far from overflow.
 pub(crate) const MAX_WIDTH: usize = 1 << 16;
 
@@ -52,7 +54,7 @@ fn read_actions<'a>(kind: &Kind, actions: &'a Bound<'_, PyAny>, samples: usize) 
 #[pymethods]
 impl PpoUpdate {
     #[new]
-    #[pyo3(signature = (*, obs_dim, hidden, activation, nvec=None, numbers=0, actor_inputs=None, critic_outputs=1, networks="both"))]
+    #[pyo3(signature = (*, obs_dim, hidden, activation, nvec=None, numbers=0, actor_inputs=None, critic_outputs=1, networks="both", bf16=false))]
     #[expect(clippy::too_many_arguments, reason = "the architecture")]
     fn new(
         obs_dim: usize,
@@ -63,6 +65,7 @@ impl PpoUpdate {
         actor_inputs: Option<usize>,
         critic_outputs: usize,
         networks: &str,
+        bf16: bool,
     ) -> PyResult<Self> {
         let refuse = |message: String| Err(PyValueError::new_err(message));
         let activation = match activation {
@@ -99,7 +102,16 @@ impl PpoUpdate {
         if !(1..=obs_dim).contains(&actor_inputs) {
             return refuse(format!("actor_inputs: expected 1 to {obs_dim}, got {actor_inputs}"));
         }
-        let shape = Shape { networks, inputs: obs_dim, actor_inputs, hidden, activation, kind, critic_outputs };
+        let shape = Shape {
+            networks,
+            inputs: obs_dim,
+            actor_inputs,
+            hidden,
+            activation,
+            kind,
+            critic_outputs,
+            precision: precision(bf16),
+        };
         Ok(Self { shape, team: Mutex::new(Team::new(1)) })
     }
 

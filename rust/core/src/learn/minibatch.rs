@@ -101,6 +101,8 @@ struct Learner<'a> {
     vectors: Vectors,
     /// Place of the logarithms of an actor's deviations in these.
     log_std: Range<usize>,
+    /// What a network that multiplies pairs goes forward with, see [`Perceptron::rounded`].
+    rounded: Aligned,
     transposed: Vec<Aligned>,
     pieces: Vec<Piece>,
     blocks: Vec<Block<'a>>,
@@ -137,7 +139,8 @@ impl<'a> Learner<'a> {
             groups: vec![Group { log_std: vec![0.0; numbers], ..Group::default() }; blocks.1.div_ceil(GROUP)],
         };
         let blocks = (0..blocks.0).map(block).collect();
-        Self { transposed: network.transposed(), pieces: network.pieces(), network, place, vectors, log_std, blocks }
+        let (rounded, transposed, pieces) = (network.rounded(), network.transposed(), network.pieces());
+        Self { network, place, vectors, log_std, rounded, transposed, pieces, blocks }
     }
 
     fn write(&self, parameters: &mut Parameters<'_>) {
@@ -235,9 +238,9 @@ impl<'a> Minibatches<'a> {
         let (normalization, values) = (self.normalization(part), self.count_values(part));
         let Self { shape, settings, samples, batch, block, learners, team, .. } = self;
         let minibatch = Minibatch { shape, settings, samples, batch, count: part.len(), normalization, values };
-        let copies = learners.iter_mut().flat_map(|Learner { network, vectors, transposed, .. }| {
+        let copies = learners.iter_mut().flat_map(|Learner { network, vectors, rounded, transposed, .. }| {
             let (network, values): (&Perceptron, &[f32]) = (network, &vectors.values);
-            network.copies(transposed).map(move |copy| (network, values, copy))
+            network.copies(rounded, transposed).into_iter().map(move |copy| (network, values, copy))
         });
         let mut copies: Vec<_> = copies.collect();
         team.each(&mut copies, |(network, values, copy)| network.copy(values, copy));
@@ -302,12 +305,14 @@ fn ranges(all: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
 
 /// Takes blocks of rows through the networks and back.
 fn pass(learners: &mut [Learner<'_>], minibatch: &Minibatch<'_>, rows: &[Range<usize>], team: &mut Team) {
-    let tasks = learners.iter_mut().flat_map(|Learner { network, vectors, log_std, transposed, blocks, .. }| {
-        let (network, transposed): (&Perceptron, &[Aligned]) = (network, transposed);
-        let (values, log_std): (&[f32], _) = (&vectors.values, &vectors.values[log_std.clone()]);
-        let blocks = blocks.iter_mut().zip(rows);
-        blocks.map(move |(block, rows)| (network, values, log_std, transposed, block, rows.clone()))
-    });
+    let tasks =
+        learners.iter_mut().flat_map(|Learner { network, vectors, log_std, rounded, transposed, blocks, .. }| {
+            let (network, transposed): (&Perceptron, &[Aligned]) = (network, transposed);
+            let values: &[f32] = if rounded.is_empty() { &vectors.values } else { rounded };
+            let log_std = &vectors.values[log_std.clone()];
+            let blocks = blocks.iter_mut().zip(rows);
+            blocks.map(move |(block, rows)| (network, values, log_std, transposed, block, rows.clone()))
+        });
     let mut tasks: Vec<_> = tasks.collect();
     team.each(&mut tasks, |(network, values, log_std, transposed, block, rows)| {
         let width = minibatch.width(&block.role);

@@ -21,5 +21,6 @@ mod off_policy_parts;
 mod perceptron;
 pub mod ppo;
 pub mod q_learning;
+mod rounding;
 mod samples;
 pub mod values;

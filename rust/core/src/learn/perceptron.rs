@@ -28,8 +28,9 @@ struct Layer {
 /// The layers of a network. Its parameters, gradients and moments are vectors of [`Perceptron::room`] numbers, in which
 /// rows have the [`stride`] that suits the cache.
 ///
-/// With [`Precision::Bf16`] hidden layers multiply pairs of bfloat16: in vectors that [`Perceptron::read_member`] and
-/// [`Perceptron::read_linear`] wrote, and in transposed weights, these have pairs of inputs or outputs in place of rows.
+/// With [`Precision::Bf16`] hidden layers multiply pairs of bfloat16: in vectors that [`Perceptron::read_member`],
+/// [`Perceptron::read_linear`] and [`Perceptron::copy`] wrote, and in transposed weights, these have pairs of inputs or
+/// outputs in place of rows.
 pub(crate) struct Perceptron {
     layers: Vec<Layer>,
     activation: Activation,
@@ -64,6 +65,21 @@ pub(crate) struct Piece {
     inputs: Range<usize>,
     /// Place in the vector of parameters.
     place: Range<usize>,
+}
+
+/// A part of what passes multiply in place of the parameters.
+pub(crate) struct Copy<'a> {
+    layer: usize,
+    part: Part,
+    to: &'a mut [f32],
+}
+
+/// Parameters of a layer: the weights of [`PIECE`] inputs, or those of as many outputs, transposed, from a first one on; or
+/// the biases.
+enum Part {
+    Inputs(usize),
+    Outputs(usize),
+    Bias,
 }
 
 impl Piece {
@@ -246,23 +262,53 @@ impl Perceptron {
         self.layers[1..].iter().map(|layer| Aligned::zeros(layer.outputs * stride(layer.inputs))).collect()
     }
 
-    /// The copies of the weights of [`Perceptron::transposed`] in parts, each with its layer and its first output.
-    pub(crate) fn copies<'a>(
-        &self,
-        transposed: &'a mut [Aligned],
-    ) -> impl Iterator<Item = (usize, usize, &'a mut [f32])> {
-        let rows: Vec<usize> = self.layers[1..].iter().map(|layer| stride(layer.inputs)).collect();
-        transposed.iter_mut().zip(rows).enumerate().flat_map(|(l, (copy, row))| {
-            let parts = copy.chunks_mut(PIECE * row).enumerate();
-            parts.map(move |(i, part)| (l + 1, i * PIECE, part))
-        })
+    /// Memory for a vector of parameters to go forward with where layers multiply pairs; else for none.
+    pub(crate) fn rounded(&self) -> Aligned {
+        Aligned::zeros(if self.precision == Precision::Bf16 { self.room } else { 0 })
+    }
+
+    /// Rows of a matrix that has the weights of [`PIECE`] inputs or outputs of a layer.
+    fn height(&self, l: usize) -> usize {
+        if self.has_pairs(l) { PIECE / 2 } else { PIECE }
+    }
+
+    /// The numbers of [`Perceptron::rounded`] and [`Perceptron::transposed`] in parts.
+    pub(crate) fn copies<'a>(&self, rounded: &'a mut [f32], transposed: &'a mut [Aligned]) -> Vec<Copy<'a>> {
+        let (mut copies, mut rest) = (vec![], rounded);
+        let forward = if rest.is_empty() { &[] } else { &self.layers[..] };
+        for (l, layer) in forward.iter().enumerate() {
+            let (weights, after) = rest.split_at_mut(layer.weights.len());
+            let parts = weights.chunks_mut(self.height(l) * layer.row).zip((0..layer.inputs).step_by(PIECE));
+            copies.extend(parts.map(|(to, first)| Copy { layer: l, part: Part::Inputs(first), to }));
+            let (to, after) = after.split_at_mut(layer.row);
+            copies.push(Copy { layer: l, part: Part::Bias, to });
+            rest = after;
+        }
+        for ((l, layer), copy) in self.layers.iter().enumerate().skip(1).zip(transposed) {
+            let parts = copy.chunks_mut(self.height(l) * stride(layer.inputs)).zip((0..layer.outputs).step_by(PIECE));
+            copies.extend(parts.map(|(to, first)| Copy { layer: l, part: Part::Outputs(first), to }));
+        }
+        copies
     }
 
     /// Brings a part of [`Perceptron::copies`] up to date.
-    pub(crate) fn copy(&self, parameters: &[f32], (l, first, to): &mut (usize, usize, &mut [f32])) {
+    pub(crate) fn copy(&self, parameters: &[f32], Copy { layer: l, part, to }: &mut Copy<'_>) {
         let layer = &self.layers[*l];
-        let (row, weights) = (stride(layer.inputs), &parameters[layer.weights.clone()]);
-        transpose(layer.inputs, to.len() / row, &weights[*first..], layer.row, to, row);
+        let (weights, row, back) = (&parameters[layer.weights.clone()], layer.row, stride(layer.inputs));
+        match *part {
+            Part::Inputs(first) if self.has_pairs(*l) => {
+                pair_rows(PIECE.min(layer.inputs - first), layer.outputs, &weights[first * row..], row, to, row);
+            }
+            Part::Inputs(first) => to.copy_from_slice(&weights[first * row..][..to.len()]),
+            Part::Outputs(first) if self.has_pairs(*l) => {
+                let count = PIECE.min(layer.outputs - first);
+                pair_transposed(layer.inputs, count, &weights[first..], row, to, back);
+            }
+            Part::Outputs(first) => {
+                transpose(layer.inputs, to.len() / back, &weights[first..], row, to, back);
+            }
+            Part::Bias => to.copy_from_slice(&parameters[layer.bias.clone()]),
+        }
     }
 
     /// The parameters in pieces, in the order in which they lie in their vector.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::losses::Kind;
 use super::minibatch::{Losses, Minibatches};
+use super::rounding::rounded_log_probs;
 pub use super::samples::{Actions, Networks, Parameters, Samples, Settings, Shape};
 use crate::team::Team;
 
@@ -110,6 +111,8 @@ pub fn update(
     assert_eq!(lengths, [count; 3], "parameters of another network");
     let parts = order.chunks(samples.groups.len()).flat_map(|epoch| split(epoch, settings.minibatches));
     let size = samples.groups.len().div_ceil(settings.minibatches);
+    let rounded = rounded_log_probs(shape, &samples, parameters.values, team);
+    let samples = Samples { log_probs: rounded.as_deref().unwrap_or(samples.log_probs), ..samples };
     let mut minibatches = Minibatches::new(shape, settings, samples, parameters, size, team);
     let (mut norms, mut totals, mut steps) = (0.0, Losses::default(), 0);
     for part in parts {

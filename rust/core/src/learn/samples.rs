@@ -27,6 +27,8 @@ pub struct Shape {
     pub kind: Kind,
     /// Outputs of the critic: 1, or as many as agents that it values.
     pub critic_outputs: usize,
+    /// Of the products of hidden layers.
+    pub precision: Precision,
 }
 
 impl Shape {
@@ -40,7 +42,7 @@ impl Shape {
 
     fn network(&self, inputs: usize, outputs: usize) -> Perceptron {
         let sizes: Vec<usize> = std::iter::once(inputs).chain(self.hidden.iter().copied()).chain([outputs]).collect();
-        Perceptron::new(&sizes, self.activation, Precision::Fp32)
+        Perceptron::new(&sizes, self.activation, self.precision)
     }
 
     pub(super) fn has_actor(&self) -> bool {

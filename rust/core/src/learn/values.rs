@@ -2,10 +2,12 @@
 
 use super::perceptron::{CHUNK, Pass, Perceptron};
 use super::samples::Shape;
+use crate::bf16::Precision;
 use crate::matrix::{Aligned, stride};
 use crate::team::Team;
 
-/// Writes the values [rows, critic's outputs] of observations [rows, inputs], in one pass through the critic.
+/// Writes the values [rows, critic's outputs] of observations [rows, inputs], in one pass through the critic. They are f32
+/// whatever the precision of gradient steps.
 ///
 /// `team`: shares out the rows; the numbers are the same for any number of threads.
 ///
@@ -20,7 +22,7 @@ pub fn values(shape: &Shape, parameters: &[f32], obs: &[f32], out: &mut [f32], t
     if rows == 0 {
         return;
     }
-    let network = shape.critic();
+    let network = Shape { precision: Precision::Fp32, ..shape.clone() }.critic();
     let mut vector = Aligned::zeros(network.room());
     network.read(&parameters[parameters.len() - network.len()..], &mut vector);
     let share = rows.div_ceil(team.len()).next_multiple_of(CHUNK);
