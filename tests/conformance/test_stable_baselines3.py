@@ -375,7 +375,9 @@ def test_td3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         torch.Tensor,
         "normal_",
-        lambda self, mean, std: self.copy_(mean + std * torch.randn(self.shape, generator=generator)),
+        lambda self, mean=0.0, std=1.0, generator=generator: self.copy_(
+            mean + std * torch.randn(self.shape, generator=generator)
+        ),
     )
     both_learn(ours, theirs, pairs, size=size, steps=steps, atol=1e-5)
 

@@ -3,14 +3,13 @@
 use std::sync::{Mutex, PoisonError};
 
 use fastrl_binding::arrays::{Array, Element, Flag, disjoint, list, readable, writeable};
-use fastrl_core::learn::Precision;
 use fastrl_core::learn::off_policy::{
     ActionKind, Actions, Algorithm, Batch, Learned, Parameters, Settings, Shape, Steps,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::ppo_update::{MAX_WIDTH, Place, rows_of};
+use crate::ppo_update::{MAX_WIDTH, Place, precision, rows_of};
 
 /// The most critics.
 const MAX_CRITICS: usize = 1 << 10;
@@ -60,11 +59,6 @@ pub(crate) fn apart(written: &[Place], read: impl IntoIterator<Item = Option<Pla
 
 fn place<T: Element>(array: &Maybe<'_, '_, T>) -> Option<Place> {
     array.as_ref().map(Array::place)
-}
-
-/// Precision of the products of hidden layers.
-pub(crate) fn precision(bf16: bool) -> Precision {
-    if bf16 { Precision::Bf16 } else { Precision::Fp32 }
 }
 
 /// Checks that actions are among so many choices.

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use fastrl_binding::arrays::{Flag, disjoint, list, list_or_none, readable, writeable};
+use fastrl_core::learn::Precision;
 use fastrl_core::learn::imitation::Imitation;
 use fastrl_core::learn::losses::Kind;
 use fastrl_core::learn::ppo::{Actions, Networks, Parameters, Samples, Settings, Shape, update};
@@ -13,8 +14,6 @@ use fastrl_core::mlp::Activation;
 use fastrl_core::team::Team;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-
-use crate::off_policy::precision;
 
 /// The widest layer. Products of two such widths are far from overflow.
 pub(crate) const MAX_WIDTH: usize = 1 << 16;
@@ -27,6 +26,11 @@ pub(crate) struct PpoUpdate {
     shape: Shape,
     /// Threads, which sleep between updates.
     team: Mutex<Team>,
+}
+
+/// Precision of the products of hidden layers.
+pub(crate) fn precision(bf16: bool) -> Precision {
+    if bf16 { Precision::Bf16 } else { Precision::Fp32 }
 }
 
 /// Length of an array's first dimension.

@@ -7,8 +7,8 @@ use fastrl_core::learn::q_learning::{QSteps as Steps, Settings, Shape, Step, Tra
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::off_policy::{Optimized, apart, check_choices, precision};
-use crate::ppo_update::{MAX_WIDTH, rows_of};
+use crate::off_policy::{Optimized, apart, check_choices};
+use crate::ppo_update::{MAX_WIDTH, precision, rows_of};
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct QSteps {
