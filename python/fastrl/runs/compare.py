@@ -14,6 +14,7 @@ from fastrl.runs.listing import runs_in
 from fastrl.runs.metrics import brief, counted, fixed
 from fastrl.runs.report import FinishedRun, differences, read_runs, table_lines
 from fastrl.runs.statistics import (
+    CAVEAT,
     INTERVAL,
     RESAMPLES,
     Estimate,
@@ -154,7 +155,7 @@ class Comparison:
         scores = "scores, 0 and 1 at the references," if self.is_normalised else "returns"
         lines.append(
             f"IQM: interquartile mean of the {scores} of evaluations at the end. In brackets: {INTERVAL}, stratified by"
-            f" environment ({RESAMPLES:,} resamples of the runs, percentiles). One run has no interval."
+            f" environment ({RESAMPLES:,} resamples of the runs, percentiles). {CAVEAT} One run has none."
         )
         if len(self.groups) > 1:
             lines.append(f"P(better than {first}): probability that a run scores higher than one of {first}.")

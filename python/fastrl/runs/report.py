@@ -11,7 +11,7 @@ from typing import Any
 from fastrl.runs.facts import RunFacts
 from fastrl.runs.listing import RunInfo, read_run, score_in
 from fastrl.runs.metrics import brief, duration, moments
-from fastrl.runs.statistics import INTERVAL, bootstrap, mean
+from fastrl.runs.statistics import CAVEAT, INTERVAL, bootstrap, mean
 from fastrl.utils.config import ConfigError, by_dotted_key, load_toml
 from fastrl.utils.files import read_json, to_json
 
@@ -19,7 +19,7 @@ from fastrl.utils.files import read_json, to_json
 _OF_COLUMNS = ("kind", "env.id", "run.algo", "run.seed")
 _MEANING = (
     f"Steps and time are means over the seeds. Scores are of the evaluation at the end, with their {INTERVAL}: of the"
-    " seeds, or of the evaluation's episodes where there is one seed."
+    f" seeds, or of the evaluation's episodes where there is one seed. {CAVEAT}"
 )
 
 

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 # Of intervals, and the resamples that an interval is made of.
 CONFIDENCE, RESAMPLES = 0.95, 2_000
 INTERVAL = f"{CONFIDENCE:.0%} bootstrap interval"
+# Of three values it holds the truth in 75% of the cases.
+CAVEAT = "Fewer than five values make it too narrow."
 
 
 class Estimate(NamedTuple):
