@@ -68,7 +68,7 @@ def row_of(rows: list[Row], env: str, group: str) -> Row:
 
 
 def test_rows_are_the_statistics_of_groups(folder: Path) -> None:
-    found = fastrl.compare([folder], ["algo"])
+    found = fastrl.compare(folder, "algo")
     rows = found.rows()
     assert [(row.env, row.group, row.runs) for row in rows] == [
         *((WALK, "ppo", 5), (WALK, "dqn", 3)),

@@ -222,8 +222,8 @@ def _text(estimate: Estimate, digits: int | None = None) -> str:
 
 
 def compare(
-    runs: Sequence[str | PathLike[str]],
-    by: Sequence[str] = (),
+    runs: str | PathLike[str] | Sequence[str | PathLike[str]],
+    by: str | Sequence[str] = (),
     *,
     references: References | None = None,
     metric: str | None = None,
@@ -242,7 +242,9 @@ def compare(
     Raises:
         ConfigError: there are no such runs, settings or references, or no run has ended with an evaluation.
     """
-    paths = list(dict.fromkeys(path for folder in runs for path in runs_in(Path(folder))))
+    folders = [runs] if isinstance(runs, str | PathLike) else runs
+    keys = [by] if isinstance(by, str) else by
+    paths = list(dict.fromkeys(path for folder in folders for path in runs_in(Path(folder))))
     finished, left_out = read_runs(paths)
     ended: list[FinishedRun] = []
     for run in finished:
@@ -254,7 +256,7 @@ def compare(
             ended.append(run)
     if not ended:
         raise ConfigError(left_out[0])
-    names = {run.info.path: _name(run, ended, by) for run in ended}
+    names = {run.info.path: _name(run, ended, keys) for run in ended}
     envs = list(dict.fromkeys(run.info.env for run in ended))
     grouped: dict[str, dict[str, list[float]]] = {}
     for run in ended:
