@@ -136,7 +136,7 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     for text in (
         "episodes/s",
         "success",
-        "best evaluation, after",
+        "best evaluation on the way, after",
         "where the time went",
         f"fastrl eval {run}",
     ):

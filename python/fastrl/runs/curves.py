@@ -126,4 +126,4 @@ def draw_env(axes: "Axes", curves: Sequence[Curve], metric: str, labels: Sequenc
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3)
     title = f"interquartile mean, band: {INTERVAL}" if has_bands else None
-    axes.legend(frameon=False, title=title, title_fontsize="small", alignment="left")
+    axes.legend(framealpha=0.6, edgecolor="none", title=title, title_fontsize="small", alignment="left")
