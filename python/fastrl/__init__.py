@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         load,
     )
     from fastrl.play.policy import load_policy
+    from fastrl.runs.compare import compare
     from fastrl.tuning.tune import tune
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "__version__",
     "algorithms",
     "callbacks",
+    "compare",
     "demos",
     "envs",
     "export",
@@ -64,6 +66,7 @@ __all__ = [
 _MODULES = ("algorithms", "callbacks", "demos", "envs", "loggers", "queue", "replay", "runtime")
 _ELSEWHERE = {
     "__version__": "fastrl._native._rust",
+    "compare": "fastrl.runs.compare",
     "export": "fastrl.exports.export",
     "load_policy": "fastrl.play.policy",
     "tune": "fastrl.tuning.tune",

@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import math
 import os
 from pathlib import Path
 
@@ -11,10 +10,10 @@ import pytest
 from small_runs import run_cli, train_small
 
 from fastrl.cli.main import main
-from fastrl.runs.curves import Curve, mean_and_spread
+from fastrl.runs.curves import Curve, interquartile_curve, read_curves
 from fastrl.runs.directory import RunDirectory
 from fastrl.runs.facts import RunFacts, State
-from fastrl.runs.listing import RETURN, find_runs, read_curve, read_run
+from fastrl.runs.listing import EVALUATION, RETURN, find_runs, read_curve, read_run
 
 STEPS = "time/total_timesteps"
 
@@ -105,24 +104,47 @@ def test_an_empty_directory_has_no_runs(tmp_path: Path, capsys: pytest.CaptureFi
     assert "there is no such directory" in capsys.readouterr().err
 
 
-def test_mean_and_spread_are_over_the_runs_that_have_values() -> None:
+def test_a_line_is_the_interquartile_mean_of_the_runs_that_have_values() -> None:
     curves = [
         Curve("e", "a", np.array([100.0, 300.0]), np.array([1.0, 3.0])),
         Curve("e", "a", np.array([200.0, 500.0]), np.array([4.0, 4.0])),
     ]
-    steps, mean, spread = mean_and_spread(curves)
+    steps, estimates = interquartile_curve(curves)
+    value, low, high = estimates.T
     assert (steps[0], steps[-1]) == (100, 500)
-    # One run alone at both ends, both of them in between.
-    assert (mean[0], mean[-1], spread[0], spread[-1]) == (1, 4, 0, 0)
+    # One run alone at both ends, where there is no interval; both of them in between.
     both = (steps >= 200) & (steps <= 300)
-    np.testing.assert_allclose(mean[both], (steps[both] / 100 + 4) / 2)
-    np.testing.assert_allclose(spread[both], (4 - steps[both] / 100) / math.sqrt(2))
-    assert np.isfinite(mean).all() and np.isfinite(spread).all()
+    assert (value[0], value[-1]) == (1, 4)
+    np.testing.assert_array_equal(np.isnan(low), ~both)
+    np.testing.assert_allclose(value[both], (steps[both] / 100 + 4) / 2)
+    np.testing.assert_allclose((low[both], high[both]), (steps[both] / 100, np.full(both.sum(), 4)))
     apart = [curves[0], Curve("e", "a", np.array([900.0]), np.array([7.0]))]
-    steps, mean, _ = mean_and_spread(apart)
-    assert not ((steps > 300) & (steps < 900)).any() and mean[-1] == 7
-    steps, mean, spread = mean_and_spread(curves[:1])
-    assert (steps[0], steps[-1], mean[-1], spread.max()) == (100, 300, 3, 0)
+    steps, estimates = interquartile_curve(apart)
+    assert not ((steps > 300) & (steps < 900)).any() and estimates[-1, 0] == 7
+    steps, estimates = interquartile_curve(curves[:1])
+    assert (steps[0], steps[-1], estimates[-1, 0]) == (100, 300, 3)
+
+
+def test_bands_stay_within_what_runs_have_reached() -> None:
+    """Most runs are at the highest possible return, one is far below."""
+    values = [500.0, 500.0, 500.0, 500.0, 20.0]
+    curves = [Curve("e", "a", np.array([0.0, 9.0]), np.array([10.0, each])) for each in values]
+    _, estimates = interquartile_curve(curves)
+    assert estimates.max() == estimates[-1, 0] == 500 and estimates[-1, 1] >= 20
+
+
+def test_curves_are_of_evaluations_where_runs_have_them(tmp_path: Path) -> None:
+    paths = [make_run(tmp_path / name) for name in "ab"]
+    labels = dict.fromkeys(paths, "")
+    assert read_curves(labels)[0] == RETURN
+    for path in paths:
+        with (path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({STEPS: 300, EVALUATION: 9.0}) + "\n")
+    metric, curves, errors = read_curves(labels)
+    assert (metric, [curve.values.tolist() for curve in curves], errors) == (EVALUATION, [[9.0], [9.0]], [])
+    make_run(tmp_path / "c")
+    metric, curves, errors = read_curves({**labels, tmp_path / "c": "third"})
+    assert (metric, [curve.label for curve in curves], errors) == (RETURN, ["ppo", "ppo", "third"], [])
 
 
 @pytest.mark.parametrize(("name", "begin"), [("c.png", b"\x89PNG"), ("c.svg", b"<?xml")])

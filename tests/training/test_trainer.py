@@ -165,7 +165,7 @@ def test_steps_that_came_after_the_last_row_have_a_row_of_their_own() -> None:
 
 def test_each_evaluation_has_a_row_of_its_own() -> None:
     scores = iter([Returns((1.0,)), Returns((2.0,)), Returns((3.0,))])
-    evaluation = Evaluation(lambda *_: next(scores), Returns.from_tree, 1, 2)
+    evaluation = Evaluation(lambda *_, **__: next(scores), Returns.from_tree, 1, 2)
     rows = [row.record() for row in trainer_of(FakeSource(), evaluation, row_seconds=1000.0).rows()]
     assert [row["eval/mean_reward"] for row in rows] == [1.0, 2.0, 3.0]
 

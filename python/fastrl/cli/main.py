@@ -1,5 +1,5 @@
 """The command line: ``fastrl train | tune | autotune | eval | export | render | demos | pipeline | runs | plot |
-verify | bench``, and ``fastrl-train`` for the first.
+compare | report | verify``, and ``fastrl-train`` for the first.
 
 Each command imports what it needs when it runs: PyTorch takes seconds, ``fastrl --help`` should not.
 """
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from fastrl.cli.arguments import Commands, GroupParser, print_error
 from fastrl.cli.autotune import autotune
+from fastrl.cli.compare import compare
 from fastrl.cli.demos import demos
 from fastrl.cli.eval import evaluate
 from fastrl.cli.export import export
@@ -148,7 +149,11 @@ COMMANDS: Commands = {
     "demos": (demos, "record, replay and inspect episodes of an expert"),
     "pipeline": (pipeline, "record an expert, clone it, improve the clone"),
     "runs": (runs, "list run directories: environment, algorithm, steps, last return, state"),
-    "plot": (plot, "draw learning curves of runs, with mean and spread over seeds"),
+    "plot": (plot, "draw learning curves of runs, with intervals over seeds"),
+    "compare": (
+        compare,
+        "compare groups of runs: interquartile means, intervals, probability of improvement",
+    ),
     "report": (report, "make one table of results: settings that differ, seeds, time, score with interval"),
     "verify": (verify, "check the simulator of CAGE 2 against traces of CybORG"),
 }

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 from fastrl.cli.arguments import Arg, Picture, command, print_note
-from fastrl.runs.curves import SUFFIXES, Curve, draw_curves
-from fastrl.runs.listing import RETURN, read_curve, read_run, runs_in
+from fastrl.runs.curves import SUFFIXES, draw_curves, read_curves
+from fastrl.runs.listing import runs_in
 from fastrl.utils.config import ConfigError
 
 
@@ -28,31 +28,29 @@ def plot(
             repeats=True,
         ),
     ] = (),
-    metric: Annotated[str, Arg("a number of metrics.jsonl", "NAME")] = RETURN,
+    metric: Annotated[
+        str | None,
+        Arg(
+            "a number of metrics.jsonl [eval/mean_reward where runs are evaluated on the way, otherwise"
+            " rollout/ep_rew_mean]",
+            "NAME",
+        ),
+    ] = None,
     out: Annotated[Picture, Arg(f"the picture, {' or '.join(SUFFIXES)}", "FILE")] = Path("curves.png"),
 ) -> int:
-    """Draws learning curves. Runs of one algorithm on one environment are a group: a line is the mean of its runs, the
-    band around it a standard deviation wide to either side. Where some runs are shorter, the others count."""
+    """Draws learning curves. Runs of one algorithm on one environment are a group: a line is the interquartile mean of
+    its runs, the band around it a 95% interval by a bootstrap of the runs. Where some runs are shorter, the others
+    count."""
     if label and len(label) != len(runs):
         raise ConfigError(
             f"--label: expected one for each of the {len(runs)} RUN arguments, got {len(label)}"
         )
-    curves: list[Curve] = []
-    missing: list[ConfigError] = []
-    for i, folder in enumerate(runs):
-        for run in runs_in(folder):
-            try:
-                info = read_run(run)
-                name = label[i] if label else info.algo
-                curve = read_curve(run, metric)
-            except ConfigError as error:
-                missing.append(error)
-            else:
-                curves.append(Curve(info.env, name, *curve))
+    labels = {run: label[i] if label else "" for i, folder in enumerate(runs) for run in runs_in(folder)}
+    name, curves, missing = read_curves(labels, metric)
     if not curves:
         raise missing[0]
     for reason in missing:
         print_note(prog, f"left out: {reason}")
-    draw_curves(curves, metric, out)
+    draw_curves(curves, name, out)
     print(f"{out}: {len(curves)} runs" if len(curves) > 1 else f"{out}: 1 run")
     return 0

@@ -19,6 +19,8 @@ from fastrl.utils.files import DamagedFileError, parse_json, read_lines
 
 # The mean return of the episodes that ended since the row before.
 RETURN = "rollout/ep_rew_mean"
+# The mean return of an evaluation on the way.
+EVALUATION = "eval/mean_reward"
 # Bytes of the end of a run's metrics in which the newest rows lie.
 _TAIL = 1 << 18
 

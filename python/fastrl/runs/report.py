@@ -11,16 +11,15 @@ from typing import Any
 from fastrl.runs.facts import RunFacts
 from fastrl.runs.listing import RunInfo, read_run, score_in
 from fastrl.runs.metrics import brief, duration, moments
+from fastrl.runs.statistics import CAVEAT, INTERVAL, bootstrap, mean
 from fastrl.utils.config import ConfigError, by_dotted_key, load_toml
 from fastrl.utils.files import read_json, to_json
 
 # Settings that columns of their own have.
 _OF_COLUMNS = ("kind", "env.id", "run.algo", "run.seed")
-# Of intervals of scores.
-CONFIDENCE = 0.95
 _MEANING = (
-    f"Steps and time are means over the seeds. Scores are of the evaluation at the end, with their {CONFIDENCE:.0%}"
-    " interval (Student's t): over the seeds, or over the evaluation's episodes where there is one seed."
+    f"Steps and time are means over the seeds. Scores are of the evaluation at the end, with their {INTERVAL}: of the"
+    f" seeds, or of the evaluation's episodes where there is one seed. {CAVEAT}"
 )
 
 
@@ -100,29 +99,17 @@ class Group:
         }
 
     def score(self) -> tuple[float, float, float]:
-        """Mean score of the runs that have one, and the ends of its 95% interval by Student's t: over the runs, or over
-        the episodes of the evaluation of a single one. NaN where they are unknown."""
+        """Mean score of the runs that have one, and the ends of its interval: of the runs, or of the episodes of the
+        evaluation of a single one. NaN where they are unknown."""
         scores = [run.score for run in self.runs if not math.isnan(run.score)]
         if not scores:
             return math.nan, math.nan, math.nan
-        samples = self.runs[0].returns if len(self.runs) == 1 else scores
-        return _mean_of(scores), *_interval(samples)
+        samples = self.runs[0].returns or scores if len(self.runs) == 1 else scores
+        return _mean_of(scores), *bootstrap(mean, samples)[1:]
 
 
 def _mean_of(values: Sequence[float]) -> float:
     return moments(values)["mean"]
-
-
-def _interval(samples: Sequence[float]) -> tuple[float, float]:
-    if len(samples) < 2:
-        return math.nan, math.nan
-    import numpy as np
-    from scipy import stats  # type: ignore[import-untyped]
-
-    values = np.asarray(samples, np.float64)
-    error = values.std(ddof=1) / math.sqrt(len(values))
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * error)
-    return float(values.mean()) - half, float(values.mean()) + half
 
 
 def groups_of(runs: Sequence[FinishedRun]) -> list[Group]:
@@ -132,10 +119,10 @@ def groups_of(runs: Sequence[FinishedRun]) -> list[Group]:
         same = {key: value for key, value in run.settings.items() if key != "run.seed"}
         grouped.setdefault(to_json(same), []).append(run)
     firsts = [members[0] for members in grouped.values()]
-    return [Group(members, _differences(members[0], firsts)) for members in grouped.values()]
+    return [Group(members, differences(members[0], firsts)) for members in grouped.values()]
 
 
-def _differences(run: FinishedRun, others: Sequence[FinishedRun]) -> dict[str, Any]:
+def differences(run: FinishedRun, others: Sequence[FinishedRun]) -> dict[str, Any]:
     """Settings of a run that others of the same task and algorithm have otherwise."""
     alike = [
         each.settings
@@ -151,10 +138,7 @@ def _differences(run: FinishedRun, others: Sequence[FinishedRun]) -> dict[str, A
 
 def to_markdown(groups: Sequence[Group]) -> str:
     """A table in Markdown, with versions and the meaning of the interval below it."""
-    lines = [
-        "| environment | algorithm | settings that differ | seeds | steps | time | score | state |",
-        "|---|---|---|---|---:|---:|---:|---|",
-    ]
+    rows = []
     for row in (group.to_tree() for group in groups):
         interval = "" if math.isnan(row["low"]) else f" ({brief(row['low'])} to {brief(row['high'])})"
         cells = (
@@ -162,17 +146,28 @@ def to_markdown(groups: Sequence[Group]) -> str:
             row["algo"],
             ", ".join(f"{key} = {_text(value)}" for key, value in row["settings"].items()) or "-",
             ", ".join(map(str, row["seeds"])),
+            ", ".join(row["states"]),
             f"{row['steps']:,.0f}",
             "-" if math.isnan(row["seconds"]) else duration(row["seconds"]),
             f"{brief(row['score'])}{interval}",
-            ", ".join(row["states"]),
         )
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+        rows.append(cells)
+    names = ("environment", "algorithm", "settings that differ", "seeds", "state", "steps", "time", "score")
+    lines = table_lines(names, rows, left=5)
     versions = dict.fromkeys(_versions_of(run) for group in groups for run in group.runs if run.versions)
     lines += ["", _MEANING]
     if versions:
         lines += ["", f"Versions: {'; '.join(versions)}."]
     return "\n".join(lines) + "\n"
+
+
+def table_lines(names: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> list[str]:
+    """A table in Markdown; the columns after the first ``left`` are aligned at the right."""
+    lines = [
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |" for cells in (names, *rows)
+    ]
+    lines.insert(1, f"|{'---|' * left}{'---:|' * (len(names) - left)}")
+    return lines
 
 
 def to_csv(groups: Sequence[Group]) -> str:

@@ -141,7 +141,7 @@ class Callback:
         """Called after each checkpoint, ``run.checkpoint``."""
 
     def on_evaluation(self, run: Run) -> bool | None:
-        """Called after each evaluation, with ``run.scores``."""
+        """Called after each evaluation on the way; without these after the one at the end. ``run.scores`` has it."""
 
     def on_end(self, run: Run) -> bool | None:
         """Called once at the end of a session, after the final evaluation, also if the run has failed."""

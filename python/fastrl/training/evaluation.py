@@ -114,11 +114,20 @@ class Returns:
         show(console, f"without exploration, {self.line()}")
 
 
+class Evaluate(Protocol):
+    """A function that scores the policy in a checkpoint's state."""
+
+    def __call__(self, state: Mapping[str, Any], advance: Advance, *, on_the_way: bool) -> Scores:
+        """Episodes on the way, by which the best policy is chosen, start from other seeds than those at the end, so
+        that the score at the end is of episodes that nothing was chosen by."""
+        ...
+
+
 class Evaluation(Callback):
     """Evaluates at the end of a run and every ``eval_freq`` episodes or epochs; keeps a checkpoint of the best policy.
 
     Args:
-        evaluate: scores the policy in a checkpoint's state.
+        evaluate: scores a policy.
         from_tree: the inverse of ``Scores.to_tree``, for runs that are resumed.
         work: for the progress bar: how much ``evaluate`` advances by.
         eval_freq: episodes or epochs between evaluations; 0: only at the end.
@@ -135,7 +144,7 @@ class Evaluation(Callback):
 
     def __init__(
         self,
-        evaluate: Callable[[Mapping[str, Any], Advance], Scores],
+        evaluate: Evaluate,
         from_tree: Callable[[Mapping[str, Any]], Scores],
         work: int,
         eval_freq: int,
@@ -166,7 +175,7 @@ class Evaluation(Callback):
             return
         with trainer.watch("evaluation"):
             with interruptible():
-                scores = self.evaluate(trainer.policy_checkpoint(), lambda _: None)
+                scores = self.evaluate(trainer.policy_checkpoint(), lambda _: None, on_the_way=True)
             self._evaluated_at = count
             self.scores = self._new = scores
             if self.best is None or self.scores.mean_return > self.best.mean_return:
@@ -177,14 +186,14 @@ class Evaluation(Callback):
         trainer.evaluated(self.scores)
 
     def at_end(self, trainer: Trainer, console: Console) -> None:
-        """Evaluates the final policy, unless the last update was followed by an evaluation."""
-        if self.scores is not None and self._evaluated_at == trainer.rounds[0]:
-            return
+        """Evaluates the final policy. Callbacks see it as an evaluation where there are none on the way, by which
+        they choose."""
         console.print("evaluating ...", highlight=False)
         with Progress("evaluating", self._work, console) as progress:
-            self.scores = self.evaluate(trainer.policy_checkpoint(), progress.advance)
-        self._evaluated_at = trainer.rounds[0]
-        trainer.evaluated(self.scores)
+            self.scores = self.evaluate(trainer.policy_checkpoint(), progress.advance, on_the_way=False)
+        trainer.view.scores = self.scores
+        if not (self._freq or self._points):
+            trainer.evaluated(self.scores)
 
     def metrics(self, ended: Episodes) -> Mapping[str, Number]:
         scores, self._new = self._new, None
@@ -206,15 +215,14 @@ class Evaluation(Callback):
         }
 
     def show(self, console: Console) -> None:
-        """Prints the last scores, and the best ones, if these are others."""
+        """Prints the last scores, and the best ones on the way."""
         if self.scores is not None:
             self.scores.show(console)
         if self.best is not None:
-            is_last = self.scores is not None and self.best_at == self._evaluated_at
-            line = f"best evaluation, after {self.best_at:,} {self._unit}"
-            console.print(f"{line}: this one" if is_last else f"{line}:", highlight=False)
-            if not is_last:
-                self.best.show(console)
+            console.print(
+                f"best evaluation on the way, after {self.best_at:,} {self._unit}:", highlight=False
+            )
+            self.best.show(console)
 
     def state_dict(self) -> dict[str, Any]:
         return {

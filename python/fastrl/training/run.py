@@ -507,12 +507,12 @@ class _Session:
         if directory is None:
             return
         from fastrl.runs.curves import Curve, draw_curves
-        from fastrl.runs.listing import RETURN, read_curve
+        from fastrl.runs.listing import EVALUATION, RETURN, read_curve
 
         title = f"{trainer.algorithm_name} on {trainer.env_id}, seed {trainer.run.seed}"
         curves = []
         try:
-            for label, metric in (("training", RETURN), ("evaluation", "eval/mean_reward")):
+            for label, metric in (("training", RETURN), ("evaluation", EVALUATION)):
                 with suppress(ConfigError):  # no row has it
                     curves.append(Curve(title, label, *read_curve(directory.path, metric)))
             # To load matplotlib takes longer than a run of one row.

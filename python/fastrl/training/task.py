@@ -33,6 +33,7 @@ from fastrl.training.trainer import Trainer
 from fastrl.utils.config import ConfigError, build, check, to_tree
 from fastrl.utils.output import quiet_console
 from fastrl.utils.ranks import ALONE, Ranks
+from fastrl.utils.seeding import evaluation_seed
 from fastrl.utils.tables import print_lines
 
 if TYPE_CHECKING:
@@ -398,7 +399,9 @@ class Task(TaskSettings, ABC):
         work = self.evaluation_work(run.eval_episodes)
         return Evaluation(evaluate, self.scores_from_tree, work, run.eval_freq, run.eval_points)
 
-    def _evaluate_state(self, settings: Any, state: Mapping[str, Any], advance: Advance) -> Scores:
+    def _evaluate_state(
+        self, settings: Any, state: Mapping[str, Any], advance: Advance, *, on_the_way: bool
+    ) -> Scores:
         if "stages" in state:
             # The policy is of a stage of the run.
             config_type = type(settings)
@@ -408,8 +411,9 @@ class Task(TaskSettings, ABC):
         options = (
             {"device": run.device} if run.device == "cuda" and "device" in self.evaluation_options else {}
         )
+        seed = evaluation_seed(run.seed) if on_the_way else run.seed
         return self.evaluate(
-            state, settings, episodes=run.eval_episodes, seed=run.seed, advance=advance, **options
+            state, settings, episodes=run.eval_episodes, seed=seed, advance=advance, **options
         )
 
     def check_state(self, state: Mapping[str, Any], settings: Any) -> None:

@@ -20,7 +20,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 # The index of whole episodes, which belong to no environment and are numbered over the run.
 NO_ENV = 2**32
 
-_ENV, _ACT = 1, 2
+_ENV, _ACT, _EVALUATION = 1, 2, 3
 
 # So many episodes at most take less time one by one, with plain integers.
 _FEW = 16
@@ -57,6 +57,11 @@ def env_seeds(seed: int, indices: NDArray[np.int64], episodes: NDArray[np.int64]
         return np.array([_stream(seed, _ENV, *each) >> 33 for each in _pairs(indices, episodes)], np.int64)
     seeds: NDArray[np.int64] = (stream(seed, _ENV, indices, episodes) >> np.uint64(33)).astype(np.int64)
     return seeds
+
+
+def evaluation_seed(seed: int) -> int:
+    """The seed of a run's evaluations on the way, 31 bits. The evaluation at the end has the run's own seed."""
+    return int(stream(seed, _EVALUATION)) >> 33
 
 
 def act_stream(seed: int, index: int, number: int) -> int:
