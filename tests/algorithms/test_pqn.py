@@ -49,6 +49,9 @@ def random_fragment(
     for name in ("obs", "rewards", "final_obs", "states"):
         if name in arrays:
             arrays[name][:] = random.normal(size=arrays[name].shape)
+    if seed % 2:
+        # Some are equal, and share a row of the network's pass.
+        arrays["obs"][:] = random.integers(2, size=arrays["obs"].shape)
     arrays["actions"][:] = random.integers(NUM_ACTIONS, size=(num_steps, rows))
     for name in ("terminations", "truncations"):
         arrays[name][:] = random.random((num_steps, rows)) < 0.2

@@ -292,7 +292,8 @@ def test_a_run_resumes_on_another_number_of_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["ppo", "ppo with an encoder of rows", "impala", "dqn", "sac", "bc", "mabc", "mappo", *MEMORIES]
+    "name",
+    ["ppo", "ppo with an encoder of rows", "impala", "dqn", "pqn", "sac", "bc", "mabc", "mappo", *MEMORIES],
 )
 def test_an_update_in_shards_is_that_of_whole_batches(name: str) -> None:
     weights = []
