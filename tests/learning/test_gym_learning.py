@@ -46,3 +46,9 @@ def test_it_learns_to_balance(algorithm: str, total_timesteps: int) -> None:
     highest = max(row["collect/max_staleness"] for row in rows)
     assert (highest > 0) == (algorithm not in ("ppo", "dqn"))
     assert highest <= 2
+
+
+def test_pqn_solves_cartpole() -> None:
+    trainer = trainer_of("gym", "--algo=pqn", "--collector=sequential", "--run.eval-episodes=20")
+    list(trainer.rows())
+    assert mean_return(trainer) >= 475
