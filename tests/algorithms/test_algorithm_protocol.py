@@ -26,7 +26,21 @@ from fastrl.algorithms.protocol import (
 )
 
 OBS = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
-NAMES = ["async-ppo", "bc", "dqn", "impala", "ippo", "iql", "mabc", "mappo", "ppo", "reinforce", "sac", "td3"]
+NAMES = [
+    "async-ppo",
+    "bc",
+    "dqn",
+    "impala",
+    "ippo",
+    "iql",
+    "mabc",
+    "mappo",
+    "ppo",
+    "pqn",
+    "reinforce",
+    "sac",
+    "td3",
+]
 
 
 def actions_of(name: str, size: int = 4) -> gymnasium.Space[Any]:
@@ -129,7 +143,7 @@ def test_what_an_algorithm_does_not_take_is_refused_with_those_that_do(
     check_takes(BoxesOnly, problem_of(OBS, box))
     expected = r"^images-only does not take vector observations such as Box\(-1\.0, 1\.0, \(3,\), float32\);"
     with pytest.raises(
-        AlgorithmError, match=f"{expected} these algorithms do: async-ppo, dqn, impala, iql, ppo, sac$"
+        AlgorithmError, match=f"{expected} these algorithms do: async-ppo, dqn, impala, iql, ppo, pqn, sac$"
     ):
         check_takes(ImagesOnly, problem_of(OBS, discrete))
     with pytest.raises(

@@ -17,7 +17,7 @@ from test_sac import batch_of
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fastrl.algorithms import algorithms, impala
+from fastrl.algorithms import algorithms, impala, pqn
 from fastrl.algorithms.ppo import Minibatch
 from fastrl.algorithms.ppo_loss import log_probs_and_entropy
 from fastrl.algorithms.protocol import DatasetBatch, Problem
@@ -136,6 +136,13 @@ def test_dqn(options: dict[str, Any]) -> None:
     assert dqn.update(dqn_batch(num_second=2), Stopwatch()).device.type == "cuda"
 
 
+def test_pqn() -> None:
+    algorithm = learner("pqn", OBS, CHOICES, num_steps=3)
+    estimates = algorithm.network.estimates(torch.zeros((B, 3), device="cuda"))
+    loss = algorithm.loss(pqn.Minibatch(estimates, drawn(CHOICES), torch.zeros(B, device="cuda")))
+    assert loss.total.device.type == "cuda"
+
+
 @pytest.mark.parametrize(
     ("name", "actions"), [("sac", BOX), ("sac", CHOICES), ("td3", BOX), ("iql", BOX), ("iql", CHOICES)]
 )
@@ -147,4 +154,4 @@ def test_replay_learners(name: str, actions: Any) -> None:
 
 def test_every_algorithm_of_one_agent_is_here() -> None:
     one = {name for name, each in algorithms().items() if not each.many_agents}
-    assert one == {"ppo", "async-ppo", "impala", "bc", "dqn", "sac", "td3", "iql"}
+    assert one == {"ppo", "async-ppo", "impala", "bc", "dqn", "sac", "td3", "iql", "pqn"}

@@ -83,7 +83,7 @@ def steered(obs: str = "box", actions: str = "discrete") -> Any:
 
 
 def model_of(algo: str, obs: str, actions: str, **settings: Any) -> Any:
-    common = SMALL if algo in ("PPO", "AsyncPPO", "IMPALA") else OFF
+    common = SMALL if algo in ("PPO", "AsyncPPO", "IMPALA", "PQN") else OFF
     model = getattr(fastrl, algo)(
         steered, env__options=(f"obs={obs}", f"actions={actions}"), **common, **settings
     )
@@ -96,6 +96,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     "ppo mixed": ("PPO", "dict", "dials", {}),
     "ppo gru": ("PPO", "box", "discrete", {"memory": "gru", "normalize_obs": True}),
     "dqn mixed": ("DQN", "dict", "discrete", {}),
+    "pqn mixed": ("PQN", "dict", "discrete", {}),
+    "pqn gru": ("PQN", "box", "discrete", {"memory": "gru", "normalize_obs": True}),
     "sac": ("SAC", "box", "matrix", {}),
 }
 

@@ -53,3 +53,9 @@ def test_it_learns_to_balance_in_bf16() -> None:
     list(trainer.rows())
     assert trainer.algorithm.remarks() == []
     assert mean_return(trainer) > 100
+
+
+def test_pqn_solves_cartpole() -> None:
+    trainer = trainer_of("gym", "--algo=pqn", "--collector=sequential", "--run.eval-episodes=20")
+    list(trainer.rows())
+    assert mean_return(trainer) >= 475

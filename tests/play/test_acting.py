@@ -103,6 +103,7 @@ FAMILIES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "ppo squashed": ("PPO", BOUNDED, {**OF_POLICIES, "squash_actions": st.just(True)}),
     "impala": ("IMPALA", st.one_of(DISCRETE, choices(), boxes(bounded=False)), OF_POLICIES),
     "dqn": ("DQN", DISCRETE, OF_VALUES),
+    "pqn": ("PQN", DISCRETE, {**OF_POLICIES, "epsilon": st.sampled_from([0.0, 0.4]), "layer_norm": BOOLS}),
     "sac": ("SAC", st.one_of(DISCRETE, BOUNDED), {"encoder": ENCODERS}),
     "td3": ("TD3", BOUNDED, {}),
     "iql": ("IQL", st.one_of(DISCRETE, BOUNDED), {}),

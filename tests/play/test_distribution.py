@@ -48,6 +48,7 @@ CASES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "binary": ("IMPALA", env(OBS, MultiBinary(3)), ROLLOUT),
     "lstm": ("PPO", env(OBS, Discrete(4)), {**ROLLOUT, "memory": "lstm", "memory_size": 4}),
     "dqn": ("DQN", env(OBS, Discrete(4)), {**REPLAY, "epsilon": 0.4, "final_epsilon": 0.4}),
+    "pqn": ("PQN", env(OBS, Discrete(4)), {**ROLLOUT, "epsilon": 0.4, "final_epsilon": 0.4}),
     "quantiles": ("DQN", env(OBS, Discrete(4)), {**REPLAY, "quantiles": 3, "epsilon": 0.3}),
     "sac": ("SAC", env(OBS, Discrete(4)), REPLAY),
 }
@@ -79,10 +80,10 @@ def test_discrete_actions_are_drawn_as_it_says(name: str) -> None:
     if after is not None:
         np.testing.assert_allclose(found.state, after, atol=1e-5)
     assert found.values is not None and found.values.shape == (COUNT,)
-    if algorithm in ("DQN", "SAC"):
+    if algorithm in ("DQN", "PQN", "SAC"):
         values = found.action_values
         assert values is not None and values.shape == (COUNT, 4)
-        best = values.amax(-1) if algorithm == "DQN" else (values * probs[:, 0]).sum(-1)
+        best = values.amax(-1) if algorithm != "SAC" else (values * probs[:, 0]).sum(-1)
         torch.testing.assert_close(found.values, best)
 
 

@@ -86,7 +86,7 @@ def test_the_environments_take_the_options(env_type: Any) -> None:
     env.close()
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "async-ppo", "impala", "dqn"])
+@pytest.mark.parametrize("algorithm", ["ppo", "async-ppo", "impala", "dqn", "pqn"])
 def test_actions_are_masked_by_default(algorithm: str) -> None:
     task = find("cage2")
     changes = {"run.algo": algorithm}

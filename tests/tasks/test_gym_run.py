@@ -322,7 +322,7 @@ def test_staleness_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         (["--algo=impala", "--impala.c-clip=2"], "c_clip should be at most rho_clip"),
         (
             ["--algo=a3c"],
-            "--algo should be one of async-ppo, bc, dqn, impala, ippo, iql, mabc, mappo, ppo, reinforce, sac, td3",
+            "--algo should be one of async-ppo, bc, dqn, impala, ippo, iql, mabc, mappo, ppo, pqn, reinforce, sac,",
         ),
         (
             ["--preset=nothing"],

@@ -113,7 +113,7 @@ def test_python_trains_and_evaluates_as_the_command_line(tmp_path: Path) -> None
 def test_every_table_of_a_preset_is_one_of_some_algorithm() -> None:
     known = {
         table
-        for algorithm in ("dqn", "ppo", "async-ppo", "impala")
+        for algorithm in ("dqn", "pqn", "ppo", "async-ppo", "impala")
         for table in sections(TASK.settings_type(algorithm))
     }
     assert all(preset.values.keys() <= known for preset in PRESETS.values())

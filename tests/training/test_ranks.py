@@ -102,6 +102,25 @@ RUNS = {
         "--dqn.accumulate=2",
         *_REPLAY,
     ),
+    "pqn": (
+        "gym",
+        *_CARTPOLE,
+        "--algo=pqn",
+        "--pqn.hidden=8",
+        "--pqn.num-steps=4",
+        "--pqn.minibatch-size=3",
+        "--pqn.normalize-obs",
+        "--total-timesteps=40",
+    ),
+    "pqn with a memory": (
+        "gym",
+        *_CARTPOLE,
+        "--algo=pqn",
+        "--pqn.hidden=8",
+        "--pqn.memory=gru",
+        "--pqn.memory-size=8",
+        "--total-timesteps=400",
+    ),
     "sac": (
         "gym",
         "--env=Pendulum-v1",
@@ -273,7 +292,8 @@ def test_a_run_resumes_on_another_number_of_ranks(on_ranks: RankProcesses, tmp_p
 
 
 @pytest.mark.parametrize(
-    "name", ["ppo", "ppo with an encoder of rows", "impala", "dqn", "sac", "bc", "mabc", "mappo", *MEMORIES]
+    "name",
+    ["ppo", "ppo with an encoder of rows", "impala", "dqn", "pqn", "sac", "bc", "mabc", "mappo", *MEMORIES],
 )
 def test_an_update_in_shards_is_that_of_whole_batches(name: str) -> None:
     weights = []

@@ -110,6 +110,9 @@ class ActionValues(ActingNetwork):
         values: Tensor = self(obs)
         return values
 
+    def update_statistics(self, rows: Tensor) -> None:
+        """Adds observations [B, obs_dim] to the running statistics that whiten them, if there are any."""
+
     def draw_noise(self, generator: torch.Generator) -> None:
         """New noise for all noisy layers, from a generator on the CPU."""
         noises = [noise for layer in self._noisy for noise in (layer.noise_in, layer.noise_out)]

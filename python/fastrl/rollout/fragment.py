@@ -32,7 +32,7 @@ class Fragment:
         lengths: int64 [E], their numbers of steps.
         episodes: int64 [E, 2], their environment indices and numbers.
         masks: bool [T, R, M], which of M choices (see ``Plan.action_masks``) the environment allowed at ``obs``; None
-            unless the plan asks for masks.
+            unless the plan asks for masks. Those of `with_next_masks` have an entry more, of ``obs[T]``.
         final_masks: bool [T, R, M], the same at ``final_obs``; meaningful only where an episode was truncated and not
             terminated. None unless the plan asks for them.
         values: float32 [T, R], of ``obs`` under the policy that acted; None unless its network gives them beside the
@@ -202,6 +202,24 @@ def last_places(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
     ended = ended_steps(arrays)
     truncations = arrays["truncations"]
     return ended if truncations.ndim == 2 else ended | truncations.any(2)
+
+
+def with_next_masks(fragment: Fragment) -> Fragment:
+    """A fragment that says which actions are allowed on the observation after its last step: ``masks`` [T + 1, R, M].
+
+    That is known of steps that another one follows, so the last step is left out. A whole episode keeps it: nothing
+    follows there, and all actions count as allowed.
+    """
+    assert fragment.masks is not None
+    if fragment.env_indices[0] == NO_ENV:
+        return replace(fragment, masks=np.concatenate([fragment.masks, np.ones_like(fragment.masks[:1])]))
+    arrays: dict[str, Any] = {
+        name: array
+        for name in (*STEP_ARRAYS, "obs", "final_masks", "values")
+        if (array := getattr(fragment, name)) is not None
+    }
+    arrays |= first_steps(arrays, fragment.num_steps - 1)
+    return replace(fragment, **arrays)
 
 
 def without_steps(fragment: Fragment, skipped: NDArray[np.bool_]) -> list[Fragment]:

@@ -76,6 +76,9 @@ def lay_out(fragments: Sequence[Fragment], rollout: Rollout) -> Rollout:
             if running.any():
                 rollout.truncations[last] |= running
                 rollout.final_obs[last] = fragment.obs[-1, group]
+                if rollout.final_masks is not None:
+                    assert fragment.masks is not None
+                    rollout.final_masks[last] = fragment.masks[-1, group]
     return rollout
 
 
@@ -126,8 +129,13 @@ def _copy_others(
         rollout.values[: rollout.num_steps][place] = fragment.values[source]
     if rollout.masks is not None:
         assert fragment.masks is not None
-        # In the last row, where no action is chosen, all are allowed.
-        rollout.masks[: rollout.num_steps][place] = fragment.masks[source]
+        steps, rows = place
+        first, masks = steps.start or 0, fragment.masks[source]
+        # In the last row, where no action is chosen, all are allowed unless the fragment says more.
+        rollout.masks[first : first + len(masks), rows] = masks
+    if rollout.final_masks is not None:
+        assert fragment.final_masks is not None
+        rollout.final_masks[place] = fragment.final_masks[source]
 
 
 def _expect_same_kind(fragment: Fragment, rollout: Rollout) -> None:

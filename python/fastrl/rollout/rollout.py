@@ -43,6 +43,8 @@ class Rollout:
             from other rows, whose advantages and returns are 0.
         masks: bool [T + 1, N, num_actions], or None: which actions were allowed on ``obs``; all in row T, where none
             is chosen.
+        final_masks: bool [T, N, num_actions], or None: those on ``final_obs``; meaningful only where `cut_off`. With
+            them row T of ``masks`` says what is allowed there, too.
         groups: int64 [T + 1, N], written by `find_groups`: steps with equal observations have the same number, if
             equal ones are merged.
         memories: float32 [T + 1, N, memory_size], what policies of many agents remember at ``obs``; written by the
@@ -60,6 +62,7 @@ class Rollout:
         num_actions: number of discrete actions, of all choices of a multi-discrete one, or of numbers in a continuous
             one.
         masks: whether to keep action masks.
+        final_masks: whether to keep those of last observations, too.
         continuous: whether actions are.
         action_width: how many numbers a multi-discrete action has; 0: actions are of another kind.
         obs_dtype: float32 or uint8.
@@ -78,6 +81,7 @@ class Rollout:
         continuous: bool = False,
         *,
         action_width: int = 0,
+        final_masks: bool = False,
         obs_dtype: Any = np.float32,
         state_size: int = 0,
         many_agents: bool = False,
@@ -109,6 +113,7 @@ class Rollout:
         self.returns = np.zeros(steps, np.float32)
         self.alive: Any = np.zeros(states, np.bool_) if many_agents else None
         self.masks = np.ones((*states, num_actions), np.bool_) if masks else None
+        self.final_masks = np.zeros((*steps, num_actions), np.bool_) if final_masks else None
         self.groups = np.zeros(states, np.int64)
         self.memories = np.zeros((*states, memory_size), np.float32)
         self.final_memories = np.zeros((*steps, memory_size), np.float32)
@@ -133,6 +138,7 @@ class Rollout:
             self.masks is not None,
             self.continuous,
             action_width=self.action_width,
+            final_masks=self.final_masks is not None,
             obs_dtype=self.obs.dtype,
             state_size=0 if self.states is None else self.states.shape[1],
             many_agents=self.alive is not None,

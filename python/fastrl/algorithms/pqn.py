@@ -1,0 +1,393 @@
+"""Parallel Q-learning (Gallici et al., "Simplifying Deep Temporal Difference Learning", 2024, arXiv:2407.04811)."""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fastrl.algorithms.actor_critic import VALUE_CHUNK
+from fastrl.algorithms.dqn_loss import of_actions, q_losses
+from fastrl.algorithms.loss import LossMeans, TDLoss
+from fastrl.algorithms.optimizer import Optimizer
+from fastrl.algorithms.pqn_settings import PQNConfig, PQNDeclaration
+from fastrl.algorithms.protocol import Problem
+from fastrl.algorithms.reward_scaling import ReturnScale
+from fastrl.algorithms.schedules import TimestepSchedule
+from fastrl.algorithms.sequence_passes import SequencePasses
+from fastrl.envs.rows import ObsRows
+from fastrl.networks.acting_network import network_type
+from fastrl.networks.action_space import Actions
+from fastrl.networks.compiled_actor import ActorSpec
+from fastrl.networks.distributions import mask_logits
+from fastrl.networks.encoded_q import OwnQ
+from fastrl.networks.encoders import check_encoder
+from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
+from fastrl.networks.normalized_q import NormalizedQ
+from fastrl.networks.own_network import check_own_network
+from fastrl.networks.parameters import (
+    check_layers,
+    check_shards,
+    flatten_parameters,
+    generator_of,
+    load_weights,
+)
+from fastrl.networks.torch_actor import CHUNK
+from fastrl.networks.wider import widening
+from fastrl.rollout.fragment import Fragment, with_next_masks
+from fastrl.rollout.layout import lay_out
+from fastrl.rollout.rollout import Rollout
+from fastrl.rollout.sequences import Sequences, write_at
+from fastrl.utils.env_options import parse_options
+from fastrl.utils.heap import keep_freed_memory
+from fastrl.utils.ranks import Shard
+from fastrl.utils.timer import Stopwatch
+
+
+class Minibatch(NamedTuple):
+    """B steps of a rollout."""
+
+    estimates: Tensor  # float32 [B, A], values of all actions by the network as it is, with gradients
+    actions: Tensor  # int64 [B]
+    returns: Tensor  # float32 [B], lambda returns
+
+
+# Takes the minibatch of a shard; None: the shard has no steps.
+Take = Callable[[Shard], Minibatch | None]
+
+
+class PQN(PQNDeclaration):
+    """Learns values of actions from fragments of any collector.
+
+    ::
+
+        pqn = PQN(PQNConfig(), Problem(obs_space, action_space, num_envs, total_timesteps=1_000_000))
+        watch = Stopwatch()
+        while pqn.steps < 1_000_000:
+            pqn.write_weights(buffer)
+            collector.publish(buffer)
+            pqn.update(collector.collect(), watch)
+
+    An update computes the lambda returns of its rollout once, with the network that collected it, and then takes all
+    gradient steps. Neither a replay nor a target network is there: layer normalisation keeps the values stable.
+
+    The initial weights and the order of samples come from the seed. On a CPU, for a given number of torch threads, the
+    same seed and fragments give the same parameters to the bit, also across `state_dict` and `load_state_dict`.
+
+    Args:
+        config: hyper-parameters.
+        problem: observations of any kind that has rows (see `fastrl.envs.rows`). Its actions are ``Discrete`` from 0
+            on.
+
+    Attributes:
+        network: values of actions, in ``eval()`` mode.
+        parameters: of the network, as one vector.
+        rollout: what the last update learned from.
+        updates: gradient steps so far.
+    """
+
+    learns_from = "rollouts"
+    config: PQNConfig
+    takes_shards = True
+
+    def __init__(self, config: PQNConfig, problem: Problem) -> None:
+        self.config, self.ranks = config, problem.ranks
+        self.steps = self.updates = 0
+        self.device = torch.device(problem.device)
+        self._obs_rows = problem.obs_rows
+        actions = problem.action_space
+        if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
+            raise ValueError(f"PQN needs a Discrete action space that starts at 0, got {actions}")
+        self._actions = Actions(actions)
+        weights_seed, shuffling_seed = np.random.SeedSequence(problem.seed).spawn(2)
+        # Permutations are drawn on the CPU: they are small, and a run may be resumed on another device.
+        self._shuffling = generator_of(shuffling_seed)
+        network = make_network(config, problem.obs_rows, int(actions.n), generator_of(weights_seed))
+        self.network = network.to(self.device).eval()
+        self.parameters = flatten_parameters(self.network)
+        if self.ranks.shards:
+            check_shards(self.network)
+        self._optimizer = Optimizer(self.parameters, "fp32", eps=config.adam_eps)
+        self._learning_rate = TimestepSchedule(
+            config.learning_rate, config.final_learning_rate, problem.total_timesteps - problem.first_timestep
+        )
+        self._first_timestep = problem.first_timestep
+        self._epsilon = TimestepSchedule(config.epsilon, config.final_epsilon, config.epsilon_steps)
+        self._return_scale = ReturnScale(problem.num_envs, config.gamma) if config.normalize_returns else None
+        self._reward_scale = config.reward_scale
+        self.rollout = Rollout(
+            config.num_steps - config.action_masks,
+            problem.num_envs,
+            self._obs_rows.size,
+            self._actions.size,
+            masks=config.action_masks,
+            final_masks=config.action_masks,
+            obs_dtype=self._obs_rows.dtype,
+            state_size=self.network.state_size,
+        )
+        # Images that are equal are so rare that to look for them does not pay.
+        self._has_images = self._obs_rows.dtype == np.uint8
+        self._chunk = CHUNK if self._has_images else VALUE_CHUNK
+        # Of a network with a memory, which sees the steps of episodes in their order.
+        self._sequences: SequencePasses | None = None
+        if isinstance(self.network, NormalizedQ) and self.network.memory is not None:
+            sequences = self.network.sequences
+            self._sequences = SequencePasses(
+                lambda batch: sequences(*batch[:3]),
+                self._optimizer.autocast,
+                self.device,
+                burn_in=0,
+                chunk=self._chunk if self._has_images else sys.maxsize,
+            )
+        self._means = LossMeans(self.device, (*TDLoss.names(), "grad_norm"))
+        keep_freed_memory()
+
+    @property
+    def action_masks(self) -> bool:
+        return self.config.action_masks
+
+    @property
+    def final_masks(self) -> bool:
+        return self.config.action_masks
+
+    def actor_spec(self) -> ActorSpec:
+        network = self.network
+        return functools.partial(EpsilonGreedyActor, network.actor_spec(self._actions), network.num_actions)
+
+    @property
+    def weights_nbytes(self) -> int:
+        return 4 + self.network.actor_nbytes
+
+    def write_weights(self, out: Any) -> None:
+        """Writes epsilon after ``steps`` and the network."""
+        target = np.frombuffer(out, np.float32)
+        self.network.actor_weights(target[1:])
+        target[0] = self._epsilon(self.steps)
+
+    def update(self, experience: Sequence[Fragment], watch: Stopwatch) -> None:
+        config = self.config
+        with watch("buffer"):
+            fragments = [*map(with_next_masks, experience)] if config.action_masks else experience
+            self.rollout = lay_out(fragments, self.rollout)
+        with watch("inference"):
+            self._evaluate()
+        with watch("returns"):
+            if self._return_scale is not None:
+                self._reward_scale = config.reward_scale * self._return_scale.update(experience)
+            # With the value of the best action in place of a state's value, the returns of generalised advantage
+            # estimation are R[t] = r[t] + gamma * (lambda * R[t + 1] + (1 - lambda) * max_a Q(s[t + 1], a)).
+            self.rollout.compute_advantages(
+                config.gamma, config.td_lambda, self._reward_scale, config.reward_clip
+            )
+        with watch("update"):
+            learning_rate = self._learning_rate(self.steps - self._first_timestep)
+            for size, take in self._minibatches():
+                self._gradient_step(size, take, learning_rate)
+            self.network.update_statistics(self.rollout.flat("obs"))
+        self.steps += sum(map(len, experience))
+
+    def loss(self, batch: Minibatch) -> TDLoss:
+        """Half the mean squared error of ``Q(s, a)`` to the lambda return. A subclass may change it."""
+        Q, R = of_actions(batch.estimates, batch.actions), batch.returns
+        loss = q_losses(Q, R, self.config.huber).mean()
+        return TDLoss(loss, loss=loss, q=Q.mean(), td_errors=(R - Q).detach().abs())
+
+    def metrics(self) -> dict[str, float]:
+        """Means over the gradient steps since the last call, NaN without any: ``loss``, ``q`` of the actions that were
+        taken, absolute ``td_error``, and ``grad_norm`` before clipping; ``gradient_steps``, their number; ``epsilon``
+        and ``learning_rate`` that are next.
+
+        Raises:
+            FloatingPointError: a loss was NaN or infinite; the parameters are of no use any more.
+        """
+        [gradient_steps] = self._means.counts
+        return {
+            **self._means.take(f"{self.updates} gradient steps"),
+            "gradient_steps": gradient_steps,
+            "epsilon": self._epsilon(self.steps),
+            "learning_rate": self._learning_rate(self.steps - self._first_timestep),
+        }
+
+    def networks(self) -> list[nn.Module]:
+        return [self.network]
+
+    def policy_state(self) -> dict[str, Any]:
+        """Weights, architecture and kind, see `fastrl.networks.acting_network.saved_network`, and the last
+        ``epsilon``. Not a copy."""
+        return {**self.network.state(), "epsilon": self._epsilon(self.steps)}
+
+    def load_policy(self, state: Mapping[str, Any]) -> list[str]:
+        network, saved = self.network, state["network"]
+        wider = widening(saved["architecture"], network.state()["architecture"], self._obs_rows)
+        load_weights(network, wider.weights(saved["weights"], network))
+        return wider.remark()
+
+    @classmethod
+    def check_state(cls, config: PQNConfig, state: Mapping[str, Any]) -> None:
+        network = state["network"]
+        check_own_network(config.network, parse_options(config.network_options), network)
+        if config.network is None:
+            check_layers(network, hidden=config.hidden)
+        network_type(network).check_size(network)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "updates": self.updates,
+            "network": self.network.state(),
+            "optimizer": self._optimizer.state_dict(),
+            "shuffling": self._shuffling.get_state(),
+            "return_scale": None if self._return_scale is None else self._return_scale.state_dict(),
+            **self._means.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        saved, architecture = state["network"], self.network.state()["architecture"]
+        if saved["architecture"] != architecture:
+            raise ValueError(f"the saved network is {saved['architecture']}, this run's is {architecture}")
+        if (state["return_scale"] is None) != (self._return_scale is None):
+            raise ValueError("normalize_returns of the saved run and of this one differ")
+        load_weights(self.network, saved["weights"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._shuffling.set_state(state["shuffling"])
+        if self._return_scale is not None:
+            self._return_scale.load_state_dict(state["return_scale"])
+        self.steps, self.updates = state["steps"], state["updates"]
+        self._means.load_state_dict(state)
+
+    @torch.inference_mode()
+    def _evaluate(self) -> None:
+        """Fills the rollout's values: those of the best allowed actions, by the network as it is."""
+        rollout = self.rollout
+        if self._sequences is not None:
+            masks = None
+            if rollout.masks is not None and rollout.final_masks is not None:
+                masks = np.concatenate(
+                    [each.reshape(-1, each.shape[-1]) for each in (rollout.masks, rollout.final_masks)]
+                )
+            for batch, estimates, _ in self._sequences.over(rollout):
+                places = batch.packed.places
+                best = _best(estimates, None if masks is None else masks[places])
+                write_at(rollout.values, rollout.final_values, places, best)
+            return
+        rollout.find_groups(merge=not self._has_images, together=self.config.minibatch_size)
+        estimates = self._in_chunks(rollout.distinct_obs())
+        rollout.values[:] = _best(estimates[rollout.tensors["groups"]], rollout.masks)
+        cut_off = rollout.cut_off()
+        if cut_off.any():
+            masks = None if rollout.final_masks is None else rollout.final_masks[cut_off]
+            rollout.final_values[cut_off] = _best(self._in_chunks(rollout.final_obs[cut_off]), masks)
+
+    def _in_chunks(self, obs: NDArray[Any]) -> Tensor:
+        """Values of actions, float32 [B, A] on the CPU, at observations [B, obs_dim]."""
+        chunks = torch.from_numpy(obs).split(self._chunk)
+        return torch.cat([self.network.estimates(chunk.to(self.device)).float() for chunk in chunks]).cpu()
+
+    def _minibatches(self) -> Iterator[tuple[int, Take]]:
+        """Each epoch's samples in a new order, in equal parts, each with its size; with a memory rows of fragments in a
+        new order."""
+        rollout = self.rollout
+        actions, returns = (rollout.flat(name).to(self.device) for name in ("actions", "returns"))
+        if self._sequences is not None:
+            yield from self._minibatches_of_sequences(self._sequences, actions, returns)
+            return
+        obs, groups = torch.from_numpy(rollout.distinct_obs()), rollout.flat("groups")
+        for _ in range(self.config.num_epochs):
+            order = torch.randperm(len(rollout), generator=self._shuffling)
+            for whole in order.tensor_split(-(-len(rollout) // self.config.minibatch_size)):
+
+                def take(shard: Shard, whole: Tensor = whole) -> Minibatch | None:
+                    part = whole[shard.rows]
+                    if not len(part):
+                        return None
+                    if self._has_images:
+                        # Each has a group of its own.
+                        chosen, rows = part, torch.arange(len(part))
+                    else:
+                        # Samples with the same observation share a row of the network's pass.
+                        chosen, rows = groups[part].unique(return_inverse=True)
+                    estimates = self.network.estimates(obs.index_select(0, chosen).to(self.device))
+                    return Minibatch(estimates[rows], actions[part], returns[part])
+
+                yield len(whole), take
+
+    def _minibatches_of_sequences(
+        self, passes: SequencePasses, actions: Tensor, returns: Tensor
+    ) -> Iterator[tuple[int, Take]]:
+        """The same where samples are the steps of sequences, of which each shard has some."""
+        assert isinstance(self.network, NormalizedQ), "a network with a memory"
+        network, size, shards = self.network, self.config.minibatch_size, max(self.ranks.shards, 1)
+        for _ in range(self.config.num_epochs):
+            for sequences in passes.minibatches(size, self._shuffling, shards):
+                places = [torch.from_numpy(passes.places(each)) for each in sequences]
+
+                def take(
+                    shard: Shard,
+                    sequences: Sequence[Sequences] = sequences,
+                    places: Sequence[Tensor] = places,
+                ) -> Minibatch | None:
+                    part = places[shard.number]
+                    if not len(part):
+                        return None
+                    estimates, _, _ = network.sequences(*passes.batch(sequences[shard.number])[:3])
+                    return Minibatch(estimates, actions[part], returns[part])
+
+                yield sum(map(len, places)), take
+
+    def _gradient_step(self, size: int, take: Take, learning_rate: float) -> None:
+        """One step of the optimiser, along the loss of a minibatch."""
+        gradient = self.parameters.grad
+        assert gradient is not None
+
+        def learn(shard: Shard) -> Tensor | None:
+            batch = take(shard)
+            if batch is None:
+                return None
+            share = len(batch.actions) / size
+            loss = self.loss(batch)
+            torch.autograd.backward(loss.total * share)
+            return loss.metrics() * share
+
+        means = self.ranks.reduce(gradient, size, len(TDLoss.names()), learn)
+        grad_norm = self._optimizer.step(self.config.max_grad_norm, learning_rate)
+        self._means.add(0, torch.cat([means, grad_norm.view(1)]))
+        self.updates += 1
+
+
+def make_network(
+    config: PQNConfig, obs_rows: ObsRows, num_actions: int, generator: torch.Generator
+) -> NormalizedQ | OwnQ:
+    """The network that settings ask for.
+
+    Raises:
+        ValueError: settings that do not suit the observations, or a network of the user's that does not fit.
+    """
+    if config.network is not None:
+        actions = {"kind": "discrete", "size": num_actions}
+        options = parse_options(config.network_options)
+        return OwnQ(config.network, options, obs_rows.state(), actions, generator=generator)
+    check_encoder(config.encoder, obs_rows.dtype == np.uint8)
+    return NormalizedQ(
+        obs_rows.state(),
+        num_actions,
+        encoder=config.encoder,
+        hidden=config.hidden,
+        activation=config.activation,
+        layer_norm=config.layer_norm,
+        normalize_obs=config.normalize_obs,
+        memory=config.memory,
+        memory_size=config.memory_size,
+        generator=generator,
+    )
+
+
+def _best(estimates: Tensor, masks: NDArray[np.bool_] | None) -> NDArray[np.float32]:
+    """The values [...] of the best allowed actions, from those of all actions [..., A]."""
+    allowed = None if masks is None else torch.from_numpy(masks)
+    best: NDArray[np.float32] = mask_logits(estimates, allowed).amax(-1).numpy()
+    return best

@@ -1,0 +1,139 @@
+"""Settings of PQN."""
+
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from fastrl.algorithms import hyper_parameters as hp
+from fastrl.algorithms.protocol import Algorithm
+from fastrl.networks.kinds import Activation
+from fastrl.utils.config import EndOf, NotBeside, section
+from fastrl.utils.curve import MayBeCurve
+from fastrl.utils.trust import Reach, imports_network
+from fastrl.utils.tunable import Choices, Layers, Range
+
+
+@section
+class PQNConfig:
+    """Hyper-parameters of PQN. Schedules are linear in the environment steps done."""
+
+    num_steps: hp.NumSteps = 32
+    num_epochs: Annotated[
+        int, Field(ge=1, description="passes over the rollout in an update"), Range(1, 8)
+    ] = 2
+    minibatch_size: Annotated[
+        int,
+        Field(
+            ge=1,
+            description="at most this many samples in a gradient step; minibatches are of equal size, and with a memory"
+            " of whole fragments of some environments",
+        ),
+        Choices((32, 64, 128, 256, 512, 1024), ordered=True),
+    ] = 128
+    gamma: hp.Gamma = 0.99
+    td_lambda: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="returns that are learned from: 0 trusts the values of the next actions, 1 the rewards",
+        ),
+        Range(0.0, 1.0),
+    ] = 0.65
+    epsilon: Annotated[
+        hp.MaybeScheduled,
+        Field(description="share of random actions at the start; or a schedule over epsilon_steps"),
+        MayBeCurve(le=1),
+    ] = 1.0
+    final_epsilon: Annotated[
+        float,
+        Field(ge=0, le=1, description="share of random actions from epsilon_steps on"),
+        EndOf("epsilon", "falls"),
+        Range(0.001, 0.2, log=True),
+    ] = 0.05
+    epsilon_steps: Annotated[
+        int,
+        Field(ge=0, description="environment steps from the first value to the final one"),
+        Range(1_000, 1_000_000, log=True),
+    ] = 20_000
+    huber: Annotated[
+        float | None,
+        Field(gt=0, description="errors beyond this weigh linearly in the loss; none: squared loss"),
+    ] = None
+    learning_rate: hp.LearningRate = 5e-4
+    final_learning_rate: hp.FinalLearningRate = 0.0
+    adam_eps: Annotated[float, Field(gt=0, description="Adam's epsilon")] = 1e-5
+    max_grad_norm: Annotated[
+        float | None, Field(gt=0, description="gradients are scaled down to this norm; none: never")
+    ] = 10.0
+    hidden: Annotated[
+        hp.Widths,
+        Field(description="widths of the hidden layers; those follow the features of images"),
+        Layers(),
+        NotBeside("network"),
+    ] = (128, 128)
+    activation: Annotated[Activation, Field(description="after each hidden layer"), NotBeside("network")] = (
+        "relu"
+    )
+    layer_norm: Annotated[
+        bool,
+        Field(
+            description="layer normalisation before the activation of each hidden layer; without a target network it"
+            " is what keeps values from growing without bounds"
+        ),
+        NotBeside("network"),
+    ] = True
+    encoder: hp.ImageEncoder = "auto"
+    memory: hp.Memory = "none"
+    memory_size: hp.MemorySize = 64
+    network: Annotated[
+        str | None,
+        Field(
+            description="module:Class of a torch.nn.Module of your own, in place of the network that the other settings"
+            " describe; it is made as Class(obs_space, action_space, **network_options), and its forward(obs) returns"
+            " the values of all actions"
+        ),
+        Reach(imports_network),
+    ] = None
+    network_options: hp.NetworkOptions = ()
+    normalize_obs: hp.NormalizeObs = False
+    normalize_returns: hp.NormalizeReturns = False
+    reward_scale: Annotated[
+        float, Field(gt=0, description="rewards are multiplied by this before learning")
+    ] = 1.0
+    reward_clip: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            description="rewards, once normalised and scaled, are clipped to plus and minus this; none: off",
+        ),
+    ] = None
+    action_masks: Annotated[
+        bool,
+        Field(
+            description="choose among the actions that the environment allows, and value no others; it needs"
+            " action_masks() or info['action_mask']"
+        ),
+    ] = False
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "PQNConfig":
+        if self.network is not None and (self.normalize_obs or self.memory != "none"):
+            raise ValueError(
+                "normalize_obs and memory are for networks of fastrl: leave them out with a network of your own"
+            )
+        if self.network_options and self.network is None:
+            raise ValueError("network_options are for a network of your own: set network, too")
+        if self.action_masks and self.num_steps < 2:
+            raise ValueError(
+                "action_masks need num_steps of at least 2: the last step tells which actions the one before it may"
+                " be valued by"
+            )
+        return self
+
+
+class PQNDeclaration(Algorithm[Any]):
+    name = "pqn"
+    summary = "parallel Q-learning: lambda returns of rollouts, without replay and target network"
+    config_type = PQNConfig
+    action_kinds = frozenset({"discrete"})
