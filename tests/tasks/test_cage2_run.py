@@ -122,7 +122,7 @@ KILLED = 150
 @pytest.mark.slow
 def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> None:
     # Long enough to be killed in the middle of whatever it does, saving included.
-    options = ["--run.checkpoint-seconds=0"]
+    options = ["--run.checkpoint-seconds=0", "--run.row-seconds=0"]
     train_small(tmp_path / "whole", *options, iterations=KILLED)
 
     killed = tmp_path / "killed"
