@@ -151,17 +151,18 @@ with Queue.attach(sys.argv[1]) as q, q.producer() as p:
     p.put_many(rows)
     print(q.policy, q.capacity, q.dtype.names)
 """
-    with Queue(RECORD, 32, policy="error", shared="a-name.of_ours") as q:
-        assert q.name == "a-name.of_ours"
+    name = f"a-name.of_ours-{os.getpid()}"
+    with Queue(RECORD, 32, policy="error", shared=name) as q:
+        assert q.name == name
         out, errors = run_script(code, q.name)
         assert out == "error 32 ('id', 'obs')" and errors == ""
         # Whoever attached and went took nothing with it, the name included.
         with Queue.attach(q.name) as again:
             assert again.get_many(9)["id"].tolist() == [4, 5, 6]
         with pytest.raises(FileExistsError, match="a-name"):
-            Queue(RECORD, 32, shared="a-name.of_ours")
+            Queue(RECORD, 32, shared=name)
     with pytest.raises(FileNotFoundError, match="a-name"):
-        Queue.attach("a-name.of_ours")
+        Queue.attach(name)
 
 
 def test_pickles_only_where_others_can_reach_it():

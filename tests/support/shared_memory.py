@@ -8,7 +8,7 @@ FOLDER = Path("/dev/shm")
 # The names that fastrl generates: process id and start time of the maker, and a random number, in hexadecimal digits.
 _GENERATED = re.compile(r"fastrl-([0-9a-f]{8})[0-9a-f]{8}-[0-9a-f]{16}")
 # Those of tests and of tables that ranks share: the process id is the first number, in decimal digits.
-_GIVEN = re.compile(r"fastrl-[a-z-]+-(\d+)(-.+)?")
+_GIVEN = re.compile(r"fastrl-[a-z._-]+-(\d+)(-.+)?")
 
 
 def _maker(name: str) -> int | None:
