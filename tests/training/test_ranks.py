@@ -110,6 +110,8 @@ RUNS = {
         "--pqn.num-steps=4",
         "--pqn.minibatch-size=3",
         "--pqn.normalize-obs",
+        # It then has a compiled actor, whose actions do not depend on how many environments a rank steps.
+        "--no-pqn.layer-norm",
         "--total-timesteps=40",
     ),
     "pqn with a memory": (
@@ -119,6 +121,7 @@ RUNS = {
         "--pqn.hidden=8",
         "--pqn.memory=gru",
         "--pqn.memory-size=8",
+        "--no-pqn.layer-norm",
         "--total-timesteps=400",
     ),
     "sac": (
