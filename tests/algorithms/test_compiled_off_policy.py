@@ -162,7 +162,7 @@ def outputs_of(sizes: tuple[int, ...], count: int, vector: Tensor, x: Tensor, ro
 
 
 def gradients_of_td3(algorithm: Any, batch: Any, rows: slice, rounds: bool = False) -> list[Tensor]:
-    """Those of the losses in float64 where no next observation counts, of the critics and of the policy."""
+    """Gradients of the losses of critics and policy in float64, where no next observation counts."""
     q, pi = (parameters_to_vector(each.parameters()) for each in (algorithm.critics, algorithm.policy))
     q, pi = (each.detach().double().requires_grad_() for each in (q, pi))
     obs, taken, rewards = (each[rows].double() for each in (batch.obs, batch.actions, batch.rewards))

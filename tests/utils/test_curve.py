@@ -27,7 +27,7 @@ places = st.floats(0, 1)
 
 
 def remaining_of(curve: Curve, places: int = 997) -> list[tuple[float, float]]:
-    """What remains, and the number, at many places that no point lies on."""
+    """Remaining progress and the number at many places between the points."""
     return [(1 - place / places, curve(place / places)) for place in range(places + 1)]
 
 

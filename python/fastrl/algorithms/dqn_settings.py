@@ -37,11 +37,7 @@ class DQNConfig:
         bool, Field(description="explore by learned noise in the last two layers; epsilon is 0 then")
     ] = False
     noisy_sigma: Annotated[float, Field(gt=0, description="initial deviation of that noise")] = 0.5
-    epsilon: Annotated[
-        hp.MaybeScheduled,
-        Field(description="share of random actions at the start; or a schedule over epsilon_steps"),
-        MayBeCurve(le=1),
-    ] = 1.0
+    epsilon: hp.Epsilon = 1.0
     final_epsilon: Annotated[
         float,
         Field(ge=0, le=1, description="share of random actions from epsilon_steps on"),
@@ -92,10 +88,7 @@ class DQNConfig:
         float,
         Field(gt=0, le=1, description="how far the target network moves to the online one; 1: all the way"),
     ] = 1.0
-    huber: Annotated[
-        float | None,
-        Field(gt=0, description="errors beyond this weigh linearly in the loss; none: squared loss"),
-    ] = 1.0
+    huber: hp.Huber = 1.0
     margin: Annotated[
         float,
         Field(
@@ -121,10 +114,8 @@ class DQNConfig:
     ] = None
     learning_rate: hp.LearningRate = 5e-4
     final_learning_rate: hp.FinalLearningRate = None
-    adam_eps: Annotated[float, Field(gt=0, description="Adam's epsilon")] = 1e-5
-    max_grad_norm: Annotated[
-        float | None, Field(gt=0, description="gradients are scaled down to this norm; none: never")
-    ] = 10.0
+    adam_eps: hp.AdamEps = 1e-5
+    max_grad_norm: hp.MaxGradNorm = 10.0
     batch_size: Annotated[
         int,
         Field(ge=1, description="transitions in a batch"),
@@ -158,13 +149,7 @@ class DQNConfig:
         Layers((64, 128, 256, 512), (1, 2, 3)),
         NotBeside("network"),
     ] = (512,)
-    action_masks: Annotated[
-        bool,
-        Field(
-            description="choose among the actions that the environment allows, and value no others; it needs"
-            " action_masks() or info['action_mask']"
-        ),
-    ] = False
+    action_masks: hp.AllowedActions = False
     batch_norm: Annotated[
         bool, Field(description="BatchNorm after each layer but the last"), NotBeside("network")
     ] = False

@@ -60,6 +60,43 @@ FinalEntropyCoef = Annotated[
     Field(ge=0, description="weight of the entropy bonus at the end; none: as at the start"),
     EndOf("entropy_coef"),
 ]
+# With the options of each algorithm.
+MinibatchSize = Annotated[
+    int,
+    Field(
+        ge=1,
+        description="at most this many samples in a gradient step; minibatches are of equal size, and with a memory"
+        " of whole fragments of some environments",
+    ),
+]
+Epsilon = Annotated[
+    MaybeScheduled,
+    Field(description="share of random actions at the start; or a schedule over epsilon_steps"),
+    MayBeCurve(le=1),
+]
+Huber = Annotated[
+    float | None,
+    Field(gt=0, description="errors beyond this weigh linearly in the loss; none: squared loss"),
+]
+AdamEps = Annotated[float, Field(gt=0, description="Adam's epsilon")]
+MaxGradNorm = Annotated[
+    float | None, Field(gt=0, description="gradients are scaled down to this norm; none: never")
+]
+RewardScale = Annotated[float, Field(gt=0, description="rewards are multiplied by this before learning")]
+RewardClip = Annotated[
+    float | None,
+    Field(
+        gt=0,
+        description="rewards, once normalised and scaled, are clipped to plus and minus this; none: off",
+    ),
+]
+AllowedActions = Annotated[
+    bool,
+    Field(
+        description="choose among the actions that the environment allows, and value no others; it needs"
+        " action_masks() or info['action_mask']"
+    ),
+]
 TargetKl = Annotated[
     float | None, Field(gt=0, description="a policy's update stops once it has moved this far; none: never")
 ]

@@ -93,16 +93,8 @@ class ActorCriticConfig(NetworkConfig):
     normalize_obs: hp.NormalizeObs = False
     normalize_returns: hp.NormalizeReturns = True
     action_masks: hp.ActionMasks = False
-    reward_scale: Annotated[
-        float, Field(gt=0, description="rewards are multiplied by this before learning")
-    ] = 1.0
-    reward_clip: Annotated[
-        float | None,
-        Field(
-            gt=0,
-            description="rewards, once normalised and scaled, are clipped to plus and minus this; none: off",
-        ),
-    ] = None
+    reward_scale: hp.RewardScale = 1.0
+    reward_clip: hp.RewardClip = None
     squash_actions: Annotated[
         bool,
         Field(

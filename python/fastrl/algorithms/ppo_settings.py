@@ -19,12 +19,7 @@ class PPOConfig(ActorCriticConfig):
         int, Field(ge=1, description="passes over the rollout in an update"), Range(1, 16)
     ] = 4
     minibatch_size: Annotated[
-        int,
-        Field(
-            ge=1,
-            description="at most this many samples in a gradient step; minibatches are of equal size, and with a memory"
-            " of whole fragments of some environments",
-        ),
+        hp.MinibatchSize,
         Choices((64, 128, 256, 512, 1024, 2048, 4096), ordered=True),
     ] = 4096
     gae_lambda: hp.GaeLambda = 0.95

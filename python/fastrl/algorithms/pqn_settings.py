@@ -8,7 +8,6 @@ from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.networks.kinds import Activation
 from fastrl.utils.config import EndOf, NotBeside, section
-from fastrl.utils.curve import MayBeCurve
 from fastrl.utils.trust import Reach, imports_network
 from fastrl.utils.tunable import Choices, Layers, Range
 
@@ -22,12 +21,7 @@ class PQNConfig:
         int, Field(ge=1, description="passes over the rollout in an update"), Range(1, 8)
     ] = 2
     minibatch_size: Annotated[
-        int,
-        Field(
-            ge=1,
-            description="at most this many samples in a gradient step; minibatches are of equal size, and with a memory"
-            " of whole fragments of some environments",
-        ),
+        hp.MinibatchSize,
         Choices((32, 64, 128, 256, 512, 1024), ordered=True),
     ] = 128
     gamma: hp.Gamma = 0.99
@@ -40,11 +34,7 @@ class PQNConfig:
         ),
         Range(0.0, 1.0),
     ] = 0.65
-    epsilon: Annotated[
-        hp.MaybeScheduled,
-        Field(description="share of random actions at the start; or a schedule over epsilon_steps"),
-        MayBeCurve(le=1),
-    ] = 1.0
+    epsilon: hp.Epsilon = 1.0
     final_epsilon: Annotated[
         float,
         Field(ge=0, le=1, description="share of random actions from epsilon_steps on"),
@@ -56,16 +46,11 @@ class PQNConfig:
         Field(ge=0, description="environment steps from the first value to the final one"),
         Range(1_000, 1_000_000, log=True),
     ] = 20_000
-    huber: Annotated[
-        float | None,
-        Field(gt=0, description="errors beyond this weigh linearly in the loss; none: squared loss"),
-    ] = None
+    huber: hp.Huber = None
     learning_rate: hp.LearningRate = 5e-4
     final_learning_rate: hp.FinalLearningRate = 0.0
-    adam_eps: Annotated[float, Field(gt=0, description="Adam's epsilon")] = 1e-5
-    max_grad_norm: Annotated[
-        float | None, Field(gt=0, description="gradients are scaled down to this norm; none: never")
-    ] = 10.0
+    adam_eps: hp.AdamEps = 1e-5
+    max_grad_norm: hp.MaxGradNorm = 10.0
     hidden: Annotated[
         hp.Widths,
         Field(description="widths of the hidden layers; those follow the features of images"),
@@ -98,23 +83,9 @@ class PQNConfig:
     network_options: hp.NetworkOptions = ()
     normalize_obs: hp.NormalizeObs = False
     normalize_returns: hp.NormalizeReturns = False
-    reward_scale: Annotated[
-        float, Field(gt=0, description="rewards are multiplied by this before learning")
-    ] = 1.0
-    reward_clip: Annotated[
-        float | None,
-        Field(
-            gt=0,
-            description="rewards, once normalised and scaled, are clipped to plus and minus this; none: off",
-        ),
-    ] = None
-    action_masks: Annotated[
-        bool,
-        Field(
-            description="choose among the actions that the environment allows, and value no others; it needs"
-            " action_masks() or info['action_mask']"
-        ),
-    ] = False
+    reward_scale: hp.RewardScale = 1.0
+    reward_clip: hp.RewardClip = None
+    action_masks: hp.AllowedActions = False
 
     @model_validator(mode="after")
     def _fits_together(self) -> "PQNConfig":

@@ -255,7 +255,7 @@ class MultiAgentVectorEnv:
 
     @property
     def compiled_rollout(self) -> CompiledRollout | None:
-        """As of `fastrl.envs.vector.NativeVectorEnv`; None where a function changes the rewards of each step, or masks
+        """See `fastrl.envs.vector.NativeVectorEnv`; None where a function changes the rewards of each step, or masks
         are of a part of the actions, as beside choices of radio resources."""
         space = self.single_action_space
         has_part = isinstance(space, Discrete) and getattr(self._native, "num_masked", 0) not in (0, space.n)

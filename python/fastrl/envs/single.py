@@ -81,7 +81,7 @@ class SingleEnv(gymnasium.Env[NDArray[Any], Any]):
 
     @property
     def view(self) -> View | None:
-        """How `scene` is drawn; None: the simulator has no scenes."""
+        """The drawing of `scene`; None: the simulator has no scenes."""
         return self.vector.view
 
     def scene(self) -> TrafficScene:

@@ -185,7 +185,7 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
     Attributes:
         was_reset: `reset` or `load_state` was called, so that the random streams are seeded.
         num_masked: width of an action mask; 0: the simulator has none.
-        view: draws its scenes; None: the simulator has none.
+        view: draws scenes; None: the simulator has none.
 
     Args:
         native: builds the compiled object for the autoreset mode that it is given ("next_step", "same_step",

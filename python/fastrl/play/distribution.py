@@ -27,7 +27,7 @@ _NUM_NODES = 64
 
 
 class ActionDistribution(NamedTuple):
-    """What a policy would do at N observations, and what it expects of them.
+    """Distributions of a policy's actions at N observations, and its values of these observations.
 
     Attributes:
         distribution: of actions, with the batch shape [N]. ``Categorical`` of a Discrete space, ``Independent``

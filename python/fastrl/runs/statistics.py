@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# Of intervals, and the resamples that an interval is made of.
+# Confidence level of intervals, and number of resamples behind each.
 CONFIDENCE, RESAMPLES = 0.95, 2_000
 INTERVAL = f"{CONFIDENCE:.0%} bootstrap interval"
-# Of three values it holds the truth in 75% of the cases.
+# With three values the interval holds the true statistic in 75% of cases.
 CAVEAT = "Fewer than five values make it too narrow."
 
 

@@ -26,8 +26,8 @@ class VideoError(UserError):
 
 
 def draw_without_display() -> None:
-    """Where there is no display, lets environments that draw with SDL, as pygame does, look for none: it writes lines
-    on stderr about what it does not find."""
+    """Tells SDL, with which pygame draws, to use no display where there is none: its search for one writes lines on
+    stderr."""
     if sys.platform == "linux" and not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 

@@ -62,7 +62,7 @@ fn flags<'a, 'py>(
 /// [`Array::bytes_mut`] of an array, or none.
 ///
 /// # Safety
-/// As of [`Array::bytes_mut`].
+/// Those of [`Array::bytes_mut`].
 unsafe fn bytes_of<'a>(array: Option<Array<'a, '_, Flag>>) -> &'a mut [u8] {
     // SAFETY: the caller's.
     array.map_or(&mut [], |array| unsafe { array.bytes_mut() })

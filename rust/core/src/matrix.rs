@@ -88,7 +88,7 @@ unsafe fn transpose_square(from: *const f32, from_row: usize, to: *mut f32, to_r
 }
 
 /// # Safety
-/// As of [`transpose_square`], and the processor has AVX2.
+/// The requirements of [`transpose_square`], and the processor has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[expect(clippy::needless_range_loop, reason = "registers have numbers")]
 #[target_feature(enable = "avx2")]

@@ -101,7 +101,7 @@ struct Learner<'a> {
     vectors: Vectors,
     /// Place of the logarithms of an actor's deviations in these.
     log_std: Range<usize>,
-    /// What a network that multiplies pairs goes forward with, see [`Perceptron::rounded`].
+    /// Weights in pairs of bfloat16 for the forward pass, see [`Perceptron::rounded`].
     rounded: Aligned,
     transposed: Vec<Aligned>,
     pieces: Vec<Piece>,

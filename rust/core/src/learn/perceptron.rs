@@ -46,7 +46,7 @@ pub(crate) struct Pass {
     outputs: Vec<Aligned>,
     /// Gradients of these.
     slopes: Vec<Aligned>,
-    /// Of each layer that multiplies pairs.
+    /// Buffers of each layer that multiplies pairs.
     pairs: Vec<LayerPairs>,
 }
 

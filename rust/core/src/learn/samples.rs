@@ -27,7 +27,7 @@ pub struct Shape {
     pub kind: Kind,
     /// Outputs of the critic: 1, or as many as agents that it values.
     pub critic_outputs: usize,
-    /// Of the products of hidden layers.
+    /// Precision of the products of hidden layers.
     pub precision: Precision,
 }
 

@@ -157,7 +157,7 @@ fn scatter<T: Copy>(from: &[T], count: usize, rows: &[usize], array: &mut [T]) {
     }
 }
 
-/// As [`scatter`], with zeros in the other rows.
+/// Does what [`scatter`] does, and writes zeros into the other rows.
 fn scatter_and_clear<T: Copy + Default>(from: &[T], count: usize, rows: &[usize], array: &mut [T]) {
     array.fill(T::default());
     scatter(from, count, rows, array);
