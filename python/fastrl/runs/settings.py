@@ -39,7 +39,10 @@ class RunConfig:
     ] = None
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
-        Field(description="where networks learn; auto: cuda if there is one, else cpu"),
+        Field(
+            description="where networks learn; auto: cuda if there is one, unless compiled gradient steps on the cpu"
+            " are faster"
+        ),
         Setting(resumable=True, option="--device"),
     ] = "auto"
     algo: Annotated[

@@ -1,9 +1,21 @@
 """The device and the threads that PyTorch learns with."""
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastrl.collectors.resources import cores
 from fastrl.runs.errors import TrainError
+
+if TYPE_CHECKING:
+    from fastrl.algorithms.protocol import Algorithm
+
+A = TypeVar("A", bound="Algorithm[Any]")
+
+# Numbers of the largest weight matrix of networks that learn faster by compiled steps on the CPU than on a GPU.
+CPU_WEIGHTS = 2**17
 
 
 def use_threads(count: int, processes: int = 1) -> None:
@@ -22,16 +34,39 @@ def _most_threads() -> int:
     return torch.get_num_threads()
 
 
-def choose_device(name: str) -> str:
-    """``cpu`` or ``cuda``.
+def make_algorithm(name: str, make: Callable[[str], A]) -> tuple[A, str]:
+    """Makes an algorithm on the device where it learns. Returns both.
+
+    With ``auto`` that is the GPU if there is one, unless gradient steps are compiled and networks small: those are done
+    on the CPU before a GPU has started its kernels.
+
+    Args:
+        name: of the device, "auto", "cpu" or "cuda".
+        make: makes the algorithm on "cpu" or "cuda".
 
     Raises:
         TrainError: CUDA was asked for and is not there.
+        ValueError: as `make`.
     """
     import torch
 
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
         raise TrainError("--device cuda: PyTorch finds no CUDA device on this machine; use --device cpu")
-    return name
+    if name == "auto" and torch.cuda.is_available():
+        try:
+            algorithm = make("cpu")
+        except ValueError:
+            # Settings that only a GPU takes.
+            return make("cuda"), "cuda"
+        if algorithm.update_backend == "compiled" and _largest_weight(algorithm) <= CPU_WEIGHTS:
+            return algorithm, "cpu"
+        return make("cuda"), "cuda"
+    device = "cuda" if name == "cuda" else "cpu"
+    return make(device), device
+
+
+def _largest_weight(algorithm: Algorithm[Any]) -> int:
+    """Numbers of the largest parameter of its networks."""
+    return max(
+        (values.numel() for network in algorithm.networks() for values in network.parameters()), default=0
+    )

@@ -24,7 +24,7 @@ from fastrl.runs.errors import TrainError
 from fastrl.runs.logger import Shown
 from fastrl.runs.settings import RunConfig, Settings
 from fastrl.training.callbacks import Callback, EarlyStopping
-from fastrl.training.device import choose_device, use_threads
+from fastrl.training.device import make_algorithm, use_threads
 from fastrl.training.evaluation import Advance, Evaluation, Returns, Scores
 from fastrl.training.profiler import GpuMeter, Profile
 from fastrl.training.stages import Stage, stage_of, stages_of
@@ -305,7 +305,7 @@ class Task(TaskSettings, ABC):
             text = texts[stage.index] if stage.until else f"to the end, step {run.total_timesteps:,}"
             line = f"stage {stage.index + 1} of {len(texts) + 1} from step {stage.start:,}: {text}"
             print_lines(console, line)
-        device, profile = self.prepare(run)
+        self.prepare(run)
         algorithm_type = find(run.algo)
         seeded = dataclasses.replace(settings, run=dataclasses.replace(run, seed=stage.seed))
         ranks = self.ranks.with_shards(run.shards)
@@ -317,11 +317,17 @@ class Task(TaskSettings, ABC):
             source.check_ranks()
         total_timesteps = run.total_timesteps or (run.total_episodes or 1) * source.episode_steps
         config = self.algorithm_settings(settings)
-        problem = source.problem(stage.until or total_timesteps, run.seed, device)
-        problem = dataclasses.replace(problem, first_timestep=stage.start, ranks=ranks)
+
+        def problem_on(device: str) -> Problem:
+            problem = source.problem(stage.until or total_timesteps, run.seed, device)
+            return dataclasses.replace(problem, first_timestep=stage.start, ranks=ranks)
+
+        problem = problem_on("cpu")
         try:
             check_takes(algorithm_type, problem, source.env_actions)
-            algorithm = algorithm_type(config, problem)
+            algorithm, device = make_algorithm(
+                run.device, lambda device: algorithm_type(config, problem_on(device))
+            )
             check_own_modules(algorithm.networks(), source)
         except ValueError as error:
             raise TrainError(f"--algo {run.algo} on {source.env_id}: {error}") from None
@@ -356,7 +362,7 @@ class Task(TaskSettings, ABC):
             algorithm,
             source,
             callbacks=callbacks,
-            profile=profile,
+            profile=Profile(GpuMeter(device).use),
             header=header,
             ranks=ranks,
             device=device,
@@ -366,18 +372,11 @@ class Task(TaskSettings, ABC):
             next_stage=next_stage,
         )
 
-    def prepare(self, run: RunConfig) -> tuple[str, Profile]:
-        """Chooses threads, and sets up PyTorch. Returns the device where networks learn, and a profile that measures
-        it.
-
-        Raises:
-            TrainError: there is no such device.
-        """
+    def prepare(self, run: RunConfig) -> None:
+        """Chooses threads, and sets up PyTorch."""
         use_cores(run.threads)
         choose_threads(run.threads)
         use_threads(run.torch_threads, self.ranks.local_count)
-        device = choose_device(run.device)
-        return device, Profile(GpuMeter(device).use)
 
     def header(self, settings: Any, env_id: str) -> dict[str, Any]:
         """Entries that checkpoints have beside the trainer's state."""

@@ -24,7 +24,9 @@ from fastrl.tasks.cage2.settings import EnvConfig as Cage2Config
 from fastrl.tasks.cage2.settings import GameConfig
 from fastrl.tasks.cage2.task import TASK as CAGE2
 from fastrl.tasks.workflow.settings import PRESETS, EnvConfig, InnerConfig, SearchConfig
+from fastrl.training.device import make_algorithm
 from fastrl.training.evaluation import Advance
+from fastrl.training.profiler import GpuMeter, Profile
 from fastrl.training.task import Task, stopping
 from fastrl.utils.config import ConfigError
 from fastrl.utils.tables import show
@@ -96,7 +98,7 @@ class WorkflowTask(Task):
         _check(run)
         if self.ranks.count > 1 or run.shards is not None:
             raise TrainError("a search for workflows trains in one process: leave out --ranks and run.shards")
-        device, profile = self.prepare(run)
+        self.prepare(run)
         search: SearchConfig = settings.search
         if search.plain_ppo and console is not None:
             show(
@@ -107,15 +109,21 @@ class WorkflowTask(Task):
         evaluation = self.evaluation(settings)
         inner: InnerConfig = settings.inner
         source = source_of(settings)
-        problem = source.problem((run.total_episodes or 0) * source.episode_steps, run.seed, device)
+        total_timesteps = (run.total_episodes or 0) * source.episode_steps
         ppo = inner.ppo(source.episode_steps)
+
+        def make(device: str) -> WorkflowPPO:
+            problem = source.problem(total_timesteps, run.seed, device)
+            return WorkflowPPO(ppo, problem, separate=inner.networks == "separate")
+
+        algorithm, device = make_algorithm(run.device, make)
         return SearchTrainer(
             settings,
-            WorkflowPPO(ppo, problem, separate=inner.networks == "separate"),
+            algorithm,
             source,
             make_plain=functools.partial(CAGE2.make_trainer, plain_settings(settings), console),
             callbacks=[*stopping(settings.run), *([] if evaluation is None else [evaluation])],
-            profile=profile,
+            profile=Profile(GpuMeter(device).use),
             header=self.header(settings, ENV_ID),
             device=device,
             open_films=functools.partial(self.films, settings),
