@@ -359,6 +359,9 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
     def replay_spec(self) -> ReplaySpec:
         """Describes the minibatches to draw."""
 
+    def observe(self, fragments: Sequence[Fragment]) -> None:
+        """Takes what was collected, before it is learned from, into statistics of the run; does nothing without any."""
+
     def exploration(self) -> Callable[[int], float]:
         """A schedule: share of random actions by environment steps of the run; it pickles."""
         return no_exploration

@@ -214,6 +214,9 @@ class TransitionSource(RolloutSource):
             self._algorithm.steps = self._taken
             fragments = self._collect(watch)
             with watch("buffer"):
+                if fragments:
+                    assert isinstance(self._algorithm, OffPolicyAlgorithm)
+                    self._algorithm.observe(fragments)
                 for fragment in fragments:
                     self.store(fragment)
             self._is_due = self._has_due_minibatch()
