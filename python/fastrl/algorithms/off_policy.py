@@ -159,6 +159,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         self._returns: ReturnScale | None = None
         if self._obs_norm is not None:
             self.critics.decoder.norm = self._obs_norm
+            self.needs_statistics = True
         if self.policy.simba == "simba_v2":
             self._returns = ReturnScale(problem.num_envs, config.gamma, MAX_RETURN)
         self.targets = self.copy_of(self.critics)

@@ -339,6 +339,7 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
 
     Attributes:
         device: where the networks live.
+        needs_statistics: `observe` comes before the first `update`.
         updates: gradient steps so far.
     """
 
@@ -346,6 +347,7 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
     replay_defaults: ClassVar[Mapping[str, Any]] = {}
     device: torch.device
     updates: int
+    needs_statistics = False
 
     @property
     def final_masks(self) -> bool:
