@@ -271,7 +271,31 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "td3 own": (OBS, BOX, OWN),
     "discrete own image": (IMAGE, Discrete(4), OWN),
     "half": (OBS, BOX, {"precision": "bf16"}),
+    "simba": (OBS, BOX, {"encoder": "simba", "policy_hidden": (4,), "weight_decay": 0.01}),
+    "discrete simba": (OBS, Discrete(4), {"encoder": "simba"}),
+    "simba_v2": (OBS, BOX, {"encoder": "simba_v2", "final_learning_rate": 0.0}),
+    "td3 simba_v2": (OBS, BOX, {"encoder": "simba_v2"}),
 }
+
+
+def steps_of(seed: int, num_steps: int = 4, rows: int = 1) -> Any:
+    """Collected steps of as many environments, as `observe` takes them."""
+    rng = np.random.default_rng(seed)
+    return SimpleNamespace(
+        obs=rng.normal(2, 3, (num_steps + 1, rows, 3)).astype(np.float32),
+        rewards=rng.normal(1, 20, (num_steps, rows)).astype(np.float32),
+        terminations=rng.random((num_steps, rows)) < 0.2,
+        truncations=np.zeros((num_steps, rows), bool),
+        env_indices=np.arange(rows),
+    )
+
+
+def learn(algorithm: Any, batches: list[Any], start: int = 0) -> torch.Tensor:
+    """Learns from minibatches, before each of which steps are collected; returns the last TD errors."""
+    for i, batch in enumerate(batches):
+        algorithm.observe([steps_of(start + i)])
+        td_errors = algorithm.update(batch, WATCH)
+    return td_errors
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -282,17 +306,13 @@ def test_learning_resumes_to_the_bit(case: str) -> None:
     make: Any = td3 if "td3" in case else learner
     straight = make(obs, actions, **config)
     start = copy.deepcopy(straight.state_dict())
-    for batch in batches:
-        td_errors = straight.update(batch, WATCH)
-        assert td_errors.shape == (6,)
+    assert learn(straight, batches).shape == (6,)
     first, second = make(obs, actions, **config), make(obs, actions, seed=5, **config)
-    for batch in batches[:3]:
-        first.update(batch, WATCH)
+    learn(first, batches[:3])
     state = copy.deepcopy(first.state_dict())
     second.check_state(second.config, state)
     second.load_state_dict(state)
-    for batch in batches[3:]:
-        second.update(batch, WATCH)
+    learn(second, batches[3:], 3)
     assert_same_state(second.state_dict(), straight.state_dict())
     # Each part has learned.
     for part in ("critics", "targets"):
@@ -424,8 +444,16 @@ class Target(gymnasium.Env[Any, Any]):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["sac", "td3"])
-def test_the_best_action_is_found_and_none_leaves_the_bounds(algorithm: str) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("sac", {"batch_size": 64}),
+        ("td3", {"batch_size": 64}),
+        ("sac", {"encoder": "simba_v2", "batch_size": 32, "replay": {"updates_per_step": 0.6}}),
+    ],
+    ids=["sac", "td3", "simba_v2"],
+)
+def test_the_best_action_is_found_and_none_leaves_the_bounds(algorithm: str, settings: Any) -> None:
     import fastrl
 
     model = fastrl.Model(
@@ -434,11 +462,13 @@ def test_the_best_action_is_found_and_none_leaves_the_bounds(algorithm: str) -> 
         num_envs=4,
         seed=0,
         hidden=[32, 32],
-        batch_size=64,
         learning_rate=3e-3,
-        replay={"learning_starts": 100, "updates_per_step": 1.0},
         collector="sequential",
         device="cpu",
+        **(
+            settings
+            | {"replay": {"learning_starts": 100, "updates_per_step": 1.0} | settings.get("replay", {})}
+        ),
     )
     model.learn(1_000)
     action, _ = model.predict(np.zeros(3, np.float32))

@@ -99,11 +99,12 @@ CASES: dict[str, tuple[Any, ...]] = {
     "pqn mixed": ("PQN", "dict", "discrete", {}),
     "pqn gru": ("PQN", "box", "discrete", {"memory": "gru", "normalize_obs": True}),
     "sac": ("SAC", "box", "matrix", {}),
+    "sac simba": ("SAC", "box", "matrix", {"encoder": "simba_v2", "hidden": (8, 8)}),
 }
 
 
 def test_a_check_plays_episodes(tmp_path: Path) -> None:
-    for name in ("ppo mixed", "ppo gru", "sac"):
+    for name in ("ppo mixed", "ppo gru", "sac", "sac simba"):
         algo, obs, actions, settings = CASES[name]
         model = model_of(algo, obs, actions, **settings)
         found = fastrl.export(model, tmp_path / "policy.onnx", check=True, episodes=3)

@@ -105,7 +105,7 @@ FAMILIES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "dqn": ("DQN", DISCRETE, OF_VALUES),
     "pqn": ("PQN", DISCRETE, {**OF_POLICIES, "epsilon": st.sampled_from([0.0, 0.4]), "layer_norm": BOOLS}),
     "sac": ("SAC", st.one_of(DISCRETE, BOUNDED), {"encoder": ENCODERS}),
-    "td3": ("TD3", BOUNDED, {}),
+    "td3": ("TD3", BOUNDED, {"encoder": st.sampled_from(["auto", "simba", "simba_v2"])}),
     "iql": ("IQL", st.one_of(DISCRETE, BOUNDED), {}),
 }
 
@@ -115,6 +115,8 @@ def fitting(obs: str, space: Space[Any], options: dict[str, Any]) -> dict[str, A
     is_image = ObsRows(INPUTS[obs]).dtype == np.uint8
     kept = {name: value for name, value in options.items() if value is not None}
     if kept.get("encoder") == "rows" and obs != "matrix of float64":
+        del kept["encoder"]
+    if is_image and str(kept.get("encoder")).startswith("simba"):
         del kept["encoder"]
     flat = ActionRows(space).flat_space
     if "network" in kept and (obs != "vector" or isinstance(flat, MultiDiscrete)):

@@ -233,6 +233,12 @@ def test_pre_training_is_by_demonstrations_alone_before_the_first_step(
     assert options is SAC or len(np.unique(priorities[0])) > 10
 
 
+def test_pre_training_is_refused_where_statistics_come_from_collected_steps() -> None:
+    with pytest.raises(TrainError, match=r"no statistics .* set demos\.pretrain_steps to 0") as error:
+        trainer_of(cartpole(), *SAC, "--sac.encoder=simba", "--demos.pretrain-steps=4")
+    assert "\n" not in str(error.value)
+
+
 def test_demonstrations_have_a_bonus_of_priority() -> None:
     trainer = trainer_of(cartpole(), *DQN, "--dqn.prioritized", "--dqn.alpha=0.5", "--demos.priority-bonus=2")
     list(trainer.rows())

@@ -31,6 +31,8 @@ _KNOWN = {
     "tau",
     "critics",
     "hidden",
+    "policy_hidden",
+    "weight_decay",
     "layer_norm",
     "encoder",
     "network",
@@ -171,10 +173,14 @@ def compiled_off_policy(
     name = known.name  # type: ignore[attr-defined]
 
     def condition() -> str:
-        networks = learner.networks()
-        if not any(n.has_encoder or n.body.layer_norm for n in networks):
-            return ""
-        return "perceptrons of vectors, without images, layer norm or a network of your own"
+        if not all(network.is_perceptron for network in learner.networks()):
+            return (
+                "perceptrons of vectors, without images, layer norm, residual blocks or a network of your own"
+            )
+        if learner.config.weight_decay:
+            return "Adam without weight_decay"
+        is_alike = learner.policy.body.sizes[1:-1] == learner.critics.body.sizes[1:-1]
+        return "" if is_alike else "a policy with the hidden layers of the critics, without policy_hidden"
 
     is_compiled, why = takes_compiled_steps(
         learner.config,

@@ -127,14 +127,15 @@ InitialLogStd = Annotated[
         description="of continuous actions: logarithm of the deviation at first, in units of half their range",
     ),
 ]
+IMAGE_ENCODERS = (
+    "network for images in observations. nature: three convolutions (Mnih et al., 2015); impala: a residual network"
+    " (Espeholt et al., 2018), which learns more from a sample and takes several times as long; mlp: none, pixels are"
+    " numbers like others; auto: nature. rows: of tables, such as of vehicles, the first row, and maximum and mean of"
+    " features of the others beside it (Zaheer et al., 2017)"
+)
 ImageEncoder = Annotated[
     EncoderKind,
-    Field(
-        description="network for images in observations. nature: three convolutions (Mnih et al., 2015); impala: a"
-        " residual network (Espeholt et al., 2018), which learns more from a sample and takes several times as"
-        " long; mlp: none, pixels are numbers like others; auto: nature. rows: of tables, such as of vehicles, the"
-        " first row, and maximum and mean of features of the others beside it (Zaheer et al., 2017)"
-    ),
+    Field(description=IMAGE_ENCODERS),
     Choices(("nature", "impala"), of_images=True),
     NotBeside("network"),
 ]

@@ -2,8 +2,8 @@
 
 import copy
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -13,12 +13,15 @@ from torch.distributions import Categorical, Distribution
 
 from fastrl.algorithms.compiled_off_policy import CompiledOffPolicy, compiled_off_policy
 from fastrl.algorithms.loss import Loss, LossMeans, TDLoss, reduce_loss
-from fastrl.algorithms.off_policy_loss import Minibatch, PolicyLoss
+from fastrl.algorithms.off_policy_loss import Minibatch, PolicyLoss, project
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import OffPolicyAlgorithm, Problem, ReplaySpec, Transitions
+from fastrl.algorithms.reward_scaling import ReturnScale, in_order
 from fastrl.algorithms.schedules import TimestepSchedule, first_value
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import ActorSpec
+from fastrl.networks.encoders import check_encoder
+from fastrl.networks.ensemble import Ensemble
 from fastrl.networks.off_policy import Critics, OffPolicyActor, PolicyHead
 from fastrl.networks.own_network import check_own_network
 from fastrl.networks.parameters import (
@@ -30,10 +33,14 @@ from fastrl.networks.parameters import (
     generator_of,
     load_weights,
 )
+from fastrl.networks.simba_v2 import MAX_RETURN, SimbaV2
+from fastrl.rollout.fragment import Fragment
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.heap import keep_freed_memory
 from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
+
+N = TypeVar("N", OffPolicyActor, Critics)
 
 
 class Learned:
@@ -43,16 +50,33 @@ class Learned:
         name: method that computes the loss.
         module: what learns.
 
+        weight_decay: of AdamW (Loshchilov and Hutter, 2019).
+
     Attributes:
         parameters: of the module, but for those that the user has frozen.
         vector: all of them.
     """
 
-    def __init__(self, name: str, loss_type: type[Loss], module: nn.Module, learning_rate: float) -> None:
+    def __init__(
+        self, name: str, loss_type: type[Loss], module: nn.Module, learning_rate: float, weight_decay: float
+    ) -> None:
         self.name, self.loss_type = name, loss_type
         self.parameters = [each for each in module.parameters() if each.requires_grad]
         self.vector = flatten_parameters(module)
         self.optimizer = Optimizer(self.vector, "fp32", eps=1e-8, learning_rate=learning_rate)
+        self._weight_decay = weight_decay
+        # A temperature does not decay.
+        self._decaying: list[Tensor] = [each for each in self.parameters if each.dim()]
+        self._spheres = [each for each in module.modules() if isinstance(each, SimbaV2)]
+
+    @torch.no_grad()
+    def step(self, learning_rate: float) -> None:
+        """Takes a step of AdamW along the gradient, and brings weights of hyperspheres back to the norm 1."""
+        if self._weight_decay:
+            torch._foreach_mul_(self._decaying, 1 - learning_rate * self._weight_decay)
+        self.optimizer.step(None, learning_rate)
+        for network in self._spheres:
+            network.normalize_weights()
 
 
 class OffPolicyActorCritic(OffPolicyAlgorithm):
@@ -107,9 +131,12 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             )
         policy_seed, critics_seed, noise_seed = np.random.SeedSequence(problem.seed).spawn(3)
         obs = problem.obs_rows.state()
+        if config.encoder in ("simba", "simba_v2"):
+            check_encoder(config.encoder, any(part.kind == "image" for part in problem.obs_rows.parts))
         layers = layers_of(config)
+        policy_layers = layers | {"hidden": policy_hidden(config)}
         self.policy = OffPolicyActor(
-            obs, actions.state(), head, noise=noise, generator=generator_of(policy_seed), **layers
+            obs, actions.state(), head, noise=noise, generator=generator_of(policy_seed), **policy_layers
         )
         self.critics = Critics(
             obs,
@@ -125,8 +152,17 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             if self.ranks.shards:
                 check_shards(network)
             network.to(self.device)
-            network.body.half_type = torch.bfloat16 if config.precision == "bf16" else None
-        self.targets = copy.deepcopy(self.critics)
+            if isinstance(network.body, Ensemble):
+                network.body.half_type = torch.bfloat16 if config.precision == "bf16" else None
+        # Statistics of observations, which all networks have together; None: nothing is whitened.
+        self._obs_norm = self.policy.decoder.norm if self.policy.simba else None
+        self._returns: ReturnScale | None = None
+        if self._obs_norm is not None:
+            self.critics.decoder.norm = self._obs_norm
+            self.needs_statistics = True
+        if self.policy.simba == "simba_v2":
+            self._returns = ReturnScale(problem.num_envs, config.gamma, MAX_RETURN)
+        self.targets = self.copy_of(self.critics)
         learned = nn.Module()
         learned.add_module("policy", self.policy)
         if isinstance(extra, nn.Module):
@@ -134,8 +170,9 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         elif extra is not None:
             learned.register_parameter("extra", extra)
         rate = first_value(config.learning_rate)
-        self._of_critics = Learned("critic_loss", TDLoss, self.critics, rate)
-        self._of_policy = Learned("policy_loss", self.policy_loss_type, learned, rate)
+        decay = config.weight_decay
+        self._of_critics = Learned("critic_loss", TDLoss, self.critics, rate, decay)
+        self._of_policy = Learned("policy_loss", self.policy_loss_type, learned, rate, decay)
         self._target_vector = flatten_parameters(self.targets)
         # The policy's part of the vector, which is what a compiled actor reads, on a CPU as an array; None: it is not
         # compiled.
@@ -174,6 +211,10 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             **options,
         )
 
+    def copy_of(self, network: N) -> N:
+        """A copy of a network, with the statistics of observations that all have together."""
+        return copy.deepcopy(network, {id(self._obs_norm): self._obs_norm})
+
     def networks(self) -> list[OffPolicyActor | Critics]:
         """Networks that learn."""
         return [self.policy, self.critics]
@@ -182,13 +223,14 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     def critic_values(self, rows: Tensor, distribution: Distribution) -> tuple[Tensor, Tensor | None]:
         """Values of observations [B, size], float32 [B], and of all discrete actions, [B, num_actions]: the least of
         all critics. An observation has the value of its greedy action where actions are continuous, else the mean over
-        the policy's distribution; without a bonus of entropy."""
+        the policy's distribution; without a bonus of entropy, in units of rewards as they are."""
         rows = rows.to(self.device)
         if isinstance(distribution, Categorical):
             values = self.critics(rows).amin(0).cpu()
             return (values * distribution.probs).sum(-1), values
         greedy = self.policy(rows)[:, : self.actions.size].tanh()
-        return self.critics(rows, greedy).amin(0).cpu(), None
+        values = self.critics(rows, greedy).amin(0).cpu()
+        return values / (1.0 if self._returns is None else self._returns.scale), None
 
     def actor_spec(self) -> ActorSpec:
         return self.policy.actor_spec(self.actions)
@@ -213,6 +255,14 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
 
     def replay_spec(self) -> ReplaySpec:
         return ReplaySpec(self.config.batch_size, self.config.n_step, self.config.gamma)
+
+    def observe(self, fragments: Sequence[Fragment]) -> None:
+        """Adds observations and rewards to the running statistics of SimBa's networks."""
+        if self._obs_norm is not None:
+            rows = in_order([fragment.obs[:-1] for fragment in fragments])
+            self.policy.decoder.update_statistics(torch.from_numpy(rows))
+        if self._returns is not None:
+            self._returns.update(fragments)
 
     def update(self, experience: Transitions, watch: Stopwatch) -> Tensor:
         """Takes a gradient step with one minibatch.
@@ -257,6 +307,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             tensors[name] = drawn
             if drawn is not None and "noise" in name:
                 tensors[name] = drawn.to(self.device, non_blocking=True)
+        if self._returns is not None:
+            tensors["rewards"] = tensors["rewards"] * self._returns.scale
         return Minibatch(**tensors)
 
     def _draws(self, size: int, learns_policy: bool) -> dict[str, Tensor | None]:
@@ -291,7 +343,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             return loss
 
         means, errors = reduce_loss(self.ranks, gradient, len(batch), learned.loss_type, learn)
-        learned.optimizer.step(None, self._learning_rate(self.steps))
+        learned.step(self._learning_rate(self.steps))
         self._means.add(learned is self._of_policy, means)
         return errors
 
@@ -304,12 +356,35 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         """y = r + gamma^n V(s'), float32 [B]."""
         return torch.addcmul(batch.rewards, batch.discounts, self.next_values(batch))
 
+    def next_actions(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
+        """Continuous actions [B, n] after the transitions, and what is added to their values for their entropy [B]."""
+        raise NotImplementedError(f"{self.name} has no categorical critics")
+
     def critic_loss(self, batch: Minibatch) -> TDLoss:
-        """The sum over critics i of E[(Q_i(s, a) - y)^2] / 2."""
+        """The sum over critics i of E[(Q_i(s, a) - y)^2] / 2; of categorical ones `categorical_loss`."""
+        if self.critics.atoms is not None:
+            return self.categorical_loss(batch, self.critics.atoms)
         y = self.td_targets(batch)
         Q = self.critics(batch.obs, batch.actions)
         loss = (Q - y).square().mean(1).sum() / 2
         return TDLoss(loss, loss=loss, q=Q.mean(), td_errors=(Q - y).detach().abs().mean(0))
+
+    def categorical_loss(self, batch: Minibatch, z: Tensor) -> TDLoss:
+        """The sum over critics i of the cross entropy -E[sum_k p(z_k) log p_i(z_k | s, a)], where p projects
+        r + gamma^n (Z'(s', a') - alpha log pi(a' | s')) onto the atoms z, and Z' is the target critics' distribution of
+        the least mean (Lee et al., 2025, after Bellemare et al., 2017)."""
+        with torch.no_grad():
+            a, bonus = self.next_actions(batch)
+            later = self.targets.log_probs(batch.next_obs, a).exp()
+            if batch.target_critics is not None:
+                later = later[batch.target_critics]
+            least = (later @ z).argmin(0)
+            values = batch.rewards[:, None] + batch.discounts[:, None] * (z + bonus[:, None])
+            p = project(values, later[least, torch.arange(len(batch), device=z.device)], z)
+        log_p = self.critics.log_probs(batch.obs, batch.actions)
+        loss = -(p * log_p).sum(-1).mean(1).sum()
+        Q = (log_p.exp() @ z).detach()
+        return TDLoss(loss, loss=loss, q=Q.mean(), td_errors=(Q - p @ z).abs().mean(0))
 
     @abstractmethod
     def policy_loss(self, batch: Minibatch) -> PolicyLoss:
@@ -340,7 +415,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     @classmethod
     def check_state(cls, config: Any, state: Mapping[str, Any]) -> None:
         check_own_network(config.network, parse_options(config.network_options), state["policy"])
-        check_layers(state["policy"], hidden=config.hidden)
+        check_layers(state["policy"], hidden=policy_hidden(config))
         OffPolicyActor.check_size(state["policy"])
 
     def policy_state(self) -> dict[str, Any]:
@@ -351,6 +426,10 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         saved = state["policy"]["architecture"]
         check_architecture({**saved, "noise": self._noise}, self.policy.state()["architecture"])
         self._load_networks(state)
+        if self._returns is not None:
+            # The running episodes are its own.
+            running = torch.from_numpy(self._returns.discounted.copy())
+            self._returns.load_state_dict(state["returns"] | {"discounted": running})
         self._is_untrained = bool(state["is_untrained"])
         return []
 
@@ -364,6 +443,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             "steps": self.steps,
             "policy": self.policy.state(),
             **{name: network.state_dict() for name, network in self.saved.items()},
+            **({} if self._returns is None else {"returns": self._returns.state_dict()}),
             "policy_optimizer": self._of_policy.optimizer.state_dict(),
             "critic_optimizer": self._of_critics.optimizer.state_dict(),
             "generator": self._generator.get_state(),
@@ -375,12 +455,20 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         check_architecture(state["policy"]["architecture"], self.policy.state()["architecture"])
         self._load_networks(state)
+        if self._returns is not None:
+            self._returns.load_state_dict(state["returns"])
         self._of_policy.optimizer.load_state_dict(state["policy_optimizer"])
         self._of_critics.optimizer.load_state_dict(state["critic_optimizer"])
         self._generator.set_state(state["generator"])
         self.steps, self.updates = state["steps"], state["updates"]
         self._is_untrained = state["is_untrained"]
         self._means.load_state_dict(state)
+
+
+def policy_hidden(config: Any) -> tuple[int, ...]:
+    """Widths of the policy's hidden layers by the settings."""
+    widths: tuple[int, ...] = config.hidden if config.policy_hidden is None else config.policy_hidden
+    return widths
 
 
 def layers_of(config: Any) -> dict[str, Any]:

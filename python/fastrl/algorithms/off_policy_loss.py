@@ -73,6 +73,23 @@ class IQLLoss(PolicyLoss):
     imitation_weight: Tensor
 
 
+def project(values: Tensor, probs: Tensor, atoms: Tensor) -> Tensor:
+    """The distribution over evenly spaced atoms z [K] with the mean of another one, whose values are clipped to them:
+    the probability of each value goes to its two neighbours, the more the nearer (Bellemare et al., 2017, equation 7).
+
+    Args:
+        values, probs: of the other distribution, float32 [B, K].
+
+    Returns:
+        Probabilities of the atoms, float32 [B, K].
+    """
+    places = (values.clamp(atoms[0], atoms[-1]) - atoms[0]) / (atoms[1] - atoms[0])
+    below = places.floor().clamp(max=len(atoms) - 2)
+    share, index = places - below, below.long()
+    found = torch.zeros_like(probs).scatter_add_(1, index, probs * (1 - share))
+    return found.scatter_add_(1, index + 1, probs * share)
+
+
 def squashed(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Draws actions tanh(u) with u from a Gaussian.
 

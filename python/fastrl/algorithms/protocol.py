@@ -339,6 +339,7 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
 
     Attributes:
         device: where the networks live.
+        needs_statistics: `observe` comes before the first `update`.
         updates: gradient steps so far.
     """
 
@@ -346,6 +347,7 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
     replay_defaults: ClassVar[Mapping[str, Any]] = {}
     device: torch.device
     updates: int
+    needs_statistics = False
 
     @property
     def final_masks(self) -> bool:
@@ -358,6 +360,9 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
     @abstractmethod
     def replay_spec(self) -> ReplaySpec:
         """Describes the minibatches to draw."""
+
+    def observe(self, fragments: Sequence[Fragment]) -> None:
+        """Takes what was collected, before it is learned from, into statistics of the run; does nothing without any."""
 
     def exploration(self) -> Callable[[int], float]:
         """A schedule: share of random actions by environment steps of the run; it pickles."""

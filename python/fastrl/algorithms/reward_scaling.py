@@ -24,12 +24,23 @@ class ReturnScale:
     Args:
         num_envs: N, environments, or rows of many agents.
         gamma: the discount.
+        bound: rewards are divided by more where the largest of the returns R would be above it then; None: there is no
+            bound. It needs fragments.
+
+    Attributes:
+        largest: absolute return R so far; 0 without a bound.
     """
 
-    def __init__(self, num_envs: int, gamma: float) -> None:
-        self.gamma = gamma
+    def __init__(self, num_envs: int, gamma: float, bound: float | None = None) -> None:
+        self.gamma, self._bound, self.largest = gamma, bound, 0.0
         self.discounted = np.zeros(num_envs)
         self.norm = RunningNorm(1)
+
+    @property
+    def scale(self) -> float:
+        """What to multiply rewards by."""
+        scale = float(self.norm.scale())
+        return min(scale, self._bound / self.largest) if self._bound and self.largest else scale
 
     def update_rows(self, rollout: Rollout, counts: NDArray[np.bool_] | None = None) -> float:
         """Adds a rollout's rewards, those where ``counts`` (bool [T, N]; None: all); returns what to multiply rewards
@@ -41,21 +52,19 @@ class ReturnScale:
         counted = np.ravel(sums) if counts is None else sums[counts]
         if counted.size:
             self.norm.update(torch.from_numpy(counted.reshape(-1, 1)))
-        return float(self.norm.scale())
+        return self.scale
 
     def update(self, fragments: Sequence[Fragment]) -> float:
         """Adds the rewards of fragments, one after the other; returns what to multiply rewards by."""
         all_sums = []
         for fragment in fragments:
-            rows = None if fragment.env_indices[0] == NO_ENV else fragment.env_indices
-            all_sums.append(self._sums(fragment.rewards, fragment.terminations | fragment.truncations, rows))
-        # The order of the sum does not depend on the rows' division into fragments.
-        side_by_side = len({len(sums) for sums in all_sums}) == 1
-        in_order = (
-            np.concatenate(all_sums, axis=1) if side_by_side else np.concatenate([*map(np.ravel, all_sums)])
-        )
-        self.norm.update(torch.from_numpy(in_order.reshape(-1, 1)))
-        return float(self.norm.scale())
+            envs = None if fragment.env_indices[0] == NO_ENV else fragment.env_indices
+            all_sums.append(self._sums(fragment.rewards, fragment.terminations | fragment.truncations, envs))
+        rows = in_order([sums[..., None] for sums in all_sums])
+        self.norm.update(torch.from_numpy(rows))
+        if self._bound:
+            self.largest = max(self.largest, float(np.abs(rows).max()))
+        return self.scale
 
     def _sums(self, rewards: NDArray[np.float32], ended: NDArray[np.bool_], rows: Any) -> NDArray[np.float32]:
         """Discounted sums [T, N] that continue those of some rows; None: whole episodes start at 0 and leave 0."""
@@ -66,9 +75,21 @@ class ReturnScale:
         return sums
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {"discounted": torch.from_numpy(self.discounted.copy()), **self.norm.state_dict()}
+        bounded = {"largest": torch.tensor(self.largest, dtype=torch.float64)} if self._bound else {}
+        return {"discounted": torch.from_numpy(self.discounted.copy()), **bounded, **self.norm.state_dict()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         norm = dict(state)
         self.discounted[:] = norm.pop("discounted").numpy()
+        if self._bound:
+            self.largest = float(norm.pop("largest"))
         load_weights(self.norm, norm)
+
+
+def in_order(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The rows [B, D] of arrays [T, R, D], in an order that does not depend on how environments are divided among them
+    where all have the same T."""
+    side_by_side = len({len(array) for array in arrays}) == 1
+    if side_by_side:
+        return np.concatenate(arrays, 1).reshape(-1, arrays[0].shape[-1])
+    return np.concatenate([array.reshape(-1, array.shape[-1]) for array in arrays])

@@ -43,13 +43,17 @@ class SAC(SACDeclaration, OffPolicyActorCritic):
         is_box = isinstance(problem.action_space, Box)
         super().__init__(config, problem, "gaussian" if is_box else "categorical", extra=self.log_temperature)
         size = self.actions.size
-        share = -float(size) if is_box else config.entropy_share * math.log(size)
+        # Half of it in the papers of SimBa.
+        share = -float(size) / (2 if self.policy.simba else 1)
+        if not is_box:
+            share = config.entropy_share * math.log(size)
         self.target_entropy = share if config.target_entropy is None else config.target_entropy
         self._compile(
             SAC,
             "policy_value",
             "temperature_loss",
             "temperature",
+            "next_actions",
             has_temperature=config.temperature > 0,
             target_entropy=self.target_entropy if config.learn_temperature else None,
             entropy_backup=config.entropy_backup,
@@ -63,14 +67,20 @@ class SAC(SACDeclaration, OffPolicyActorCritic):
             return torch.zeros_like(self.log_temperature)
         return self.log_temperature.detach().exp()
 
+    def next_actions(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
+        """a' and its bonus -alpha log pi(a' | s')."""
+        assert batch.next_noise is not None
+        a, log_pi, _ = squashed(self.policy(batch.next_obs), batch.next_noise)
+        alpha = self.temperature if self.config.entropy_backup else 0.0
+        return a, -alpha * log_pi
+
     def next_values(self, batch: Minibatch) -> Tensor:
         """The soft value V(s') = E[min_i Q'_i(s', a') - alpha log pi(a' | s')], equation 3."""
         s = batch.next_obs
-        alpha = self.temperature if self.config.entropy_backup else 0.0
         if self.actions.is_box:
-            assert batch.next_noise is not None
-            a, log_pi, _ = squashed(self.policy(s), batch.next_noise)
-            return self.least_target(s, a, batch.target_critics) - alpha * log_pi
+            a, bonus = self.next_actions(batch)
+            return self.least_target(s, a, batch.target_critics) + bonus
+        alpha = self.temperature if self.config.entropy_backup else 0.0
         log_pi = torch.log_softmax(mask_logits(self.policy(s), batch.next_masks), -1)
         Q = self.least_target(s, None, batch.target_critics)
         return (log_pi.exp() * (Q - alpha * log_pi)).sum(-1)

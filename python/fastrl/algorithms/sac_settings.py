@@ -7,7 +7,8 @@ from pydantic import Field, model_validator
 
 from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.protocol import OffPolicyAlgorithm
-from fastrl.utils.config import section
+from fastrl.networks.kinds import EncoderKind, SimbaKind
+from fastrl.utils.config import NotBeside, section
 from fastrl.utils.curve import MayBeCurve
 from fastrl.utils.trust import Reach, imports_network
 from fastrl.utils.tunable import Choices, Layers, Range
@@ -32,6 +33,32 @@ Hidden = Annotated[
         description="widths of the hidden layers of policy and critics; those follow the features of images"
     ),
     Layers((64, 128, 256, 512), (1, 2, 3)),
+]
+PolicyHidden = Annotated[
+    hp.Widths | None,
+    Field(description="widths of the hidden layers of the policy; none: as of the critics, hidden"),
+    Layers((64, 128, 256), (1, 2), search=False),
+]
+WeightDecay = Annotated[
+    float,
+    Field(
+        ge=0,
+        description="AdamW's weight decay: a gradient step takes this share of the parameters off, times the learning"
+        " rate",
+    ),
+    Range(1e-4, 1e-1, log=True, search=False),
+]
+# That of images, or residual networks of numbers.
+Encoder = Annotated[
+    EncoderKind | SimbaKind,
+    Field(
+        description=f"{hp.IMAGE_ENCODERS}. simba: of numbers, which are whitened, residual networks with layer"
+        " normalisation in place of perceptrons (Lee et al., 2024);"
+        " simba_v2: on hyperspheres, with categorical critics and scaled rewards, for continuous actions (Lee et al.,"
+        " 2025). hidden has the width of each block then"
+    ),
+    Choices(("nature", "impala"), of_images=True),
+    NotBeside("network"),
 ]
 LayerNorm = Annotated[
     bool,
@@ -76,12 +103,14 @@ class OffPolicyConfig:
     n_step: hp.NStep = 1
     learning_rate: hp.LearningRate = 3e-4
     final_learning_rate: hp.FinalLearningRate = None
+    weight_decay: WeightDecay = 0.0
     batch_size: BatchSize = 256
     tau: Tau = 0.005
     critics: Annotated[int, Field(ge=1, description="critics that are learned")] = 2
     hidden: Hidden = (256, 256)
+    policy_hidden: PolicyHidden = None
     layer_norm: LayerNorm = False
-    encoder: hp.ImageEncoder = "auto"
+    encoder: Encoder = "auto"
     network: OwnFeatures = None
     network_options: hp.NetworkOptions = ()
     precision: hp.Precision = "fp32"
@@ -95,7 +124,21 @@ class OffPolicyConfig:
             raise ValueError(f"target_critics should be at most critics, {self.critics}, got {asked}")
         if self.network_options and self.network is None:
             raise ValueError("network_options are for a network of your own: set network, too")
+        if self.encoder in ("simba", "simba_v2"):
+            self._check_simba()
         return self
+
+    def _check_simba(self) -> None:
+        if self.layer_norm:
+            raise ValueError(f"the encoder {self.encoder} normalises by itself: set layer_norm to false")
+        if self.precision == "bf16":
+            raise ValueError(f"the encoder {self.encoder} is computed in fp32: set precision to fp32")
+        for name, widths in (("hidden", self.hidden), ("policy_hidden", self.policy_hidden)):
+            if widths is not None and len(set(widths)) != 1:
+                raise ValueError(
+                    f"with the encoder {self.encoder} {name} is the width of each block, the same for all, such as"
+                    f" 512,512, got {','.join(map(str, widths)) or 'none'}"
+                )
 
 
 @section
@@ -130,8 +173,8 @@ class SACConfig(OffPolicyConfig):
     target_entropy: Annotated[
         float | None,
         Field(
-            description="nats; none: of continuous actions minus the number of their components, of n discrete actions"
-            " entropy_share * log(n)"
+            description="nats; none: of continuous actions minus the number of their components, half of it with"
+            " encoders simba and simba_v2; of n discrete actions entropy_share * log(n)"
         ),
     ] = None
     entropy_share: Annotated[
@@ -212,6 +255,7 @@ class IQLConfig(OffPolicyConfig):
     max_weight: Annotated[float, Field(gt=0, description="largest weight of an action")] = 100.0
     exploration_noise: ExplorationNoise = 0.1
     action_masks: ActionMasks = False
+    encoder: hp.ImageEncoder = "auto"
     policy_every: ClassVar[int] = 1
 
 

@@ -1,7 +1,6 @@
 """TD3: Fujimoto et al., "Addressing Function Approximation Error in Actor-Critic Methods", 2018."""
 
-import copy
-
+import torch
 from torch import Tensor
 
 from fastrl.algorithms.off_policy import OffPolicyActorCritic
@@ -29,24 +28,29 @@ class TD3(TD3Declaration, OffPolicyActorCritic):
 
     def __init__(self, config: TD3Config, problem: Problem) -> None:
         super().__init__(config, problem, "deterministic", noise=config.exploration_noise)
-        self.target_policy = copy.deepcopy(self.policy)
+        self.target_policy = self.copy_of(self.policy)
         self._target_policy_vector = flatten_parameters(self.target_policy)
         self.target_policy.requires_grad_(False)
         self.saved["target_policy"] = self.target_policy
         self._compile(
             TD3,
+            "next_actions",
             target_policy=self._target_policy_vector,
             target_noise=config.target_noise,
             target_noise_clip=config.target_noise_clip,
         )
 
-    def next_values(self, batch: Minibatch) -> Tensor:
-        """min_i Q'_i(s', a'), a' = pi'(s') + clip(noise), within the bounds: algorithm 1."""
+    def next_actions(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
+        """a' = pi'(s') + clip(noise), within the bounds; without a bonus."""
         assert batch.next_noise is not None
         s, clip = batch.next_obs, self.config.target_noise_clip
         noise = (batch.next_noise * self.config.target_noise).clamp(-clip, clip)
         a = (self.target_policy(s).tanh() + noise).clamp(-1, 1)
-        return self.least_target(s, a, batch.target_critics)
+        return a, torch.zeros_like(batch.rewards)
+
+    def next_values(self, batch: Minibatch) -> Tensor:
+        """min_i Q'_i(s', a'): algorithm 1."""
+        return self.least_target(batch.next_obs, self.next_actions(batch)[0], batch.target_critics)
 
     def policy_loss(self, batch: Minibatch) -> PolicyLoss:
         """-E[Q_1(s, pi(s))]."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fastrl.envs.rows import ObsRows, Part
-from fastrl.networks.kinds import Activation, EncoderKind, Init
+from fastrl.networks.kinds import Activation, EncoderKind, Init, SimbaKind
 from fastrl.networks.normalization import RunningNorm
 from fastrl.networks.perceptron import Linear, initialize
 
@@ -37,12 +37,16 @@ _ROW_FEATURES = 64
 _HIDDEN_GAIN = math.sqrt(2)
 
 
-def check_encoder(encoder: EncoderKind, has_images: bool) -> None:
-    """Refuses an encoder of images for observations that have none.
+def check_encoder(encoder: EncoderKind | SimbaKind, has_images: bool) -> None:
+    """Refuses an encoder of images for observations that have none, and one of numbers for images.
 
     Raises:
         ValueError
     """
+    if encoder in ("simba", "simba_v2") and has_images:
+        raise ValueError(
+            f"the encoder {encoder} is for numbers, the observations have images: set encoder to auto, nature or impala"
+        )
     if encoder in ("nature", "impala") and not has_images:
         raise ValueError(
             f"the encoder {encoder} is for images (uint8, 2 or 3 dimensions), the observations have none: set"

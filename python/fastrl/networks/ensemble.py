@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +74,39 @@ class Ensemble(nn.Module):
             x = x.relu() if torch.is_grad_enabled() else x.relu_()
         weight, bias = self.linear[-1]
         return affine(x.float(), weight, bias)
+
+
+class EnsembleLinear(nn.Module):
+    """A linear layer of each of E networks: ``weight`` [E, inputs, outputs], and ``bias`` [E, 1, outputs] of zeros.
+
+    Args:
+        init: orthogonal with gain 1, or normal of He et al. (2015).
+        bias: there is one.
+        count, generator: as of `Ensemble`.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        fan_in: int,
+        fan_out: int,
+        generator: torch.Generator | None,
+        init: Literal["orthogonal", "he"] = "orthogonal",
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(count, fan_in, fan_out))
+        self.bias = nn.Parameter(torch.zeros(count, 1, fan_out)) if bias else None
+        for weight in () if self.weight.is_meta else self.weight.detach():
+            if init == "orthogonal":
+                nn.init.orthogonal_(weight.t(), generator=generator)
+            else:
+                nn.init.kaiming_normal_(weight.t(), nonlinearity="relu", generator=generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs [E, B, outputs] of inputs [E, B, inputs]."""
+        return torch.bmm(x, self.weight) if self.bias is None else affine(x, self.weight, self.bias)
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

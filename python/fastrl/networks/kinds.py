@@ -7,6 +7,8 @@ from typing import Literal
 Activation = Literal["tanh", "relu"]
 PerceptronActivation = Literal["relu", "tanh", "elu"]
 EncoderKind = Literal["auto", "mlp", "nature", "impala", "rows"]
+# Residual networks of numbers, see `fastrl.networks.simba` and `fastrl.networks.simba_v2`.
+SimbaKind = Literal["simba", "simba_v2"]
 Init = Literal["orthogonal", "he", "xavier"]
 MemoryKind = Literal["none", "gru", "lstm"]
 # The deviation of a Gaussian policy stays between exp(-5) and exp(2).

@@ -16,9 +16,11 @@ from fastrl.networks.bounded_actor import BoundedActor
 from fastrl.networks.compiled_actor import MAX_OBS_DIM, ActorSpec
 from fastrl.networks.encoders import Decoder, Encoder
 from fastrl.networks.ensemble import Ensemble
-from fastrl.networks.kinds import EncoderKind
+from fastrl.networks.kinds import EncoderKind, SimbaKind
 from fastrl.networks.own_network import OwnModule
 from fastrl.networks.parameters import SavedNetwork
+from fastrl.networks.simba import Simba, with_bounded_deviations
+from fastrl.networks.simba_v2 import MAX_RETURN, NUM_ATOMS, SimbaV2
 
 PolicyHead = Literal["gaussian", "deterministic", "categorical"]
 """Meaning of a policy's outputs: see `fastrl.networks.bounded_actor.Head`; or logits of discrete actions."""
@@ -30,41 +32,65 @@ class _Encoded(SavedNetwork):
     Features are those of an encoder, which leaves numbers as they are, or of a module of the user's own; see
     `OwnModule`. The module stays in ``eval()`` mode: without dropout, and with the statistics that it was made with.
 
+    With the encoders simba and simba_v2 numbers are whitened, and residual networks take the place of perceptrons.
+
     Args:
         obs: `ObsRows.state` of the observations.
         actions: `Actions.state` of the policy's draws.
-        encoder: network for images; see `fastrl.networks.encoders.Encoder`.
+        encoder: network for images, see `fastrl.networks.encoders.Encoder`; or of numbers.
         path: import path of a class of the user's, which takes the place of the encoder; None: there is none.
         options: further arguments of the class.
         generator: where the initial weights come from; None: torch's global generator.
 
     Attributes:
         num_features: inputs of the perceptrons that come from observations.
-        has_encoder: features have parameters of their own.
+        simba: the encoder, if it is one of SimBa's; else None.
+        is_perceptron: it is perceptrons of numbers as they are, without layer normalisation.
     """
+
+    num_features: int
+    body: Ensemble | Simba | SimbaV2
 
     def __init__(
         self,
         obs: Mapping[str, Any],
         actions: Mapping[str, Any],
-        encoder: EncoderKind,
+        encoder: EncoderKind | SimbaKind,
         path: str | None,
         options: Mapping[str, Any],
         generator: torch.Generator | None,
     ) -> None:
         super().__init__()
+        self.simba: SimbaKind | None = None
         self.obs_rows = ObsRows.from_state(obs)
         self.own: OwnModule | None = None
         if path is not None:
             self.own = OwnModule(path, options, obs, actions, generator=generator).eval()
             self.num_features = self.own.feature_size()
-            self.has_encoder = True
-        else:
-            self.decoder = Decoder(self.obs_rows, flat=encoder == "mlp")
-            self.encoder = Encoder(self.decoder, encoder, (), "relu", generator=generator)
-            self.num_features = self.encoder.size
-            self.has_encoder = any(True for _ in self.encoder.parameters())
-        self.body: Ensemble
+            return
+        if encoder == "simba" or encoder == "simba_v2":
+            self.simba, encoder = encoder, "mlp"
+        self.decoder = Decoder(self.obs_rows, self.simba is not None, flat=encoder == "mlp")
+        self.encoder = Encoder(self.decoder, encoder, (), "relu", generator=generator)
+        self.num_features = self.encoder.size
+
+    def _make_body(
+        self,
+        count: int,
+        sizes: Sequence[int],
+        generator: torch.Generator | None,
+        *,
+        layer_norm: bool = False,
+        heads: int = 1,
+    ) -> Ensemble | Simba | SimbaV2:
+        """Perceptrons, or what the encoder has in their place."""
+        has_encoder = self.own is not None or any(True for _ in self.encoder.parameters())
+        self.is_perceptron = not has_encoder and not layer_norm and self.simba is None
+        if self.simba == "simba":
+            return Simba(count, sizes, generator=generator)
+        if self.simba == "simba_v2":
+            return SimbaV2(count, sizes, heads=heads, generator=generator)
+        return Ensemble(count, sizes, layer_norm=layer_norm, generator=generator)
 
     def features(self, rows: Tensor) -> Tensor:
         """Inputs of the perceptrons, float32 [B, num_features], from observations [B, size]."""
@@ -92,7 +118,7 @@ class OffPolicyActor(_Encoded, ActingNetwork):
         actions: Mapping[str, Any],
         head: PolicyHead,
         *,
-        encoder: EncoderKind = "auto",
+        encoder: EncoderKind | SimbaKind = "auto",
         hidden: Sequence[int] = (256, 256),
         noise: float = 0.0,
         path: str | None = None,
@@ -103,12 +129,15 @@ class OffPolicyActor(_Encoded, ActingNetwork):
         self.head: PolicyHead = head
         self.noise = noise
         self.obs_dim, self.num_actions = self.obs_rows.size, Actions.from_state(actions).size
-        outputs = self.num_actions * (2 if head == "gaussian" else 1)
-        self.body = Ensemble(1, [self.num_features, *hidden, outputs], generator=generator)
+        heads = 2 if head == "gaussian" else 1
+        sizes = [self.num_features, *hidden, self.num_actions * heads]
+        self.body = self._make_body(1, sizes, generator, heads=heads)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Outputs float32 [B, outputs] at observations [B, obs_dim]."""
         outputs: Tensor = self.body(self.features(rows))[0]
+        if self.simba is not None and self.head == "gaussian":
+            return with_bounded_deviations(outputs)
         return outputs
 
     outputs = forward
@@ -121,7 +150,7 @@ class OffPolicyActor(_Encoded, ActingNetwork):
         return {**super().state(), "action_space": self._architecture["actions"]}
 
     def actor_architecture(self) -> dict[str, Any] | None:
-        if self.has_encoder or self.obs_rows.dtype != np.float32 or self.obs_dim > MAX_OBS_DIM:
+        if not self.is_perceptron or self.obs_rows.dtype != np.float32 or self.obs_dim > MAX_OBS_DIM:
             return None
         return {
             "kind": "discrete",
@@ -148,6 +177,8 @@ class OffPolicyActor(_Encoded, ActingNetwork):
 class Critics(_Encoded):
     """Values of actions, each estimated by several perceptrons, which share an encoder of images.
 
+    Those of the encoder simba_v2 are means of categorical distributions over atoms.
+
     Args:
         obs, actions, encoder, path, options, hidden, generator: as of `OffPolicyActor`.
         count: E, number of perceptrons.
@@ -155,7 +186,15 @@ class Critics(_Encoded):
             outputs.
         num_outputs: number of discrete actions; 1 where the action is an input.
         layer_norm: normalise the inputs of the activations of the perceptrons.
+
+    Attributes:
+        atoms: float32 [K], the values that distributions are over; None: there are no distributions.
+
+    Raises:
+        ValueError: simba_v2 with discrete actions.
     """
+
+    atoms: Tensor | None
 
     def __init__(
         self,
@@ -165,7 +204,7 @@ class Critics(_Encoded):
         count: int,
         num_inputs: int,
         num_outputs: int,
-        encoder: EncoderKind = "auto",
+        encoder: EncoderKind | SimbaKind = "auto",
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = False,
         path: str | None = None,
@@ -174,8 +213,14 @@ class Critics(_Encoded):
     ) -> None:
         super().__init__(obs, actions, encoder, path, options, generator)
         self.num_inputs = num_inputs
+        atoms = None
+        if self.simba == "simba_v2":
+            if not num_inputs:
+                raise ValueError("the encoder simba_v2 is for continuous actions: set encoder to simba")
+            atoms, num_outputs = torch.linspace(-MAX_RETURN, MAX_RETURN, NUM_ATOMS), NUM_ATOMS
+        self.register_buffer("atoms", atoms, persistent=False)
         sizes = [self.num_features + num_inputs, *hidden, num_outputs]
-        self.body = Ensemble(count, sizes, layer_norm=layer_norm, generator=generator)
+        self.body = self._make_body(count, sizes, generator, layer_norm=layer_norm)
 
     def forward(self, rows: Tensor, actions: Tensor | None = None) -> Tensor:
         """Values of actions, float32 [E, B]; without actions those of all discrete ones, [E, B, num_outputs].
@@ -185,7 +230,13 @@ class Critics(_Encoded):
             actions: float32 [B, num_inputs], or discrete ones int64 [B].
         """
         values: Tensor = self.body(self.inputs(rows, actions))
+        if self.atoms is not None:
+            return values.softmax(-1) @ self.atoms
         return values if actions is None else values_of(values, actions)
+
+    def log_probs(self, rows: Tensor, actions: Tensor) -> Tensor:
+        """Logarithms of the probabilities of all atoms, float32 [E, B, K]; arguments as of `forward`."""
+        return torch.log_softmax(self.body(self.inputs(rows, actions)), -1)
 
     def inputs(self, rows: Tensor, actions: Tensor | None) -> Tensor:
         """Inputs of the perceptrons, float32 [B, num_features + num_inputs]; arguments as of `forward`."""

@@ -122,8 +122,14 @@ class TransitionSource(RolloutSource):
             "final_masks": plan.final_masks,
             "extra": {"version": (np.uint32, ())},
         }
+        assert isinstance(algorithm, OffPolicyAlgorithm)
         demos = None
         if self._demos is not None and self._offline is not None:
+            if algorithm.needs_statistics and self._offline.pretrain_steps:
+                raise TrainError(
+                    "there are no statistics of observations before steps are collected: set demos.pretrain_steps to 0,"
+                    " or take another encoder"
+                )
             demos = DemoReplay(self._demos, self._offline, plan.actions, self._demos_name, row)
         self.minibatches = Minibatches(
             self._replay_config,
@@ -135,7 +141,6 @@ class TransitionSource(RolloutSource):
             **row,
         )
         self.minibatches.attach(algorithm)
-        assert isinstance(algorithm, OffPolicyAlgorithm)
         self._epsilon = algorithm.exploration()
 
     def _hindsight(self) -> Mapping[str, Any] | None:
@@ -214,6 +219,9 @@ class TransitionSource(RolloutSource):
             self._algorithm.steps = self._taken
             fragments = self._collect(watch)
             with watch("buffer"):
+                if fragments:
+                    assert isinstance(self._algorithm, OffPolicyAlgorithm)
+                    self._algorithm.observe(fragments)
                 for fragment in fragments:
                     self.store(fragment)
             self._is_due = self._has_due_minibatch()
