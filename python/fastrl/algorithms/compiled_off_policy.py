@@ -31,6 +31,10 @@ _KNOWN = {
     "hidden",
     "layer_norm",
     "encoder",
+    "memory",
+    "memory_size",
+    "sequence_length",
+    "burn_in",
     "network",
     "network_options",
     "precision",
@@ -187,7 +191,7 @@ def compiled_off_policy(
         networks = learner.networks()
         if not any(n.has_encoder or n.body.layer_norm for n in networks):
             return ""
-        return "perceptrons of vectors, without images, layer norm or a network of your own"
+        return "perceptrons of vectors, without images, memory, layer norm or a network of your own"
 
     is_compiled, why = takes_compiled_steps(
         learner.config,

@@ -144,6 +144,24 @@ MemorySize = Annotated[
     Field(ge=1, description="number of outputs of the recurrent layer"),
     Range(32, 256, log=True, search=False),
 ]
+SequenceLength = Annotated[
+    int,
+    Field(
+        ge=1,
+        description="with a memory: steps that follow each other and are learned from together, at most; a batch has as"
+        " many sequences as batch_size holds",
+    ),
+    Range(10, 80, log=True, search=False),
+]
+SequenceBurnIn = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=255,
+        description="with a memory: steps before those of a sequence, at most, that only bring the stored state of the"
+        " memory, which older weights left, up to date",
+    ),
+]
 BurnIn = Annotated[
     int,
     Field(

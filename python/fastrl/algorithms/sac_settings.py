@@ -106,7 +106,17 @@ class OffPolicyConfig:
 
 
 @section
-class SACConfig(OffPolicyConfig):
+class RecurrentConfig(OffPolicyConfig):
+    """Hyper-parameters of those that may have a memory."""
+
+    memory: hp.Memory = "none"
+    memory_size: hp.MemorySize = 64
+    sequence_length: hp.SequenceLength = 20
+    burn_in: hp.SequenceBurnIn = 10
+
+
+@section
+class SACConfig(RecurrentConfig):
     """Hyper-parameters of soft actor-critic."""
 
     learning_rate: Annotated[
@@ -163,7 +173,7 @@ class SACConfig(OffPolicyConfig):
 
 
 @section
-class TD3Config(OffPolicyConfig):
+class TD3Config(RecurrentConfig):
     """Hyper-parameters of TD3."""
 
     target_critics: TargetCritics = 2

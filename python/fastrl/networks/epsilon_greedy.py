@@ -43,6 +43,7 @@ class EpsilonGreedyActor(RowActor):
         self.greedy: Actor = make_greedy()
         self._epsilon = np.float32(0)
         self.weights_nbytes = 4 + self.greedy.weights_nbytes
+        self.state_size = self.greedy.state_size
 
     @classmethod
     def with_weights(
@@ -88,9 +89,9 @@ class EpsilonGreedyActor(RowActor):
 
     def choose(self, rows: Rows) -> tuple[NDArray[Any], NDArray[Any] | float]:
         """See `RowActor.choose`."""
-        obs, streams, steps, masks, _, greedy = rows
+        obs, streams, steps, masks, states, greedy = rows
         best, log_probs = np.zeros(len(obs), np.int64), np.zeros(len(obs), np.float32)
-        self.greedy.act(obs, streams, steps, best, log_probs, masks, greedy=True)
+        self.greedy.act(obs, streams, steps, best, log_probs, masks, states, greedy=True)
         if greedy or self._epsilon == 0:
             return best, 0.0
         epsilon: Any = self._epsilon

@@ -16,9 +16,11 @@ from fastrl.networks.bounded_actor import BoundedActor
 from fastrl.networks.compiled_actor import MAX_OBS_DIM, ActorSpec
 from fastrl.networks.encoders import Decoder, Encoder
 from fastrl.networks.ensemble import Ensemble
-from fastrl.networks.kinds import EncoderKind
+from fastrl.networks.kinds import EncoderKind, MemoryKind
+from fastrl.networks.memory import Memory
 from fastrl.networks.own_network import OwnModule
 from fastrl.networks.parameters import SavedNetwork
+from fastrl.replay.recurrent import ObsSequences
 
 PolicyHead = Literal["gaussian", "deterministic", "categorical"]
 """Meaning of a policy's outputs: see `fastrl.networks.bounded_actor.Head`; or logits of discrete actions."""
@@ -34,6 +36,8 @@ class _Encoded(SavedNetwork):
         obs: `ObsRows.state` of the observations.
         actions: `Actions.state` of the policy's draws.
         encoder: network for images; see `fastrl.networks.encoders.Encoder`.
+        memory: a recurrent layer, whose outputs take the place of the features.
+        memory_size: number of its outputs.
         path: import path of a class of the user's, which takes the place of the encoder; None: there is none.
         options: further arguments of the class.
         generator: where the initial weights come from; None: torch's global generator.
@@ -48,6 +52,8 @@ class _Encoded(SavedNetwork):
         obs: Mapping[str, Any],
         actions: Mapping[str, Any],
         encoder: EncoderKind,
+        memory: MemoryKind,
+        memory_size: int,
         path: str | None,
         options: Mapping[str, Any],
         generator: torch.Generator | None,
@@ -64,20 +70,35 @@ class _Encoded(SavedNetwork):
             self.encoder = Encoder(self.decoder, encoder, (), "relu", generator=generator)
             self.num_features = self.encoder.size
             self.has_encoder = any(True for _ in self.encoder.parameters())
+        self.memory: Memory | None = None
+        if memory != "none":
+            self.memory = Memory(memory, self.num_features, memory_size, generator)
+            self.num_features, self.state_size = memory_size, self.memory.state_size
+            self.has_encoder = True
         self.body: Ensemble
 
-    def features(self, rows: Tensor) -> Tensor:
+    def features(self, rows: Tensor | ObsSequences) -> Tensor:
         """Inputs of the perceptrons, float32 [B, num_features], from observations [B, size]."""
+        if isinstance(rows, ObsSequences):
+            assert self.memory is not None
+            return self.memory.along(self._encode, rows)
+        return self._encode(rows)
+
+    def _encode(self, rows: Tensor) -> Tensor:
         features: Tensor
         features = self.encoder(*self.decoder(rows)) if self.own is None else self.own(rows)
         return features
+
+    def feature_parameters(self) -> list[Tensor]:
+        """Parameters of the encoder, or of the user's module, and of the memory."""
+        return [each for name, each in self.named_parameters() if not name.startswith("body.")]
 
 
 class OffPolicyActor(_Encoded, ActingNetwork):
     """A policy without a value function.
 
     Args:
-        obs, actions, encoder, path, options, generator: see `_Encoded`.
+        obs, actions, encoder, memory, memory_size, path, options, generator: see `_Encoded`.
         head: what the outputs mean.
         hidden: widths of the hidden layers; may be empty.
         noise: deviation of the noise that a deterministic policy explores with.
@@ -95,23 +116,31 @@ class OffPolicyActor(_Encoded, ActingNetwork):
         encoder: EncoderKind = "auto",
         hidden: Sequence[int] = (256, 256),
         noise: float = 0.0,
+        memory: MemoryKind = "none",
+        memory_size: int = 64,
         path: str | None = None,
         options: Mapping[str, Any] = MappingProxyType({}),
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(obs, actions, encoder, path, options, generator)
+        super().__init__(obs, actions, encoder, memory, memory_size, path, options, generator)
         self.head: PolicyHead = head
         self.noise = noise
         self.obs_dim, self.num_actions = self.obs_rows.size, Actions.from_state(actions).size
         outputs = self.num_actions * (2 if head == "gaussian" else 1)
         self.body = Ensemble(1, [self.num_features, *hidden, outputs], generator=generator)
 
-    def forward(self, rows: Tensor) -> Tensor:
+    def forward(self, rows: Tensor | ObsSequences) -> Tensor:
         """Outputs float32 [B, outputs] at observations [B, obs_dim]."""
         outputs: Tensor = self.body(self.features(rows))[0]
         return outputs
 
     outputs = forward
+
+    def step(self, rows: Tensor, states: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        if self.memory is None or states is None:
+            return super().step(rows, states)
+        features, after = self.memory.step(self._encode(rows), states)
+        return self.body(features)[0], None, after
 
     def takes(self, obs_rows: ObsRows) -> bool:
         return obs_rows.state() == self.obs_rows.state()
@@ -149,7 +178,7 @@ class Critics(_Encoded):
     """Values of actions, each estimated by several perceptrons, which share an encoder of images.
 
     Args:
-        obs, actions, encoder, path, options, hidden, generator: as of `OffPolicyActor`.
+        obs, actions, encoder, memory, memory_size, path, options, hidden, generator: as of `OffPolicyActor`.
         count: E, number of perceptrons.
         num_inputs: numbers of a continuous action, which are inputs beside the features; 0 where all actions have
             outputs.
@@ -168,16 +197,18 @@ class Critics(_Encoded):
         encoder: EncoderKind = "auto",
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = False,
+        memory: MemoryKind = "none",
+        memory_size: int = 64,
         path: str | None = None,
         options: Mapping[str, Any] = MappingProxyType({}),
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(obs, actions, encoder, path, options, generator)
+        super().__init__(obs, actions, encoder, memory, memory_size, path, options, generator)
         self.num_inputs = num_inputs
         sizes = [self.num_features + num_inputs, *hidden, num_outputs]
         self.body = Ensemble(count, sizes, layer_norm=layer_norm, generator=generator)
 
-    def forward(self, rows: Tensor, actions: Tensor | None = None) -> Tensor:
+    def forward(self, rows: Tensor | ObsSequences, actions: Tensor | None = None) -> Tensor:
         """Values of actions, float32 [E, B]; without actions those of all discrete ones, [E, B, num_outputs].
 
         Args:
@@ -187,7 +218,7 @@ class Critics(_Encoded):
         values: Tensor = self.body(self.inputs(rows, actions))
         return values if actions is None else values_of(values, actions)
 
-    def inputs(self, rows: Tensor, actions: Tensor | None) -> Tensor:
+    def inputs(self, rows: Tensor | ObsSequences, actions: Tensor | None) -> Tensor:
         """Inputs of the perceptrons, float32 [B, num_features + num_inputs]; arguments as of `forward`."""
         features = self.features(rows)
         return torch.cat([features, actions], 1) if self.num_inputs and actions is not None else features
