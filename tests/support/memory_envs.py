@@ -8,7 +8,6 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-
 # Places of the positions in observations.
 POSITIONS = {"CartPole-v1": [0, 2], "Pendulum-v1": [0, 1]}
 

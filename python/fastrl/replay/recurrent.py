@@ -64,12 +64,12 @@ class ObsSequences:
 
     def to(self, device: torch.device, non_blocking: bool = False) -> ObsSequences:
         """The same on a device."""
-        burn_in = None if self.burn_in is None else self.burn_in.to(device=device)
+        burn_in = None if self.burn_in is None else self.burn_in.to(device)  # type: ignore[arg-type]
         others = (
             each.to(device, non_blocking=non_blocking) for each in (self.states, self.burnt, self.places)
         )
         states, burnt, places = others
-        return ObsSequences(states, burn_in, burnt, self.steps.to(device=device), places)
+        return ObsSequences(states, burn_in, burnt, self.steps.to(device), places)  # type: ignore[arg-type]
 
     def flatten(self, start_dim: int) -> ObsSequences:
         """The same: rows are flat."""

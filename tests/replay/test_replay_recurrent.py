@@ -1,0 +1,155 @@
+"""Transitions along sequences of fastrl.replay, against a loop over the steps of each sequence."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.utils.rnn import pad_packed_sequence
+
+from fastrl.replay import Replay, SequenceSampler
+from fastrl.replay.recurrent import RecurrentSampler, state_fields
+from fastrl.rollout.fragment import Fragment, allocate
+from fastrl.sources.transitions import records_of
+
+GAMMA = 0.9
+
+
+class Play:
+    """Fragments of environments whose observations count all steps from 1 on, and whose actor's state is minus the
+    observation, at the start of an episode 0."""
+
+    def __init__(self, num_envs: int, num_steps: int) -> None:
+        self.num_envs, self.num_steps, self.count = num_envs, num_steps, 0
+        self.obs = [self.next_number() for _ in range(num_envs)]
+        self.state_of: dict[int, int] = dict.fromkeys(self.obs, 0)
+        # Observations that follow each other in an episode, by the first of two.
+        self.following: dict[int, int] = {}
+
+    def next_number(self) -> int:
+        self.count += 1
+        return self.count
+
+    def fragment(self, ends: list[int]) -> Fragment:
+        """The next fragment; ``ends`` says of each step: 0 goes on, 1 terminated, 2 truncated."""
+        arrays = allocate(self.num_steps, self.num_envs, 1, num_masked=2, final_masks=True, state_size=1)
+        for row, obs in enumerate(self.obs):
+            arrays["states"][row] = self.state_of[obs]
+            for t in range(self.num_steps):
+                end = ends[(row * self.num_steps + t) % len(ends)]
+                arrays["obs"][t, row], arrays["actions"][t, row] = obs, obs + 100
+                arrays["rewards"][t, row], arrays["masks"][t, row, obs % 2] = obs / 8, True
+                after = self.next_number()
+                self.following[obs] = after
+                self.state_of[after] = -after
+                arrays["final_masks"][t, row, after % 2] = True
+                if end:
+                    arrays["terminations"][t, row], arrays["truncations"][t, row] = end == 1, end == 2
+                    arrays["final_obs"][t, row] = after
+                    after = self.next_number()
+                    self.state_of[after] = 0
+                obs = after
+            arrays["obs"][-1, row] = self.obs[row] = obs
+        nothing = np.zeros(0, np.int64)
+        return Fragment(
+            **arrays,
+            version=1,
+            env_indices=np.arange(self.num_envs),
+            returns=np.zeros(0),
+            lengths=nothing,
+            episodes=nothing.reshape(0, 2),
+        )
+
+
+def filled(play: Play, capacity: int, ends: list[list[int]]) -> Replay:
+    fields = {"version": (np.uint32, ()), **state_fields(1)}
+    replay = Replay(capacity, (1,), num_envs=play.num_envs, num_masked=2, final_masks=True, extra=fields)
+    for each in ends:
+        fragment = play.fragment(each)
+        replay.append(records_of(fragment, fragment.env_indices, replay.dtype))
+    return replay
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.sampled_from([0, 0, 0, 0, 1, 2]), min_size=1, max_size=7), min_size=1, max_size=9),
+    st.integers(1, 2),
+    st.integers(1, 4),
+    st.integers(3, 30),
+    st.integers(1, 5),
+    st.integers(0, 4),
+    st.integers(1, 3),
+)
+def test_transitions_are_those_of_a_loop_over_each_sequence(
+    ends, num_envs, num_steps, capacity, length, burn_in, n_step
+):
+    play = Play(num_envs, num_steps)
+    replay = filled(play, capacity, ends)
+    if len(replay) == 0:
+        return
+    options = {"length": length, "burn_in": burn_in, "seed": 3}
+    sampler = RecurrentSampler(replay, 4 * length, n_step=n_step, gamma=GAMMA, **options)
+    batch = sampler.sample()
+    # The same sequences, which have tests of their own.
+    drawn = SequenceSampler(replay, 4, **options).sample()
+    expected, histories = [], []
+    for i in range(4):
+        count = int(drawn.mask[i].sum())
+        obs = [int(number) for number in drawn.obs[i, : count + 1, 0]]
+        known = [t for t in range(count) if bool(drawn.extra["has_state"][i, t])]
+        first = known[0] if known else 0
+        begin = max(first, drawn.learn[i].tolist().index(True))
+        state = play.state_of[obs[first]] if known else 0
+        for t in range(begin, count):
+            last = min(t + n_step, count) - 1
+            terminated = bool(drawn.terminated[i, last])
+            expected.append(
+                (
+                    obs[t],
+                    obs[t] + 100,
+                    pytest.approx(sum(GAMMA**k * obs[t + k] / 8 for k in range(last + 1 - t))),
+                    obs[last + 1],
+                    pytest.approx(0 if terminated else GAMMA ** (last + 1 - t)),
+                    terminated,
+                    bool(drawn.truncated[i, last]),
+                    [obs[t] % 2 == 0, obs[t] % 2 == 1],
+                    [not terminated and obs[last + 1] % 2 == parity for parity in (0, 1)],
+                )
+            )
+        # Nothing but the steps of one episode, from the first stored state on.
+        assert all(play.following[a] == b for a, b in zip(obs[first:], obs[first + 1 :], strict=False))
+        histories.append((state, obs[first:begin], obs[begin:]))
+    steps = batch.obs.steps
+    assert batch.next_obs.steps is steps
+    columns = (
+        *(steps.data[batch.obs.places, 0].int(), batch.actions, batch.rewards),
+        *(steps.data[batch.next_obs.places, 0].int(), batch.discounts, batch.terminated, batch.truncated),
+        *(batch.masks, batch.next_masks),
+    )
+    assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
+    found = [[int(state), [], rows] for state, rows in zip(batch.obs.states, unpacked(steps), strict=True)]
+    if batch.obs.burn_in is not None:
+        for sequence, rows in zip(batch.obs.burnt.tolist(), unpacked(batch.obs.burn_in), strict=True):
+            found[sequence][1] = rows
+    assert [tuple(each) for each in found] == histories
+
+
+def unpacked(steps):
+    rows, lengths = pad_packed_sequence(steps, batch_first=True)
+    return [each[:length, 0].int().tolist() for each, length in zip(rows, lengths.tolist(), strict=True)]
+
+
+def test_a_batch_has_as_many_sequences_as_hold_its_transitions():
+    replay = filled(Play(1, 2), 60, [[0]] * 40)
+    sampler = RecurrentSampler(replay, 10, length=4, burn_in=1)
+    assert len(sampler.sample().obs.states) == 3
+    other = RecurrentSampler(replay, 10, length=4, burn_in=1, seed=9)
+    other.load_state_dict(sampler.state_dict())
+    assert torch.equal(sampler.sample().actions, other.sample().actions)
+
+
+def test_slices_and_devices_keep_the_sequences():
+    obs = RecurrentSampler(filled(Play(1, 2), 60, [[0]] * 40), 12, length=4, burn_in=2).sample().obs
+    some = obs.to(torch.device("cpu"))[2:5]
+    assert len(some) == 3 and torch.equal(some.places, obs.places[2:5])
+    assert torch.equal(some.steps.data, obs.steps.data)
