@@ -181,7 +181,7 @@ def test_action_masks(algorithm: str, actions: str, tmp_path: Path) -> None:
 def test_memory(algorithm: str, memory: str, obs: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"memory": memory, "memory_size": 3}
     if algorithm not in draw_matrix.TEAMS:
-        check(algorithm, spec_of(obs, "Discrete"), tmp_path, **settings)
+        check(algorithm, spec_of(obs, draw_matrix.actions_of(algorithm)), tmp_path, **settings)
         return
     pytest.importorskip("pettingzoo")
     spaces = {"obs": draw_matrix.OBSERVATIONS[obs], "actions": draw_matrix.ACTIONS["Discrete"]}
