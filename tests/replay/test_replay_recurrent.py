@@ -90,18 +90,25 @@ def test_transitions_are_those_of_a_loop_over_each_sequence(
     options = {"length": length, "burn_in": burn_in, "seed": 3}
     sampler = RecurrentSampler(replay, 4 * length, n_step=n_step, gamma=GAMMA, **options)
     batch = sampler.sample()
-    # The same sequences, which have tests of their own.
+    # Steps around the same ones, by a sampler that has tests of its own.
+    options["burn_in"] += length - 1
     drawn = SequenceSampler(replay, 4, **options).sample()
-    expected, histories = [], []
+    found = histories(batch.obs)
+    expected = []
     for i in range(4):
-        count = int(drawn.mask[i].sum())
+        count, before = int(drawn.mask[i].sum()), drawn.learn[i].tolist().index(True)
         obs = [int(number) for number in drawn.obs[i, : count + 1, 0]]
-        known = [t for t in range(count) if bool(drawn.extra["has_state"][i, t])]
-        first = known[0] if known else 0
-        begin = max(first, drawn.learn[i].tolist().index(True))
-        state = play.state_of[obs[first]] if known else 0
-        for t in range(begin, count):
-            last = min(t + n_step, count) - 1
+        # The step that was drawn may be any of those that are learned from.
+        possible = [window(drawn, i, max(before - offset, 0), burn_in, length) for offset in range(length)]
+        [(first, begin, end), *_] = [
+            (first, begin, end)
+            for first, begin, end in possible
+            if found[i] == (stored(play, drawn, i, first), obs[first:begin], obs[begin : end + 1])
+        ]
+        # Nothing but the steps of one episode.
+        assert all(play.following[a] == b for a, b in zip(obs[first:], obs[first + 1 :], strict=False))
+        for t in range(begin, end):
+            last = min(t + n_step, end) - 1
             terminated = bool(drawn.terminated[i, last])
             expected.append(
                 (
@@ -116,9 +123,6 @@ def test_transitions_are_those_of_a_loop_over_each_sequence(
                     [not terminated and obs[last + 1] % 2 == parity for parity in (0, 1)],
                 )
             )
-        # Nothing but the steps of one episode, from the first stored state on.
-        assert all(play.following[a] == b for a, b in zip(obs[first:], obs[first + 1 :], strict=False))
-        histories.append((state, obs[first:begin], obs[begin:]))
     steps = batch.obs.steps
     assert batch.next_obs.steps is steps
     columns = (
@@ -127,11 +131,29 @@ def test_transitions_are_those_of_a_loop_over_each_sequence(
         *(batch.masks, batch.next_masks),
     )
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
-    found = [[int(state), [], rows] for state, rows in zip(batch.obs.states, unpacked(steps), strict=True)]
-    if batch.obs.burn_in is not None:
-        for sequence, rows in zip(batch.obs.burnt.tolist(), unpacked(batch.obs.burn_in), strict=True):
-            found[sequence][1] = rows
-    assert [tuple(each) for each in found] == histories
+
+
+def window(drawn, i, begin, burn_in, length):
+    """The first step of a sequence, the first that is learned from, and the one after the last."""
+    count = int(drawn.mask[i].sum())
+    first = max(begin - burn_in, 0)
+    first = next((t for t in range(first, count) if drawn.extra["has_state"][i, t]), first)
+    begin = max(first, begin)
+    return first, begin, min(begin + length, count)
+
+
+def stored(play, drawn, i, step):
+    """The state that acting had before a step, 0 where the replay does not have it."""
+    return play.state_of[int(drawn.obs[i, step, 0])] if drawn.extra["has_state"][i, step] else 0
+
+
+def histories(obs):
+    """Of each sequence the state, and the observations of the burn-in and of the other steps."""
+    burnt = [[] for _ in obs.states]
+    if obs.burn_in is not None:
+        for sequence, rows in zip(obs.burnt.tolist(), unpacked(obs.burn_in), strict=True):
+            burnt[sequence] = rows
+    return list(zip(obs.states[:, 0].int().tolist(), burnt, unpacked(obs.steps), strict=True))
 
 
 def unpacked(steps):

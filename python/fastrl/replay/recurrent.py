@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastrl.replay.samplers import Batch, UniformSampler
+from fastrl.replay.samplers import Batch, UniformSampler, seed_bits
 from fastrl.replay.sequences import SequenceSampler
 from fastrl.replay.storage import Replay
 
@@ -80,14 +80,16 @@ class RecurrentSampler(UniformSampler):
     """Draws sequences as `SequenceSampler` does, and gives their steps as the transitions of a `Batch`, whose ``obs``
     and ``next_obs`` are `ObsSequences`.
 
-    A sequence starts with its first step that has a stored state. Where the replay has none of it any more, the memory
-    starts from zeros. The steps before the one that was drawn are its burn-in.
+    The steps that are learned from lie around the one that was drawn, which is any of them with equal probability, as
+    far as the episode has so many before it: that of a sequence from its start is not rare. The steps before them are
+    the burn-in. A sequence starts with its first step that has a stored state; where the replay has none of it any
+    more, the memory starts from zeros.
 
     Args:
         replay: with the fields of `state_fields`.
         batch_size: transitions; sequences are as many as have so many if none is cut short.
         length: steps of a sequence that are learned from, at most.
-        burn_in: steps before them, at most, 0 to 255.
+        burn_in: steps before them, at most; less than 257 with ``length``.
         n_step, gamma, seed: as of `UniformSampler`; rewards are summed within the sequence.
 
     Raises:
@@ -105,11 +107,16 @@ class RecurrentSampler(UniformSampler):
         gamma: float = 0.99,
         seed: int = 0,
     ) -> None:
+        import torch
+
         self._set_up(replay, batch_size, True)
-        self._n_step, self._gamma = n_step, gamma
+        self._length, self._burn_in, self._n_step, self._gamma = length, burn_in, n_step, gamma
+        before, size = burn_in + length - 1, -(-batch_size // length)
         self._sequences = SequenceSampler(
-            replay, -(-batch_size // length), length=length, burn_in=burn_in, seed=seed, pin_memory=False
+            replay, size, length=length, burn_in=before, seed=seed, pin_memory=False
         )
+        # Of how many steps of its sequence lie before the one that was drawn.
+        self._offsets = torch.Generator().manual_seed(seed_bits(seed))
 
     def sample(self) -> Batch:
         """Draws a batch of new tensors.
@@ -120,17 +127,21 @@ class RecurrentSampler(UniformSampler):
         import torch
 
         drawn = self._sequences.sample()
-        number = torch.arange(len(drawn.mask))
-        ends = drawn.mask.sum(1)
-        first = (drawn.extra["has_state"] & drawn.mask).int().argmax(1)
-        begins = torch.maximum(first, (drawn.mask & ~drawn.learn).sum(1))
+        number, at = (torch.arange(size) for size in drawn.mask.shape)
+        offsets = torch.randint(self._length, (len(number),), generator=self._offsets)
+        begins = ((drawn.mask & ~drawn.learn).sum(1) - offsets).clamp(min=0)
+        first = (begins - self._burn_in).clamp(min=0)
+        is_known = drawn.extra["has_state"] & drawn.mask & (at >= first.unsqueeze(1))
+        first = torch.where(is_known.any(1), is_known.int().argmax(1), first)
+        begins = torch.maximum(first, begins)
+        ends = torch.minimum(begins + self._length, drawn.mask.sum(1))
         burnt = (begins > first).nonzero().squeeze(1)
         burn_in = _packed(drawn.obs[burnt], first[burnt], begins[burnt]) if len(burnt) else None
         # The observation after the last step, too.
         steps = _packed(drawn.obs, begins, ends + 1)
         states = drawn.extra["state"][number, first]
-        at = torch.arange(drawn.mask.shape[1])
-        sequence, step = ((at >= begins.unsqueeze(1)) & drawn.mask).nonzero(as_tuple=True)
+        is_learned = (at >= begins.unsqueeze(1)) & (at < ends.unsqueeze(1))
+        sequence, step = is_learned.nonzero(as_tuple=True)
         summed = (ends[sequence] - step).clamp(max=self._n_step)
         last = step + summed - 1
         offset, places = step - begins[sequence], _places(steps)
@@ -165,10 +176,11 @@ class RecurrentSampler(UniformSampler):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        return self._sequences.state_dict()
+        return {**self._sequences.state_dict(), "offsets": self._offsets.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._sequences.load_state_dict(state)
+        self._offsets.set_state(state["offsets"])
 
 
 def _packed(obs: Tensor, begins: Tensor, ends: Tensor) -> PackedSequence:
