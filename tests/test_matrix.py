@@ -213,6 +213,13 @@ def test_worker_processes(algorithm: str, unit: str, tmp_path: Path) -> None:
     check(algorithm, spec_of(*ELSEWHERE[algorithm]), tmp_path, *halves, **UNITS[unit])
 
 
+@pytest.mark.parametrize("unit", UNITS)
+def test_worker_processes_with_states_in_the_replay(unit: str, tmp_path: Path) -> None:
+    """Of whole episodes the replay has the state of the first step alone."""
+    halves, settings = (collector("sync"), collector("executor")), {"memory": "lstm", "memory_size": 3}
+    check("dqn", spec_of("Dict", "Discrete"), tmp_path, *halves, **UNITS[unit], **settings)
+
+
 @pytest.mark.slow
 def test_worker_processes_with_pytorch(tmp_path: Path) -> None:
     """PyTorch's last bits depend on how many environments one process acts for: here on both."""
@@ -240,8 +247,10 @@ GRU = {"memory": "gru", "memory_size": 3}
     ("algorithm", "actions", "memory"),
     [
         ("dqn", "discrete", {}),
+        ("dqn", "discrete", GRU),
         ("iql", "box", {}),
         ("sac", "box", {}),
+        ("sac", "box", GRU),
         ("td3", "box", {}),
         *itertools.product(("async-ppo", "impala", "ppo"), COMPILED, ({}, GRU)),
     ],

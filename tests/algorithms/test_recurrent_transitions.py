@@ -211,7 +211,7 @@ def test_critics_learn_the_memory_and_the_policy_shares_it(kind: Any) -> None:
     [
         ("DQN", {"prioritized": True}, "memory does not go with prioritized"),
         ("DQN", {"batch_norm": True}, "memory does not go with batch_norm"),
-        ("DQN", {"burn_in": 256}, "burn_in"),
+        ("DQN", {"burn_in": 65}, "burn_in"),
         ("DQN", {"update_backend": "compiled"}, "without images, memory"),
         ("SAC", {"update_backend": "compiled"}, "without images, memory"),
         ("SAC", {"replay__overlap": True, "replay__prefetch": "on"}, "sequences are not drawn ahead"),

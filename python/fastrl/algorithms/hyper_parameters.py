@@ -134,8 +134,8 @@ MaxStaleness = Annotated[
 Memory = Annotated[
     MemoryKind,
     Field(
-        description="a recurrent layer after the policy's hidden ones, which value functions use, too, for environments"
-        " that do not show their whole state: gru or lstm"
+        description="a recurrent layer of the policy, which value functions use, too, for environments that do not show"
+        " their whole state: gru or lstm"
     ),
     Choices(search=False),
 ]
@@ -148,6 +148,7 @@ SequenceLength = Annotated[
     int,
     Field(
         ge=1,
+        le=192,
         description="with a memory: steps that follow each other and are learned from together, at most; a batch has as"
         " many sequences as batch_size holds",
     ),
@@ -157,7 +158,7 @@ SequenceBurnIn = Annotated[
     int,
     Field(
         ge=0,
-        le=255,
+        le=64,
         description="with a memory: steps before those of a sequence, at most, that only bring the stored state of the"
         " memory, which older weights left, up to date",
     ),

@@ -89,7 +89,7 @@ class RecurrentSampler(UniformSampler):
         replay: with the fields of `state_fields`.
         batch_size: transitions; sequences are as many as have so many if none is cut short.
         length: steps of a sequence that are learned from, at most.
-        burn_in: steps before them, at most; less than 257 with ``length``.
+        burn_in: steps before them, at most; both together at most 256.
         n_step, gamma, seed: as of `UniformSampler`; rewards are summed within the sequence.
 
     Raises:
