@@ -219,7 +219,12 @@ def of_memory(algorithm: str, memory: str) -> str:
     if not has_setting(algorithm, "memory"):
         return NO_SETTING.format(algorithm, "memory")
     make = MyParallelEnv if algorithm in TEAMS else MyEnv
-    return refusal(factory_of(make, "Dict", "MultiDiscrete"), algorithm, memory=memory)
+    return refusal(factory_of(make, "Dict", actions_of(algorithm)), algorithm, memory=memory)
+
+
+def actions_of(algorithm: str) -> str:
+    """Discrete actions, or those that an algorithm without them takes."""
+    return "Discrete" if "discrete" in STEPPING[algorithm].action_kinds else "Box"
 
 
 def of_world(env_id: str, algorithm: str) -> str:

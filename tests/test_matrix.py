@@ -182,7 +182,7 @@ def test_action_masks(algorithm: str, actions: str, tmp_path: Path) -> None:
 def test_memory(algorithm: str, memory: str, obs: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"memory": memory, "memory_size": 3}
     if algorithm not in draw_matrix.TEAMS:
-        check(algorithm, spec_of(obs, "Discrete"), tmp_path, **settings)
+        check(algorithm, spec_of(obs, draw_matrix.actions_of(algorithm)), tmp_path, **settings)
         return
     pytest.importorskip("pettingzoo")
     spaces = {"obs": draw_matrix.OBSERVATIONS[obs], "actions": draw_matrix.ACTIONS["Discrete"]}
@@ -215,6 +215,13 @@ def test_worker_processes(algorithm: str, unit: str, tmp_path: Path) -> None:
     check(algorithm, spec_of(*ELSEWHERE[algorithm]), tmp_path, *halves, **UNITS[unit])
 
 
+@pytest.mark.parametrize("unit", UNITS)
+def test_worker_processes_with_states_in_the_replay(unit: str, tmp_path: Path) -> None:
+    """Of whole episodes the replay has the state of the first step alone."""
+    halves, settings = (collector("sync"), collector("executor")), {"memory": "lstm", "memory_size": 3}
+    check("dqn", spec_of("Dict", "Discrete"), tmp_path, *halves, **UNITS[unit], **settings)
+
+
 @pytest.mark.slow
 def test_worker_processes_with_pytorch(tmp_path: Path) -> None:
     """PyTorch's last bits depend on how many environments one process acts for: here on both."""
@@ -242,10 +249,12 @@ GRU = {"memory": "gru", "memory_size": 3}
     ("algorithm", "actions", "memory"),
     [
         ("dqn", "discrete", {}),
+        ("dqn", "discrete", GRU),
         ("iql", "box", {}),
         ("pqn", "discrete", {}),
         ("pqn", "discrete", GRU),
         ("sac", "box", {}),
+        ("sac", "box", GRU),
         ("td3", "box", {}),
         *itertools.product(("async-ppo", "impala", "ppo"), COMPILED, ({}, GRU)),
     ],

@@ -82,9 +82,10 @@ def boxes(draw: Any, *, bounded: bool = True) -> Space[Any]:
 BOOLS = st.booleans()
 ENCODERS = st.sampled_from(["auto", "rows"])
 BOUNDED = boxes()
+MEMORIES = st.sampled_from(["none", "gru", "lstm"])
 OF_POLICIES = {
     "normalize_obs": BOOLS,
-    "memory": st.sampled_from(["none", "gru", "lstm"]),
+    "memory": MEMORIES,
     "activation": st.sampled_from(["relu", "tanh"]),
     "encoder": ENCODERS,
     "network": st.sampled_from([None, None, "own_networks:Net"]),
@@ -96,6 +97,7 @@ OF_VALUES = {
     "batch_norm": BOOLS,
     "epsilon": st.sampled_from([0.0, 0.4]),
     "encoder": ENCODERS,
+    "memory": MEMORIES,
 }
 FAMILIES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "ppo": ("PPO", st.one_of(DISCRETE, choices()), OF_POLICIES),
@@ -104,8 +106,9 @@ FAMILIES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "impala": ("IMPALA", st.one_of(DISCRETE, choices(), boxes(bounded=False)), OF_POLICIES),
     "dqn": ("DQN", DISCRETE, OF_VALUES),
     "pqn": ("PQN", DISCRETE, {**OF_POLICIES, "epsilon": st.sampled_from([0.0, 0.4]), "layer_norm": BOOLS}),
-    "sac": ("SAC", st.one_of(DISCRETE, BOUNDED), {"encoder": ENCODERS}),
-    "td3": ("TD3", BOUNDED, {"encoder": st.sampled_from(["auto", "simba", "simba_v2"])}),
+    "sac": ("SAC", st.one_of(DISCRETE, BOUNDED), {"encoder": ENCODERS, "memory": MEMORIES}),
+    "td3": ("TD3", BOUNDED, {"memory": MEMORIES}),
+    "td3 simba": ("TD3", BOUNDED, {"encoder": st.sampled_from(["simba", "simba_v2"])}),
     "iql": ("IQL", st.one_of(DISCRETE, BOUNDED), {}),
 }
 
@@ -123,6 +126,8 @@ def fitting(obs: str, space: Space[Any], options: dict[str, Any]) -> dict[str, A
         del kept["network"]
     if "network" in kept or kept.get("encoder") == "rows":
         kept.pop("memory", None)
+    if kept.get("memory", "none") != "none":
+        kept.pop("batch_norm", None)
     if is_image or kept.get("encoder") == "rows":
         kept |= {name: False for name in ("normalize_obs", "batch_norm") if name in kept}
     if "network" in kept:
@@ -336,6 +341,7 @@ PLAYED: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "ppo gru": ("PPO", "vector", "matrix of multi-discrete", {"memory": "gru", "action_masks": True}),
     "dqn masked": ("DQN", "image", "discrete from 3", {"encoder": "impala", "action_masks": True}),
     "sac": ("SAC", "vector", "integers", {}),
+    "sac lstm": ("SAC", "vector", "box", {"memory": "lstm"}),
 }
 
 

@@ -8,16 +8,20 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+# Places of the positions in observations.
+POSITIONS = {"CartPole-v1": [0, 2], "Pendulum-v1": [0, 1]}
+
 
 class Positions(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """CartPole-v1 that shows the positions of cart and pole, and no velocities."""
+    """CartPole-v1 or Pendulum-v1 that shows positions, and no velocities."""
 
-    def __init__(self) -> None:
-        super().__init__(gymnasium.make("CartPole-v1"))
+    def __init__(self, env_id: str = "CartPole-v1") -> None:
+        super().__init__(gymnasium.make(env_id))
+        self._places = POSITIONS[env_id]
         self.observation_space = Box(-10, 10, (2,), np.float32)
 
     def observation(self, observation: Any) -> Any:
-        return observation[[0, 2]]
+        return observation[self._places]
 
 
 class Recall(gymnasium.Env[Any, Any]):

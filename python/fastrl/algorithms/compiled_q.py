@@ -52,6 +52,10 @@ _KNOWN = {
     "margin",
     "margin_coef",
     "max_grad_norm",
+    "memory",
+    "memory_size",
+    "sequence_length",
+    "burn_in",
     "n_step",
     "network",
     "network_options",
@@ -113,8 +117,8 @@ class CompiledQ:
             is_fp16 = optimizer.half == torch.float16
             if not plain or config.batch_norm or config.noisy or config.quantiles or is_fp16:
                 return (
-                    "perceptrons of vectors in fp32 or bf16, without images, batch_norm, noisy layers, quantiles or a"
-                    " network of your own"
+                    "perceptrons of vectors in fp32 or bf16, without images, memory, batch_norm, noisy layers,"
+                    " quantiles or a network of your own"
                 )
             return "networks without torch.compile" if config.compile else ""
 

@@ -7,6 +7,8 @@
 - quantiles: Dabney et al., "Distributional Reinforcement Learning with Quantile Regression", 2018. Unlike C51's, they
   need no bounds of the return, which are others in each environment;
 - noisy: Fortunato et al., "Noisy Networks for Exploration", 2018, instead of epsilon-greedy;
+- memory: Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning" (R2D2), 2019: stored
+  states and burn-in, without the rescaling of values;
 - margin of demonstrations: Hester et al., "Deep Q-learning from Demonstrations", 2017, equation 2;
 - target network moved at once or gradually, Huber or squared loss.
 """
@@ -205,12 +207,8 @@ class DQN(DQNDeclaration, OffPolicyAlgorithm):
     def replay_spec(self) -> ReplaySpec:
         config = self.config
         beta = TimestepSchedule(config.beta, config.final_beta, config.beta_steps)
-        return ReplaySpec(
-            config.batch_size,
-            config.n_step,
-            config.gamma,
-            Prioritization(config.alpha, beta) if config.prioritized else None,
-        )
+        prioritized = Prioritization(config.alpha, beta) if config.prioritized else None
+        return ReplaySpec.of(config, prioritized=prioritized)
 
     def update(self, experience: Transitions, watch: Stopwatch) -> Tensor:
         """Learns from one minibatch; every ``accumulate``-th call is a gradient step.
@@ -440,7 +438,9 @@ def make_network(
         "quantiles": config.quantiles,
         "generator": generator,
     }
-    if network_shape is None:
+    if config.memory != "none":
+        layers |= {"memory": config.memory, "memory_size": config.memory_size}
+    if network_shape is None or config.memory != "none":
         if config.batch_norm:
             raise ValueError(
                 "batch_norm is for vectors, and for images with their channels first: set it to false"

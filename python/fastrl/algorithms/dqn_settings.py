@@ -149,6 +149,10 @@ class DQNConfig:
         Layers((64, 128, 256, 512), (1, 2, 3)),
         NotBeside("network"),
     ] = (512,)
+    memory: hp.Memory = "none"
+    memory_size: hp.MemorySize = 64
+    sequence_length: hp.SequenceLength = 20
+    burn_in: hp.SequenceBurnIn = 10
     action_masks: hp.AllowedActions = False
     batch_norm: Annotated[
         bool, Field(description="BatchNorm after each layer but the last"), NotBeside("network")
@@ -176,6 +180,12 @@ class DQNConfig:
             raise ValueError("quantiles need huber: by squared errors they would be expectiles")
         if self.network_options and self.network is None:
             raise ValueError("network_options are for a network of your own: set network, too")
+        if self.memory != "none":
+            others = ("network", "batch_norm", "prioritized", "compile")
+            if set_ones := [name for name in others if getattr(self, name)]:
+                raise ValueError(
+                    f"memory does not go with {' and '.join(set_ones)}: set memory to none, or leave that out"
+                )
         return self
 
 

@@ -179,8 +179,8 @@ MaxStaleness = Annotated[
 Memory = Annotated[
     MemoryKind,
     Field(
-        description="a recurrent layer after the policy's hidden ones, which value functions use, too, for environments"
-        " that do not show their whole state: gru or lstm"
+        description="a recurrent layer of the policy, which value functions use, too, for environments that do not show"
+        " their whole state: gru or lstm"
     ),
     Choices(search=False),
 ]
@@ -188,6 +188,25 @@ MemorySize = Annotated[
     int,
     Field(ge=1, description="number of outputs of the recurrent layer"),
     Range(32, 256, log=True, search=False),
+]
+SequenceLength = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=192,
+        description="with a memory: steps that follow each other and are learned from together, at most; a batch has as"
+        " many sequences as batch_size holds",
+    ),
+    Range(10, 80, log=True, search=False),
+]
+SequenceBurnIn = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=64,
+        description="with a memory: steps before those of a sequence, at most, that only bring the stored state of the"
+        " memory, which older weights left, up to date",
+    ),
 ]
 BurnIn = Annotated[
     int,

@@ -34,6 +34,7 @@ from fastrl.networks.parameters import (
     load_weights,
 )
 from fastrl.networks.simba_v2 import MAX_RETURN, SimbaV2
+from fastrl.replay.recurrent import ObsSequences
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.heap import keep_freed_memory
@@ -86,6 +87,11 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     them, see the guide "A loss of your own". Encoders of images, or modules of the user's own, are one of the policy
     and one of the critics; parameters of the critics learn from the critics' loss alone, those of the policy from the
     policy's.
+
+    A memory, and what comes before it, learns from the critics' loss, and the policy has a copy: the state that acting
+    leaves in the replay is then one for both, and the policy's gradient does not disturb what the critics remember
+    (Yarats et al., "Improving Sample Efficiency in Model-Free Reinforcement Learning from Images", 2021, share the
+    encoder of images so).
 
     Everything random comes from the seed. On a CPU the same seed and the same minibatches give the same parameters to
     the bit, also across `state_dict` and `load_state_dict`.
@@ -148,6 +154,9 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             generator=generator_of(critics_seed),
             **layers,
         )
+        if self.policy.memory is not None:
+            for each in self.policy.feature_parameters():
+                each.requires_grad_(False)
         for network in self.networks():
             if self.ranks.shards:
                 check_shards(network)
@@ -162,6 +171,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             self.needs_statistics = True
         if self.policy.simba == "simba_v2":
             self._returns = ReturnScale(problem.num_envs, config.gamma, MAX_RETURN)
+        self._share_memory()
         self.targets = self.copy_of(self.critics)
         learned = nn.Module()
         learned.add_module("policy", self.policy)
@@ -220,16 +230,23 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         return [self.policy, self.critics]
 
     @torch.no_grad()
-    def critic_values(self, rows: Tensor, distribution: Distribution) -> tuple[Tensor, Tensor | None]:
+    def critic_values(
+        self, rows: Tensor, distribution: Distribution, states: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Values of observations [B, size], float32 [B], and of all discrete actions, [B, num_actions]: the least of
         all critics. An observation has the value of its greedy action where actions are continuous, else the mean over
-        the policy's distribution; without a bonus of entropy, in units of rewards as they are."""
-        rows = rows.to(self.device)
+        the policy's distribution; without a bonus of entropy, in units of rewards as they are.
+
+        Args:
+            states: float32 [B, state_size], of the memory before the observations; None without memory.
+        """
+        obs: Any = rows if states is None else ObsSequences.of_steps(rows, states)
+        obs = obs.to(self.device)
         if isinstance(distribution, Categorical):
-            values = self.critics(rows).amin(0).cpu()
+            values = self.critics(obs).amin(0).cpu()
             return (values * distribution.probs).sum(-1), values
-        greedy = self.policy(rows)[:, : self.actions.size].tanh()
-        values = self.critics(rows, greedy).amin(0).cpu()
+        greedy = self.policy(obs)[:, : self.actions.size].tanh()
+        values = self.critics(obs, greedy).amin(0).cpu()
         return values / (1.0 if self._returns is None else self._returns.scale), None
 
     def actor_spec(self) -> ActorSpec:
@@ -254,7 +271,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         return getattr(self.config, "action_masks", False)
 
     def replay_spec(self) -> ReplaySpec:
-        return ReplaySpec(self.config.batch_size, self.config.n_step, self.config.gamma)
+        return ReplaySpec.of(self.config)
 
     def observe(self, fragments: Sequence[Fragment]) -> None:
         """Adds observations and rewards to the running statistics of SimBa's networks."""
@@ -286,6 +303,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         else:
             batch = self.minibatch(experience, learns_policy)
             td_errors = self._descend(self._of_critics, batch)
+            self._share_memory()
             if learns_policy:
                 self._descend(self._of_policy, batch)
             with torch.no_grad():
@@ -293,6 +311,12 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         self._is_untrained = False
         self.updates += 1
         return td_errors
+
+    @torch.no_grad()
+    def _share_memory(self) -> None:
+        """Copies the critics' memory, and what comes before it, to the policy."""
+        if self.policy.memory is not None:
+            torch._foreach_copy_(self.policy.feature_parameters(), self.critics.feature_parameters())
 
     def minibatch(self, experience: Transitions, learns_policy: bool) -> Minibatch:
         """Transitions, and the random numbers of their losses, those of all shards at once."""
@@ -473,7 +497,9 @@ def policy_hidden(config: Any) -> tuple[int, ...]:
 
 def layers_of(config: Any) -> dict[str, Any]:
     """Arguments of policies and critics by the settings."""
+    memory = {name: getattr(config, name) for name in ("memory", "memory_size") if hasattr(config, name)}
     return {
+        **memory,
         "encoder": config.encoder,
         "hidden": config.hidden,
         "path": config.network,

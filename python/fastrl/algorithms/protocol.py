@@ -283,6 +283,18 @@ class Prioritization:
     beta: Callable[[int], float]
 
 
+class SequenceSpec(NamedTuple):
+    """Sequences of steps, see `fastrl.replay.recurrent.RecurrentSampler`.
+
+    Attributes:
+        length: steps that are learned from.
+        burn_in: steps before them.
+    """
+
+    length: int
+    burn_in: int
+
+
 @dataclass(frozen=True)
 class ReplaySpec:
     """Minibatches that an algorithm learns from.
@@ -294,6 +306,7 @@ class ReplaySpec:
         prioritized: None: transitions are drawn uniformly.
         sampler: makes another sampler than a `fastrl.replay.PrioritizedSampler` (where ``prioritized``) or
             `fastrl.replay.UniformSampler`, of the same arguments; None: one of these.
+        sequences: of a network with a memory, whose transitions lie along sequences; None: it has none.
     """
 
     batch_size: int
@@ -301,6 +314,15 @@ class ReplaySpec:
     gamma: float
     prioritized: Prioritization | None = None
     sampler: Callable[..., UniformSampler] | None = None
+    sequences: SequenceSpec | None = None
+
+    @classmethod
+    def of(cls, config: Any, **others: Any) -> ReplaySpec:
+        """The minibatches that settings ask for."""
+        sequences = None
+        if getattr(config, "memory", "none") != "none":
+            sequences = SequenceSpec(config.sequence_length, config.burn_in)
+        return cls(config.batch_size, config.n_step, config.gamma, sequences=sequences, **others)
 
 
 class Transitions(Protocol):

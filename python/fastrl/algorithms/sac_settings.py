@@ -133,6 +133,10 @@ class OffPolicyConfig:
             raise ValueError(f"the encoder {self.encoder} normalises by itself: set layer_norm to false")
         if self.precision == "bf16":
             raise ValueError(f"the encoder {self.encoder} is computed in fp32: set precision to fp32")
+        if getattr(self, "memory", "none") != "none":
+            raise ValueError(
+                f"the encoder {self.encoder} has no memory: set memory to none, or encoder to auto"
+            )
         for name, widths in (("hidden", self.hidden), ("policy_hidden", self.policy_hidden)):
             if widths is not None and len(set(widths)) != 1:
                 raise ValueError(
@@ -142,7 +146,17 @@ class OffPolicyConfig:
 
 
 @section
-class SACConfig(OffPolicyConfig):
+class RecurrentConfig(OffPolicyConfig):
+    """Hyper-parameters of those that may have a memory."""
+
+    memory: hp.Memory = "none"
+    memory_size: hp.MemorySize = 64
+    sequence_length: hp.SequenceLength = 20
+    burn_in: hp.SequenceBurnIn = 10
+
+
+@section
+class SACConfig(RecurrentConfig):
     """Hyper-parameters of soft actor-critic."""
 
     learning_rate: Annotated[
@@ -199,7 +213,7 @@ class SACConfig(OffPolicyConfig):
 
 
 @section
-class TD3Config(OffPolicyConfig):
+class TD3Config(RecurrentConfig):
     """Hyper-parameters of TD3."""
 
     target_critics: TargetCritics = 2

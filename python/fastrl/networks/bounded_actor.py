@@ -30,10 +30,11 @@ class OutputNetwork(Protocol):
     """A network that gives the outputs of rows."""
 
     weights_nbytes: int
+    state_size: int
 
     def load(self, weights: Buffer) -> None: ...
 
-    def outputs(self, obs: NDArray[Any]) -> NDArray[np.float32]: ...
+    def outputs(self, obs: NDArray[Any], states: NDArray[np.float32] | None) -> NDArray[np.float32]: ...
 
 
 class BoundedActor(RowActor):
@@ -56,6 +57,7 @@ class BoundedActor(RowActor):
         self._network = make_network()
         self._is_uniform = False
         self.weights_nbytes = 4 + self._network.weights_nbytes
+        self.state_size = self._network.state_size
 
     def with_threads(self, num_threads: int) -> BoundedActor:
         """Makes an actor whose network has another number of threads, without weights."""
@@ -79,10 +81,12 @@ class BoundedActor(RowActor):
     def choose(self, rows: Rows) -> tuple[NDArray[Any], NDArray[Any] | float]:
         """See `RowActor.choose`. Greedy is tanh of the mean. Log-densities are those of the actions from -1 to 1; of
         deterministic actions 0."""
-        size = self._size
-        if self._is_uniform and not rows.greedy:
+        size, is_uniform = self._size, self._is_uniform and not rows.greedy
+        # A memory sees every observation.
+        if self.state_size or not is_uniform:
+            outputs = self._network.outputs(rows.obs, rows.states)
+        if is_uniform:
             return 2 * uniforms_of_parts(rows.streams, rows.steps, size) - 1, -size * math.log(2)
-        outputs = self._network.outputs(rows.obs)
         if self._head == "deterministic":
             best = np.tanh(outputs)
             if not rows.greedy and self._noise:

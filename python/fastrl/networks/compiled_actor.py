@@ -202,10 +202,10 @@ class MlpActor:
     ) -> None:
         self.mlp.act(obs, streams, steps, actions, log_probs, masks, states, greedy=greedy)
 
-    def outputs(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The network's outputs, float32 [K, outputs], at rows [K, D]."""
+    def outputs(self, obs: NDArray[np.float32], states: NDArray[np.float32] | None) -> NDArray[np.float32]:
+        """The network's outputs, float32 [K, outputs], at rows [K, D]; replaces the states [K, state_size]."""
         out = np.empty((len(obs), self._architecture["outputs"]), np.float32)
-        self.mlp.outputs(obs, out)
+        self.mlp.outputs(obs, out, states)
         return out
 
 

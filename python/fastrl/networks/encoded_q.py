@@ -3,15 +3,19 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fastrl.envs.rows import ObsRows
+from fastrl.networks.compiled_actor import MAX_OBS_DIM
 from fastrl.networks.encoders import Decoder, Encoder, HiddenLayers
-from fastrl.networks.kinds import EncoderKind
+from fastrl.networks.kinds import EncoderKind, MemoryKind
+from fastrl.networks.memory import Memory
 from fastrl.networks.own_network import OwnModule
 from fastrl.networks.perceptron import Linear, initialize
-from fastrl.networks.q_network import ActionValues, NoisyLinear
+from fastrl.networks.q_network import ActionValues, NoisyLinear, mean_values
+from fastrl.replay.recurrent import ObsSequences
 
 
 class EncodedQ(ActionValues):
@@ -23,6 +27,8 @@ class EncodedQ(ActionValues):
         encoder: network for images; see `fastrl.networks.encoders.Encoder`.
         hidden: widths of the hidden layers after it; may be empty. A dueling network has the last one twice.
         dueling, noisy, noisy_sigma, quantiles: as of `QNetwork`; the layers after the encoder are noisy.
+        memory: a recurrent layer after all hidden ones; dueling networks have the last linear layer alone twice then.
+        memory_size: number of its outputs.
         generator: where the initial weights come from; None: torch's global generator.
     """
 
@@ -39,6 +45,8 @@ class EncodedQ(ActionValues):
         noisy: bool = False,
         noisy_sigma: float = 0.5,
         quantiles: int = 0,
+        memory: MemoryKind = "none",
+        memory_size: int = 64,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -46,12 +54,18 @@ class EncodedQ(ActionValues):
         self.num_quantiles = quantiles
         self.obs_dim = self.obs_rows.size
         self.decoder = Decoder(self.obs_rows, flat=encoder == "mlp")
-        shared, head_widths = (hidden[:-1], hidden[-1:]) if dueling or noisy else (hidden, ())
+        has_heads = (dueling or noisy) and memory == "none"
+        shared, head_widths = (hidden[:-1], hidden[-1:]) if has_heads else (hidden, ())
         self.encoder = Encoder(self.decoder, encoder, shared, "relu", generator=generator)
+        self.memory: Memory | None = None
+        features = self.encoder.size
+        if memory != "none":
+            self.memory = Memory(memory, features, memory_size, generator)
+            features, self.state_size = memory_size, self.memory.state_size
 
         def branch(outputs: int) -> nn.Sequential:
             layers: list[nn.Module] = []
-            size = self.encoder.size
+            size = features
             for width in head_widths:
                 if noisy:
                     layers += [
@@ -77,12 +91,53 @@ class EncodedQ(ActionValues):
         self.value = branch(max(quantiles, 1)) if dueling else None
         self._noisy = [module for module in self.modules() if isinstance(module, NoisyLinear)]
 
-    def estimates(self, obs: Tensor) -> Tensor:
-        features = self.encoder(*self.decoder(obs))
+    def estimates(self, obs: Tensor | ObsSequences) -> Tensor:
+        if isinstance(obs, ObsSequences):
+            assert self.memory is not None
+            return self._of_features(self.memory.along(self._encode, obs))
+        return self._of_features(self._encode(obs))
+
+    def step(self, rows: Tensor, states: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        if self.memory is None or states is None:
+            return super().step(rows, states)
+        features, after = self.memory.step(self._encode(rows), states)
+        return mean_values(self._of_features(features)), None, after
+
+    def _encode(self, rows: Tensor) -> Tensor:
+        features: Tensor = self.encoder(*self.decoder(rows))
+        return features
+
+    def _of_features(self, features: Tensor) -> Tensor:
         return self._combined(self.advantage(features), None if self.value is None else self.value(features))
 
     def takes(self, obs_rows: ObsRows) -> bool:
         return obs_rows.state() == self.obs_rows.state()
+
+    def actor_architecture(self) -> dict[str, Any] | None:
+        """See `QNetwork.actor_architecture`; of networks with a memory."""
+        built = self._architecture
+        is_perceptron = self.obs_rows.dtype == np.float32 and built["encoder"] != "rows"
+        if self.memory is None or not is_perceptron or self.obs_dim > MAX_OBS_DIM:
+            return None
+        return {
+            "kind": "discrete",
+            "obs_dim": self.obs_dim,
+            "outputs": self.num_actions,
+            "hidden": built["hidden"],
+            "activation": "relu",
+            "obs_clip": None,
+            "memory": built["memory"],
+            "memory_size": self.memory.size,
+        }
+
+    @torch.no_grad()
+    def actor_tensors(self) -> list[Tensor]:
+        if self.memory is None or self.actor_architecture() is None:
+            return super().actor_tensors()
+        layers = [layer for layer in self.encoder.modules() if isinstance(layer, Linear)]
+        hidden = [tensor for layer in layers for tensor in (layer.weight.t(), layer.bias)]
+        weight, bias = self._drawn(self.advantage[-1], is_last=True)
+        return [*hidden, *self.memory.actor_tensors(), weight.t(), bias]
 
 
 class OwnQ(ActionValues):

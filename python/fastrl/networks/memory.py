@@ -2,13 +2,16 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from fastrl.networks.kinds import MemoryKind
 from fastrl.networks.perceptron import in_float32
+from fastrl.replay.recurrent import ObsSequences
 
 _GATES = {"gru": 3, "lstm": 4}
 
@@ -76,6 +79,24 @@ class Memory(nn.Module):
     def step(self, features: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         """One step of S sequences; as `forward`."""
         return self(features, torch.tensor([len(states)]), states)
+
+    def along(self, encode: Callable[[Tensor], Tensor], obs: ObsSequences) -> Tensor:
+        """Outputs [B, size] at the observations that are asked for. No gradient flows through the burn-in.
+
+        Args:
+            encode: gives features of rows.
+        """
+
+        def run(steps: PackedSequence, states: Tensor) -> tuple[Tensor, Tensor]:
+            outputs, after = self(encode(steps.data), steps.batch_sizes, states[steps.sorted_indices])
+            return outputs, after[steps.unsorted_indices]
+
+        states = obs.states
+        if obs.burn_in is not None:
+            _, after = run(obs.burn_in, states[obs.burnt])
+            # Under no_grad() autocast would keep converted weights without gradients for the steps.
+            states = states.index_copy(0, obs.burnt, after.detach())
+        return run(obs.steps, states)[0][obs.places]
 
     def _run(self, features: Tensor, batch_sizes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         parameters: list[Tensor] = [self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh]

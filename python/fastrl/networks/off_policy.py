@@ -16,11 +16,13 @@ from fastrl.networks.bounded_actor import BoundedActor
 from fastrl.networks.compiled_actor import MAX_OBS_DIM, ActorSpec
 from fastrl.networks.encoders import Decoder, Encoder
 from fastrl.networks.ensemble import Ensemble
-from fastrl.networks.kinds import EncoderKind, SimbaKind
+from fastrl.networks.kinds import EncoderKind, MemoryKind, SimbaKind
+from fastrl.networks.memory import Memory
 from fastrl.networks.own_network import OwnModule
 from fastrl.networks.parameters import SavedNetwork
 from fastrl.networks.simba import Simba, with_bounded_deviations
 from fastrl.networks.simba_v2 import MAX_RETURN, NUM_ATOMS, SimbaV2
+from fastrl.replay.recurrent import ObsSequences
 
 PolicyHead = Literal["gaussian", "deterministic", "categorical"]
 """Meaning of a policy's outputs: see `fastrl.networks.bounded_actor.Head`; or logits of discrete actions."""
@@ -38,6 +40,8 @@ class _Encoded(SavedNetwork):
         obs: `ObsRows.state` of the observations.
         actions: `Actions.state` of the policy's draws.
         encoder: network for images, see `fastrl.networks.encoders.Encoder`; or of numbers.
+        memory: a recurrent layer, whose outputs take the place of the features.
+        memory_size: number of its outputs.
         path: import path of a class of the user's, which takes the place of the encoder; None: there is none.
         options: further arguments of the class.
         generator: where the initial weights come from; None: torch's global generator.
@@ -56,6 +60,8 @@ class _Encoded(SavedNetwork):
         obs: Mapping[str, Any],
         actions: Mapping[str, Any],
         encoder: EncoderKind | SimbaKind,
+        memory: MemoryKind,
+        memory_size: int,
         path: str | None,
         options: Mapping[str, Any],
         generator: torch.Generator | None,
@@ -67,12 +73,19 @@ class _Encoded(SavedNetwork):
         if path is not None:
             self.own = OwnModule(path, options, obs, actions, generator=generator).eval()
             self.num_features = self.own.feature_size()
-            return
-        if encoder == "simba" or encoder == "simba_v2":
-            self.simba, encoder = encoder, "mlp"
-        self.decoder = Decoder(self.obs_rows, self.simba is not None, flat=encoder == "mlp")
-        self.encoder = Encoder(self.decoder, encoder, (), "relu", generator=generator)
-        self.num_features = self.encoder.size
+            self.has_encoder = True
+        else:
+            if encoder == "simba" or encoder == "simba_v2":
+                self.simba, encoder = encoder, "mlp"
+            self.decoder = Decoder(self.obs_rows, self.simba is not None, flat=encoder == "mlp")
+            self.encoder = Encoder(self.decoder, encoder, (), "relu", generator=generator)
+            self.num_features = self.encoder.size
+            self.has_encoder = any(True for _ in self.encoder.parameters())
+        self.memory: Memory | None = None
+        if memory != "none":
+            self.memory = Memory(memory, self.num_features, memory_size, generator)
+            self.num_features, self.state_size = memory_size, self.memory.state_size
+            self.has_encoder = True
 
     def _make_body(
         self,
@@ -84,26 +97,35 @@ class _Encoded(SavedNetwork):
         heads: int = 1,
     ) -> Ensemble | Simba | SimbaV2:
         """Perceptrons, or what the encoder has in their place."""
-        has_encoder = self.own is not None or any(True for _ in self.encoder.parameters())
-        self.is_perceptron = not has_encoder and not layer_norm and self.simba is None
+        self.is_perceptron = not self.has_encoder and not layer_norm and self.simba is None
         if self.simba == "simba":
             return Simba(count, sizes, generator=generator)
         if self.simba == "simba_v2":
             return SimbaV2(count, sizes, heads=heads, generator=generator)
         return Ensemble(count, sizes, layer_norm=layer_norm, generator=generator)
 
-    def features(self, rows: Tensor) -> Tensor:
+    def features(self, rows: Tensor | ObsSequences) -> Tensor:
         """Inputs of the perceptrons, float32 [B, num_features], from observations [B, size]."""
+        if isinstance(rows, ObsSequences):
+            assert self.memory is not None
+            return self.memory.along(self._encode, rows)
+        return self._encode(rows)
+
+    def _encode(self, rows: Tensor) -> Tensor:
         features: Tensor
         features = self.encoder(*self.decoder(rows)) if self.own is None else self.own(rows)
         return features
+
+    def feature_parameters(self) -> list[Tensor]:
+        """Parameters of the encoder, or of the user's module, and of the memory."""
+        return [each for name, each in self.named_parameters() if not name.startswith("body.")]
 
 
 class OffPolicyActor(_Encoded, ActingNetwork):
     """A policy without a value function.
 
     Args:
-        obs, actions, encoder, path, options, generator: see `_Encoded`.
+        obs, actions, encoder, memory, memory_size, path, options, generator: see `_Encoded`.
         head: what the outputs mean.
         hidden: widths of the hidden layers; may be empty.
         noise: deviation of the noise that a deterministic policy explores with.
@@ -121,11 +143,13 @@ class OffPolicyActor(_Encoded, ActingNetwork):
         encoder: EncoderKind | SimbaKind = "auto",
         hidden: Sequence[int] = (256, 256),
         noise: float = 0.0,
+        memory: MemoryKind = "none",
+        memory_size: int = 64,
         path: str | None = None,
         options: Mapping[str, Any] = MappingProxyType({}),
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(obs, actions, encoder, path, options, generator)
+        super().__init__(obs, actions, encoder, memory, memory_size, path, options, generator)
         self.head: PolicyHead = head
         self.noise = noise
         self.obs_dim, self.num_actions = self.obs_rows.size, Actions.from_state(actions).size
@@ -133,7 +157,7 @@ class OffPolicyActor(_Encoded, ActingNetwork):
         sizes = [self.num_features, *hidden, self.num_actions * heads]
         self.body = self._make_body(1, sizes, generator, heads=heads)
 
-    def forward(self, rows: Tensor) -> Tensor:
+    def forward(self, rows: Tensor | ObsSequences) -> Tensor:
         """Outputs float32 [B, outputs] at observations [B, obs_dim]."""
         outputs: Tensor = self.body(self.features(rows))[0]
         if self.simba is not None and self.head == "gaussian":
@@ -141,6 +165,12 @@ class OffPolicyActor(_Encoded, ActingNetwork):
         return outputs
 
     outputs = forward
+
+    def step(self, rows: Tensor, states: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        if self.memory is None or states is None:
+            return super().step(rows, states)
+        features, after = self.memory.step(self._encode(rows), states)
+        return self.body(features)[0], None, after
 
     def takes(self, obs_rows: ObsRows) -> bool:
         return obs_rows.state() == self.obs_rows.state()
@@ -180,7 +210,7 @@ class Critics(_Encoded):
     Those of the encoder simba_v2 are means of categorical distributions over atoms.
 
     Args:
-        obs, actions, encoder, path, options, hidden, generator: as of `OffPolicyActor`.
+        obs, actions, encoder, memory, memory_size, path, options, hidden, generator: as of `OffPolicyActor`.
         count: E, number of perceptrons.
         num_inputs: numbers of a continuous action, which are inputs beside the features; 0 where all actions have
             outputs.
@@ -207,11 +237,13 @@ class Critics(_Encoded):
         encoder: EncoderKind | SimbaKind = "auto",
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = False,
+        memory: MemoryKind = "none",
+        memory_size: int = 64,
         path: str | None = None,
         options: Mapping[str, Any] = MappingProxyType({}),
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(obs, actions, encoder, path, options, generator)
+        super().__init__(obs, actions, encoder, memory, memory_size, path, options, generator)
         self.num_inputs = num_inputs
         atoms = None
         if self.simba == "simba_v2":
@@ -222,7 +254,7 @@ class Critics(_Encoded):
         sizes = [self.num_features + num_inputs, *hidden, num_outputs]
         self.body = self._make_body(count, sizes, generator, layer_norm=layer_norm)
 
-    def forward(self, rows: Tensor, actions: Tensor | None = None) -> Tensor:
+    def forward(self, rows: Tensor | ObsSequences, actions: Tensor | None = None) -> Tensor:
         """Values of actions, float32 [E, B]; without actions those of all discrete ones, [E, B, num_outputs].
 
         Args:
@@ -234,11 +266,11 @@ class Critics(_Encoded):
             return values.softmax(-1) @ self.atoms
         return values if actions is None else values_of(values, actions)
 
-    def log_probs(self, rows: Tensor, actions: Tensor) -> Tensor:
+    def log_probs(self, rows: Tensor | ObsSequences, actions: Tensor) -> Tensor:
         """Logarithms of the probabilities of all atoms, float32 [E, B, K]; arguments as of `forward`."""
         return torch.log_softmax(self.body(self.inputs(rows, actions)), -1)
 
-    def inputs(self, rows: Tensor, actions: Tensor | None) -> Tensor:
+    def inputs(self, rows: Tensor | ObsSequences, actions: Tensor | None) -> Tensor:
         """Inputs of the perceptrons, float32 [B, num_features + num_inputs]; arguments as of `forward`."""
         features = self.features(rows)
         return torch.cat([features, actions], 1) if self.num_inputs and actions is not None else features

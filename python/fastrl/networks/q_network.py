@@ -134,6 +134,16 @@ class ActionValues(ActingNetwork):
                     weights[f"{name}.bias"] = bias
         return list(weights.values())
 
+    def _drawn(self, layer: nn.Module, *, is_last: bool) -> tuple[Tensor, Tensor]:
+        """Weight and bias of a layer as a compiled actor has them: with the present noise; of the last one the mean of
+        the quantiles'."""
+        assert isinstance(layer, NoisyLinear | Linear)
+        weight, bias = layer.drawn() if isinstance(layer, NoisyLinear) else (layer.weight, layer.bias)
+        assert bias is not None, "without batch normalisation layers have one"
+        if self.num_quantiles and is_last:
+            weight, bias = (each.unflatten(0, (self.num_actions, -1)).mean(1) for each in (weight, bias))
+        return weight, bias
+
     def loaded_actor(self, actions: Actions, saved: Mapping[str, Any] | None = None) -> Actor:
         """See `ActingNetwork.loaded_actor`; ``epsilon`` says how often any action is drawn.
 
@@ -311,10 +321,7 @@ class QNetwork(ActionValues):
             return super().actor_tensors()
         tensors, scale = list[Tensor](), self.obs_scale
         for layer in self._acting:
-            weight, bias = layer.drawn() if isinstance(layer, NoisyLinear) else (layer.weight, layer.bias)
-            assert bias is not None, "without batch normalisation layers have one"
-            if self.num_quantiles and layer is self._acting[-1]:
-                weight, bias = (each.unflatten(0, (self.num_actions, -1)).mean(1) for each in (weight, bias))
+            weight, bias = self._drawn(layer, is_last=layer is self._acting[-1])
             # The actor takes observations as they are.
             tensors += [(weight if scale == 1 else weight * scale).t(), bias]
             scale = 1.0

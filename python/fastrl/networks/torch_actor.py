@@ -76,9 +76,9 @@ class TorchActor(RowActor):
         return drawn.numpy(), log_probs.numpy()
 
     @torch.inference_mode()
-    def outputs(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """The network's outputs, float32 [K, outputs], at rows [K, D]."""
-        found: NDArray[np.float32] = self._step(obs, None).numpy()
+    def outputs(self, obs: NDArray[Any], states: NDArray[np.float32] | None) -> NDArray[np.float32]:
+        """The network's outputs, float32 [K, outputs], at rows [K, D]; replaces the states [K, state_size]."""
+        found: NDArray[np.float32] = self._step(obs, states).numpy()
         return found
 
     def _step(self, obs: NDArray[Any], states: NDArray[np.float32] | None) -> Tensor:

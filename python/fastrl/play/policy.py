@@ -37,7 +37,7 @@ MakeActor = Callable[[Mapping[str, Any], Space[Any], Space[Any]], Actor]
 """`fastrl.algorithms.protocol.Algorithm.make_actor`."""
 
 
-Critic = Callable[[Tensor, Distribution], tuple[Tensor, Tensor | None]]
+Critic = Callable[[Tensor, Distribution, Tensor | None], tuple[Tensor, Tensor | None]]
 """Gives values [N], and perhaps those of all actions [N, A], of rows [N, D] and the policy's distributions there."""
 
 
@@ -301,7 +301,7 @@ class Policy:
         if action_values is not None:
             values = mask_logits(action_values, allowed).amax(-1)
         elif critic is not None:
-            values, action_values = critic(taken, found)
+            values, action_values = critic(taken, found, before)
         numbers = None if after is None else after.numpy()
         return ActionDistribution(
             found, values, action_values, numbers[0] if is_single and numbers is not None else numbers

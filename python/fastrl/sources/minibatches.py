@@ -19,6 +19,7 @@ from fastrl.replay import (
     UniformSampler,
 )
 from fastrl.replay.prefetch import Prefetcher
+from fastrl.replay.recurrent import RecurrentSampler
 from fastrl.runs.errors import TrainError, check_memory
 from fastrl.runs.metrics import counted
 from fastrl.runs.row import Number
@@ -67,8 +68,10 @@ class Minibatches:
         self._masks = row.get("num_masked", 0), row.get("final_masks", False)
         if config.path is None:
             obs_nbytes = math.prod(row["obs_shape"]) * np.dtype(row["obs_dtype"]).itemsize
+            extras = row.get("extra", {}).values()
+            extra_nbytes = sum(math.prod(shape) * np.dtype(dtype).itemsize for dtype, shape in extras)
             check_memory(
-                config.capacity * (obs_nbytes + self._masks[0] + 40),
+                config.capacity * (obs_nbytes + self._masks[0] + extra_nbytes + 36),
                 f"a replay of {config.capacity:,} transitions takes",
                 "a smaller --replay.capacity, or --replay.path for a file",
             )
@@ -104,6 +107,13 @@ class Minibatches:
                 )
             if self.demos is not None:
                 raise TrainError("--replay.prefetch on: demonstrations are not drawn ahead; set it to off")
+            if self._spec.sequences is not None:
+                raise TrainError("--replay.prefetch on: sequences are not drawn ahead; set it to off")
+        if self._spec.sequences is not None and (self.demos is not None or self._hindsight is not None):
+            what = "--replay.hindsight replaces" if self.demos is None else "--demos brings"
+            raise TrainError(
+                f"{what} single steps, and --algo {algorithm.name} with a memory learns from sequences: leave one out"
+            )
         if self._hindsight is not None and self._spec.sampler is not None:
             raise TrainError(
                 f"--replay.hindsight has a sampler of its own, and so has --algo {algorithm.name}: set hindsight to 0"
@@ -147,9 +157,8 @@ class Minibatches:
             if self.is_pretraining:
                 self._pretrainer = self._demo_sampler(self._spec.batch_size)
         prefetch = self._config.prefetch
-        if prefetch == "on" or (
-            prefetch == "auto" and self._config.overlap and self._device.type == "cuda" and self.demos is None
-        ):
+        may_draw_ahead = self._config.overlap and self._device.type == "cuda" and self.demos is None
+        if prefetch == "on" or (prefetch == "auto" and may_draw_ahead and self._spec.sequences is None):
             self._prefetcher = Prefetcher(self.sampler, self._device)
         self._row_at, self._since_row = time.perf_counter(), 0
         return self.replay
@@ -347,6 +356,17 @@ def make_sampler(
         hindsight: further arguments of a `HindsightSampler`; None: goals are not replaced.
         bonus: of a `PrioritizedSampler`.
     """
+    if spec.sequences is not None:
+        length, burn_in = spec.sequences
+        return RecurrentSampler(
+            replay,
+            spec.batch_size,
+            length=length,
+            burn_in=burn_in,
+            n_step=spec.n_step,
+            gamma=spec.gamma,
+            seed=seed,
+        )
     if hindsight is not None:
         return HindsightSampler(replay, spec.batch_size, gamma=spec.gamma, seed=seed, **hindsight)
     common: dict[str, Any] = {"n_step": spec.n_step, "gamma": spec.gamma, "seed": seed}

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm, no_exploration
 from fastrl.envs.spec import EnvSpec
+from fastrl.replay.recurrent import state_fields
 from fastrl.rollout.fragment import Fragment
 from fastrl.runs.errors import TrainError
 from fastrl.runs.row import Number
@@ -120,7 +121,10 @@ class TransitionSource(RolloutSource):
             "action_dtype": plan.actions.dtype,
             "num_masked": plan.num_masked,
             "final_masks": plan.final_masks,
-            "extra": {"version": (np.uint32, ())},
+            "extra": {
+                "version": (np.uint32, ()),
+                **(state_fields(plan.state_size) if plan.state_size else {}),
+            },
         }
         assert isinstance(algorithm, OffPolicyAlgorithm)
         demos = None
@@ -310,6 +314,11 @@ def records_of(
             records[name] = values.swapaxes(0, 1)
     records["env"] = envs[:, None]
     records["version"] = fragment.version
+    if fragment.states is not None:
+        records["state"][:, 0] = fragment.states
+        records["has_state"][:, 0] = True
+        # An episode starts from zeros.
+        records["has_state"][:, 1:] = (fragment.terminations | fragment.truncations)[:-1].T
     records = records.reshape(-1)
     last = (fragment.terminations | fragment.truncations).T
     if not last.any():
