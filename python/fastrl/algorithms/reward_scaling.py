@@ -53,7 +53,7 @@ class ReturnScale:
         for fragment in fragments:
             whole = bool(fragment.env_indices[0] == NO_ENV)
             # The sum of a whole episode starts at 0, that of a row where its last fragment ended.
-            before = np.zeros(1) if whole else self.discounted[fragment.env_indices]
+            before = np.zeros(fragment.rewards.shape[1]) if whole else self.discounted[fragment.env_indices]
             ended = fragment.terminations | fragment.truncations
             sums = discounted_sums(fragment.rewards, ended, before.astype(np.float32), self.gamma)
             if not whole:

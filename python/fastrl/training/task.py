@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from torch import nn
 
+    from fastrl.algorithms.intrinsic import RND
     from fastrl.collectors.team_spec import TeamSpec
     from fastrl.play.episodes import EnvEpisodes, VectorEpisodes
     from fastrl.play.film import Films
@@ -321,6 +322,7 @@ class Task(TaskSettings, ABC):
         try:
             check_takes(algorithm_type, problem, source.env_actions)
             algorithm = algorithm_type(config, problem)
+            intrinsic = intrinsic_of(settings, problem)
             check_own_modules(algorithm.networks(), source)
         except ValueError as error:
             raise TrainError(f"--algo {run.algo} on {source.env_id}: {error}") from None
@@ -360,6 +362,7 @@ class Task(TaskSettings, ABC):
             ranks=ranks,
             device=device,
             open_films=functools.partial(self.films, settings),
+            intrinsic=intrinsic,
             stage=stage.index,
             stage_end=stage.until,
             next_stage=next_stage,
@@ -549,6 +552,22 @@ class Task(TaskSettings, ABC):
 def stopping(run: RunConfig) -> list[Callback]:
     """The callback of ``run.stop_at_return``, if it is set."""
     return [] if run.stop_at_return is None else [EarlyStopping(run.stop_at_return)]
+
+
+def intrinsic_of(settings: Any, problem: Problem) -> RND | None:
+    """The intrinsic rewards that settings ask for; None: there are none.
+
+    Raises:
+        ValueError: the run has stages, whose observations may differ.
+    """
+    config = getattr(settings, "intrinsic", None)
+    if config is None or config.kind == "none":
+        return None
+    if problem.first_timestep or settings.run.stages:
+        raise ValueError("--intrinsic rnd is for runs without stages: leave out run.stages or intrinsic")
+    from fastrl.algorithms.intrinsic import RND
+
+    return RND(config, problem)
 
 
 def check_own_modules(networks: Sequence[nn.Module], source: Source) -> None:
