@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fastrl.algorithms.hyper_parameters import LearningRateRange, Widths
+from fastrl.algorithms.hyper_parameters import Widths
 from fastrl.utils.config import Setting, section
 from fastrl.utils.tunable import Range
 
@@ -24,10 +24,12 @@ class IntrinsicConfig:
     coef: Annotated[
         float,
         Field(gt=0, description="weight of the intrinsic reward, which is divided by its running deviation"),
-        Range(0.01, 10.0, log=True),
+        Range(0.01, 10.0, log=True, search=False),
     ] = 1.0
     predictor_learning_rate: Annotated[
-        float, Field(gt=0, description="Adam's learning rate of the predictor"), LearningRateRange
+        float,
+        Field(gt=0, description="Adam's learning rate of the predictor"),
+        Range(1e-5, 1e-2, log=True, search=False),
     ] = 1e-4
     predictor_hidden: Annotated[
         Widths,
