@@ -100,10 +100,14 @@ def test_another_distribution_than_the_gaussian(network: dict[str, Any], tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("collector", ["sequential", "sync", "executor"])
-@pytest.mark.parametrize("recipe_of", ["beta_policy:BetaPPO", "rnd:RNDPPO"])
-def test_what_a_recipe_learns_is_resumed_exactly(recipe_of: str, collector: str, tmp_path: Path) -> None:
-    env = "Pendulum-v1" if "Beta" in recipe_of else "CartPole-v1"
-    command = ["train", env, f"--algo={recipe_of}", "--num-envs=4", f"--collector={collector}"]
+def test_what_a_recipe_learns_is_resumed_exactly(collector: str, tmp_path: Path) -> None:
+    command = [
+        "train",
+        "Pendulum-v1",
+        "--algo=beta_policy:BetaPPO",
+        "--num-envs=4",
+        f"--collector={collector}",
+    ]
     command += ["--ppo.num-steps=25", "--ppo.hidden=8", "--run.eval-episodes=0", "--run.row-seconds=0"]
     # Schedules would end with the total of each command.
     command += ["--ppo.learning-rate=1e-3", "--ppo.final-learning-rate=1e-3"]
@@ -112,25 +116,8 @@ def test_what_a_recipe_learns_is_resumed_exactly(recipe_of: str, collector: str,
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     assert main([*command, "--total-timesteps=400", f"--run-dir={straight}"]) == 0
     assert main([*command, "--total-timesteps=200", f"--run-dir={stopped}"]) == 0
-    before = learnt(stopped)["learner"]
     assert main(["train", f"--resume={stopped}", "--trust", "--total-timesteps=400"]) == 0
     assert differences(learnt(straight)["learner"], learnt(stopped)["learner"]) == []
-    if "RND" in recipe_of:
-        assert differences(before["predictor"], learnt(stopped)["learner"]["predictor"]) != []
-        assert differences(before["target"], learnt(stopped)["learner"]["target"]) == []
-
-
-def test_random_network_distillation_pays_for_what_is_new() -> None:
-    algorithm = small(recipe("rnd").RNDPPO, bonus=1.0).learn(640, progress=False).trainer.algorithm
-
-    def errors(obs: torch.Tensor) -> torch.Tensor:
-        seen = algorithm.obs_norm(obs)
-        return (algorithm.predictor(seen) - algorithm.target(seen)).square().mean(-1)
-
-    known = torch.from_numpy(algorithm.rollout.obs).flatten(0, 1)
-    assert errors(known + 3.0).mean() > 2 * errors(known).mean()
-    # A step of CartPole is worth 1, and the bonus is added to it.
-    assert (algorithm.rollout.rewards > 1).all()
 
 
 def test_an_algorithm_brings_the_sampler_of_its_replay() -> None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from torch import nn
 
+    from fastrl.algorithms.intrinsic import RND
     from fastrl.collectors.team_spec import TeamSpec
     from fastrl.play.episodes import EnvEpisodes, VectorEpisodes
     from fastrl.play.film import Films
@@ -328,6 +329,7 @@ class Task(TaskSettings, ABC):
             algorithm, device = make_algorithm(
                 run.device, lambda device: algorithm_type(config, problem_on(device))
             )
+            intrinsic = intrinsic_of(settings, dataclasses.replace(problem, device=device))
             check_own_modules(algorithm.networks(), source)
         except ValueError as error:
             raise TrainError(f"--algo {run.algo} on {source.env_id}: {error}") from None
@@ -367,6 +369,7 @@ class Task(TaskSettings, ABC):
             ranks=ranks,
             device=device,
             open_films=functools.partial(self.films, settings),
+            intrinsic=intrinsic,
             stage=stage.index,
             stage_end=stage.until,
             next_stage=next_stage,
@@ -552,6 +555,22 @@ class Task(TaskSettings, ABC):
 def stopping(run: RunConfig) -> list[Callback]:
     """The callback of ``run.stop_at_return``, if it is set."""
     return [] if run.stop_at_return is None else [EarlyStopping(run.stop_at_return)]
+
+
+def intrinsic_of(settings: Any, problem: Problem) -> RND | None:
+    """The intrinsic rewards that settings ask for; None: there are none.
+
+    Raises:
+        ValueError: the run has stages, whose observations may differ.
+    """
+    config = getattr(settings, "intrinsic", None)
+    if config is None or config.kind == "none":
+        return None
+    if problem.first_timestep or settings.run.stages:
+        raise ValueError("--intrinsic rnd is for runs without stages: leave out run.stages or intrinsic")
+    from fastrl.algorithms.intrinsic import RND
+
+    return RND(config, problem)
 
 
 def check_own_modules(networks: Sequence[nn.Module], source: Source) -> None:

@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 from fastrl.algorithms import declaration, declarations
+from fastrl.algorithms.intrinsic_settings import IntrinsicConfig
 from fastrl.algorithms.network_settings import NetworkConfig
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm, OffPolicyAlgorithm
 from fastrl.runs.errors import TrainError
@@ -105,7 +106,7 @@ class TaskSettings:
             from fastrl.sources.settings import DemosConfig
 
             return {**tables, "demos": DemosConfig()}
-        tables["collect"] = self.collect
+        tables["collect"], tables["intrinsic"] = self.collect, IntrinsicConfig()
         if issubclass(algorithm, OffPolicyAlgorithm):
             from fastrl.sources.settings import OfflineConfig, ReplayConfig
 

@@ -28,6 +28,7 @@ from fastrl.utils.timer import Stopwatch
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from fastrl.algorithms.intrinsic import RND
     from fastrl.play.film import Films
     from fastrl.training.evaluation import Scores
 
@@ -59,6 +60,7 @@ class Trainer:
         ranks: that train together.
         device: where networks learn, for people.
         open_films: makes films of its policy, see `fastrl.training.task.Task.films`; None: there are no films.
+        intrinsic: adds intrinsic rewards to experience; None: rewards are those of the environment.
 
     Attributes:
         env_id, algorithm_name: of the run.
@@ -94,6 +96,7 @@ class Trainer:
         ranks: Ranks = ALONE,
         device: str = "cpu",
         open_films: Callable[[], Films] | None = None,
+        intrinsic: RND | None = None,
     ) -> None:
         self.run = run
         self.stage, self._stage_end, self._next_stage = stage, stage_end, next_stage
@@ -104,7 +107,7 @@ class Trainer:
         self.header = dict(header or {})
         self.ranks = ranks
         self.device = device
-        self.open_films = open_films
+        self.open_films, self.intrinsic = open_films, intrinsic
         self.watch = Stopwatch()
         self.view = Run(self)
         self.should_stop: Callable[[], bool] = lambda: False
@@ -219,6 +222,7 @@ class Trainer:
             "learner": self.algorithm.state_dict(),
             "source": self.source.state_dict(),
             "callbacks": {name: callback.state_dict() for name, callback in by_name(self.callbacks)},
+            **({} if self.intrinsic is None else {"intrinsic": self.intrinsic.state_dict()}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -229,6 +233,8 @@ class Trainer:
         """
         self.algorithm.load_state_dict(state["learner"])
         self.source.load_state_dict(state["source"])
+        if self.intrinsic is not None:
+            self.intrinsic.load_state_dict(state["intrinsic"])
         for name, callback in by_name(self.callbacks):
             if name in state["callbacks"]:
                 callback.load_state_dict(state["callbacks"][name])
@@ -381,6 +387,9 @@ class Trainer:
         """
         experience = source.next(self.watch)
         if experience is not None:
+            if self.intrinsic is not None:
+                with self.watch("update"):
+                    experience = self.intrinsic.rewarded(experience)
             result = self.algorithm.update(experience, self.watch)
             with self.watch("update"):
                 source.feedback(result)
@@ -405,7 +414,9 @@ class Trainer:
         self.has_new_scores = False
         report = self.source.report()
         time_metrics = self.time_metrics(passed, self.watch.seconds, steps - steps_before, len(ended), report)
-        of_update = self.algorithm.metrics() if self.iteration else {}
+        of_update = dict(self.algorithm.metrics()) if self.iteration else {}
+        if self.intrinsic is not None:
+            of_update |= self.intrinsic.metrics()
         metrics: dict[str, Number] = {
             "rollout/ep_rew_mean": math.fsum(ended.returns) / len(ended) if len(ended) else math.nan,
             "rollout/ep_len_mean": math.fsum(ended.lengths) / len(ended) if len(ended) else math.nan,
