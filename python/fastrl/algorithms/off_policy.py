@@ -15,7 +15,7 @@ from fastrl.algorithms.loss import Loss, LossMeans, TDLoss, reduce_loss
 from fastrl.algorithms.off_policy_loss import Minibatch, PolicyLoss
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import OffPolicyAlgorithm, Problem, ReplaySpec, Transitions
-from fastrl.algorithms.schedules import TimestepSchedule, first_value
+from fastrl.algorithms.schedules import first_value
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import ActorSpec
 from fastrl.networks.off_policy import Critics, OffPolicyActor, PolicyHead
@@ -144,9 +144,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             self._acting = self._of_policy.vector.detach()[first : first + flat_size(self.policy)]
         self.saved: dict[str, nn.Module] = {"critics": self.critics, "targets": self.targets}
         self.targets.requires_grad_(False)
-        self._learning_rate = TimestepSchedule(
-            config.learning_rate, config.final_learning_rate, problem.total_timesteps
-        )
+        self._learning_rate = problem.schedule(config.learning_rate, config.final_learning_rate)
         # Random numbers are drawn on the CPU: a run may resume on another device.
         self._generator = generator_of(noise_seed)
         # Actions are uniform until something has been learned.

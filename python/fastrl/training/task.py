@@ -317,7 +317,9 @@ class Task(TaskSettings, ABC):
         total_timesteps = run.total_timesteps or (run.total_episodes or 1) * source.episode_steps
         config = self.algorithm_settings(settings)
         problem = source.problem(stage.until or total_timesteps, run.seed, device)
-        problem = dataclasses.replace(problem, first_timestep=stage.start, ranks=ranks)
+        problem = dataclasses.replace(
+            problem, first_timestep=stage.start, schedule_start=run.schedule_start, ranks=ranks
+        )
         try:
             check_takes(algorithm_type, problem, source.env_actions)
             algorithm = algorithm_type(config, problem)
