@@ -288,7 +288,9 @@ class Model(metaclass=_ModelType):
     ) -> Self:
         """Trains for so many environment steps, or episodes, more.
 
-        Schedules, as of the learning rate, run over all steps from the first to the last, as in a run that is resumed.
+        Schedules that end with the run, as of the learning rate, start anew over the steps of this call, as by default
+        in Stable-Baselines3; ``learn()`` without a number of steps continues them. Optimisers, counters and what has a
+        length of its own, as DQN's ``epsilon_steps``, continue in any case.
         Ctrl-C, or the button of a notebook that interrupts, ends it after the present update with a KeyboardInterrupt;
         the model can be used, and another call continues. A second Ctrl-C does not wait for experience or an
         evaluation, only for the update in progress. A third one ends it at once: what this call has learned is lost
@@ -372,7 +374,10 @@ class Model(metaclass=_ModelType):
         if self.trainer.steps:
             # A run that has started has decided the settings that were left open.
             settings = build(config_type, check(config_type, saved_settings(self.trainer.header), "settings"))
-        return replaced(settings, with_one_goal({key: goal + done[key] for key, goal in goals.items()}))
+        changes: Values = {key: goal + done[key] for key, goal in goals.items()}
+        if goals and self.trainer.source.goal is None:
+            changes["run.schedule_start"] = self.trainer.steps
+        return replaced(settings, with_one_goal(changes))
 
     def _open(self, path: Path) -> RunDirectory:
         """The run directory: that of this model, or a new one.

@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
-from small_runs import OPTIONS
+from small_runs import OPTIONS, learnt
 from waiting import TIMEOUT
 
 from fastrl.cli import train
@@ -25,7 +27,8 @@ SMALL = ["cage2", *OPTIONS, "--run.eval-episodes=2"]
 
 def test_seeds_are_different_integers() -> None:
     assert parse_seeds("0, 1,22") == [0, 1, 22]
-    for text in ("", "a", "1,1", "-1", "1,,2"):
+    assert parse_seeds("0-2, 7,5 - 5") == [0, 1, 2, 7, 5]
+    for text in ("", "a", "1,1", "-1", "1,,2", "1-3,2", "3-1", "2-", "1-2-3", "0-1e9"):
         with pytest.raises(ConfigError, match="different integers from 0 on"):
             parse_seeds(text)
 
@@ -35,18 +38,38 @@ def test_options_are_taken_out_with_their_values() -> None:
     assert without(arguments, "--seeds", "--run-dir", "--out") == ["cage2", "--ppo.gamma", "1"]
 
 
+def lasting(run: Path) -> list[list[object]]:
+    """The settings, metrics and episodes of a run without its times."""
+    rows = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    settings = (run / "config.toml").read_text().splitlines()
+    return [
+        [line for line in settings if not line.startswith("#")],
+        [{key: row[key] for key in row if not key.startswith("time/")} for row in rows],
+        [line.rpartition(",")[0] for line in (run / "episodes.csv").read_text().splitlines()],
+    ]
+
+
 @pytest.mark.slow
-def test_each_seed_is_an_ordinary_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    parent = tmp_path / "runs"
-    command = ["train", *SMALL, "--total-timesteps=160", "--seeds=3,4", f"--run-dir={parent}"]
+def test_each_seed_is_an_ordinary_run_with_the_bits_that_it_has_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parent, small = tmp_path / "runs", [*SMALL, "--total-timesteps=160"]
+    command = ["train", *small, "--seeds=3-4", f"--run-dir={parent}"]
     assert main(command) == 0
     out = capsys.readouterr().out
     assert "mean ± deviation" in out and f"fastrl plot {parent}" in out
+    assert "seed 4: complete (" in out and "2 complete" in out
     infos = [read_run(parent / f"seed-{seed}") for seed in (3, 4)]
     assert [(info.seed, info.state, info.steps) for info in infos] == [
         (3, "complete", 160),
         (4, "complete", 160),
     ]
+    assert main(["train", *small, "--seed=4", f"--run-dir={tmp_path / 'alone'}"]) == 0
+    assert lasting(tmp_path / "alone") == lasting(parent / "seed-4") != lasting(parent / "seed-3")
+    assert repr(learnt(tmp_path / "alone")) == repr(learnt(parent / "seed-4"))
+    assert main(["plot", str(parent), f"--out={tmp_path / 'curves.svg'}"]) == 0
+    session = json.loads((parent / "seed-4" / "run.json").read_text())["sessions"][0]
+    assert session["command"][:3] == ["fastrl", "train", "cage2"] and "--seed=4" in session["command"]
     tree = json.loads((parent / "seeds.json").read_text())
     assert [each["seed"] for each in tree["runs"]] == [3, 4]
     last = [each["last_return"] for each in tree["runs"]]
@@ -71,22 +94,21 @@ def test_as_many_at_a_time_as_there_are_cores_for_workers_and_threads(
 
 
 @pytest.mark.parametrize("given", ["", "file", "option"])
-def test_they_share_the_cores_unless_threads_are_given(
+def test_they_share_the_cores_and_keep_their_settings(
     given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[SeedRun] = []
+    started: list[tuple[Sequence[SeedRun], int, object, partial[None], Sequence[str]]] = []
     monkeypatch.setattr(resources, "cores", lambda: 4)
-    monkeypatch.setattr("fastrl.runs.seeds.train_seeds", lambda runs, *_: started.extend(runs))
+    monkeypatch.setattr("fastrl.runs.seeds.train_seeds", lambda *arguments: started.append(arguments))
     monkeypatch.setattr("fastrl.runs.seeds.summarise", lambda *_: None)
     file = tmp_path / "config.toml"
     file.write_text("[run]\nthreads = 3\n")
     options = {"": [], "file": [f"--config={file}"], "option": ["--threads=3"]}[given]
     main(["train", "cage2", *options, "--seeds=0,1", f"--run-dir={tmp_path / 'runs'}"])
-    for run in started:
-        assert [each for each in run.command if each.startswith("--threads")] == (
-            [] if given == "file" else ["--threads=3" if given else "--threads=2"]
-        )
-    assert len(started) == 2
+    ((runs, jobs, _, work, preload),) = started
+    assert jobs == 2 and work.args == ("fastrl train", 2) and "fastrl.tasks.cage2.task" in preload
+    for run in runs:
+        assert run.arguments is not None and run.arguments[1:-2] == options
 
 
 @pytest.mark.slow
@@ -126,7 +148,7 @@ def test_a_run_that_fails_is_named_with_its_last_words(
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--seeds=0,0"], "--seeds should be different integers from 0 on such as 0,1,2, got '0,0'"),
+        (["--seeds=0,0"], "--seeds should be different integers from 0 on, such as 0,1,2 or 0-9, got '0,0'"),
         (["--seeds=0,1", "--seed=3"], "--seed does not go with --seeds"),
         (["--seeds=0,1", "--ppo.gamma=2"], "--ppo.gamma should be less than or equal to 1"),
     ],
@@ -144,15 +166,18 @@ def test_mistakes_show_before_any_run_starts(
     assert not parent.exists()
 
 
+def prints_and_ends(arguments: Sequence[str], log: Path, pipe: object) -> None:
+    """Work of a process in place of a training."""
+    log.write_text("gone\n")
+    raise SystemExit(int(arguments[0]))
+
+
+@pytest.mark.slow
 def test_a_process_ends_with_its_run(tmp_path: Path) -> None:
-    run = SeedRun(0, tmp_path / "seed-0", [sys.executable, "-c", "print('gone'); raise SystemExit(3)"])
-    run.start()
-    assert run.process is not None
-    assert run.process.wait()
-    assert run.look() and run.state == "failed" and not run.look()
-    assert run.last_words() == "gone"
-    # Something else has run in place of fastrl.
-    other = SeedRun(1, tmp_path / "seed-1", [sys.executable, "-c", ""])
-    other.start()
-    assert other.process is not None and other.process.wait() and other.process.code == 0
-    assert other.look() and other.state == "failed"
+    # Exit code 0 without a run: something else has run in place of a training.
+    for code in ("3", "0"):
+        run = SeedRun(0, tmp_path / f"seed-{code}", [code])
+        run.start(prints_and_ends, [])
+        assert run.process is not None and run.process.wait() and run.process.code == int(code)
+        assert run.look() and run.state == "failed" and not run.look()
+        assert run.last_words() == "gone"

@@ -1,5 +1,6 @@
 """Settings that change over a run: functions and curves mean the same to every algorithm, and files keep them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,56 @@ def test_rates_and_bonuses_follow_their_functions() -> None:
     rows = model.metrics
     assert [row["train/learning_rate"] for row in rows] == pytest.approx(1e-3 * (1 - done) ** 2, abs=1e-7)
     assert [row["train/entropy_coef"] for row in rows] == pytest.approx(0.1 * 0.01**done)
+
+
+def rates(model: fastrl.Model) -> list[float]:
+    return [row["train/learning_rate"] for row in model.metrics]
+
+
+def test_schedules_belong_to_the_steps_that_were_asked_for(tmp_path: Path) -> None:
+    model = learned("PPO", "CartPole-v1", 160, learning_rate="linear:1e-3", **PPO)
+    falling = pytest.approx([1e-3, 8e-4, 6e-4, 4e-4, 2e-4])
+    assert rates(model) == falling
+    model.learn(160, run_dir=tmp_path / "run")
+    assert rates(model)[5:] == falling
+    # A run that is resumed with a further goal has one schedule from where it started to the new end.
+    resumed = fastrl.load(tmp_path / "run")
+    assert resumed.settings["run"]["schedule_start"] == 160
+    options = ["--total-timesteps=480", "--run.row-seconds=0", "--run.eval-episodes=0"]
+    for start, of_start in (([], 0.5), (["--run.schedule-start=320"], 1.0)):
+        command = ["train", "--resume", str(tmp_path / "run"), f"--run-dir={tmp_path / str(of_start)}"]
+        assert main([*command, *options, *start]) == 0
+        first = json.loads((tmp_path / str(of_start) / "metrics.jsonl").read_text().splitlines()[0])
+        assert first["train/learning_rate"] == pytest.approx(1e-3 * of_start)
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "settings"),
+    [
+        ("IMPALA", "CartPole-v1", {**NETWORK, "num_steps": 16}),
+        ("DQN", "CartPole-v1", REPLAY),
+        ("SAC", "Pendulum-v1", REPLAY),
+        ("MAPPO", MERGE, TEAM),
+    ],
+)
+def test_each_call_of_learn_starts_the_schedule_of_every_algorithm(
+    name: str, env: str, settings: Any
+) -> None:
+    # The rate is above 0 in the first fifth alone, which is over when the second call starts.
+    model = learned(name, env, 150, learning_rate="points:0=1e-3,0.2=1e-3,0.3=0,1=0", **settings)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    model.learn(150)
+    assert any(bool((new != old).any()) for new, old in zip(model.parameters(), before, strict=True))
+
+
+def test_an_interrupted_call_of_learn_continues_its_schedule() -> None:
+    class Stop(fastrl.callbacks.Callback):
+        def on_update(self, run: fastrl.callbacks.Run) -> bool:
+            return run.timesteps < 256
+
+    model = learned("PPO", "CartPole-v1", 160, learning_rate="linear:1e-3", **PPO)
+    model.learn(160, callbacks=[Stop()]).learn()
+    assert rates(model)[5:] == pytest.approx([1e-3, 8e-4, 6e-4, 4e-4, 2e-4])
 
 
 def test_epsilon_follows_a_curve_over_its_steps() -> None:

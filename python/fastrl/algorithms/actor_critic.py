@@ -15,7 +15,6 @@ from fastrl.algorithms.network_settings import ActorCriticConfig
 from fastrl.algorithms.policy_learner import PolicyLearner, described
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
-from fastrl.algorithms.schedules import TimestepSchedule
 from fastrl.algorithms.sequence_passes import SequencePasses
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.parameters import load_weights
@@ -144,13 +143,13 @@ class ActorCriticLearner(PolicyLearner[Sequence[Fragment]]):
         return 0
 
     def _scheduled(self, start: float | str, end: float | None) -> float:
-        """The value of a schedule from the first rollout to ``total_timesteps``."""
-        return TimestepSchedule(start, end, self.total_timesteps - self._first_timestep)(self._steps_before)
+        """The value of a schedule that ends with the run, for the present rollout."""
+        return self._problem.schedule(start, end)(self._steps_before)
 
     @property
     def _steps_before(self) -> int:
-        """Environment steps before the present rollout, in this stage of the run."""
-        return max(self.steps - len(self.rollout) - self._first_timestep, 0)
+        """Environment steps before the present rollout."""
+        return max(self.steps - len(self.rollout), 0)
 
     def _check_outputs(self) -> None:
         """Refuses log-probabilities and values of the rollout that are not finite."""

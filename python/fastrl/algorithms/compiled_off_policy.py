@@ -178,7 +178,10 @@ def compiled_off_policy(
 
     def condition() -> str:
         if not all(network.is_perceptron for network in learner.networks()):
-            return "perceptrons of vectors, without images, memory, layer norm, residual blocks or a network of your own"
+            return (
+                "perceptrons of vectors, without images, memory, layer norm, residual blocks or a network of"
+                " your own"
+            )
         if learner.config.weight_decay:
             return "Adam without weight_decay"
         is_alike = learner.policy.body.sizes[1:-1] == learner.critics.body.sizes[1:-1]

@@ -164,12 +164,8 @@ class DQN(DQNDeclaration, OffPolicyAlgorithm):
             torch.compile(network.estimates) if config.compile else network.estimates
             for network in (online, self.target)
         )
-        self._learning_rate = TimestepSchedule(
-            config.learning_rate, config.final_learning_rate, problem.total_timesteps
-        )
-        self._margin_coef = TimestepSchedule(
-            config.margin_coef, config.final_margin_coef, problem.total_timesteps
-        )
+        self._learning_rate = problem.schedule(config.learning_rate, config.final_learning_rate)
+        self._margin_coef = problem.schedule(config.margin_coef, config.final_margin_coef)
         self.updates = 0
         self._batches = 0
         self._means = LossMeans(self.device, TDLoss.names(), ("grad_norm",))

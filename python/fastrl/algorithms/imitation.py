@@ -11,7 +11,6 @@ from fastrl.algorithms.imitation_loss import ImitationLoss, imitation_loss, loss
 from fastrl.algorithms.imitation_settings import ImitationConfig
 from fastrl.algorithms.loss import LossMeans
 from fastrl.algorithms.protocol import DatasetAlgorithm, DatasetBatch, DatasetSpec, Problem
-from fastrl.algorithms.schedules import TimestepSchedule
 from fastrl.networks.action_space import Actions
 from fastrl.networks.kinds import LOG_STD_RANGE
 from fastrl.networks.normalization import RunningNorm
@@ -48,9 +47,7 @@ class Imitation(DatasetAlgorithm):
         score = "mean_square_error" if actions.is_box else "accuracy"
         # Of the parts of `ImitationLoss` that are computed.
         self._metric_names = ("loss", score, "entropy")[: 3 if actions.is_box or config.entropy_coef else 2]
-        self._learning_rate = TimestepSchedule(
-            config.learning_rate, config.final_learning_rate, problem.total_timesteps
-        )
+        self._learning_rate = problem.schedule(config.learning_rate, config.final_learning_rate)
         self._means = LossMeans(self.device, (*self._metric_names, "grad_norm"))
         self._metrics: dict[str, float] = {}
 

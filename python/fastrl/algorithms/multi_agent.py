@@ -160,6 +160,8 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
                 "dropout is drawn for whole minibatches: set it to 0, or train without ranks and shards"
             )
         self.total_updates, self.num_envs, self.updates = total_updates, num_envs, 0
+        self._first_update = problem.schedule_start // (config.num_steps * num_envs)
+        scheduled = max(total_updates - self._first_update, 1)
         # All draws are made on the CPU: they are few, and a run may resume on another device. Policies and critics
         # learn at the same time and so have generators of their own.
         # The second and third seed are unused: without them a run would draw other samples and dropout.
@@ -201,7 +203,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
                 config.lr_schedule,
                 start,
                 end=first_value(start) * config.lr_final_share,
-                total=total_updates,
+                total=scheduled,
                 every=config.lr_every,
                 factor=config.lr_factor,
                 warmup=config.lr_warmup,
@@ -216,7 +218,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         start, end = config.entropy_coef, config.final_entropy_coef
         self.entropy_coef = first_value(start)
         self._entropy = Schedule(
-            "linear", start, end=self.entropy_coef if end is None else end, total=total_updates
+            "linear", start, end=self.entropy_coef if end is None else end, total=scheduled
         )
         rows = num_envs * num_agents
         self._return_scale = ReturnScale(rows, config.gamma) if config.normalize_rewards else None
@@ -303,7 +305,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         """Learns from `rollout`."""
         config, rollout = self.config, self.rollout
         steps_before = max(self.steps - len(rollout) // self.num_agents, 0)
-        done = steps_before // (config.num_steps * self.num_envs)
+        done = max(steps_before // (config.num_steps * self.num_envs) - self._first_update, 0)
         self.entropy_coef = self._entropy(done)
         actor_rate, critic_rate = (self._schedules[name](done) for name in ("actor", "critic"))
         with watch("returns"):

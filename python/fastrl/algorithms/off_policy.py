@@ -17,7 +17,7 @@ from fastrl.algorithms.off_policy_loss import Minibatch, PolicyLoss, project
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import OffPolicyAlgorithm, Problem, ReplaySpec, Transitions
 from fastrl.algorithms.reward_scaling import ReturnScale, in_order
-from fastrl.algorithms.schedules import TimestepSchedule, first_value
+from fastrl.algorithms.schedules import first_value
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import ActorSpec
 from fastrl.networks.encoders import check_encoder
@@ -193,9 +193,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             self._acting = acting.numpy() if self.device.type == "cpu" else acting
         self.saved: dict[str, nn.Module] = {"critics": self.critics, "targets": self.targets}
         self.targets.requires_grad_(False)
-        self._learning_rate = TimestepSchedule(
-            config.learning_rate, config.final_learning_rate, problem.total_timesteps
-        )
+        self._learning_rate = problem.schedule(config.learning_rate, config.final_learning_rate)
         # Random numbers are drawn on the CPU: a run may resume on another device.
         self._generator = generator_of(noise_seed)
         # Of each field of `noise_fields`, the memory of its draws.

@@ -79,7 +79,7 @@ class PolicyLearner(Algorithm[E], Generic[E]):
         self.obs_rows = problem.obs_rows
         self.actions = Actions(problem.action_space, config.squash_actions)
         self._choices = choices_of(self.actions)
-        self.total_timesteps, self._first_timestep = problem.total_timesteps, problem.first_timestep
+        self.total_timesteps, self._problem = problem.total_timesteps, problem
         self.steps = 0
         self.device = torch.device(problem.device)
         self._seed, self.ranks = problem.seed, problem.ranks

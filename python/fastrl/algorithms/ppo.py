@@ -213,7 +213,7 @@ class PPO(PPODeclaration, ActorCriticLearner):
         config = self.config
         learning_rate = self._scheduled(config.learning_rate, config.final_learning_rate)
         self.entropy_coef = self._scheduled(config.entropy_coef, config.final_entropy_coef)
-        is_warmup = self._steps_before < config.critic_warmup
+        is_warmup = self._steps_before < self._warmup_end
         self._init_kl = None
         self.kl_coef = 0.0 if is_warmup else self._scheduled_kl_coef()
         if config.init_kl_coef and self._reference is None:
@@ -274,11 +274,15 @@ class PPO(PPODeclaration, ActorCriticLearner):
 
     def _scheduled_kl_coef(self) -> float:
         """The weight of the divergence from the first policy in the present update."""
-        config = self.config
-        steps = config.init_kl_steps or (self.total_timesteps - self._first_timestep - config.critic_warmup)
-        return TimestepSchedule(config.init_kl_coef, 0.0, max(steps, 1))(
-            self._steps_before - config.critic_warmup
-        )
+        first, until = self._warmup_end, self._warmup_end + self.config.init_kl_steps
+        if first == until:
+            first, until = max(first, self._problem.schedule_start), self.total_timesteps
+        return TimestepSchedule(self.config.init_kl_coef, 0.0, until, first)(self._steps_before)
+
+    @property
+    def _warmup_end(self) -> int:
+        """Environment steps up to which the critic alone learns in this stage."""
+        return self._problem.first_timestep + self.config.critic_warmup
 
     def _copied(self, weights: Mapping[str, Tensor] | None = None) -> PolicyNet:
         """A copy of the policy that does not learn, perhaps with other weights."""

@@ -113,10 +113,7 @@ class PQN(PQNDeclaration):
         if self.ranks.shards:
             check_shards(self.network)
         self._optimizer = Optimizer(self.parameters, "fp32", eps=config.adam_eps)
-        self._learning_rate = TimestepSchedule(
-            config.learning_rate, config.final_learning_rate, problem.total_timesteps - problem.first_timestep
-        )
-        self._first_timestep = problem.first_timestep
+        self._learning_rate = problem.schedule(config.learning_rate, config.final_learning_rate)
         self._epsilon = TimestepSchedule(config.epsilon, config.final_epsilon, config.epsilon_steps)
         self._return_scale = ReturnScale(problem.num_envs, config.gamma) if config.normalize_returns else None
         self._reward_scale = config.reward_scale
@@ -185,7 +182,7 @@ class PQN(PQNDeclaration):
                 config.gamma, config.td_lambda, self._reward_scale, config.reward_clip
             )
         with watch("update"):
-            learning_rate = self._learning_rate(self.steps - self._first_timestep)
+            learning_rate = self._learning_rate(self.steps)
             for size, take in self._minibatches():
                 self._gradient_step(size, take, learning_rate)
             self.network.update_statistics(self.rollout.flat("obs"))
@@ -210,7 +207,7 @@ class PQN(PQNDeclaration):
             **self._means.take(f"{self.updates} gradient steps"),
             "gradient_steps": gradient_steps,
             "epsilon": self._epsilon(self.steps),
-            "learning_rate": self._learning_rate(self.steps - self._first_timestep),
+            "learning_rate": self._learning_rate(self.steps),
         }
 
     def networks(self) -> list[nn.Module]:

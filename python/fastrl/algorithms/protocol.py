@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, P
 
 import gymnasium
 
+from fastrl.algorithms.schedules import TimestepSchedule
 from fastrl.envs.rows import ObsKind, ObsRows
 from fastrl.networks.action_space import ActionKind
 from fastrl.networks.compiled_actor import Actor, ActorSpec
@@ -41,7 +42,8 @@ class Problem:
         num_agents: agents of each environment, A.
         total_timesteps: environment steps of the whole run, at which schedules end. One update more or less is no
             error; past the end the final values hold.
-        first_timestep: environment steps after which schedules start: those of earlier stages of the run.
+        first_timestep: environment steps of earlier stages of the run.
+        schedule_start: environment steps at which schedules start in any stage; 0: with the stage.
         ranks: that train together, each with the same experience.
         seed: of everything random in the algorithm; not negative.
         device: where networks live, "cpu" or "cuda".
@@ -58,6 +60,7 @@ class Problem:
     seed: int = 0
     device: str = "cpu"
     first_timestep: int = 0
+    schedule_start: int = 0
     ranks: Ranks = ALONE
 
     def __post_init__(self) -> None:
@@ -74,6 +77,12 @@ class Problem:
     def obs_dim(self) -> int:
         """Length of an observation's row."""
         return self.obs_rows.size
+
+    def schedule(self, start: float | str, end: float | None) -> TimestepSchedule:
+        """A schedule that ends with the run, or the stage; arguments as of `TimestepSchedule`."""
+        return TimestepSchedule(
+            start, end, self.total_timesteps, max(self.first_timestep, self.schedule_start)
+        )
 
 
 class Algorithm(ABC, Generic[E]):

@@ -15,20 +15,23 @@ def first_value(start: float | str) -> float:
 
 @dataclass(frozen=True)
 class TimestepSchedule:
-    """A number as a function of the environment steps done, which stays at its last value after ``steps``.
+    """A number as a function of the environment steps done, which stays at its last value after ``until``.
 
     Attributes:
         start: at first; or a curve (`fastrl.utils.curve`), which has an end of its own.
         end: where the number goes in a straight line; None: it does not move.
+        until, first: environment steps between which it moves.
     """
 
     start: float | str
     end: float | None
-    steps: int
+    until: int
+    first: int = 0
 
     def __call__(self, steps: int) -> float:
         """The number after ``steps``."""
-        progress = min(steps / self.steps, 1.0) if self.steps else 1.0
+        length = self.until - self.first
+        progress = min(max(steps - self.first, 0) / length, 1.0) if length > 0 else 1.0
         if isinstance(self.start, str):
             return Curve.parse(self.start)(progress)
         if self.end is None:

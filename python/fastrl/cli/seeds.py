@@ -1,14 +1,20 @@
-"""``fastrl train ... --seeds 0,1,2``: a run for each seed."""
+"""``fastrl train ... --seeds 0-9``: a run for each seed."""
 
+import functools
+import os
 import shlex
+import signal
+import sys
+import threading
 import time
 from collections.abc import Sequence
+from multiprocessing import connection, forkserver, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastrl.cli.arguments import seed
 from fastrl.utils.config import ConfigError
-from fastrl.utils.import_path import module_command
+from fastrl.utils.files import append_file
 from fastrl.utils.names import folder_name
 from fastrl.utils.output import ignoring_write_errors, plain_console
 from fastrl.utils.tables import print_lines
@@ -18,22 +24,42 @@ if TYPE_CHECKING:
 
 # Options of a new run that a run to resume does not take: it has its settings.
 _OF_NEW_RUNS = ("--preset", "--config")
+# Seeds of a range.
+_MOST = 10_000
+# What a run needs of every task. It takes seconds to load, once for all seeds.
+_PRELOAD = (
+    "torch",
+    "fastrl.cli.seeds",
+    "fastrl.cli.main",
+    "fastrl.training.run",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.figure",
+)
 
 
 def parse_seeds(text: str) -> list[int]:
-    """The seeds of a list such as ``0,1,2``.
+    """The seeds of a list of numbers and ranges such as ``0-4,7``.
 
     Raises:
         ConfigError: it is no such list, or names a seed twice.
     """
     import argparse
 
+    seeds: list[int] = []
     try:
-        seeds = [seed(word.strip()) for word in text.split(",")]
+        for part in text.split(","):
+            first, dash, last = part.partition("-")
+            start = seed(first.strip())
+            end = seed(last.strip()) if dash else start
+            if not start <= end < start + _MOST:
+                raise argparse.ArgumentTypeError
+            seeds += range(start, end + 1)
     except argparse.ArgumentTypeError:
         seeds = []
     if not seeds or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"--seeds should be different integers from 0 on such as 0,1,2, got {text!r}")
+        raise ConfigError(
+            f"--seeds should be different integers from 0 on, such as 0,1,2 or 0-9, got {text!r}"
+        )
     return seeds
 
 
@@ -70,24 +96,20 @@ def train_all(command: "Command", arguments: Sequence[str], workers: int) -> int
         raise ConfigError(f"{parent} has a run in it: choose another --run-dir for the runs of several seeds")
     rest = without(arguments, "--seeds", "--run-dir", "--out")
     jobs = max(1, min(len(seeds), cores() // max(workers, 1)))
-    if jobs > 1 and command.settings().run.threads == "auto":
-        rest.append(f"--threads={cores() // jobs}")
     runs = []
     for number in seeds:
         run_dir = parent / f"seed-{number}"
-        start = module_command("fastrl", "train")
-        if not is_run(run_dir):
-            start += [*rest, f"--seed={number}", f"--run-dir={run_dir}"]
-        elif read_run(run_dir).state == "complete":
-            start = []
-        else:
-            start += [*without(rest, *_OF_NEW_RUNS), f"--resume={run_dir}"]
+        start: list[str] | None = [*rest, f"--seed={number}", f"--run-dir={run_dir}"]
+        if is_run(run_dir):
+            is_complete = read_run(run_dir).state == "complete"
+            start = None if is_complete else [*without(rest, *_OF_NEW_RUNS), f"--resume={run_dir}"]
         runs.append(SeedRun(number, run_dir, start))
     parent.mkdir(parents=True, exist_ok=True)
     with ignoring_write_errors("stdout", f"{prog}: "):
         console = plain_console()
         print_lines(console, f"training {len(seeds)} seeds, {jobs} at a time, in {parent}")
-        stopped_by = train_seeds(runs, jobs, console)
+        work = functools.partial(train_seed, prog, cores() // jobs)
+        stopped_by = train_seeds(runs, jobs, console, work, [*_PRELOAD, type(command.task).__module__])
         summarise(runs, parent, console)
         if stopped_by is not None:
             again = shlex.join([*without(arguments, "--run-dir", "--out"), f"--run-dir={parent}"])
@@ -95,6 +117,42 @@ def train_all(command: "Command", arguments: Sequence[str], workers: int) -> int
             return 128 + stopped_by
         print_lines(console, "", f"Runs: {parent}", f"To draw them: fastrl plot {shlex.quote(str(parent))}")
     return int(any(run.state != "complete" for run in runs))
+
+
+def train_seed(
+    prog: str, cores: int, arguments: Sequence[str], log: Path, pipe: connection.Connection
+) -> None:
+    """Trains the run of a seed in this process, which does nothing else.
+
+    Args:
+        prog: name of the command.
+        cores: that it may use, unless its settings say how many.
+        arguments: of the command.
+        log: gets what it prints.
+        pipe: to the process that has started it.
+    """
+    from fastrl.cli.main import main
+    from fastrl.collectors.resources import share_cores
+
+    # Ctrl-C reaches the process of the command alone, which passes it on.
+    os.setsid()
+    with append_file(log) as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGHUP))
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    # Workers of the run are no copies of a process with PyTorch: it starts a fork server of its own.
+    forkserver._forkserver.__init__()  # type: ignore[misc]
+    share_cores(cores)
+    sys.argv = [*prog.split(), *arguments]
+    sys.exit(main(["train", *arguments]))
+
+
+def _stop_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None, "it was started by another process"
+    connection.wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def without(arguments: Sequence[str], *options: str) -> list[str]:

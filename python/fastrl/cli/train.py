@@ -91,7 +91,7 @@ class TrainOptions(MeasuringOptions):
 
     resume: Annotated[Path | None, Arg("resume a run (its directory) or a checkpoint file", "RUN")] = None
     seeds: Annotated[
-        str | None, Arg("a run for each seed, side by side as cores allow, such as 0,1,2", "LIST")
+        str | None, Arg("a run for each seed, side by side as cores allow, such as 0,1,2 or 0-9", "LIST")
     ] = None
     ranks: Annotated[
         int | None,

@@ -47,14 +47,21 @@ def check_timeout(task_timeout: float | None) -> float:
     return math.inf if task_timeout is None else task_timeout
 
 
-# Cores that this process was told to use at most.
-_most_cores = math.inf
+# Cores that this process was told to use at most, and its share of them where it is not told.
+_most_cores = _share = math.inf
 
 
 def use_cores(count: WorkerCount) -> None:
-    """Limits `cores` of this process to so many; "auto": to none."""
+    """Limits `cores` of this process to so many; "auto": to its share, see `share_cores`."""
     global _most_cores
-    _most_cores = math.inf if count == "auto" else count
+    _most_cores = _share if count == "auto" else count
+
+
+def share_cores(share: float) -> None:
+    """Says how many cores are this process's share, of those that it uses together with others; infinite: all."""
+    global _share
+    _share = share
+    use_cores("auto")
 
 
 def machine_cores(root: Path = Path("/")) -> int:

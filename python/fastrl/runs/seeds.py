@@ -1,12 +1,19 @@
-"""Runs that differ in their seed alone, side by side in processes of their own."""
+"""Runs that differ in their seed alone, side by side.
+
+Each is trained by a process of its own, a copy (fork) of one that has loaded PyTorch: they have one PyTorch in memory,
+share no state, and need no second to start.
+"""
 
 import contextlib
 import functools
 import math
+import multiprocessing
 import signal
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from rich.console import Console
@@ -21,13 +28,17 @@ from fastrl.utils.errors import UserError
 from fastrl.utils.files import (
     MAX_LINE_BYTES,
     DamagedFileError,
-    append_file,
     read_json,
     read_lines,
     to_json,
     write_atomically,
 )
 from fastrl.utils.tables import print_lines, show
+
+# Trains a run, see `train_seeds`.
+Train = Callable[[Sequence[str], Path, Connection], None]
+
+_STATES = ("complete", "failed", "interrupted", "running", "waiting")
 
 # Seconds between two looks at the runs, and that a run has to save its checkpoint when all are stopped at once.
 _INTERVAL, _GRACE = 0.5, 10.0
@@ -40,13 +51,13 @@ class SeedRun:
     Attributes:
         seed: its random seed.
         path: its run directory.
-        command: the process that starts or resumes it; empty: it is complete.
-        state: "waiting", "running", "complete", "interrupted" or "failed".
+        arguments: of the command that starts or resumes it; None: it is complete.
+        state: one of `_STATES`.
     """
 
     seed: int
     path: Path
-    command: Sequence[str]
+    arguments: Sequence[str] | None
     state: str = "waiting"
     process: Child | None = field(default=None, repr=False)
 
@@ -55,11 +66,17 @@ class SeedRun:
         """The file with what the process prints."""
         return self.path.with_name(f"{self.path.name}.log")
 
-    def start(self) -> None:
-        """Starts the process, which ends with this one."""
-        with append_file(self.log) as log:
-            # Ctrl-C reaches this process alone, which passes it on.
-            self.process = Child.command(self.command, log)
+    def start(self, train: Train, preload: Sequence[str]) -> None:
+        """Starts the process.
+
+        Args:
+            train, preload: as of `train_seeds`.
+        """
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(preload))
+        name = f"seed {self.seed}"
+        # It uses as many threads as it would alone.
+        self.process = Child.worker(context, train, self.arguments, self.log, name=name, one_thread=False)
         self.state = "running"
 
     def look(self) -> bool:
@@ -93,8 +110,15 @@ class SeedRun:
         return lines[-1] if lines else "it printed nothing"
 
 
-def train_seeds(runs: Sequence[SeedRun], jobs: int, console: Console) -> signal.Signals | None:
+def train_seeds(
+    runs: Sequence[SeedRun], jobs: int, console: Console, train: Train, preload: Sequence[str]
+) -> signal.Signals | None:
     """Trains all runs, ``jobs`` at a time, with a live table.
+
+    Args:
+        train: trains a run in a process of its own. It is given the arguments, the file for what it prints, and a pipe
+            that it does not need; it ends with the exit code, and once this process has ended.
+        preload: modules that are loaded once for all processes.
 
     Returns:
         The signal that stopped them; None if all have ended by themselves.
@@ -102,18 +126,18 @@ def train_seeds(runs: Sequence[SeedRun], jobs: int, console: Console) -> signal.
     from fastrl.utils.interrupts import StopSignals
 
     for run in runs:
-        if not run.command:
+        if run.arguments is None:
             run.state = "complete"
     with StopSignals() as stop, Live(console=console, transient=True, auto_refresh=False) as live:
         try:
             while any(run.state in ("waiting", "running") for run in runs):
                 for run in runs:
                     if run.look() and not console.is_terminal:
-                        print_lines(console, f"seed {run.seed}: {run.state}")
+                        print_lines(console, f"seed {run.seed}: {run.state} ({_counts(runs)})")
                 stop.pass_on(functools.partial(_stop, runs))
                 working = sum(run.state == "running" for run in runs)
                 for run in [run for run in runs if run.state == "waiting"][: jobs - working]:
-                    run.start()
+                    run.start(train, preload)
                 if console.is_terminal:
                     live.update(table_of(runs), refresh=True)
                 time.sleep(_INTERVAL)
@@ -136,7 +160,7 @@ def table_of(runs: Sequence[SeedRun]) -> Table:
     infos = [run.info() for run in runs]
     lasts = [math.nan if info is None else info.last_return for info in infos]
     scores = [run.score() for run in runs]
-    table = Table(show_footer=True)
+    table = Table(show_footer=True, caption=_counts(runs))
     table.add_column("seed", "mean ± deviation", justify="right", no_wrap=True)
     table.add_column("steps", justify="right", no_wrap=True)
     table.add_column("last return", _spread(lasts), justify="right", no_wrap=True)
@@ -146,6 +170,12 @@ def table_of(runs: Sequence[SeedRun]) -> Table:
         steps = "-" if info is None else f"{info.steps:,}"
         table.add_row(str(run.seed), steps, brief(last), brief(score), run.state)
     return table
+
+
+def _counts(runs: Sequence[SeedRun]) -> str:
+    """The states of all runs in one line: ``3 complete, 2 running, 5 waiting``."""
+    counts = Counter(run.state for run in runs)
+    return ", ".join(f"{counts[state]} {state}" for state in _STATES if counts[state])
 
 
 def summarise(runs: Sequence[SeedRun], path: Path, console: Console) -> None:

@@ -75,6 +75,15 @@ class RunConfig:
         ),
         Setting(resumable=True, option="--total-episodes"),
     ] = None
+    schedule_start: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="environment steps after which schedules that end with the run start, as of the learning rate;"
+            " in Python each call of learn starts them anew",
+        ),
+        Setting(resumable=True),
+    ] = 0
     stop_at_return: Annotated[
         float | None,
         Field(

@@ -321,7 +321,9 @@ class Task(TaskSettings, ABC):
 
         def problem_on(device: str) -> Problem:
             problem = source.problem(stage.until or total_timesteps, run.seed, device)
-            return dataclasses.replace(problem, first_timestep=stage.start, ranks=ranks)
+            return dataclasses.replace(
+                problem, first_timestep=stage.start, schedule_start=run.schedule_start, ranks=ranks
+            )
 
         problem = problem_on("cpu")
         try:
