@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         SAC,
         TD3,
         AsyncPPO,
+        CrossQ,
         Model,
         load,
     )
@@ -43,6 +44,7 @@ __all__ = [
     "SAC",
     "TD3",
     "AsyncPPO",
+    "CrossQ",
     "Model",
     "__version__",
     "algorithms",

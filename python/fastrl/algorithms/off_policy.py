@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 
 from fastrl.algorithms.compiled_off_policy import CompiledOffPolicy, compiled_off_policy
-from fastrl.algorithms.loss import Loss, LossMeans, TDLoss, reduce_loss
+from fastrl.algorithms.loss import Loss, LossMeans, TDLoss, reduce_loss, td_loss
 from fastrl.algorithms.off_policy_loss import Minibatch, PolicyLoss
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import OffPolicyAlgorithm, Problem, ReplaySpec, Transitions
 from fastrl.algorithms.schedules import TimestepSchedule, first_value
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import ActorSpec
-from fastrl.networks.off_policy import Critics, OffPolicyActor, PolicyHead
+from fastrl.networks.off_policy import Critics, OffPolicyActor, PolicyHead, RenormalizedActor
 from fastrl.networks.own_network import check_own_network
 from fastrl.networks.parameters import (
     check_architecture,
@@ -42,21 +42,24 @@ class Learned:
     Args:
         name: method that computes the loss.
         module: what learns.
+        beta1: Adam's.
 
     Attributes:
         parameters: of the module, but for those that the user has frozen.
         vector: all of them.
     """
 
-    def __init__(self, name: str, loss_type: type[Loss], module: nn.Module, learning_rate: float) -> None:
+    def __init__(
+        self, name: str, loss_type: type[Loss], module: nn.Module, learning_rate: float, beta1: float
+    ) -> None:
         self.name, self.loss_type = name, loss_type
         self.parameters = [each for each in module.parameters() if each.requires_grad]
         self.vector = flatten_parameters(module)
-        self.optimizer = Optimizer(self.vector, "fp32", eps=1e-8, learning_rate=learning_rate)
+        self.optimizer = Optimizer(self.vector, "fp32", eps=1e-8, beta1=beta1, learning_rate=learning_rate)
 
 
 class OffPolicyActorCritic(OffPolicyAlgorithm):
-    """A policy, critics, and target critics that follow them.
+    """A policy, critics, and target critics that follow them, if the algorithm has some.
 
     An algorithm says what its losses are: `critic_loss`, by its `next_values`, and `policy_loss`. A subclass may change
     them, see the guide "A loss of your own". Encoders of images, or modules of the user's own, are one of the policy
@@ -76,6 +79,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     Class attributes:
         policy_loss_type: of `policy_loss`; its parts are metrics.
         noise_fields: fields of `Minibatch` that are drawn for continuous actions.
+        has_targets: there are target critics.
+        batch_renorm: policy and critics have batch renormalisation, see `fastrl.networks.batch_renorm`.
 
     Attributes:
         policy, critics, targets: the networks.
@@ -86,6 +91,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     takes_shards = True
     policy_loss_type: ClassVar[type[PolicyLoss]] = PolicyLoss
     noise_fields: ClassVar[tuple[str, ...]] = ()
+    has_targets: ClassVar[bool] = True
+    batch_renorm: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -108,7 +115,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         policy_seed, critics_seed, noise_seed = np.random.SeedSequence(problem.seed).spawn(3)
         obs = problem.obs_rows.state()
         layers = layers_of(config)
-        self.policy = OffPolicyActor(
+        actor_type = RenormalizedActor if self.batch_renorm else OffPolicyActor
+        self.policy = actor_type(
             obs, actions.state(), head, noise=noise, generator=generator_of(policy_seed), **layers
         )
         self.critics = Critics(
@@ -117,16 +125,16 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             count=config.critics,
             num_inputs=actions.size if actions.is_box else 0,
             num_outputs=1 if actions.is_box else actions.size,
-            layer_norm=config.layer_norm,
+            layer_norm=getattr(config, "layer_norm", False),
+            batch_renorm=self.batch_renorm,
             generator=generator_of(critics_seed),
-            **layers,
+            **{**layers, "hidden": getattr(config, "critic_hidden", config.hidden)},
         )
         for network in self.networks():
             if self.ranks.shards:
                 check_shards(network)
             network.to(self.device)
             network.body.half_type = torch.bfloat16 if config.precision == "bf16" else None
-        self.targets = copy.deepcopy(self.critics)
         learned = nn.Module()
         learned.add_module("policy", self.policy)
         if isinstance(extra, nn.Module):
@@ -134,16 +142,20 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         elif extra is not None:
             learned.register_parameter("extra", extra)
         rate = first_value(config.learning_rate)
-        self._of_critics = Learned("critic_loss", TDLoss, self.critics, rate)
-        self._of_policy = Learned("policy_loss", self.policy_loss_type, learned, rate)
-        self._target_vector = flatten_parameters(self.targets)
-        # The policy's part of the vector, which is what a compiled actor reads; None: it is not compiled.
+        beta1 = getattr(config, "adam_beta1", 0.9)
+        self.saved: dict[str, nn.Module] = {"critics": self.critics}
+        if self.has_targets:
+            self.targets = copy.deepcopy(self.critics)
+            self._target_vector = flatten_parameters(self.targets)
+            self.targets.requires_grad_(False)
+            self.saved["targets"] = self.targets
+        self._of_critics = Learned("critic_loss", TDLoss, self.critics, rate, beta1)
+        self._of_policy = Learned("policy_loss", self.policy_loss_type, learned, rate, beta1)
+        # The policy's part of the vector, if it is what a compiled actor reads.
         self._acting: Tensor | None = None
-        if self.policy.actor_architecture() is not None:
+        if self.policy.actor_architecture() is not None and not self.batch_renorm:
             first = next(self.policy.parameters()).storage_offset()
             self._acting = self._of_policy.vector.detach()[first : first + flat_size(self.policy)]
-        self.saved: dict[str, nn.Module] = {"critics": self.critics, "targets": self.targets}
-        self.targets.requires_grad_(False)
         self._learning_rate = TimestepSchedule(
             config.learning_rate, config.final_learning_rate, problem.total_timesteps
         )
@@ -233,8 +245,9 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             td_errors = self._descend(self._of_critics, batch)
             if learns_policy:
                 self._descend(self._of_policy, batch)
-            with torch.no_grad():
-                self._move_targets(learns_policy)
+            if self.has_targets:
+                with torch.no_grad():
+                    self._move_targets(learns_policy)
         self._is_untrained = False
         self.updates += 1
         return td_errors
@@ -299,10 +312,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
 
     def critic_loss(self, batch: Minibatch) -> TDLoss:
         """The sum over critics i of E[(Q_i(s, a) - y)^2] / 2."""
-        y = self.td_targets(batch)
-        Q = self.critics(batch.obs, batch.actions)
-        loss = (Q - y).square().mean(1).sum() / 2
-        return TDLoss(loss, loss=loss, q=Q.mean(), td_errors=(Q - y).detach().abs().mean(0))
+        return td_loss(self.critics(batch.obs, batch.actions), self.td_targets(batch))
 
     @abstractmethod
     def policy_loss(self, batch: Minibatch) -> PolicyLoss:
@@ -340,7 +350,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         return self.policy.state()
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
-        """Loads critics and targets, too. The policy acts from the first step on, with the noise of the settings."""
+        """Loads the other networks, too. The policy acts from the first step on, with the noise of the settings."""
         saved = state["policy"]["architecture"]
         check_architecture({**saved, "noise": self._noise}, self.policy.state()["architecture"])
         self._load_networks(state)

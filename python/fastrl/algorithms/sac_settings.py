@@ -1,4 +1,4 @@
-"""Settings of soft actor-critic, TD3 and IQL, and those that algorithms with a policy and critics share."""
+"""Settings of soft actor-critic, CrossQ, TD3 and IQL, and those that algorithms with a policy and critics share."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -75,24 +75,31 @@ Precision = Annotated[
 ]
 
 
+Temperature = Annotated[
+    float,
+    Field(ge=0, description="weight of the policy's entropy beside rewards; where it is learned, at first"),
+]
+LearnTemperature = Annotated[
+    bool,
+    Field(description="change the temperature so that the policy's entropy becomes the target entropy"),
+]
+
+
 @section
-class OffPolicyConfig:
-    """Hyper-parameters of algorithms that learn a policy and critics of its actions."""
+class PolicyAndCriticsConfig:
+    """Hyper-parameters of algorithms that learn a policy and critics of its actions, with or without targets."""
 
     gamma: hp.Gamma = 0.99
     n_step: hp.NStep = 1
     learning_rate: hp.LearningRate = 3e-4
     final_learning_rate: hp.FinalLearningRate = None
     batch_size: BatchSize = 256
-    tau: Tau = 0.005
     critics: Annotated[int, Field(ge=1, description="critics that are learned")] = 2
     hidden: Hidden = (256, 256)
-    layer_norm: LayerNorm = False
     encoder: hp.ImageEncoder = "auto"
     network: OwnFeatures = None
     network_options: hp.NetworkOptions = ()
     precision: Precision = "fp32"
-    update_backend: hp.UpdateBackend = "auto"
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -103,6 +110,25 @@ class OffPolicyConfig:
         if self.network_options and self.network is None:
             raise ValueError("network_options are for a network of your own: set network, too")
         return self
+
+
+@section
+class OffPolicyConfig(PolicyAndCriticsConfig):
+    """Hyper-parameters of algorithms with target networks."""
+
+    tau: Tau = 0.005
+    layer_norm: LayerNorm = False
+    update_backend: hp.UpdateBackend = "auto"
+
+
+def check_temperature(temperature: float, learn: bool) -> None:
+    """Refuses to learn the logarithm of a temperature of 0.
+
+    Raises:
+        ValueError
+    """
+    if learn and temperature == 0:
+        raise ValueError("a temperature of 0 cannot be learned: set learn_temperature to false")
 
 
 @section
@@ -124,16 +150,8 @@ class SACConfig(OffPolicyConfig):
         Field(description="value that the policy is to increase: the least of all critics, or their mean"),
     ] = "min"
     policy_every: PolicyEvery = 1
-    temperature: Annotated[
-        float,
-        Field(
-            ge=0, description="weight of the policy's entropy beside rewards; where it is learned, at first"
-        ),
-    ] = 1.0
-    learn_temperature: Annotated[
-        bool,
-        Field(description="change the temperature so that the policy's entropy becomes the target entropy"),
-    ] = True
+    temperature: Temperature = 1.0
+    learn_temperature: LearnTemperature = True
     target_entropy: Annotated[
         float | None,
         Field(
@@ -157,8 +175,53 @@ class SACConfig(OffPolicyConfig):
 
     @model_validator(mode="after")
     def _temperature_fits(self) -> Self:
-        if self.learn_temperature and self.temperature == 0:
-            raise ValueError("a temperature of 0 cannot be learned: set learn_temperature to false")
+        check_temperature(self.temperature, self.learn_temperature)
+        return self
+
+
+@section
+class CrossQConfig(PolicyAndCriticsConfig):
+    """Hyper-parameters of CrossQ."""
+
+    learning_rate: hp.LearningRate = 1e-3
+    hidden: Annotated[
+        hp.Widths,
+        Field(description="widths of the policy's hidden layers; those follow the features of images"),
+        Layers((64, 128, 256, 512), (1, 2, 3)),
+    ] = (256, 256)
+    critic_hidden: Annotated[
+        hp.Widths,
+        Field(description="widths of the critics' hidden layers; the paper has (2048, 2048)"),
+        Layers((256, 512, 1024, 2048), (1, 2, 3)),
+    ] = (512, 512)
+    policy_every: PolicyEvery = 3
+    adam_beta1: Annotated[
+        float,
+        Field(ge=0, lt=1, description="Adam's beta1, weight of older gradients in their running mean"),
+        Range(0.3, 0.9),
+    ] = 0.5
+    renorm_momentum: Annotated[
+        float, Field(gt=0, le=1, description="weight of a batch in the running mean and variance")
+    ] = 0.01
+    renorm_warmup: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="batches of a network that are normalised by their own statistics alone, before those are"
+            " corrected by the running ones",
+        ),
+    ] = 100_000
+    temperature: Temperature = 1.0
+    learn_temperature: LearnTemperature = True
+    target_entropy: Annotated[
+        float | None, Field(description="nats; none: minus the number of an action's components")
+    ] = None
+    policy_value: ClassVar[str] = "min"
+    entropy_backup: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _temperature_fits(self) -> Self:
+        check_temperature(self.temperature, self.learn_temperature)
         return self
 
 
@@ -182,8 +245,15 @@ class OffPolicyDeclaration(OffPolicyAlgorithm):
 class SACDeclaration(OffPolicyDeclaration):
     name = "sac"
     summary = "soft actor-critic, for continuous actions between finite bounds and for discrete ones"
-    config_type = SACConfig
+    config_type: ClassVar[type[Any]] = SACConfig
     action_kinds = frozenset({"box", "discrete"})
+
+
+class CrossQDeclaration(OffPolicyDeclaration):
+    name = "crossq"
+    summary = "CrossQ, SAC with batch renormalisation in place of target networks, for continuous actions"
+    config_type = CrossQConfig
+    action_kinds = frozenset({"box"})
 
 
 class TD3Declaration(OffPolicyDeclaration):

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -84,6 +84,7 @@ class OffPolicyActor(_Encoded, ActingNetwork):
     """
 
     kind = "off_policy_actor"
+    batch_renorm: ClassVar[bool] = False
     log_std = None  # Logits, or a Gaussian whose deviations are outputs.
 
     def __init__(
@@ -104,7 +105,8 @@ class OffPolicyActor(_Encoded, ActingNetwork):
         self.noise = noise
         self.obs_dim, self.num_actions = self.obs_rows.size, Actions.from_state(actions).size
         outputs = self.num_actions * (2 if head == "gaussian" else 1)
-        self.body = Ensemble(1, [self.num_features, *hidden, outputs], generator=generator)
+        sizes = [self.num_features, *hidden, outputs]
+        self.body = Ensemble(1, sizes, batch_renorm=self.batch_renorm, generator=generator)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Outputs float32 [B, outputs] at observations [B, obs_dim]."""
@@ -140,9 +142,19 @@ class OffPolicyActor(_Encoded, ActingNetwork):
         return functools.partial(BoundedActor, self.head, self.num_actions, spec, self.noise)
 
     def actor_tensors(self) -> list[Tensor]:
-        tensors = super().actor_tensors()
+        if self.actor_architecture() is None:
+            tensors = super().actor_tensors()
+        else:
+            tensors = [tensor for layer in self.body.acting_layers() for tensor in layer]
         # The first number says whether a `BoundedActor` draws uniform actions.
         return tensors if self.head == "categorical" else [tensors[0].new_zeros(1), *tensors]
+
+
+class RenormalizedActor(OffPolicyActor):
+    """A policy with batch renormalisation before each linear layer, which acts by running statistics."""
+
+    kind = "renormalized_actor"
+    batch_renorm = True
 
 
 class Critics(_Encoded):
@@ -154,7 +166,7 @@ class Critics(_Encoded):
         num_inputs: numbers of a continuous action, which are inputs beside the features; 0 where all actions have
             outputs.
         num_outputs: number of discrete actions; 1 where the action is an input.
-        layer_norm: normalise the inputs of the activations of the perceptrons.
+        layer_norm, batch_renorm: of the perceptrons, see `Ensemble`.
     """
 
     def __init__(
@@ -168,6 +180,7 @@ class Critics(_Encoded):
         encoder: EncoderKind = "auto",
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = False,
+        batch_renorm: bool = False,
         path: str | None = None,
         options: Mapping[str, Any] = MappingProxyType({}),
         generator: torch.Generator | None = None,
@@ -175,7 +188,9 @@ class Critics(_Encoded):
         super().__init__(obs, actions, encoder, path, options, generator)
         self.num_inputs = num_inputs
         sizes = [self.num_features + num_inputs, *hidden, num_outputs]
-        self.body = Ensemble(count, sizes, layer_norm=layer_norm, generator=generator)
+        self.body = Ensemble(
+            count, sizes, layer_norm=layer_norm, batch_renorm=batch_renorm, generator=generator
+        )
 
     def forward(self, rows: Tensor, actions: Tensor | None = None) -> Tensor:
         """Values of actions, float32 [E, B]; without actions those of all discrete ones, [E, B, num_outputs].
