@@ -97,6 +97,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "ppo gru": ("PPO", "box", "discrete", {"memory": "gru", "normalize_obs": True}),
     "dqn mixed": ("DQN", "dict", "discrete", {}),
     "sac": ("SAC", "box", "matrix", {}),
+    "crossq": ("CrossQ", "box", "matrix", {"policy_every": 1}),
 }
 
 

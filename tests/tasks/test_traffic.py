@@ -472,7 +472,7 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             ["--algo=mapo"],
             (
-                "--algo should be one of async-ppo, bc, dqn, impala, ippo, iql, mabc, mappo, ppo, reinforce,"
+                "--algo should be one of async-ppo, bc, crossq, dqn, impala, ippo, iql, mabc, mappo, ppo, reinforce,"
                 " sac, td3, or module:Class of your own; got 'mapo'; did you mean mappo?"
             ),
         ),

@@ -156,11 +156,7 @@ def _layers(network: Any) -> tuple[list[tuple[Tensor, Tensor]], str, RunningNorm
         return layers, network.actor.activation, network.obs_norm
     if isinstance(network, OffPolicyActor) and network.own is None and not network.has_encoder:
         norm = None if network.decoder is None else network.decoder.norm
-        return (
-            [(weight[0], bias[0].reshape(-1)) for weight, bias in network.body.acting_layers()],
-            "relu",
-            norm,
-        )
+        return [(weight[0], bias[0].reshape(-1)) for weight, bias in network.body.linear], "relu", norm
     if isinstance(network, QNetwork) and network.obs_scale == 1:
         branches = [network.trunk, network.advantage, network.value or nn.Identity()]
         linear: list[list[Any]] = [

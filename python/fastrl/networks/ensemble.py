@@ -88,6 +88,7 @@ class Ensemble(nn.Module):
     def _renormed(self, layer: int, x: Tensor) -> Tensor:
         return self.renorms[layer](x.float()) if self.renorms else x
 
+    @torch.no_grad()
     def acting_layers(self) -> list[list[Tensor]]:
         """Weight and bias of each layer as the networks compute in ``eval()`` mode: batch renormalisation, which is
         affine then, is part of them. (Layer normalisation is not.)"""
