@@ -37,7 +37,7 @@ def test_pendulum(algorithm: str, seed: int) -> None:
 
 
 def test_crossq_learns_pendulum_in_few_steps() -> None:
-    """Seeds return about -150 to -200 after 3,000 steps."""
-    model = fastrl.CrossQ("Pendulum-v1", seed=0, learning_starts=500, device="cpu", collector="sequential")
-    model.learn(2_500)
+    """Two seeds returned -198 and -146; a random policy returns -1,200."""
+    model = fastrl.CrossQ("Pendulum-v1", seed=0, learning_starts=250, device="cpu", collector="sequential")
+    model.learn(1_600)
     assert model.evaluate(20)[0] >= -400
