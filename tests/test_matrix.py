@@ -34,6 +34,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "reinforce": {"num_steps": 8, "hidden": (4,)},
     "iql": {"batch_size": 4, "hidden": (4,)},
     "sac": {"batch_size": 4, "hidden": (4,)},
+    "crossq": {"batch_size": 4, "hidden": (4,), "policy_hidden": (4,), "policy_every": 1},
     "td3": {"batch_size": 4, "hidden": (4,)},
 }
 SMALL["async-ppo"] = SMALL["ppo"] | {"max_staleness": 0}
@@ -198,6 +199,7 @@ ELSEWHERE = {
     "pqn": ("Dict", "Discrete"),
     "iql": ("MultiDiscrete", "Discrete"),
     "sac": ("Dict", "Box"),
+    "crossq": ("Tuple", "Box"),
     "td3": ("Tuple", "Box"),
 }
 UNITS = {"steps": {}, "episodes": {"collect.episodes_per_update": 3}}
@@ -255,6 +257,7 @@ GRU = {"memory": "gru", "memory_size": 3}
         ("pqn", "discrete", GRU),
         ("sac", "box", {}),
         ("sac", "box", GRU),
+        ("crossq", "box", {}),
         ("td3", "box", {}),
         *itertools.product(("async-ppo", "impala", "ppo"), COMPILED, ({}, GRU)),
     ],
@@ -269,7 +272,7 @@ def test_a_vector_environment(algorithm: str) -> None:
     """It starts its episodes itself, so that a resumed run restarts them; one seed fixes a run all the same."""
     found = []
     for seed in (0, 0, 1):
-        actions = "box" if algorithm == "td3" else "discrete"
+        actions = "box" if algorithm in ("crossq", "td3") else "discrete"
         env = SyncVectorEnv([lambda actions=actions: AnySpaces("vector", actions)] * 2)
         training = training_of(algorithm, as_spec(env), {"run.seed": seed, "collect.collector": "vector"})
         rows_of(training, 2**30)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         SAC,
         TD3,
         AsyncPPO,
+        CrossQ,
         Model,
         load,
     )
@@ -46,6 +47,7 @@ __all__ = [
     "SAC",
     "TD3",
     "AsyncPPO",
+    "CrossQ",
     "Model",
     "__version__",
     "algorithms",

@@ -29,6 +29,7 @@ OBS = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
 NAMES = [
     "async-ppo",
     "bc",
+    "crossq",
     "dqn",
     "impala",
     "ippo",
@@ -45,7 +46,9 @@ NAMES = [
 
 def actions_of(name: str, size: int = 4) -> gymnasium.Space[Any]:
     """Actions that the algorithm takes."""
-    return gymnasium.spaces.Box(-1, 1, (size,)) if name == "td3" else gymnasium.spaces.Discrete(size)
+    return (
+        gymnasium.spaces.Box(-1, 1, (size,)) if name in ("crossq", "td3") else gymnasium.spaces.Discrete(size)
+    )
 
 
 def made(name: str, seed: int = 0, **config: Any) -> Algorithm[Any]:
@@ -148,7 +151,7 @@ def test_what_an_algorithm_does_not_take_is_refused_with_those_that_do(
         check_takes(ImagesOnly, problem_of(OBS, discrete))
     with pytest.raises(
         AlgorithmError,
-        match=r"^dqn does not take box actions such as Box.*; .* do: async-ppo, impala, iql, ppo, sac, td3$",
+        match=r"^dqn does not take box actions such as Box.*; .* do: async-ppo, crossq, impala, iql, ppo, sac, td3$",
     ):
         check_takes(find("dqn"), problem_of(OBS, box))
     # The environment's own space is shown, not the flat one.

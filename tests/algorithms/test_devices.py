@@ -144,14 +144,15 @@ def test_pqn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "actions"), [("sac", BOX), ("sac", CHOICES), ("td3", BOX), ("iql", BOX), ("iql", CHOICES)]
+    ("name", "actions"),
+    [("sac", BOX), ("sac", CHOICES), ("crossq", BOX), ("td3", BOX), ("iql", BOX), ("iql", CHOICES)],
 )
 def test_replay_learners(name: str, actions: Any) -> None:
-    algorithm = learner(name, OBS, actions, **({"policy_every": 1} if name == "td3" else {}))
+    algorithm = learner(name, OBS, actions, **({"policy_every": 1} if name in ("crossq", "td3") else {}))
     assert algorithm.compiled is None
     assert algorithm.update(batch_of(OBS, actions), Stopwatch()).device.type == "cuda"
 
 
 def test_every_algorithm_of_one_agent_is_here() -> None:
     one = {name for name, each in algorithms().items() if not each.many_agents}
-    assert one == {"ppo", "async-ppo", "impala", "bc", "dqn", "sac", "td3", "iql", "pqn"}
+    assert one == {"ppo", "async-ppo", "impala", "bc", "dqn", "sac", "crossq", "td3", "iql", "pqn"}

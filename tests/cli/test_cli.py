@@ -205,8 +205,8 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
         (
             ["train", "CartPole-v1", "--algo", "rainbow"],
             (
-                "fastrl train: error: --algo should be one of async-ppo, bc, dqn, impala, ippo, iql, mabc, mappo, ppo,"
-                " pqn, reinforce, sac, td3, or module:Class of your own; got 'rainbow'"
+                "fastrl train: error: --algo should be one of async-ppo, bc, crossq, dqn, impala, ippo, iql, mabc,"
+                " mappo, ppo, pqn, reinforce, sac, td3, or module:Class of your own; got 'rainbow'"
             ),
         ),
         (
@@ -223,8 +223,8 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
         (
             ["train", "cage2", "--algo", "impale"],
             (
-                "fastrl train: error: --algo should be one of async-ppo, bc, dqn, impala, ippo, iql, mabc, mappo, ppo,"
-                " pqn, reinforce, sac, td3, or module:Class of your own; got 'impale'; did you mean impala?"
+                "fastrl train: error: --algo should be one of async-ppo, bc, crossq, dqn, impala, ippo, iql, mabc,"
+                " mappo, ppo, pqn, reinforce, sac, td3, or module:Class of your own; got 'impale'; did you mean impala?"
             ),
         ),
         (

@@ -102,6 +102,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "sac": ("SAC", "box", "matrix", {}),
     "sac simba": ("SAC", "box", "matrix", {"encoder": "simba_v2", "hidden": (8, 8)}),
     "sac gru": ("SAC", "box", "matrix", {"memory": "gru"}),
+    "crossq": ("CrossQ", "box", "matrix", {"policy_every": 1}),
 }
 
 

@@ -322,7 +322,7 @@ def test_staleness_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         (["--algo=impala", "--impala.c-clip=2"], "c_clip should be at most rho_clip"),
         (
             ["--algo=a3c"],
-            "--algo should be one of async-ppo, bc, dqn, impala, ippo, iql, mabc, mappo, ppo, pqn, reinforce, sac,",
+            "--algo should be one of async-ppo, bc, crossq, dqn, impala, ippo, iql, mabc, mappo, ppo, pqn, reinforce,",
         ),
         (
             ["--preset=nothing"],
@@ -330,7 +330,7 @@ def test_staleness_is_measured_and_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         ),
         (
             ["--algo=dqn", "--preset=hopper"],
-            "--preset hopper is for --algo async-ppo or ppo or sac or td3, not for dqn: leave it out, or change",
+            "--preset hopper is for --algo async-ppo or crossq or ppo or sac or td3, not for dqn: leave it out,",
         ),
         (["--n-workers=1", "extra"], "unrecognized arguments: extra"),
         (["--collector=sequential", "--collect.asynchronous=2"], "'sequential' has no option asynchronous"),

@@ -473,8 +473,8 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             ["--algo=mapo"],
             (
-                "--algo should be one of async-ppo, bc, dqn, impala, ippo, iql, mabc, mappo, ppo, pqn, reinforce,"
-                " sac, td3, or module:Class of your own; got 'mapo'; did you mean mappo?"
+                "--algo should be one of async-ppo, bc, crossq, dqn, impala, ippo, iql, mabc, mappo, ppo, pqn,"
+                " reinforce, sac, td3, or module:Class of your own; got 'mapo'; did you mean mappo?"
             ),
         ),
         (

@@ -62,6 +62,12 @@ class TDLoss(Loss):
         return torch.stack([self.loss, self.q, self.td_errors.mean()]).detach()
 
 
+def td_loss(Q: Tensor, y: Tensor) -> TDLoss:
+    """The sum over critics i of E[(Q_i - y)^2] / 2, of values [E, B] and their targets [B]."""
+    loss = (Q - y).square().mean(1).sum() / 2
+    return TDLoss(loss, loss=loss, q=Q.mean(), td_errors=(Q - y).detach().abs().mean(0))
+
+
 def reduce_loss(
     ranks: Ranks, gradient: Tensor, size: int, kind: type[Loss], learn: Callable[[Shard, float], Loss]
 ) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 
 from fastrl.algorithms.compiled_off_policy import CompiledOffPolicy, compiled_off_policy
-from fastrl.algorithms.loss import Loss, LossMeans, TDLoss, reduce_loss
+from fastrl.algorithms.loss import Loss, LossMeans, TDLoss, reduce_loss, td_loss
 from fastrl.algorithms.off_policy_loss import Minibatch, PolicyLoss, project
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import OffPolicyAlgorithm, Problem, ReplaySpec, Transitions
@@ -22,7 +22,7 @@ from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import ActorSpec
 from fastrl.networks.encoders import check_encoder
 from fastrl.networks.ensemble import Ensemble
-from fastrl.networks.off_policy import Critics, OffPolicyActor, PolicyHead
+from fastrl.networks.off_policy import Critics, OffPolicyActor, PolicyHead, RenormalizedActor
 from fastrl.networks.own_network import check_own_network
 from fastrl.networks.parameters import (
     check_architecture,
@@ -50,7 +50,8 @@ class Learned:
     Args:
         name: method that computes the loss.
         module: what learns.
-
+        learning_rate: of the first step.
+        beta1: Adam's.
         weight_decay: of AdamW (Loshchilov and Hutter, 2019).
 
     Attributes:
@@ -59,12 +60,19 @@ class Learned:
     """
 
     def __init__(
-        self, name: str, loss_type: type[Loss], module: nn.Module, learning_rate: float, weight_decay: float
+        self,
+        name: str,
+        loss_type: type[Loss],
+        module: nn.Module,
+        *,
+        learning_rate: float,
+        beta1: float,
+        weight_decay: float,
     ) -> None:
         self.name, self.loss_type = name, loss_type
         self.parameters = [each for each in module.parameters() if each.requires_grad]
         self.vector = flatten_parameters(module)
-        self.optimizer = Optimizer(self.vector, "fp32", eps=1e-8, learning_rate=learning_rate)
+        self.optimizer = Optimizer(self.vector, "fp32", eps=1e-8, beta1=beta1, learning_rate=learning_rate)
         self._weight_decay = weight_decay
         # A temperature does not decay.
         self._decaying: list[Tensor] = [each for each in self.parameters if each.dim()]
@@ -81,7 +89,7 @@ class Learned:
 
 
 class OffPolicyActorCritic(OffPolicyAlgorithm):
-    """A policy, critics, and target critics that follow them.
+    """A policy, critics, and target critics that follow them, if the algorithm has some.
 
     An algorithm says what its losses are: `critic_loss`, by its `next_values`, and `policy_loss`. A subclass may change
     them, see the guide "A loss of your own". Encoders of images, or modules of the user's own, are one of the policy
@@ -106,6 +114,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     Class attributes:
         policy_loss_type: of `policy_loss`; its parts are metrics.
         noise_fields: fields of `Minibatch` that are drawn for continuous actions.
+        has_targets: there are target critics.
+        batch_renorm: policy and critics have batch renormalisation, see `fastrl.networks.batch_renorm`.
 
     Attributes:
         policy, critics, targets: the networks.
@@ -116,6 +126,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     takes_shards = True
     policy_loss_type: ClassVar[type[PolicyLoss]] = PolicyLoss
     noise_fields: ClassVar[tuple[str, ...]] = ()
+    has_targets: ClassVar[bool] = True
+    batch_renorm: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -140,8 +152,9 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         if config.encoder in ("simba", "simba_v2"):
             check_encoder(config.encoder, any(part.kind == "image" for part in problem.obs_rows.parts))
         layers = layers_of(config)
+        actor_type = RenormalizedActor if self.batch_renorm else OffPolicyActor
         policy_layers = layers | {"hidden": policy_hidden(config)}
-        self.policy = OffPolicyActor(
+        self.policy = actor_type(
             obs, actions.state(), head, noise=noise, generator=generator_of(policy_seed), **policy_layers
         )
         self.critics = Critics(
@@ -150,7 +163,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             count=config.critics,
             num_inputs=actions.size if actions.is_box else 0,
             num_outputs=1 if actions.is_box else actions.size,
-            layer_norm=config.layer_norm,
+            layer_norm=getattr(config, "layer_norm", False),
+            batch_renorm=self.batch_renorm,
             generator=generator_of(critics_seed),
             **layers,
         )
@@ -172,7 +186,6 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         if self.policy.simba == "simba_v2":
             self._returns = ReturnScale(problem.num_envs, config.gamma, MAX_RETURN)
         self._share_memory()
-        self.targets = self.copy_of(self.critics)
         learned = nn.Module()
         learned.add_module("policy", self.policy)
         if isinstance(extra, nn.Module):
@@ -180,19 +193,25 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         elif extra is not None:
             learned.register_parameter("extra", extra)
         rate = first_value(config.learning_rate)
-        decay = config.weight_decay
-        self._of_critics = Learned("critic_loss", TDLoss, self.critics, rate, decay)
-        self._of_policy = Learned("policy_loss", self.policy_loss_type, learned, rate, decay)
-        self._target_vector = flatten_parameters(self.targets)
-        # The policy's part of the vector, which is what a compiled actor reads, on a CPU as an array; None: it is not
-        # compiled.
+        adam = {
+            "learning_rate": rate,
+            "beta1": getattr(config, "adam_beta1", 0.9),
+            "weight_decay": config.weight_decay,
+        }
+        self.saved: dict[str, nn.Module] = {"critics": self.critics}
+        if self.has_targets:
+            self.targets = self.copy_of(self.critics)
+            self._target_vector = flatten_parameters(self.targets)
+            self.targets.requires_grad_(False)
+            self.saved["targets"] = self.targets
+        self._of_critics = Learned("critic_loss", TDLoss, self.critics, **adam)
+        self._of_policy = Learned("policy_loss", self.policy_loss_type, learned, **adam)
+        # The policy's part of the vector, if it is what a compiled actor reads, on a CPU as an array.
         self._acting: Tensor | NDArray[Any] | None = None
-        if self.policy.actor_architecture() is not None:
+        if self.policy.actor_architecture() is not None and not self.batch_renorm:
             first = next(self.policy.parameters()).storage_offset()
             acting = self._of_policy.vector.detach()[first : first + flat_size(self.policy)]
             self._acting = acting.numpy() if self.device.type == "cpu" else acting
-        self.saved: dict[str, nn.Module] = {"critics": self.critics, "targets": self.targets}
-        self.targets.requires_grad_(False)
         self._learning_rate = problem.schedule(config.learning_rate, config.final_learning_rate)
         # Random numbers are drawn on the CPU: a run may resume on another device.
         self._generator = generator_of(noise_seed)
@@ -304,8 +323,9 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             self._share_memory()
             if learns_policy:
                 self._descend(self._of_policy, batch)
-            with torch.no_grad():
-                self._move_targets(learns_policy)
+            if self.has_targets:
+                with torch.no_grad():
+                    self._move_targets(learns_policy)
         self._is_untrained = False
         self.updates += 1
         return td_errors
@@ -386,10 +406,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         """The sum over critics i of E[(Q_i(s, a) - y)^2] / 2; of categorical ones `categorical_loss`."""
         if self.critics.atoms is not None:
             return self.categorical_loss(batch, self.critics.atoms)
-        y = self.td_targets(batch)
-        Q = self.critics(batch.obs, batch.actions)
-        loss = (Q - y).square().mean(1).sum() / 2
-        return TDLoss(loss, loss=loss, q=Q.mean(), td_errors=(Q - y).detach().abs().mean(0))
+        return td_loss(self.critics(batch.obs, batch.actions), self.td_targets(batch))
 
     def categorical_loss(self, batch: Minibatch, z: Tensor) -> TDLoss:
         """The sum over critics i of the cross entropy -E[sum_k p(z_k) log p_i(z_k | s, a)], where p projects
@@ -444,7 +461,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         return self.policy.state()
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
-        """Loads critics and targets, too. The policy acts from the first step on, with the noise of the settings."""
+        """Loads the other networks, too. The policy acts from the first step on, with the noise of the settings."""
         saved = state["policy"]["architecture"]
         check_architecture({**saved, "noise": self._noise}, self.policy.state()["architecture"])
         self._load_networks(state)

@@ -34,9 +34,9 @@ def clip_gradient(gradient: Tensor, max_norm: float | None) -> Tensor:
 class _FusedAdam:
     """Adam's state, and the parts of an optimiser that a GradScaler uses."""
 
-    def __init__(self, parameters: nn.Parameter, learning_rate: float, eps: float) -> None:
+    def __init__(self, parameters: nn.Parameter, learning_rate: float, beta1: float, eps: float) -> None:
         self.param_groups = [{"params": [parameters]}]
-        self.learning_rate, self._eps = learning_rate, eps
+        self.learning_rate, self._beta1, self._eps = learning_rate, beta1, eps
         self._parameters = parameters
         self.state = {
             "step": torch.zeros((), dtype=torch.float32, device=parameters.device),
@@ -56,7 +56,7 @@ class _FusedAdam:
             [],
             [state["step"]],
             lr=self.learning_rate,
-            beta1=0.9,
+            beta1=self._beta1,
             beta2=0.999,
             weight_decay=0.0,
             eps=self._eps,
@@ -74,7 +74,7 @@ class Optimizer:
     Args:
         parameters: with a gradient of zeros.
         precision: of arithmetic within `autocast`; "auto": bf16 on GPUs that have it.
-        eps: Adam's.
+        beta1, eps: Adam's.
         learning_rate: until `step` is given another.
 
     Attributes:
@@ -87,6 +87,7 @@ class Optimizer:
         precision: Literal["auto", "fp32", "bf16", "fp16"],
         *,
         eps: float,
+        beta1: float = 0.9,
         learning_rate: float = 1e-3,
     ) -> None:
         self._parameters = parameters
@@ -95,7 +96,7 @@ class Optimizer:
             precision = "bf16" if self._device == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
         self._precision: Literal["fp32", "bf16", "fp16"] = precision
         self.half = _HALVES[precision]
-        self._adam = _FusedAdam(parameters, learning_rate, eps)
+        self._adam = _FusedAdam(parameters, learning_rate, beta1, eps)
         self._scaler = torch.amp.GradScaler(self._device, enabled=self.half == torch.float16)
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:

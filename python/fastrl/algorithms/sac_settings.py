@@ -1,4 +1,4 @@
-"""Settings of soft actor-critic, TD3 and IQL, and those that algorithms with a policy and critics share."""
+"""Settings of soft actor-critic, CrossQ, TD3 and IQL, and those that algorithms with a policy and critics share."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -95,9 +95,19 @@ ActionMasks = Annotated[
 ]
 
 
+Temperature = Annotated[
+    float,
+    Field(ge=0, description="weight of the policy's entropy beside rewards; where it is learned, at first"),
+]
+LearnTemperature = Annotated[
+    bool,
+    Field(description="change the temperature so that the policy's entropy becomes the target entropy"),
+]
+
+
 @section
-class OffPolicyConfig:
-    """Hyper-parameters of algorithms that learn a policy and critics of its actions."""
+class PolicyAndCriticsConfig:
+    """Hyper-parameters of algorithms that learn a policy and critics of its actions, with or without targets."""
 
     gamma: hp.Gamma = 0.99
     n_step: hp.NStep = 1
@@ -105,16 +115,12 @@ class OffPolicyConfig:
     final_learning_rate: hp.FinalLearningRate = None
     weight_decay: WeightDecay = 0.0
     batch_size: BatchSize = 256
-    tau: Tau = 0.005
     critics: Annotated[int, Field(ge=1, description="critics that are learned")] = 2
     hidden: Hidden = (256, 256)
     policy_hidden: PolicyHidden = None
-    layer_norm: LayerNorm = False
-    encoder: Encoder = "auto"
     network: OwnFeatures = None
     network_options: hp.NetworkOptions = ()
     precision: hp.Precision = "fp32"
-    update_backend: hp.UpdateBackend = "auto"
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -124,6 +130,20 @@ class OffPolicyConfig:
             raise ValueError(f"target_critics should be at most critics, {self.critics}, got {asked}")
         if self.network_options and self.network is None:
             raise ValueError("network_options are for a network of your own: set network, too")
+        return self
+
+
+@section
+class OffPolicyConfig(PolicyAndCriticsConfig):
+    """Hyper-parameters of algorithms with target networks."""
+
+    tau: Tau = 0.005
+    layer_norm: LayerNorm = False
+    encoder: Encoder = "auto"
+    update_backend: hp.UpdateBackend = "auto"
+
+    @model_validator(mode="after")
+    def _simba_fits(self) -> Self:
         if self.encoder in ("simba", "simba_v2"):
             self._check_simba()
         return self
@@ -155,6 +175,16 @@ class RecurrentConfig(OffPolicyConfig):
     burn_in: hp.SequenceBurnIn = 10
 
 
+def check_temperature(temperature: float, learn: bool) -> None:
+    """Refuses to learn the logarithm of a temperature of 0.
+
+    Raises:
+        ValueError
+    """
+    if learn and temperature == 0:
+        raise ValueError("a temperature of 0 cannot be learned: set learn_temperature to false")
+
+
 @section
 class SACConfig(RecurrentConfig):
     """Hyper-parameters of soft actor-critic."""
@@ -174,16 +204,8 @@ class SACConfig(RecurrentConfig):
         Field(description="value that the policy is to increase: the least of all critics, or their mean"),
     ] = "min"
     policy_every: PolicyEvery = 1
-    temperature: Annotated[
-        float,
-        Field(
-            ge=0, description="weight of the policy's entropy beside rewards; where it is learned, at first"
-        ),
-    ] = 1.0
-    learn_temperature: Annotated[
-        bool,
-        Field(description="change the temperature so that the policy's entropy becomes the target entropy"),
-    ] = True
+    temperature: Temperature = 1.0
+    learn_temperature: LearnTemperature = True
     target_entropy: Annotated[
         float | None,
         Field(
@@ -207,8 +229,53 @@ class SACConfig(RecurrentConfig):
 
     @model_validator(mode="after")
     def _temperature_fits(self) -> Self:
-        if self.learn_temperature and self.temperature == 0:
-            raise ValueError("a temperature of 0 cannot be learned: set learn_temperature to false")
+        check_temperature(self.temperature, self.learn_temperature)
+        return self
+
+
+@section
+class CrossQConfig(PolicyAndCriticsConfig):
+    """Hyper-parameters of CrossQ."""
+
+    learning_rate: hp.LearningRate = 1e-3
+    hidden: Annotated[
+        hp.Widths,
+        Field(
+            description="widths of the critics' hidden layers, which follow the features of images; the paper has"
+            " (2048, 2048)"
+        ),
+        Layers((256, 512, 1024, 2048), (1, 2, 3)),
+    ] = (512, 512)
+    policy_hidden: PolicyHidden = (256, 256)
+    encoder: hp.ImageEncoder = "auto"
+    policy_every: PolicyEvery = 3
+    adam_beta1: Annotated[
+        float,
+        Field(ge=0, lt=1, description="Adam's beta1, weight of older gradients in their running mean"),
+        Range(0.3, 0.9),
+    ] = 0.5
+    renorm_momentum: Annotated[
+        float, Field(gt=0, le=1, description="weight of a batch in the running mean and variance")
+    ] = 0.01
+    renorm_warmup: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="batches of a network that are normalised by their own statistics alone, before those are"
+            " corrected by the running ones",
+        ),
+    ] = 100_000
+    temperature: Temperature = 1.0
+    learn_temperature: LearnTemperature = True
+    target_entropy: Annotated[
+        float | None, Field(description="nats; none: minus the number of an action's components")
+    ] = None
+    policy_value: ClassVar[str] = "min"
+    entropy_backup: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _temperature_fits(self) -> Self:
+        check_temperature(self.temperature, self.learn_temperature)
         return self
 
 
@@ -232,8 +299,15 @@ class OffPolicyDeclaration(OffPolicyAlgorithm):
 class SACDeclaration(OffPolicyDeclaration):
     name = "sac"
     summary = "soft actor-critic, for continuous actions between finite bounds and for discrete ones"
-    config_type = SACConfig
+    config_type: ClassVar[type[Any]] = SACConfig
     action_kinds = frozenset({"box", "discrete"})
+
+
+class CrossQDeclaration(OffPolicyDeclaration):
+    name = "crossq"
+    summary = "CrossQ, SAC with batch renormalisation in place of target networks, for continuous actions"
+    config_type = CrossQConfig
+    action_kinds = frozenset({"box"})
 
 
 class TD3Declaration(OffPolicyDeclaration):

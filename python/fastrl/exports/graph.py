@@ -372,7 +372,7 @@ class _Layers(nn.Module):
 
     def __init__(self, ensemble: Ensemble) -> None:
         super().__init__()
-        self._ensemble, self.linear = ensemble, ensemble.linear
+        self._ensemble, self.linear = ensemble, ensemble.acting_layers()
 
     def forward(self, x: Tensor) -> Tensor:
         for i, (weight, bias) in enumerate(self.linear):

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fastrl.networks.batch_renorm import BatchRenorm
+
 _EPSILON = 1e-5
 
 
@@ -16,17 +18,20 @@ class Ensemble(nn.Module):
     """E perceptrons with ReLU, one batched matrix product a layer.
 
     Parameters are ``weight_0`` [E, inputs, outputs], ``bias_0`` [E, 1, outputs], with layer normalisation ``scale_0``
-    and ``shift_0`` [E, 1, outputs], then those of the next layer. Initial weights and biases are uniform within
-    1 / sqrt(inputs), as PyTorch's linear layers are by default.
+    and ``shift_0`` [E, 1, outputs], then those of the next layer; those of the modules ``renorm_0``, ... are last.
+    Initial weights and biases are uniform within 1 / sqrt(inputs), as PyTorch's linear layers are by default.
 
     Args:
         count: E.
         sizes: widths from input to output.
         layer_norm: normalise the inputs of the activations.
+        batch_renorm: renormalise the inputs of each layer by the statistics of batches, see `BatchRenorm`. They are
+            learned in ``train()`` mode; a new ensemble is in ``eval()`` mode.
         generator: where the initial weights come from; None: torch's global generator.
 
     Attributes:
         linear: weight and bias of each layer.
+        renorms: batch renormalisation before each layer; or none.
         half_type: type of the hidden layers' matrix products; None: float32. The last layer is always float32.
     """
 
@@ -36,6 +41,7 @@ class Ensemble(nn.Module):
         sizes: Sequence[int],
         *,
         layer_norm: bool = False,
+        batch_renorm: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -60,11 +66,16 @@ class Ensemble(nn.Module):
                 self.register_parameter(f"scale_{i}", nn.Parameter(torch.ones(count, 1, fan_out)))
                 self.register_parameter(f"shift_{i}", nn.Parameter(torch.zeros(count, 1, fan_out)))
                 self._norm.append([self.get_parameter(f"{name}_{i}") for name in ("scale", "shift")])
+        self.renorms = [BatchRenorm(count, fan_in) for fan_in in sizes[:-1]] if batch_renorm else []
+        for i, renorm in enumerate(self.renorms):
+            self.add_module(f"renorm_{i}", renorm)
+        self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs float32 [E, B, outputs] of inputs float32 [B, inputs], which all networks get."""
         x = x.expand(self.count, *x.shape)
         for i, (weight, bias) in enumerate(self.linear[:-1]):
+            x = self._renormed(i, x)
             if self.half_type is not None:
                 x, weight, bias = x.to(self.half_type), weight.to(self.half_type), bias.to(self.half_type)
             x = affine(x, weight, bias)
@@ -73,7 +84,22 @@ class Ensemble(nn.Module):
                 x = torch.addcmul(shift, functional.layer_norm(x.float(), x.shape[-1:], eps=_EPSILON), scale)
             x = x.relu() if torch.is_grad_enabled() else x.relu_()
         weight, bias = self.linear[-1]
-        return affine(x.float(), weight, bias)
+        return affine(self._renormed(-1, x.float()), weight, bias)
+
+    def _renormed(self, layer: int, x: Tensor) -> Tensor:
+        return self.renorms[layer](x.float()) if self.renorms else x
+
+    @torch.no_grad()
+    def acting_layers(self) -> list[list[Tensor]]:
+        """Weight and bias of each layer as the networks compute in ``eval()`` mode: batch renormalisation, which is
+        affine then, is part of them. (Layer normalisation is not.)"""
+        if not self.renorms:
+            return self.linear
+        layers = []
+        for renorm, (weight, bias) in zip(self.renorms, self.linear, strict=True):
+            factor, offset = renorm.affine()
+            layers.append([factor.transpose(1, 2) * weight, torch.baddbmm(bias, offset, weight)])
+        return layers
 
 
 class EnsembleLinear(nn.Module):

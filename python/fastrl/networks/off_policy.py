@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -94,6 +94,7 @@ class _Encoded(SavedNetwork):
         generator: torch.Generator | None,
         *,
         layer_norm: bool = False,
+        batch_renorm: bool = False,
         heads: int = 1,
     ) -> Ensemble | Simba | SimbaV2:
         """Perceptrons, or what the encoder has in their place."""
@@ -102,7 +103,7 @@ class _Encoded(SavedNetwork):
             return Simba(count, sizes, generator=generator)
         if self.simba == "simba_v2":
             return SimbaV2(count, sizes, heads=heads, generator=generator)
-        return Ensemble(count, sizes, layer_norm=layer_norm, generator=generator)
+        return Ensemble(count, sizes, layer_norm=layer_norm, batch_renorm=batch_renorm, generator=generator)
 
     def features(self, rows: Tensor | ObsSequences) -> Tensor:
         """Inputs of the perceptrons, float32 [B, num_features], from observations [B, size]."""
@@ -132,6 +133,7 @@ class OffPolicyActor(_Encoded, ActingNetwork):
     """
 
     kind = "off_policy_actor"
+    batch_renorm: ClassVar[bool] = False
     log_std = None  # Logits, or a Gaussian whose deviations are outputs.
 
     def __init__(
@@ -155,7 +157,7 @@ class OffPolicyActor(_Encoded, ActingNetwork):
         self.obs_dim, self.num_actions = self.obs_rows.size, Actions.from_state(actions).size
         heads = 2 if head == "gaussian" else 1
         sizes = [self.num_features, *hidden, self.num_actions * heads]
-        self.body = self._make_body(1, sizes, generator, heads=heads)
+        self.body = self._make_body(1, sizes, generator, batch_renorm=self.batch_renorm, heads=heads)
 
     def forward(self, rows: Tensor | ObsSequences) -> Tensor:
         """Outputs float32 [B, outputs] at observations [B, obs_dim]."""
@@ -199,9 +201,19 @@ class OffPolicyActor(_Encoded, ActingNetwork):
         return functools.partial(BoundedActor, self.head, self.num_actions, spec, self.noise)
 
     def actor_tensors(self) -> list[Tensor]:
-        tensors = super().actor_tensors()
+        if self.actor_architecture() is None or not isinstance(self.body, Ensemble):
+            tensors = super().actor_tensors()
+        else:
+            tensors = [tensor for layer in self.body.acting_layers() for tensor in layer]
         # The first number says whether a `BoundedActor` draws uniform actions.
         return tensors if self.head == "categorical" else [tensors[0].new_zeros(1), *tensors]
+
+
+class RenormalizedActor(OffPolicyActor):
+    """A policy with batch renormalisation before each linear layer, which acts by running statistics."""
+
+    kind = "renormalized_actor"
+    batch_renorm = True
 
 
 class Critics(_Encoded):
@@ -215,7 +227,7 @@ class Critics(_Encoded):
         num_inputs: numbers of a continuous action, which are inputs beside the features; 0 where all actions have
             outputs.
         num_outputs: number of discrete actions; 1 where the action is an input.
-        layer_norm: normalise the inputs of the activations of the perceptrons.
+        layer_norm, batch_renorm: of the perceptrons, see `Ensemble`.
 
     Attributes:
         atoms: float32 [K], the values that distributions are over; None: there are no distributions.
@@ -237,6 +249,7 @@ class Critics(_Encoded):
         encoder: EncoderKind | SimbaKind = "auto",
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = False,
+        batch_renorm: bool = False,
         memory: MemoryKind = "none",
         memory_size: int = 64,
         path: str | None = None,
@@ -252,7 +265,7 @@ class Critics(_Encoded):
             atoms, num_outputs = torch.linspace(-MAX_RETURN, MAX_RETURN, NUM_ATOMS), NUM_ATOMS
         self.register_buffer("atoms", atoms, persistent=False)
         sizes = [self.num_features + num_inputs, *hidden, num_outputs]
-        self.body = self._make_body(count, sizes, generator, layer_norm=layer_norm)
+        self.body = self._make_body(count, sizes, generator, layer_norm=layer_norm, batch_renorm=batch_renorm)
 
     def forward(self, rows: Tensor | ObsSequences, actions: Tensor | None = None) -> Tensor:
         """Values of actions, float32 [E, B]; without actions those of all discrete ones, [E, B, num_outputs].
