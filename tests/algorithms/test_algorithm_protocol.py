@@ -212,8 +212,9 @@ class TestEach:
         algorithm = made(name)
         state = algorithm.state_dict()
         algorithm.check_state(algorithm.config, state)
+        widths = "policy_hidden" if name == "crossq" else "hidden"
         with pytest.raises(ValueError, match="the saved hidden layers are"):
-            algorithm.check_state(algorithm.config_type(hidden=(10**9,)), state)
+            algorithm.check_state(algorithm.config_type(**{widths: (10**9,)}), state)
         copied = made(name, seed=3)
         copied.load_state_dict(copy.deepcopy(state))
         assert weights_of(copied) == weights_of(algorithm)
