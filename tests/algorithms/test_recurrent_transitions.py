@@ -209,7 +209,7 @@ def test_critics_learn_the_memory_and_the_policy_shares_it(kind: Any) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "settings", "line"),
     [
-        ("DQN", {"prioritized": True}, "memory does not go with prioritized"),
+        ("DQN", {"prioritized": True}, "set prioritized to false, or memory to none"),
         ("DQN", {"batch_norm": True}, "memory does not go with batch_norm"),
         ("DQN", {"burn_in": 65}, "burn_in"),
         ("DQN", {"update_backend": "compiled"}, "without images, memory"),

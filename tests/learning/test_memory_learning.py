@@ -5,6 +5,7 @@ import os
 from typing import Any
 
 import pytest
+from memory_envs import Recall
 from parallel_toys import Hints
 from rich.console import Console
 from small_runs import trainer_of
@@ -74,6 +75,35 @@ def test_a_symbol_is_recalled_after_15_steps(memory: str) -> None:
     print(f"recall, {memory}, seed {SEED}: {mean_return}")
     # By chance 0.25; of three seeds all recall always.
     assert mean_return >= 0.95
+
+
+def test_a_symbol_is_recalled_from_sequences_of_a_replay() -> None:
+    model = fastrl.DQN(
+        Recall,
+        env__options={"length": 6},
+        num_envs=8,
+        seed=SEED,
+        collector="sequential",
+        eval_episodes=0,
+        memory="gru",
+        memory_size=16,
+        hidden=(32,),
+        sequence_length=6,
+        burn_in=0,
+        batch_size=96,
+        n_step=1,
+        gamma=0.9,
+        learning_rate=3e-3,
+        epsilon_steps=2_500,
+        final_epsilon=0.05,
+        target_every=50,
+        learning_starts=200,
+    )
+    model.learn(5_000)
+    mean_return, _ = model.evaluate(episodes=100)
+    print(f"recall, DQN gru, seed {SEED}: {mean_return}")
+    # By chance 0.25; see the comment of the symbol from 15 steps ago.
+    assert mean_return >= 0.9
 
 
 @pytest.mark.parametrize(

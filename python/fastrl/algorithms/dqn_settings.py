@@ -181,11 +181,10 @@ class DQNConfig:
         if self.network_options and self.network is None:
             raise ValueError("network_options are for a network of your own: set network, too")
         if self.memory != "none":
-            others = ("network", "batch_norm", "prioritized", "compile")
-            if set_ones := [name for name in others if getattr(self, name)]:
-                raise ValueError(
-                    f"memory does not go with {' and '.join(set_ones)}: set memory to none, or leave that out"
-                )
+            for name in ("network", "batch_norm", "prioritized", "compile"):
+                if getattr(self, name):
+                    off = "none" if name == "network" else "false"
+                    raise ValueError(f"memory does not go with {name}: set {name} to {off}, or memory to none")
         return self
 
 
