@@ -55,13 +55,15 @@ RUNS = {
         "--no-ppo.normalize-obs",
     ),
     # Minibatches of 3 samples at most leave a shard empty.
-    "ppo of tiny minibatches": (
+    "ppo of tiny minibatches, with intrinsic rewards": (
         "gym",
         *_CARTPOLE,
         *_PPO,
         "--ppo.minibatch-size=3",
         "--ppo.num-steps=4",
         "--total-timesteps=20",
+        "--intrinsic=rnd",
+        "--intrinsic.predictor-hidden=8",
     ),
     "ppo with masks": (
         "gym",

@@ -25,7 +25,7 @@ class IntrinsicConfig:
         float,
         Field(gt=0, description="weight of the intrinsic reward, which is divided by its running deviation"),
         Range(0.01, 10.0, log=True, search=False),
-    ] = 1.0
+    ] = 0.1
     predictor_learning_rate: Annotated[
         float,
         Field(gt=0, description="Adam's learning rate of the predictor"),
