@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _OF_NEW_RUNS = ("--preset", "--config")
 # Seeds of a range.
 _MOST = 10_000
-# What a run needs of every task. It takes seconds to load, once for all seeds.
+# What every run needs. It takes seconds to load, once for all seeds. Code of users is not loaded in the process that is
+# copied: it may start threads.
 _PRELOAD = (
     "torch",
     "fastrl.cli.seeds",
@@ -109,7 +110,7 @@ def train_all(command: "Command", arguments: Sequence[str], workers: int) -> int
         console = plain_console()
         print_lines(console, f"training {len(seeds)} seeds, {jobs} at a time, in {parent}")
         work = functools.partial(train_seed, prog, cores() // jobs)
-        stopped_by = train_seeds(runs, jobs, console, work, [*_PRELOAD, type(command.task).__module__])
+        stopped_by = train_seeds(runs, jobs, console, work, _PRELOAD)
         summarise(runs, parent, console)
         if stopped_by is not None:
             again = shlex.join([*without(arguments, "--run-dir", "--out"), f"--run-dir={parent}"])

@@ -28,6 +28,7 @@ from fastrl.utils.errors import UserError
 from fastrl.utils.files import (
     MAX_LINE_BYTES,
     DamagedFileError,
+    append_file,
     read_json,
     read_lines,
     to_json,
@@ -71,7 +72,11 @@ class SeedRun:
 
         Args:
             train, preload: as of `train_seeds`.
+
+        Raises:
+            DamagedFileError: the log is not to be written to.
         """
+        append_file(self.log).close()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(preload))
         name = f"seed {self.seed}"
