@@ -104,7 +104,6 @@ FAMILIES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "impala": ("IMPALA", st.one_of(DISCRETE, choices(), boxes(bounded=False)), OF_POLICIES),
     "dqn": ("DQN", DISCRETE, OF_VALUES),
     "sac": ("SAC", st.one_of(DISCRETE, BOUNDED), {"encoder": ENCODERS}),
-    "crossq": ("CrossQ", BOUNDED, {}),
     "td3": ("TD3", BOUNDED, {}),
     "iql": ("IQL", st.one_of(DISCRETE, BOUNDED), {}),
 }
