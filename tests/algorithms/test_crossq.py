@@ -108,7 +108,7 @@ def test_statistics_are_of_one_pass_of_critics_and_policy() -> None:
     for seed in range(6):
         crossq.update(batch_of(seed=seed), WATCH)
         seen.append([int(network.body.renorms[-1].steps) for network in (crossq.critics, crossq.policy)])
-    # Adam's first momentum is that of the settings, and the policy learns after each third step of the critics.
+    # The policy learns after each third step of the critics.
     assert seen == [[1, 0], [2, 0], [3, 1], [4, 1], [5, 1], [6, 2]]
     # Reading values and acting leave the statistics as they are.
     before = copy.deepcopy(crossq.state_dict())
@@ -118,7 +118,7 @@ def test_statistics_are_of_one_pass_of_critics_and_policy() -> None:
 
 
 def test_the_first_momentum_of_adam_is_that_of_the_settings() -> None:
-    """Of a constant gradient Adam's steps have the size of the learning rate; one gradient alone leaves beta1 of it."""
+    """After one step the mean of gradients is (1 - beta1) times the gradient."""
     for beta1 in (0.0, 0.5):
         crossq = learner(adam_beta1=beta1, policy_every=1)
         batch = crossq.minibatch(batch_of(), True)

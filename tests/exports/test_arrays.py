@@ -16,6 +16,7 @@ from fastrl.exports.graph import ExportError
 CASES = {
     "ppo squashed": ("PPO", "box", "box", {"squash_actions": True, "normalize_obs": True}),
     "dqn": ("DQN", "box", "discrete", {"dueling": True, "quantiles": 5}),
+    "crossq": ("CrossQ", "box", "matrix", {"policy_every": 1}),
 }
 
 # Nothing but numpy and Python's own modules is found.

@@ -107,7 +107,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 
 
 def test_a_check_plays_episodes(tmp_path: Path) -> None:
-    for name in ("ppo mixed", "ppo gru", "dqn lstm", "sac", "sac gru", "sac simba"):
+    for name in ("ppo mixed", "ppo gru", "dqn lstm", "sac", "sac gru", "sac simba", "crossq"):
         algo, obs, actions, settings = CASES[name]
         model = model_of(algo, obs, actions, **settings)
         found = fastrl.export(model, tmp_path / "policy.onnx", check=True, episodes=3)

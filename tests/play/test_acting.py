@@ -109,7 +109,6 @@ FAMILIES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "sac": ("SAC", st.one_of(DISCRETE, BOUNDED), {"encoder": ENCODERS, "memory": MEMORIES}),
     "td3": ("TD3", BOUNDED, {"memory": MEMORIES}),
     "td3 simba": ("TD3", BOUNDED, {"encoder": st.sampled_from(["simba", "simba_v2"])}),
-    "crossq": ("CrossQ", BOUNDED, {}),
     "iql": ("IQL", st.one_of(DISCRETE, BOUNDED), {}),
 }
 

@@ -93,7 +93,6 @@ def test_discrete_actions_are_drawn_as_it_says(name: str) -> None:
         ("PPO", ROLLOUT, Normal),
         ("PPO", {**ROLLOUT, "squash_actions": True}, SquashedNormal),
         ("SAC", REPLAY, SquashedNormal),
-        ("CrossQ", {**REPLAY, "policy_every": 1}, SquashedNormal),
         ("TD3", {**REPLAY, "exploration_noise": 0.05}, Normal),
     ],
 )
