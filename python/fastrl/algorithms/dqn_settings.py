@@ -199,7 +199,9 @@ class DQNConfig:
             for name in ("network", "batch_norm", "prioritized", "compile"):
                 if getattr(self, name):
                     off = "none" if name == "network" else "false"
-                    raise ValueError(f"memory does not go with {name}: set {name} to {off}, or memory to none")
+                    raise ValueError(
+                        f"memory does not go with {name}: set {name} to {off}, or memory to none"
+                    )
         return self
 
 
