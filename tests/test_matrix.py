@@ -178,9 +178,9 @@ def test_action_masks(algorithm: str, actions: str, tmp_path: Path) -> None:
     check(algorithm, spec, tmp_path, task="pettingzoo", action_masks=True)
 
 
-@pytest.mark.parametrize("obs", ["vector", "Dict with image"])
 @pytest.mark.parametrize(("algorithm", "memory"), cells("Memory"))
-def test_memory(algorithm: str, memory: str, obs: str, tmp_path: Path) -> None:
+def test_memory(algorithm: str, memory: str, tmp_path: Path) -> None:
+    obs = "vector" if memory == "lstm" else "Dict with image"
     settings: dict[str, Any] = {"memory": memory, "memory_size": 3}
     if algorithm not in draw_matrix.TEAMS:
         check(algorithm, spec_of(obs, draw_matrix.actions_of(algorithm)), tmp_path, **settings)

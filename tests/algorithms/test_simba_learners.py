@@ -24,7 +24,7 @@ CHANCES = arrays.arrays(np.float32, (2, 5), elements=st.floats(0.125, 1, width=3
 
 def projected(value: float, chance: float) -> np.ndarray:
     """The shares of the atoms of one value, by its distance from each."""
-    distances = np.abs(np.clip(value, -5, 5) - ATOMS.numpy().astype(np.float64))
+    distances = np.abs(np.clip(value, -5, 5) - ATOMS.numpy().astype(np.float64)) / 2.5
     return chance * np.maximum(1 - distances, 0)
 
 

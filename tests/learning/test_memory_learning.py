@@ -94,12 +94,12 @@ def test_a_symbol_is_recalled_from_sequences_of_a_replay() -> None:
         n_step=1,
         gamma=0.9,
         learning_rate=3e-3,
-        epsilon_steps=2_500,
+        epsilon_steps=2_000,
         final_epsilon=0.05,
         target_every=50,
         learning_starts=200,
     )
-    model.learn(5_000)
+    model.learn(4_000)
     mean_return, _ = model.evaluate(episodes=100)
     print(f"recall, DQN gru, seed {SEED}: {mean_return}")
     # By chance 0.25; see the comment of the symbol from 15 steps ago.

@@ -70,7 +70,7 @@ def filled(play: Play, capacity: int, ends: list[list[int]]) -> Replay:
     return replay
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.lists(st.sampled_from([0, 0, 0, 0, 1, 2]), min_size=1, max_size=7), min_size=1, max_size=9),
     st.integers(1, 2),

@@ -80,10 +80,9 @@ class RecurrentSampler(UniformSampler):
     """Draws sequences as `SequenceSampler` does, and gives their steps as the transitions of a `Batch`, whose ``obs``
     and ``next_obs`` are `ObsSequences`.
 
-    The steps that are learned from lie around the one that was drawn, which is any of them with equal probability, as
-    far as the episode has so many before it: that of a sequence from its start is not rare. The steps before them are
-    the burn-in. A sequence starts with its first step that has a stored state; where the replay has none of it any
-    more, the memory starts from zeros.
+    The step that is drawn is the first, the second, ... of those that are learned from with equal probability; near the
+    start of an episode they begin with its first one. The steps before them are the burn-in. A sequence starts with its
+    first step that has a stored state; where the replay has none of it any more, the memory starts from zeros.
 
     Args:
         replay: with the fields of `state_fields`.
@@ -115,7 +114,7 @@ class RecurrentSampler(UniformSampler):
         self._sequences = SequenceSampler(
             replay, size, length=length, burn_in=before, seed=seed, pin_memory=False
         )
-        # Of how many steps of its sequence lie before the one that was drawn.
+        # Draws how many of the steps that are learned from lie before the one that is drawn.
         self._offsets = torch.Generator().manual_seed(seed_bits(seed))
 
     def sample(self) -> Batch:
