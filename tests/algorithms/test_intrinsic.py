@@ -1,6 +1,7 @@
 """Random network distillation: rewards for what is new, beside those of the environment."""
 
 import copy
+from dataclasses import replace
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
@@ -149,7 +150,10 @@ def test_of_many_agents_those_that_acted_are_rewarded() -> None:
         assert counts[t, env, agent] == (alive[t, env, agent] and (ends[t, env] or alive[t + 1, env, agent]))
         expected = fragment.final_obs[t, env, agent] if ends[t, env] else fragment.obs[t + 1, env, agent]
         assert (rows[t, env, agent] == expected).all()
-    [found] = rnd_of(num_envs=envs, num_agents=agents).rewarded([fragment])
+    rnd = rnd_of(num_envs=envs, num_agents=agents)
+    nobody = replace(fragment, alive=np.zeros_like(alive))
+    assert rnd.rewarded([nobody]) == [nobody]
+    [found] = rnd.rewarded([fragment])
     assert ((found.rewards > 0) == counts).all()
 
 

@@ -131,6 +131,8 @@ class RND:
         if not side_by_side:
             found = [(rows.reshape(-1, rows.shape[-1]), acted.reshape(-1)) for rows, acted in found]
         rows, acted = (np.concatenate(each, axis=int(side_by_side)) for each in zip(*found, strict=True))
+        if not acted.any():
+            return list(fragments)
         errors = np.zeros(acted.shape, np.float32)
         observed = torch.from_numpy(rows[acted])
         errors[acted] = self._errors(observed).cpu().numpy()
