@@ -38,7 +38,7 @@ class ReturnScale:
 
     @property
     def scale(self) -> float:
-        """What to multiply rewards by."""
+        """Factor that scales rewards."""
         scale = float(self.norm.scale())
         return min(scale, self._bound / self.largest) if self._bound and self.largest else scale
 

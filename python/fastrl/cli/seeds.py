@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _OF_NEW_RUNS = ("--preset", "--config")
 # Seeds of a range.
 _MOST = 10_000
-# What every run needs. It takes seconds to load, once for all seeds. Code of users is not loaded in the process that is
-# copied: it may start threads.
+# Modules that every run needs, which take seconds to load: once for all seeds. Users' code is not among them, since it
+# may start threads, which a copied process must not have.
 _PRELOAD = (
     "torch",
     "fastrl.cli.seeds",
