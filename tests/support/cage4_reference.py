@@ -1,4 +1,4 @@
-"""Traces of CAGE Challenge 4 by a slow, plain simulator, as ``python cage4_reference.py SIMULATOR.py OUT.npz RED SEED``.
+"""Traces of CAGE Challenge 4 by a plain simulator, as ``python cage4_reference.py SIMULATOR.py OUT.npz RED SEED``.
 
 The simulator is a module with `Sim`, `Seeded` and `Pcg`, which states the rules in plain Python. A trace has the
 arrays that `fastrl._native._rust.replay_cage4` takes, and `meta`, a JSON text. Blue's agents draw actions by weights
@@ -174,8 +174,8 @@ def note_state(module: ModuleType, sim: Any, row: dict[str, Any]) -> None:
 def record(
     module: ModuleType, red: str, seed: int, episodes: int, steps: int, chained: bool = False
 ) -> dict[str, NDArray[Any]]:
-    """The arrays of episodes whose generators have the seeds `seed`, `seed + 1` and so on, or, `chained`, share the first
-    one after it has drawn a network."""
+    """The arrays of episodes whose generators have the seeds `seed`, `seed + 1` and so on, or, `chained`, share the
+    first one after it has drawn a network."""
     total = episodes * steps
     columns = {name: np.full((total, *shape), empty, dtype) for name, dtype, shape, empty in COLUMNS}
     per_episode: dict[str, list[Any]] = {}

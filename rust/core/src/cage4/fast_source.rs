@@ -40,6 +40,8 @@ impl FastSource {
 }
 
 impl RandomSource for FastSource {
+    const DRAWS_ALL: bool = false;
+
     fn network(&mut self) -> Blueprint {
         self.episodes = self.episodes.wrapping_add(1);
         Blueprint::draw(&mut Rng::new(bits(self.seed, self.episodes as i64)))
@@ -53,6 +55,15 @@ impl RandomSource for FastSource {
     fn pick(&mut self, purpose: Purpose, of: usize, n: usize) -> usize {
         // Multiplication's bias, below n / 2^64, cannot be seen.
         if n == 1 { 0 } else { ((u128::from(self.word(purpose, of)) * n as u128) >> 64) as usize }
+    }
+
+    fn green_actions(&mut self, first: Slot, actions: &mut [u8]) {
+        // The digits of a number in base 3: the bias, 3^10 / 2^64, cannot be seen.
+        let mut rest = self.word(Purpose::GreenAction, first);
+        for action in actions {
+            let product = u128::from(rest) * 3;
+            (*action, rest) = ((product >> 64) as u8, product as u64);
+        }
     }
 
     #[inline]

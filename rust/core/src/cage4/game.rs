@@ -14,7 +14,7 @@ use super::scenario::{
     Exploit, MOST_USERS, NUM_BLUE, NUM_NETWORKS, NUM_RED, NUM_SUBNETS, PRICES, Slot, Subnets, phase_lengths, subnet_of,
     user,
 };
-use super::source::{Purpose, RandomSource};
+use super::source::RandomSource;
 use super::watch::Watch;
 use crate::env::ensure;
 
@@ -183,15 +183,16 @@ impl<R: RandomSource> Game<R> {
                 }
             }
         }
+        let has_blocks = world.blocks != [0; NUM_NETWORKS];
         let mut choices = users.iter();
         for (subnet, prices) in PRICES[phase].iter().enumerate() {
             for slot in (0..usize::from(world.network.users[subnet])).map(|i| user(subnet, i)) {
                 let Some(&action) = choices.next() else { break };
                 match action {
                     green::ACCESS => {
-                        let (server, success) = green::access(slot, phase, world, random);
+                        let (server, success) = green::access(slot, phase, has_blocks, world, random);
                         reward.access_failed += if success { 0 } else { prices.access_failed };
-                        log.green(slot, action, Some(server), Some(success));
+                        log.green(slot, action, server, Some(success));
                     }
                     green::WORK => {
                         let success = green::work(slot, reds, world, random);
@@ -265,13 +266,9 @@ impl<R: RandomSource> Game<R> {
 
 /// Draws what each user does. Returns their number.
 fn green_choices(network: &Network, random: &mut impl RandomSource, choices: &mut [u8]) -> usize {
-    let mut places = choices.iter_mut();
-    let mut count = 0;
-    for (subnet, &users) in network.users.iter().enumerate() {
-        for (number, place) in places.by_ref().take(users.into()).enumerate() {
-            *place = random.pick(Purpose::GreenAction, user(subnet, number), green::NUM_ACTIONS) as u8;
-            count += 1;
-        }
-    }
-    count
+    network.users.iter().enumerate().fold(0, |count, (subnet, &users)| {
+        let end = count + usize::from(users);
+        random.green_actions(user(subnet, 0), &mut choices[count..end]);
+        end
+    })
 }

@@ -1,8 +1,9 @@
 //! Green's users: accesses to servers, local work, and the phishing that reaches them.
 
 use super::World;
+use super::network::FULL_HEALTH;
 use super::red::Red;
-use super::scenario::{GREEN_REACH, NUM_RED, NUM_SLOTS, Slot, subnet_of};
+use super::scenario::{GREEN_REACH, NUM_RED, NUM_SLOTS, Slot, Subnets, subnet_of};
 use super::sessions::Session;
 use super::source::{Chance, Purpose, RandomSource};
 
@@ -10,39 +11,61 @@ use super::source::{Chance, Purpose, RandomSource};
 const RARELY: Chance = Chance::Below(0.01);
 
 /// Actions of a user, in the order in which one is drawn: these and Sleep.
-pub(super) const NUM_ACTIONS: usize = 3;
 pub(super) const ACCESS: u8 = 0;
 pub(super) const WORK: u8 = 1;
 
-/// A user accesses a server. Returns the server, and whether it succeeded.
-pub(super) fn access(slot: Slot, phase: usize, world: &mut World, random: &mut impl RandomSource) -> (Slot, bool) {
+/// A user accesses a server. `has_blocks`: blue blocks any traffic. Returns the server, if it was drawn, and whether it
+/// succeeded.
+pub(super) fn access<R: RandomSource>(
+    slot: Slot,
+    phase: usize,
+    has_blocks: bool,
+    world: &mut World,
+    random: &mut R,
+) -> (Option<Slot>, bool) {
     let subnet = subnet_of(slot);
     let reach = GREEN_REACH[phase][subnet];
-    let servers = world.network.servers.iter().enumerate();
-    let count = servers.map(|(s, &servers)| if reach >> s & 1 == 1 { usize::from(servers) } else { 0 }).sum();
-    let server = world.network.nth_server(reach, random.pick(Purpose::GreenDestination, slot, count));
+    // Without blocks it matters only for an alarm which server it is.
+    if !R::DRAWS_ALL && !has_blocks {
+        let server = random.chance(Purpose::GreenAccessAlarm, slot, RARELY).then(|| {
+            let server = choose_server(slot, reach, world, random);
+            world.watch.connection(server);
+            server
+        });
+        return (server, true);
+    }
+    let server = choose_server(slot, reach, world, random);
     random.port(server);
     let there = subnet_of(server);
     if (world.blocks[there] >> subnet | world.blocks[subnet] >> there) & 1 == 1 {
         world.watch.connection(server);
-        return (server, false);
+        return (Some(server), false);
     }
     if random.chance(Purpose::GreenAccessAlarm, slot, RARELY) {
         world.watch.connection(server);
     }
-    (server, true)
+    (Some(server), true)
+}
+
+/// One of the servers of some subnets.
+fn choose_server(slot: Slot, subnets: Subnets, world: &World, random: &mut impl RandomSource) -> Slot {
+    let servers = world.network.servers.iter().enumerate();
+    let count = servers.map(|(s, &servers)| if subnets >> s & 1 == 1 { usize::from(servers) } else { 0 }).sum();
+    world.network.nth_server(subnets, random.pick(Purpose::GreenDestination, slot, count))
 }
 
 /// A user works with a service of the own host. Returns whether it succeeded.
-pub(super) fn work(slot: Slot, reds: &mut [Red; NUM_RED], world: &mut World, random: &mut impl RandomSource) -> bool {
-    let host = world.network.host(slot);
-    let count = host.services_up();
+pub(super) fn work<R: RandomSource>(slot: Slot, reds: &mut [Red; NUM_RED], world: &mut World, random: &mut R) -> bool {
+    let (count, is_healthy) = world.network.services_up(slot);
     if count == 0 {
         return false;
     }
-    let service = host.service_up(random.pick(Purpose::GreenService, slot, count));
-    if !random.reliable(slot, service.health) {
-        return false;
+    if R::DRAWS_ALL || !is_healthy {
+        let nth = random.pick(Purpose::GreenService, slot, count);
+        let health = if is_healthy { FULL_HEALTH } else { world.network.host(slot).service_up(nth).health };
+        if !random.reliable(slot, health) {
+            return false;
+        }
     }
     if random.chance(Purpose::GreenWorkAlarm, slot, RARELY) {
         random.port(slot);

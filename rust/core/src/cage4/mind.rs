@@ -145,12 +145,12 @@ impl Mind {
 
     #[inline]
     pub fn state(&self, slot: Slot) -> State {
-        self.states[subnet_of(slot)][slot % SUBNET_SLOTS]
+        self.states.as_flattened()[slot]
     }
 
     #[inline]
     fn state_mut(&mut self, slot: Slot) -> &mut State {
-        &mut self.states[subnet_of(slot)][slot % SUBNET_SLOTS]
+        &mut self.states.as_flattened_mut()[slot]
     }
 
     fn is_named(&self, slot: Slot) -> bool {

@@ -10,7 +10,7 @@ use super::scenario::{
 use super::source::RandomSource;
 use crate::env::ensure;
 
-const FULL_HEALTH: u8 = 100;
+pub(super) const FULL_HEALTH: u8 = 100;
 
 /// A service or decoy on a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,8 +60,13 @@ impl Host {
         *self.services().iter().filter(up).nth(nth).expect("the caller counted the services")
     }
 
+    fn services_in_short(&self) -> u8 {
+        let is_degraded = self.services().iter().any(|s| s.health < FULL_HEALTH);
+        self.services_up() as u8 | if is_degraded { DEGRADED } else { 0 }
+    }
+
     /// Takes health from all services that are up.
-    pub(super) fn degrade(&mut self) {
+    fn degrade(&mut self) {
         for service in &mut self.services[..usize::from(self.num_services)] {
             if !(self.ot_stopped && service.kind == OT_SERVICE) {
                 service.health = service.health.saturating_sub(20);
@@ -114,9 +119,13 @@ pub struct Network {
     pub users: [u8; NUM_NETWORKS],
     pub servers: [u8; NUM_NETWORKS],
     hosts: [[Host; SUBNET_SLOTS]; NUM_NETWORKS],
+    /// Of each host the number of services that are up, and [`DEGRADED`] if one has lost health; derived from the hosts.
+    services: [[u8; SUBNET_SLOTS]; NUM_NETWORKS],
     /// Processes that are not of an image, in the order of their start.
     processes: Vec<Process>,
 }
+
+const DEGRADED: u8 = 128;
 
 /// Places reserved for processes: an episode with more allocates.
 const USUAL_PROCESSES: usize = 256;
@@ -130,6 +139,7 @@ impl Network {
             users: [0; NUM_NETWORKS],
             servers: [0; NUM_NETWORKS],
             hosts: [[Host::default(); SUBNET_SLOTS]; NUM_NETWORKS],
+            services: [[0; SUBNET_SLOTS]; NUM_NETWORKS],
             processes: Vec::with_capacity(USUAL_PROCESSES),
         }
     }
@@ -140,7 +150,7 @@ impl Network {
         self.processes.clear();
         self.hosts = [[Host::default(); SUBNET_SLOTS]; NUM_NETWORKS];
         for slot in (0..NUM_NETWORKS).flat_map(|s| hosts_of(s, plan.users[s], plan.servers[s])) {
-            let host = &mut self.hosts[subnet_of(slot)][slot % SUBNET_SLOTS];
+            let host = self.host_mut(slot);
             let has_red = usize::from(plan.red_starts[0]) == slot;
             let sessions = [plan.blue_pids[slot], plan.green_pids[slot], if has_red { plan.red_pid } else { 0 }];
             host.start_sessions = sessions.iter().filter(|&&pid| pid > 0).count() as u8;
@@ -151,7 +161,32 @@ impl Network {
                 host.num_image_services += 1;
             }
             host.restore();
+            self.note_services(slot);
         }
+    }
+
+    /// Brings the short form of a host's services up to date.
+    fn note_services(&mut self, slot: Slot) {
+        self.services.as_flattened_mut()[slot] = self.host(slot).services_in_short();
+    }
+
+    /// Number of the host's services that are up, and whether all have full health.
+    #[inline]
+    pub(super) fn services_up(&self, slot: Slot) -> (usize, bool) {
+        let short = self.services.as_flattened()[slot];
+        (usize::from(short & !DEGRADED), short & DEGRADED == 0)
+    }
+
+    /// Takes health from a host's services.
+    pub(super) fn degrade(&mut self, slot: Slot) {
+        self.host_mut(slot).degrade();
+        self.note_services(slot);
+    }
+
+    /// Stops a host's OTService.
+    pub(super) fn stop_ot_service(&mut self, slot: Slot) {
+        self.host_mut(slot).ot_stopped = true;
+        self.note_services(slot);
     }
 
     /// Returns whether the host exists in this episode.
@@ -188,12 +223,12 @@ impl Network {
 
     #[inline]
     pub fn host(&self, slot: Slot) -> &Host {
-        &self.hosts[subnet_of(slot)][slot % SUBNET_SLOTS]
+        &self.hosts.as_flattened()[slot]
     }
 
     #[inline]
-    pub(super) fn host_mut(&mut self, slot: Slot) -> &mut Host {
-        &mut self.hosts[subnet_of(slot)][slot % SUBNET_SLOTS]
+    fn host_mut(&mut self, slot: Slot) -> &mut Host {
+        &mut self.hosts.as_flattened_mut()[slot]
     }
 
     /// Processes on the host that are not of its image, in the order of their start.
@@ -239,6 +274,7 @@ impl Network {
             });
         }
         self.start(slot, Kind::Decoy { service, is_current: true }, random);
+        self.note_services(slot);
     }
 
     /// The process of that pid, if it is not of the image.
@@ -275,6 +311,7 @@ impl Network {
     pub(super) fn restore(&mut self, slot: Slot) {
         self.processes.retain(|p| usize::from(p.host) != slot);
         self.host_mut(slot).restore();
+        self.note_services(slot);
     }
 
     /// Refuses decoded values that no episode has; the error says why.
@@ -297,6 +334,8 @@ impl Network {
             ensure(kinds.count_ones() as usize == num_services, "a host has impossible services")?;
             ensure(host.services().iter().all(|s| s.health <= FULL_HEALTH), "a service has too much health")?;
             ensure(!host.ot_stopped || host.has_image_service(OT_SERVICE), "OTService is stopped where there is none")?;
+            let short = self.services.as_flattened()[slot];
+            ensure(short == host.services_in_short(), "the services of a host are others than their short form")?;
         }
         let sound = |p: &Process| {
             let decoys = NUM_IMAGE_SERVICES..NUM_SERVICES;

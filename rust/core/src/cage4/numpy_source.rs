@@ -62,7 +62,7 @@ impl NumpySource {
 
 impl RandomSource for NumpySource {
     fn network(&mut self) -> Blueprint {
-        self.ports.0.fill(0);
+        self.ports.clear();
         Blueprint::draw(&mut self.rng)
     }
 
@@ -121,6 +121,15 @@ impl RandomSource for NumpySource {
 /// Ephemeral ports that hosts have used since they were last restored, a bit each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct UsedPorts(Vec<u64>);
+
+impl UsedPorts {
+    /// Memory that was never used is not touched: it is not there before that.
+    fn clear(&mut self) {
+        for host in self.0.chunks_exact_mut(PORT_WORDS).filter(|host| host.iter().any(|&word| word != 0)) {
+            host.fill(0);
+        }
+    }
+}
 
 /// As a list of the ports: few of the bits are set.
 impl Serialize for UsedPorts {

@@ -26,6 +26,9 @@ fn write_bits(bits: u32, out: &mut [f32]) {
 
 /// A set of subnets in the order of their names.
 fn by_name(subnets: Subnets) -> u32 {
+    if subnets == 0 {
+        return 0;
+    }
     BY_NAME.iter().enumerate().fold(0, |bits, (i, subnet)| bits | u32::from(subnets >> subnet & 1) << i)
 }
 

@@ -26,9 +26,10 @@ pub struct Red {
     known_ids: Vec<u16>,
     /// Subnets that it can sweep.
     subnets: Subnets,
-    /// The rest of the observation that it reads next: the outcome of an action that has just ended, and hosts whose
-    /// sessions other agents' exploits have just handed over.
+    /// The observation that it reads next: the outcome of an action that has just ended, whether its sessions are
+    /// others than before, and hosts whose sessions other agents' exploits have just handed over.
     outcome: Option<Outcome>,
+    has_new_sessions: bool,
     handed: [Option<u8>; NUM_RED],
 }
 
@@ -49,6 +50,7 @@ impl Red {
             known_ids: Vec::with_capacity(USUAL_IDS),
             subnets: 0,
             outcome: None,
+            has_new_sessions: false,
             handed: [None; NUM_RED],
         }
     }
@@ -68,15 +70,18 @@ impl Red {
         let session = Session { id: 0, pid, host: host as u8, is_abstract: true, root: false, is_child: false };
         self.sessions.add(session);
         self.known_ids.push(0);
-        self.is_active = true;
+        (self.is_active, self.has_new_sessions) = (true, self.sessions.take_change());
     }
 
     pub fn num_known_ids(&self) -> usize {
         self.known_ids.len()
     }
 
-    /// Reads the observation of the last step.
+    /// Reads the observation of the last step. The same sessions again tell nothing new.
     pub(super) fn read(&mut self, agent: usize, network: &Network) {
+        if self.outcome.is_none() && !self.has_new_sessions {
+            return;
+        }
         let mut exploited = NUM_SLOTS;
         if let Some(outcome) = self.outcome {
             let mind = &mut self.mind;
@@ -126,7 +131,7 @@ impl Red {
 
     /// Forgets the observation that it has read.
     pub(super) fn end_reading(&mut self) {
-        (self.outcome, self.handed) = (None, [None; NUM_RED]);
+        (self.outcome, self.has_new_sessions, self.handed) = (None, false, [None; NUM_RED]);
     }
 
     pub(super) fn set_outcome(&mut self, outcome: Outcome) {
@@ -141,6 +146,10 @@ impl Red {
 
     /// The end of an active agent's turn: another session takes the place of a lost first one, and it sees all.
     pub(super) fn check_sessions(&mut self, agent: usize, random: &mut impl RandomSource) {
+        if !self.sessions.take_change() {
+            return;
+        }
+        self.has_new_sessions = true;
         if self.sessions.lack_primary() {
             let place = random.pick(Purpose::NewPrimary, agent, self.sessions.list().len());
             self.sessions.make_primary(place);
@@ -184,6 +193,10 @@ impl Red {
 /// exploits have made in this step.
 pub(super) fn hand_over(reds: &mut [Red; NUM_RED], shells: &[Option<u16>; NUM_RED]) {
     for agent in 0..NUM_RED {
+        // All others are at home since an earlier step.
+        if !reds[agent].sessions.has_changed() {
+            continue;
+        }
         let zone: &[Subnet] = RED_ZONES[agent];
         let stray = |s: &&Session| !zone.contains(&subnet_of(s.host.into()));
         // A session that is handed over is at home with its new agent.

@@ -95,19 +95,20 @@ pub(super) fn act(
         RedKind::Escalate => escalate(agent, slot, acting, red, outcome, random),
         RedKind::Degrade => {
             let root = red.sessions.on(slot).any(|s| s.root);
-            let host = world.network.host_mut(slot);
-            if root && host.services_up() > 0 {
-                host.degrade();
+            if root && world.network.host(slot).services_up() > 0 {
+                world.network.degrade(slot);
                 (outcome.success, outcome.names_target) = (true, true);
             }
         }
         RedKind::Impact => {
             let root = red.sessions.on(slot).any(|s| s.root);
-            let host = world.network.host_mut(slot);
+            let host = world.network.host(slot);
             if root && host.has_image_service(OT_SERVICE) && !host.ot_stopped {
                 outcome.names_target = true;
                 outcome.success = acting.is_some();
-                host.ot_stopped = acting.is_some();
+                if acting.is_some() {
+                    world.network.stop_ot_service(slot);
+                }
             }
         }
         RedKind::Sweep => outcome.success = acting.is_some(),

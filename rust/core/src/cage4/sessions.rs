@@ -32,6 +32,8 @@ struct Scan {
 pub struct Sessions {
     list: Vec<Session>,
     scans: Vec<Scan>,
+    /// The list has changed since this was last taken.
+    has_changed: bool,
 }
 
 /// Places reserved for sessions and for scans: an episode with more allocates.
@@ -43,12 +45,13 @@ impl Sessions {
     pub(super) const MEMORY: usize = 2 * (USUAL_SESSIONS * size_of::<Session>() + USUAL_SCANS * size_of::<Scan>());
 
     pub(super) fn empty() -> Self {
-        Self { list: Vec::with_capacity(USUAL_SESSIONS), scans: Vec::with_capacity(USUAL_SCANS) }
+        Self { list: Vec::with_capacity(USUAL_SESSIONS), scans: Vec::with_capacity(USUAL_SCANS), has_changed: false }
     }
 
     pub(super) fn clear(&mut self) {
         self.list.clear();
         self.scans.clear();
+        self.has_changed = false;
     }
 
     pub fn list(&self) -> &[Session] {
@@ -67,12 +70,14 @@ impl Sessions {
     pub(super) fn add(&mut self, session: Session) -> u16 {
         let id = self.list.iter().map(|s| s.id.saturating_add(1)).max().unwrap_or(0);
         self.list.push(Session { id, ..session });
+        self.has_changed = true;
         id
     }
 
     /// Takes a session out.
     pub(super) fn remove(&mut self, id: u16) -> Option<Session> {
         let place = self.list.iter().position(|s| s.id == id)?;
+        self.has_changed = true;
         self.scans.retain(|scan| scan.session != id);
         Some(self.list.remove(place))
     }
@@ -104,6 +109,16 @@ impl Sessions {
     /// The ports that a session found on a host; none if it never scanned it.
     pub fn scanned(&self, session: u16, slot: Slot) -> Option<Ports> {
         self.scans.iter().find(|scan| scan.session == session && usize::from(scan.host) == slot).map(|scan| scan.ports)
+    }
+
+    /// Returns whether [`Sessions::take_change`] would return true.
+    pub(super) fn has_changed(&self) -> bool {
+        self.has_changed
+    }
+
+    /// Returns whether the list has changed since the last call.
+    pub(super) fn take_change(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed)
     }
 
     /// Returns whether there are sessions but none with the id 0.

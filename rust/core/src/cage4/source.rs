@@ -95,6 +95,9 @@ impl Chance {
 /// The random decisions of a game. `of` is the host or agent that a decision is about. Methods that do nothing by default
 /// decide nothing: only NumPy's generator must advance for them.
 pub trait RandomSource {
+    /// False if draws that decide nothing are left out.
+    const DRAWS_ALL: bool = true;
+
     /// The network of the next episode.
     fn network(&mut self) -> Blueprint;
 
@@ -103,6 +106,13 @@ pub trait RandomSource {
 
     /// One of `n` (at least 1) things. Of one thing nothing is drawn.
     fn pick(&mut self, purpose: Purpose, of: usize, n: usize) -> usize;
+
+    /// One of three actions for each user of a subnet, of which `first` is the first.
+    fn green_actions(&mut self, first: Slot, actions: &mut [u8]) {
+        for (number, action) in actions.iter_mut().enumerate() {
+            *action = self.pick(Purpose::GreenAction, first + number, 3) as u8;
+        }
+    }
 
     /// Returns whether an event happens.
     fn chance(&mut self, purpose: Purpose, of: usize, chance: Chance) -> bool;
