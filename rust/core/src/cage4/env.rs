@@ -210,3 +210,14 @@ impl Env for Cage4 {
         arrays(3 + 4 * NUM_RED, Network::MEMORY + Watch::MEMORY + NUM_RED * Red::MEMORY + random)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_game_in_fast_mode_takes_at_most_16_kilobytes() {
+        let game = Cage4::new(Arc::new(Config::default()));
+        assert!(size_of::<Cage4>() + game.memory() <= 16 << 10);
+    }
+}

@@ -115,7 +115,7 @@ pub struct Outcome {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mind {
-    /// Hosts in the order of first sight.
+    /// Hosts that are not foreign in the order of first sight.
     order: Vec<u8>,
     states: [[State; SUBNET_SLOTS]; NUM_NETWORKS],
     /// Hosts whose name is known, a bit each.
@@ -157,27 +157,24 @@ impl Mind {
         self.named[subnet_of(slot)] >> (slot % SUBNET_SLOTS) & 1 == 1
     }
 
-    /// Learns the outcome of the agent's own action.
+    /// Learns the outcome of the agent's own action. A failure tells nothing.
     pub(super) fn learn_outcome(&mut self, outcome: &Outcome, zone: &[Subnet]) {
+        let Outcome { kind, success: true, .. } = *outcome else { return };
         let target = usize::from(outcome.target);
-        let change = |mind: &mut Self, slot: Slot| {
-            let old = mind.state(slot);
-            let new = if outcome.success { old.after(outcome.kind) } else { old };
-            let foreign = new == State::User && !zone.contains(&subnet_of(slot));
-            *mind.state_mut(slot) = if foreign { State::Foreign } else { new };
-        };
-        match outcome.kind {
-            RedKind::Sweep => {
-                for i in 0..self.order.len() {
-                    let slot = usize::from(self.order[i]);
-                    if subnet_of(slot) == target {
-                        change(self, slot);
-                    }
-                }
-            }
+        match kind {
+            RedKind::Sweep => (0..SUBNET_SLOTS).for_each(|k| self.change(target * SUBNET_SLOTS + k, kind, zone)),
             RedKind::Escalate | RedKind::Impact | RedKind::Degrade if !self.is_named(target) => {}
-            _ if self.state(target) == State::Unknown => {}
-            _ => change(self, target),
+            _ => self.change(target, kind, zone),
+        }
+    }
+
+    /// Changes the state of a host after an action that succeeded.
+    fn change(&mut self, slot: Slot, kind: RedKind, zone: &[Subnet]) {
+        let state = self.state_mut(slot);
+        *state = state.after(kind);
+        if *state == State::User && !zone.contains(&subnet_of(slot)) {
+            *state = State::Foreign;
+            self.order.retain(|&other| usize::from(other) != slot);
         }
     }
 
@@ -211,7 +208,7 @@ impl Mind {
         variant: RedAgent,
         random: &mut impl RandomSource,
     ) -> Option<(RedKind, Slot)> {
-        let known = || self.order.iter().map(|&slot| usize::from(slot)).filter(|&s| self.state(s) != State::Foreign);
+        let known = || self.order.iter().map(|&slot| usize::from(slot));
         let slot = match variant {
             RedAgent::FiniteState => pick(random, Purpose::RedHost, agent, known())?,
             RedAgent::Discovery => {
@@ -276,7 +273,8 @@ impl Mind {
             seen[subnet_of(slot)] |= 1 << (slot % SUBNET_SLOTS);
         }
         let listed = |slot: Slot| seen[subnet_of(slot)] >> (slot % SUBNET_SLOTS) & 1 == 1;
-        let same = (0..NUM_SLOTS).all(|slot| listed(slot) == (self.state(slot) != State::Unknown));
+        let is_known = |slot| !matches!(self.state(slot), State::Unknown | State::Foreign);
+        let same = (0..NUM_SLOTS).all(|slot| listed(slot) == is_known(slot));
         let unique = seen.iter().map(|bits| bits.count_ones() as usize).sum::<usize>() == self.order.len();
         ensure(same && unique, "red knows other hosts than it lists")
     }

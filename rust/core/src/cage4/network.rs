@@ -132,7 +132,7 @@ const USUAL_PROCESSES: usize = 256;
 
 impl Network {
     /// Bytes that it holds beside itself in usual episodes.
-    pub(super) const MEMORY: usize = 2 * USUAL_PROCESSES * size_of::<Process>();
+    pub(super) const MEMORY: usize = USUAL_PROCESSES * size_of::<Process>();
 
     pub(super) fn empty() -> Self {
         Self {

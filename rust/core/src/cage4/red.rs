@@ -38,7 +38,7 @@ const USUAL_IDS: usize = 64;
 
 impl Red {
     /// Bytes that it holds beside itself in usual episodes.
-    pub(super) const MEMORY: usize = Sessions::MEMORY + Mind::MEMORY + 2 * USUAL_IDS * size_of::<u16>();
+    pub(super) const MEMORY: usize = Sessions::MEMORY + Mind::MEMORY + USUAL_IDS * size_of::<u16>();
 
     pub(super) fn empty() -> Self {
         Self {
@@ -79,9 +79,6 @@ impl Red {
 
     /// Reads the observation of the last step. The same sessions again tell nothing new.
     pub(super) fn read(&mut self, agent: usize, network: &Network) {
-        if self.outcome.is_none() && !self.has_new_sessions {
-            return;
-        }
         let mut exploited = NUM_SLOTS;
         if let Some(outcome) = self.outcome {
             let mind = &mut self.mind;
@@ -104,6 +101,9 @@ impl Red {
             if outcome.names_links {
                 links(target).for_each(|slot| mind.see(slot, true));
             }
+        }
+        if !self.has_new_sessions {
+            return;
         }
         let (mind, sessions) = (&mut self.mind, self.sessions.list());
         let hosts = self.handed.iter().flatten().copied().chain(sessions.iter().map(|s| s.host));

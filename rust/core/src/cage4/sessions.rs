@@ -42,7 +42,7 @@ const USUAL_SCANS: usize = 64;
 
 impl Sessions {
     /// Bytes that it holds beside itself in usual episodes.
-    pub(super) const MEMORY: usize = 2 * (USUAL_SESSIONS * size_of::<Session>() + USUAL_SCANS * size_of::<Scan>());
+    pub(super) const MEMORY: usize = USUAL_SESSIONS * size_of::<Session>() + USUAL_SCANS * size_of::<Scan>();
 
     pub(super) fn empty() -> Self {
         Self { list: Vec::with_capacity(USUAL_SESSIONS), scans: Vec::with_capacity(USUAL_SCANS), has_changed: false }

@@ -26,7 +26,7 @@ pub struct Watch {
 
 impl Watch {
     /// Bytes that it holds beside itself in usual episodes.
-    pub(super) const MEMORY: usize = 2 * USUAL_MARKS * size_of::<Mark>();
+    pub(super) const MEMORY: usize = USUAL_MARKS * size_of::<Mark>();
 
     pub(super) fn empty() -> Self {
         Self {
