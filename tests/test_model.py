@@ -159,12 +159,14 @@ def test_the_command_line_trains_the_same_model_and_resumes_it_the_same(tmp_path
         rows_of(tmp_path / "cli") == rows_of(tmp_path / "python") == [untimed(row) for row in model.metrics]
     )
     assert (tmp_path / "cli" / "config.toml").read_text() == (tmp_path / "python" / "config.toml").read_text()
-    assert main(["train", f"--resume={tmp_path / 'cli'}", "--total-timesteps=768"]) == 0
+    resumed = ["train", "--total-timesteps=768", "--run.schedule-start=384"]
+    assert main([*resumed, f"--resume={tmp_path / 'cli'}"]) == 0
     model.learn(384, run_dir=tmp_path / "python")
     assert differences(learnt(tmp_path / "cli"), learnt(tmp_path / "python")) == []
     assert rows_of(tmp_path / "cli") == rows_of(tmp_path / "python")
     # The command line resumes what Python has written, and the other way round.
-    assert main(["train", f"--resume={tmp_path / 'python'}", "--total-timesteps=1152"]) == 0
+    resumed = ["train", "--total-timesteps=1152", "--run.schedule-start=768"]
+    assert main([*resumed, f"--resume={tmp_path / 'python'}"]) == 0
     loaded = fastrl.load(tmp_path / "cli").learn(384)
     assert differences(parameters(loaded), learnt(tmp_path / "python")["learner"]) == []
 

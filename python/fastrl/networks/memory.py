@@ -1,9 +1,11 @@
 """Memory of networks: a recurrent layer along the steps of episodes."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +13,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from fastrl.networks.kinds import MemoryKind
 from fastrl.networks.perceptron import in_float32
-from fastrl.replay.recurrent import ObsSequences
+
+if TYPE_CHECKING:
+    from fastrl.replay.recurrent import ObsSequences
 
 _GATES = {"gru": 3, "lstm": 4}
 

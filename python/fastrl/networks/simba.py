@@ -25,7 +25,7 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs [E, B, width] of inputs [E, B, width]."""
-        return torch.addcmul(self.shift, functional.layer_norm(x, x.shape[-1:]), self.scale)
+        return torch.addcmul(self.shift, functional.layer_norm(x, (self.scale.shape[-1],)), self.scale)
 
 
 class ResidualBlock(nn.Module):

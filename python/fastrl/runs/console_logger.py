@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from fastrl.runs.logger import LoggedRun, Logger, Shown
 from fastrl.runs.metrics import brief, count, duration, rate
 from fastrl.runs.row import Number, Row
-from fastrl.utils.notebook_bar import NotebookBar
 from fastrl.utils.output import shows_bars
 from fastrl.utils.tables import print_lines
 
 if TYPE_CHECKING:
     from rich.live import Live
+
+    from fastrl.utils.notebook_bar import NotebookBar
 
 
 def _if_any(text: str) -> Callable[[float], str]:
@@ -89,6 +90,8 @@ class ConsoleLogger(Logger):
         self._live: Live | None = None
         self._notebook: NotebookBar | None = None
         if console.is_jupyter and not console.quiet:
+            from fastrl.utils.notebook_bar import NotebookBar
+
             self._notebook = NotebookBar()
         elif shows_bars(console):
             from rich.live import Live

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from fastrl.utils.notebook_bar import NotebookBar
 from fastrl.utils.output import plain_console, shows_bars
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bar
+
+    from fastrl.utils.notebook_bar import NotebookBar
 
 # With these options a command prints only its result.
 _QUIET = {"-h", "--help", "--json", "--print-config"}
@@ -47,6 +48,8 @@ class Progress:
         self._bar: Bar | None = None
         self._notebook: NotebookBar | None = None
         if self._console.is_jupyter and not self._console.quiet:
+            from fastrl.utils.notebook_bar import NotebookBar
+
             self._notebook = NotebookBar(task)
         elif shows_bars(self._console):
             from rich.progress import (
