@@ -8,7 +8,7 @@ use fastrl_binding::vec_methods;
 use fastrl_core::cage4::blue::{BlueAction, host_name, num_actions};
 use fastrl_core::cage4::mind::{RedAgent, State};
 use fastrl_core::cage4::observation::obs_len;
-use fastrl_core::cage4::red_actions::RedKind;
+use fastrl_core::cage4::red_kind::RedKind;
 use fastrl_core::cage4::replay::{Mode, Trace};
 use fastrl_core::cage4::scenario::{Exploit, NUM_BLUE, NUM_NETWORKS, NUM_RED, NUM_SLOTS, SUBNET_NAMES};
 use fastrl_core::cage4::source::Purpose;

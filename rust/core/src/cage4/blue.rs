@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::World;
 use super::network::{Kind, Network};
 use super::red::Red;
 use super::scenario::{
@@ -11,6 +10,7 @@ use super::scenario::{
     WATCHED, server, subnet_of, user,
 };
 use super::source::{Purpose, RandomSource};
+use super::world::World;
 
 /// Actions of the agent with three subnets: the width of every agent's mask.
 pub const NUM_ACTIONS: usize = num_actions(NUM_BLUE - 1);

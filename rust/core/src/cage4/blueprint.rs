@@ -2,10 +2,10 @@
 
 use std::ops::RangeInclusive;
 
-use super::network::Network;
 use super::scenario::{
-    APACHE, BLUE_DRAWN, FIRST_USER, MOST_SERVERS, MOST_USERS, MYSQL, NUM_BLUE, NUM_IMAGE_SERVICES, NUM_NETWORKS,
-    NUM_RED, NUM_SLOTS, OA, OB, OT_SERVICE, RED_ZONES, SMTP, SSHD, SUBNET_SLOTS, Slot, Subnet, server, subnet_of, user,
+    APACHE, BLUE_DRAWN, MOST_SERVERS, MOST_USERS, MYSQL, NUM_BLUE, NUM_IMAGE_SERVICES, NUM_NETWORKS, NUM_RED,
+    NUM_SLOTS, OA, OB, OT_SERVICE, RED_ZONES, SMTP, SSHD, SUBNET_SLOTS, Slot, Subnet, hosts_of, server, subnet_of,
+    user,
 };
 use crate::env::ensure;
 
@@ -114,10 +114,7 @@ impl Blueprint {
         let sound = |(slot, zone): (Slot, &[Subnet])| {
             slot < NUM_SLOTS && slot % SUBNET_SLOTS != 0 && zone.contains(&subnet_of(slot)) && self.exists(slot)
         };
-        ensure(starts.into_iter().all(sound), "red starts on a host where it cannot")?;
-        let mut network = Network::empty();
-        network.build(self);
-        network.check()
+        ensure(starts.into_iter().all(sound), "red starts on a host where it cannot")
     }
 
     fn equip(&mut self, slot: Slot, source: &mut impl NetworkSource, used: &mut [u64]) {
@@ -183,13 +180,6 @@ impl Blueprint {
         }
         self.red_pid = start(usize::from(self.red_starts[0]));
     }
-}
-
-/// Hosts of a subnet: its router, users, servers.
-pub(super) fn hosts_of(subnet: Subnet, users: u8, servers: u8) -> impl Iterator<Item = Slot> + Clone {
-    let first = subnet * SUBNET_SLOTS;
-    let users = (0..usize::from(users)).map(move |number| first + FIRST_USER + number);
-    std::iter::once(first).chain(users).chain((0..usize::from(servers)).map(move |number| server(subnet, number)))
 }
 
 fn nth_host(users: &[u8; NUM_NETWORKS], servers: &[u8; NUM_NETWORKS], zone: &[Subnet], n: usize) -> Slot {

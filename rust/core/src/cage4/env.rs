@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::blue::NUM_ACTIONS;
 use super::fast_source::FastSource;
-use super::game::{BlueTask, Game, World};
+use super::game::{BlueTask, Game};
 use super::mind::RedAgent;
 use super::network::Network;
 use super::numpy_source::NumpySource;
@@ -14,6 +14,7 @@ use super::observation::{self, OBS_LEN};
 use super::red::Red;
 use super::scenario::{NUM_BLUE, NUM_RED};
 use super::watch::Watch;
+use super::world::World;
 use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure, number_named};
 use crate::memory::arrays;
 

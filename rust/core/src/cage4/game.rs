@@ -9,23 +9,15 @@ use super::mind::RedAgent;
 use super::network::Network;
 use super::observation::{self, OBS_LEN};
 use super::red::{Red, hand_over};
-use super::red_actions::{self, RedAction, RedKind};
+use super::red_actions;
+use super::red_kind::{RedAction, RedKind};
 use super::scenario::{
-    Exploit, MOST_USERS, NUM_BLUE, NUM_NETWORKS, NUM_RED, NUM_SUBNETS, PRICES, Slot, Subnets, phase_lengths, subnet_of,
-    user,
+    Exploit, MOST_USERS, NUM_BLUE, NUM_NETWORKS, NUM_RED, NUM_SUBNETS, PRICES, Slot, phase_lengths, subnet_of, user,
 };
 use super::source::RandomSource;
 use super::watch::Watch;
+use super::world::World;
 use crate::env::ensure;
-
-/// The network with what blue does to it and sees of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct World {
-    pub network: Network,
-    /// Of each subnet, those from which it blocks traffic.
-    pub blocks: [Subnets; NUM_NETWORKS],
-    pub watch: Watch,
-}
 
 /// An action of blue's in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

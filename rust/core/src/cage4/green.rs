@@ -1,11 +1,11 @@
 //! Green's users: accesses to servers, local work, and the phishing that reaches them.
 
-use super::World;
 use super::network::FULL_HEALTH;
 use super::red::Red;
 use super::scenario::{GREEN_REACH, NUM_RED, NUM_SLOTS, Slot, Subnets, subnet_of};
 use super::sessions::Session;
 use super::source::{Chance, Purpose, RandomSource};
+use super::world::World;
 
 /// Chance of a false alarm of an access or of work, and of phishing.
 const RARELY: Chance = Chance::Below(0.01);

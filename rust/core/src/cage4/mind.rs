@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::red_actions::RedKind;
+use super::red_kind::{Outcome, RedKind};
 use super::scenario::{FIRST_SERVER, NUM_NETWORKS, NUM_RED, NUM_SLOTS, SUBNET_SLOTS, Slot, Subnet, subnet_of};
 use super::source::{Chance, Purpose, RandomSource};
 use crate::env::ensure;
@@ -96,21 +96,6 @@ impl State {
             _ => 0.0,
         }
     }
-}
-
-/// The outcome of an action that ran to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
-    pub kind: RedKind,
-    /// A host, or a subnet of a sweep.
-    pub target: u8,
-    pub success: bool,
-    /// The target is named in the observation.
-    pub names_target: bool,
-    /// The host of the session that exploited the target is named.
-    pub source: Option<u8>,
-    /// First servers of other subnets are named.
-    pub names_links: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

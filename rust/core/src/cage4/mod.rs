@@ -17,12 +17,13 @@ mod numpy_source;
 pub mod observation;
 mod recorded_source;
 pub mod red;
-pub mod red_actions;
+mod red_actions;
+pub mod red_kind;
 pub mod replay;
 pub mod scenario;
 pub mod sessions;
 pub mod source;
 pub mod watch;
+pub mod world;
 
 pub use self::env::{Cage4, Config, MOST_STEPS};
-use self::game::World;

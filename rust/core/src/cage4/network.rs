@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::blueprint::{Blueprint, hosts_of};
+use super::blueprint::Blueprint;
 use super::scenario::{
     MOST_SERVERS, MOST_USERS, NUM_IMAGE_SERVICES, NUM_NETWORKS, NUM_SERVICES, NUM_SLOTS, OT_SERVICE, Ports, SSHD,
-    SUBNET_SLOTS, Slot, Subnet, port_of, server, subnet_of,
+    SUBNET_SLOTS, Slot, Subnet, hosts_of, port_of, server, subnet_of,
 };
 use super::source::RandomSource;
 use crate::env::ensure;

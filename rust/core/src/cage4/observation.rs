@@ -1,9 +1,9 @@
 //! Blue's observations and action masks, as the challenge's wrapper gives them with padded spaces.
 
-use super::World;
 use super::blue::{BlueAction, NUM_ACTIONS};
 use super::network::Network;
 use super::scenario::{BLUE_ZONES, BY_NAME, FORBIDDEN, NUM_BLUE, NUM_SUBNETS, Subnets, WATCHED};
+use super::world::World;
 
 /// Bits of a message.
 pub const MESSAGE_BITS: usize = 8;

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::mind::{Mind, Outcome, RedAgent};
+use super::mind::{Mind, RedAgent};
 use super::network::Network;
-use super::red_actions::{RedAction, RedKind, links};
+use super::red_kind::{Outcome, RedAction, RedKind};
 use super::scenario::{
-    NUM_NETWORKS, NUM_RED, NUM_SLOTS, RED_ZONES, SUBNET_SLOTS, Slot, Subnet, Subnets, red_of, subnet_of,
+    NUM_NETWORKS, NUM_RED, NUM_SLOTS, RED_ZONES, SUBNET_SLOTS, Slot, Subnet, Subnets, links, red_of, subnet_of,
 };
 use super::sessions::{Session, Sessions};
 use super::source::{Purpose, RandomSource};

@@ -1,69 +1,14 @@
 //! Red's actions and their effects.
 
-use serde::{Deserialize, Serialize};
-
-use super::World;
-use super::mind::Outcome;
 use super::network::Kind;
 use super::red::Red;
+use super::red_kind::{Outcome, RedAction, RedKind};
 use super::scenario::{
-    Exploit, FIRST_SERVER, LINKS, NET, NUM_SERVICES, OT_SERVICE, ROOT, SUBNET_SLOTS, Slot, port_of, server, subnet_of,
-    uplink,
+    Exploit, FIRST_SERVER, NET, NUM_SERVICES, OT_SERVICE, ROOT, SUBNET_SLOTS, Slot, port_of, subnet_of, uplink,
 };
 use super::sessions::Session;
 use super::source::{Chance, Purpose, RandomSource};
-
-/// Red's actions, numbered as in the traces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[repr(u8)]
-pub enum RedKind {
-    /// DiscoverRemoteSystems.
-    Sweep,
-    AggressiveScan,
-    StealthScan,
-    Deception,
-    Exploit,
-    Escalate,
-    Impact,
-    Degrade,
-}
-
-impl RedKind {
-    /// The original's names, with those of actions that it never takes.
-    pub const NAMES: [&str; 11] = [
-        "DiscoverRemoteSystems",
-        "AggressiveServiceDiscovery",
-        "StealthServiceDiscovery",
-        "DiscoverDeception",
-        "ExploitRemoteService",
-        "PrivilegeEscalate",
-        "Impact",
-        "DegradeServices",
-        "Withdraw",
-        "Sleep",
-        "InvalidAction",
-    ];
-
-    /// Steps that it takes.
-    pub(super) fn ticks(self) -> u8 {
-        match self {
-            Self::Sweep | Self::AggressiveScan => 1,
-            Self::Deception | Self::Escalate | Self::Impact | Self::Degrade => 2,
-            Self::StealthScan => 3,
-            Self::Exploit => 4,
-        }
-    }
-}
-
-/// An action of an agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RedAction {
-    pub kind: RedKind,
-    /// A host, or a subnet of a sweep.
-    pub target: u8,
-    /// Id of the session that acts.
-    pub session: u16,
-}
+use super::world::World;
 
 /// Number that must be exceeded for an exploit to be seen: the original subtracts so.
 const UNSEEN: f64 = 1.0 - 0.95;
@@ -172,11 +117,6 @@ fn escalate(
     }
     (outcome.success, outcome.names_target) = (true, true);
     outcome.names_links = acting.is_some() && slot % SUBNET_SLOTS == FIRST_SERVER;
-}
-
-/// First servers of other subnets that a host's administrator knows.
-pub(super) fn links(slot: Slot) -> impl Iterator<Item = Slot> {
-    LINKS[subnet_of(slot)].iter().map(|&subnet| server(subnet, 0))
 }
 
 /// An exploit of a host on which a session has found `ports`.

@@ -4,10 +4,11 @@ use super::blue::{NUM_ACTIONS, num_actions};
 use super::blueprint::Blueprint;
 use super::game::{Game, Log, Reward};
 use super::mind::RedAgent;
+use super::network::Network;
 use super::numpy_source::NumpySource;
 use super::observation::{OBS_LEN, obs_len, write_mask};
 use super::recorded_source::{NotingSource, RecordedSource};
-use super::red_actions::RedAction;
+use super::red_kind::RedAction;
 use super::scenario::{
     Exploit, MOST_USERS, NUM_BLUE, NUM_IMAGE_SERVICES, NUM_NETWORKS, NUM_RED, NUM_SERVICES, NUM_SLOTS, OT_SERVICE,
     SUBNET_SLOTS, Slot, subnet_of,
@@ -237,6 +238,9 @@ impl Trace<'_> {
         plan.red_starts.copy_from_slice(&self.red_start[episode * NUM_RED..][..NUM_RED]);
         plan.red_pid = pid(self.red_pid[episode])?;
         plan.check()?;
+        let mut network = Network::empty();
+        network.build(&plan);
+        network.check()?;
         let same = (0..NUM_SLOTS).all(|slot| (hosts[slot] != 0) == plan.exists(slot));
         if same { Ok(plan) } else { Err("hosts are missing between others".into()) }
     }

@@ -71,6 +71,13 @@ pub const fn watch_bit(slot: Slot) -> u32 {
     }
 }
 
+/// Hosts of a subnet: its router, users, servers.
+pub(super) fn hosts_of(subnet: Subnet, users: u8, servers: u8) -> impl Iterator<Item = Slot> + Clone {
+    let first = subnet * SUBNET_SLOTS;
+    let users = (0..usize::from(users)).map(move |number| first + FIRST_USER + number);
+    std::iter::once(first).chain(users).chain((0..usize::from(servers)).map(move |number| server(subnet, number)))
+}
+
 pub const NUM_BLUE: usize = 5;
 pub const NUM_RED: usize = 6;
 /// Subnets of each blue agent, in the order of its observation.
@@ -103,8 +110,13 @@ pub(super) const fn uplink(subnet: Subnet) -> Subnet {
 }
 
 /// Subnets whose first servers the first server of a subnet knows, in their order.
-pub(super) const LINKS: [&[Subnet]; NUM_NETWORKS] =
+const LINKS: [&[Subnet]; NUM_NETWORKS] =
     [&[OA, CON], &[RA], &[OB, CON], &[RB], &[RA, RB, PUB], &[CON, ADM, OFF], &[PUB], &[PUB]];
+
+/// First servers of other subnets that a host's administrator knows.
+pub(super) fn links(slot: Slot) -> impl Iterator<Item = Slot> {
+    LINKS[subnet_of(slot)].iter().map(|&subnet| server(subnet, 0))
+}
 
 /// Subnets with whose servers green of a subnet works in each phase.
 pub(super) const GREEN_REACH: [[Subnets; NUM_NETWORKS]; 3] = {
