@@ -127,6 +127,8 @@ def recorded() -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
         setattr(_rust, name, functools.partial(note, name))
     try:
         Cage2WorkflowVectorEnv(2).close()
+        game = {"red_agent": "fsm", "episode_length": 20, "autoreset_mode": "same_step"}
+        _rust.Cage4Vec(2, num_threads=1, numpy_random=True, **game).close()
         for env in ("Cage2-v0", "highway-v0", "roundabout-v0", "intersection-v0", "parking-v0", "ring-v0"):
             gymnasium.make_vec(f"fastrl/{env}", 2).close()
         for env in ("coop-merge-v0", "v2x-resource-v0"):

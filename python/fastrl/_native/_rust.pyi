@@ -34,6 +34,19 @@ CAGE2_UNIT_TYPES: list[str]
 CAGE2_TYPE_OF_HOST: list[int]
 """Index into `CAGE2_UNIT_TYPES` of each host."""
 CAGE2_EFFECTIVE_ACTIONS: list[int]
+CAGE4_ACTIONS: list[list[str]]
+"""Of each blue agent."""
+CAGE4_OBS_LENGTHS: list[int]
+"""Values of each blue agent's observation; zeros follow."""
+CAGE4_HOSTS: list[str]
+"""Hosts by slot: 17 a subnet, of which an episode has some."""
+CAGE4_SUBNETS: list[str]
+CAGE4_EXPLOITS: list[str]
+CAGE4_RED_KINDS: list[str]
+CAGE4_RED_STATES: list[str]
+CAGE4_RED_AGENTS: list[str]
+CAGE4_DECISIONS: dict[str, str]
+"""Purposes of decisions by their numbers in traces."""
 """Actions that can ever have an effect."""
 
 @type_check_only
@@ -263,6 +276,53 @@ class Cage2Vec(_Vec):
 
     def render(self, index: int) -> str:
         """A table of blue's view and the truth of one game. IndexError: there is no such game."""
+
+@final
+class Cage4Vec(_Vec):
+    """N games of CAGE Challenge 4 with five blue agents each: 5 rows a game, 210 values and 242 actions a row. What an agent
+    has fewer of is zero, and Sleep with a mask of False. All agents get the same reward; none is ever terminated.
+
+    Args:
+        red_agent: `"fsm"` (FiniteStateRedAgent, of the challenge's evaluation) or `"discovery"` (DiscoveryFSRed).
+        episode_length: 2 to 1,000. As in the original an episode is over, here truncated, one step earlier.
+        numpy_random: draws as NumPy does: the episodes of the original after `reset(seed=...)`, whose generator runs on
+            through the next ones. A game then takes up to 186 kB more.
+
+    Threads, forks and `close` as in `_Vec`. `episode_info` knows the sums of rewards by cause: `work_failed`,
+    `access_failed`, `impact` and `action_cost`.
+    """
+
+    def __new__(
+        cls,
+        num_envs: int,
+        *,
+        red_agent: str,
+        episode_length: int,
+        num_threads: int,
+        autoreset_mode: str,
+        numpy_random: bool,
+    ) -> Cage4Vec: ...
+    def send(self, messages: NDArray[np.uint8]) -> None:
+        """Messages of the agents, [N, 5] with the first of 8 bits highest, which the others observe after the next step;
+        without, zeros."""
+
+    def busy(self, out: NDArray[np.uint8]) -> None:
+        """Writes, [N, 5], the steps that the agents' actions in progress still take. An agent whose number is not 0
+        cannot choose: what it submits is ignored, but a Restore costs."""
+
+    def truth(
+        self,
+        hosts: NDArray[np.bool_],
+        red_access: NDArray[np.uint8],
+        red_sessions: NDArray[np.uint8],
+        processes: NDArray[np.uint8],
+        blocked: NDArray[np.uint16],
+        red_action: NDArray[np.int16],
+    ) -> None:
+        """Writes the true state: four times [N, 136] by slot, whether the host exists, red's access (0 none, 1 user, 2
+        root), red's sessions and all processes (up to 255); [N, 8], the subnets, a bit each, that each subnet blocks;
+        [N, 6, 3], the actions in progress of red's agents: index into `CAGE4_RED_KINDS` (-1 none), slot or subnet,
+        steps left."""
 
 @final
 class BlueMemory:
@@ -695,6 +755,20 @@ def replay_cage2(
     Returns the steps, how many of them differ from the record, and the first difference: episode, step (None at the
     reset) and words. KeyError: an array is missing. TypeError, ValueError: one is of another dtype or shape, or
     holds an impossible value.
+    """
+
+def replay_cage4(
+    mode: Literal["decisions", "seed"],
+    red_agent: str,
+    seed: int,
+    chained: bool,
+    steps: int,
+    arrays: dict[str, NDArray[Any]],
+) -> tuple[int, int, tuple[int, int | None, str] | None]:
+    """Replays a trace of episodes of `steps` steps from its recorded networks and decisions, or from its seed: of the first
+    episode, 1 more for each, or, `chained`, of one generator that has drawn a network before the first episode.
+
+    Arrays as in a trace file, one-dimensional, `host` uint8. Result and errors as of `replay_cage2`.
     """
 
 @final

@@ -39,6 +39,7 @@ element! {
     i32: "int32", b'i';
     i64: "int64", b'i';
     u8: "uint8", b'u';
+    u16: "uint16", b'u';
     u64: "uint64", b'u';
     Flag: "bool", b'b';
 }

@@ -11,6 +11,8 @@ use fastrl_core::cage2::memory::Layout as MemoryLayout;
 use fastrl_core::cage2::red_agents::RedKind;
 use fastrl_core::cage2::workflow::WorkflowCage2;
 use fastrl_core::cage2::{Cage2, Config as Cage2Config, Game, render};
+use fastrl_core::cage4::mind::RedAgent;
+use fastrl_core::cage4::{Cage4, Config as Cage4Config};
 use fastrl_core::env::{ActionKind, Actions, Env};
 use fastrl_core::rng::Rng;
 use fastrl_core::traffic::action::{ActionType, Continuous, Span};
@@ -110,6 +112,14 @@ impl Seen for WorkflowCage2 {
     fn look(&self) {
         look_at_game(self);
         let _ = self.state().finished.account.compliance();
+    }
+}
+
+impl Seen for Cage4 {
+    fn look(&self) {
+        self.action_mask(&mut vec![0; self.num_agents() * self.mask_len()]);
+        let network = &self.world().network;
+        let _ = network.hosts().map(|slot| network.num_processes(slot)).sum::<usize>();
     }
 }
 
@@ -314,6 +324,11 @@ fn cage2(python_random: bool) -> Cage2 {
         episode_length: 30,
         ..Cage2Config::default()
     }))
+}
+
+fn cage4(numpy_random: bool) -> Cage4 {
+    let red = if numpy_random { RedAgent::FiniteState } else { RedAgent::Discovery };
+    Cage4::new(Arc::new(Cage4Config { red, numpy_random, steps: 11 }))
 }
 
 fn columns() -> Vec<Column> {
@@ -611,7 +626,7 @@ proptest! {
 
     #[test]
     fn altered_states_are_refused_or_work(
-        kind in 0..26usize,
+        kind in 0..28usize,
         autoreset in prop_oneof![Just(Autoreset::SameStep), Just(Autoreset::NextStep), Just(Autoreset::Disabled)],
         steps in 0..12usize,
         changes in prop::collection::vec(any_change(), 1..4),
@@ -658,6 +673,8 @@ proptest! {
             22 => attack(linked_intersection, autoreset, steps, changes, noise)?,
             23 => attack(|| trips(kinematics(false), Ends::Each), autoreset, steps, changes, noise)?,
             24 => attack(|| trips(grid(), Ends::Together), autoreset, steps, changes, noise)?,
+            25 => attack(|| cage4(false), autoreset, steps, changes, noise)?,
+            26 => attack(|| cage4(true), autoreset, steps, changes, noise)?,
             _ => attack(resources, autoreset, steps, changes, noise)?,
         }
     }
@@ -683,6 +700,8 @@ fn worlds_hold_no_more_memory_than_they_say() {
     }
     check("cage2", || cage2(false));
     check("cage2, Python's generator", || cage2(true));
+    check("cage4", || cage4(false));
+    check("cage4, NumPy's generator", || cage4(true));
     check("highway", || highway(kinematics(true), meta()));
     check("coop", || cooperative(Task::Merge, coop::ActionType::Meta));
     check("intersection", || intersection(kinematics(true), Ends::Each));

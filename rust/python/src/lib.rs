@@ -5,6 +5,7 @@ mod barrier;
 mod cage2;
 mod cage2_memory;
 mod cage2_workflow;
+mod cage4;
 mod coop;
 mod difficulty;
 mod episodes;
@@ -41,6 +42,8 @@ mod rust_module {
     use crate::cage2_memory::BlueMemory;
     #[pymodule_export]
     use crate::cage2_workflow::Cage2WorkflowVec;
+    #[pymodule_export]
+    use crate::cage4::{Cage4Vec, replay_cage4};
     #[pymodule_export]
     use crate::coop::CoopVec;
     #[pymodule_export]
@@ -82,6 +85,7 @@ mod rust_module {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("ShutDown", crate::errors::shut_down_type(module.py())?)?;
-        crate::cage2::add_tables(module)
+        crate::cage2::add_tables(module)?;
+        crate::cage4::add_tables(module)
     }
 }

@@ -20,7 +20,6 @@ mod math;
 pub mod metrics;
 mod neighbours;
 mod numpy_normal;
-mod numpy_random;
 pub mod observation;
 pub mod obstacle;
 pub mod raster;

@@ -5,7 +5,7 @@
 
 use std::sync::LazyLock;
 
-use super::numpy_random::NumpyRandom;
+use crate::numpy_random::NumpyRandom;
 
 /// Start of the tail, and the area of each layer.
 const TAIL: f64 = 3.654_152_885_361_009;

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::numpy_random::NumpyRandom;
+use crate::numpy_random::NumpyRandom;
 
 /// Length of every vehicle, metres.
 pub const LENGTH: f64 = 5.0;

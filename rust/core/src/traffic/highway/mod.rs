@@ -14,10 +14,10 @@ pub use config::Config;
 use super::Traffic;
 use super::action::LastAction;
 use super::map::RoadMap;
-use super::numpy_random::NumpyRandom;
 use super::scene::{Camera, Scene, Scenic};
 use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure};
 use crate::memory::arrays;
+use crate::numpy_random::NumpyRandom;
 
 /// The agent's vehicle.
 const EGO: usize = 0;

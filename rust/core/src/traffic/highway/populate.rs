@@ -3,9 +3,9 @@
 //! Source: `HighwayEnv._create_vehicles`, `Vehicle.create_random`, `randomize_behavior` of the kinds of traffic.
 
 use super::Config;
+use crate::numpy_random::NumpyRandom;
 use crate::traffic::Traffic;
 use crate::traffic::map::RoadMap;
-use crate::traffic::numpy_random::NumpyRandom;
 use crate::traffic::road::Road;
 use crate::traffic::vehicles::{Driver, Gains, Vehicle};
 

@@ -1,9 +1,9 @@
 //! A table of the observer and the vehicles near it (`KinematicObservation`).
 
 use super::{Column, Feature, Heard};
+use crate::numpy_random::NumpyRandom;
 use crate::traffic::Traffic;
 use crate::traffic::map::RoadMap;
-use crate::traffic::numpy_random::NumpyRandom;
 use crate::traffic::obstacle::Obstacle;
 use crate::traffic::vehicles::LENGTH;
 

@@ -22,9 +22,9 @@ use super::Traffic;
 use super::links::table::Message;
 use super::map::RoadMap;
 use super::math::wrap_to_pi;
-use super::numpy_random::NumpyRandom;
 use super::obstacle::Obstacle;
 use crate::env::Real;
+use crate::numpy_random::NumpyRandom;
 
 /// One property of a vehicle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::fmt::Debug;
 
 use super::Network;
 use super::world::World;
+use crate::numpy_random::NumpyRandom;
 use crate::traffic::Model;
 use crate::traffic::action::LastAction;
 use crate::traffic::map::RoadMap;
-use crate::traffic::numpy_random::NumpyRandom;
 use crate::traffic::vehicles::{Driver, Vehicle};
 
 /// The agents for which an episode ends, and those that get the rewards.

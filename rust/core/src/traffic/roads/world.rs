@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::Network;
 use super::regulation::frames_between;
 use crate::env::ensure;
-use crate::traffic::numpy_random::NumpyRandom;
+use crate::numpy_random::NumpyRandom;
 use crate::traffic::vehicles::{Driver, Gains, Vehicle};
 use crate::traffic::{Model, Traffic};
 

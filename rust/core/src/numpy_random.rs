@@ -34,6 +34,16 @@ impl NumpyRandom {
         self.increment & 1 == 1
     }
 
+    /// The lower and the upper half of the state, as NumPy's `bit_generator.state` has it.
+    pub fn words(&self) -> [u64; 2] {
+        [self.state as u64, (self.state >> 64) as u64]
+    }
+
+    /// The upper half of a word whose lower half was drawn as 32 bits, if it is still to come.
+    pub fn half(&self) -> Option<u32> {
+        self.half
+    }
+
     #[inline]
     fn advance(&mut self) {
         self.state = self.state.wrapping_mul(MULTIPLIER).wrapping_add(self.increment);
@@ -112,14 +122,19 @@ impl NumpyRandom {
     /// `Generator.shuffle`, whose integers NumPy draws by rejection of masked words.
     pub fn shuffle<T>(&mut self, things: &mut [T]) {
         for i in (1..things.len()).rev() {
-            let mask = u32::MAX >> (i as u32).leading_zeros();
-            let j = loop {
-                let j = (self.next_u32() & mask) as usize;
-                if j <= i {
-                    break j;
-                }
-            };
-            things.swap(i, j);
+            things.swap(i, self.masked(i as u32) as usize);
+        }
+    }
+
+    /// Uniform on `0..=top` (`top > 0`) by rejection of masked words.
+    #[inline]
+    pub fn masked(&mut self, top: u32) -> u32 {
+        let mask = u32::MAX >> top.leading_zeros();
+        loop {
+            let number = self.next_u32() & mask;
+            if number <= top {
+                return number;
+            }
         }
     }
 }

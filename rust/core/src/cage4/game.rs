@@ -1,0 +1,266 @@
+//! A game in progress, and its step.
+
+use serde::{Deserialize, Serialize};
+
+use super::blue::{self, BlueAction};
+use super::blueprint::Blueprint;
+use super::green;
+use super::mind::RedAgent;
+use super::network::Network;
+use super::observation::{self, OBS_LEN};
+use super::red::{Red, hand_over};
+use super::red_actions;
+use super::red_kind::{RedAction, RedKind};
+use super::scenario::{
+    Exploit, MOST_USERS, NUM_BLUE, NUM_NETWORKS, NUM_RED, NUM_SUBNETS, PRICES, Slot, phase_lengths, subnet_of, user,
+};
+use super::source::RandomSource;
+use super::watch::Watch;
+use super::world::World;
+use crate::env::ensure;
+
+/// An action of blue's in progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlueTask {
+    pub action: BlueAction,
+    /// The index under which it was submitted.
+    index: u8,
+    /// Steps left.
+    pub ticks: u8,
+}
+
+/// Blue's reward by cause, which all its agents get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reward {
+    /// Local work and accesses of green's that failed.
+    pub work_failed: i32,
+    pub access_failed: i32,
+    /// Red's impacts.
+    pub impact: i32,
+    /// Blue's own actions.
+    pub action_cost: i32,
+}
+
+impl Reward {
+    pub fn sum(self) -> i32 {
+        self.work_failed + self.access_failed + self.impact + self.action_cost
+    }
+
+    fn add(&mut self, other: Self) {
+        self.work_failed = self.work_failed.saturating_add(other.work_failed);
+        self.access_failed = self.access_failed.saturating_add(other.access_failed);
+        self.impact = self.impact.saturating_add(other.impact);
+        self.action_cost = self.action_cost.saturating_add(other.action_cost);
+    }
+}
+
+/// The events of a step, for who wants to know.
+pub trait Log {
+    /// A user's action, the server that it accessed, and whether it succeeded, if that is known.
+    fn green(&mut self, _host: Slot, _action: u8, _server: Option<Slot>, _success: Option<bool>) {}
+    fn red_chose(&mut self, _agent: usize, _action: RedAction) {}
+    /// An action of red's that has run to its end; its success, unless it was dropped.
+    fn red_did(&mut self, _agent: usize, _action: RedAction, _success: Option<bool>) {}
+    fn red_exploited(&mut self, _agent: usize, _exploit: Exploit) {}
+    /// An action of blue's that has run to its end, under its index, and its success, if that is known.
+    fn blue_did(&mut self, _agent: usize, _index: u8, _success: Option<bool>) {}
+}
+
+/// No log.
+impl Log for () {}
+
+/// All that changes during an episode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Game<R> {
+    pub random: R,
+    pub world: World,
+    pub reds: [Red; NUM_RED],
+    pub tasks: [Option<BlueTask>; NUM_BLUE],
+    /// Steps taken.
+    pub time: u32,
+    /// The phase of the last step.
+    pub phase: u8,
+    /// Rewards of the episode.
+    pub total: Reward,
+    /// Messages of the last step, and those to be sent with the next, the first bit highest.
+    messages: [u8; NUM_BLUE],
+    outbox: [u8; NUM_BLUE],
+}
+
+impl<R: RandomSource> Game<R> {
+    pub fn new(random: R) -> Self {
+        Self {
+            random,
+            world: World { network: Network::empty(), blocks: [0; NUM_NETWORKS], watch: Watch::empty() },
+            reds: std::array::from_fn(|_| Red::empty()),
+            tasks: [None; NUM_BLUE],
+            time: 0,
+            phase: 0,
+            total: Reward::default(),
+            messages: [0; NUM_BLUE],
+            outbox: [0; NUM_BLUE],
+        }
+    }
+
+    /// Starts the next episode.
+    pub fn reset(&mut self) {
+        let plan = self.random.network();
+        self.start(&plan);
+    }
+
+    /// Starts an episode on a network.
+    pub fn start(&mut self, plan: &Blueprint) {
+        self.world.network.build(plan);
+        self.world.watch.clear();
+        self.world.blocks = [0; NUM_NETWORKS];
+        for (red, &start) in self.reds.iter_mut().zip(&plan.red_starts) {
+            red.reset(start.into());
+        }
+        self.reds[0].start_session(plan.red_starts[0].into(), plan.red_pid);
+        self.tasks = [None; NUM_BLUE];
+        (self.time, self.phase, self.total) = (0, 0, Reward::default());
+        (self.messages, self.outbox) = ([0; NUM_BLUE], [0; NUM_BLUE]);
+    }
+
+    /// Gives blue's agents messages to send with the next step, 8 bits each, the first one highest.
+    pub fn send(&mut self, messages: [u8; NUM_BLUE]) {
+        self.outbox = messages;
+    }
+
+    /// One step of an episode of `steps` with blue's actions by their indices, which are below
+    /// [`blue::NUM_ACTIONS`].
+    pub fn step(&mut self, actions: [u8; NUM_BLUE], variant: RedAgent, steps: u32, log: &mut impl Log) -> Reward {
+        let Self { random, world, reds, tasks, .. } = self;
+        let [first, second, _] = phase_lengths(steps);
+        let phase = if self.time < first { 0 } else { 1 + usize::from(self.time >= first + second) };
+        random.start_step(self.time);
+        world.watch.start_step();
+        let mut reward = Reward::default();
+        for (agent, (task, index)) in tasks.iter_mut().zip(actions).enumerate() {
+            let submitted = BlueAction::from_index(agent, index.into());
+            let is_valid = submitted.is_valid(&world.network);
+            reward.action_cost -= i32::from(is_valid && matches!(submitted, BlueAction::Restore(_)));
+            let action = if is_valid { submitted } else { BlueAction::Sleep };
+            let task = task.get_or_insert(BlueTask { action, index, ticks: action.ticks() });
+            task.ticks -= 1;
+        }
+        let mut users = [0u8; NUM_NETWORKS * MOST_USERS];
+        let num_users = green_choices(&world.network, random, &mut users);
+        let mut ready = [None; NUM_RED];
+        let mut dropped = 0;
+        for (agent, red) in reds.iter_mut().enumerate() {
+            if red.is_active {
+                red.read(agent, &world.network);
+                if red.action.is_none() {
+                    red.action = red.choose(agent, variant, random);
+                    red.ticks = red.action.map_or(0, |action| action.kind.ticks());
+                    red.action.iter().for_each(|&action| log.red_chose(agent, action));
+                }
+            }
+        }
+        for (red, ready) in reds.iter_mut().zip(&mut ready) {
+            red.end_reading();
+            red.ticks = red.ticks.saturating_sub(1);
+            if red.ticks == 0 {
+                *ready = red.action.take().map(|action| (action, red.sessions.get(action.session).is_none()));
+                dropped += usize::from(ready.is_some_and(|(_, is_dropped)| is_dropped));
+            }
+        }
+        random.shuffle(NUM_BLUE + num_users + NUM_RED - dropped);
+        for traffic_rules in [true, false] {
+            for (agent, task) in tasks.iter_mut().enumerate() {
+                if let Some(done) = task.take_if(|t| t.ticks == 0 && t.action.is_traffic_rule() == traffic_rules) {
+                    let success = blue::act(agent, done.action, reds, world, random);
+                    log.blue_did(agent, done.index, success);
+                }
+            }
+        }
+        let has_blocks = world.blocks != [0; NUM_NETWORKS];
+        let mut choices = users.iter();
+        for (subnet, prices) in PRICES[phase].iter().enumerate() {
+            for slot in (0..usize::from(world.network.users[subnet])).map(|i| user(subnet, i)) {
+                let Some(&action) = choices.next() else { break };
+                match action {
+                    green::ACCESS => {
+                        let (server, success) = green::access(slot, phase, has_blocks, world, random);
+                        reward.access_failed += if success { 0 } else { prices.access_failed };
+                        log.green(slot, action, server, Some(success));
+                    }
+                    green::WORK => {
+                        let success = green::work(slot, reds, world, random);
+                        reward.work_failed += if success { 0 } else { prices.work_failed };
+                        log.green(slot, action, None, Some(success));
+                    }
+                    _ => log.green(slot, action, None, None),
+                }
+            }
+        }
+        let mut shells = [None; NUM_RED];
+        for (agent, ready) in ready.iter().enumerate() {
+            let Some((action, is_dropped)) = *ready else { continue };
+            if is_dropped {
+                log.red_did(agent, action, None);
+                continue;
+            }
+            let effect = red_actions::act(agent, action, &mut reds[agent], world, random);
+            log.red_did(agent, action, Some(effect.outcome.success));
+            effect.exploit.iter().for_each(|&exploit| log.red_exploited(agent, exploit));
+            shells[agent] = effect.shell;
+            reds[agent].set_outcome(effect.outcome);
+        }
+        hand_over(reds, &shells);
+        for (agent, (red, ready)) in reds.iter_mut().zip(&ready).enumerate() {
+            if red.is_active {
+                red.check_sessions(agent, random);
+            }
+            // The price is due for attempts that fail or were dropped as well, as long as the agent has a session.
+            if let Some((RedAction { kind: RedKind::Impact, target, .. }, _)) = *ready
+                && red.is_active
+            {
+                reward.impact += PRICES[phase][subnet_of(target.into())].impact;
+            }
+        }
+        self.time += 1;
+        self.phase = phase as u8;
+        self.total.add(reward);
+        self.messages = std::mem::take(&mut self.outbox);
+        reward
+    }
+
+    /// Writes the observations of all agents, [`OBS_LEN`] numbers each.
+    pub fn observe(&self, out: &mut [f32]) {
+        for (agent, out) in out.chunks_exact_mut(OBS_LEN).enumerate() {
+            observation::write(agent, self.phase.into(), &self.world, self.messages, out);
+        }
+    }
+
+    /// Refuses decoded values that no episode has; the error says why.
+    pub(super) fn check(&self) -> Result<(), String> {
+        self.world.network.check()?;
+        self.world.watch.check(&self.world.network)?;
+        let subnets =
+            self.world.blocks.iter().enumerate().all(|(to, from)| from >> NUM_SUBNETS == 0 && from >> to & 1 == 0);
+        ensure(subnets && self.phase < 3, "a subnet blocks one that is not there")?;
+        for (agent, red) in self.reds.iter().enumerate() {
+            red.check(agent, &self.world.network)?;
+        }
+        for (agent, task) in self.tasks.iter().enumerate() {
+            let Some(task) = task else { continue };
+            let action = BlueAction::from_index(agent, task.index.into());
+            let is_valid = action.is_valid(&self.world.network);
+            let action = if is_valid { action } else { BlueAction::Sleep };
+            let fits = task.action == action && (1..action.ticks()).contains(&task.ticks);
+            ensure(fits, "an action of blue's is impossible")?;
+        }
+        Ok(())
+    }
+}
+
+/// Draws what each user does. Returns their number.
+fn green_choices(network: &Network, random: &mut impl RandomSource, choices: &mut [u8]) -> usize {
+    network.users.iter().enumerate().fold(0, |count, (subnet, &users)| {
+        let end = count + usize::from(users);
+        random.green_actions(user(subnet, 0), &mut choices[count..end]);
+        end
+    })
+}

@@ -1,0 +1,16 @@
+//! The network with its traffic rules, and what is seen of it.
+
+use serde::{Deserialize, Serialize};
+
+use super::network::Network;
+use super::scenario::{NUM_NETWORKS, Subnets};
+use super::watch::Watch;
+
+/// The network with what blue does to it and sees of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct World {
+    pub network: Network,
+    /// Of each subnet, those from which it blocks traffic.
+    pub blocks: [Subnets; NUM_NETWORKS],
+    pub watch: Watch,
+}
