@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fastrl.envs.cage2.env import Cage2Env as Cage2Env
     from fastrl.envs.cage2.env import Cage2VectorEnv as Cage2VectorEnv
     from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv as Cage2WorkflowVectorEnv
+    from fastrl.envs.cage4.env import Cage4VectorEnv as Cage4VectorEnv
     from fastrl.envs.multi_agent import MultiAgentVectorEnv as MultiAgentVectorEnv
     from fastrl.envs.pixels import PixelEnv as PixelEnv
     from fastrl.envs.pixels import make_pixels as make_pixels
@@ -31,6 +32,7 @@ _MODULES = {
     "Cage2Env": "cage2.env",
     "Cage2VectorEnv": "cage2.env",
     "Cage2WorkflowVectorEnv": "cage2.workflow",
+    "Cage4VectorEnv": "cage4.env",
     "CatchEnv": "toys.catch",
     "CoopVectorEnv": "traffic.coop",
     "HighwayEnv": "traffic.highway",

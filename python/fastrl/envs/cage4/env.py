@@ -1,0 +1,134 @@
+"""CAGE Challenge 4 (CybORG 4.0), compiled: five blue defenders of a network that is new in every episode.
+
+Each of the agents `AGENTS` defends a zone: one subnet, the last agent three. An observation has the values of the
+challenge's `BlueFlatWrapper`, and an action is an index into `ACTIONS` of its agent. Both are padded to the largest, as
+`EnterpriseMAE(pad_spaces=True)` does: observations with zeros to 210 values, actions to 242 with ones that are masked
+and do nothing.
+
+**Reward**: the team's, the same for each agent. An episode is truncated after `episode_length - 1` steps, as in the
+original, and never terminates.
+
+**Actions take 1 to 5 steps** (Restore 5, Remove 3, Analyse and DeployDecoy 2, all others 1). Until its action has ended
+an agent is busy: the game ignores what it chooses, but charges for a Restore, as the original does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from fastrl._native import _rust
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.vector import as_autoreset_mode
+from fastrl.utils.arguments import as_integer
+
+RedAgent = Literal["fsm", "discovery"]
+
+AGENTS: tuple[str, ...] = tuple(f"blue_agent_{i}" for i in range(len(_rust.CAGE4_ACTIONS)))
+ACTIONS: tuple[tuple[str, ...], ...] = tuple(map(tuple, _rust.CAGE4_ACTIONS))
+"""Names of each agent's actions, in the challenge's order."""
+OBS_LENGTHS: tuple[int, ...] = tuple(_rust.CAGE4_OBS_LENGTHS)
+"""Values of each agent's observation; zeros follow."""
+HOSTS: tuple[str, ...] = tuple(_rust.CAGE4_HOSTS)
+"""Names of hosts by slot: 17 a subnet, of which an episode has some."""
+SUBNETS: tuple[str, ...] = tuple(_rust.CAGE4_SUBNETS)
+RED_AGENTS: tuple[str, ...] = tuple(_rust.CAGE4_RED_AGENTS)
+RED_KINDS: tuple[str, ...] = tuple(_rust.CAGE4_RED_KINDS)
+CAUSES = ("work_failed", "access_failed", "impact", "action_cost")
+"""Causes of rewards: green's local work failed, green's access to a service failed, red's Impact, prices of Restore."""
+
+_MESSAGE_BITS = 8
+
+
+class Cage4VectorEnv(MultiAgentVectorEnv):
+    """N games of CAGE Challenge 4, stepped natively; the module documents observations, actions and rewards.
+
+    `action_masks` is False for actions on hosts that this episode's network does not have, and for padding.
+
+    Args:
+        num_envs: number of games, N.
+        red_agent: "fsm" (`FiniteStateRedAgent`, of the challenge's evaluation, the default) or "discovery"
+            (`DiscoveryFSRed`).
+        episode_length: steps of an episode, 2 to 1,000, by default 500; it ends one step earlier.
+        random: "fast", or "numpy" for NumPy's generator: then `seed=s` gives the episodes of the real CybORG after
+            `reset(seed=s)`, and the generator runs on through an environment's episodes.
+        autoreset_mode: Gymnasium's enum or the name of a mode.
+        num_threads: threads that step the games, 0 for one a core.
+
+    Raises:
+        ValueError: an option out of its range; the message says what was expected.
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        *,
+        red_agent: RedAgent = "fsm",
+        episode_length: int = 500,
+        random: Literal["fast", "numpy"] = "fast",
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+        num_threads: int = 0,
+    ) -> None:
+        if random not in ("fast", "numpy"):
+            raise ValueError(f"random: expected 'fast' or 'numpy', got {random!r}")
+        self.red_agent = red_agent
+        self.episode_length = as_integer("episode_length", episode_length, 2)
+        native = _rust.Cage4Vec(
+            as_integer("num_envs", num_envs, 1),
+            red_agent=red_agent,
+            episode_length=self.episode_length,
+            num_threads=as_integer("num_threads", num_threads, 0),
+            autoreset_mode=as_autoreset_mode(autoreset_mode).name.lower(),
+            numpy_random=random == "numpy",
+        )
+        super().__init__(
+            lambda mode: native,
+            Box(0.0, 2.0, (native.obs_dim,), np.float32),
+            Discrete(native.num_masked),
+            autoreset_mode=autoreset_mode,
+            name="fastrl/Cage4-v0",
+        )
+
+    @property
+    def _games(self) -> _rust.Cage4Vec:
+        return cast(_rust.Cage4Vec, self._native)
+
+    def send(self, messages: NDArray[np.uint8]) -> None:
+        """Sets the messages, uint8 [N, 5] with the first of 8 bits highest, that the agents send with the next step;
+        the others observe them after it. Without this call they are zeros."""
+        self._games.send(messages)
+
+    def busy(self) -> NDArray[np.uint8]:
+        """The steps that the agents' actions in progress still take, uint8 [N, 5]; 0: the agent chooses."""
+        out = np.empty((self.num_envs, self.num_agents), np.uint8)
+        self._games.busy(out)
+        return out
+
+    def causes(self) -> dict[str, NDArray[np.float64]]:
+        """The present episodes' sums of rewards by cause, [N] each, by the names of `CAUSES`."""
+        sums = {name: np.empty(self.num_envs) for name in CAUSES}
+        for name, out in sums.items():
+            self._games.episode_info(name, out)
+        return sums
+
+    def truth(self) -> dict[str, NDArray[Any]]:
+        """The true state of each game, which no agent can see. By slot of `HOSTS`, [N, 136]: `hosts` bool, whether
+        it exists; `red_access` uint8 (0 none, 1 user, 2 root); `red_sessions` and `processes` uint8 (up to 255).
+        `blocked` uint16 [N, 8]: the subnets, a bit each, whose traffic each subnet blocks. `red_action` int16
+        [N, 6, 3]: of each red agent's action in progress the index into `RED_KINDS` (-1: none), its slot or subnet, and
+        the steps left."""
+        n, slots = self.num_envs, len(HOSTS)
+        arrays: dict[str, NDArray[Any]] = {
+            "hosts": np.empty((n, slots), np.bool_),
+            "red_access": np.empty((n, slots), np.uint8),
+            "red_sessions": np.empty((n, slots), np.uint8),
+            "processes": np.empty((n, slots), np.uint8),
+            "blocked": np.empty((n, 8), np.uint16),
+            "red_action": np.empty((n, 6, 3), np.int16),
+        }
+        self._games.truth(**arrays)
+        return arrays
