@@ -279,8 +279,8 @@ class Cage2Vec(_Vec):
 
 @final
 class Cage4Vec(_Vec):
-    """N games of CAGE Challenge 4 with five blue agents each: 5 rows a game, 210 values and 242 actions a row. What an agent
-    has fewer of is zero, and Sleep with a mask of False. All agents get the same reward; none is ever terminated.
+    """N games of CAGE Challenge 4 with five blue agents each: 5 rows a game, 210 values and 242 actions a row. What an
+    agent has fewer of is zero, and Sleep with a mask of False. All agents get the same reward; none is ever terminated.
 
     Args:
         red_agent: `"fsm"` (FiniteStateRedAgent, of the challenge's evaluation) or `"discovery"` (DiscoveryFSRed).
@@ -303,8 +303,8 @@ class Cage4Vec(_Vec):
         numpy_random: bool,
     ) -> Cage4Vec: ...
     def send(self, messages: NDArray[np.uint8]) -> None:
-        """Messages of the agents, [N, 5] with the first of 8 bits highest, which the others observe after the next step;
-        without, zeros."""
+        """Messages of the agents, [N, 5] with the first of 8 bits highest, which the others observe after the next
+        step; without, zeros."""
 
     def busy(self, out: NDArray[np.uint8]) -> None:
         """Writes, [N, 5], the steps that the agents' actions in progress still take. An agent whose number is not 0
@@ -765,8 +765,8 @@ def replay_cage4(
     steps: int,
     arrays: dict[str, NDArray[Any]],
 ) -> tuple[int, int, tuple[int, int | None, str] | None]:
-    """Replays a trace of episodes of `steps` steps from its recorded networks and decisions, or from its seed: of the first
-    episode, 1 more for each, or, `chained`, of one generator that has drawn a network before the first episode.
+    """Replays a trace of episodes of `steps` steps from its recorded networks and decisions, or from its seed: of the
+    first episode, 1 more for each, or, `chained`, of one generator that has drawn a network before the first episode.
 
     Arrays as in a trace file, one-dimensional, `host` uint8. Result and errors as of `replay_cage2`.
     """
