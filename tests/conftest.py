@@ -1,9 +1,11 @@
 """Fixtures and settings of all tests."""
 
 import gc
+import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from typing import TYPE_CHECKING
 
 import pytest
@@ -63,6 +65,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             for mark in ("learning", "slow")
         }
         items.sort(key=lambda item: (item.path not in marks["learning"], item.path not in marks["slow"]))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _torch_for_workers(request: pytest.FixtureRequest) -> None:
+    """PyTorch in the process that workers are copied from: loading it takes each two seconds, and many slow tests start
+    some that need it."""
+    if any(item.get_closest_marker("slow") for item in request.session.items):
+        multiprocessing.get_context("forkserver").set_forkserver_preload(["torch"])
+        forkserver.ensure_running()
 
 
 @pytest.fixture(autouse=True)

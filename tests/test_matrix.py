@@ -231,9 +231,14 @@ def test_worker_processes_with_pytorch(tmp_path: Path) -> None:
     check("async-ppo", spec_of("image", "Box"), tmp_path, *halves)
 
 
+def in_turns(algorithms: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Each algorithm with one unit of collection. Ray starts a process for each worker, and what an algorithm does with
+    either unit is tested with other processes."""
+    return list(zip(algorithms, itertools.cycle(UNITS), strict=False))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("algorithm", draw_matrix.SINGLE)
+@pytest.mark.parametrize(("algorithm", "unit"), in_turns(draw_matrix.SINGLE))
 def test_ray(algorithm: str, unit: str, local_ray: None, tmp_path: Path) -> None:
     check(algorithm, spec_of(*ELSEWHERE[algorithm]), tmp_path, collector("ray"), {}, **UNITS[unit])
 
@@ -323,8 +328,7 @@ def test_many_agents_in_worker_processes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("algorithm", draw_matrix.TEAMS)
+@pytest.mark.parametrize(("algorithm", "unit"), in_turns(draw_matrix.TEAMS))
 def test_many_agents_in_worker_processes_of_ray(
     algorithm: str, unit: str, local_ray: None, tmp_path: Path
 ) -> None:
