@@ -163,6 +163,25 @@ def test_compiled_actors_and_learners_agree_on_densities() -> None:
     np.testing.assert_allclose(greedy, means.tanh(), atol=1e-5)
 
 
+def test_noise_of_gradient_steps_is_standard_normal_and_independent() -> None:
+    experience, draws = batch_of(count=128), []
+    for sac in (learner(), learner(seed=1)):
+        for sac.updates in range(100):
+            batch = sac.minibatch(experience, learns_policy=True)
+            draws += [batch.noise, batch.next_noise]
+    noise = torch.stack(draws).double().reshape(2, 100, 2, 128, 2)
+    # Means over N numbers whose variance is 1, 2, 15 and 96 lie within four deviations of theirs.
+    for power, (mean, variance) in enumerate([(0, 1), (1, 2), (0, 15), (3, 96)], 1):
+        assert abs(noise.pow(power).mean() - mean) < 4 * math.sqrt(variance / noise.numel())
+    # Seeds, steps, noise of both actions, transitions (halves, too), and numbers of an action.
+    pairs = [
+        (noise.narrow(axis, 0, n - 1), noise.narrow(axis, 1, n - 1)) for axis, n in enumerate(noise.shape)
+    ]
+    for one, other in [*pairs, noise.chunk(2, 3)]:
+        for x, y in [(one, other), (one.square() - 1, other.square() - 1)]:
+            assert abs((x * y).mean()) < 4 * x.std() * y.std() / math.sqrt(x.numel())
+
+
 def test_actions_are_uniform_until_something_is_learned() -> None:
     sac = learner()
     obs = np.zeros((20_000, 3), np.float32)

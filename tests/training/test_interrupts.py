@@ -17,7 +17,7 @@ import fastrl
 from fastrl.algorithms.ppo import PPO
 from fastrl.cli.main import main
 from fastrl.runs.checkpoint import load_newest
-from fastrl.utils.interrupts import Interrupted, StopSignals, interruptible
+from fastrl.utils.interrupts import Interrupted, Interruptible, StopSignals
 
 SMALL: dict[str, Any] = {
     "num_envs": 2,
@@ -190,15 +190,15 @@ def test_from_python_two_in_an_update_lose_nothing(monkeypatch: pytest.MonkeyPat
 def test_waits_end_at_the_second_signal_and_nothing_else_does() -> None:
     before = signal.getsignal(signal.SIGINT)
     with StopSignals(finishes=True) as stop:
-        with interruptible():
+        with Interruptible():
             os.kill(os.getpid(), signal.SIGINT)
         assert stop.received is signal.SIGINT and signal.getsignal(signal.SIGINT) is not before
-        with pytest.raises(Interrupted), interruptible():
+        with pytest.raises(Interrupted), Interruptible():
             os.kill(os.getpid(), signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is before
-        with pytest.raises(Interrupted), interruptible():
+        with pytest.raises(Interrupted), Interruptible():
             pytest.fail("there is nothing to wait for any more")
-    with interruptible():
+    with Interruptible():
         pass
     with StopSignals(finishes=True):
         for _ in range(2):

@@ -93,6 +93,14 @@ def test_numbers_of_parts_are_hashes_of_the_steps_bits(draws: list[tuple[int, in
         np.testing.assert_allclose(normals, np.array(pairs)[:, :size], rtol=1e-6, atol=1e-12)
 
 
+@given(U64, st.integers(0, 2**40), st.integers(1, 70))
+def test_noise_has_the_pairs_of_a_step_side_by_side(key: int, step: int, size: int) -> None:
+    noise, half = seeding.noise(key, step, size), (size + 1) // 2
+    pairs = np.array([slow_normals(slow_part(key, step, pair)) for pair in range(half)])
+    np.testing.assert_allclose(noise, pairs.T.reshape(-1)[:size], atol=2e-6)
+    assert noise.dtype == np.float32
+
+
 def slow_part(key: int, step: int, part: int) -> int:
     golden = int(seeding.GOLDEN)
     return slow_mix((slow_mix((key + (step + 1) * golden) & WORD) + (part + 1) * golden) & WORD)

@@ -4,7 +4,7 @@ They are, up to rounding, those that PyTorch takes along the `critic_loss` and t
 which define what is learned.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -127,21 +127,22 @@ class CompiledOffPolicy:
         *,
         learns_policy: bool,
         learning_rate: float,
-        draw: Callable[[int, bool], Mapping[str, Tensor | None]],
+        streams: Mapping[str, int],
+        number: int,
+        target_critics: list[int] | None,
     ) -> Tensor:
         """Takes a gradient step of the critics, and perhaps of the policy, and moves the targets.
 
         Args:
             means: to which the losses are added.
-            draw: gives what is drawn for B transitions and ``learns_policy``, fields of `Minibatch`.
+            streams: see `OffPolicyActorCritic`; ``number``: of gradient steps before this one.
+            target_critics: that are asked; None: all.
 
         Returns:
             Absolute TD errors before it, float32 [B].
         """
         arrays = self._arrays(batch)
         errors = np.empty_like(arrays["rewards"])
-        drawn = draw(len(errors), learns_policy)
-        noise, next_noise, target_critics = drawn["noise"], drawn["next_noise"], drawn["target_critics"]
         self._steps.step(
             self._critics,
             self._policy,
@@ -150,10 +151,11 @@ class CompiledOffPolicy:
             errors,
             learning_rate=learning_rate,
             learns_policy=learns_policy,
-            target_critics=self._all_critics if target_critics is None else target_critics.tolist(),
+            target_critics=self._all_critics if target_critics is None else target_critics,
             target_policy=self._target_policy,
-            noise=None if noise is None else noise.numpy(),
-            next_noise=None if next_noise is None else next_noise.numpy(),
+            noise=streams.get("noise"),
+            next_noise=streams.get("next_noise"),
+            number=number,
             **arrays,
         )
         means.counts[0] += 1

@@ -39,6 +39,7 @@ from fastrl.rollout.fragment import Fragment
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.heap import keep_freed_memory
 from fastrl.utils.ranks import Shard
+from fastrl.utils.seeding import noise
 from fastrl.utils.timer import Stopwatch
 
 N = TypeVar("N", OffPolicyActor, Critics)
@@ -120,6 +121,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     Attributes:
         policy, critics, targets: the networks.
         saved: networks beside the policy, by the name under which their weights are saved.
+        streams: of the random numbers of gradient steps, by their field of `Minibatch`: `fastrl.utils.seeding.noise` of
+            a stream and of the number of the step.
         compiled: takes the gradient steps; None: PyTorch does.
     """
 
@@ -213,10 +216,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             acting = self._of_policy.vector.detach()[first : first + flat_size(self.policy)]
             self._acting = acting.numpy() if self.device.type == "cpu" else acting
         self._learning_rate = problem.schedule(config.learning_rate, config.final_learning_rate)
-        # Random numbers are drawn on the CPU: a run may resume on another device.
-        self._generator = generator_of(noise_seed)
-        # Of each field of `noise_fields`, the memory of its draws.
-        self._noises: dict[str, Tensor] = {}
+        words = noise_seed.generate_state(1 + len(self.noise_fields), np.uint64)
+        self.streams = dict(zip(("target_critics", *self.noise_fields), words.tolist(), strict=True))
         # Actions are uniform until something has been learned.
         self._is_untrained = True
         self._means = LossMeans(self.device, ("critic_loss", "q", "td_error"), self.policy_loss_type.names())
@@ -315,7 +316,9 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
                 self._means,
                 learns_policy=learns_policy,
                 learning_rate=self._learning_rate(self.steps),
-                draw=self._draws,
+                streams=self.streams,
+                number=self.updates,
+                target_critics=self._asked_critics(),
             )
         else:
             batch = self.minibatch(experience, learns_policy)
@@ -345,33 +348,32 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
                 moved = each.to(self.device, non_blocking=True)
                 # The frames of a stack become one row.
                 tensors[name] = moved.flatten(1) if "obs" in name else moved
-        for name, drawn in self._draws(len(experience.rewards), learns_policy).items():
-            tensors[name] = drawn
-            if drawn is not None and "noise" in name:
-                tensors[name] = drawn.to(self.device, non_blocking=True)
         if self._returns is not None:
             tensors["rewards"] = tensors["rewards"] * self._returns.scale
-        return Minibatch(**tensors)
+        size, asked = len(experience.rewards), self._asked_critics()
+        return Minibatch(
+            **tensors,
+            next_noise=self._drawn("next_noise", size),
+            noise=self._drawn("noise", size) if learns_policy else None,
+            target_critics=None if asked is None else torch.tensor(asked, device=self.device),
+        )
 
-    def _draws(self, size: int, learns_policy: bool) -> dict[str, Tensor | None]:
-        """The random numbers of a minibatch's losses, fields of `Minibatch`, on the CPU; valid until the next call."""
+    def _drawn(self, name: str, size: int) -> Tensor | None:
+        """Normal numbers of a minibatch, float32 [B, n]; None where there is no such noise."""
+        if name not in self.streams or not self.actions.is_box:
+            return None
+        numbers = self.actions.size
+        drawn = noise(self.streams[name], self.updates, size * numbers)
+        return torch.from_numpy(drawn.reshape(size, numbers)).to(self.device, non_blocking=True)
 
-        def noise(name: str) -> Tensor | None:
-            if name not in self.noise_fields or not self.actions.is_box:
-                return None
-            if name not in self._noises or len(self._noises[name]) != size:
-                self._noises[name] = torch.empty((size, self.actions.size))
-            return self._noises[name].normal_(generator=self._generator)
-
-        next_noise, critics = noise("next_noise"), None
-        asked = getattr(self.config, "target_critics", self.config.critics)
-        if asked < self.config.critics:
-            critics = torch.randperm(self.config.critics, generator=self._generator)[:asked]
-        return {
-            "next_noise": next_noise,
-            "target_critics": critics,
-            "noise": noise("noise") if learns_policy else None,
-        }
+    def _asked_critics(self) -> list[int] | None:
+        """Target critics that the next gradient step asks; None: all."""
+        count = self.config.critics
+        asked = getattr(self.config, "target_critics", count)
+        if asked == count:
+            return None
+        order: list[int] = noise(self.streams["target_critics"], self.updates, count).argsort().tolist()
+        return order[:asked]
 
     def _descend(self, learned: Learned, batch: Minibatch) -> Tensor:
         """Takes a gradient step along a loss with PyTorch. Returns its TD errors, if it has some."""
@@ -485,7 +487,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             **({} if self._returns is None else {"returns": self._returns.state_dict()}),
             "policy_optimizer": self._of_policy.optimizer.state_dict(),
             "critic_optimizer": self._of_critics.optimizer.state_dict(),
-            "generator": self._generator.get_state(),
+            # JSON has no numbers of 64 bits.
+            "streams": {name: str(word) for name, word in self.streams.items()},
             "updates": self.updates,
             "is_untrained": self._is_untrained,
             **self._means.state_dict(),
@@ -498,7 +501,9 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             self._returns.load_state_dict(state["returns"])
         self._of_policy.optimizer.load_state_dict(state["policy_optimizer"])
         self._of_critics.optimizer.load_state_dict(state["critic_optimizer"])
-        self._generator.set_state(state["generator"])
+        # Checkpoints of older versions have none.
+        saved = state.get("streams", self.streams)
+        self.streams = {name: int(saved[name]) for name in self.streams}
         self.steps, self.updates = state["steps"], state["updates"]
         self._is_untrained = state["is_untrained"]
         self._means.load_state_dict(state)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fastrl.collectors.protocol import Collector, Plan
 from fastrl.rollout.fragment import Fragment
-from fastrl.utils.interrupts import interruptible
+from fastrl.utils.interrupts import Interruptible
 from fastrl.utils.timer import Stopwatch
 
 
@@ -66,7 +66,8 @@ class FragmentStream:
     def __init__(self, collector: Collector, max_staleness: int = 0, timeout: float | None = None) -> None:
         if max_staleness < 0:
             raise ValueError(f"max_staleness should be at least 0, got {max_staleness}")
-        self._staleness = Staleness()
+        # Of `Staleness`.
+        self._steps = self._total = self._highest = self._dropped = 0
         self._collector = collector
         self._max_staleness, self._timeout = max_staleness, timeout
 
@@ -78,17 +79,21 @@ class FragmentStream:
         Raises:
             Interrupted: a second Ctrl-C ends the wait; fragments that were finished for this call are dropped.
         """
-        with watch("waiting"), interruptible():
+        with watch("waiting"), Interruptible():
             fragments = self._take() if self._max_staleness else self._collector.collect()
         newest = self._collector.version
         for fragment in fragments:
             behind, steps = newest - fragment.version, len(fragment)
-            self._staleness = self._staleness.plus(Staleness(steps, behind * steps, behind))
+            self._steps += steps
+            if behind:
+                self._total += behind * steps
+                self._highest = max(self._highest, behind)
         return fragments
 
     def take_staleness(self) -> Staleness:
         """Staleness since the last call."""
-        taken, self._staleness = self._staleness, Staleness()
+        taken = Staleness(self._steps, self._total, self._highest, self._dropped)
+        self._steps = self._total = self._highest = self._dropped = 0
         return taken
 
     def _take(self) -> list[Fragment]:
@@ -102,7 +107,7 @@ class FragmentStream:
                 assert self._timeout is not None, "without a timeout there is always one"
                 break
             if self._collector.version - fragment.version > self._max_staleness:
-                self._staleness = self._staleness.plus(Staleness(dropped=1))
+                self._dropped += 1
                 continue
             fragments.append(fragment)
             rows += fragment.num_rows

@@ -132,7 +132,7 @@ class RunningEpisodes:
             difficulties: as of `fastrl.collectors.fragment_arrays.FragmentMeta`.
         """
         ended = fragment.ended
-        has_shorter = bool(restarted) or bool(ended.any())
+        has_shorter = bool(restarted) or np.count_nonzero(ended) > 0
         with self._lock:
             if restarted:
                 self._lengths[list(restarted)] = 0

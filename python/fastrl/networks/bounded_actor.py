@@ -10,20 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
-from fastrl.networks.compiled_actor import MlpActor, RowActor, Rows, moved
-from fastrl.utils.seeding import normals, uniforms_of_parts
+from fastrl._native._rust import choose_bounded
+from fastrl.networks.compiled_actor import MlpActor, moved
+from fastrl.utils.seeding import uniforms_of_parts
 
 Head = Literal["gaussian", "deterministic"]
 """Meaning of a network's outputs: means and logarithms of deviations of a Gaussian, or the actions; before tanh."""
 
 # The deviation of the Gaussian stays between exp(-20) and exp(2) (Haarnoja et al., 2018).
 LOG_STD_RANGE = (-20.0, 2.0)
-
-# Arrays: numpy takes twice as long with numbers of Python's where rows are few.
-_LOWEST, _HIGHEST, _LOG_2, _HALF_LOG_2_PI, _HALF, _TWO = np.array(
-    (*LOG_STD_RANGE, math.log(2), 0.5 * math.log(2 * math.pi), 0.5, 2), np.float32
-).reshape(6, 1, 1)
-_NOTHING = np.zeros((1, 1), np.float32)
 
 
 class OutputNetwork(Protocol):
@@ -37,7 +32,7 @@ class OutputNetwork(Protocol):
     def outputs(self, obs: NDArray[Any], states: NDArray[np.float32] | None) -> NDArray[np.float32]: ...
 
 
-class BoundedActor(RowActor):
+class BoundedActor:
     """Chooses actions from -1 to 1, which are the bounds: tanh of a Gaussian's draw, or of an output with noise added.
 
     The first number of the weights says whether actions are uniform instead, as before learning has started. Random
@@ -78,26 +73,27 @@ class BoundedActor(RowActor):
         self._network.load(view[4:])
         self._is_uniform = bool(np.frombuffer(view[:4], np.float32)[0])
 
-    def choose(self, rows: Rows) -> tuple[NDArray[Any], NDArray[Any] | float]:
-        """See `RowActor.choose`. Greedy is tanh of the mean. Log-densities are those of the actions from -1 to 1; of
-        deterministic actions 0."""
-        size, is_uniform = self._size, self._is_uniform and not rows.greedy
+    def act(
+        self,
+        obs: NDArray[Any],
+        streams: NDArray[np.uint64],
+        steps: NDArray[np.int64],
+        actions: NDArray[Any],
+        log_probs: NDArray[np.float32],
+        masks: NDArray[np.bool_] | None = None,
+        states: NDArray[np.float32] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> None:
+        """See `fastrl.networks.compiled_actor.Actor.act`. Greedy is tanh of the mean. Log-densities are those of the
+        actions from -1 to 1; of deterministic actions 0."""
+        is_uniform = self._is_uniform and not greedy
         # A memory sees every observation.
         if self.state_size or not is_uniform:
-            outputs = self._network.outputs(rows.obs, rows.states)
+            outputs = self._network.outputs(obs, states)
         if is_uniform:
-            return 2 * uniforms_of_parts(rows.streams, rows.steps, size) - 1, -size * math.log(2)
-        if self._head == "deterministic":
-            best = np.tanh(outputs)
-            if not rows.greedy and self._noise:
-                best += np.float32(self._noise) * normals(rows.streams, rows.steps, size)
-                best = np.minimum(np.maximum(best, -1), 1)
-            return best, 0.0
-        # np.clip takes five times as long where rows are few.
-        log_stds = np.minimum(np.maximum(outputs[:, size:], _LOWEST), _HIGHEST)
-        noise = _NOTHING if rows.greedy else normals(rows.streams, rows.steps, size)
-        draws = outputs[:, :size] + np.exp(log_stds) * noise
-        # log(1 - tanh(u)^2), finite for every u.
-        slopes = _TWO * (_LOG_2 - draws - np.logaddexp(_NOTHING, -_TWO * draws))
-        log_probs = (-log_stds - _HALF_LOG_2_PI - _HALF * noise * noise - slopes).sum(1)
-        return np.tanh(draws), log_probs
+            actions[...] = 2 * uniforms_of_parts(streams, steps, self._size) - 1
+            log_probs[...] = -self._size * math.log(2)
+            return
+        noise = None if self._head == "gaussian" else self._noise
+        choose_bounded(outputs, streams, steps, actions, log_probs, noise=noise, greedy=greedy)

@@ -42,15 +42,12 @@ class Episodes:
     @classmethod
     def concatenated(cls, several: Sequence["Episodes"]) -> "Episodes":
         """Episodes of several records, in order."""
-        if len(several) == 1:
-            return several[0]
+        if len(several) < 2:
+            return several[0] if several else cls()
         empty = cls()
         return cls(
             np.concatenate([empty.returns, *(each.returns for each in several)]),
             np.concatenate([empty.lengths, *(each.lengths for each in several)]),
             np.concatenate([empty.steps, *(each.steps for each in several)]),
-            {
-                name: np.concatenate([each.info[name] for each in several])
-                for name in (several[0].info if several else ())
-            },
+            {name: np.concatenate([each.info[name] for each in several]) for name in several[0].info},
         )

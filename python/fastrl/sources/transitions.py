@@ -321,7 +321,8 @@ def records_of(
         records["has_state"][:, 1:] = (fragment.terminations | fragment.truncations)[:-1].T
     records = records.reshape(-1)
     last = (fragment.terminations | fragment.truncations).T
-    if not last.any():
+    # `any` takes several times as long where flags are few.
+    if not np.count_nonzero(last):
         return records
     ended = last.ravel()
     records = records.repeat(1 + ended)

@@ -16,7 +16,7 @@ from fastrl.runs.episodes import Episodes
 from fastrl.runs.metrics import brief, counted
 from fastrl.runs.row import Number
 from fastrl.training.callbacks import Callback, Run
-from fastrl.utils.interrupts import interruptible
+from fastrl.utils.interrupts import Interruptible
 from fastrl.utils.progress import Progress
 from fastrl.utils.tables import show
 
@@ -174,7 +174,7 @@ class Evaluation(Callback):
         if not is_due:
             return
         with trainer.watch("evaluation"):
-            with interruptible():
+            with Interruptible():
                 scores = self.evaluate(trainer.policy_checkpoint(), lambda _: None, on_the_way=True)
             self._evaluated_at = count
             self.scores = self._new = scores

@@ -341,8 +341,8 @@ class Trainer:
         # Workers may collect while the source starts.
         steps, done, ended = self.steps, self.done, list[Episodes]()
         with self.source as source:
-            clock = time.perf_counter()
-            while not (self.is_over() or self.ends_stage()):
+            clock, is_over = time.perf_counter(), self.is_over() or self.ends_stage()
+            while not is_over:
                 try:
                     self._learn(source, ended)
                 except Interrupted:
@@ -353,13 +353,15 @@ class Trainer:
                         break
                 now = time.perf_counter()
                 is_due = self._agree(is_due=self._is_row_due(now - clock, done))
-                if not (is_due or self.is_over() or self.ends_stage()):
+                is_over = self.is_over() or self.ends_stage()
+                if not (is_due or is_over):
                     continue
                 passed, clock = now - clock, now
                 row = self._row(passed, steps, Episodes.concatenated(ended))
                 yield row
                 self.watch.reset()
                 steps, done, ended = row.steps, row.done, []
+                is_over = self.is_over() or self.ends_stage()
             if self.steps > steps:
                 # A source that collects meanwhile brought them after the last row, and so the end of the run.
                 yield self._row(time.perf_counter() - clock, steps, Episodes.concatenated(ended))

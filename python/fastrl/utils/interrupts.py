@@ -1,15 +1,14 @@
 """Signals that ask a process to stop: noted until the process can stop; a second one ends waits."""
 
-import contextlib
 import signal
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Self
 
 
 class Interrupted(KeyboardInterrupt):
-    """A second signal has ended a wait, see `interruptible`."""
+    """A second signal has ended a wait, see `Interruptible`."""
 
 
 class _Waits(threading.local):
@@ -22,20 +21,20 @@ class _Waits(threading.local):
 _waits = _Waits()
 
 
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
+class Interruptible:
     """A context of a wait that can be given up without loss of what was learned before.
 
     Raises:
         Interrupted: a second signal comes, or has come (see `StopSignals`).
     """
-    before, _waits.is_waiting = _waits.is_waiting, True
-    try:
+
+    def __enter__(self) -> None:
         if _waits.is_interrupted:
             raise Interrupted
-        yield
-    finally:
-        _waits.is_waiting = before
+        self._before, _waits.is_waiting = _waits.is_waiting, True
+
+    def __exit__(self, *error: object) -> None:
+        _waits.is_waiting = self._before
 
 
 class StopSignals:
@@ -46,7 +45,7 @@ class StopSignals:
     script must not stop.
 
     Args:
-        finishes: the second one ends waits that are `interruptible` and is noted elsewhere; a third one stops the
+        finishes: the second one ends waits that are `Interruptible` and is noted elsewhere; a third one stops the
             process at once.
     """
 

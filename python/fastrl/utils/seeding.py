@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl._native._rust import fill_normals, fill_uniforms
+from fastrl._native._rust import fill_noise, fill_normals, fill_uniforms
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -126,6 +126,13 @@ def uniforms_of_parts(
     """Numbers for actions of several parts, as `uniforms`, float32 [K, parts]."""
     drawn = np.empty((len(streams), parts), np.float32)
     fill_uniforms(streams, steps, drawn)
+    return drawn
+
+
+def noise(stream: int, step: int, size: int) -> NDArray[np.float32]:
+    """Independent standard normal numbers of one stream at a step, for gradient steps, float32 [size]."""
+    drawn = np.empty(size, np.float32)
+    fill_noise(stream, step, drawn)
     return drawn
 
 

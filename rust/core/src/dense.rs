@@ -216,6 +216,12 @@ pub fn ln(x: f32) -> f32 {
     if !(x > 0.0 && x < f32::INFINITY) {
         return if x == 0.0 { f32::NEG_INFINITY } else { x };
     }
+    ln_normal(x)
+}
+
+/// [`ln`] of a number that is positive, finite and normal.
+#[inline(always)]
+pub(crate) fn ln_normal(x: f32) -> f32 {
     // x = 2^k m, with m between half and whole square root of 2, and ln m = 2 artanh((m - 1) / (m + 1)).
     let bits = x.to_bits().wrapping_sub(0x3f35_04f3);
     let k = (bits as i32) >> 23;

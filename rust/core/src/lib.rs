@@ -30,6 +30,7 @@ pub mod recurrent;
 pub mod rng;
 pub mod shm;
 pub mod single_agent;
+pub mod squashed;
 pub mod streams;
 pub mod team;
 pub mod traffic;

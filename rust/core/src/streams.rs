@@ -4,6 +4,9 @@
 //!
 //! Source: SplitMix64 (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
 
+use crate::dense::ln_normal;
+use crate::widest::widest;
+
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// SplitMix64's function of a counter.
@@ -63,6 +66,50 @@ pub fn normal_pair(bits: u64, pair: usize) -> (f32, f32) {
     ((radius * cos) as f32, (radius * sin) as f32)
 }
 
+widest! {
+    /// Fills two rows, the first of which is not longer, with the numbers of [`normal_pair`], up to rounding: a few
+    /// nanoseconds each.
+    pub fn fill_noise(bits: u64, first: &mut [f32], second: &mut [f32]) {
+        for (pair, (x, y)) in first.iter_mut().zip(second).enumerate() {
+            let bits = part_bits(bits, pair);
+            let radius = (-2.0 * ln_normal(1.0 - unit(bits))).sqrt();
+            // An angle in turns: whole quarters, and a rest of at most an eighth.
+            let turns = unit(bits << 24);
+            let quarters = (4.0 * turns + 0.5) as i32;
+            let angle = std::f32::consts::TAU * (turns - 0.25 * quarters as f32);
+            let square = angle * angle;
+            // Taylor's series; what is left out is below 3e-8.
+            let sin = [-1.0 / 5040.0, 1.0 / 120.0, -1.0 / 6.0, 1.0]
+                .into_iter()
+                .fold(1.0 / 362_880.0, |sum: f32, term| sum.mul_add(square, term));
+            let cos = [-1.0 / 720.0, 1.0 / 24.0, -0.5, 1.0]
+                .into_iter()
+                .fold(1.0 / 40_320.0, |sum: f32, term| sum.mul_add(square, term));
+            let (sin, cos) = if quarters & 1 == 0 { (sin * angle, cos) } else { (cos, sin * angle) };
+            *x = if (quarters + 1) & 2 == 0 { radius * cos } else { -radius * cos };
+            *y = if quarters & 2 == 0 { radius * sin } else { -radius * sin };
+        }
+    }
+}
+
+/// So many independent normal numbers of a stream at a step: [`fill_noise`], the first row and then the second one.
+pub fn noise(stream: u64, step: i64, count: usize) -> Vec<f32> {
+    let half = count.div_ceil(2);
+    let mut all = vec![0.0; 2 * half];
+    let (first, second) = all.split_at_mut(half);
+    fill_noise(bits(stream, step), first, second);
+    all.truncate(count);
+    all
+}
+
+/// Fills a row with independent normal numbers of the bits of a step.
+pub fn fill_normals(bits: u64, row: &mut [f32]) {
+    for (pair, two) in row.chunks_mut(2).enumerate() {
+        let (a, b) = normal_pair(bits, pair);
+        two.iter_mut().zip([a, b]).for_each(|(to, x)| *to = x);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,6 +134,18 @@ mod tests {
     fn units_stay_in_range() {
         assert_eq!(unit(0), 0.0);
         assert_eq!(unit(u64::MAX), 1.0 - 1.0 / (1 << 24) as f32);
+    }
+
+    #[test]
+    fn noise_is_that_of_normal_pairs() {
+        let [mut first, mut second] = [vec![0.0; 3001], vec![0.0; 3001]];
+        for step in 0..20 {
+            fill_noise(bits(7, step), &mut first, &mut second);
+            for (pair, (&x, &y)) in first.iter().zip(&second).enumerate() {
+                let (a, b) = normal_pair(bits(7, step), pair);
+                assert!((x - a).abs() < 2e-6 && (y - b).abs() < 2e-6, "pair {pair}: {x}, {y}, expected {a}, {b}");
+            }
+        }
     }
 
     #[test]

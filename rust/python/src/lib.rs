@@ -25,6 +25,7 @@ mod roads;
 mod rollout;
 mod scene;
 mod shm;
+mod squashed;
 mod streams;
 mod v2x;
 mod weights;
@@ -71,7 +72,9 @@ mod rust_module {
     #[pymodule_export]
     use crate::scene::TrafficScene;
     #[pymodule_export]
-    use crate::streams::{fill_normals, fill_uniforms};
+    use crate::squashed::choose_bounded;
+    #[pymodule_export]
+    use crate::streams::{fill_noise, fill_normals, fill_uniforms};
     #[pymodule_export]
     use crate::v2x::V2xVec;
     #[pymodule_export]

@@ -6,6 +6,7 @@ use fastrl_binding::arrays::{Array, Element, Flag, disjoint, list, readable, wri
 use fastrl_core::learn::off_policy::{
     ActionKind, Actions, Algorithm, Batch, Learned, Parameters, Settings, Shape, Steps,
 };
+use fastrl_core::streams;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -210,6 +211,7 @@ impl OffPolicySteps {
     #[pyo3(signature = (
         critics, policy, targets, sums, td_errors, obs, next_obs, actions, rewards, discounts, *, learning_rate,
         learns_policy, target_critics, target_policy=None, masks=None, next_masks=None, noise=None, next_noise=None,
+        number=0,
     ))]
     #[expect(clippy::too_many_arguments, reason = "the arrays of a gradient step")]
     fn step(
@@ -231,8 +233,9 @@ impl OffPolicySteps {
         target_policy: Option<&Bound<'_, PyAny>>,
         masks: Option<&Bound<'_, PyAny>>,
         next_masks: Option<&Bound<'_, PyAny>>,
-        noise: Option<&Bound<'_, PyAny>>,
-        next_noise: Option<&Bound<'_, PyAny>>,
+        noise: Option<u64>,
+        next_noise: Option<u64>,
+        number: i64,
     ) -> PyResult<()> {
         let refuse = |message: String| Err(PyValueError::new_err(message));
         let Shape { algorithm, obs: width, actions: kind, critics: count, .. } = self.shape;
@@ -265,8 +268,13 @@ impl OffPolicySteps {
         let rewards = readable::<f32>("rewards", rewards, &[size])?;
         let discounts = readable::<f32>("discounts", discounts, &[size])?;
         let draws = algorithm == Algorithm::Sac && numbers > 0 && learns_policy;
-        let noise = needed::<f32>("noise", noise, &[size, numbers], draws)?;
-        let next_noise = needed::<f32>("next_noise", next_noise, &[size, numbers], !is_iql && numbers > 0)?;
+        let drawn = |name: &str, stream: Option<u64>, is_needed| match stream {
+            Some(stream) if is_needed => Ok(streams::noise(stream, number, size * numbers)),
+            None if is_needed => Err(PyValueError::new_err(format!("{name}: expected a stream, got None"))),
+            _ => Ok(vec![]),
+        };
+        let noise = drawn("noise", noise, draws)?;
+        let next_noise = drawn("next_noise", next_noise, !is_iql && numbers > 0)?;
         let has_masks = |masks: &Option<_>| masks.is_some() && choices > 0;
         let masks = needed::<Flag>("masks", masks, &[size, choices], has_masks(&masks))?;
         let next_masks = needed::<Flag>("next_masks", next_masks, &[size, choices], has_masks(&next_masks))?;
@@ -280,8 +288,6 @@ impl OffPolicySteps {
             Some(discounts.place()),
             place(&taken.numbers),
             place(&taken.choices),
-            place(&noise),
-            place(&next_noise),
             place(&masks),
             place(&next_masks),
         ];
@@ -296,8 +302,8 @@ impl OffPolicySteps {
                 discounts: discounts.slice(),
                 masks: masks.as_ref().map(|masks| masks.bytes()),
                 next_masks: next_masks.as_ref().map(|masks| masks.bytes()),
-                noise: slice(&noise),
-                next_noise: slice(&next_noise),
+                noise: &noise,
+                next_noise: &next_noise,
                 target_critics: &target_critics,
             };
             let parameters = Parameters {

@@ -1,7 +1,7 @@
 //! Random numbers of steps of episodes, for Python.
 
 use fastrl_binding::arrays::{disjoint, readable, writeable};
-use fastrl_core::streams::{bits, normal_pair, part_bits, unit};
+use fastrl_core::streams::{self, bits, part_bits, unit};
 use pyo3::prelude::*;
 
 /// Fills `out` [K, parts] with uniform numbers of each stream [K] at a step [K].
@@ -23,12 +23,17 @@ pub(crate) fn fill_normals(
     steps: &Bound<'_, PyAny>,
     out: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    fill(streams, steps, out, |bits, row| {
-        for (pair, two) in row.chunks_mut(2).enumerate() {
-            let (a, b) = normal_pair(bits, pair);
-            two.iter_mut().zip([a, b]).for_each(|(to, x)| *to = x);
-        }
-    })
+    fill(streams, steps, out, streams::fill_normals)
+}
+
+/// Fills `out` [size] with independent normal numbers of a stream at a step.
+#[pyfunction]
+pub(crate) fn fill_noise(stream: u64, step: i64, out: &Bound<'_, PyAny>) -> PyResult<()> {
+    let size: (usize,) = out.getattr("shape")?.extract()?;
+    let out = writeable::<f32>("out", out, &[size.0])?;
+    // SAFETY: checked, and the caller's for the length of this call.
+    unsafe { out.slice_mut() }.copy_from_slice(&streams::noise(stream, step, size.0));
+    Ok(())
 }
 
 /// Calls a function with the bits of each row's step and the row of `out`.
