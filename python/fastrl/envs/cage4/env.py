@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any, Literal, cast
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
@@ -41,13 +41,12 @@ RED_KINDS: tuple[str, ...] = tuple(_rust.CAGE4_RED_KINDS)
 CAUSES = ("work_failed", "access_failed", "impact", "action_cost")
 """Causes of rewards: green's local work failed, green's access to a service failed, red's Impact, prices of Restore."""
 
-_MESSAGE_BITS = 8
-
 
 class Cage4VectorEnv(MultiAgentVectorEnv):
     """N games of CAGE Challenge 4, stepped natively; the module documents observations, actions and rewards.
 
-    `action_masks` is False for actions on hosts that this episode's network does not have, and for padding.
+    `action_masks` is False for actions on hosts that this episode's network does not have, and for padding. The spaces
+    of `fastrl.envs.adapters.parallel_env` are the challenge's: padded with `pad_spaces=True`, else of each agent's own.
 
     Args:
         num_envs: number of games, N.
@@ -57,11 +56,14 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         random: "fast", or "numpy" for NumPy's generator: then `seed=s` gives the episodes of the real CybORG after
             `reset(seed=s)`, and the generator runs on through an environment's episodes.
         autoreset_mode: Gymnasium's enum or the name of a mode.
+        info_state: adds `state` to the info of a step, the true state as `truth` gives it.
         num_threads: threads that step the games, 0 for one a core.
 
     Raises:
         ValueError: an option out of its range; the message says what was expected.
     """
+
+    message_bits = 8
 
     def __init__(
         self,
@@ -70,6 +72,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         red_agent: RedAgent = "fsm",
         episode_length: int = 500,
         random: Literal["fast", "numpy"] = "fast",
+        info_state: bool = False,
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         num_threads: int = 0,
     ) -> None:
@@ -92,6 +95,8 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
             autoreset_mode=autoreset_mode,
             name="fastrl/Cage4-v0",
         )
+        self.agents = AGENTS
+        self._has_state = info_state
 
     @property
     def _games(self) -> _rust.Cage4Vec:
@@ -101,6 +106,16 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         """Sets the messages, uint8 [N, 5] with the first of 8 bits highest, that the agents send with the next step;
         the others observe them after it. Without this call they are zeros."""
         self._games.send(messages)
+
+    def agent_spaces(self, *, padded: bool) -> list[tuple[Space[Any], Space[Any]]]:
+        """The challenge's: observations of the phase and bits, int64, and indices into `ACTIONS`."""
+        sizes = list(zip(OBS_LENGTHS, map(len, ACTIONS), strict=True))
+        if padded:
+            sizes = [max(sizes)] * len(sizes)
+        return [(MultiDiscrete([3] + [2] * (length - 1)), Discrete(n)) for length, n in sizes]
+
+    def info(self) -> dict[str, Any]:
+        return {"state": self.truth()} if self._has_state else {}
 
     def busy(self) -> NDArray[np.uint8]:
         """The steps that the agents' actions in progress still take, uint8 [N, 5]; 0: the agent chooses."""
