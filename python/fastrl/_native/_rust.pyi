@@ -288,8 +288,8 @@ class Cage4Vec(_Vec):
         numpy_random: draws as NumPy does: the episodes of the original after `reset(seed=...)`, whose generator runs on
             through the next ones. A game then takes up to 186 kB more.
 
-    Threads, forks and `close` as in `_Vec`. `episode_info` knows the sums of rewards by cause: `work_failed`,
-    `access_failed`, `impact` and `action_cost`.
+    Threads, forks and `close` as in `_Vec`. `episode_info` knows the sums of rewards by cause, `work_failed`,
+    `access_failed`, `impact` and `action_cost`, the steps taken, `time`, and the `phase` of the last one.
     """
 
     def __new__(
@@ -316,13 +316,16 @@ class Cage4Vec(_Vec):
         red_access: NDArray[np.uint8],
         red_sessions: NDArray[np.uint8],
         processes: NDArray[np.uint8],
+        alerts: NDArray[np.uint8],
         blocked: NDArray[np.uint16],
         red_action: NDArray[np.int16],
+        blue_action: NDArray[np.int16],
     ) -> None:
-        """Writes the true state: four times [N, 136] by slot, whether the host exists, red's access (0 none, 1 user, 2
-        root), red's sessions and all processes (up to 255); [N, 8], the subnets, a bit each, that each subnet blocks;
-        [N, 6, 3], the actions in progress of red's agents: index into `CAGE4_RED_KINDS` (-1 none), slot or subnet,
-        steps left."""
+        """Writes the true state: five times [N, 136] by slot, whether the host exists, red's access (0 none, 1 user, 2
+        root), red's sessions, all processes (up to 255) and alerts of the last step (1 process, 2 connection, 3 both);
+        [N, 8], the subnets, a bit each, that each subnet blocks; [N, 6, 3], the actions in progress of red's agents:
+        index into `CAGE4_RED_KINDS` (-1 none), slot or subnet, steps left; [N, 5, 2], those of blue's: index into
+        `CAGE4_ACTIONS` (-1 none), steps left."""
 
 @final
 class BlueMemory:

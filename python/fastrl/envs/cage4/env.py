@@ -132,18 +132,21 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
 
     def truth(self) -> dict[str, NDArray[Any]]:
         """The true state of each game, which no agent can see. By slot of `HOSTS`, [N, 136]: `hosts` bool, whether
-        it exists; `red_access` uint8 (0 none, 1 user, 2 root); `red_sessions` and `processes` uint8 (up to 255).
-        `blocked` uint16 [N, 8]: the subnets, a bit each, whose traffic each subnet blocks. `red_action` int16
-        [N, 6, 3]: of each red agent's action in progress the index into `RED_KINDS` (-1: none), its slot or subnet, and
-        the steps left."""
+        it exists; `red_access` uint8 (0 none, 1 user, 2 root); `red_sessions` and `processes` uint8 (up to 255); `alerts`
+        uint8, of the last step (1 process, 2 connection, 3 both). `blocked` uint16 [N, 8]: the subnets, a bit each,
+        whose traffic each subnet blocks. Actions in progress, int16: `red_action` [N, 6, 3], of each red agent the
+        index into `RED_KINDS` (-1: none), slot or subnet, and steps left; `blue_action` [N, 5, 2], of each agent the
+        index into `ACTIONS` (-1: none) and steps left."""
         n, slots = self.num_envs, len(HOSTS)
         arrays: dict[str, NDArray[Any]] = {
             "hosts": np.empty((n, slots), np.bool_),
             "red_access": np.empty((n, slots), np.uint8),
             "red_sessions": np.empty((n, slots), np.uint8),
             "processes": np.empty((n, slots), np.uint8),
+            "alerts": np.empty((n, slots), np.uint8),
             "blocked": np.empty((n, 8), np.uint16),
             "red_action": np.empty((n, 6, 3), np.int16),
+            "blue_action": np.empty((n, self.num_agents, 2), np.int16),
         }
         self._games.truth(**arrays)
         return arrays
