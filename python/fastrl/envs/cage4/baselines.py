@@ -7,12 +7,13 @@ action of its own is in progress, so that alerts which come meanwhile are lost.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.envs.cage4.env import ACTIONS, AGENTS, SUBNETS
+from fastrl.envs.cage4.env import ACTIONS, AGENTS, SUBNETS, Cage4VectorEnv
+from fastrl.envs.record_episodes import Act
 
 NUM_AGENTS = len(AGENTS)
 _WIDTH = max(map(len, ACTIONS))
@@ -237,3 +238,17 @@ def make_baseline(name: str, num_envs: int, seed: int = 0) -> BluePolicy:
     if name not in _POLICIES:
         raise ValueError(f"baseline: expected one of {', '.join(BASELINES)}, got {name!r}")
     return _POLICIES[name](num_envs, seed)
+
+
+def baseline_act(name: str, env: Cage4VectorEnv, seed: int = 0) -> Act:
+    """Makes one of `BASELINES` that acts in an environment, in episodes that start together."""
+    policy = make_baseline(name, env.num_envs, seed)
+
+    def act(obs: NDArray[Any], alive: NDArray[np.bool_], states: Any) -> tuple[NDArray[Any], Any]:
+        if states is None:
+            policy.reset()
+        # The policy has a memory of its own; that there is a state says that the episodes continue.
+        continues = np.ones((len(obs), 1), np.float32)
+        return policy.act(obs, env.action_masks(), env.busy()).ravel(), continues
+
+    return act

@@ -14,6 +14,7 @@ an agent is busy: the game ignores what it chooses, but charges for a Restore, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -22,6 +23,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
+from fastrl.envs.cage4.game_state import GameState
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.vector import as_autoreset_mode
 from fastrl.utils.arguments import as_integer
@@ -94,6 +96,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
             Discrete(native.num_masked),
             autoreset_mode=autoreset_mode,
             name="fastrl/Cage4-v0",
+            fps=4.0,
         )
         self.agents = AGENTS
         self._has_state = info_state
@@ -130,10 +133,44 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
             self._games.episode_info(name, out)
         return sums
 
+    def states(self) -> list[GameState]:
+        """Each game as it is now, for people to read."""
+        truth, causes = self.truth(), self.causes()
+        step, phase = np.empty(self.num_envs), np.empty(self.num_envs)
+        self._games.episode_info("time", step)
+        self._games.episode_info("phase", phase)
+        return [
+            GameState(
+                int(step[i]),
+                self.episode_length,
+                int(phase[i]),
+                {name: float(sums[i]) for name, sums in causes.items()},
+                {name: values[i] for name, values in truth.items()},
+            )
+            for i in range(self.num_envs)
+        ]
+
+    @property
+    def render_modes(self) -> Sequence[str]:
+        return ("rgb_array", "ansi")
+
+    def render(self, mode: str = "rgb_array") -> tuple[Any, ...]:
+        """A picture of each game, uint8 [496, 1050, 3]: the network, hosts in the colour of red's access, alerts,
+        blocks, and actions in progress. With the mode "ansi" a text of each."""
+        if mode not in self.render_modes:
+            raise ValueError(f"mode: expected 'rgb_array' or 'ansi', got {mode!r}")
+        if mode == "ansi":
+            return tuple(state.text() for state in self.states())
+        # The import is slow and needed for drawing only.
+        from fastrl.envs.cage4.network_picture import network_picture
+
+        title = f"CAGE Challenge 4, red agent {self.red_agent}"
+        return tuple(network_picture(state, title) for state in self.states())
+
     def truth(self) -> dict[str, NDArray[Any]]:
         """The true state of each game, which no agent can see. By slot of `HOSTS`, [N, 136]: `hosts` bool, whether
-        it exists; `red_access` uint8 (0 none, 1 user, 2 root); `red_sessions` and `processes` uint8 (up to 255); `alerts`
-        uint8, of the last step (1 process, 2 connection, 3 both). `blocked` uint16 [N, 8]: the subnets, a bit each,
+        it exists; uint8 `red_access` (0 none, 1 user, 2 root), `red_sessions` and `processes` (up to 255), and `alerts`
+        of the last step (1 process, 2 connection, 3 both). `blocked` uint16 [N, 8]: the subnets, a bit each,
         whose traffic each subnet blocks. Actions in progress, int16: `red_action` [N, 6, 3], of each red agent the
         index into `RED_KINDS` (-1: none), slot or subnet, and steps left; `blue_action` [N, 5, 2], of each agent the
         index into `ACTIONS` (-1: none) and steps left."""
