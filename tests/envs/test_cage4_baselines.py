@@ -164,6 +164,11 @@ def test_names_and_draws() -> None:
     ):
         make_baseline("gard", 1)
     masks = np.zeros((10, 242), np.bool_)
+    for kind in ("random", "react", "guard"):
+        with pytest.raises(ValueError, match=r"^masks: expected shape \(15, 242\), got \(10, 242\)$"):
+            make_baseline(kind, 3).act(np.zeros((15, 210)), masks, np.zeros((3, 5), int))
+    with pytest.raises(ValueError, match=r"^obs: expected shape \(10, 210\), got \(10, 92\)$"):
+        make_baseline("guard", 2).act(np.zeros((10, 92)), masks, np.zeros((2, 5), int))
     masks[:, [3, 30, 60]] = True
     policy, drawn = make_baseline("random", 2, seed=5), []
     for _ in range(1000):

@@ -12,7 +12,7 @@ from gymnasium.spaces import Discrete, MultiDiscrete
 from numpy.typing import NDArray
 
 from fastrl.envs.adapters import PettingZooEnv, parallel_env
-from fastrl.envs.cage4.env import ACTIONS, AGENTS, HOSTS, OBS_LENGTHS
+from fastrl.envs.cage4.env import ACTIONS, AGENTS, HOSTS, OBS_LENGTHS, Cage4VectorEnv
 
 GOLDEN = Path(__file__).parents[1] / "support" / "golden" / "cage4" / "fsm.npz"
 
@@ -117,3 +117,61 @@ def test_agents_without_messages_refuse_them() -> None:
     env.reset(seed=0)
     with pytest.raises(ValueError, match=r"^messages: expected None, the agents of .* send none$"):
         env.step(dict.fromkeys(env.agents, 1), messages={})
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"red_agent": "bline"}, ValueError, "red_agent: expected 'fsm' or 'discovery', got 'bline'"),
+        ({"red_agent": ["fsm"]}, ValueError, r"red_agent: expected 'fsm' or 'discovery', got \['fsm'\]"),
+        ({"random": "mersenne"}, ValueError, "random: expected 'fast' or 'numpy', got 'mersenne'"),
+        ({"episode_length": 1}, ValueError, "episode_length: expected 2 to 1000, got 1"),
+        ({"episode_length": 2**40}, ValueError, f"episode_length: expected 2 to 1000, got {2**40}"),
+        ({"episode_length": 2.5}, TypeError, "episode_length: expected an integer, got 2.5"),
+        ({"num_envs": 0}, ValueError, "num_envs: expected 1 to 4294967295, got 0"),
+        ({"num_threads": -1}, ValueError, "num_threads: expected 0 to 4294967295, got -1"),
+        (
+            {"autoreset_mode": "never"},
+            ValueError,
+            "autoreset_mode: expected 'next_step', 'same_step', 'disabled' .*",
+        ),
+        ({"ruleset": "main"}, TypeError, ".* got an unexpected keyword argument 'ruleset'"),
+    ],
+)
+def test_options_out_of_range_give_one_line(
+    options: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=f"^{message}$"):
+        Cage4VectorEnv(**options)
+
+
+@pytest.mark.parametrize(
+    ("actions", "kind", "message"),
+    [
+        (
+            np.full((2, 5), 242),
+            ValueError,
+            "action of agent 0 of environment 0: expected an integer from 0 to 241",
+        ),
+        (
+            np.zeros((2, 4), int),
+            ValueError,
+            r"actions: expected integers of shape \(2, 5\), got shape \(2, 4\)",
+        ),
+        (np.zeros((2, 5)), TypeError, r"actions: expected integers of shape \(2, 5\), got dtype float64"),
+        (None, TypeError, r"actions: expected integers of shape \(2, 5\), got dtype object"),
+    ],
+)
+def test_actions_out_of_range_give_one_line_and_change_nothing(
+    actions: Any, kind: type[Exception], message: str
+) -> None:
+    env = Cage4VectorEnv(2, num_threads=1)
+    env.reset(seed=0)
+    state = env.save_state()
+    with pytest.raises(kind, match=f"^{message}$"):
+        env.step(actions)
+    with pytest.raises(
+        ValueError, match=r"^messages: expected a C-contiguous uint8 array of shape \(2, 5\), got"
+    ):
+        env.send(np.zeros((2, 4), np.uint8))
+    assert env.save_state() == state

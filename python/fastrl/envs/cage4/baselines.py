@@ -12,8 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.envs.cage4.env import ACTIONS, AGENTS, SUBNETS, Cage4VectorEnv
+from fastrl.envs.cage4.env import ACTIONS, AGENTS, OBS_LENGTHS, SUBNETS, Cage4VectorEnv
 from fastrl.envs.record_episodes import Act
+from fastrl.utils.arguments import as_integer
 
 NUM_AGENTS = len(AGENTS)
 _WIDTH = max(map(len, ACTIONS))
@@ -63,8 +64,22 @@ class BluePolicy(Protocol):
             obs: observations [N * 5, D] or [N, 5, D], of which it reads the challenge's first 210 values.
             masks: of actions, [N * 5, 242] or [N, 5, 242].
             busy: steps that actions in progress still take, [N, 5]; 0: the agent chooses.
+
+        Raises:
+            ValueError: arrays of another shape.
         """
         ...
+
+
+def _per_agent(name: str, rows: NDArray[Any], num_envs: int, width: int) -> NDArray[Any]:
+    """Rows of agents [N * 5, D] or [N, 5, D] as [N, 5, D].
+
+    Raises:
+        ValueError: another number of agents, or less than `width` values.
+    """
+    if rows.size != num_envs * NUM_AGENTS * rows.shape[-1] or rows.shape[-1] < width:
+        raise ValueError(f"{name}: expected shape ({num_envs * NUM_AGENTS}, {width}), got {rows.shape}")
+    return rows.reshape(num_envs, NUM_AGENTS, -1)
 
 
 class SleepPolicy:
@@ -98,7 +113,8 @@ class RandomPolicy:
     ) -> NDArray[np.int64]:
         shape = (self._num_envs, NUM_AGENTS)
         draws = self._random.random((*shape, _WIDTH))
-        valid = np.where(masks.reshape(draws.shape), draws, -1.0).argmax(axis=2)
+        masks = _per_agent("masks", masks, self._num_envs, _WIDTH)
+        valid = np.where(masks, draws, -1.0).argmax(axis=2)
         return np.where(
             self._random.random(shape) < 0.02,
             self._random.integers(list(map(len, ACTIONS)), size=shape),
@@ -126,9 +142,10 @@ class AlertPolicy:
         self, obs: NDArray[np.floating], masks: NDArray[np.bool_], busy: NDArray[np.integer]
     ) -> NDArray[np.int64]:
         num_envs = len(self._step)
-        self._exists = masks.reshape(num_envs, NUM_AGENTS, _WIDTH)[:, _AGENTS, _RESTORE]
-        free = np.asarray(busy) == 0
-        actions = np.where(free, self._choose(obs.reshape(num_envs, NUM_AGENTS, -1), free), SLEEP)
+        obs = _per_agent("obs", obs, num_envs, max(OBS_LENGTHS))
+        self._exists = _per_agent("masks", masks, num_envs, _WIDTH)[:, _AGENTS, _RESTORE]
+        free = busy == 0
+        actions = np.where(free, self._choose(obs, free), SLEEP)
         self._step += 1
         return actions
 
@@ -237,7 +254,7 @@ def make_baseline(name: str, num_envs: int, seed: int = 0) -> BluePolicy:
     """Makes one of `BASELINES` for `num_envs` games; all but `"sleep"` draw from a generator of `seed`."""
     if name not in _POLICIES:
         raise ValueError(f"baseline: expected one of {', '.join(BASELINES)}, got {name!r}")
-    return _POLICIES[name](num_envs, seed)
+    return _POLICIES[name](as_integer("num_envs", num_envs, 1), as_integer("seed", seed, 0, None))
 
 
 def baseline_act(name: str, env: Cage4VectorEnv, seed: int = 0) -> Act:

@@ -40,6 +40,7 @@ HOSTS: tuple[str, ...] = tuple(_rust.CAGE4_HOSTS)
 SUBNETS: tuple[str, ...] = tuple(_rust.CAGE4_SUBNETS)
 RED_AGENTS: tuple[str, ...] = tuple(_rust.CAGE4_RED_AGENTS)
 RED_KINDS: tuple[str, ...] = tuple(_rust.CAGE4_RED_KINDS)
+_MOST_STEPS = 1000
 CAUSES = ("work_failed", "access_failed", "impact", "action_cost")
 """Causes of rewards: green's local work failed, green's access to a service failed, red's Impact, prices of Restore."""
 
@@ -78,10 +79,12 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         num_threads: int = 0,
     ) -> None:
+        if red_agent not in RED_AGENTS:
+            raise ValueError(f"red_agent: expected 'fsm' or 'discovery', got {red_agent!r}")
         if random not in ("fast", "numpy"):
             raise ValueError(f"random: expected 'fast' or 'numpy', got {random!r}")
         self.red_agent = red_agent
-        self.episode_length = as_integer("episode_length", episode_length, 2)
+        self.episode_length = as_integer("episode_length", episode_length, 2, _MOST_STEPS)
         native = _rust.Cage4Vec(
             as_integer("num_envs", num_envs, 1),
             red_agent=red_agent,
