@@ -6,6 +6,7 @@ use fastrl_binding::arrays::{Element, Flag, disjoint, readable, writeable};
 use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
 use fastrl_core::cage4::blue::{BlueAction, host_name, num_actions};
+use fastrl_core::cage4::ledger::NUM_ZONES;
 use fastrl_core::cage4::mind::{RedAgent, State};
 use fastrl_core::cage4::observation::obs_len;
 use fastrl_core::cage4::red_kind::RedKind;
@@ -56,7 +57,9 @@ rollout_method!(Cage4Vec);
 #[pymethods]
 impl Cage4Vec {
     #[new]
-    #[pyo3(signature = (num_envs, *, red_agent, episode_length, num_threads, autoreset_mode, numpy_random))]
+    #[pyo3(signature = (num_envs, *, red_agent, episode_length, num_threads, autoreset_mode, numpy_random,
+                        host_view=false, zone_rewards=false))]
+    #[expect(clippy::too_many_arguments, reason = "the options of an environment")]
     fn new(
         py: Python<'_>,
         num_envs: usize,
@@ -65,12 +68,15 @@ impl Cage4Vec {
         num_threads: usize,
         autoreset_mode: &str,
         numpy_random: bool,
+        host_view: bool,
+        zone_rewards: bool,
     ) -> PyResult<Self> {
         if !(2..=MOST_STEPS).contains(&episode_length) {
             let message = format!("episode_length: expected 2 to {MOST_STEPS}, got {episode_length}");
             return Err(PyValueError::new_err(message));
         }
-        let config = Arc::new(Config { red: red_from_name(red_agent)?, steps: episode_length, numpy_random });
+        let red = red_from_name(red_agent)?;
+        let config = Arc::new(Config { red, steps: episode_length, numpy_random, host_view, zone_rewards });
         let make = || Cage4::new(config.clone());
         let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
         Ok(Self { venv })
@@ -93,6 +99,19 @@ impl Cage4Vec {
         self.venv.with(py, |venv| {
             let tasks = venv.envs().flat_map(|env| env.tasks());
             out.iter_mut().zip(tasks).for_each(|(out, task)| *out = task.map_or(0, |task| task.ticks));
+            Ok(())
+        })
+    }
+
+    fn ledger(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        let out = writeable::<i32>("out", out, &[self.num_envs(), 3, NUM_ZONES, 4])?;
+        // SAFETY: checked, and the caller's for the length of this call.
+        let (out, _) = unsafe { out.slice_mut() }.as_chunks_mut::<4>();
+        self.venv.with(py, |venv| {
+            let rewards = venv.envs().flat_map(|env| env.ledger().sums().as_flattened());
+            for (out, reward) in out.iter_mut().zip(rewards) {
+                *out = [reward.work_failed, reward.access_failed, reward.impact, reward.action_cost];
+            }
             Ok(())
         })
     }
