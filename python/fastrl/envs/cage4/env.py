@@ -8,6 +8,9 @@ and do nothing.
 **Reward**: the team's, the same for each agent. An episode is truncated after `episode_length - 1` steps, as in the
 original, and never terminates.
 
+`view="hosts"` has other observations and actions: a zone's hosts in rows, with what the agent remembers of them, see
+`fastrl.envs.cage4.host_view`.
+
 **Actions take 1 to 5 steps** (Restore 5, Remove 3, Analyse and DeployDecoy 2, all others 1). Until its action has ended
 an agent is busy: the game ignores what it chooses, but charges for a Restore, as the original does.
 """
@@ -15,7 +18,7 @@ an agent is busy: the game ignores what it chooses, but charges for a Restore, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
@@ -41,6 +44,10 @@ SUBNETS: tuple[str, ...] = tuple(_rust.CAGE4_SUBNETS)
 RED_AGENTS: tuple[str, ...] = tuple(_rust.CAGE4_RED_AGENTS)
 RED_KINDS: tuple[str, ...] = tuple(_rust.CAGE4_RED_KINDS)
 _MOST_STEPS = 1000
+View = Literal["challenge", "hosts"]
+Rewards = Literal["team", "zone"]
+ZONES: tuple[str, ...] = (*AGENTS, "contractor")
+"""Zones of the agents, then the contractor's network, which nobody defends."""
 CAUSES = ("work_failed", "access_failed", "impact", "action_cost")
 """Causes of rewards: green's local work failed, green's access to a service failed, red's Impact, prices of Restore."""
 
@@ -58,6 +65,9 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         episode_length: steps of an episode, 2 to 1,000, by default 500; it ends one step earlier.
         random: "fast", or "numpy" for NumPy's generator: then `seed=s` gives the episodes of the real CybORG after
             `reset(seed=s)`, and the generator runs on through an environment's episodes.
+        view: "challenge", or "hosts" for the observations and actions of `fastrl.envs.cage4.host_view`.
+        rewards: "team", or "zone": each agent gets the rewards of its zone and its own actions alone. Their sum is the
+            team's but for the contractor's network.
         autoreset_mode: Gymnasium's enum or the name of a mode.
         info_state: adds `state` to the info of a step, the true state as `truth` gives it.
         num_threads: threads that step the games, 0 for one a core.
@@ -76,6 +86,8 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         episode_length: int = 500,
         random: Literal["fast", "numpy"] = "fast",
         info_state: bool = False,
+        view: View = "challenge",
+        rewards: Rewards = "team",
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         num_threads: int = 0,
     ) -> None:
@@ -83,6 +95,10 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
             raise ValueError(f"red_agent: expected 'fsm' or 'discovery', got {red_agent!r}")
         if random not in ("fast", "numpy"):
             raise ValueError(f"random: expected 'fast' or 'numpy', got {random!r}")
+        if view not in get_args(View):
+            raise ValueError(f"view: expected 'challenge' or 'hosts', got {view!r}")
+        if rewards not in get_args(Rewards):
+            raise ValueError(f"rewards: expected 'team' or 'zone', got {rewards!r}")
         self.red_agent = red_agent
         self.episode_length = as_integer("episode_length", episode_length, 2, _MOST_STEPS)
         native = _rust.Cage4Vec(
@@ -92,6 +108,8 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
             num_threads=as_integer("num_threads", num_threads, 0),
             autoreset_mode=as_autoreset_mode(autoreset_mode).name.lower(),
             numpy_random=random == "numpy",
+            host_view=view == "hosts",
+            zone_rewards=rewards == "zone",
         )
         super().__init__(
             lambda mode: native,
@@ -102,7 +120,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
             fps=4.0,
         )
         self.agents = AGENTS
-        self._has_state = info_state
+        self._has_state, self._has_hosts_view = info_state, view == "hosts"
 
     @property
     def _games(self) -> _rust.Cage4Vec:
@@ -114,7 +132,9 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         self._games.send(messages)
 
     def agent_spaces(self, *, padded: bool) -> list[tuple[Space[Any], Space[Any]]]:
-        """The challenge's: observations of the phase and bits, int64, and indices into `ACTIONS`."""
+        """With the challenge's view its spaces: observations of the phase and bits, int64, indices into `ACTIONS`."""
+        if self._has_hosts_view:
+            return super().agent_spaces(padded=padded)
         sizes = list(zip(OBS_LENGTHS, map(len, ACTIONS), strict=True))
         if padded:
             sizes = [max(sizes)] * len(sizes)
@@ -169,6 +189,12 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
 
         title = f"CAGE Challenge 4, red agent {self.red_agent}"
         return tuple(network_picture(state, title) for state in self.states())
+
+    def ledger(self) -> NDArray[np.int32]:
+        """The present episodes' sums of rewards, int32 [N, 3, 6, 4] by phase, zone (`ZONES`) and cause (`CAUSES`)."""
+        out = np.empty((self.num_envs, 3, len(ZONES), len(CAUSES)), np.int32)
+        self._games.ledger(out)
+        return out
 
     def truth(self) -> dict[str, NDArray[Any]]:
         """The true state of each game, which no agent can see. By slot of `HOSTS`, [N, 136]: `hosts` bool, whether
