@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fastrl.cli.main import main
 from fastrl.envs.adapters import parallel_env
 from fastrl.envs.cage4.baselines import baseline_act
 from fastrl.envs.cage4.env import ACTIONS, HOSTS, RED_KINDS, SUBNETS, Cage4VectorEnv
 from fastrl.envs.cage4.game_state import GameState
 from fastrl.envs.cage4.network_picture import network_picture
-from fastrl.play.film import team_films
+from fastrl.tasks import find
+from fastrl.utils.config import ConfigError
 
 HOST = HOSTS.index("operational_zone_b_subnet_user_host_3")
 CAUSES = {"work_failed": -7.0, "access_failed": 0.0, "impact": -2.0, "action_cost": -1.0}
@@ -112,9 +115,38 @@ def test_pettingzoo_draws_in_both_modes() -> None:
         parallel_env("fastrl/Cage4-v0", render_mode="human")
 
 
-def test_a_film_of_a_baseline(tmp_path: Path) -> None:
-    env = Cage4VectorEnv(1, episode_length=4, autoreset_mode="disabled", num_threads=1)
-    films = team_films(env, lambda state: baseline_act("guard", env))
-    count, returns = films.film({}, tmp_path / "game.gif", episodes=2, seed=1)
-    films.close()
-    assert count == 2 * (3 + 1) and len(returns) == 2 and (tmp_path / "game.gif").stat().st_size > 0
+def test_a_film_of_a_baseline_ends_with_the_teams_return(tmp_path: Path) -> None:
+    task = find("cage4")
+    settings = task.make_settings({"env.episode_length": 8})
+    with contextlib.closing(task.agent_films("baseline:guard", settings)) as films:
+        count, returns = films.film({}, tmp_path / "game.gif", episodes=2, seed=3)
+    assert count == 2 * 8 and (tmp_path / "game.gif").stat().st_size > 0
+    expected = []
+    env = Cage4VectorEnv(1, episode_length=8, autoreset_mode="disabled")
+    act = baseline_act("guard", env)
+    for seed in (3, 4):
+        obs, memory = env.reset(seed=seed)[0], None
+        for _ in range(7):
+            actions, memory = act(obs[0], np.ones(5, np.bool_), memory)
+            obs, *_ = env.step(actions.reshape(1, 5))
+        expected.append(sum(causes[0] for causes in env.causes().values()))
+    assert returns == expected
+
+
+def test_films_of_others_are_refused_in_one_line() -> None:
+    task = find("cage4")
+    settings = task.make_settings({})
+    with pytest.raises(ConfigError, match=r"^unknown baseline gard; did you mean guard\?$"):
+        task.agent_films("baseline:gard", settings)
+    with pytest.raises(ConfigError, match=r"^my_agent:Agent: [^\n]*$"):
+        task.agent_films("my_agent:Agent", settings)
+
+
+@pytest.mark.slow
+def test_a_film_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, film = tmp_path / "run", tmp_path / "game.gif"
+    options = ["--preset", "smoke", "--total-timesteps", "512", "--env.episode-length", "6"]
+    assert main(["train", "cage4", *options, "--run.eval-episodes", "1", "--run-dir", str(run)]) == 0
+    capsys.readouterr()
+    assert main(["render", str(run), "--out", str(film)]) == 0
+    assert capsys.readouterr().out.startswith(f"{film}: 6 pictures, return ")
