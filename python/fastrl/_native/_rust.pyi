@@ -287,9 +287,11 @@ class Cage4Vec(_Vec):
         episode_length: 2 to 1,000. As in the original an episode is over, here truncated, one step earlier.
         numpy_random: draws as NumPy does: the episodes of the original after `reset(seed=...)`, whose generator runs on
             through the next ones. A game then takes up to 186 kB more.
+        host_view: observations and actions of `fastrl.envs.cage4.host_view`, 128 values and 11 actions a row.
+        zone_rewards: an agent is rewarded for its zone and its own actions alone.
 
-    Threads, forks and `close` as in `_Vec`. `episode_info` knows the sums of rewards by cause: `work_failed`,
-    `access_failed`, `impact` and `action_cost`.
+    Threads, forks and `close` as in `_Vec`. `episode_info` knows the sums of rewards by cause, `work_failed`,
+    `access_failed`, `impact` and `action_cost`, the steps taken, `time`, and the `phase` of the last one.
     """
 
     def __new__(
@@ -301,6 +303,8 @@ class Cage4Vec(_Vec):
         num_threads: int,
         autoreset_mode: str,
         numpy_random: bool,
+        host_view: bool = False,
+        zone_rewards: bool = False,
     ) -> Cage4Vec: ...
     def send(self, messages: NDArray[np.uint8]) -> None:
         """Messages of the agents, [N, 5] with the first of 8 bits highest, which the others observe after the next
@@ -310,19 +314,44 @@ class Cage4Vec(_Vec):
         """Writes, [N, 5], the steps that the agents' actions in progress still take. An agent whose number is not 0
         cannot choose: what it submits is ignored, but a Restore costs."""
 
+    def ledger(self, out: NDArray[np.int32]) -> None:
+        """Writes the sums of rewards, [N, 3, 6, 4] by phase, zone (the agents', then the contractor's) and cause (work
+        failed, access failed, impact, cost of actions)."""
+
     def truth(
         self,
         hosts: NDArray[np.bool_],
         red_access: NDArray[np.uint8],
         red_sessions: NDArray[np.uint8],
         processes: NDArray[np.uint8],
+        alerts: NDArray[np.uint8],
         blocked: NDArray[np.uint16],
         red_action: NDArray[np.int16],
+        blue_action: NDArray[np.int16],
     ) -> None:
-        """Writes the true state: four times [N, 136] by slot, whether the host exists, red's access (0 none, 1 user, 2
-        root), red's sessions and all processes (up to 255); [N, 8], the subnets, a bit each, that each subnet blocks;
-        [N, 6, 3], the actions in progress of red's agents: index into `CAGE4_RED_KINDS` (-1 none), slot or subnet,
-        steps left."""
+        """Writes the true state: five times [N, 136] by slot, whether the host exists, red's access (0 none, 1 user, 2
+        root), red's sessions, all processes (up to 255) and alerts of the last step (1 process, 2 connection, 3 both);
+        [N, 8], the subnets, a bit each, that each subnet blocks; [N, 6, 3], the actions in progress of red's agents:
+        index into `CAGE4_RED_KINDS` (-1 none), slot or subnet, steps left; [N, 5, 2], those of blue's: index into
+        `CAGE4_ACTIONS` (-1 none), steps left."""
+
+@final
+class Cage4HostView:
+    """The view of hosts of a game of CAGE Challenge 4 that runs elsewhere, see `fastrl.envs.cage4.host_view`."""
+
+    def __new__(cls, episode_length: int) -> Cage4HostView: ...
+    def reset(self, masks: NDArray[np.bool_]) -> None:
+        """Starts an episode with the challenge's masks, [5, 242]."""
+
+    def act(self, choices: NDArray[np.int64], out: NDArray[np.int64]) -> None:
+        """Writes the challenge's actions, [5], for choices, [5]. ValueError: a choice out of range, or a step that was
+        not observed."""
+
+    def observe(self, obs: NDArray[np.float32]) -> None:
+        """Notes the challenge's observations, [5, 210], after a step. ValueError: no action came before it."""
+
+    def write(self, obs: NDArray[np.float32], masks: NDArray[np.bool_]) -> None:
+        """Writes the observations, [5, 128], and the masks of choices, [5, 11]."""
 
 @final
 class BlueMemory:

@@ -5,12 +5,16 @@ use std::sync::Arc;
 use fastrl_binding::arrays::{Element, Flag, disjoint, readable, writeable};
 use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
-use fastrl_core::cage4::blue::{BlueAction, host_name, num_actions};
+use fastrl_core::cage4::blue::{BlueAction, NUM_ACTIONS, host_name, num_actions};
+use fastrl_core::cage4::host_view::{self, HostView};
+use fastrl_core::cage4::ledger::NUM_ZONES;
 use fastrl_core::cage4::mind::{RedAgent, State};
-use fastrl_core::cage4::observation::obs_len;
+use fastrl_core::cage4::observation::{OBS_LEN, obs_len};
 use fastrl_core::cage4::red_kind::RedKind;
 use fastrl_core::cage4::replay::{Mode, Trace};
-use fastrl_core::cage4::scenario::{Exploit, NUM_BLUE, NUM_NETWORKS, NUM_RED, NUM_SLOTS, SUBNET_NAMES};
+use fastrl_core::cage4::scenario::{
+    Exploit, NUM_BLUE, NUM_NETWORKS, NUM_RED, NUM_SLOTS, SUBNET_NAMES, subnet_of, watch_bit,
+};
 use fastrl_core::cage4::source::Purpose;
 use fastrl_core::cage4::{Cage4, Config, MOST_STEPS};
 use fastrl_core::cage4_columns;
@@ -56,7 +60,9 @@ rollout_method!(Cage4Vec);
 #[pymethods]
 impl Cage4Vec {
     #[new]
-    #[pyo3(signature = (num_envs, *, red_agent, episode_length, num_threads, autoreset_mode, numpy_random))]
+    #[pyo3(signature = (num_envs, *, red_agent, episode_length, num_threads, autoreset_mode, numpy_random,
+                        host_view=false, zone_rewards=false))]
+    #[expect(clippy::too_many_arguments, reason = "the options of an environment")]
     fn new(
         py: Python<'_>,
         num_envs: usize,
@@ -65,12 +71,12 @@ impl Cage4Vec {
         num_threads: usize,
         autoreset_mode: &str,
         numpy_random: bool,
+        host_view: bool,
+        zone_rewards: bool,
     ) -> PyResult<Self> {
-        if !(2..=MOST_STEPS).contains(&episode_length) {
-            let message = format!("episode_length: expected 2 to {MOST_STEPS}, got {episode_length}");
-            return Err(PyValueError::new_err(message));
-        }
-        let config = Arc::new(Config { red: red_from_name(red_agent)?, steps: episode_length, numpy_random });
+        check_length(episode_length)?;
+        let red = red_from_name(red_agent)?;
+        let config = Arc::new(Config { red, steps: episode_length, numpy_random, host_view, zone_rewards });
         let make = || Cage4::new(config.clone());
         let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
         Ok(Self { venv })
@@ -97,6 +103,19 @@ impl Cage4Vec {
         })
     }
 
+    fn ledger(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        let out = writeable::<i32>("out", out, &[self.num_envs(), 3, NUM_ZONES, 4])?;
+        // SAFETY: checked, and the caller's for the length of this call.
+        let (out, _) = unsafe { out.slice_mut() }.as_chunks_mut::<4>();
+        self.venv.with(py, |venv| {
+            let rewards = venv.envs().flat_map(|env| env.ledger().sums().as_flattened());
+            for (out, reward) in out.iter_mut().zip(rewards) {
+                *out = [reward.work_failed, reward.access_failed, reward.impact, reward.action_cost];
+            }
+            Ok(())
+        })
+    }
+
     #[expect(clippy::too_many_arguments, reason = "the arrays of the truth")]
     fn truth(
         &self,
@@ -105,39 +124,49 @@ impl Cage4Vec {
         red_access: &Bound<'_, PyAny>,
         red_sessions: &Bound<'_, PyAny>,
         processes: &Bound<'_, PyAny>,
+        alerts: &Bound<'_, PyAny>,
         blocked: &Bound<'_, PyAny>,
         red_action: &Bound<'_, PyAny>,
+        blue_action: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let n = self.num_envs();
         let hosts = writeable::<Flag>("hosts", hosts, &[n, NUM_SLOTS])?;
         let red_access = writeable::<u8>("red_access", red_access, &[n, NUM_SLOTS])?;
         let red_sessions = writeable::<u8>("red_sessions", red_sessions, &[n, NUM_SLOTS])?;
         let processes = writeable::<u8>("processes", processes, &[n, NUM_SLOTS])?;
+        let alerts = writeable::<u8>("alerts", alerts, &[n, NUM_SLOTS])?;
         let blocked = writeable::<u16>("blocked", blocked, &[n, NUM_NETWORKS])?;
         let red_action = writeable::<i16>("red_action", red_action, &[n, NUM_RED, 3])?;
-        let places = [hosts.place(), red_access.place(), red_sessions.place(), processes.place(), blocked.place()];
-        disjoint(&[&places[..], &[red_action.place()]].concat())?;
+        let blue_action = writeable::<i16>("blue_action", blue_action, &[n, NUM_BLUE, 2])?;
+        let by_host = [hosts.place(), red_access.place(), red_sessions.place(), processes.place(), alerts.place()];
+        disjoint(&[&by_host[..], &[blocked.place(), red_action.place(), blue_action.place()]].concat())?;
         // SAFETY: checked, disjoint, and the caller's for the length of this call.
-        let (hosts, access, sessions, processes, blocked, actions) = unsafe {
+        let (hosts, access, sessions, processes, alerts, blocked, red_actions, blue_actions) = unsafe {
             (
                 hosts.bytes_mut(),
                 red_access.slice_mut(),
                 red_sessions.slice_mut(),
                 processes.slice_mut(),
+                alerts.slice_mut(),
                 blocked.slice_mut(),
                 red_action.slice_mut(),
+                blue_action.slice_mut(),
             )
         };
         hosts.fill(0);
         access.fill(0);
         sessions.fill(0);
         processes.fill(0);
+        alerts.fill(0);
         self.venv.with(py, |venv| {
             for (i, env) in venv.envs().enumerate() {
                 let (world, reds) = (env.world(), env.reds());
                 for slot in world.network.hosts() {
                     hosts[i * NUM_SLOTS + slot] = 1;
                     processes[i * NUM_SLOTS + slot] = world.network.num_processes(slot).min(255) as u8;
+                    let noted = |hosts: &[u32; NUM_NETWORKS]| u8::from(hosts[subnet_of(slot)] & watch_bit(slot) != 0);
+                    let (process, connection) = (&world.watch.process_alerts, &world.watch.connection_alerts);
+                    alerts[i * NUM_SLOTS + slot] = noted(process) | noted(connection) << 1;
                 }
                 for session in reds.iter().flat_map(|red| red.sessions.list()) {
                     let at = i * NUM_SLOTS + usize::from(session.host);
@@ -145,7 +174,10 @@ impl Cage4Vec {
                     sessions[at] = sessions[at].saturating_add(1);
                 }
                 blocked[i * NUM_NETWORKS..][..NUM_NETWORKS].copy_from_slice(&world.blocks);
-                for (red, out) in reds.iter().zip(actions[i * NUM_RED * 3..].chunks_exact_mut(3)) {
+                for (task, out) in env.tasks().iter().zip(blue_actions[i * NUM_BLUE * 2..].chunks_exact_mut(2)) {
+                    out.copy_from_slice(&task.map_or([-1, 0], |task| [task.index.into(), task.ticks.into()]));
+                }
+                for (red, out) in reds.iter().zip(red_actions[i * NUM_RED * 3..].chunks_exact_mut(3)) {
                     let action = red.action.map(|a| [a.kind as i16, a.target.into(), red.ticks.into()]);
                     out.copy_from_slice(&action.unwrap_or([-1, -1, 0]));
                 }
@@ -153,6 +185,81 @@ impl Cage4Vec {
             Ok(())
         })
     }
+}
+
+/// The view of hosts of a game that runs elsewhere.
+#[pyclass(module = "fastrl._native._rust")]
+pub(crate) struct Cage4HostView {
+    view: HostView,
+    /// The agents have acted, and their step is to be noted.
+    has_acted: bool,
+}
+
+#[pymethods]
+impl Cage4HostView {
+    #[new]
+    fn new(episode_length: u32) -> PyResult<Self> {
+        check_length(episode_length)?;
+        Ok(Self { view: HostView::new(episode_length), has_acted: false })
+    }
+
+    fn reset(&mut self, masks: &Bound<'_, PyAny>) -> PyResult<()> {
+        let masks = readable::<Flag>("masks", masks, &[NUM_BLUE, NUM_ACTIONS])?;
+        // SAFETY: nothing here writes to it, and it is the caller's for the length of this call.
+        self.view.start_with(unsafe { masks.bytes() });
+        self.has_acted = false;
+        Ok(())
+    }
+
+    fn act(&mut self, choices: &Bound<'_, PyAny>, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        let choices = readable::<i64>("choices", choices, &[NUM_BLUE])?;
+        let out = writeable::<i64>("out", out, &[NUM_BLUE])?;
+        disjoint(&[choices.place(), out.place()])?;
+        // SAFETY: checked, disjoint, and the caller's for the length of this call.
+        let (choices, out) = unsafe { (choices.slice(), out.slice_mut()) };
+        if let Some(choice) = choices.iter().find(|choice| !(0..host_view::NUM_ACTIONS as i64).contains(choice)) {
+            let most = host_view::NUM_ACTIONS - 1;
+            return Err(PyValueError::new_err(format!("choices: expected integers from 0 to {most}, got {choice}")));
+        }
+        if self.has_acted {
+            return Err(PyValueError::new_err("actions: expected observe() of the step before, got another choice"));
+        }
+        let actions = self.view.act(std::array::from_fn(|agent| choices[agent] as usize));
+        for (agent, (out, action)) in out.iter_mut().zip(actions).enumerate() {
+            *out = action.index(agent) as i64;
+        }
+        self.has_acted = true;
+        Ok(())
+    }
+
+    fn observe(&mut self, obs: &Bound<'_, PyAny>) -> PyResult<()> {
+        let obs = readable::<f32>("obs", obs, &[NUM_BLUE, OBS_LEN])?;
+        if !std::mem::take(&mut self.has_acted) {
+            return Err(PyValueError::new_err("observe: expected actions() before the step, got none"));
+        }
+        // SAFETY: nothing here writes to it, and it is the caller's for the length of this call.
+        self.view.note_flat(unsafe { obs.slice() });
+        Ok(())
+    }
+
+    fn write(&self, obs: &Bound<'_, PyAny>, masks: &Bound<'_, PyAny>) -> PyResult<()> {
+        let obs = writeable::<f32>("obs", obs, &[NUM_BLUE, host_view::OBS_LEN])?;
+        let masks = writeable::<Flag>("masks", masks, &[NUM_BLUE, host_view::NUM_ACTIONS])?;
+        disjoint(&[obs.place(), masks.place()])?;
+        // SAFETY: checked, disjoint, and the caller's for the length of this call.
+        let (obs, masks) = unsafe { (obs.slice_mut(), masks.bytes_mut()) };
+        self.view.write(obs);
+        self.view.write_masks(masks);
+        Ok(())
+    }
+}
+
+fn check_length(episode_length: u32) -> PyResult<()> {
+    if (2..=MOST_STEPS).contains(&episode_length) {
+        return Ok(());
+    }
+    let message = format!("episode_length: expected 2 to {MOST_STEPS}, got {episode_length}");
+    Err(PyValueError::new_err(message))
 }
 
 fn read<'a, T: Element>(name: &'static str, array: &'a Bound<'_, PyAny>) -> PyResult<&'a [T]> {

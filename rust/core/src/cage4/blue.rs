@@ -7,7 +7,7 @@ use super::red::Red;
 use super::scenario::{
     BLUE_ZONES, BY_NAME, DECOY_APACHE, DECOY_HARAKA, DECOY_TOMCAT, DECOY_VSFTPD, FIRST_SERVER, FIRST_USER,
     MOST_SERVERS, NUM_BLUE, NUM_RED, NUM_SUBNETS, PORT_25, PORT_80, PORT_443, SUBNET_NAMES, SUBNET_SLOTS, Slot, Subnet,
-    WATCHED, server, subnet_of, user,
+    WATCHED, server, subnet_of, user, watch_bit,
 };
 use super::source::{Purpose, RandomSource};
 use super::world::World;
@@ -83,6 +83,32 @@ impl BlueAction {
         }
     }
 
+    /// The index of an agent's action: [`Self::from_index`] of it is the action.
+    pub fn index(self, agent: usize) -> usize {
+        let zone = BLUE_ZONES[agent];
+        let (hosts, rules) = (zone.len() * WATCHED, zone.len() * (NUM_SUBNETS - 1));
+        let among = |subnet: Subnet| zone.iter().position(|&s| s == subnet).expect("a subnet of the zone");
+        let place = |host: u8| {
+            let slot = Slot::from(host);
+            among(subnet_of(slot)) * WATCHED + watch_bit(slot).trailing_zeros() as usize
+        };
+        let rule = |to: u8, from: u8| {
+            let mut others = BY_NAME.into_iter().filter(|&subnet| subnet != usize::from(to));
+            let from = others.position(|subnet| subnet == usize::from(from)).expect("another subnet");
+            among(to.into()) * (NUM_SUBNETS - 1) + from
+        };
+        match self {
+            Self::Analyse(host) => place(host),
+            Self::Monitor => hosts,
+            Self::Remove(host) => hosts + 1 + place(host),
+            Self::Restore(host) => 2 * hosts + 1 + place(host),
+            Self::Sleep => 3 * hosts + 1,
+            Self::Allow(to, from) => 3 * hosts + 2 + rule(to, from),
+            Self::Block(to, from) => 3 * hosts + 2 + rules + rule(to, from),
+            Self::DeployDecoy(host) => 3 * hosts + 2 + 2 * rules + place(host),
+        }
+    }
+
     /// The host that it is for.
     pub fn host(self) -> Option<Slot> {
         match self {
@@ -96,6 +122,11 @@ impl BlueAction {
     /// Returns whether the host that it is for exists.
     pub(super) fn is_valid(self, network: &Network) -> bool {
         self.host().is_none_or(|slot| network.exists(slot))
+    }
+
+    /// Returns whether submitting it has a price.
+    pub(super) fn is_charged(self, network: &Network) -> bool {
+        matches!(self, Self::Restore(_)) && self.is_valid(network)
     }
 
     pub(super) fn is_traffic_rule(self) -> bool {
@@ -205,5 +236,19 @@ fn deploy(agent: usize, slot: Slot, world: &mut World, random: &mut impl RandomS
     let nth = random.pick(Purpose::Decoy, agent, fitting.clone().count());
     if let Some(decoy) = fitting.nth(nth) {
         world.network.start_decoy(slot, decoy, random);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_names_its_action() {
+        for agent in 0..NUM_BLUE {
+            for index in 0..num_actions(agent) {
+                assert_eq!(BlueAction::from_index(agent, index).index(agent), index);
+            }
+        }
     }
 }

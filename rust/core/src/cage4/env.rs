@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::blue::NUM_ACTIONS;
+use super::blue::{BlueAction, NUM_ACTIONS};
 use super::fast_source::FastSource;
 use super::game::{BlueTask, Game};
+use super::host_view::{self, HostView};
+use super::ledger::{Events, Ledger};
 use super::mind::RedAgent;
 use super::network::Network;
 use super::numpy_source::NumpySource;
@@ -28,19 +30,31 @@ pub struct Config {
     pub steps: u32,
     /// Draw as NumPy does: the episodes of the original after its seed.
     pub numpy_random: bool,
+    /// Observations and actions of [`host_view`] instead of the challenge's.
+    pub host_view: bool,
+    /// Each agent is rewarded for its zone and its own actions, instead of the team's reward.
+    pub zone_rewards: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { red: RedAgent::FiniteState, steps: 500, numpy_random: false }
+        Self { red: RedAgent::FiniteState, steps: 500, numpy_random: false, host_view: false, zone_rewards: false }
     }
 }
 
 /// A game on a random source that a seed fixes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SeededGame {
+pub(super) enum SeededGame {
     Fast(Game<FastSource>),
     Numpy(Game<NumpySource>),
+}
+
+/// All that changes during an episode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    game: SeededGame,
+    ledger: Ledger,
+    view: Option<HostView>,
 }
 
 macro_rules! with_game {
@@ -55,7 +69,7 @@ macro_rules! with_game {
 /// The environment of the challenge, with padded spaces.
 pub struct Cage4 {
     config: Arc<Config>,
-    game: SeededGame,
+    state: State,
 }
 
 impl Config {
@@ -70,8 +84,9 @@ impl Config {
 
 impl Cage4 {
     pub fn new(config: Arc<Config>) -> Self {
-        let game = config.new_game(0);
-        Self { config, game }
+        let view = config.host_view.then(|| HostView::new(config.steps));
+        let state = State { game: config.new_game(0), ledger: Ledger::default(), view };
+        Self { config, state }
     }
 
     pub fn config(&self) -> &Config {
@@ -80,26 +95,31 @@ impl Cage4 {
 
     /// As [`Game::send`].
     pub fn send(&mut self, messages: [u8; NUM_BLUE]) {
-        with_game!(&mut self.game, game => game.send(messages));
+        with_game!(&mut self.state.game, game => game.send(messages));
     }
 
     /// The true state of the game.
     pub fn world(&self) -> &World {
-        with_game!(&self.game, game => &game.world)
+        with_game!(&self.state.game, game => &game.world)
     }
 
     pub fn reds(&self) -> &[Red; NUM_RED] {
-        with_game!(&self.game, game => &game.reds)
+        with_game!(&self.state.game, game => &game.reds)
+    }
+
+    /// Rewards of the episode by phase and zone.
+    pub fn ledger(&self) -> &Ledger {
+        &self.state.ledger
     }
 
     /// Actions of blue's in progress.
     pub fn tasks(&self) -> &[Option<BlueTask>; NUM_BLUE] {
-        with_game!(&self.game, game => &game.tasks)
+        with_game!(&self.state.game, game => &game.tasks)
     }
 }
 
 impl Env for Cage4 {
-    type State = SeededGame;
+    type State = State;
 
     const MIN_BLOCK: usize = 4;
 
@@ -108,7 +128,7 @@ impl Env for Cage4 {
     }
 
     fn obs_len(&self) -> usize {
-        OBS_LEN
+        if self.config.host_view { host_view::OBS_LEN } else { OBS_LEN }
     }
 
     fn action_kind(&self) -> ActionKind {
@@ -117,39 +137,65 @@ impl Env for Cage4 {
 
     fn check(&self, actions: Actions<'_>) -> Result<(), Refused> {
         let Actions::Discrete(actions) = actions else { unreachable!("the kind of actions is checked before") };
-        match actions.iter().position(|action| !(0..NUM_ACTIONS as i64).contains(action)) {
-            Some(agent) => Err(Refused { agent, expected: format!("an integer from 0 to {}", NUM_ACTIONS - 1) }),
+        let len = self.mask_len();
+        match actions.iter().position(|action| !(0..len as i64).contains(action)) {
+            Some(agent) => Err(Refused { agent, expected: format!("an integer from 0 to {}", len - 1) }),
             None => Ok(()),
         }
     }
 
     fn seed(&mut self, seed: u64) {
-        match &mut self.game {
+        match &mut self.state.game {
             SeededGame::Fast(game) => game.random = FastSource::new(seed),
             SeededGame::Numpy(game) => game.random.seed(seed),
         }
     }
 
     fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]) {
-        with_game!(&mut self.game, game => game.reset());
+        let State { game, ledger, view } = &mut self.state;
+        *ledger = Ledger::default();
+        with_game!(game, game => {
+            game.reset();
+            view.iter_mut().for_each(|view| view.start_on(&game.world.network));
+        });
         alive.fill(1);
         self.observe(obs, alive);
     }
 
     fn observe(&self, obs: &mut [f32], _alive: &mut [u8]) {
-        with_game!(&self.game, game => game.observe(obs));
+        match &self.state.view {
+            Some(view) => view.write(obs),
+            None => with_game!(&self.state.game, game => game.observe(obs)),
+        }
     }
 
     fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool {
         let Actions::Discrete(indices) = actions else { unreachable!("actions are checked before a step") };
-        let actions = std::array::from_fn(|agent| indices[agent] as u8);
-        let Config { red, steps, .. } = *self.config;
-        let (reward, has_ended) = with_game!(&mut self.game, game => {
-            let reward = game.step(actions, red, steps, &mut ());
-            game.observe(rows.obs);
-            (reward, game.time >= steps - 1)
+        let Config { red, steps, zone_rewards, .. } = *self.config;
+        let State { game, ledger, view } = &mut self.state;
+        let choices: [usize; NUM_BLUE] = std::array::from_fn(|agent| indices[agent] as usize);
+        let actions = match view {
+            Some(view) => view.act(choices),
+            None => std::array::from_fn(|agent| BlueAction::from_index(agent, choices[agent])),
+        };
+        let has_ended = with_game!(game, game => {
+            let costs = actions.map(|action| -i32::from(action.is_charged(&game.world.network)));
+            let submitted = std::array::from_fn(|agent| actions[agent].index(agent) as u8);
+            let mut events = Events::default();
+            let reward = game.step(submitted, red, steps, &mut events);
+            let by_zone = ledger.add(game.phase.into(), &events, &game.reds, costs);
+            match view {
+                Some(view) => {
+                    view.note_world(&game.world);
+                    view.write(rows.obs);
+                }
+                None => game.observe(rows.obs),
+            }
+            for (out, own) in rows.rewards.iter_mut().zip(by_zone) {
+                *out = R::from_f64(if zone_rewards { own } else { reward }.sum().into());
+            }
+            game.time >= steps - 1
         });
-        rows.rewards.fill(R::from_f64(reward.sum().into()));
         rows.terminated.fill(0);
         rows.truncated.fill(has_ended.into());
         rows.alive.fill((!has_ended).into());
@@ -157,18 +203,23 @@ impl Env for Cage4 {
     }
 
     fn mask_len(&self) -> usize {
-        NUM_ACTIONS
+        if self.config.host_view { host_view::NUM_ACTIONS } else { NUM_ACTIONS }
     }
 
     fn action_mask(&self, mask: &mut [u8]) {
+        if let Some(view) = &self.state.view {
+            return view.write_masks(mask);
+        }
         for (agent, mask) in mask.chunks_exact_mut(NUM_ACTIONS).enumerate() {
             observation::write_mask(agent, &self.world().network, mask);
         }
     }
 
     fn episode_info(&self, key: &str) -> f64 {
-        let total = with_game!(&self.game, game => &game.total);
+        let (total, time, phase) = with_game!(&self.state.game, game => (&game.total, game.time, game.phase));
         let numbers = [
+            ("time", time as i32),
+            ("phase", phase.into()),
             ("work_failed", total.work_failed),
             ("access_failed", total.access_failed),
             ("impact", total.impact),
@@ -182,33 +233,40 @@ impl Env for Cage4 {
     }
 
     fn state(&self) -> &Self::State {
-        &self.game
+        &self.state
     }
 
     fn check_state(&self, state: &Self::State, phase: Phase) -> Result<(), String> {
-        let (is_sound, is_ours) = match state {
+        let State { game, ledger, view } = state;
+        let (is_sound, is_ours) = match game {
             SeededGame::Fast(_) => (true, !self.config.numpy_random),
             SeededGame::Numpy(game) => (game.random.is_sound(), self.config.numpy_random),
         };
         ensure(is_sound && is_ours, "the random generator has an impossible state or is of another kind")?;
-        with_game!(state, game => {
+        ensure(view.is_some() == self.config.host_view, "the view of hosts is of other options")?;
+        with_game!(game, game => {
             if phase == Phase::NeverReset {
-                return ensure(*game == Game::new(game.random.clone()), "a game that never started has a state");
+                let is_new = *game == Game::new(game.random.clone())
+                    && *ledger == Ledger::default()
+                    && view.as_ref().is_none_or(|view| *view == HostView::new(self.config.steps));
+                return ensure(is_new, "a game that never started has a state");
             }
             let last = self.config.steps - 1;
             let fits = if phase == Phase::Ended { game.time == last } else { game.time < last };
             ensure(fits, "the time is beyond the episode")?;
-            game.check()
+            game.check()?;
+            view.iter().try_for_each(|view| view.check(self.config.steps, game.time, &game.world.network, &game.tasks))
         })
     }
 
     fn set_state(&mut self, state: Self::State) {
-        self.game = state;
+        self.state = state;
     }
 
     fn memory(&self) -> usize {
         let random = if self.config.numpy_random { NumpySource::MEMORY } else { 0 };
-        arrays(3 + 4 * NUM_RED, Network::MEMORY + Watch::MEMORY + NUM_RED * Red::MEMORY + random)
+        let view = if self.config.host_view { HostView::MEMORY } else { 0 };
+        arrays(9 + 4 * NUM_RED, Network::MEMORY + Watch::MEMORY + NUM_RED * Red::MEMORY + random + view)
     }
 }
 

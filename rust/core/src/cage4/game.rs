@@ -24,7 +24,7 @@ use crate::env::ensure;
 pub struct BlueTask {
     pub action: BlueAction,
     /// The index under which it was submitted.
-    index: u8,
+    pub index: u8,
     /// Steps left.
     pub ticks: u8,
 }
@@ -46,7 +46,7 @@ impl Reward {
         self.work_failed + self.access_failed + self.impact + self.action_cost
     }
 
-    fn add(&mut self, other: Self) {
+    pub(super) fn add(&mut self, other: Self) {
         self.work_failed = self.work_failed.saturating_add(other.work_failed);
         self.access_failed = self.access_failed.saturating_add(other.access_failed);
         self.impact = self.impact.saturating_add(other.impact);
@@ -139,7 +139,7 @@ impl<R: RandomSource> Game<R> {
         for (agent, (task, index)) in tasks.iter_mut().zip(actions).enumerate() {
             let submitted = BlueAction::from_index(agent, index.into());
             let is_valid = submitted.is_valid(&world.network);
-            reward.action_cost -= i32::from(is_valid && matches!(submitted, BlueAction::Restore(_)));
+            reward.action_cost -= i32::from(submitted.is_charged(&world.network));
             let action = if is_valid { submitted } else { BlueAction::Sleep };
             let task = task.get_or_insert(BlueTask { action, index, ticks: action.ticks() });
             task.ticks -= 1;

@@ -3,7 +3,7 @@
 //!
 //! A [`blueprint`] is drawn and the [`network`] built. In a step, [`game`] lets [`blue`], [`green`] and [`red`] act in
 //! this order, passes [`sessions`] to the agents in whose zones they are, and [`watch`] has what blue is shown
-//! ([`observation`]). All randomness comes from a [`source`].
+//! ([`observation`], or [`host_view`] with memory). All randomness comes from a [`source`].
 
 pub mod blue;
 mod blueprint;
@@ -11,6 +11,8 @@ mod env;
 mod fast_source;
 pub mod game;
 mod green;
+pub mod host_view;
+pub mod ledger;
 pub mod mind;
 pub mod network;
 mod numpy_source;
