@@ -287,6 +287,8 @@ class Cage4Vec(_Vec):
         episode_length: 2 to 1,000. As in the original an episode is over, here truncated, one step earlier.
         numpy_random: draws as NumPy does: the episodes of the original after `reset(seed=...)`, whose generator runs on
             through the next ones. A game then takes up to 186 kB more.
+        host_view: observations and actions of `fastrl.envs.cage4.host_view`, 128 values and 19 actions a row.
+        zone_rewards: an agent is rewarded for its zone and its own actions alone.
 
     Threads, forks and `close` as in `_Vec`. `episode_info` knows the sums of rewards by cause: `work_failed`,
     `access_failed`, `impact` and `action_cost`.
@@ -301,6 +303,8 @@ class Cage4Vec(_Vec):
         num_threads: int,
         autoreset_mode: str,
         numpy_random: bool,
+        host_view: bool = False,
+        zone_rewards: bool = False,
     ) -> Cage4Vec: ...
     def send(self, messages: NDArray[np.uint8]) -> None:
         """Messages of the agents, [N, 5] with the first of 8 bits highest, which the others observe after the next
@@ -309,6 +313,10 @@ class Cage4Vec(_Vec):
     def busy(self, out: NDArray[np.uint8]) -> None:
         """Writes, [N, 5], the steps that the agents' actions in progress still take. An agent whose number is not 0
         cannot choose: what it submits is ignored, but a Restore costs."""
+
+    def ledger(self, out: NDArray[np.int32]) -> None:
+        """Writes the sums of rewards, [N, 3, 6, 4] by phase, zone (the agents', then the contractor's) and cause (work
+        failed, access failed, impact, cost of actions)."""
 
     def truth(
         self,

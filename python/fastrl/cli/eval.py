@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from fastrl.cli.arguments import Arg, Count, Name, Seed, TrustRuns, command, import_from_here
 from fastrl.play.own_agent import is_agent
 from fastrl.runs.directory import is_run
-from fastrl.tasks import agent_task_on, find, load_saved
+from fastrl.tasks import agent_task_on, find, load_saved, tasks
 from fastrl.training.comparison import Scored, compare
 from fastrl.utils.config import ConfigError, Values
 from fastrl.utils.output import plain_console
@@ -16,9 +16,10 @@ from fastrl.utils.trust import trusted_import
 
 if TYPE_CHECKING:
     from fastrl.tasks.cage2.evaluate import Cage2Scoring
+    from fastrl.tasks.cage4.evaluate import Cage4Scoring
     from fastrl.training.task import Task
 
-# Subjects that are scripted defenders of CAGE 2.
+# Subjects that are scripted defenders.
 _BASELINE = "baseline:"
 
 
@@ -27,15 +28,22 @@ def _is_agent(name: str) -> bool:
 
 
 def _baselines() -> str:
-    from fastrl.envs.cage2.baselines import BASELINES
-
+    lists = (
+        f"baselines of {task}: {', '.join(f'{_BASELINE}{name}' for name in names)}"
+        for task, names in _baselines_by_task().items()
+    )
     return (
-        f"baselines of CAGE 2: {', '.join(f'{_BASELINE}{name}' for name in BASELINES)}\n\n"
+        "\n".join(lists) + "\n"
+        "one that several tasks have is scored beside runs of its task, or with --env cage4\n\n"
         "an agent of your own is module:name, a function from an observation to an action or a class with act(obs) or"
         " get_action(observation, action_space); it is scored in the environment of the runs beside it, or of --env:\n"
         "  fastrl eval my_agent:Agent --env CartPole-v1 --episodes 100\n"
         "  fastrl eval my_agent:Agent baseline:react-restore --env cage2"
     )
+
+
+def _baselines_by_task() -> dict[str, tuple[str, ...]]:
+    return {name: folder.BASELINES for name, folder in tasks().items() if hasattr(folder, "BASELINES")}
 
 
 @command(_baselines)
@@ -59,8 +67,8 @@ def evaluate(
     mode: Annotated[
         Literal["deterministic", "stochastic", "both"] | None,
         Arg(
-            "CAGE 2: take the most probable actions, draw them from the policy, or score it both ways [both; of"
-            " cage2-workflow deterministic]"
+            "CAGE: take the most probable actions, draw them from the policy, or score it both ways [both; of"
+            " cage4 and cage2-workflow deterministic]"
         ),
     ] = None,
     paired: Annotated[
@@ -74,15 +82,16 @@ def evaluate(
     env: Annotated[
         str | None,
         Arg(
-            "the run's environment, which may import code then; cage2 or the environment of an agent of your own",
+            "the run's environment, which may import code then; cage2 or the environment of an agent of your own;"
+            " cage2 or cage4, whose baselines are meant",
             "ID",
         ),
     ] = None,
     trust: TrustRuns = False,
     json: Annotated[bool, Arg("print the results as JSON and nothing else")] = False,
 ) -> int:
-    """Scores runs of one kind on episodes that they were not trained on. Defenders of CAGE Challenge 2 are scored by
-    the challenge's protocol, beside the published scores."""
+    """Scores runs of one kind on episodes that they were not trained on. Defenders of CAGE Challenges 2 and 4 are
+    scored by the challenges' protocols, beside the published scores."""
     if any(not name.startswith(_BASELINE) for name in subjects):
         load_torch(arguments)
     for name in (env, *filter(_is_agent, subjects)):
@@ -154,7 +163,7 @@ def _settings_beside(task: Any, runs: Iterable[str], named: Values, *, trust: bo
 
 def _task_of(
     subjects: list[str], env: str | None, *, trust: bool
-) -> tuple["Task | Cage2Scoring", dict[str, Mapping[str, Any]]]:
+) -> tuple["Task | Cage2Scoring | Cage4Scoring", dict[str, Mapping[str, Any]]]:
     """The one task that all subjects belong to; of baselines alone the part that loads no PyTorch. And the nested
     settings of runs by name.
 
@@ -163,25 +172,41 @@ def _task_of(
         TrustError: a run of a task of the user's own would import code.
     """
     agents = [name for name in subjects if _is_agent(name)]
+    baselines = [name for name in subjects if name.startswith(_BASELINE)]
     if agents and len(agents) == len(subjects) and env is None:
         raise ConfigError(f"{agents[0]}: say where it is scored: --env cage2, --env CartPole-v1")
-    if all(name.startswith(_BASELINE) or _is_agent(name) for name in subjects) and env in (None, "cage2"):
-        from fastrl.tasks.cage2.evaluate import Cage2Scoring
-
-        return Cage2Scoring(), {}
     kinds, saved = set(), {}
     for name in subjects:
-        if name.startswith(_BASELINE):
-            kinds.add("cage2")
-            continue
-        if _is_agent(name):
-            if env is not None:
-                kinds.add(agent_task_on(env))
-            continue
-        kind, saved[name] = load_saved(Path(name))
-        kinds.add(trusted_import("kind", kind, name, trust=trust))
+        if name in agents and env is not None:
+            kinds.add(agent_task_on(env))
+        elif name not in agents and name not in baselines:
+            kind, saved[name] = load_saved(Path(name))
+            kinds.add(trusted_import("kind", kind, name, trust=trust))
+    if baselines:
+        kinds.add(_baseline_task(baselines, kinds, env))
+    elif agents and not kinds:
+        kinds.add("cage2")
     if len(kinds) > 1:
         raise ConfigError(
             f"runs of several kinds, {', '.join(sorted(kinds))}, cannot be scored beside each other"
         )
-    return find(kinds.pop()), saved
+    task = kinds.pop()
+    if not saved and task in ("cage2", "cage4"):
+        if task == "cage2":
+            from fastrl.tasks.cage2.evaluate import Cage2Scoring
+
+            return Cage2Scoring(), {}
+        if not agents:
+            from fastrl.tasks.cage4.evaluate import Cage4Scoring
+
+            return Cage4Scoring(), {}
+    return find(task), saved
+
+
+def _baseline_task(baselines: Sequence[str], kinds: Iterable[str], env: str | None) -> str:
+    """The task whose baselines they are: of ``--env`` or of what stands beside them, else the first that has all."""
+    known = _baselines_by_task()
+    names = {name.removeprefix(_BASELINE) for name in baselines}
+    beside = [name for name in (env, *kinds) if name in known]
+    having = [name for name, theirs in known.items() if names <= {*theirs}]
+    return (*beside, *having, *known)[0]

@@ -50,11 +50,12 @@ class TeamPolicy:
         self._actor = self.team.actor_spec()()
         self._generator = np.random.default_rng([seed, 1])
 
-    def act_in(self, env: MultiAgentVectorEnv, *, action_masks: bool) -> Act:
+    def act_in(self, env: MultiAgentVectorEnv, *, action_masks: bool, deterministic: bool = True) -> Act:
         """`act` for the agents of an environment.
 
         Args:
             action_masks: it keeps to the environment's.
+            deterministic: as of `act`.
 
         Raises:
             CheckpointError: the policies are of other agents.
@@ -65,7 +66,7 @@ class TeamPolicy:
             if states is None:
                 states = self._states(None, (len(obs),))
             masks = env.action_masks() if action_masks else None
-            return self.act(obs, alive, masks, states=states), states
+            return self.act(obs, alive, masks, deterministic, states=states), states
 
         return act
 

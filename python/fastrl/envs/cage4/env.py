@@ -8,13 +8,16 @@ and do nothing.
 **Reward**: the team's, the same for each agent. An episode is truncated after `episode_length - 1` steps, as in the
 original, and never terminates.
 
+`view="hosts"` has other observations and actions: a zone's hosts in rows, with what the agent remembers of them, see
+`fastrl.envs.cage4.host_view`.
+
 **Actions take 1 to 5 steps** (Restore 5, Remove 3, Analyse and DeployDecoy 2, all others 1). Until its action has ended
 an agent is busy: the game ignores what it chooses, but charges for a Restore, as the original does.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -38,6 +41,10 @@ HOSTS: tuple[str, ...] = tuple(_rust.CAGE4_HOSTS)
 SUBNETS: tuple[str, ...] = tuple(_rust.CAGE4_SUBNETS)
 RED_AGENTS: tuple[str, ...] = tuple(_rust.CAGE4_RED_AGENTS)
 RED_KINDS: tuple[str, ...] = tuple(_rust.CAGE4_RED_KINDS)
+View = Literal["challenge", "hosts"]
+Rewards = Literal["team", "zone"]
+ZONES: tuple[str, ...] = (*AGENTS, "contractor")
+"""Zones of the agents, then the contractor's network, which nobody defends."""
 CAUSES = ("work_failed", "access_failed", "impact", "action_cost")
 """Causes of rewards: green's local work failed, green's access to a service failed, red's Impact, prices of Restore."""
 
@@ -56,6 +63,9 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         episode_length: steps of an episode, 2 to 1,000, by default 500; it ends one step earlier.
         random: "fast", or "numpy" for NumPy's generator: then `seed=s` gives the episodes of the real CybORG after
             `reset(seed=s)`, and the generator runs on through an environment's episodes.
+        view: "challenge", or "hosts" for the observations and actions of `fastrl.envs.cage4.host_view`.
+        rewards: "team", or "zone": each agent gets the rewards of its zone and its own actions alone. Their sum is the
+            team's but for the contractor's network.
         autoreset_mode: Gymnasium's enum or the name of a mode.
         num_threads: threads that step the games, 0 for one a core.
 
@@ -70,11 +80,17 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         red_agent: RedAgent = "fsm",
         episode_length: int = 500,
         random: Literal["fast", "numpy"] = "fast",
+        view: View = "challenge",
+        rewards: Rewards = "team",
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         num_threads: int = 0,
     ) -> None:
         if random not in ("fast", "numpy"):
             raise ValueError(f"random: expected 'fast' or 'numpy', got {random!r}")
+        if view not in get_args(View):
+            raise ValueError(f"view: expected 'challenge' or 'hosts', got {view!r}")
+        if rewards not in get_args(Rewards):
+            raise ValueError(f"rewards: expected 'team' or 'zone', got {rewards!r}")
         self.red_agent = red_agent
         self.episode_length = as_integer("episode_length", episode_length, 2)
         native = _rust.Cage4Vec(
@@ -84,6 +100,8 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
             num_threads=as_integer("num_threads", num_threads, 0),
             autoreset_mode=as_autoreset_mode(autoreset_mode).name.lower(),
             numpy_random=random == "numpy",
+            host_view=view == "hosts",
+            zone_rewards=rewards == "zone",
         )
         super().__init__(
             lambda mode: native,
@@ -114,6 +132,12 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         for name, out in sums.items():
             self._games.episode_info(name, out)
         return sums
+
+    def ledger(self) -> NDArray[np.int32]:
+        """The present episodes' sums of rewards, int32 [N, 3, 6, 4] by phase, zone (`ZONES`) and cause (`CAUSES`)."""
+        out = np.empty((self.num_envs, 3, len(ZONES), len(CAUSES)), np.int32)
+        self._games.ledger(out)
+        return out
 
     def truth(self) -> dict[str, NDArray[Any]]:
         """The true state of each game, which no agent can see. By slot of `HOSTS`, [N, 136]: `hosts` bool, whether

@@ -5,4 +5,5 @@ SUMMARY = "a defender for CAGE Challenge 2, with PPO"
 ENVIRONMENTS = ("fastrl/Cage2-v0",)
 NEEDS_ENVIRONMENT = False
 EXPERTS = "baseline:NAME (CAGE 2)"
-EXPERT_NAMES = "sleep, random, react-remove, react-restore"
+BASELINES = ("sleep", "random", "react-remove", "react-restore")
+EXPERT_NAMES = ", ".join(BASELINES)

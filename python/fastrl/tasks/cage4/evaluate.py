@@ -1,0 +1,108 @@
+"""The protocol of CAGE Challenge 4: 100 episodes of 500 steps, one after the other on one generator of random numbers.
+
+The challenge's evaluation makes a network with its seed, which is not played; then each episode starts with a reset
+without a seed. Of an episode's 499 steps it counts the rewards of all but the last.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from rich.console import Console
+
+from fastrl.envs.cage4.baselines import BASELINES, make_baseline
+from fastrl.envs.cage4.env import Cage4VectorEnv
+from fastrl.envs.record_episodes import Act
+from fastrl.tasks import cage4
+from fastrl.tasks.cage4.scores import Evaluation, Mode, parts_table, score_table
+from fastrl.training.comparison import Comparison
+from fastrl.utils.config import ConfigError
+from fastrl.utils.names import nearest
+from fastrl.utils.tables import print_lines, show
+
+STEPS = 500
+# Episodes of an evaluation of the challenge; more are further evaluations, with the next seeds.
+EPISODES = 100
+
+
+def evaluate(
+    make_act: Callable[[Cage4VectorEnv], Act],
+    *,
+    episodes: int,
+    seed: int,
+    mode: Mode,
+    advance: Callable[[int], object] = lambda episodes: None,
+    **options: Any,
+) -> Evaluation:
+    """Scores a team by the challenge's protocol.
+
+    Args:
+        make_act: called at the start of episodes with their environment, of one game for each 100 episodes.
+        episodes: E. The first 100 are those of the challenge's evaluation with this seed, the next 100 those with the
+            next one.
+        mode: of the choice of actions, for tables.
+        advance: called with the number of episodes that have ended since the last call.
+        options: of `Cage4VectorEnv`.
+    """
+    num_envs = -(-episodes // EPISODES)
+    options = {**options, "episode_length": STEPS, "random": "numpy", "rewards": "team"}
+    with contextlib.closing(Cage4VectorEnv(num_envs, autoreset_mode="disabled", **options)) as env:
+        size, rounds = num_envs * env.num_agents, []
+        rewards, ends = np.empty(size, np.float32), np.empty((2, size), np.bool_)
+        env.reset(seed=seed)
+        for number in range(min(episodes, EPISODES)):
+            env.reset()
+            (obs, alive), act, states = env.observe(), make_act(env), None
+            for step in range(STEPS - 1):
+                if step == STEPS - 2:
+                    rounds.append(env.ledger())
+                actions, states = act(obs, alive, states)
+                env.step_into(actions, obs, rewards, *ends, alive)
+            advance(len(range(number, episodes, EPISODES)))
+    ledgers = np.stack(rounds, axis=1).reshape(-1, *rounds[0].shape[1:])
+    return Evaluation.from_ledgers(ledgers[:episodes], seed, mode)
+
+
+class Cage4Scoring:
+    """The part of the task that ``fastrl eval`` needs for baselines, which loads no PyTorch. Its methods are those of
+    `fastrl.training.task.Task`."""
+
+    name: ClassVar[str] = cage4.NAME
+    evaluation_options: ClassVar[Sequence[str]] = ("mode",)
+    has_protocol: ClassVar[bool] = True
+
+    def evaluation_variants(self, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+        mode = options.get("mode", "deterministic")
+        both = ("deterministic", "stochastic")
+        return [{**options, "mode": each} for each in (both if mode == "both" else (mode,))]
+
+    def evaluation_work(self, episodes: int) -> int:
+        return episodes
+
+    def evaluate_baseline(
+        self,
+        name: str,
+        *,
+        episodes: int,
+        seed: int,
+        advance: Callable[[int], object],
+        **options: Any,
+    ) -> Evaluation:
+        if name not in BASELINES:
+            raise ConfigError(f"unknown baseline {name}; did you mean {nearest(name, BASELINES)}?")
+        draws = np.random.SeedSequence(seed)
+
+        def make_act(env: Cage4VectorEnv) -> Act:
+            blue = make_baseline(name, env.num_envs, int(draws.spawn(1)[0].generate_state(1)[0]))
+            return lambda obs, alive, states: (blue.act(obs, env.action_masks(), env.busy()).ravel(), None)
+
+        return evaluate(make_act, episodes=episodes, seed=seed, mode="scripted", advance=advance)
+
+    def scores_tree(self, name: str, scores: Any) -> dict[str, Any]:
+        return {"run": name, **scores.to_tree()}
+
+    def show_scores(self, comparison: Comparison, console: Console) -> None:
+        scores: list[tuple[str, Any]] = [(each.name, each.scores) for each in comparison.scored]
+        show(console, score_table(scores), *(parts_table(*each) for each in scores))
+        print_lines(console, *comparison.lines())

@@ -1,0 +1,55 @@
+"""Settings of the games of CAGE Challenge 4."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from fastrl.envs.cage4.env import RedAgent, Rewards, View
+from fastrl.tasks.preset_file import PresetFile
+from fastrl.utils.config import Setting, section
+
+
+@section
+class EnvConfig:
+    """CAGE Challenge 4, see fastrl.envs.cage4.env."""
+
+    red_agent: Annotated[
+        RedAgent,
+        Field(description="fsm: that of the challenge's evaluation; discovery: DiscoveryFSRed"),
+        Setting(option="--red-agent"),
+    ] = "fsm"
+    episode_length: Annotated[
+        int, Field(ge=2, le=1000, description="steps of an episode, which ends one step earlier")
+    ] = 500
+    view: Annotated[
+        View,
+        Field(
+            description="challenge: the challenge's 210 values and 242 actions; hosts: the most suspicious hosts of an"
+            " agent's zone in rows, with what it remembers of them, and 19 actions"
+        ),
+    ] = "hosts"
+    rewards: Annotated[
+        Rewards,
+        Field(
+            description="team: the challenge's; zone: each agent is rewarded for its zone and its own actions alone"
+        ),
+    ] = "zone"
+    num_envs: Annotated[
+        int,
+        Field(ge=1, le=1_000_000, description="games that are stepped together"),
+        Setting(option="--num-envs"),
+    ] = 128
+    num_threads: Annotated[
+        int,
+        Field(ge=0, le=1024, description="threads of the simulator; 0: one per core"),
+        Setting(resumable=True),
+    ] = 0
+
+    def options(self) -> dict[str, Any]:
+        """Options of the environments, as they name them."""
+        names = ("red_agent", "episode_length", "view", "rewards", "num_threads")
+        return {name: getattr(self, name) for name in names}
+
+
+PRESETS = PresetFile(Path(__file__).with_name("presets.toml"))

@@ -1,0 +1,95 @@
+"""CAGE Challenge 4: a team of defenders, scored by the challenge's protocol."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fastrl.algorithms.protocol import Algorithm
+from fastrl.collectors.team_spec import CompiledTeamSpec
+from fastrl.runs.settings import RunConfig
+from fastrl.tasks import cage4
+from fastrl.tasks.cage4.evaluate import Cage4Scoring, evaluate
+from fastrl.tasks.cage4.scores import Evaluation, Mode
+from fastrl.tasks.cage4.settings import PRESETS, EnvConfig
+from fastrl.training.evaluation import Advance
+from fastrl.training.task import Task
+
+if TYPE_CHECKING:
+    from fastrl.envs.cage4.env import Cage4VectorEnv
+    from fastrl.envs.record_episodes import Act
+
+
+class Cage4Task(Cage4Scoring, Task):
+    """See `fastrl.training.task.Task`."""
+
+    summary = cage4.SUMMARY
+    score_hint = "score it by the challenge's protocol"
+    run = RunConfig(algo="ippo", total_timesteps=6_000_000, eval_episodes=100)
+    env = EnvConfig()
+    presets = PRESETS
+    rare_options = ("--collector", "--n-workers")
+    many_agents = True
+
+    def description(self, prog: str) -> str:
+        return (
+            f"Trains five defenders of the network of CAGE Challenge 4, such as\n  {prog} cage4 --algo mappo"
+        )
+
+    def algorithm_defaults(self, algorithm: type[Algorithm[Any]]) -> Any:
+        config = super().algorithm_defaults(algorithm)
+        return dataclasses.replace(config, action_masks=True) if hasattr(config, "action_masks") else config
+
+    def team_spec(self, settings: Any) -> CompiledTeamSpec:
+        return CompiledTeamSpec("fastrl/Cage4-v0", settings.env.options())
+
+    def play_steps(self, settings: Any) -> int:
+        return super().play_steps(settings) or settings.env.episode_length - 1
+
+    def team_env(self, settings: Any) -> Cage4VectorEnv:
+        from fastrl.envs.cage4.env import Cage4VectorEnv
+
+        return Cage4VectorEnv(1, **settings.env.options())
+
+    def evaluate(
+        self,
+        state: Mapping[str, Any],
+        settings: Any,
+        *,
+        episodes: int,
+        seed: int,
+        advance: Advance,
+        mode: Mode = "deterministic",
+        **options: Any,
+    ) -> Evaluation:
+        """Scores a policy by the challenge's protocol.
+
+        Args:
+            mode: the most probable actions are taken, or they are drawn.
+        """
+        from fastrl.play.team_policy import TeamPolicy
+
+        policy = TeamPolicy(state["policy"], seed=seed)
+        masks = self.has_action_masks(settings)
+
+        def make_act(env: Cage4VectorEnv) -> Act:
+            return policy.act_in(env, action_masks=masks, deterministic=mode == "deterministic")
+
+        env = settings.env
+        return evaluate(
+            make_act,
+            episodes=episodes,
+            seed=seed,
+            mode=mode,
+            advance=advance,
+            red_agent=env.red_agent,
+            view=env.view,
+            num_threads=env.num_threads,
+        )
+
+    def scores_from_tree(self, tree: Mapping[str, Any]) -> Evaluation:
+        return Evaluation.from_tree(tree)
+
+
+TASK = Cage4Task()
