@@ -287,7 +287,7 @@ class Cage4Vec(_Vec):
         episode_length: 2 to 1,000. As in the original an episode is over, here truncated, one step earlier.
         numpy_random: draws as NumPy does: the episodes of the original after `reset(seed=...)`, whose generator runs on
             through the next ones. A game then takes up to 186 kB more.
-        host_view: observations and actions of `fastrl.envs.cage4.host_view`, 128 values and 19 actions a row.
+        host_view: observations and actions of `fastrl.envs.cage4.host_view`, 128 values and 11 actions a row.
         zone_rewards: an agent is rewarded for its zone and its own actions alone.
 
     Threads, forks and `close` as in `_Vec`. `episode_info` knows the sums of rewards by cause: `work_failed`,
@@ -331,6 +331,24 @@ class Cage4Vec(_Vec):
         root), red's sessions and all processes (up to 255); [N, 8], the subnets, a bit each, that each subnet blocks;
         [N, 6, 3], the actions in progress of red's agents: index into `CAGE4_RED_KINDS` (-1 none), slot or subnet,
         steps left."""
+
+@final
+class Cage4HostView:
+    """The view of hosts of a game of CAGE Challenge 4 that runs elsewhere. `fastrl.envs.cage4.host_view` explains it."""
+
+    def __new__(cls, episode_length: int) -> Cage4HostView: ...
+    def reset(self, masks: NDArray[np.bool_]) -> None:
+        """Starts an episode with the challenge's masks, [5, 242]."""
+
+    def act(self, choices: NDArray[np.int64], out: NDArray[np.int64]) -> None:
+        """Writes the challenge's actions, [5], for choices, [5]. ValueError: a choice out of range, or a step that was
+        not observed."""
+
+    def observe(self, obs: NDArray[np.float32]) -> None:
+        """Notes the challenge's observations, [5, 210], after a step. ValueError: no action came before it."""
+
+    def write(self, obs: NDArray[np.float32], masks: NDArray[np.bool_]) -> None:
+        """Writes the observations, [5, 128], and the masks of choices, [5, 11]."""
 
 @final
 class BlueMemory:

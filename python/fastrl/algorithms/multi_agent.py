@@ -315,9 +315,10 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
             rollout.compute_advantages(config.gamma, config.gae_lambda, self._reward_scale)
             explained = explained_variance(rollout.returns[acted], rollout.values[:-1][acted])
             rows = {name: self.rows_of(name) for name in self.actors}
+            choices = {name: self._with_choice(each) for name, each in rows.items()}
             if config.normalize_advantages == "rollout":
                 flat = rollout.advantages.reshape(-1)
-                for chosen in rows.values():
+                for chosen in choices.values():
                     advantages = flat[chosen]
                     if len(advantages):
                         flat[chosen] = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
@@ -329,7 +330,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
             steps = [
                 step
                 for name in self.actors
-                for step in self._update_policy(name, torch.from_numpy(rows[name]), actor_rate)
+                for step in self._update_policy(name, torch.from_numpy(choices[name]), actor_rate)
             ]
             value_sums = critics.result()
             self._observe(rows)
@@ -461,6 +462,15 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
     def rows_of(self, name: str) -> NDArray[np.int64]:
         """The steps in which a policy acted, as indices into [T * N]."""
         return np.flatnonzero(self._acted(self.policy.members(name)))
+
+    def _with_choice(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of the rows in which masks left a choice: in others the loss is constant."""
+        masks, actions = self.rollout.masks, self.policy.actions
+        if masks is None or self._passes:
+            return rows
+        count = actions.shape[0] if actions.kind == "multi_discrete" else 1
+        chosen: NDArray[np.int64] = rows[self.rollout.flat("masks").numpy()[rows].sum(1) > count]
+        return chosen
 
     def _acted(self, agents: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Mask of the steps in which some agents of an environment (bool [A]) acted, bool [T, N]."""

@@ -44,7 +44,7 @@ impl Default for Config {
 
 /// A game on a random source that a seed fixes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SeededGame {
+pub(super) enum SeededGame {
     Fast(Game<FastSource>),
     Numpy(Game<NumpySource>),
 }

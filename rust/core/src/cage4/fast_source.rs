@@ -17,7 +17,7 @@ impl NetworkSource for Rng {
 
 /// A random source on functions of counters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FastSource {
+pub(super) struct FastSource {
     seed: u64,
     /// Episodes started.
     episodes: u64,

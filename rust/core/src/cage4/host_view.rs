@@ -12,39 +12,45 @@
 //!              13   per row: 1; server; process alert, connection alert in the last step; the same faded, 4 / (4 +
 //!                   age), and slowly, 32 / (32 + age); numbers of alerts / 4, at most 1; steps since the last Restore
 //!                   / 250, at most 1; decoys / 4; a Remove since the last process alert
-//! Actions      0    Sleep
+//! Actions      0    Sleep for 5 steps, or until an alert in the zone
 //!              1    set the next traffic rule: blocks what green never uses in the phase, lifts other blocks
 //!              2    a decoy on the host with the fewest
-//!              3+   Restore the host of a row, Remove on the host of a row
+//!              3+   Restore the host of each of the first 4 rows; Remove there
 //! ```
 //!
-//! Alerts before a host's last Restore do not count. An agent with an action in progress may only sleep.
+//! Alerts before a host's last Restore do not count. An agent with an action in progress may only sleep. That Sleep
+//! takes as long as Restore makes choices fewer and what follows from each of them larger: of 500 small chances to act
+//! a policy gradient learns little.
 
 use serde::{Deserialize, Serialize};
 
-use super::blue::BlueAction;
+use super::blue::{self, BlueAction};
 use super::game::BlueTask;
 use super::network::Network;
+use super::observation;
 use super::scenario::{
     BLUE_ZONES, GREEN_REACH, MOST_SERVERS, NUM_BLUE, NUM_NETWORKS, Slot, Subnets, WATCHED, phase_lengths, server, user,
 };
 use super::world::World;
 use crate::env::ensure;
 
-/// Hosts that an agent sees and acts on.
-pub const NUM_ROWS: usize = 8;
+/// Hosts that an agent sees, and those of them on which it acts.
+const NUM_ROWS: usize = 8;
+const NUM_TARGETS: usize = 4;
 const ROW_VALUES: usize = 13;
 const ZONE_VALUES: usize = NUM_BLUE + 3 + 16;
 /// Length of an agent's observation.
 pub const OBS_LEN: usize = ZONE_VALUES + NUM_ROWS * ROW_VALUES;
 /// Actions of an agent.
-pub const NUM_ACTIONS: usize = FIRST_REMOVE + NUM_ROWS;
+pub const NUM_ACTIONS: usize = FIRST_REMOVE + NUM_TARGETS;
 
 const RULE: usize = 1;
 const DECOY: usize = 2;
 const FIRST_RESTORE: usize = 3;
-const FIRST_REMOVE: usize = FIRST_RESTORE + NUM_ROWS;
+const FIRST_REMOVE: usize = FIRST_RESTORE + NUM_TARGETS;
 
+/// Steps that a Sleep takes if nothing happens.
+const SLEEP_TICKS: u8 = 5;
 /// Most decoys that it starts on a host.
 const MOST_DECOYS: u8 = 4;
 /// Counts of alerts stop here.
@@ -54,12 +60,12 @@ const RECENT: u32 = 8;
 
 /// What an agent sees of a subnet of its zone after a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+struct Seen {
     /// Subnets whose traffic it blocks.
-    pub blocks: Subnets,
+    blocks: Subnets,
     /// Hosts with alerts, a bit each: servers, then users.
-    pub process_alerts: u32,
-    pub connection_alerts: u32,
+    process_alerts: u32,
+    connection_alerts: u32,
 }
 
 /// What an agent remembers of a host since its last Restore. Times count the steps taken; 0: never.
@@ -262,6 +268,8 @@ impl AgentView {
                 }
             }
         }
+        let has_alerts = seen.iter().any(|seen| (seen.process_alerts | seen.connection_alerts) << 16 != 0);
+        self.task.take_if(|(action, _)| has_alerts && *action == BlueAction::Sleep);
         self.sort(time);
     }
 
@@ -273,7 +281,7 @@ impl AgentView {
         }
         mask[RULE] = self.rules(agent, phase).next().is_some().into();
         mask[DECOY] = self.decoy_place().is_some().into();
-        for (row, &place) in self.rows.iter().enumerate() {
+        for (row, &place) in self.rows[..NUM_TARGETS].iter().enumerate() {
             mask[FIRST_RESTORE + row] = (place != NO_PLACE).into();
             mask[FIRST_REMOVE + row] = (place != NO_PLACE).into();
         }
@@ -338,7 +346,12 @@ impl AgentView {
         let blocks = BLUE_ZONES[agent].iter().zip(self.blocks);
         let blocks = self.blocks.iter().all(|blocks| blocks >> (NUM_NETWORKS + 1) == 0)
             && blocks.into_iter().all(|(to, blocks)| blocks >> to & 1 == 0);
-        hosts && blocks && self.task == task.map(|task| (task.action, task.ticks)) && {
+        let sleeps = |ticks| (1..SLEEP_TICKS).contains(&ticks) && task.is_none();
+        let tasks = match self.task {
+            Some((BlueAction::Sleep, ticks)) => sleeps(ticks),
+            own => own == task.map(|task| (task.action, task.ticks)),
+        };
+        hosts && blocks && tasks && {
             let mut sorted = self.clone();
             sorted.sort(time);
             sorted.rows == self.rows
@@ -377,13 +390,23 @@ impl HostView {
 
     /// Starts an episode with these hosts of each agent's zone, a bit for each place: subnet by subnet servers, then
     /// users.
-    pub fn start(&mut self, exists: [u64; NUM_BLUE]) {
+    fn start(&mut self, exists: [u64; NUM_BLUE]) {
         self.time = 0;
         self.agents.iter_mut().zip(exists).for_each(|(agent, exists)| agent.start(exists));
     }
 
     pub(super) fn start_on(&mut self, network: &Network) {
         self.start(std::array::from_fn(|agent| hosts_of(agent, network)));
+    }
+
+    /// Starts an episode with the hosts by the challenge's masks, [`blue::NUM_ACTIONS`] flags of each agent.
+    pub fn start_with(&mut self, masks: &[u8]) {
+        let exists = |agent: usize| {
+            let mask = &masks[agent * blue::NUM_ACTIONS..][..blue::NUM_ACTIONS];
+            let allowed = |place: &usize| mask[BlueAction::Restore(slot_at(agent, *place) as u8).index(agent)] != 0;
+            (0..BLUE_ZONES[agent].len() * WATCHED).filter(allowed).fold(0, |bits, place| bits | 1 << place)
+        };
+        self.start(std::array::from_fn(exists));
     }
 
     /// Returns the challenge's actions for choices below [`NUM_ACTIONS`] and notes those that begin. Agents with an
@@ -396,17 +419,30 @@ impl HostView {
                 return BlueAction::Sleep;
             }
             let action = view.action(agent, choices[agent], phase);
-            view.task = Some((action, action.ticks()));
+            view.task = Some((action, if action == BlueAction::Sleep { SLEEP_TICKS } else { action.ticks() }));
             action
         })
     }
 
     /// Notes a step after [`Self::act`] by what each agent has seen of the subnets of its zone.
-    pub fn note(&mut self, seen: [[Seen; 3]; NUM_BLUE]) {
+    fn note(&mut self, seen: [[Seen; 3]; NUM_BLUE]) {
         self.time += 1;
         for (agent, (view, seen)) in self.agents.iter_mut().zip(&seen).enumerate() {
             view.note(agent, &seen[..BLUE_ZONES[agent].len()], self.time);
         }
+    }
+
+    /// As [`Self::note`], by the challenge's observations, [`observation::OBS_LEN`] values of each agent.
+    pub fn note_flat(&mut self, obs: &[f32]) {
+        self.note(std::array::from_fn(|agent| {
+            let mut seen = [Seen::default(); 3];
+            for (i, seen) in seen.iter_mut().enumerate().take(BLUE_ZONES[agent].len()) {
+                let [blocks, process_alerts, connection_alerts] =
+                    observation::read_subnet(&obs[agent * observation::OBS_LEN..][..observation::OBS_LEN], i);
+                *seen = Seen { blocks: blocks as Subnets, process_alerts, connection_alerts };
+            }
+            seen
+        }));
     }
 
     pub(super) fn note_world(&mut self, world: &World) {

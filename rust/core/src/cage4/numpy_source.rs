@@ -37,7 +37,7 @@ impl NetworkSource for NumpyRandom {
 
 /// A random source on [`NumpyRandom`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NumpySource {
+pub(super) struct NumpySource {
     pub rng: NumpyRandom,
     ports: UsedPorts,
 }
