@@ -157,7 +157,7 @@ def test_the_view_of_hosts_is_the_compiled_one() -> None:
     (seen, _), (obs, _) = raw.reset(seed=8), compiled.reset(seed=8)
     views = [HostView(agent, mask) for agent, mask in enumerate(raw.action_masks())]
     rng = np.random.default_rng(5)
-    leanings = rng.dirichlet(np.full(19, 0.3), 5)
+    leanings = rng.dirichlet(np.full(compiled.num_masked, 0.3), 5)
     for _ in range(499):
         masks, choices = compiled.action_masks(), []
         for view, row, expected, mask, leaning in zip(views, seen[0], obs[0], masks, leanings, strict=True):
@@ -165,7 +165,7 @@ def test_the_view_of_hosts_is_the_compiled_one() -> None:
             np.testing.assert_array_equal(found.astype(np.float32), expected)
             np.testing.assert_array_equal(allowed, mask)
             shares = (leaning + 1e-3) * mask
-            choices.append(rng.choice(19, p=shares / shares.sum()))
+            choices.append(rng.choice(len(mask), p=shares / shares.sum()))
         seen, *_ = raw.step([[view.act(choice) for view, choice in zip(views, choices, strict=True)]])
         obs, *_ = compiled.step([choices])
 

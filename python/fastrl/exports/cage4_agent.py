@@ -138,8 +138,9 @@ ZONES = ((0,), (1,), (2,), (3,), (6, 7, 5))
 WORKING = (((0, 4), (1, 0), (2, 4), (2, 0), (3, 2)), ((2, 4), (3, 2)), ((0, 4), (1, 0)))
 PHASES = (0, 167, 334)
 STEPS = 500
-ROWS = 8
-TICKS = {"Restore": 5, "Remove": 3, "DeployDecoy": 2}
+# Hosts that are observed, and those of them on which an agent acts.
+ROWS, TARGETS = 8, 4
+TICKS = {"Restore": 5, "Remove": 3, "DeployDecoy": 2, "Sleep": 5}
 
 
 def unused(phase: int, subnet: int) -> set[int]:
@@ -151,7 +152,8 @@ def unused(phase: int, subnet: int) -> set[int]:
 
 class HostView(FlatView):
     """An agent that observes its hosts in rows, the most suspicious first, with what it remembers of them since their
-    last Restore, and chooses among: Sleep, the next traffic rule, a decoy where fewest are, Restore and Remove by row.
+    last Restore, and chooses among: Sleep until an alert, the next traffic rule, a decoy where fewest are, Restore and
+    Remove of the first rows.
 
     Hosts have places: of each subnet of the zone 6 servers, then 10 users. Times count steps, 0 is never.
     """
@@ -192,18 +194,17 @@ class HostView(FlatView):
         sleep = 3 * hosts + 1
         if self.task is not None:
             return sleep
-        kind, place, index = "Sleep", None, sleep
         if choice == 1 and self.rules:
             return self.rules[0]
+        kind, place, index = "Sleep", -1, sleep
         if choice == 2 and len(self.fitting):
             place = self.fitting[self.decoys[self.fitting].argmin()]
             kind, index = "DeployDecoy", sleep + 1 + 2 * rules + place
-        elif choice >= 3 and (choice - 3) % ROWS < len(self.rows):
-            place = self.rows[(choice - 3) % ROWS]
-            restores = choice < 3 + ROWS
+        elif choice >= 3 and (choice - 3) % TARGETS < len(self.rows):
+            place = self.rows[(choice - 3) % TARGETS]
+            restores = choice < 3 + TARGETS
             kind, index = ("Restore", 2 * hosts + 1 + place) if restores else ("Remove", hosts + 1 + place)
-        if place is not None:
-            self.task = kind, place, TICKS[kind]
+        self.task = kind, place, TICKS[kind]
         return int(index)
 
     def _note(self, observation: NDArray[Any]) -> None:
@@ -221,6 +222,8 @@ class HostView(FlatView):
         ):
             times[alerts] = self.time
             count[alerts] = np.minimum(count[alerts] + 1, 4)
+            if self.task is not None and self.task[0] == "Sleep" and alerts.any():
+                self.task = None
 
     def _finish(self, kind: str, place: int) -> None:
         if kind == "Restore":
@@ -229,7 +232,7 @@ class HostView(FlatView):
             self.decoys[place], self.restored[place] = 0, self.time
         elif kind == "Remove":
             self.removed[place] = self.time
-        else:
+        elif kind == "DeployDecoy":
             self.decoys[place] = min(self.decoys[place] + 1, 4)
 
     def _rules(self) -> list[int]:
@@ -252,7 +255,7 @@ class HostView(FlatView):
         if self.task is not None:
             kind, _, ticks = self.task
             values[3] = ticks / 5
-            values[4 + list(TICKS).index(kind)] = 1
+            values[{"Restore": 4, "Remove": 5}.get(kind, 6)] = 1
         values[7] = len(self.rules) / 8
         values[8] = self.decoys[self.exists].sum() / (4 * self.exists.sum())
         # Added up in this order, as the compiled view does.
@@ -280,11 +283,11 @@ class HostView(FlatView):
         return rows.ravel()
 
     def _mask(self) -> NDArray[np.bool_]:
-        mask = np.zeros(3 + 2 * ROWS, np.bool_)
+        mask = np.zeros(3 + 2 * TARGETS, np.bool_)
         mask[0] = True
         if self.task is None:
             mask[1:3] = bool(self.rules), len(self.fitting) > 0
-            mask[3:] = np.tile(np.arange(ROWS) < len(self.rows), 2)
+            mask[3:] = np.tile(np.arange(TARGETS) < len(self.rows), 2)
         return mask
 
 
