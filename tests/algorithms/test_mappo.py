@@ -17,6 +17,7 @@ from fastrl.algorithms.ippo import IPPO
 from fastrl.algorithms.mappo import MAPPO, MAPPOConfig
 from fastrl.collectors.protocol import CollectError
 from fastrl.collectors.synchronous import team_collector
+from fastrl.envs.cage4.env import Cage4VectorEnv
 from fastrl.play.team_policy import TeamPolicy
 from fastrl.utils.timer import Stopwatch
 
@@ -554,6 +555,24 @@ def test_time_has_its_names():
     run.collect()
     run.update(watch)
     assert set(watch.seconds) == {"buffer", "inference", "returns", "update"}
+
+
+def test_policies_learn_from_steps_with_a_choice_alone():
+    learned = []
+
+    class Noting(IPPO):
+        def loss(self, batch):
+            learned.append(batch.masks)
+            return super().loss(batch)
+
+    env = Cage4VectorEnv(4, view="hosts", num_threads=1, autoreset_mode="disabled")
+    config = MAPPOConfig(**SMALL, action_masks=True, num_epochs=1)
+    run = Run(Noting(config, problem_of(env, 1, config.num_steps)), env)
+    run.train()
+    free = run.learner.rollout.masks[:-1].sum(2) > 1
+    allowed = torch.cat(learned).sum(1)
+    assert len(allowed) == free.sum() < free.size
+    assert allowed.min() > 1
 
 
 def test_rewards_are_scaled_by_the_living():

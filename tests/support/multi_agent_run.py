@@ -60,7 +60,7 @@ class Run:
 
     def __init__(self, learner: MultiAgentLearner, env: Any) -> None:
         self.learner, self.env = learner, env
-        plan = plan_of(env, learner.actor_spec(), learner.config.num_steps)
+        plan = plan_of(env, learner.actor_spec(), learner.config.num_steps, action_masks=learner.action_masks)
         self.collector = team_collector("sequential", plan, workers=1)
         self.fragments: list[Fragment] = []
 

@@ -334,7 +334,7 @@ class Cage4Vec(_Vec):
 
 @final
 class Cage4HostView:
-    """The view of hosts of a game of CAGE Challenge 4 that runs elsewhere. `fastrl.envs.cage4.host_view` explains it."""
+    """The view of hosts of a game of CAGE Challenge 4 that runs elsewhere, see `fastrl.envs.cage4.host_view`."""
 
     def __new__(cls, episode_length: int) -> Cage4HostView: ...
     def reset(self, masks: NDArray[np.bool_]) -> None:

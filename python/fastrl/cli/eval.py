@@ -117,7 +117,7 @@ def evaluate(
         for name, is_scripted, variant in planned:
             progress.describe(name)
             if _is_agent(name):
-                found = task.evaluate_agent(name, beside, **common, **variant)
+                found = cast("Task", task).evaluate_agent(name, beside, **common, **variant)
             elif is_scripted:
                 found = task.evaluate_baseline(name.removeprefix(_BASELINE), **common, **variant)
             else:

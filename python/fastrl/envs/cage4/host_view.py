@@ -5,14 +5,14 @@ agent in the real CybORG can have them too (`HostView`). `observation_names` and
 
 Rows have the hosts of the zone, users and servers, in the order of suspicion: alerts since the last Restore, the newest
 first, then the time since it. Users are phished without an alert; servers see false alerts of connections, which count
-less. Ages of alerts fade: 4 / (4 + steps) and 32 / (32 + steps), 0 without one. Values of hosts that a zone lacks are 0.
+less. Ages of alerts fade: 4 / (4 + steps) and 32 / (32 + steps), 0 without one. Rows without a host are zeros.
 
 An agent with an action in progress has a mask that leaves only Sleep, so that a Restore is never paid for twice and
 nothing is learned from a step without a choice. A Sleep of a free agent lasts 5 steps, or until an alert in its zone:
 choices are fewer and matter more.
 
-A traffic rule blocks the traffic that green never uses in the phase of the step, one pair of subnets a step, or lifts
-another block. It and decoys (up to 4 on a host) choose their targets by themselves.
+A traffic rule blocks, one pair of subnets a step, the traffic that green uses neither in the present phase nor in that
+12 steps later, or lifts another block. It and decoys (up to 4 on a host) choose their targets by themselves.
 """
 
 from __future__ import annotations
@@ -118,6 +118,9 @@ class HostView:
         return self._observed()
 
     def _observed(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        obs, masks = np.empty((5, len(observation_names())), np.float32), np.empty((5, len(ACTIONS)), np.bool_)
+        obs, masks = (
+            np.empty((5, len(observation_names())), np.float32),
+            np.empty((5, len(ACTIONS)), np.bool_),
+        )
         self._native.write(obs, masks)
         return obs, masks

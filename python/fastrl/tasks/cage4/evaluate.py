@@ -58,7 +58,7 @@ def evaluate(
                 if step == STEPS - 2:
                     rounds.append(env.ledger())
                 actions, states = act(obs, alive, states)
-                env.step_into(actions, obs, rewards, *ends, alive)
+                env.step_into(actions, obs, rewards, ends[0], ends[1], alive)
             advance(len(range(number, episodes, EPISODES)))
     ledgers = np.stack(rounds, axis=1).reshape(-1, *rounds[0].shape[1:])
     return Evaluation.from_ledgers(ledgers[:episodes], seed, mode)

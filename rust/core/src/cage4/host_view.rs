@@ -13,7 +13,8 @@
 //!                   age), and slowly, 32 / (32 + age); numbers of alerts / 4, at most 1; steps since the last Restore
 //!                   / 250, at most 1; decoys / 4; a Remove since the last process alert
 //! Actions      0    Sleep for 5 steps, or until an alert in the zone
-//!              1    set the next traffic rule: blocks what green never uses in the phase, lifts other blocks
+//!              1    set the next traffic rule: blocks what green never uses in the present phase and in that 12 steps
+//!                   later, lifts other blocks
 //!              2    a decoy on the host with the fewest
 //!              3+   Restore the host of each of the first 4 rows; Remove there
 //! ```
@@ -55,6 +56,8 @@ const SLEEP_TICKS: u8 = 5;
 const MOST_DECOYS: u8 = 4;
 /// Counts of alerts stop here.
 const MOST_ALERTS: u8 = 4;
+/// Steps before a phase in which blocks are lifted that it should not have.
+const LIFT_STEPS: u32 = 12;
 /// Steps for which alerts of a zone are recent.
 const RECENT: u32 = 8;
 
@@ -204,11 +207,12 @@ impl AgentView {
         self.rows = best.map(|(_, place)| place);
     }
 
-    /// The traffic rules of a phase that are not as they should be: those to lift, then those to set.
-    fn rules(&self, agent: usize, phase: usize) -> impl Iterator<Item = BlueAction> {
+    /// The traffic rules that are not as they should be in some phases: those to lift, then those to set.
+    fn rules(&self, agent: usize, phases: [usize; 2]) -> impl Iterator<Item = BlueAction> {
         let subnets = BLUE_ZONES[agent].iter().zip(self.blocks);
         let differing = subnets.map(move |(&to, blocks)| {
-            let wanted = !GREEN_REACH[phase][to] & ((1 << NUM_NETWORKS) - 1);
+            let used = phases.map(|phase| GREEN_REACH[phase][to]);
+            let wanted = !(used[0] | used[1]) & ((1 << NUM_NETWORKS) - 1);
             (to as u8, blocks & !wanted, wanted & !blocks)
         });
         let each = |subnets: Subnets| (0..u16::BITS as u8).filter(move |from| subnets >> from & 1 == 1);
@@ -222,13 +226,13 @@ impl AgentView {
         fitting.min_by_key(|(_, host)| host.decoys).map(|(place, _)| place)
     }
 
-    fn action(&self, agent: usize, choice: usize, phase: usize) -> BlueAction {
+    fn action(&self, agent: usize, choice: usize, phases: [usize; 2]) -> BlueAction {
         let of_row = |row: usize, act: fn(u8) -> BlueAction| {
             let place = self.rows[row];
             if place == NO_PLACE { BlueAction::Sleep } else { act(slot_at(agent, place.into()) as u8) }
         };
         match choice {
-            RULE => self.rules(agent, phase).next().unwrap_or(BlueAction::Sleep),
+            RULE => self.rules(agent, phases).next().unwrap_or(BlueAction::Sleep),
             DECOY => self
                 .decoy_place()
                 .map_or(BlueAction::Sleep, |place| BlueAction::DeployDecoy(slot_at(agent, place) as u8)),
@@ -273,13 +277,13 @@ impl AgentView {
         self.sort(time);
     }
 
-    fn write_mask(&self, agent: usize, phase: usize, mask: &mut [u8]) {
+    fn write_mask(&self, agent: usize, phases: [usize; 2], mask: &mut [u8]) {
         mask.fill(0);
         mask[0] = 1;
         if self.task.is_some() {
             return;
         }
-        mask[RULE] = self.rules(agent, phase).next().is_some().into();
+        mask[RULE] = self.rules(agent, phases).next().is_some().into();
         mask[DECOY] = self.decoy_place().is_some().into();
         for (row, &place) in self.rows[..NUM_TARGETS].iter().enumerate() {
             mask[FIRST_RESTORE + row] = (place != NO_PLACE).into();
@@ -287,11 +291,11 @@ impl AgentView {
         }
     }
 
-    fn write(&self, agent: usize, phase: usize, time: u32, steps: u32, out: &mut [f32]) {
+    fn write(&self, agent: usize, phases: [usize; 2], time: u32, steps: u32, out: &mut [f32]) {
         let (zone, rows) = out.split_at_mut(ZONE_VALUES);
         zone.fill(0.0);
         zone[agent] = 1.0;
-        zone[NUM_BLUE + phase] = 1.0;
+        zone[NUM_BLUE + phases[0]] = 1.0;
         let (mut users, mut servers, mut decoys, mut risks) = (0.0, 0.0, 0.0, 0.0);
         // Users with a process alert, users and servers with a connection alert: now, recently.
         let mut alerts = [[0.0; 2]; 3];
@@ -324,7 +328,7 @@ impl AgentView {
                 _ => values[6] = 1.0,
             }
         }
-        values[7] = self.rules(agent, phase).count() as f32 / 8.0;
+        values[7] = self.rules(agent, phases).count() as f32 / 8.0;
         values[8] = decoys / (4.0 * (users + servers));
         values[9] = risks / users;
         values[10..].copy_from_slice(alerts.as_flattened());
@@ -382,10 +386,11 @@ impl HostView {
         Self { steps, time: 0, agents: (0..NUM_BLUE).map(AgentView::new).collect() }
     }
 
-    /// The phase of the next step.
-    fn phase(&self) -> usize {
+    /// The phases of the next step and of that for which blocks are lifted.
+    fn phases(&self) -> [usize; 2] {
         let [first, second, _] = phase_lengths(self.steps);
-        usize::from(self.time >= first) + usize::from(self.time >= first + second)
+        [self.time, self.time + LIFT_STEPS]
+            .map(|time| usize::from(time >= first) + usize::from(time >= first + second))
     }
 
     /// Starts an episode with these hosts of each agent's zone, a bit for each place: subnet by subnet servers, then
@@ -412,13 +417,13 @@ impl HostView {
     /// Returns the challenge's actions for choices below [`NUM_ACTIONS`] and notes those that begin. Agents with an
     /// action in progress sleep.
     pub fn act(&mut self, choices: [usize; NUM_BLUE]) -> [BlueAction; NUM_BLUE] {
-        let phase = self.phase();
+        let phases = self.phases();
         std::array::from_fn(|agent| {
             let view = &mut self.agents[agent];
             if view.task.is_some() {
                 return BlueAction::Sleep;
             }
-            let action = view.action(agent, choices[agent], phase);
+            let action = view.action(agent, choices[agent], phases);
             view.task = Some((action, if action == BlueAction::Sleep { SLEEP_TICKS } else { action.ticks() }));
             action
         })
@@ -461,17 +466,17 @@ impl HostView {
 
     /// Writes the observations of all agents, [`OBS_LEN`] values each.
     pub fn write(&self, out: &mut [f32]) {
-        let phase = self.phase();
+        let phases = self.phases();
         for (agent, (view, out)) in self.agents.iter().zip(out.chunks_exact_mut(OBS_LEN)).enumerate() {
-            view.write(agent, phase, self.time, self.steps, out);
+            view.write(agent, phases, self.time, self.steps, out);
         }
     }
 
     /// Writes the masks of all agents, [`NUM_ACTIONS`] flags each.
     pub fn write_masks(&self, out: &mut [u8]) {
-        let phase = self.phase();
+        let phases = self.phases();
         for (agent, (view, out)) in self.agents.iter().zip(out.chunks_exact_mut(NUM_ACTIONS)).enumerate() {
-            view.write_mask(agent, phase, out);
+            view.write_mask(agent, phases, out);
         }
     }
 
