@@ -138,9 +138,15 @@ ZONES = ((0,), (1,), (2,), (3,), (6, 7, 5))
 WORKING = (((0, 4), (1, 0), (2, 4), (2, 0), (3, 2)), ((2, 4), (3, 2)), ((0, 4), (1, 0)))
 PHASES = (0, 167, 334)
 STEPS = 500
+# Steps before a phase in which blocks are lifted that it should not have.
+LIFT_STEPS = 12
 # Hosts that are observed, and those of them on which an agent acts.
 ROWS, TARGETS = 8, 4
 TICKS = {"Restore": 5, "Remove": 3, "DeployDecoy": 2, "Sleep": 5}
+
+
+def phase_at(time: int) -> int:
+    return sum(time >= start for start in PHASES) - 1
 
 
 def unused(phase: int, subnet: int) -> set[int]:
@@ -177,7 +183,6 @@ class HostView(FlatView):
         self.time += 1
         if self.time:
             self._note(np.asarray(observation))
-        self.phase = sum(self.time >= start for start in PHASES) - 1
         age = self.time - np.stack([self.process, self.connection])
         seen = np.stack([self.process, self.connection]) > 0
         weights = np.where(self.is_server, [[4000], [500]], 2000)
@@ -240,7 +245,7 @@ class HostView(FlatView):
         found: list[list[int]] = [[], []]
         first = 48 * len(self.zone) + 2
         for k, to in enumerate(self.zone):
-            wanted = unused(self.phase, to)
+            wanted = unused(phase_at(self.time), to) & unused(phase_at(self.time + LIFT_STEPS), to)
             others = [subnet for subnet in BY_NAME if subnet != to]
             for which, subnets in enumerate((self.blocks[k] - wanted, wanted - self.blocks[k])):
                 start = first + 8 * (k + which * len(self.zone))
@@ -263,7 +268,7 @@ class HostView(FlatView):
         for i, (alert, hosts) in enumerate(((0, users), (1, users), (1, servers))):
             recent = hosts & seen[alert] & (age[alert] < 8)
             values[10 + 2 * i : 12 + 2 * i] = (recent & (age[alert] == 0)).sum() / 4, recent.sum() / 4
-        return np.concatenate([np.arange(5) == self.agent, np.arange(3) == self.phase, values])
+        return np.concatenate([np.arange(5) == self.agent, np.arange(3) == phase_at(self.time), values])
 
     def _row_values(self, seen: NDArray[Any], age: NDArray[Any]) -> NDArray[Any]:
         rows = np.zeros((ROWS, 13), np.float32)
