@@ -98,6 +98,8 @@ def cyborg() -> Measure | None:
         wrappers = importlib.import_module("CybORG.Agents.Wrappers")
     except ImportError:
         return None
+    if not hasattr(wrappers, "ChallengeWrapper"):
+        return None  # It is the CybORG of another challenge.
     scenario = Path(str(module.__file__)).parent / "Shared" / "Scenarios" / "Scenario2.yaml"
     game = wrappers.ChallengeWrapper(
         env=module.CybORG(str(scenario), "sim", agents={"Red": agents.B_lineAgent}), agent_name="Blue"

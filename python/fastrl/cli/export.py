@@ -1,25 +1,37 @@
 """The command ``fastrl export``."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastrl.cli.arguments import Arg, Count, RunEnv, Seed, TrustRuns, command, import_from_here
+from fastrl.utils.errors import UserError
 from fastrl.utils.progress import load_torch
 
 
-@command("{prog} runs/cart --out cart.onnx --check", usage="{prog} RUN --out policy.onnx [options]")
+@command(
+    "{prog} runs/cart --out cart.onnx --check\n{prog} runs/cage4 --cage4-submission submission.py",
+    usage="{prog} RUN --out policy.onnx [options]\n       {prog} RUN --cage4-submission submission.py [options]",
+)
 def export(
     arguments: list[str],
     run: Annotated[Path, Arg("a run directory, or a checkpoint file", "RUN")],
     *,
     out: Annotated[
-        Path,
+        Path | None,
         Arg(
             "the file: .onnx, or .npz for plain numpy arrays of a multi-layer perceptron, with code that acts with"
             " them printed",
             "FILE",
         ),
-    ],
+    ] = None,
+    cage4_submission: Annotated[
+        Path | None,
+        Arg(
+            "in place of --out: a new Python file that plays a run of fastrl train cage4 in the real CybORG, as the"
+            " challenge's evaluation takes it",
+            "FILE",
+        ),
+    ] = None,
     check: Annotated[
         bool,
         Arg("also play policy and export beside each other in the environment and compare their actions"),
@@ -42,14 +54,28 @@ def export(
 
     fastrl.runtime.load(FILE).act(obs) needs numpy and onnxruntime alone.
     """
+    path = out or cage4_submission
+    if path is None or (out and cage4_submission):
+        raise UserError("expected either --out FILE or --cage4-submission FILE")
+    if cage4_submission and quantize:
+        raise UserError("--quantize: a submission to CAGE Challenge 4 has float32 weights")
     import_from_here(env, trust=trust)
     load_torch(arguments)
+    from fastrl.exports.cage4_submission import export_submission
     from fastrl.exports.export import export as write
 
-    found = write(
-        run, out, check=check, quantize=quantize, episodes=episodes, seed=seed, trust=trust, env=env
-    )
-    print(f"{out}: {out.stat().st_size / 1024:,.0f} KiB; {found}")
+    options: dict[str, Any] = {
+        "check": check,
+        "episodes": episodes,
+        "seed": seed,
+        "trust": trust,
+        "env": env,
+    }
+    if cage4_submission:
+        found = export_submission(run, path, **options)
+    else:
+        found = write(run, path, quantize=quantize, **options)
+    print(f"{path}: {path.stat().st_size / 1024:,.0f} KiB; {found}")
     if found.code:
         print(f"\n{found.code}")
     if found.quantization is not None:

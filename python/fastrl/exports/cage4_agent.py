@@ -1,0 +1,345 @@
+"""Blue agents of CAGE Challenge 4 in plain NumPy.
+
+A submission to the challenge has the text of this module in it, which therefore imports nothing of fastrl.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+
+def fma(a: Any, b: Any, c: Any) -> Floats:
+    """``a * b + c`` rounded once to float32."""
+    return (np.multiply(a, b, dtype=np.float64) + c).astype(np.float32)
+
+
+def dense(x: Floats, weights: NDArray[np.float64], bias: Floats) -> Floats:
+    """Outputs float32 [n] of a linear layer, which adds up inputs in their order by fused multiplications. So do the
+    compiled actors: sums of another order would be rounded otherwise, and choose otherwise between equals."""
+    outputs = bias.copy()
+    for i in np.flatnonzero(x):
+        np.add(outputs, weights[i] * float(x[i]), out=outputs, dtype=np.float64, casting="same_kind")
+    return outputs
+
+
+def tanh(x: Floats) -> Floats:
+    """Hyperbolic tangent of float32 [n], with the roundings of the compiled actors."""
+    f32 = np.float32
+    twice = np.minimum(2 * np.abs(x), f32(19))
+    shifted = fma(twice, f32(1.442695), f32(12582912))
+    k = shifted - f32(12582912)
+    r = fma(k, f32(2.1219444e-4), fma(k, f32(-0.6933594), twice))
+    series = np.full_like(x, 1 / 5040)
+    for term in (1 / 720, 1 / 120, 1 / 24, 1 / 6, 0.5):
+        series = fma(series, r, f32(term))
+    power = np.ldexp(f32(1), k.astype(np.int32))
+    e = fma(power, fma(r * r, series, r), power - 1)
+    return np.copysign(e / (e + 2), x)
+
+
+def sigmoid(x: Floats) -> Floats:
+    return fma(tanh(np.float32(0.5) * x), 0.5, 0.5)
+
+
+class Network:
+    """A multi-layer perceptron, which may whiten its inputs and may have a GRU or an LSTM before its last layer.
+
+    Args:
+        architecture: widths and kinds of layers.
+        weights: of all layers, float32 [n].
+    """
+
+    def __init__(self, architecture: Mapping[str, Any], weights: Floats) -> None:
+        def take(*shape: int) -> Floats:
+            self._at += (size := int(np.prod(shape)))
+            return weights[self._at - size : self._at].reshape(shape)
+
+        def layer(inputs: int, outputs: int) -> tuple[NDArray[np.float64], Floats]:
+            return take(inputs, outputs).astype(np.float64), take(outputs)
+
+        self._at, width = 0, architecture["obs_dim"]
+        self.clip, self.activation = architecture["obs_clip"], architecture["activation"]
+        if self.clip is not None:
+            self.mean, self.scale = take(width), take(width)
+        self.hidden = []
+        for outputs in architecture["hidden"]:
+            self.hidden.append(layer(width, outputs))
+            width = outputs
+        self.memory = architecture.get("memory")
+        if self.memory is not None:
+            size = architecture["memory_size"]
+            self.gates = {"gru": 3, "lstm": 4}[self.memory]
+            self.cell = layer(width, self.gates * size), layer(size, self.gates * size)
+            width = size
+        self.last = layer(width, architecture["outputs"])
+        assert self._at == len(weights)
+
+    def start(self) -> tuple[Floats, Floats]:
+        """The memory of a new episode: outputs and, of an LSTM, its cells."""
+        size = len(self.last[0])
+        return np.zeros(size, np.float32), np.zeros(size, np.float32)
+
+    def outputs(self, row: Floats, state: tuple[Floats, Floats]) -> tuple[Floats, tuple[Floats, Floats]]:
+        """Logits float32 [n] for inputs float32 [obs_dim], and the memory after them."""
+        x = row
+        if self.clip is not None:
+            x = np.clip((x - self.mean) * self.scale, -self.clip, self.clip)
+        for layer in self.hidden:
+            x = dense(x, *layer)
+            x = tanh(x) if self.activation == "tanh" else np.maximum(x, 0)
+        if self.memory is not None:
+            state = self._remember(x, *state)
+            x = state[0]
+        return dense(x, *self.last), state
+
+    def _remember(self, x: Floats, h: Floats, c: Floats) -> tuple[Floats, Floats]:
+        a, b = (
+            dense(each, *layer).reshape(self.gates, -1) for each, layer in zip((x, h), self.cell, strict=True)
+        )
+        if self.memory == "gru":
+            reset, update = sigmoid(a[:2] + b[:2])
+            new = tanh(fma(reset, b[2], a[2]))
+            return fma(update, h - new, new), c
+        enters, keeps, _, gives = sigmoid(a + b)
+        c = fma(enters, tanh(a[2] + b[2]), keeps * c)
+        return gives * tanh(c), c
+
+
+class FlatView:
+    """An agent that observes the challenge's values and takes its actions.
+
+    Args:
+        mask: the actions that this episode has, bool [242].
+    """
+
+    def __init__(self, agent: int, mask: NDArray[np.bool_]) -> None:
+        self.mask = mask
+
+    def observe(self, observation: Any) -> tuple[Floats, NDArray[np.bool_]]:
+        """The policy's observation, float32, after a step or at the start, and its action mask."""
+        return np.asarray(observation, np.float32), self.mask
+
+    def act(self, choice: int) -> int:
+        """The index of the challenge's action for the policy's choice."""
+        return choice
+
+
+# Subnets: restricted A, operational A, restricted B, operational B, contractor, public, admin, office, internet.
+BY_NAME = (6, 4, 8, 7, 1, 3, 5, 0, 2)
+ZONES = ((0,), (1,), (2,), (3,), (6, 7, 5))
+# Pairs of subnets between which users work, besides headquarters with the contractor and both restricted zones.
+WORKING = (((0, 4), (1, 0), (2, 4), (2, 0), (3, 2)), ((2, 4), (3, 2)), ((0, 4), (1, 0)))
+PHASES = (0, 167, 334)
+STEPS = 500
+# Steps before a phase in which blocks are lifted that it should not have.
+LIFT_STEPS = 12
+# Hosts that are observed, and those of them on which an agent acts.
+ROWS, TARGETS = 8, 4
+TICKS = {"Restore": 5, "Remove": 3, "DeployDecoy": 2, "Sleep": 5}
+
+
+def phase_at(time: int) -> int:
+    return sum(time >= start for start in PHASES) - 1
+
+
+def unused(phase: int, subnet: int) -> set[int]:
+    """Subnets whose traffic to one no user needs in a phase."""
+    pairs = {(a, b) for a in (5, 6, 7) for b in (4, 0, 2)} | set(WORKING[phase])
+    used = {subnet} | {a + b - subnet for a, b in pairs if subnet in (a, b)}
+    return set(range(8)) - used
+
+
+class HostView(FlatView):
+    """An agent that observes its hosts in rows, the most suspicious first, with what it remembers of them since their
+    last Restore, and chooses among: Sleep until an alert, the next traffic rule, a decoy where fewest are, Restore and
+    Remove of the first rows.
+
+    Hosts have places: of each subnet of the zone 6 servers, then 10 users. Times count steps, 0 is never.
+    """
+
+    def __init__(self, agent: int, mask: NDArray[np.bool_]) -> None:
+        self.agent, self.zone, self.time = agent, ZONES[agent], -1
+        hosts = 16 * len(self.zone)
+        # The first actions are those of Analyse, one a host.
+        self.exists = mask[:hosts]
+        self.is_server = np.arange(hosts) % 16 < 6
+        # Times of alerts and actions, and how many alerts and decoys there were.
+        self.process, self.connection, self.restored, self.removed, self.decoys = np.zeros(
+            (5, hosts), np.int64
+        )
+        self.num_process, self.num_connection = np.zeros((2, hosts), np.int64)
+        self.blocks: list[set[int]] = [set() for _ in self.zone]
+        # Kind, place and steps left of the action in progress.
+        self.task: tuple[str, int, int] | None = None
+
+    def observe(self, observation: Any) -> tuple[Floats, NDArray[np.bool_]]:
+        self.time += 1
+        if self.time:
+            self._note(np.asarray(observation))
+        age = self.time - np.stack([self.process, self.connection])
+        seen = np.stack([self.process, self.connection]) > 0
+        weights = np.where(self.is_server, [[4000], [500]], 2000)
+        suspicion = (self.time - self.restored) // np.where(self.is_server, 8, 1)
+        suspicion += (seen * (4 * weights // (4 + age))).sum(0)
+        order = np.argsort(-suspicion, kind="stable")
+        self.rows = order[self.exists[order]][:ROWS]
+        self.rules = self._rules()
+        self.fitting = np.flatnonzero(self.exists & (self.decoys < 4))
+        return np.concatenate([self._zone_values(seen, age), self._row_values(seen, age)]), self._mask()
+
+    def act(self, choice: int) -> int:
+        hosts, rules = 16 * len(self.zone), 8 * len(self.zone)
+        sleep = 3 * hosts + 1
+        if self.task is not None:
+            return sleep
+        if choice == 1 and self.rules:
+            return self.rules[0]
+        kind, place, index = "Sleep", -1, sleep
+        if choice == 2 and len(self.fitting):
+            place = self.fitting[self.decoys[self.fitting].argmin()]
+            kind, index = "DeployDecoy", sleep + 1 + 2 * rules + place
+        elif choice >= 3 and (choice - 3) % TARGETS < len(self.rows):
+            place = self.rows[(choice - 3) % TARGETS]
+            restores = choice < 3 + TARGETS
+            kind, index = ("Restore", 2 * hosts + 1 + place) if restores else ("Remove", hosts + 1 + place)
+        self.task = kind, place, TICKS[kind]
+        return int(index)
+
+    def _note(self, observation: NDArray[Any]) -> None:
+        """Remembers a step by the observation after it."""
+        if self.task is not None:
+            kind, place, ticks = self.task
+            self.task = (kind, place, ticks - 1) if ticks > 1 else None
+            if ticks == 1:
+                self._finish(kind, place)
+        subnets = observation[1 : 1 + 59 * len(self.zone)].reshape(-1, 59) > 0
+        self.blocks = [{BY_NAME[i] for i in np.flatnonzero(subnet[9:18])} for subnet in subnets]
+        for alerts, times, count in (
+            (subnets[:, 27:43].ravel(), self.process, self.num_process),
+            (subnets[:, 43:59].ravel(), self.connection, self.num_connection),
+        ):
+            times[alerts] = self.time
+            count[alerts] = np.minimum(count[alerts] + 1, 4)
+            if self.task is not None and self.task[0] == "Sleep" and alerts.any():
+                self.task = None
+
+    def _finish(self, kind: str, place: int) -> None:
+        if kind == "Restore":
+            for each in (self.process, self.connection, self.num_process, self.num_connection, self.removed):
+                each[place] = 0
+            self.decoys[place], self.restored[place] = 0, self.time
+        elif kind == "Remove":
+            self.removed[place] = self.time
+        elif kind == "DeployDecoy":
+            self.decoys[place] = min(self.decoys[place] + 1, 4)
+
+    def _rules(self) -> list[int]:
+        """Indices of the traffic rules that are to be lifted, then of those to be set."""
+        found: list[list[int]] = [[], []]
+        first = 48 * len(self.zone) + 2
+        for k, to in enumerate(self.zone):
+            wanted = unused(phase_at(self.time), to) & unused(phase_at(self.time + LIFT_STEPS), to)
+            others = [subnet for subnet in BY_NAME if subnet != to]
+            for which, subnets in enumerate((self.blocks[k] - wanted, wanted - self.blocks[k])):
+                start = first + 8 * (k + which * len(self.zone))
+                found[which] += [start + others.index(subnet) for subnet in sorted(subnets)]
+        return found[0] + found[1]
+
+    def _zone_values(self, seen: NDArray[Any], age: NDArray[Any]) -> NDArray[Any]:
+        users, servers = self.exists & ~self.is_server, self.exists & self.is_server
+        risk = np.minimum((self.time - self.restored) / 250, 1).astype(np.float32)
+        values = np.zeros(16, np.float32)
+        values[:3] = self.time / STEPS, users.sum() / 30, servers.sum() / 18
+        if self.task is not None:
+            kind, _, ticks = self.task
+            values[3] = ticks / 5
+            values[{"Restore": 4, "Remove": 5}.get(kind, 6)] = 1
+        values[7] = len(self.rules) / 8
+        values[8] = self.decoys[self.exists].sum() / (4 * self.exists.sum())
+        # Added up in this order, as the compiled view does.
+        values[9] = np.cumsum(risk[users])[-1] / users.sum()
+        for i, (alert, hosts) in enumerate(((0, users), (1, users), (1, servers))):
+            recent = hosts & seen[alert] & (age[alert] < 8)
+            values[10 + 2 * i : 12 + 2 * i] = (recent & (age[alert] == 0)).sum() / 4, recent.sum() / 4
+        return np.concatenate([np.arange(5) == self.agent, np.arange(3) == phase_at(self.time), values])
+
+    def _row_values(self, seen: NDArray[Any], age: NDArray[Any]) -> NDArray[Any]:
+        rows = np.zeros((ROWS, 13), np.float32)
+        columns = [
+            np.ones(len(age[0])),
+            self.is_server,
+            *(seen & (age == 0)),
+            *(seen * 4 / (4 + age)),
+            *(seen * 32 / (32 + age)),
+            self.num_process / 4,
+            self.num_connection / 4,
+            np.minimum((self.time - self.restored) / 250, 1),
+            self.decoys / 4,
+            (self.removed > 0) & (self.removed >= self.process),
+        ]
+        rows[: len(self.rows)] = np.stack(columns, 1)[self.rows]
+        return rows.ravel()
+
+    def _mask(self) -> NDArray[np.bool_]:
+        mask = np.zeros(3 + 2 * TARGETS, np.bool_)
+        mask[0] = True
+        if self.task is None:
+            mask[1:3] = bool(self.rules), len(self.fitting) > 0
+            mask[3:] = np.tile(np.arange(TARGETS) < len(self.rows), 2)
+        return mask
+
+
+VIEWS = {"challenge": FlatView, "hosts": HostView}
+
+
+class BlueAgent:
+    """An agent with the methods that the challenge's evaluation calls; `start` comes before each episode.
+
+    Args:
+        number: of the agent, 0 to 4.
+        network: its policy.
+        view: what the policy observes and chooses, of `VIEWS`.
+        ids: length of the one-hot index of the agent behind its observation, or 0.
+    """
+
+    def __init__(self, number: int, network: Network, view: str, ids: int) -> None:
+        self.number, self.network, self.view_type = number, network, VIEWS[view]
+        self.index = np.arange(ids) == number
+
+    def start(self, mask: Sequence[bool]) -> None:
+        """Starts an episode with the challenge's actions of this mask."""
+        self.view = self.view_type(self.number, np.asarray(mask, np.bool_))
+        self.state = self.network.start()
+
+    def choose(self, observation: Any) -> tuple[int, Floats]:
+        """The policy's choice, and its logits."""
+        row, mask = self.view.observe(observation)
+        logits, self.state = self.network.outputs(np.append(row, self.index).astype(np.float32), self.state)
+        logits = np.where(mask, logits, np.float32(-1e9))
+        return int(logits.argmax()), logits
+
+    def get_action(self, observation: Any, action_space: Any = None) -> int:
+        """The index of the action that is taken, after the start of an episode or a step."""
+        return self.view.act(self.choose(observation)[0])
+
+
+def blue_agents(policies: Sequence[Mapping[str, Any]], members: Sequence[int], view: str) -> list[BlueAgent]:
+    """The agents of a team.
+
+    Args:
+        policies: of each the ``architecture``, the ``weights``, float32 in base64, and ``ids``.
+        members: index of each agent's policy.
+        view: as of `BlueAgent`.
+    """
+    networks = [
+        Network(each["architecture"], np.frombuffer(base64.b64decode(each["weights"]), "<f4"))
+        for each in policies
+    ]
+    return [BlueAgent(i, networks[k], view, policies[k]["ids"]) for i, k in enumerate(members)]
