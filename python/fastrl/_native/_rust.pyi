@@ -45,6 +45,7 @@ CAGE4_EXPLOITS: list[str]
 CAGE4_RED_KINDS: list[str]
 CAGE4_RED_STATES: list[str]
 CAGE4_RED_AGENTS: list[str]
+CAGE4_RULES: list[str]
 CAGE4_DECISIONS: dict[str, str]
 """Purposes of decisions by their numbers in traces."""
 """Actions that can ever have an effect."""
@@ -287,6 +288,7 @@ class Cage4Vec(_Vec):
         episode_length: 2 to 1,000. As in the original an episode is over, here truncated, one step earlier.
         numpy_random: draws as NumPy does: the episodes of the original after `reset(seed=...)`, whose generator runs on
             through the next ones. A game then takes up to 186 kB more.
+        rules: `"original"`, or names of `CAGE4_RULES` joined by `"+"`.
 
     Threads, forks and `close` as in `_Vec`. `episode_info` knows the sums of rewards by cause: `work_failed`,
     `access_failed`, `impact` and `action_cost`.
@@ -301,6 +303,7 @@ class Cage4Vec(_Vec):
         num_threads: int,
         autoreset_mode: str,
         numpy_random: bool,
+        rules: str = "original",
     ) -> Cage4Vec: ...
     def send(self, messages: NDArray[np.uint8]) -> None:
         """Messages of the agents, [N, 5] with the first of 8 bits highest, which the others observe after the next

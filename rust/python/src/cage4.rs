@@ -10,6 +10,7 @@ use fastrl_core::cage4::mind::{RedAgent, State};
 use fastrl_core::cage4::observation::obs_len;
 use fastrl_core::cage4::red_kind::RedKind;
 use fastrl_core::cage4::replay::{Mode, Trace};
+use fastrl_core::cage4::rules::Rules;
 use fastrl_core::cage4::scenario::{Exploit, NUM_BLUE, NUM_NETWORKS, NUM_RED, NUM_SLOTS, SUBNET_NAMES};
 use fastrl_core::cage4::source::Purpose;
 use fastrl_core::cage4::{Cage4, Config, MOST_STEPS};
@@ -38,6 +39,7 @@ pub(crate) fn add_tables(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CAGE4_RED_KINDS", RedKind::NAMES.to_vec())?;
     module.add("CAGE4_RED_STATES", State::NAMES.to_vec())?;
     module.add("CAGE4_RED_AGENTS", RedAgent::NAMES.to_vec())?;
+    module.add("CAGE4_RULES", Rules::NAMES.to_vec())?;
     let purposes = PyDict::new(module.py());
     for (number, name) in Purpose::NAMES {
         purposes.set_item(number.to_string(), name)?;
@@ -56,7 +58,10 @@ rollout_method!(Cage4Vec);
 #[pymethods]
 impl Cage4Vec {
     #[new]
-    #[pyo3(signature = (num_envs, *, red_agent, episode_length, num_threads, autoreset_mode, numpy_random))]
+    #[pyo3(signature = (
+        num_envs, *, red_agent, episode_length, num_threads, autoreset_mode, numpy_random, rules="original"
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "options by their names")]
     fn new(
         py: Python<'_>,
         num_envs: usize,
@@ -65,12 +70,14 @@ impl Cage4Vec {
         num_threads: usize,
         autoreset_mode: &str,
         numpy_random: bool,
+        rules: &str,
     ) -> PyResult<Self> {
+        let rules = Rules::named(rules).map_err(PyValueError::new_err)?;
         if !(2..=MOST_STEPS).contains(&episode_length) {
             let message = format!("episode_length: expected 2 to {MOST_STEPS}, got {episode_length}");
             return Err(PyValueError::new_err(message));
         }
-        let config = Arc::new(Config { red: red_from_name(red_agent)?, steps: episode_length, numpy_random });
+        let config = Arc::new(Config { red: red_from_name(red_agent)?, rules, steps: episode_length, numpy_random });
         let make = || Cage4::new(config.clone());
         let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
         Ok(Self { venv })

@@ -38,6 +38,8 @@ HOSTS: tuple[str, ...] = tuple(_rust.CAGE4_HOSTS)
 SUBNETS: tuple[str, ...] = tuple(_rust.CAGE4_SUBNETS)
 RED_AGENTS: tuple[str, ...] = tuple(_rust.CAGE4_RED_AGENTS)
 RED_KINDS: tuple[str, ...] = tuple(_rust.CAGE4_RED_KINDS)
+RULES: tuple[str, ...] = tuple(_rust.CAGE4_RULES)
+"""Names of mended rules."""
 CAUSES = ("work_failed", "access_failed", "impact", "action_cost")
 """Causes of rewards: green's local work failed, green's access to a service failed, red's Impact, prices of Restore."""
 
@@ -56,6 +58,10 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         episode_length: steps of an episode, 2 to 1,000, by default 500; it ends one step earlier.
         random: "fast", or "numpy" for NumPy's generator: then `seed=s` gives the episodes of the real CybORG after
             `reset(seed=s)`, and the generator runs on through an environment's episodes.
+        rules: "original", or names of `RULES` joined by "+" for rules that do what the original's authors most likely
+            meant. "impact": an Impact costs only if it succeeds. "green-service": an access fails where the server's
+            service is stopped or, by chance, degraded. "red-session": red acts through sessions that live.
+            "restore-cost": a Restore costs when it starts, and not again while the agent is busy.
         autoreset_mode: Gymnasium's enum or the name of a mode.
         num_threads: threads that step the games, 0 for one a core.
 
@@ -70,12 +76,14 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         red_agent: RedAgent = "fsm",
         episode_length: int = 500,
         random: Literal["fast", "numpy"] = "fast",
+        rules: str = "original",
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         num_threads: int = 0,
     ) -> None:
         if random not in ("fast", "numpy"):
             raise ValueError(f"random: expected 'fast' or 'numpy', got {random!r}")
         self.red_agent = red_agent
+        self.rules = rules
         self.episode_length = as_integer("episode_length", episode_length, 2)
         native = _rust.Cage4Vec(
             as_integer("num_envs", num_envs, 1),
@@ -84,6 +92,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
             num_threads=as_integer("num_threads", num_threads, 0),
             autoreset_mode=as_autoreset_mode(autoreset_mode).name.lower(),
             numpy_random=random == "numpy",
+            rules=rules,
         )
         super().__init__(
             lambda mode: native,

@@ -12,6 +12,7 @@ use super::network::Network;
 use super::numpy_source::NumpySource;
 use super::observation::{self, OBS_LEN};
 use super::red::Red;
+use super::rules::Rules;
 use super::scenario::{NUM_BLUE, NUM_RED};
 use super::watch::Watch;
 use super::world::World;
@@ -24,6 +25,7 @@ pub const MOST_STEPS: u32 = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     pub red: RedAgent,
+    pub rules: Rules,
     /// Steps of an episode, 2 to [`MOST_STEPS`]; as in the original it is over one step earlier.
     pub steps: u32,
     /// Draw as NumPy does: the episodes of the original after its seed.
@@ -32,7 +34,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { red: RedAgent::FiniteState, steps: 500, numpy_random: false }
+        Self { red: RedAgent::FiniteState, rules: Rules::default(), steps: 500, numpy_random: false }
     }
 }
 
@@ -143,9 +145,9 @@ impl Env for Cage4 {
     fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool {
         let Actions::Discrete(indices) = actions else { unreachable!("actions are checked before a step") };
         let actions = std::array::from_fn(|agent| indices[agent] as u8);
-        let Config { red, steps, .. } = *self.config;
+        let Config { red, rules, steps, .. } = *self.config;
         let (reward, has_ended) = with_game!(&mut self.game, game => {
-            let reward = game.step(actions, red, steps, &mut ());
+            let reward = game.step(actions, red, rules, steps, &mut ());
             game.observe(rows.obs);
             (reward, game.time >= steps - 1)
         });
@@ -154,6 +156,10 @@ impl Env for Cage4 {
         rows.truncated.fill(has_ended.into());
         rows.alive.fill((!has_ended).into());
         has_ended
+    }
+
+    fn prefetch(&self, is_soon: bool) {
+        with_game!(&self.game, game => if is_soon { game.prefetch_arrays() } else { game.prefetch() });
     }
 
     fn mask_len(&self) -> usize {

@@ -3,7 +3,7 @@
 //!
 //! A [`blueprint`] is drawn and the [`network`] built. In a step, [`game`] lets [`blue`], [`green`] and [`red`] act in
 //! this order, passes [`sessions`] to the agents in whose zones they are, and [`watch`] has what blue is shown
-//! ([`observation`]). All randomness comes from a [`source`].
+//! ([`observation`]). [`rules`] are the original's or mended ones. All randomness comes from a [`source`].
 
 pub mod blue;
 mod blueprint;
@@ -11,6 +11,7 @@ mod env;
 mod fast_source;
 pub mod game;
 mod green;
+mod log;
 pub mod mind;
 pub mod network;
 mod numpy_source;
@@ -20,6 +21,7 @@ pub mod red;
 mod red_actions;
 pub mod red_kind;
 pub mod replay;
+pub mod rules;
 pub mod scenario;
 pub mod sessions;
 pub mod source;
