@@ -14,6 +14,7 @@ use super::network::Network;
 use super::numpy_source::NumpySource;
 use super::observation::{self, OBS_LEN};
 use super::red::Red;
+use super::rules::Rules;
 use super::scenario::{NUM_BLUE, NUM_RED};
 use super::watch::Watch;
 use super::world::World;
@@ -26,6 +27,7 @@ pub const MOST_STEPS: u32 = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     pub red: RedAgent,
+    pub rules: Rules,
     /// Steps of an episode, 2 to [`MOST_STEPS`]; as in the original it is over one step earlier.
     pub steps: u32,
     /// Draw as NumPy does: the episodes of the original after its seed.
@@ -38,7 +40,14 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { red: RedAgent::FiniteState, steps: 500, numpy_random: false, host_view: false, zone_rewards: false }
+        Self {
+            red: RedAgent::FiniteState,
+            rules: Rules::default(),
+            steps: 500,
+            numpy_random: false,
+            host_view: false,
+            zone_rewards: false,
+        }
     }
 }
 
@@ -171,7 +180,7 @@ impl Env for Cage4 {
 
     fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool {
         let Actions::Discrete(indices) = actions else { unreachable!("actions are checked before a step") };
-        let Config { red, steps, zone_rewards, .. } = *self.config;
+        let Config { red, rules, steps, zone_rewards, .. } = *self.config;
         let State { game, ledger, view } = &mut self.state;
         let choices: [usize; NUM_BLUE] = std::array::from_fn(|agent| indices[agent] as usize);
         let actions = match view {
@@ -179,11 +188,15 @@ impl Env for Cage4 {
             None => std::array::from_fn(|agent| BlueAction::from_index(agent, choices[agent])),
         };
         let has_ended = with_game!(game, game => {
-            let costs = actions.map(|action| -i32::from(action.is_charged(&game.world.network)));
+            let costs = std::array::from_fn(|agent| {
+                let is_busy = game.tasks[agent].is_some();
+                -i32::from(actions[agent].is_charged(&game.world.network, is_busy, rules))
+            });
             let submitted = std::array::from_fn(|agent| actions[agent].index(agent) as u8);
             let mut events = Events::default();
-            let reward = game.step(submitted, red, steps, &mut events);
-            let by_zone = ledger.add(game.phase.into(), &events, &game.reds, costs);
+            let reward = game.step(submitted, red, rules, steps, &mut events);
+            let by_zone = ledger.add(game.phase.into(), rules, &events, &game.reds, costs);
+            debug_assert_eq!(by_zone.iter().map(|zone| zone.sum()).sum::<i32>(), reward.sum(), "the same prices");
             match view {
                 Some(view) => {
                     view.note_world(&game.world);
@@ -200,6 +213,10 @@ impl Env for Cage4 {
         rows.truncated.fill(has_ended.into());
         rows.alive.fill((!has_ended).into());
         has_ended
+    }
+
+    fn prefetch(&self, is_soon: bool) {
+        with_game!(&self.state.game, game => if is_soon { game.prefetch_arrays() } else { game.prefetch() });
     }
 
     fn mask_len(&self) -> usize {

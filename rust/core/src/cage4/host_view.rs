@@ -216,7 +216,8 @@ impl AgentView {
             (to as u8, blocks & !wanted, wanted & !blocks)
         });
         let each = |subnets: Subnets| (0..u16::BITS as u8).filter(move |from| subnets >> from & 1 == 1);
-        let lifted = differing.clone().flat_map(move |(to, lift, _)| each(lift).map(move |from| BlueAction::Allow(to, from)));
+        let lifted =
+            differing.clone().flat_map(move |(to, lift, _)| each(lift).map(move |from| BlueAction::Allow(to, from)));
         lifted.chain(differing.flat_map(move |(to, _, set)| each(set).map(move |from| BlueAction::Block(to, from))))
     }
 
@@ -389,8 +390,7 @@ impl HostView {
     /// The phases of the next step and of that for which blocks are lifted.
     fn phases(&self) -> [usize; 2] {
         let [first, second, _] = phase_lengths(self.steps);
-        [self.time, self.time + LIFT_STEPS]
-            .map(|time| usize::from(time >= first) + usize::from(time >= first + second))
+        [self.time, self.time + LIFT_STEPS].map(|time| usize::from(time >= first) + usize::from(time >= first + second))
     }
 
     /// Starts an episode with these hosts of each agent's zone, a bit for each place: subnet by subnet servers, then

@@ -2,10 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::game::{Log, Reward};
+use super::game::Reward;
 use super::green;
+use super::log::Log;
 use super::red::Red;
 use super::red_kind::{RedAction, RedKind};
+use super::rules::Rules;
 use super::scenario::{BLUE_ZONES, NUM_BLUE, NUM_NETWORKS, NUM_RED, PRICES, Slot, Subnet, subnet_of};
 
 /// Zones of blue's agents, then the contractor's, which nobody defends.
@@ -21,8 +23,8 @@ fn zone_of(subnet: Subnet) -> usize {
 pub(super) struct Events {
     work_failed: [i32; NUM_NETWORKS],
     access_failed: [i32; NUM_NETWORKS],
-    /// Targets of red's impacts.
-    impacts: [Option<Subnet>; NUM_RED],
+    /// Targets of red's impacts, and whether they succeeded.
+    impacts: [Option<(Subnet, bool)>; NUM_RED],
 }
 
 impl Log for Events {
@@ -33,9 +35,9 @@ impl Log for Events {
         }
     }
 
-    fn red_did(&mut self, agent: usize, action: RedAction, _success: Option<bool>) {
+    fn red_did(&mut self, agent: usize, action: RedAction, success: Option<bool>) {
         if action.kind == RedKind::Impact {
-            self.impacts[agent] = Some(subnet_of(action.target.into()));
+            self.impacts[agent] = Some((subnet_of(action.target.into()), success == Some(true)));
         }
     }
 }
@@ -58,6 +60,7 @@ impl Ledger {
     pub(super) fn add(
         &mut self,
         phase: usize,
+        rules: Rules,
         events: &Events,
         reds: &[Red; NUM_RED],
         costs: [i32; NUM_BLUE],
@@ -70,7 +73,8 @@ impl Ledger {
         }
         for (red, impact) in reds.iter().zip(events.impacts) {
             // As in the game, whose rule this is.
-            if let Some(subnet) = impact.filter(|_| red.is_active) {
+            let charged = impact.filter(|(_, succeeded)| red.is_active && (*succeeded || !rules.impact));
+            if let Some((subnet, _)) = charged {
                 step[zone_of(subnet)].impact += PRICES[phase][subnet].impact;
             }
         }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::blueprint::{Blueprint, NetworkSource};
 use super::scenario::{NUM_SLOTS, Slot};
 use super::source::{Chance, Purpose, RandomSource, index_at};
+use crate::memory::prefetch;
 use crate::numpy_random::NumpyRandom;
 
 /// Ephemeral ports, of which a connection takes one.
@@ -40,11 +41,25 @@ impl NetworkSource for NumpyRandom {
 pub(super) struct NumpySource {
     pub rng: NumpyRandom,
     ports: UsedPorts,
+    /// During [`RandomSource::foresee`].
+    #[serde(skip)]
+    foresees: bool,
 }
 
 impl NumpySource {
     pub fn new(seed: u64) -> Self {
-        Self { rng: NumpyRandom::new(seed), ports: UsedPorts(vec![0; NUM_SLOTS * PORT_WORDS]) }
+        Self { rng: NumpyRandom::new(seed), ports: UsedPorts(vec![0; NUM_SLOTS * PORT_WORDS]), foresees: false }
+    }
+
+    /// Has ports of connections brought into the caches, not taken. Returns the generator as it stands.
+    pub(super) fn start_foreseeing(&mut self) -> NumpyRandom {
+        self.foresees = true;
+        self.rng.clone()
+    }
+
+    /// Back to the generator that stood when it started.
+    pub(super) fn end_foreseeing(&mut self, rng: NumpyRandom) {
+        (self.foresees, self.rng) = (false, rng);
     }
 
     /// Starts the generator of another seed.
@@ -94,9 +109,19 @@ impl RandomSource for NumpySource {
         })
     }
 
+    fn foresee(&mut self, draws: impl FnOnce(&mut Self)) {
+        let rng = self.start_foreseeing();
+        draws(self);
+        self.end_foreseeing(rng);
+    }
+
     fn port(&mut self, host: Slot) {
         let words = &mut self.ports.0[host * PORT_WORDS..(host + 1) * PORT_WORDS];
         let mut port = self.rng.below(NUM_PORTS as u32) as usize;
+        if self.foresees {
+            prefetch(&words[port / 64]);
+            return;
+        }
         if words[port / 64] >> (port % 64) & 1 == 1 {
             port = self.rng.below(NUM_PORTS as u32) as usize;
         }
