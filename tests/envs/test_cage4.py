@@ -79,7 +79,10 @@ def index(agent: int, name: str) -> int:
     return _rust.CAGE4_ACTIONS[agent].index(name)
 
 
-@pytest.mark.parametrize("options", [{}, {"numpy_random": True, "rules": "impact+green-service"}, {"red_agent": "discovery"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"numpy_random": True, "rules": "impact+green-service"}, {"red_agent": "discovery"}],
+)
 def test_games_do_not_depend_on_threads_batches_or_a_restart_from_a_state(options: dict[str, Any]) -> None:
     batch, threaded = (
         Batch(9, episode_length=40, **options),
@@ -156,7 +159,7 @@ def test_rules_change_what_is_paid() -> None:
     assert (mended.info("impact") > original.info("impact")).all()
     for cause in ("work_failed", "access_failed", "action_cost"):
         np.testing.assert_array_equal(mended.info(cause), original.info(cause))
-    with pytest.raises(ValueError, match="rules: expected 'original', or 'impact', .* got 'all'"):
+    with pytest.raises(ValueError, match=r"rules: expected 'original', or 'impact', .* got 'all'"):
         Cage4VectorEnv(rules="all")
 
 
@@ -191,8 +194,7 @@ def test_a_game_in_fast_mode_takes_at_most_16_kilobytes() -> None:
         ({"episode_length": 1001}, "episode_length: expected 2 to 1000, got 1001"),
         (
             {"rules": "impact+stealth"},
-            r"rules: expected 'original', or 'impact', 'green-service', 'red-session', 'restore-cost' "
-            r"joined by '\+', got 'impact\+stealth'",
+            r"rules: expected 'original', or .*'restore-cost' joined by '\+', got 'impact\+stealth'",
         ),
     ],
 )

@@ -287,7 +287,7 @@ class Cage4Vec(_Vec):
         red_agent: `"fsm"` (FiniteStateRedAgent, of the challenge's evaluation) or `"discovery"` (DiscoveryFSRed).
         episode_length: 2 to 1,000. As in the original an episode is over, here truncated, one step earlier.
         numpy_random: draws as NumPy does: the episodes of the original after `reset(seed=...)`, whose generator runs on
-            through the next ones. A game then takes up to 186 kB more.
+            through the next ones. A game then takes 19 kB more.
         rules: `"original"`, or names of `CAGE4_RULES` joined by `"+"`.
 
     Threads, forks and `close` as in `_Vec`. `episode_info` knows the sums of rewards by cause: `work_failed`,
