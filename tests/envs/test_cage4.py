@@ -81,7 +81,10 @@ def index(agent: int, name: str) -> int:
     return _rust.CAGE4_ACTIONS[agent].index(name)
 
 
-@pytest.mark.parametrize("options", [{}, {"numpy_random": True, "rules": "impact+green-service"}, {"red_agent": "discovery"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"numpy_random": True, "rules": "impact+green-service"}, {"red_agent": "discovery"}],
+)
 def test_games_do_not_depend_on_threads_batches_or_a_restart_from_a_state(options: dict[str, Any]) -> None:
     batch, threaded = (
         Batch(9, episode_length=40, **options),
@@ -160,7 +163,7 @@ def test_rules_change_what_is_paid() -> None:
     assert (mended.info("impact") > original.info("impact")).all()
     for cause in ("work_failed", "access_failed", "action_cost"):
         np.testing.assert_array_equal(mended.info(cause), original.info(cause))
-    with pytest.raises(ValueError, match="rules: expected 'original', or 'impact', .* got 'all'"):
+    with pytest.raises(ValueError, match=r"rules: expected 'original', or 'impact', .* got 'all'"):
         Cage4VectorEnv(rules="all")
 
 
@@ -213,8 +216,7 @@ def test_the_truth_has_the_alerts_that_agents_observe() -> None:
         ({"episode_length": 1001}, "episode_length: expected 2 to 1000, got 1001"),
         (
             {"rules": "impact+stealth"},
-            r"rules: expected 'original', or 'impact', 'green-service', 'red-session', 'restore-cost' "
-            r"joined by '\+', got 'impact\+stealth'",
+            r"rules: expected 'original', or .*'restore-cost' joined by '\+', got 'impact\+stealth'",
         ),
     ],
 )

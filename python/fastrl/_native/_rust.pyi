@@ -281,13 +281,13 @@ class Cage2Vec(_Vec):
 @final
 class Cage4Vec(_Vec):
     """N games of CAGE Challenge 4 with five blue agents each: 5 rows a game, 210 values and 242 actions a row. What an
-    agent has fewer of is zero, and Sleep with a mask of False. All agents get the same reward; none is ever terminated.
+    agent has fewer of is zero, and Sleep with a mask of False. None is ever terminated.
 
     Args:
         red_agent: `"fsm"` (FiniteStateRedAgent, of the challenge's evaluation) or `"discovery"` (DiscoveryFSRed).
         episode_length: 2 to 1,000. As in the original an episode is over, here truncated, one step earlier.
         numpy_random: draws as NumPy does: the episodes of the original after `reset(seed=...)`, whose generator runs on
-            through the next ones. A game then takes up to 186 kB more.
+            through the next ones. A game then takes 19 kB more.
         host_view: observations and actions of `fastrl.envs.cage4.host_view`, 128 values and 11 actions a row.
         zone_rewards: an agent is rewarded for its zone and its own actions alone.
         rules: `"original"`, or names of `CAGE4_RULES` joined by `"+"`.

@@ -28,6 +28,7 @@ pub mod rules;
 pub mod scenario;
 pub mod sessions;
 pub mod source;
+mod used_ports;
 pub mod watch;
 pub mod world;
 
