@@ -160,7 +160,7 @@ def test_files_that_are_no_traces_give_one_clear_line(tmp_path: Path) -> None:
     assert report() == "not a CAGE 4 trace: the array red_ticks is missing"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.binary(min_size=1, max_size=8))
 def test_a_damaged_file_is_refused_or_unchanged(at: int, noise: bytes) -> None:
     good = bytearray(GOLDEN[-1].read_bytes())
