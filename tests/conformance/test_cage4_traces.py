@@ -156,6 +156,11 @@ def test_files_that_are_no_traces_give_one_clear_line(tmp_path: Path) -> None:
         assert report(meta=np.array(json.dumps(meta | changes))) == message
     assert report(fsm=arrays["fsm"].astype(int)).startswith("fsm: expected a C-contiguous uint8 array")
     assert report(length=np.zeros(0, np.int32)).startswith("host holds 137 values, expected 0")
+    # A generator that runs on would have had other draws.
+    meta |= {"seeding": "constructor"}
+    del arrays["meta"]
+    assert Cage4Trace.from_arrays(meta, arrays).replay("seed")[1] > 0
+    arrays["meta"] = np.array(json.dumps(meta))
     del arrays["red_ticks"]
     assert report() == "not a CAGE 4 trace: the array red_ticks is missing"
 

@@ -27,7 +27,7 @@ CAUSES = {"work_failed": -7.0, "access_failed": 0.0, "impact": -2.0, "action_cos
 def game(phase: int = 1, **changes: Any) -> GameState:
     """A small network in which nothing happens, but for entries of the truth: place and value."""
     hosts = np.zeros(len(HOSTS), np.bool_)
-    hosts[[slot for slot in range(len(HOSTS)) if slot % 17 in (0, 1, 2, 4, 11)]] = True
+    hosts[[slot for slot in range(len(HOSTS)) if slot % 17 in (0, 1, 2, 4, 11, 16)]] = True
     truth: dict[str, NDArray[Any]] = {
         "hosts": hosts,
         "red_access": np.zeros(len(HOSTS), np.uint8),
@@ -49,6 +49,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "root": ({"red_access": (HOST, 2)}, ".. #"),
     "process": ({"alerts": (HOST, 1)}, ".. p"),
     "connection": ({"alerts": (HOST, 2)}, ".. c"),
+    "last server": ({"alerts": (17 * ZONE + 16, 1)}, ".    p"),
     "both": ({"alerts": (HOST, 3)}, ".. b"),
     "block": ({"blocked": (ZONE, 1 << 4 | 1 << 8)}, "contractor_network, internet"),
     "blue": ({"blue_action": (3, (RESTORE, 4))}, f"blue_agent_3: Restore {HOSTS[HOST]}, 4 more steps"),
@@ -79,6 +80,8 @@ def test_a_text_and_a_picture_show_each_change_in_its_place(case: str) -> None:
     rows, columns = np.nonzero((drawn("nothing") != drawn(case)).any(axis=-1))
     # The box of the subnet, in the second row and column.
     assert len(rows) > 20 and rows.min() >= 296 and rows.max() < 460
+    # Hosts stand above the lines.
+    assert (rows.min() < 380) == (case not in ("block", "sweep"))
     assert columns.min() >= 276 and columns.max() < 516
 
 
