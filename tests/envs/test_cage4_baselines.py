@@ -150,7 +150,7 @@ SCORES = [
 
 @pytest.mark.parametrize(("name", "mean", "error"), SCORES)
 def test_baselines_score_as_those_of_the_specification(name: str, mean: float, error: float) -> None:
-    total, causes = play(name, 60, 1)
+    total, causes = play(name, 30, 1)
     spread = np.hypot(total.std(ddof=1) / np.sqrt(len(total)), error)
     # 4.1 standard errors: one of 20,000 right policies would fail, and the seeds are fixed.
     assert abs(total.mean() - mean) < 4.1 * spread

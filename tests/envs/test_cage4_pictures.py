@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ CAUSES = {"work_failed": -7.0, "access_failed": 0.0, "impact": -2.0, "action_cos
 def game(phase: int = 1, **changes: Any) -> GameState:
     """A small network in which nothing happens, but for entries of the truth: place and value."""
     hosts = np.zeros(len(HOSTS), np.bool_)
-    hosts[[slot for slot in range(len(HOSTS)) if slot % 17 in (0, 1, 2, 4, 11)]] = True
+    hosts[[slot for slot in range(len(HOSTS)) if slot % 17 in (0, 1, 2, 4, 11, 16)]] = True
     truth: dict[str, NDArray[Any]] = {
         "hosts": hosts,
         "red_access": np.zeros(len(HOSTS), np.uint8),
@@ -48,6 +49,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "root": ({"red_access": (HOST, 2)}, ".. #"),
     "process": ({"alerts": (HOST, 1)}, ".. p"),
     "connection": ({"alerts": (HOST, 2)}, ".. c"),
+    "last server": ({"alerts": (17 * ZONE + 16, 1)}, ".    p"),
     "both": ({"alerts": (HOST, 3)}, ".. b"),
     "block": ({"blocked": (ZONE, 1 << 4 | 1 << 8)}, "contractor_network, internet"),
     "blue": ({"blue_action": (3, (RESTORE, 4))}, f"blue_agent_3: Restore {HOSTS[HOST]}, 4 more steps"),
@@ -62,6 +64,11 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@functools.cache
+def drawn(case: str) -> NDArray[np.uint8]:
+    return network_picture(game(**CHANGES[case][0]) if case in CHANGES else game())
+
+
 @pytest.mark.parametrize("case", CHANGES)
 def test_a_text_and_a_picture_show_each_change_in_its_place(case: str) -> None:
     changes, said = CHANGES[case]
@@ -70,17 +77,18 @@ def test_a_text_and_a_picture_show_each_change_in_its_place(case: str) -> None:
     (line,) = [new for old, new in zip(before, after, strict=True) if old != new]
     assert said in line and line.startswith(("operational_zone_b ", "blue_agent_3", "red_agent_2"))
 
-    rows, columns = np.nonzero((network_picture(game()) != network_picture(game(**changes))).any(axis=-1))
+    rows, columns = np.nonzero((drawn("nothing") != drawn(case)).any(axis=-1))
     # The box of the subnet, in the second row and column.
     assert len(rows) > 20 and rows.min() >= 296 and rows.max() < 460
+    # Hosts stand above the lines.
+    assert (rows.min() < 380) == (case not in ("block", "sweep"))
     assert columns.min() >= 276 and columns.max() < 516
 
 
 def test_pictures_of_changes_differ() -> None:
-    states = [game(**changes) for changes, _ in CHANGES.values()] + [game(), game(phase=2)]
-    pictures = {network_picture(state).tobytes() for state in states}
-    assert len(pictures) == len(states)
-    assert network_picture(game(), dpi=160).shape == (794, 1680, 3)
+    later = network_picture(game(phase=2), dpi=50)
+    assert len({drawn(case).tobytes() for case in (*CHANGES, "nothing")}) == len(CHANGES) + 1
+    assert later.shape == (248, 525, 3) and (later != network_picture(game(), dpi=50)).any()
 
 
 def test_an_environment_draws_its_games() -> None:

@@ -24,7 +24,7 @@ _HOSTS = tuple(name.removeprefix("Restore ") for name in ACTIONS[-1] if name.sta
 _IS_USER: NDArray[np.bool_] = np.array(["user" in host for host in _HOSTS])
 _AGENTS = np.arange(NUM_AGENTS)[:, None]
 # A step before every episode, a place after all others, and the number of places of each kind of alert and host.
-_NEVER, _NOT_QUEUED, _USER_PLACES = -1000, 1 << 40, 1 << 30
+_NEVER, _NOT_QUEUED, _USER_PLACES = -1000, 1 << 60, 1 << 40
 # Values of an observation: the phase, then 59 of each subnet of the zone, among them its blocks and two alerts a host.
 _SUBNET_OBS, _BLOCKS, _PROCESS_ALERTS, _CONNECTION_ALERTS = 59, 9, 27, 43
 
@@ -130,20 +130,17 @@ class AlertPolicy:
         shape = (num_envs, NUM_AGENTS, len(_HOSTS))
         # Step of the last action on each host.
         self._acted_at = np.full(shape, _NEVER)
-        self._step = np.zeros(num_envs, np.int64)
+        self._num_envs, self._step = num_envs, 0
         self._exists = np.zeros(shape, np.bool_)
 
     def reset(self, mask: NDArray[np.bool_] | None = None) -> None:
-        games = slice(None) if mask is None else mask
-        self._acted_at[games] = _NEVER
-        self._step[games] = 0
+        self._acted_at[slice(None) if mask is None else mask] = _NEVER
 
     def act(
         self, obs: NDArray[np.floating], masks: NDArray[np.bool_], busy: NDArray[np.integer]
     ) -> NDArray[np.int64]:
-        num_envs = len(self._step)
-        obs = _per_agent("obs", obs, num_envs, max(OBS_LENGTHS))
-        self._exists = _per_agent("masks", masks, num_envs, _WIDTH)[:, _AGENTS, _RESTORE]
+        obs = _per_agent("obs", obs, self._num_envs, max(OBS_LENGTHS))
+        self._exists = _per_agent("masks", masks, self._num_envs, _WIDTH)[:, _AGENTS, _RESTORE]
         free = busy == 0
         actions = np.where(free, self._choose(obs, free), SLEEP)
         self._step += 1
@@ -161,7 +158,7 @@ class AlertPolicy:
     def _note(self, where: NDArray[np.bool_], host: NDArray[np.int64]) -> None:
         """Notes that the agents `where` [N, 5] act on a `host` [N, 5]."""
         games, agents = np.nonzero(where)
-        self._acted_at[games, agents, host[where]] = self._step[games]
+        self._acted_at[games, agents, host[where]] = self._step
 
 
 class ReactPolicy(AlertPolicy):
@@ -194,7 +191,7 @@ class ReactPolicy(AlertPolicy):
 
         host = np.where(self._queued, _IS_USER, 2).argmin(axis=2)
         cleans = undecided & self._queued.any(axis=2)
-        recent = self._step[:, None] - _at(self._acted_at, host) < 30
+        recent = self._step - _at(self._acted_at, host) < 30
         table = np.where(recent[..., None] | ~_IS_USER, _RESTORE, _REMOVE)
         actions = np.where(cleans, _at(table, host), actions)
         self._note(cleans, host)
@@ -221,7 +218,7 @@ class GuardPolicy(AlertPolicy):
         self._place[slice(None) if mask is None else mask] = _NOT_QUEUED
 
     def _choose(self, obs: NDArray[np.floating], free: NDArray[np.bool_]) -> NDArray[np.int64]:
-        number = self._step[:, None, None] * len(_HOSTS) + np.arange(len(_HOSTS))
+        number = self._step * len(_HOSTS) + np.arange(len(_HOSTS))
         bad = self._alerts(obs, _PROCESS_ALERTS) & free[..., None]
         self._place = np.where(bad, number + _USER_PLACES * _IS_USER, self._place)
         tried = self._alerts(obs, _CONNECTION_ALERTS) & _IS_USER & free[..., None]
