@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastrl.algorithms.protocol import Algorithm
@@ -28,7 +28,7 @@ class Cage4Task(Cage4Scoring, Task):
     summary = cage4.SUMMARY
     film = True
     score_hint = "score it by the challenge's protocol"
-    run = RunConfig(algo="ippo", total_timesteps=6_000_000, eval_episodes=100)
+    run = RunConfig(algo="ippo", total_timesteps=4_000_000, eval_episodes=100)
     env = EnvConfig()
     presets = PRESETS
     rare_options = ("--collector", "--n-workers")
@@ -38,6 +38,9 @@ class Cage4Task(Cage4Scoring, Task):
         return (
             f"Trains five defenders of the network of CAGE Challenge 4, such as\n  {prog} cage4 --algo mappo"
         )
+
+    def default_presets(self, settings: Any) -> Sequence[str]:
+        return PRESETS.presets_for("fastrl/Cage4-v0") or ()
 
     def algorithm_defaults(self, algorithm: type[Algorithm[Any]]) -> Any:
         config = super().algorithm_defaults(algorithm)
