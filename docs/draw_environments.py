@@ -19,9 +19,10 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 from PIL import Image
 
-from fastrl.envs import Cage2VectorEnv, make_multi
+from fastrl.envs import Cage2VectorEnv, Cage4VectorEnv, make_multi
 from fastrl.envs.cage2.env import ACTIONS, HOSTS
 from fastrl.envs.cage2.workflow import TYPE_OF_HOST, UNIT_TYPES, parse_workflow
+from fastrl.envs.cage4.baselines import make_baseline
 
 FOLDER = Path(__file__).parent / "environments" / "pictures"
 # Pictures have few colours: a palette makes the files several times smaller.
@@ -58,6 +59,17 @@ def cage2(steps: int = 12, seed: int = 1) -> Picture:
     for step in range(steps):
         env.step(ACTIONS.index(f"Remove {HOSTS[step]}"))
     picture: Picture = np.asarray(env.render())
+    return picture
+
+
+def cage4(steps: int = 191, seed: int = 34) -> Picture:
+    """The network of a game of CAGE Challenge 4 that a scripted team defends."""
+    games = Cage4VectorEnv(1)
+    obs, _ = games.reset(seed=seed)
+    team = make_baseline("react", 1)
+    for _ in range(steps):
+        obs, *_ = games.step(team.act(obs, games.action_masks(), games.busy()))
+    picture: Picture = games.render()[0]
     return picture
 
 
@@ -191,6 +203,7 @@ TRACK = {
 TOWN = {"vehicles_count": 40, "screen_width": 620, "screen_height": 460, "scaling": 1.6}
 PICTURES: dict[str, Callable[[], Picture]] = {
     "cage2": cage2,
+    "cage4": cage4,
     "highway": lambda: single("fastrl/highway-v0", 6, 1),
     "merge": lambda: single("fastrl/merge-v1", 3, 1),
     "roundabout": lambda: single("fastrl/roundabout-v1", 3, 1),

@@ -229,15 +229,16 @@ def actions_of(algorithm: str) -> str:
 
 def of_world(env_id: str, algorithm: str) -> str:
     """The refusal of one of fastrl's environments of many agents."""
-    return refusal(
-        env_id.strip("`"), algorithm, vehicles=1 if "highway-v0" in env_id or "fast" in env_id else 3
-    )
+    few = "highway-v0" in env_id or "fast" in env_id
+    settings = {} if "Cage4" in env_id else {"vehicles": 1 if few else 3}
+    return refusal(env_id.strip("`"), algorithm, **settings)
 
 
 def draw() -> str:
     """The page."""
     choices = [kind for kind in ACTIONS if kind != "Tuple"]
-    worlds = [f"`{name}`" for name in MULTI_AGENT_IDS if "coop" in name or "ring" in name]
+    kept = ("coop", "ring", "Cage4")
+    worlds = [f"`{name}`" for name in MULTI_AGENT_IDS if any(part in name for part in kept)]
     spaces = ("observations \\ actions", list(OBSERVATIONS), list(ACTIONS))
     team_kinds = [f"{env}{unit}" for unit in ("", ", whole episodes") for env in (*TEAM_KINDS, NOTEBOOK)]
     kinds = [f"{env}{unit}" for unit in ("", ", whole episodes") for env in (*KINDS, NOTEBOOK, VECTOR)]

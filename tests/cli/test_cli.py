@@ -17,6 +17,7 @@ from fastrl.tasks import find
 from fastrl.utils.config import leaves
 
 GOLDEN = sorted((Path(__file__).parents[1] / "support" / "golden").rglob("*.npz"))
+GOLDEN_4 = next(path for path in GOLDEN if path.parent.name == "cage4")
 
 
 NAME_FIRST = (
@@ -550,14 +551,18 @@ def test_eval_refuses_other_files(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_verify_of_good_traces(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run_cli(capsys, "verify", *GOLDEN[:3])
+    traces = [*GOLDEN[:3], GOLDEN_4]
+    code, out, err = run_cli(capsys, "verify", *traces)
     assert (code, err) == (0, "")
-    for path in GOLDEN[:3]:
+    for path in traces:
         assert path.name in out
 
 
-def test_verify_of_a_trace_that_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with np.load(GOLDEN[0]) as trace:
+@pytest.mark.parametrize("golden", [GOLDEN[0], GOLDEN_4], ids=["cage2", "cage4"])
+def test_verify_of_a_trace_that_differs(
+    golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with np.load(golden) as trace:
         arrays = dict(trace)
     arrays["reward"][7] -= 1
     np.savez(tmp_path / "wrong.npz", **arrays)

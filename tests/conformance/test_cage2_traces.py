@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrl.envs.cage2.env import Cage2VectorEnv
-from fastrl.envs.cage2.traces import Trace, TraceError, load_trace, replay, replay_file
+from fastrl.envs.cage2.traces import Cage2Trace, load_trace
+from fastrl.envs.trace_files import TraceError, replay_file
 
 GOLDEN = sorted((Path(__file__).parents[1] / "support" / "golden" / "cage2").glob("*.npz"))
 SHARED = Path(__file__).parents[3] / "shared" / "cage2"
@@ -31,7 +32,7 @@ def test_the_golden_traces_cover_both_rulesets_and_all_red_agents() -> None:
 
 @pytest.mark.parametrize("path", ALL_TRACES, ids=lambda path: path.stem)
 def test_every_step_of_every_trace_is_reproduced(path: Path) -> None:
-    report = replay_file(path)
+    report = replay_file(path, load_trace)
     assert report.error is None and report.first_difference is None
     assert report.steps == report.seed_steps == int(load_trace(path).arrays["length"].sum()) > 0
     assert report.mismatches == report.seed_mismatches == 0 and report.ok
@@ -69,26 +70,25 @@ def test_a_changed_record_is_found_and_described(column: str, change: int, words
     trace = load_trace(next(p for p in GOLDEN if p.stem == "main_bline_uniform"))
     column_changed = trace.arrays[column].copy()
     column_changed[105] = column_changed[105] + change if column != "obs" else column_changed[105] ^ change
-    changed = Trace(
+    changed = Cage2Trace(
         trace.ruleset, trace.red_agent, trace.blue, trace.seed, trace.arrays | {column: column_changed}
     )
     for mode in ("decisions", "seed"):
-        _, mismatches, first = replay(changed, mode)  # type: ignore[arg-type]
+        _, mismatches, first = changed.replay(mode)  # type: ignore[arg-type]
         assert mismatches > 0 and first is not None
         assert first[:2] == (1, 5) and words in first[2]
 
 
 def test_the_other_ruleset_does_not_pass() -> None:
     trace = load_trace(next(p for p in GOLDEN if p.stem == "leaderboard_meander_restore"))
-    other = Trace("main", trace.red_agent, trace.blue, trace.seed, trace.arrays)
-    assert replay(other, "seed")[1] > 0
+    other = Cage2Trace("main", trace.red_agent, trace.blue, trace.seed, trace.arrays)
+    assert other.replay("seed")[1] > 0
 
 
 def test_another_seed_does_not_pass() -> None:
     trace = load_trace(GOLDEN[0])
-    assert (
-        replay(Trace(trace.ruleset, trace.red_agent, trace.blue, trace.seed + 1, trace.arrays), "seed")[1] > 0
-    )
+    other = Cage2Trace(trace.ruleset, trace.red_agent, trace.blue, trace.seed + 1, trace.arrays)
+    assert other.replay("seed")[1] > 0
 
 
 def saved(path: Path, **arrays: Any) -> Path:
@@ -132,7 +132,9 @@ def test_bad_files_give_one_clear_line(tmp_path: Path) -> None:
             tmp_path / "rules.npz", **arrays | {"meta": np.array(json.dumps(meta | {"version": "x"}))}
         ): "ruleset",
     }
-    for report, (path, words) in zip(map(replay_file, files), files.items(), strict=True):
+    for report, (path, words) in zip(
+        (replay_file(path, load_trace) for path in files), files.items(), strict=True
+    ):
         assert report.error is not None and words in report.error, path.name
         assert "\n" not in report.error and not report.ok
 
@@ -145,7 +147,7 @@ def test_a_damaged_file_is_refused_or_unchanged(at: int, noise: bytes) -> None:
     good[at : at + len(noise)] = noise[: len(good) - at]
     # Any other error than a TraceError fails the test.
     with contextlib.suppress(TraceError):
-        _, mismatches, first = replay(load_trace(io.BytesIO(bytes(good))), "decisions")
+        _, mismatches, first = load_trace(io.BytesIO(bytes(good))).replay("decisions")
         assert mismatches == 0 and first is None
 
 

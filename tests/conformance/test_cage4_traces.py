@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,13 @@ from typing import Any
 import cage4_reference
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
+from fastrl.envs.cage4.traces import Cage4Trace
+from fastrl.envs.trace_files import TraceError, read_arrays, replay_file
 
 GOLDEN = sorted((Path(__file__).parents[1] / "support" / "golden" / "cage4").glob("*.npz"))
 SHARED = Path(__file__).parents[3] / "shared" / "cage4"
@@ -122,6 +128,52 @@ def test_arrays_that_are_missing_or_of_another_kind_are_refused() -> None:
             replay("seed", meta | {name: value}, arrays)
     with pytest.raises(ValueError, match="mode: expected 'decisions' or 'seed', got 'both'"):
         replay("both", meta, arrays)
+
+
+def load_trace(path: Any) -> Cage4Trace:
+    return Cage4Trace.from_arrays(*read_arrays(path))
+
+
+def test_files_that_are_no_traces_give_one_clear_line(tmp_path: Path) -> None:
+    with np.load(GOLDEN[0]) as file:
+        arrays = dict(file)
+    meta = json.loads(str(arrays["meta"]))
+
+    def report(**changed: Any) -> str:
+        np.savez(tmp_path / "changed.npz", **arrays | changed)
+        error = replay_file(tmp_path / "changed.npz", load_trace).error
+        assert error is not None and "\n" not in error
+        return error
+
+    for changes, message in [
+        ({"red": "bline"}, "its red is 'bline', expected 'fsm' or 'discovery'"),
+        ({"seeding": None}, "its seeding is None, expected 'reset' or 'constructor'"),
+        ({"steps": 1.5}, "its steps are 1.5, expected a number"),
+        ({"steps": 2**31}, f"steps is {2**31}, expected 2 to 1000"),
+        ({"seed": 2**64}, f"its seed is {2**64}, expected an integer from 0 to 2**64 - 1"),
+        ({"actions": [["Sleep"]]}, "not a trace of CAGE Challenge 4: its actions are others"),
+    ]:
+        assert report(meta=np.array(json.dumps(meta | changes))) == message
+    assert report(fsm=arrays["fsm"].astype(int)).startswith("fsm: expected a C-contiguous uint8 array")
+    assert report(length=np.zeros(0, np.int32)).startswith("host holds 137 values, expected 0")
+    # A generator that runs on would have had other draws.
+    meta |= {"seeding": "constructor"}
+    del arrays["meta"]
+    assert Cage4Trace.from_arrays(meta, arrays).replay("seed")[1] > 0
+    arrays["meta"] = np.array(json.dumps(meta))
+    del arrays["red_ticks"]
+    assert report() == "not a CAGE 4 trace: the array red_ticks is missing"
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.binary(min_size=1, max_size=8))
+def test_a_damaged_file_is_refused_or_unchanged(at: int, noise: bytes) -> None:
+    good = bytearray(GOLDEN[-1].read_bytes())
+    at %= len(good)
+    good[at : at + len(noise)] = noise[: len(good) - at]
+    # Any other error than a TraceError fails the test.
+    with contextlib.suppress(TraceError):
+        assert load_trace(io.BytesIO(bytes(good))).replay("decisions")[1:] == (0, None)
 
 
 @pytest.mark.slow

@@ -51,13 +51,15 @@ class Batch:
     def truth(self) -> dict[str, NDArray[Any]]:
         n = self.num_envs
         by_slot = {
-            name: np.empty((n, SLOTS), np.uint8) for name in ("red_access", "red_sessions", "processes")
+            name: np.empty((n, SLOTS), np.uint8)
+            for name in ("red_access", "red_sessions", "processes", "alerts")
         }
         arrays = {
             "hosts": np.empty((n, SLOTS), np.bool_),
             **by_slot,
             "blocked": np.empty((n, 8), np.uint16),
             "red_action": np.empty((n, 6, 3), np.int16),
+            "blue_action": np.empty((n, AGENTS, 2), np.int16),
         }
         self.games.truth(**arrays)  # type: ignore[arg-type]
         return arrays
@@ -140,6 +142,8 @@ def test_actions_take_their_time_and_a_restore_costs_each_time_it_is_submitted()
         before = batch.info("action_cost")[0]
         batch.step([restore, *SLEEP[1:]])
         assert batch.busy().tolist() == [[left, 0, 0, 0, 0]]
+        in_progress = [[restore, left] if left else [-1, 0], *[[-1, 0]] * 4]
+        assert batch.truth()["blue_action"].tolist() == [in_progress]
         assert batch.info("action_cost")[0] == before - 1
     block = index(0, "BlockTrafficZone restricted_zone_a_subnet <- contractor_network_subnet")
     batch.step([block, *SLEEP[1:]])
@@ -167,6 +171,24 @@ def test_a_game_in_fast_mode_takes_at_most_16_kilobytes() -> None:
     for _, actions in zip(range(400), random_actions(50, 2), strict=False):
         batch.step(actions)
     assert len(batch.games.save_state()) / 50 < 16_384
+
+
+def test_the_truth_has_the_alerts_that_agents_observe() -> None:
+    batch, seen = Batch(8), 0
+    batch.reset()
+    # Of each subnet with an agent the places of its process alerts: servers, then users.
+    places = [(agent, subnet, 28) for agent, subnet in enumerate((0, 1, 2, 3))]
+    places += [(4, subnet, 28 + 59 * i) for i, subnet in enumerate((6, 7, 5))]
+    for step in range(200):
+        obs = batch.step().reshape(8, AGENTS, WIDTH)
+        alerts = batch.truth()["alerts"].reshape(8, 8, 17)
+        assert (batch.info("time") == step + 1).all() and (batch.info("phase") == obs[:, 0, 0]).all()
+        for agent, subnet, first in places:
+            noted = alerts[:, subnet, [*range(11, 17), *range(1, 11)]]
+            np.testing.assert_array_equal(obs[:, agent, first : first + 16], noted & 1)
+            np.testing.assert_array_equal(obs[:, agent, first + 16 : first + 32], noted >> 1)
+            seen |= int(np.bitwise_or.reduce(noted, axis=None))
+    assert seen == 3
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ SCORES = [
 
 @pytest.mark.parametrize(("name", "mean", "error"), SCORES)
 def test_baselines_score_as_those_of_the_specification(name: str, mean: float, error: float) -> None:
-    total, causes = play(name, 60, 1)
+    total, causes = play(name, 30, 1)
     spread = np.hypot(total.std(ddof=1) / np.sqrt(len(total)), error)
     # 4.1 standard errors: one of 20,000 right policies would fail, and the seeds are fixed.
     assert abs(total.mean() - mean) < 4.1 * spread
@@ -164,6 +164,11 @@ def test_names_and_draws() -> None:
     ):
         make_baseline("gard", 1)
     masks = np.zeros((10, 242), np.bool_)
+    for kind in ("random", "react", "guard"):
+        with pytest.raises(ValueError, match=r"^masks: expected shape \(15, 242\), got \(10, 242\)$"):
+            make_baseline(kind, 3).act(np.zeros((15, 210)), masks, np.zeros((3, 5), int))
+    with pytest.raises(ValueError, match=r"^obs: expected shape \(10, 210\), got \(10, 92\)$"):
+        make_baseline("guard", 2).act(np.zeros((10, 92)), masks, np.zeros((2, 5), int))
     masks[:, [3, 30, 60]] = True
     policy, drawn = make_baseline("random", 2, seed=5), []
     for _ in range(1000):

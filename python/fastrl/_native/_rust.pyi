@@ -290,8 +290,8 @@ class Cage4Vec(_Vec):
         host_view: observations and actions of `fastrl.envs.cage4.host_view`, 128 values and 11 actions a row.
         zone_rewards: an agent is rewarded for its zone and its own actions alone.
 
-    Threads, forks and `close` as in `_Vec`. `episode_info` knows the sums of rewards by cause: `work_failed`,
-    `access_failed`, `impact` and `action_cost`.
+    Threads, forks and `close` as in `_Vec`. `episode_info` knows the sums of rewards by cause, `work_failed`,
+    `access_failed`, `impact` and `action_cost`, the steps taken, `time`, and the `phase` of the last one.
     """
 
     def __new__(
@@ -324,13 +324,16 @@ class Cage4Vec(_Vec):
         red_access: NDArray[np.uint8],
         red_sessions: NDArray[np.uint8],
         processes: NDArray[np.uint8],
+        alerts: NDArray[np.uint8],
         blocked: NDArray[np.uint16],
         red_action: NDArray[np.int16],
+        blue_action: NDArray[np.int16],
     ) -> None:
-        """Writes the true state: four times [N, 136] by slot, whether the host exists, red's access (0 none, 1 user, 2
-        root), red's sessions and all processes (up to 255); [N, 8], the subnets, a bit each, that each subnet blocks;
-        [N, 6, 3], the actions in progress of red's agents: index into `CAGE4_RED_KINDS` (-1 none), slot or subnet,
-        steps left."""
+        """Writes the true state: five times [N, 136] by slot, whether the host exists, red's access (0 none, 1 user, 2
+        root), red's sessions, all processes (up to 255) and alerts of the last step (1 process, 2 connection, 3 both);
+        [N, 8], the subnets, a bit each, that each subnet blocks; [N, 6, 3], the actions in progress of red's agents:
+        index into `CAGE4_RED_KINDS` (-1 none), slot or subnet, steps left; [N, 5, 2], those of blue's: index into
+        `CAGE4_ACTIONS` (-1 none), steps left."""
 
 @final
 class Cage4HostView:

@@ -48,7 +48,11 @@ def render(
     arguments: list[str],
     run: Annotated[
         Name | None,
-        Arg("a run directory, a checkpoint file, or with --env an agent of your own, module:name", "RUN"),
+        Arg(
+            "a run directory, a checkpoint file, or with --env an agent of your own, module:name, or with --env cage4"
+            " a baseline: baseline:guard, ...",
+            "RUN",
+        ),
     ] = None,
     *,
     env: Annotated[

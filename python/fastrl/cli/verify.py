@@ -1,4 +1,4 @@
-"""The command ``fastrl verify``: checks the simulator of CAGE 2 against recorded traces."""
+"""The command ``fastrl verify``: checks the simulators of CAGE 2 and CAGE 4 against recorded traces."""
 
 import os
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from fastrl.utils.progress import Progress
 from fastrl.utils.tables import show
 
 if TYPE_CHECKING:
-    from fastrl.envs.cage2.traces import ReplayReport
+    from fastrl.envs.trace_files import ReplayReport, Trace
 
 
 @command("Exit code: 0 if nothing differs, 1 if something does, 2 if a file could not be replayed.")
 def verify(prog: str, files: Annotated[Sequence[Name], Arg("a trace, .npz", "FILE")]) -> int:
-    """Replays traces of the real CybORG, once from the recorded decisions and once from the seed alone, and counts the
-    steps in which the simulator differs."""
-    from fastrl.envs.cage2.traces import replay_file
+    """Replays traces of the real CybORG, of CAGE Challenge 2 or 4, once from the recorded decisions and once from the
+    seed alone, and counts the steps in which the simulator differs."""
+    from fastrl.envs.trace_files import replay_file
 
     reports = []
     with Progress("replaying", len(files)) as progress:
-        for report in map(replay_file, files):
-            reports.append(report)
+        for file in files:
+            reports.append(replay_file(file, _load))
             progress.advance()
     good = [report for report in reports if report.error is None]
     if good:
@@ -37,6 +37,16 @@ def verify(prog: str, files: Annotated[Sequence[Name], Arg("a trace, .npz", "FIL
         if report.error is not None:
             print_error(prog, f"{report.file}: {report.error}")
     return 2 if len(good) < len(reports) else int(not all(report.ok for report in good))
+
+
+def _load(path: str | Path) -> "Trace":
+    """A trace of the challenge whose arrays a file holds."""
+    from fastrl.envs.cage2.traces import Cage2Trace
+    from fastrl.envs.cage4.traces import Cage4Trace
+    from fastrl.envs.trace_files import read_arrays
+
+    meta, arrays = read_arrays(path)
+    return (Cage4Trace if "tape" in arrays else Cage2Trace).from_arrays(meta, arrays)
 
 
 def _table(reports: Sequence["ReplayReport"]) -> Table:

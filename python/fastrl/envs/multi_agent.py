@@ -18,7 +18,7 @@ from fastrl._native._rust import TrafficScene
 from fastrl.envs.contract import ContractError
 from fastrl.envs.episode_log import EPISODE_FIELDS, EpisodeLog
 from fastrl.envs.vector import SEED_LIMIT, CompiledRollout, NativeVec, as_actions, as_autoreset_mode, as_seeds
-from fastrl.envs.viewer import View
+from fastrl.envs.viewer import RENDER_MODES, View
 
 # Gives the rewards [K*A] of a step from the simulator's rewards [K*A], the actions, the observations float32 [K*A, D]
 # that the step led to, terminations and truncations bool [K*A]. What agents get that did not act has no effect.
@@ -59,7 +59,11 @@ class MultiAgentVectorEnv:
         agents: names of the agents; here their numbers.
         groups: a name for each agent, the same for agents of equal spaces.
         obs_shapes: of each agent's observation as its row holds it: the shape of a Box, else the length of the row.
+        message_bits: length of a message that an agent can send beside an action; 0: there are none.
+        render_modes: of `render`.
     """
+
+    message_bits = 0
 
     def __init__(
         self,
@@ -194,7 +198,7 @@ class MultiAgentVectorEnv:
             info = {"episode": episodes, "_episode": ended}
             if final_obs is not None:
                 info |= {"final_obs": self._per_agent(final_obs), "_final_obs": ended.copy()}
-        info |= self._more_info()
+        info |= self.info()
         return (
             self._per_agent(obs),
             self._per_agent(rewards),
@@ -204,9 +208,22 @@ class MultiAgentVectorEnv:
             info,
         )
 
-    def _more_info(self) -> dict[str, Any]:
-        """Entries that a simulator adds to the info of every step."""
+    def info(self) -> dict[str, Any]:
+        """Entries, arrays [K, ...], that a simulator adds to the info of every step."""
         return {}
+
+    def agent_spaces(self, *, padded: bool) -> list[tuple[Space[Any], Space[Any]]]:
+        """Spaces of each agent's observation and action.
+
+        Args:
+            padded: all are as long as the longest; else an agent has the first values of its row and the first actions.
+        """
+        return [(self.single_observation_space, self.single_action_space)] * self.num_agents
+
+    def send(self, messages: NDArray[np.uint8]) -> None:
+        """Sets the messages that the agents send with the next step, uint8 [K, A]. Raises NotImplementedError if they
+        have none, see `message_bits`."""
+        raise NotImplementedError(f"the agents of {self.name} send no messages")
 
     def step_into(
         self,
@@ -324,8 +341,13 @@ class MultiAgentVectorEnv:
         scene: TrafficScene = self._native.scene(index)
         return scene
 
-    def render(self) -> tuple[NDArray[np.uint8], ...]:
-        """A picture of each environment, uint8 [H, W, 3], drawn by `view`."""
+    @property
+    def render_modes(self) -> Sequence[str]:
+        return RENDER_MODES if self.has_scenes else ()
+
+    def render(self, mode: str = "rgb_array") -> tuple[Any, ...]:
+        """A picture of each environment, uint8 [H, W, 3], drawn by `view`; with the mode "ansi" a text, if it has
+        texts."""
         return tuple(self.view.draw(self.scene(i)) for i in range(self.num_envs))
 
     def save_state(self) -> bytes:

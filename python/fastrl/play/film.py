@@ -14,12 +14,14 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from fastrl.envs import contract
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.record_episodes import Act as TeamAct
 from fastrl.envs.single import SingleEnv
 from fastrl.envs.spec import EnvSpec
 from fastrl.envs.viewer import View
 from fastrl.play.episodes import build_any, episode_steps
 from fastrl.play.own_agent import OwnAgent
-from fastrl.play.play import Playable, Step, play
+from fastrl.play.play import Playable, Step, TeamEnv, play, team_act
 from fastrl.runs.errors import TrainError
 from fastrl.utils.video import check_video, draw_without_display, text_picture, text_shape, write_video
 
@@ -146,6 +148,37 @@ def env_films(
 
     fps, view = (pictures.fps, None) if scenes is None else (SCENE_FPS, scenes.view)
     return Films(play_drawn, fps, functools.partial(spec.close, env), view)
+
+
+def team_films(
+    env: MultiAgentVectorEnv,
+    acting: Callable[[Mapping[str, Any]], TeamAct],
+    *,
+    draw: Callable[[], Any] | None = None,
+    fps: float | None = None,
+) -> Films:
+    """Makes films of episodes in an environment of several agents.
+
+    Args:
+        env: of one, which the films close.
+        acting: makes the policy, from the state of a checkpoint.
+        draw: gives a picture of the environment; None: its own.
+        fps: pictures per second; None: the environment's.
+
+    Raises:
+        TrainError: it does not draw itself.
+    """
+    if draw is None and "rgb_array" not in env.render_modes:
+        env.close()
+        raise TrainError(f"{env.name} has no render mode rgb_array, so there is nothing to film")
+    picture = draw or (lambda: env.render()[0])
+
+    def play_drawn(state: Mapping[str, Any], episodes: int, seed: int) -> Iterator[Step]:
+        seeds = range(seed, seed + episodes)
+        act, draw_checked = team_act(acting(state)), lambda: checked_picture(picture())
+        return play(act, TeamEnv(env), seeds, name=env.name, draw=draw_checked)
+
+    return Films(play_drawn, env.fps if fps is None else fps, env.close)
 
 
 class AgentEpisodes:

@@ -12,7 +12,9 @@ use fastrl_core::cage4::mind::{RedAgent, State};
 use fastrl_core::cage4::observation::{OBS_LEN, obs_len};
 use fastrl_core::cage4::red_kind::RedKind;
 use fastrl_core::cage4::replay::{Mode, Trace};
-use fastrl_core::cage4::scenario::{Exploit, NUM_BLUE, NUM_NETWORKS, NUM_RED, NUM_SLOTS, SUBNET_NAMES};
+use fastrl_core::cage4::scenario::{
+    Exploit, NUM_BLUE, NUM_NETWORKS, NUM_RED, NUM_SLOTS, SUBNET_NAMES, subnet_of, watch_bit,
+};
 use fastrl_core::cage4::source::Purpose;
 use fastrl_core::cage4::{Cage4, Config, MOST_STEPS};
 use fastrl_core::cage4_columns;
@@ -122,39 +124,49 @@ impl Cage4Vec {
         red_access: &Bound<'_, PyAny>,
         red_sessions: &Bound<'_, PyAny>,
         processes: &Bound<'_, PyAny>,
+        alerts: &Bound<'_, PyAny>,
         blocked: &Bound<'_, PyAny>,
         red_action: &Bound<'_, PyAny>,
+        blue_action: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let n = self.num_envs();
         let hosts = writeable::<Flag>("hosts", hosts, &[n, NUM_SLOTS])?;
         let red_access = writeable::<u8>("red_access", red_access, &[n, NUM_SLOTS])?;
         let red_sessions = writeable::<u8>("red_sessions", red_sessions, &[n, NUM_SLOTS])?;
         let processes = writeable::<u8>("processes", processes, &[n, NUM_SLOTS])?;
+        let alerts = writeable::<u8>("alerts", alerts, &[n, NUM_SLOTS])?;
         let blocked = writeable::<u16>("blocked", blocked, &[n, NUM_NETWORKS])?;
         let red_action = writeable::<i16>("red_action", red_action, &[n, NUM_RED, 3])?;
-        let places = [hosts.place(), red_access.place(), red_sessions.place(), processes.place(), blocked.place()];
-        disjoint(&[&places[..], &[red_action.place()]].concat())?;
+        let blue_action = writeable::<i16>("blue_action", blue_action, &[n, NUM_BLUE, 2])?;
+        let by_host = [hosts.place(), red_access.place(), red_sessions.place(), processes.place(), alerts.place()];
+        disjoint(&[&by_host[..], &[blocked.place(), red_action.place(), blue_action.place()]].concat())?;
         // SAFETY: checked, disjoint, and the caller's for the length of this call.
-        let (hosts, access, sessions, processes, blocked, actions) = unsafe {
+        let (hosts, access, sessions, processes, alerts, blocked, red_actions, blue_actions) = unsafe {
             (
                 hosts.bytes_mut(),
                 red_access.slice_mut(),
                 red_sessions.slice_mut(),
                 processes.slice_mut(),
+                alerts.slice_mut(),
                 blocked.slice_mut(),
                 red_action.slice_mut(),
+                blue_action.slice_mut(),
             )
         };
         hosts.fill(0);
         access.fill(0);
         sessions.fill(0);
         processes.fill(0);
+        alerts.fill(0);
         self.venv.with(py, |venv| {
             for (i, env) in venv.envs().enumerate() {
                 let (world, reds) = (env.world(), env.reds());
                 for slot in world.network.hosts() {
                     hosts[i * NUM_SLOTS + slot] = 1;
                     processes[i * NUM_SLOTS + slot] = world.network.num_processes(slot).min(255) as u8;
+                    let noted = |hosts: &[u32; NUM_NETWORKS]| u8::from(hosts[subnet_of(slot)] & watch_bit(slot) != 0);
+                    let (process, connection) = (&world.watch.process_alerts, &world.watch.connection_alerts);
+                    alerts[i * NUM_SLOTS + slot] = noted(process) | noted(connection) << 1;
                 }
                 for session in reds.iter().flat_map(|red| red.sessions.list()) {
                     let at = i * NUM_SLOTS + usize::from(session.host);
@@ -162,7 +174,10 @@ impl Cage4Vec {
                     sessions[at] = sessions[at].saturating_add(1);
                 }
                 blocked[i * NUM_NETWORKS..][..NUM_NETWORKS].copy_from_slice(&world.blocks);
-                for (red, out) in reds.iter().zip(actions[i * NUM_RED * 3..].chunks_exact_mut(3)) {
+                for (task, out) in env.tasks().iter().zip(blue_actions[i * NUM_BLUE * 2..].chunks_exact_mut(2)) {
+                    out.copy_from_slice(&task.map_or([-1, 0], |task| [task.index.into(), task.ticks.into()]));
+                }
+                for (red, out) in reds.iter().zip(red_actions[i * NUM_RED * 3..].chunks_exact_mut(3)) {
                     let action = red.action.map(|a| [a.kind as i16, a.target.into(), red.ticks.into()]);
                     out.copy_from_slice(&action.unwrap_or([-1, -1, 0]));
                 }

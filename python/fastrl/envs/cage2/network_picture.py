@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
-
-if TYPE_CHECKING:
-    from PIL.ImageDraw import ImageDraw
-    from PIL.ImageFont import FreeTypeFont
+from fastrl.utils.pen import Pen
 
 _SUBNETS = (
     ("User", ("User0", "User1", "User2", "User3", "User4")),
@@ -27,8 +21,6 @@ _LEGEND = (("free", "#9aa5b1"), ("attacker: user", _COLOURS[1]), ("root", _COLOU
 _BLUE, _GREY, _FRAME, _INK = "#2274a5", "#5b6770", "#9aa5b1", "#22303c"
 # Width of one network and height, in units of which the picture has 100 an inch.
 _WIDTH, _HEIGHT = 360, 320
-# Pixels are the means of so many by so many, so that edges are smooth.
-_SMOOTH = 2
 
 
 class NetworkState(NamedTuple):
@@ -54,57 +46,17 @@ def network_picture(*states: NetworkState, note: str, dpi: int = 100) -> NDArray
         note: in the lower left corner.
         dpi: pixels an inch.
     """
-    # Matplotlib needs Pillow, so that it is there.
-    from PIL import Image, ImageDraw
-
-    width, scale = _WIDTH * len(states), _SMOOTH * dpi / 100
-    image = Image.new("RGB", (round(width * scale), round(_HEIGHT * scale)), "white")
-    pen = _Pen(ImageDraw.Draw(image), scale)
+    width = _WIDTH * len(states)
+    pen = Pen(width, _HEIGHT, dpi)
     for place, state in enumerate(states):
         _draw_network(pen, state, _WIDTH * place)
     pen.text(20, 307, note, 11.8, _GREY)
     for right, (text, colour) in zip((259, 187, 72), _LEGEND, strict=True):
         pen.text(width - right, 307, f"■ {text}", 11.8, colour)
-    return np.asarray(image.reduce(_SMOOTH))
+    return pen.picture()
 
 
-class _Pen(NamedTuple):
-    """Draws in units from the upper left corner, `scale` pixels each."""
-
-    draw: ImageDraw
-    scale: float
-
-    def text(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        size: float,
-        colour: str,
-        anchor: str = "ls",
-        *,
-        bold: bool = False,
-    ) -> None:
-        font = _font(round(size * self.scale), bold)
-        self.draw.text((x * self.scale, y * self.scale), text, fill=colour, font=font, anchor=anchor)
-
-    def box(self, x: float, y: float, colour: str, edge: str, line: float) -> None:
-        """A host around a point."""
-        s = self.scale
-        corners = ((x - 48.5) * s, (y - 12) * s, (x + 48.5) * s, (y + 12) * s)
-        self.draw.rounded_rectangle(corners, 5 * s, colour, edge, round(line * s))
-
-
-@functools.cache
-def _font(size: int, bold: bool) -> FreeTypeFont:
-    from PIL import ImageFont
-
-    # Matplotlib brings a font; which ones a system has is not known.
-    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
-    return ImageFont.truetype(Path(matplotlib.get_data_path(), "fonts", "ttf", name), size)
-
-
-def _draw_network(pen: _Pen, state: NetworkState, left: float) -> None:
+def _draw_network(pen: Pen, state: NetworkState, left: float) -> None:
     pen.text(left + 18, 25, state.title, 13.9, "black", bold=True)
     pen.text(left + 338, 25, f"return {round(state.total)}", 13.9, "black", "rs", bold=True)
     target = state.blue_action.partition(" ")[2]
@@ -115,7 +67,7 @@ def _draw_network(pen: _Pen, state: NetworkState, left: float) -> None:
             y = 76.5 + 43.7 * row
             access = int(state.red_access[_rust.CAGE2_HOSTS.index(host)])
             edge, line = (_BLUE, 3.5) if host == target else (_FRAME, 1.0)
-            pen.box(x, y, _COLOURS[access], edge, line)
+            pen.box(x - 48.5, y - 12, x + 48.5, y + 12, _COLOURS[access], edge, line)
             pen.text(x, y, host, 10.4, "white" if access == 2 else _INK, "mm")
     if state.blue_action:
         pen.text(left + 18, 287, f"defender: {state.blue_action}", 12.5, _BLUE)

@@ -7,12 +7,14 @@ action of its own is in progress, so that alerts which come meanwhile are lost.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.envs.cage4.env import ACTIONS, AGENTS, SUBNETS
+from fastrl.envs.cage4.env import ACTIONS, AGENTS, OBS_LENGTHS, SUBNETS, Cage4VectorEnv
+from fastrl.envs.record_episodes import Act
+from fastrl.utils.arguments import as_integer
 
 NUM_AGENTS = len(AGENTS)
 _WIDTH = max(map(len, ACTIONS))
@@ -22,7 +24,7 @@ _HOSTS = tuple(name.removeprefix("Restore ") for name in ACTIONS[-1] if name.sta
 _IS_USER: NDArray[np.bool_] = np.array(["user" in host for host in _HOSTS])
 _AGENTS = np.arange(NUM_AGENTS)[:, None]
 # A step before every episode, a place after all others, and the number of places of each kind of alert and host.
-_NEVER, _NOT_QUEUED, _USER_PLACES = -1000, 1 << 40, 1 << 30
+_NEVER, _NOT_QUEUED, _USER_PLACES = -1000, 1 << 60, 1 << 40
 # Values of an observation: the phase, then 59 of each subnet of the zone, among them its blocks and two alerts a host.
 _SUBNET_OBS, _BLOCKS, _PROCESS_ALERTS, _CONNECTION_ALERTS = 59, 9, 27, 43
 
@@ -62,8 +64,22 @@ class BluePolicy(Protocol):
             obs: observations [N * 5, D] or [N, 5, D], of which it reads the challenge's first 210 values.
             masks: of actions, [N * 5, 242] or [N, 5, 242].
             busy: steps that actions in progress still take, [N, 5]; 0: the agent chooses.
+
+        Raises:
+            ValueError: arrays of another shape.
         """
         ...
+
+
+def _per_agent(name: str, rows: NDArray[Any], num_envs: int, width: int) -> NDArray[Any]:
+    """Rows of agents [N * 5, D] or [N, 5, D] as [N, 5, D].
+
+    Raises:
+        ValueError: another number of agents, or less than `width` values.
+    """
+    if rows.size != num_envs * NUM_AGENTS * rows.shape[-1] or rows.shape[-1] < width:
+        raise ValueError(f"{name}: expected shape ({num_envs * NUM_AGENTS}, {width}), got {rows.shape}")
+    return rows.reshape(num_envs, NUM_AGENTS, -1)
 
 
 class SleepPolicy:
@@ -97,7 +113,8 @@ class RandomPolicy:
     ) -> NDArray[np.int64]:
         shape = (self._num_envs, NUM_AGENTS)
         draws = self._random.random((*shape, _WIDTH))
-        valid = np.where(masks.reshape(draws.shape), draws, -1.0).argmax(axis=2)
+        masks = _per_agent("masks", masks, self._num_envs, _WIDTH)
+        valid = np.where(masks, draws, -1.0).argmax(axis=2)
         return np.where(
             self._random.random(shape) < 0.02,
             self._random.integers(list(map(len, ACTIONS)), size=shape),
@@ -113,21 +130,19 @@ class AlertPolicy:
         shape = (num_envs, NUM_AGENTS, len(_HOSTS))
         # Step of the last action on each host.
         self._acted_at = np.full(shape, _NEVER)
-        self._step = np.zeros(num_envs, np.int64)
+        self._num_envs, self._step = num_envs, 0
         self._exists = np.zeros(shape, np.bool_)
 
     def reset(self, mask: NDArray[np.bool_] | None = None) -> None:
-        games = slice(None) if mask is None else mask
-        self._acted_at[games] = _NEVER
-        self._step[games] = 0
+        self._acted_at[slice(None) if mask is None else mask] = _NEVER
 
     def act(
         self, obs: NDArray[np.floating], masks: NDArray[np.bool_], busy: NDArray[np.integer]
     ) -> NDArray[np.int64]:
-        num_envs = len(self._step)
-        self._exists = masks.reshape(num_envs, NUM_AGENTS, _WIDTH)[:, _AGENTS, _RESTORE]
-        free = np.asarray(busy) == 0
-        actions = np.where(free, self._choose(obs.reshape(num_envs, NUM_AGENTS, -1), free), SLEEP)
+        obs = _per_agent("obs", obs, self._num_envs, max(OBS_LENGTHS))
+        self._exists = _per_agent("masks", masks, self._num_envs, _WIDTH)[:, _AGENTS, _RESTORE]
+        free = busy == 0
+        actions = np.where(free, self._choose(obs, free), SLEEP)
         self._step += 1
         return actions
 
@@ -143,7 +158,7 @@ class AlertPolicy:
     def _note(self, where: NDArray[np.bool_], host: NDArray[np.int64]) -> None:
         """Notes that the agents `where` [N, 5] act on a `host` [N, 5]."""
         games, agents = np.nonzero(where)
-        self._acted_at[games, agents, host[where]] = self._step[games]
+        self._acted_at[games, agents, host[where]] = self._step
 
 
 class ReactPolicy(AlertPolicy):
@@ -176,7 +191,7 @@ class ReactPolicy(AlertPolicy):
 
         host = np.where(self._queued, _IS_USER, 2).argmin(axis=2)
         cleans = undecided & self._queued.any(axis=2)
-        recent = self._step[:, None] - _at(self._acted_at, host) < 30
+        recent = self._step - _at(self._acted_at, host) < 30
         table = np.where(recent[..., None] | ~_IS_USER, _RESTORE, _REMOVE)
         actions = np.where(cleans, _at(table, host), actions)
         self._note(cleans, host)
@@ -203,7 +218,7 @@ class GuardPolicy(AlertPolicy):
         self._place[slice(None) if mask is None else mask] = _NOT_QUEUED
 
     def _choose(self, obs: NDArray[np.floating], free: NDArray[np.bool_]) -> NDArray[np.int64]:
-        number = self._step[:, None, None] * len(_HOSTS) + np.arange(len(_HOSTS))
+        number = self._step * len(_HOSTS) + np.arange(len(_HOSTS))
         bad = self._alerts(obs, _PROCESS_ALERTS) & free[..., None]
         self._place = np.where(bad, number + _USER_PLACES * _IS_USER, self._place)
         tried = self._alerts(obs, _CONNECTION_ALERTS) & _IS_USER & free[..., None]
@@ -236,4 +251,18 @@ def make_baseline(name: str, num_envs: int, seed: int = 0) -> BluePolicy:
     """Makes one of `BASELINES` for `num_envs` games; all but `"sleep"` draw from a generator of `seed`."""
     if name not in _POLICIES:
         raise ValueError(f"baseline: expected one of {', '.join(BASELINES)}, got {name!r}")
-    return _POLICIES[name](num_envs, seed)
+    return _POLICIES[name](as_integer("num_envs", num_envs, 1), as_integer("seed", seed, 0, None))
+
+
+def baseline_act(name: str, env: Cage4VectorEnv, seed: int = 0) -> Act:
+    """Makes one of `BASELINES` that acts in an environment, in episodes that start together."""
+    policy = make_baseline(name, env.num_envs, seed)
+
+    def act(obs: NDArray[Any], alive: NDArray[np.bool_], states: Any) -> tuple[NDArray[Any], Any]:
+        if states is None:
+            policy.reset()
+        # The policy has a memory of its own; that there is a state says that the episodes continue.
+        continues = np.ones((len(obs), 1), np.float32)
+        return policy.act(obs, env.action_masks(), env.busy()).ravel(), continues
+
+    return act

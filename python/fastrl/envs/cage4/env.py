@@ -17,14 +17,16 @@ an agent is busy: the game ignores what it chooses, but charges for a Restore, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
+from fastrl.envs.cage4.game_state import GameState
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.vector import as_autoreset_mode
 from fastrl.utils.arguments import as_integer
@@ -41,6 +43,7 @@ HOSTS: tuple[str, ...] = tuple(_rust.CAGE4_HOSTS)
 SUBNETS: tuple[str, ...] = tuple(_rust.CAGE4_SUBNETS)
 RED_AGENTS: tuple[str, ...] = tuple(_rust.CAGE4_RED_AGENTS)
 RED_KINDS: tuple[str, ...] = tuple(_rust.CAGE4_RED_KINDS)
+_MOST_STEPS = 1000
 View = Literal["challenge", "hosts"]
 Rewards = Literal["team", "zone"]
 ZONES: tuple[str, ...] = (*AGENTS, "contractor")
@@ -48,13 +51,12 @@ ZONES: tuple[str, ...] = (*AGENTS, "contractor")
 CAUSES = ("work_failed", "access_failed", "impact", "action_cost")
 """Causes of rewards: green's local work failed, green's access to a service failed, red's Impact, prices of Restore."""
 
-_MESSAGE_BITS = 8
-
 
 class Cage4VectorEnv(MultiAgentVectorEnv):
     """N games of CAGE Challenge 4, stepped natively; the module documents observations, actions and rewards.
 
-    `action_masks` is False for actions on hosts that this episode's network does not have, and for padding.
+    `action_masks` is False for actions on hosts that this episode's network does not have, and for padding. The spaces
+    of `fastrl.envs.adapters.parallel_env` are the challenge's: padded with `pad_spaces=True`, else of each agent's own.
 
     Args:
         num_envs: number of games, N.
@@ -67,11 +69,14 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         rewards: "team", or "zone": each agent gets the rewards of its zone and its own actions alone. Their sum is the
             team's but for the contractor's network.
         autoreset_mode: Gymnasium's enum or the name of a mode.
+        info_state: adds `state` to the info of a step, the true state as `truth` gives it.
         num_threads: threads that step the games, 0 for one a core.
 
     Raises:
         ValueError: an option out of its range; the message says what was expected.
     """
+
+    message_bits = 8
 
     def __init__(
         self,
@@ -80,11 +85,14 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         red_agent: RedAgent = "fsm",
         episode_length: int = 500,
         random: Literal["fast", "numpy"] = "fast",
+        info_state: bool = False,
         view: View = "challenge",
         rewards: Rewards = "team",
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         num_threads: int = 0,
     ) -> None:
+        if red_agent not in RED_AGENTS:
+            raise ValueError(f"red_agent: expected 'fsm' or 'discovery', got {red_agent!r}")
         if random not in ("fast", "numpy"):
             raise ValueError(f"random: expected 'fast' or 'numpy', got {random!r}")
         if view not in get_args(View):
@@ -92,7 +100,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         if rewards not in get_args(Rewards):
             raise ValueError(f"rewards: expected 'team' or 'zone', got {rewards!r}")
         self.red_agent = red_agent
-        self.episode_length = as_integer("episode_length", episode_length, 2)
+        self.episode_length = as_integer("episode_length", episode_length, 2, _MOST_STEPS)
         native = _rust.Cage4Vec(
             as_integer("num_envs", num_envs, 1),
             red_agent=red_agent,
@@ -109,7 +117,10 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
             Discrete(native.num_masked),
             autoreset_mode=autoreset_mode,
             name="fastrl/Cage4-v0",
+            fps=4.0,
         )
+        self.agents = AGENTS
+        self._has_state, self._has_hosts_view = info_state, view == "hosts"
 
     @property
     def _games(self) -> _rust.Cage4Vec:
@@ -119,6 +130,18 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         """Sets the messages, uint8 [N, 5] with the first of 8 bits highest, that the agents send with the next step;
         the others observe them after it. Without this call they are zeros."""
         self._games.send(messages)
+
+    def agent_spaces(self, *, padded: bool) -> list[tuple[Space[Any], Space[Any]]]:
+        """With the challenge's view its spaces: observations of the phase and bits, int64, indices into `ACTIONS`."""
+        if self._has_hosts_view:
+            return super().agent_spaces(padded=padded)
+        sizes = list(zip(OBS_LENGTHS, map(len, ACTIONS), strict=True))
+        if padded:
+            sizes = [max(sizes)] * len(sizes)
+        return [(MultiDiscrete([3] + [2] * (length - 1)), Discrete(n)) for length, n in sizes]
+
+    def info(self) -> dict[str, Any]:
+        return {"state": self.truth()} if self._has_state else {}
 
     def busy(self) -> NDArray[np.uint8]:
         """The steps that the agents' actions in progress still take, uint8 [N, 5]; 0: the agent chooses."""
@@ -133,6 +156,40 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
             self._games.episode_info(name, out)
         return sums
 
+    def states(self) -> list[GameState]:
+        """Each game as it is now, for people to read."""
+        truth, causes = self.truth(), self.causes()
+        step, phase = np.empty(self.num_envs), np.empty(self.num_envs)
+        self._games.episode_info("time", step)
+        self._games.episode_info("phase", phase)
+        return [
+            GameState(
+                int(step[i]),
+                self.episode_length,
+                int(phase[i]),
+                {name: float(sums[i]) for name, sums in causes.items()},
+                {name: values[i] for name, values in truth.items()},
+            )
+            for i in range(self.num_envs)
+        ]
+
+    @property
+    def render_modes(self) -> Sequence[str]:
+        return ("rgb_array", "ansi")
+
+    def render(self, mode: str = "rgb_array") -> tuple[Any, ...]:
+        """A picture of each game, uint8 [496, 1050, 3]: the network, hosts in the colour of red's access, alerts,
+        blocks, and actions in progress. With the mode "ansi" a text of each."""
+        if mode not in self.render_modes:
+            raise ValueError(f"mode: expected 'rgb_array' or 'ansi', got {mode!r}")
+        if mode == "ansi":
+            return tuple(state.text() for state in self.states())
+        # The import is slow and needed for drawing only.
+        from fastrl.envs.cage4.network_picture import network_picture
+
+        title = f"CAGE Challenge 4, red agent {self.red_agent}"
+        return tuple(network_picture(state, title) for state in self.states())
+
     def ledger(self) -> NDArray[np.int32]:
         """The present episodes' sums of rewards, int32 [N, 3, 6, 4] by phase, zone (`ZONES`) and cause (`CAUSES`)."""
         out = np.empty((self.num_envs, 3, len(ZONES), len(CAUSES)), np.int32)
@@ -141,18 +198,21 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
 
     def truth(self) -> dict[str, NDArray[Any]]:
         """The true state of each game, which no agent can see. By slot of `HOSTS`, [N, 136]: `hosts` bool, whether
-        it exists; `red_access` uint8 (0 none, 1 user, 2 root); `red_sessions` and `processes` uint8 (up to 255).
-        `blocked` uint16 [N, 8]: the subnets, a bit each, whose traffic each subnet blocks. `red_action` int16
-        [N, 6, 3]: of each red agent's action in progress the index into `RED_KINDS` (-1: none), its slot or subnet, and
-        the steps left."""
+        it exists; uint8 `red_access` (0 none, 1 user, 2 root), `red_sessions` and `processes` (up to 255), and `alerts`
+        of the last step (1 process, 2 connection, 3 both). `blocked` uint16 [N, 8]: the subnets, a bit each,
+        whose traffic each subnet blocks. Actions in progress, int16: `red_action` [N, 6, 3], of each red agent the
+        index into `RED_KINDS` (-1: none), slot or subnet, and steps left; `blue_action` [N, 5, 2], of each agent the
+        index into `ACTIONS` (-1: none) and steps left."""
         n, slots = self.num_envs, len(HOSTS)
         arrays: dict[str, NDArray[Any]] = {
             "hosts": np.empty((n, slots), np.bool_),
             "red_access": np.empty((n, slots), np.uint8),
             "red_sessions": np.empty((n, slots), np.uint8),
             "processes": np.empty((n, slots), np.uint8),
+            "alerts": np.empty((n, slots), np.uint8),
             "blocked": np.empty((n, 8), np.uint16),
             "red_action": np.empty((n, 6, 3), np.int16),
+            "blue_action": np.empty((n, self.num_agents, 2), np.int16),
         }
         self._games.truth(**arrays)
         return arrays

@@ -19,7 +19,7 @@ class LinkedVectorEnv(MultiAgentVectorEnv):
     def _has_links(self) -> bool:
         return bool(getattr(self._native, "num_statistics", 0))
 
-    def _more_info(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
         return {"comms": self.comms()} if self._has_links else {}
 
     def comms(self) -> dict[str, NDArray[np.float64]]:

@@ -64,6 +64,12 @@ def evaluate(
     return Evaluation.from_ledgers(ledgers[:episodes], seed, mode)
 
 
+def check_baseline(name: str) -> None:
+    """Raises ConfigError if there is no such baseline."""
+    if name not in BASELINES:
+        raise ConfigError(f"unknown baseline {name}; did you mean {nearest(name, BASELINES)}?")
+
+
 class Cage4Scoring:
     """The part of the task that ``fastrl eval`` needs for baselines, which loads no PyTorch. Its methods are those of
     `fastrl.training.task.Task`."""
@@ -89,8 +95,7 @@ class Cage4Scoring:
         advance: Callable[[int], object],
         **options: Any,
     ) -> Evaluation:
-        if name not in BASELINES:
-            raise ConfigError(f"unknown baseline {name}; did you mean {nearest(name, BASELINES)}?")
+        check_baseline(name)
         draws = np.random.SeedSequence(seed)
 
         def make_act(env: Cage4VectorEnv) -> Act:

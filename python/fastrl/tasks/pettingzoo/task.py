@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import AutoresetMode
@@ -12,9 +12,9 @@ from gymnasium.vector import AutoresetMode
 from fastrl.collectors.parallel_spec import ParallelSpec, blaming
 from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_frames import make_parallel
-from fastrl.envs.record_episodes import run_episodes
+from fastrl.envs.record_episodes import Act, run_episodes
 from fastrl.envs.spec import EnvSpec
-from fastrl.play.play import Step, TeamEnv, play, team_act, team_seeds
+from fastrl.play.play import team_seeds
 from fastrl.runs.errors import TrainError
 from fastrl.runs.settings import RunConfig
 from fastrl.tasks import pettingzoo
@@ -99,7 +99,7 @@ class PettingZooTask(Task):
         return int(settings.env.max_episode_steps)
 
     def films(self, settings: Any) -> Films:
-        from fastrl.play.film import FPS, Films, checked_picture
+        from fastrl.play.film import FPS, team_films
         from fastrl.play.team_policy import TeamPolicy
 
         spec = self.env_spec(settings)
@@ -120,13 +120,10 @@ class PettingZooTask(Task):
                 f"{env.name} has no render mode rgb_array, so there is nothing to film; its modes: {modes}"
             )
 
-        def play_drawn(state: Mapping[str, Any], episodes: int, seed: int) -> Iterator[Step]:
-            policy, seeds = TeamPolicy(state["policy"]), range(seed, seed + episodes)
-            act = policy.act_in(env, action_masks=self.has_action_masks(settings))
-            draw = lambda: checked_picture(drawn.render())  # noqa: E731
-            return play(team_act(act), TeamEnv(env), seeds, name=env.name, draw=draw)
+        def acting(state: Mapping[str, Any]) -> Act:
+            return TeamPolicy(state["policy"]).act_in(env, action_masks=self.has_action_masks(settings))
 
-        return Films(play_drawn, float(metadata.get("render_fps") or FPS), env.close)
+        return team_films(env, acting, draw=drawn.render, fps=float(metadata.get("render_fps") or FPS))
 
     def resolve_defaults(self, settings: Any) -> Any:
         """Agents of other spaces have policies of their own."""

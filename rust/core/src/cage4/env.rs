@@ -216,8 +216,10 @@ impl Env for Cage4 {
     }
 
     fn episode_info(&self, key: &str) -> f64 {
-        let total = with_game!(&self.state.game, game => &game.total);
+        let (total, time, phase) = with_game!(&self.state.game, game => (&game.total, game.time, game.phase));
         let numbers = [
+            ("time", time as i32),
+            ("phase", phase.into()),
             ("work_failed", total.work_failed),
             ("access_failed", total.access_failed),
             ("impact", total.impact),

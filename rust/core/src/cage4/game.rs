@@ -24,7 +24,7 @@ use crate::env::ensure;
 pub struct BlueTask {
     pub action: BlueAction,
     /// The index under which it was submitted.
-    index: u8,
+    pub index: u8,
     /// Steps left.
     pub ticks: u8,
 }
