@@ -23,7 +23,7 @@ from fastrl.utils.files import atomic_file
 # Steps of an episode that every file is compared with its policy in; enough for actions that last.
 _STEPS = 40
 
-_HEAD = '''"""Five defenders for CAGE Challenge 4 (CybORG 4.0): {algorithm}, {steps:,} steps, by fastrl {version}.
+_HEAD = '''"""Five defenders for CAGE Challenge 4 (CybORG 4.0), trained for {steps:,} steps by fastrl {version}.
 
 Named submission.py in a folder of its own, it is what the challenge's evaluation plays:
 
@@ -49,9 +49,9 @@ class StartingWrapper(BlueFlatWrapper):
 
 
 class Submission:
-    NAME = "fastrl {algorithm}"
+    NAME = {name!r}
     TEAM = "fastrl"
-    TECHNIQUE = "{technique}"
+    TECHNIQUE = {technique!r}
     AGENTS = {{}}
 
     @staticmethod
@@ -62,7 +62,7 @@ class Submission:
 POLICIES = [
 {policies}
 ]
-for agent in blue_agents(POLICIES, {members}, "{view}"):
+for agent in blue_agents(POLICIES, {members}, {view!r}):
     Submission.AGENTS[f"blue_agent_{{agent.number}}"] = agent
 '''
 
@@ -109,10 +109,10 @@ def export_submission(
     if found.different:
         raise ExportError(f"{path} was not written, for the export acts in another way: {found}")
     algorithm = model.policy_checkpoint["algorithm"]
-    text = _HEAD.format(version=__version__, algorithm=algorithm.upper(), steps=model.steps)
+    text = _HEAD.format(version=__version__, steps=model.steps)
     text += inspect.getsource(cage4_agent).split('"""', 2)[2]
     text += _TAIL.format(
-        algorithm=algorithm,
+        name=f"fastrl {algorithm}",
         technique=algorithm.upper(),
         policies="\n".join(map(_written, policies)),
         members=members,
