@@ -34,7 +34,7 @@ def _baselines() -> str:
     )
     return (
         "\n".join(lists) + "\n"
-        "one that several tasks have is scored beside runs of its task, or with --env cage4\n\n"
+        "those that both have are cage2's, unless --env is cage4 or a run of cage4 is named too\n\n"
         "an agent of your own is module:name, a function from an observation to an action or a class with act(obs) or"
         " get_action(observation, action_space); it is scored in the environment of the runs beside it, or of --env:\n"
         "  fastrl eval my_agent:Agent --env CartPole-v1 --episodes 100\n"
@@ -82,8 +82,8 @@ def evaluate(
     env: Annotated[
         str | None,
         Arg(
-            "the run's environment, which may import code then; cage2 or the environment of an agent of your own;"
-            " cage2 or cage4, whose baselines are meant",
+            "the run's environment, which may import code then; the environment of an agent of your own; of baselines"
+            " cage2 or cage4",
             "ID",
         ),
     ] = None,
