@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
+from fastrl.envs.cage4.env import Cage4VectorEnv
 
 AGENTS, WIDTH, ACTIONS, SLOTS = 5, 210, 242, 136
 SLEEP = [49, 49, 49, 49, 145]
@@ -80,7 +81,10 @@ def index(agent: int, name: str) -> int:
     return _rust.CAGE4_ACTIONS[agent].index(name)
 
 
-@pytest.mark.parametrize("options", [{}, {"numpy_random": True}, {"red_agent": "discovery"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"numpy_random": True, "rules": "impact+green-service"}, {"red_agent": "discovery"}],
+)
 def test_games_do_not_depend_on_threads_batches_or_a_restart_from_a_state(options: dict[str, Any]) -> None:
     batch, threaded = (
         Batch(9, episode_length=40, **options),
@@ -150,6 +154,19 @@ def test_actions_take_their_time_and_a_restore_costs_each_time_it_is_submitted()
     assert batch.truth()["blocked"].tolist() == [[1 << 4, 0, 0, 0, 0, 0, 0, 0]]
 
 
+def test_rules_change_what_is_paid() -> None:
+    original, mended = Batch(4), Batch(4, rules="impact")
+    for batch in (original, mended):
+        batch.reset()
+        for _ in range(300):
+            batch.step()
+    assert (mended.info("impact") > original.info("impact")).all()
+    for cause in ("work_failed", "access_failed", "action_cost"):
+        np.testing.assert_array_equal(mended.info(cause), original.info(cause))
+    with pytest.raises(ValueError, match=r"rules: expected 'original', or 'impact', .* got 'all'"):
+        Cage4VectorEnv(rules="all")
+
+
 def test_masks_are_false_for_hosts_that_do_not_exist_and_beyond_an_agents_actions() -> None:
     batch = Batch(3)
     batch.reset()
@@ -197,6 +214,10 @@ def test_the_truth_has_the_alerts_that_agents_observe() -> None:
         ({"red_agent": "bline"}, "red_agent: expected 'fsm' or 'discovery', got 'bline'"),
         ({"episode_length": 1}, "episode_length: expected 2 to 1000, got 1"),
         ({"episode_length": 1001}, "episode_length: expected 2 to 1000, got 1001"),
+        (
+            {"rules": "impact+stealth"},
+            r"rules: expected 'original', or .*'restore-cost' joined by '\+', got 'impact\+stealth'",
+        ),
     ],
 )
 def test_options_out_of_range_give_one_line(options: dict[str, Any], message: str) -> None:

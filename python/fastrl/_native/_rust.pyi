@@ -45,6 +45,7 @@ CAGE4_EXPLOITS: list[str]
 CAGE4_RED_KINDS: list[str]
 CAGE4_RED_STATES: list[str]
 CAGE4_RED_AGENTS: list[str]
+CAGE4_RULES: list[str]
 CAGE4_DECISIONS: dict[str, str]
 """Purposes of decisions by their numbers in traces."""
 """Actions that can ever have an effect."""
@@ -286,7 +287,8 @@ class Cage4Vec(_Vec):
         red_agent: `"fsm"` (FiniteStateRedAgent, of the challenge's evaluation) or `"discovery"` (DiscoveryFSRed).
         episode_length: 2 to 1,000. As in the original an episode is over, here truncated, one step earlier.
         numpy_random: draws as NumPy does: the episodes of the original after `reset(seed=...)`, whose generator runs on
-            through the next ones. A game then takes up to 186 kB more.
+            through the next ones. A game then takes 19 kB more.
+        rules: `"original"`, or names of `CAGE4_RULES` joined by `"+"`.
         host_view: observations and actions of `fastrl.envs.cage4.host_view`, 128 values and 11 actions a row.
         zone_rewards: an agent is rewarded for its zone and its own actions alone.
 
@@ -305,6 +307,7 @@ class Cage4Vec(_Vec):
         numpy_random: bool,
         host_view: bool = False,
         zone_rewards: bool = False,
+        rules: str = "original",
     ) -> Cage4Vec: ...
     def send(self, messages: NDArray[np.uint8]) -> None:
         """Messages of the agents, [N, 5] with the first of 8 bits highest, which the others observe after the next

@@ -264,6 +264,14 @@ impl<W: Env> VecEnv<W> {
     }
 }
 
+/// Has the environments after number `i` bring into the caches what they soon read.
+#[inline]
+fn prefetch_after<W: Env>(slots: &[Slot<W>], i: usize) {
+    for (ahead, is_soon) in [(4, false), (2, true)] {
+        slots.get(i + ahead).into_iter().for_each(|slot| slot.env.prefetch(is_soon));
+    }
+}
+
 /// Parts of a step for each thread, so that one that comes late has something left to do.
 const PARTS: usize = 4;
 
@@ -324,7 +332,9 @@ impl<W: Env, R: Real> Job<'_, W, R> {
         let Rows { obs, rewards, terminated, truncated, final_obs } = &mut self.rows;
         let agents = self.agents;
         let rows = self.slots.len() * agents;
-        for (i, slot) in self.slots.iter_mut().enumerate() {
+        for i in 0..self.slots.len() {
+            prefetch_after(self.slots, i);
+            let slot = &mut self.slots[i];
             let own = i * agents..(i + 1) * agents;
             let own_obs = own.start * self.obs_len..own.end * self.obs_len;
             let obs = &mut obs[own_obs.clone()];

@@ -12,6 +12,7 @@ use fastrl_core::cage4::mind::{RedAgent, State};
 use fastrl_core::cage4::observation::{OBS_LEN, obs_len};
 use fastrl_core::cage4::red_kind::RedKind;
 use fastrl_core::cage4::replay::{Mode, Trace};
+use fastrl_core::cage4::rules::Rules;
 use fastrl_core::cage4::scenario::{
     Exploit, NUM_BLUE, NUM_NETWORKS, NUM_RED, NUM_SLOTS, SUBNET_NAMES, subnet_of, watch_bit,
 };
@@ -42,6 +43,7 @@ pub(crate) fn add_tables(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CAGE4_RED_KINDS", RedKind::NAMES.to_vec())?;
     module.add("CAGE4_RED_STATES", State::NAMES.to_vec())?;
     module.add("CAGE4_RED_AGENTS", RedAgent::NAMES.to_vec())?;
+    module.add("CAGE4_RULES", Rules::NAMES.to_vec())?;
     let purposes = PyDict::new(module.py());
     for (number, name) in Purpose::NAMES {
         purposes.set_item(number.to_string(), name)?;
@@ -60,9 +62,11 @@ rollout_method!(Cage4Vec);
 #[pymethods]
 impl Cage4Vec {
     #[new]
-    #[pyo3(signature = (num_envs, *, red_agent, episode_length, num_threads, autoreset_mode, numpy_random,
-                        host_view=false, zone_rewards=false))]
-    #[expect(clippy::too_many_arguments, reason = "the options of an environment")]
+    #[pyo3(signature = (
+        num_envs, *, red_agent, episode_length, num_threads, autoreset_mode, numpy_random, host_view=false,
+        zone_rewards=false, rules="original"
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "options by their names")]
     fn new(
         py: Python<'_>,
         num_envs: usize,
@@ -73,10 +77,18 @@ impl Cage4Vec {
         numpy_random: bool,
         host_view: bool,
         zone_rewards: bool,
+        rules: &str,
     ) -> PyResult<Self> {
         check_length(episode_length)?;
-        let red = red_from_name(red_agent)?;
-        let config = Arc::new(Config { red, steps: episode_length, numpy_random, host_view, zone_rewards });
+        let config = Config {
+            red: red_from_name(red_agent)?,
+            rules: Rules::named(rules).map_err(PyValueError::new_err)?,
+            steps: episode_length,
+            numpy_random,
+            host_view,
+            zone_rewards,
+        };
+        let config = Arc::new(config);
         let make = || Cage4::new(config.clone());
         let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
         Ok(Self { venv })
@@ -108,7 +120,7 @@ impl Cage4Vec {
         // SAFETY: checked, and the caller's for the length of this call.
         let (out, _) = unsafe { out.slice_mut() }.as_chunks_mut::<4>();
         self.venv.with(py, |venv| {
-            let rewards = venv.envs().flat_map(|env| env.ledger().sums().as_flattened());
+            let rewards = venv.envs().flat_map(|env| env.ledger().phases()).flat_map(|phase| phase.zones());
             for (out, reward) in out.iter_mut().zip(rewards) {
                 *out = [reward.work_failed, reward.access_failed, reward.impact, reward.action_cost];
             }
@@ -225,8 +237,8 @@ impl Cage4HostView {
             return Err(PyValueError::new_err("actions: expected observe() of the step before, got another choice"));
         }
         let actions = self.view.act(std::array::from_fn(|agent| choices[agent] as usize));
-        for (agent, (out, action)) in out.iter_mut().zip(actions).enumerate() {
-            *out = action.index(agent) as i64;
+        for (out, action) in out.iter_mut().zip(actions) {
+            *out = action as i64;
         }
         self.has_acted = true;
         Ok(())

@@ -48,6 +48,8 @@ View = Literal["challenge", "hosts"]
 Rewards = Literal["team", "zone"]
 ZONES: tuple[str, ...] = (*AGENTS, "contractor")
 """Zones of the agents, then the contractor's network, which nobody defends."""
+RULES: tuple[str, ...] = tuple(_rust.CAGE4_RULES)
+"""Names of mended rules."""
 CAUSES = ("work_failed", "access_failed", "impact", "action_cost")
 """Causes of rewards: green's local work failed, green's access to a service failed, red's Impact, prices of Restore."""
 
@@ -68,6 +70,10 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         view: "challenge", or "hosts" for the observations and actions of `fastrl.envs.cage4.host_view`.
         rewards: "team", or "zone": each agent gets the rewards of its zone and its own actions alone. Their sum is the
             team's but for the contractor's network.
+        rules: "original", or names of `RULES` joined by "+" for rules that do what the original's authors most likely
+            meant. "impact": an Impact costs only if it succeeds. "green-service": an access fails where the server's
+            service is stopped or, by chance, degraded. "red-session": red acts through sessions that live.
+            "restore-cost": a Restore costs when it starts, and not again while the agent is busy.
         autoreset_mode: Gymnasium's enum or the name of a mode.
         info_state: adds `state` to the info of a step, the true state as `truth` gives it.
         num_threads: threads that step the games, 0 for one a core.
@@ -88,6 +94,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         info_state: bool = False,
         view: View = "challenge",
         rewards: Rewards = "team",
+        rules: str = "original",
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         num_threads: int = 0,
     ) -> None:
@@ -101,6 +108,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
             raise ValueError(f"rewards: expected 'team' or 'zone', got {rewards!r}")
         self.red_agent = red_agent
         self.episode_length = as_integer("episode_length", episode_length, 2, _MOST_STEPS)
+        self.rules = rules
         native = _rust.Cage4Vec(
             as_integer("num_envs", num_envs, 1),
             red_agent=red_agent,
@@ -110,6 +118,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
             numpy_random=random == "numpy",
             host_view=view == "hosts",
             zone_rewards=rewards == "zone",
+            rules=rules,
         )
         super().__init__(
             lambda mode: native,

@@ -124,11 +124,6 @@ impl BlueAction {
         self.host().is_none_or(|slot| network.exists(slot))
     }
 
-    /// Returns whether submitting it has a price.
-    pub(super) fn is_charged(self, network: &Network) -> bool {
-        matches!(self, Self::Restore(_)) && self.is_valid(network)
-    }
-
     pub(super) fn is_traffic_rule(self) -> bool {
         matches!(self, Self::Allow(..) | Self::Block(..))
     }

@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::blueprint::{Blueprint, NetworkSource};
-use super::scenario::Slot;
-use super::source::{Chance, Purpose, RandomSource, index_at};
+use super::scenario::{Slot, Users, hosts_with, user_bit};
+use super::source::{Chance, Purpose, RARELY, RandomSource, index_at};
 use crate::rng::Rng;
 use crate::streams::{bits, mix};
 
@@ -14,6 +14,11 @@ impl NetworkSource for Rng {
         Rng::below(self, n as u32) as usize
     }
 }
+
+/// Subjects of the words whose bits are for one user each: above those of hosts and agents.
+const LAYERS: usize = 1 << 8;
+/// Layers that a user's bits all have to be set in to be a candidate for what happens rarely: one of 64 is.
+const CANDIDATE_LAYERS: usize = 6;
 
 /// A random source on functions of counters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +37,13 @@ impl FastSource {
 
     fn word(&self, purpose: Purpose, of: usize) -> u64 {
         bits(self.step, (purpose as i64) << 32 | of as i64)
+    }
+
+    /// A random bit for each user, of layer `number`.
+    #[inline]
+    fn layer(&self, purpose: Purpose, number: usize) -> Users {
+        let [low, high] = [0, 1].map(|half| Users::from(self.word(purpose, LAYERS + 2 * number + half)));
+        high << 64 | low
     }
 
     fn unit(&self, purpose: Purpose, of: usize) -> f64 {
@@ -57,13 +69,25 @@ impl RandomSource for FastSource {
         if n == 1 { 0 } else { ((u128::from(self.word(purpose, of)) * n as u128) >> 64) as usize }
     }
 
-    fn green_actions(&mut self, first: Slot, actions: &mut [u8]) {
-        // The digits of a number in base 3: the bias, 3^10 / 2^64, cannot be seen.
-        let mut rest = self.word(Purpose::GreenAction, first);
-        for action in actions {
-            let product = u128::from(rest) * 3;
-            (*action, rest) = ((product >> 64) as u8, product as u64);
+    fn green_actions(&mut self, users: Users) -> [Users; 2] {
+        // Two bits a user, drawn again while both are set.
+        let (mut access, mut work, mut left) = (0, 0, users);
+        let mut number = 0;
+        while left != 0 {
+            let [first, second] = [0, 1].map(|bit| self.layer(Purpose::GreenAction, number + bit));
+            access |= left & !first & !second;
+            work |= left & !first & second;
+            left &= first & second;
+            number += 2;
         }
+        [access, work]
+    }
+
+    fn rarely(&mut self, purpose: Purpose, users: Users) -> Users {
+        let candidates = (0..CANDIDATE_LAYERS).fold(users, |set, number| set & self.layer(purpose, number));
+        let share = Chance::Below(RARELY.probability() * f64::from(1 << CANDIDATE_LAYERS));
+        let happens = |slot: &Slot| self.chance(purpose, *slot, share);
+        hosts_with(candidates).filter(happens).fold(0, |set, slot| set | user_bit(slot))
     }
 
     #[inline]

@@ -4,20 +4,22 @@ use serde::{Deserialize, Serialize};
 
 use super::blue::{self, BlueAction};
 use super::blueprint::Blueprint;
-use super::green;
+use super::green::Green;
+use super::ledger::{Ledger, ZoneRewards};
+use super::log::Log;
 use super::mind::RedAgent;
 use super::network::Network;
-use super::observation::{self, OBS_LEN};
+use super::observation;
 use super::red::{Red, hand_over};
 use super::red_actions;
 use super::red_kind::{RedAction, RedKind};
-use super::scenario::{
-    Exploit, MOST_USERS, NUM_BLUE, NUM_NETWORKS, NUM_RED, NUM_SUBNETS, PRICES, Slot, phase_lengths, subnet_of, user,
-};
+use super::rules::Rules;
+use super::scenario::{NUM_BLUE, NUM_NETWORKS, NUM_RED, NUM_SUBNETS, PRICES, phase_lengths, subnet_of, users_of};
 use super::source::RandomSource;
 use super::watch::Watch;
 use super::world::World;
 use crate::env::ensure;
+use crate::memory::prefetch;
 
 /// An action of blue's in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,46 +30,6 @@ pub struct BlueTask {
     /// Steps left.
     pub ticks: u8,
 }
-
-/// Blue's reward by cause, which all its agents get.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reward {
-    /// Local work and accesses of green's that failed.
-    pub work_failed: i32,
-    pub access_failed: i32,
-    /// Red's impacts.
-    pub impact: i32,
-    /// Blue's own actions.
-    pub action_cost: i32,
-}
-
-impl Reward {
-    pub fn sum(self) -> i32 {
-        self.work_failed + self.access_failed + self.impact + self.action_cost
-    }
-
-    pub(super) fn add(&mut self, other: Self) {
-        self.work_failed = self.work_failed.saturating_add(other.work_failed);
-        self.access_failed = self.access_failed.saturating_add(other.access_failed);
-        self.impact = self.impact.saturating_add(other.impact);
-        self.action_cost = self.action_cost.saturating_add(other.action_cost);
-    }
-}
-
-/// The events of a step, for who wants to know.
-pub trait Log {
-    /// A user's action, the server that it accessed, and whether it succeeded, if that is known.
-    fn green(&mut self, _host: Slot, _action: u8, _server: Option<Slot>, _success: Option<bool>) {}
-    fn red_chose(&mut self, _agent: usize, _action: RedAction) {}
-    /// An action of red's that has run to its end; its success, unless it was dropped.
-    fn red_did(&mut self, _agent: usize, _action: RedAction, _success: Option<bool>) {}
-    fn red_exploited(&mut self, _agent: usize, _exploit: Exploit) {}
-    /// An action of blue's that has run to its end, under its index, and its success, if that is known.
-    fn blue_did(&mut self, _agent: usize, _index: u8, _success: Option<bool>) {}
-}
-
-/// No log.
-impl Log for () {}
 
 /// All that changes during an episode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,7 +43,7 @@ pub struct Game<R> {
     /// The phase of the last step.
     pub phase: u8,
     /// Rewards of the episode.
-    pub total: Reward,
+    pub ledger: Ledger,
     /// Messages of the last step, and those to be sent with the next, the first bit highest.
     messages: [u8; NUM_BLUE],
     outbox: [u8; NUM_BLUE],
@@ -96,7 +58,7 @@ impl<R: RandomSource> Game<R> {
             tasks: [None; NUM_BLUE],
             time: 0,
             phase: 0,
-            total: Reward::default(),
+            ledger: Ledger::default(),
             messages: [0; NUM_BLUE],
             outbox: [0; NUM_BLUE],
         }
@@ -118,7 +80,7 @@ impl<R: RandomSource> Game<R> {
         }
         self.reds[0].start_session(plan.red_starts[0].into(), plan.red_pid);
         self.tasks = [None; NUM_BLUE];
-        (self.time, self.phase, self.total) = (0, 0, Reward::default());
+        (self.time, self.phase, self.ledger) = (0, 0, Ledger::default());
         (self.messages, self.outbox) = ([0; NUM_BLUE], [0; NUM_BLUE]);
     }
 
@@ -128,31 +90,39 @@ impl<R: RandomSource> Game<R> {
     }
 
     /// One step of an episode of `steps` with blue's actions by their indices, which are below
-    /// [`blue::NUM_ACTIONS`].
-    pub fn step(&mut self, actions: [u8; NUM_BLUE], variant: RedAgent, steps: u32, log: &mut impl Log) -> Reward {
+    /// [`blue::NUM_ACTIONS`]. Returns the rewards by zone.
+    pub fn step(
+        &mut self,
+        actions: [u8; NUM_BLUE],
+        variant: RedAgent,
+        rules: Rules,
+        steps: u32,
+        log: &mut impl Log,
+    ) -> ZoneRewards {
         let Self { random, world, reds, tasks, .. } = self;
         let [first, second, _] = phase_lengths(steps);
         let phase = if self.time < first { 0 } else { 1 + usize::from(self.time >= first + second) };
         random.start_step(self.time);
         world.watch.start_step();
-        let mut reward = Reward::default();
+        let mut rewards = ZoneRewards::default();
         for (agent, (task, index)) in tasks.iter_mut().zip(actions).enumerate() {
             let submitted = BlueAction::from_index(agent, index.into());
             let is_valid = submitted.is_valid(&world.network);
-            reward.action_cost -= i32::from(submitted.is_charged(&world.network));
+            let is_charged = is_valid && (task.is_none() || !rules.restore_cost);
+            rewards.agent(agent).action_cost -= i32::from(is_charged && matches!(submitted, BlueAction::Restore(_)));
             let action = if is_valid { submitted } else { BlueAction::Sleep };
             let task = task.get_or_insert(BlueTask { action, index, ticks: action.ticks() });
             task.ticks -= 1;
         }
-        let mut users = [0u8; NUM_NETWORKS * MOST_USERS];
-        let num_users = green_choices(&world.network, random, &mut users);
+        let users = world.network.user_set();
+        let choices = random.green_actions(users);
         let mut ready = [None; NUM_RED];
         let mut dropped = 0;
         for (agent, red) in reds.iter_mut().enumerate() {
             if red.is_active {
                 red.read(agent, &world.network);
                 if red.action.is_none() {
-                    red.action = red.choose(agent, variant, random);
+                    red.action = red.choose(agent, variant, rules, random);
                     red.ticks = red.action.map_or(0, |action| action.kind.ticks());
                     red.action.iter().for_each(|&action| log.red_chose(agent, action));
                 }
@@ -166,7 +136,7 @@ impl<R: RandomSource> Game<R> {
                 dropped += usize::from(ready.is_some_and(|(_, is_dropped)| is_dropped));
             }
         }
-        random.shuffle(NUM_BLUE + num_users + NUM_RED - dropped);
+        random.shuffle(NUM_BLUE + users.count_ones() as usize + NUM_RED - dropped);
         for traffic_rules in [true, false] {
             for (agent, task) in tasks.iter_mut().enumerate() {
                 if let Some(done) = task.take_if(|t| t.ticks == 0 && t.action.is_traffic_rule() == traffic_rules) {
@@ -175,25 +145,17 @@ impl<R: RandomSource> Game<R> {
                 }
             }
         }
-        let has_blocks = world.blocks != [0; NUM_NETWORKS];
-        let mut choices = users.iter();
+        let green = Green { phase, rules, users };
+        let failed = if R::DRAWS_ALL {
+            green.act_in_order(choices, reds, world, random, log)
+        } else {
+            green.act_at_once(choices, reds, world, random, log)
+        };
         for (subnet, prices) in PRICES[phase].iter().enumerate() {
-            for slot in (0..usize::from(world.network.users[subnet])).map(|i| user(subnet, i)) {
-                let Some(&action) = choices.next() else { break };
-                match action {
-                    green::ACCESS => {
-                        let (server, success) = green::access(slot, phase, has_blocks, world, random);
-                        reward.access_failed += if success { 0 } else { prices.access_failed };
-                        log.green(slot, action, server, Some(success));
-                    }
-                    green::WORK => {
-                        let success = green::work(slot, reds, world, random);
-                        reward.work_failed += if success { 0 } else { prices.work_failed };
-                        log.green(slot, action, None, Some(success));
-                    }
-                    _ => log.green(slot, action, None, None),
-                }
-            }
+            let [access, work] = failed.map(|users| (users & users_of(subnet)).count_ones() as i32);
+            let reward = rewards.at(subnet);
+            reward.access_failed += access * prices.access_failed;
+            reward.work_failed += work * prices.work_failed;
         }
         let mut shells = [None; NUM_RED];
         for (agent, ready) in ready.iter().enumerate() {
@@ -216,22 +178,48 @@ impl<R: RandomSource> Game<R> {
             // The price is due for attempts that fail or were dropped as well, as long as the agent has a session.
             if let Some((RedAction { kind: RedKind::Impact, target, .. }, _)) = *ready
                 && red.is_active
+                && (!rules.impact || red.has_succeeded())
             {
-                reward.impact += PRICES[phase][subnet_of(target.into())].impact;
+                let subnet = subnet_of(target.into());
+                rewards.at(subnet).impact += PRICES[phase][subnet].impact;
             }
         }
         self.time += 1;
         self.phase = phase as u8;
-        self.total.add(reward);
+        self.ledger.add(phase, &rewards);
         self.messages = std::mem::take(&mut self.outbox);
-        reward
+        rewards
     }
 
-    /// Writes the observations of all agents, [`OBS_LEN`] numbers each.
-    pub fn observe(&self, out: &mut [f32]) {
-        for (agent, out) in out.chunks_exact_mut(OBS_LEN).enumerate() {
-            observation::write(agent, self.phase.into(), &self.world, self.messages, out);
+    /// Brings what a step reads into the caches, but for its arrays.
+    pub(super) fn prefetch(&self) {
+        prefetch(&self.random);
+        prefetch(&self.reds);
+        prefetch(&self.tasks);
+        prefetch(&self.world.blocks);
+        prefetch(&self.world.watch);
+        self.world.network.prefetch();
+    }
+
+    /// The arrays after [`Game::prefetch`], and the hosts that actions which are about to end are for.
+    pub(super) fn prefetch_arrays(&self) {
+        for red in &self.reds {
+            red.prefetch_arrays();
+            if let Some(RedAction { kind, target, .. }) = red.action
+                && red.ticks == 1
+                && kind != RedKind::Sweep
+            {
+                self.world.network.prefetch_host(target.into());
+            }
         }
+        for task in self.tasks.iter().flatten().filter(|task| task.ticks == 1) {
+            task.action.host().into_iter().for_each(|slot| self.world.network.prefetch_host(slot));
+        }
+    }
+
+    /// Writes the observations of all agents, [`observation::OBS_LEN`] numbers each.
+    pub fn observe(&self, out: &mut [f32]) {
+        observation::write(self.phase.into(), &self.world, &self.messages, out);
     }
 
     /// Refuses decoded values that no episode has; the error says why.
@@ -254,13 +242,4 @@ impl<R: RandomSource> Game<R> {
         }
         Ok(())
     }
-}
-
-/// Draws what each user does. Returns their number.
-fn green_choices(network: &Network, random: &mut impl RandomSource, choices: &mut [u8]) -> usize {
-    network.users.iter().enumerate().fold(0, |count, (subnet, &users)| {
-        let end = count + usize::from(users);
-        random.green_actions(user(subnet, 0), &mut choices[count..end]);
-        end
-    })
 }

@@ -1,71 +1,186 @@
 //! Green's users: accesses to servers, local work, and the phishing that reaches them.
 
-use super::network::FULL_HEALTH;
+use super::log::Log;
+use super::network::{FULL_HEALTH, MIXED, Up};
 use super::red::Red;
-use super::scenario::{GREEN_REACH, NUM_RED, NUM_SLOTS, Slot, Subnets, subnet_of};
+use super::rules::Rules;
+use super::scenario::{
+    GREEN_REACH, GREEN_REACH_BYTES, NUM_NETWORKS, NUM_RED, NUM_SLOTS, OT_SERVICE, Slot, Subnets, Users, hosts_with,
+    subnet_of, user_bit, users_of,
+};
 use super::sessions::Session;
-use super::source::{Chance, Purpose, RandomSource};
+use super::source::{Purpose, RARELY, RandomSource};
 use super::world::World;
 
-/// Chance of a false alarm of an access or of work, and of phishing.
-const RARELY: Chance = Chance::Below(0.01);
+/// Actions of a user, in the order in which one is drawn.
+const ACCESS: u8 = 0;
+const WORK: u8 = 1;
+const SLEEP: u8 = 2;
 
-/// Actions of a user, in the order in which one is drawn: these and Sleep.
-pub(super) const ACCESS: u8 = 0;
-pub(super) const WORK: u8 = 1;
-
-/// A user accesses a server. `has_blocks`: blue blocks any traffic. Returns the server, if it was drawn, and whether it
-/// succeeded.
-pub(super) fn access<R: RandomSource>(
-    slot: Slot,
-    phase: usize,
-    has_blocks: bool,
-    world: &mut World,
-    random: &mut R,
-) -> (Option<Slot>, bool) {
-    let subnet = subnet_of(slot);
-    let reach = GREEN_REACH[phase][subnet];
-    // Without blocks it matters only for an alarm which server it is.
-    if !R::DRAWS_ALL && !has_blocks {
-        let server = random.chance(Purpose::GreenAccessAlarm, slot, RARELY).then(|| {
-            let server = choose_server(slot, reach, world, random);
-            world.watch.connection(server);
-            server
-        });
-        return (server, true);
-    }
-    let server = choose_server(slot, reach, world, random);
-    random.port(server);
-    let there = subnet_of(server);
-    if (world.blocks[there] >> subnet | world.blocks[subnet] >> there) & 1 == 1 {
-        world.watch.connection(server);
-        return (Some(server), false);
-    }
-    if random.chance(Purpose::GreenAccessAlarm, slot, RARELY) {
-        world.watch.connection(server);
-    }
-    (Some(server), true)
+/// What decides how a step goes for the users.
+pub(super) struct Green {
+    pub(super) phase: usize,
+    pub(super) rules: Rules,
+    pub(super) users: Users,
 }
 
-/// One of the servers of some subnets.
-fn choose_server(slot: Slot, subnets: Subnets, world: &World, random: &mut impl RandomSource) -> Slot {
-    let servers = world.network.servers.iter().enumerate();
-    let count = servers.map(|(s, &servers)| if subnets >> s & 1 == 1 { usize::from(servers) } else { 0 }).sum();
-    world.network.nth_server(subnets, random.pick(Purpose::GreenDestination, slot, count))
+impl Green {
+    /// Users access and work one after another, with all draws of the original. Returns those whose access and whose work
+    /// failed.
+    pub(super) fn act_in_order(
+        &self,
+        [access, working]: [Users; 2],
+        reds: &mut [Red; NUM_RED],
+        world: &mut World,
+        random: &mut impl RandomSource,
+        log: &mut impl Log,
+    ) -> [Users; 2] {
+        random.foresee(|random| self.draw([access, working], world, random));
+        let mut failed = [0, 0];
+        for slot in hosts_with(self.users) {
+            let bit = user_bit(slot);
+            if access & bit != 0 {
+                let (server, success) = self.access(slot, world, random);
+                failed[0] |= if success { 0 } else { bit };
+                log.green(slot, ACCESS, Some(server), Some(success));
+            } else if working & bit != 0 {
+                let success = work(slot, reds, world, random);
+                failed[1] |= if success { 0 } else { bit };
+                log.green(slot, WORK, None, Some(success));
+            } else {
+                log.green(slot, SLEEP, None, None);
+            }
+        }
+        failed
+    }
+
+    /// Draws as [`Green::act_in_order`] does, but for what happens rarely.
+    fn draw(&self, [access, working]: [Users; 2], world: &World, random: &mut impl RandomSource) {
+        for slot in hosts_with(access | working) {
+            if access & user_bit(slot) != 0 {
+                let server = self.server(slot, world, random);
+                random.port(server);
+                if !is_blocked(slot, server, world) {
+                    random.chance(Purpose::GreenAccessAlarm, slot, RARELY);
+                }
+            } else if serves(slot, slot, world, random) {
+                random.chance(Purpose::GreenWorkAlarm, slot, RARELY);
+                random.chance(Purpose::Phished, slot, RARELY);
+            }
+        }
+    }
+
+    /// The same in distribution, but what happens rarely is drawn for all users at once.
+    pub(super) fn act_at_once(
+        &self,
+        [access, mut working]: [Users; 2],
+        reds: &mut [Red; NUM_RED],
+        world: &mut World,
+        random: &mut impl RandomSource,
+        log: &mut impl Log,
+    ) -> [Users; 2] {
+        let mut failed = [0, 0];
+        for slot in hosts_with(working & world.network.hampered_users()) {
+            if !serves(slot, slot, world, random) {
+                failed[1] |= user_bit(slot);
+                log.green(slot, WORK, None, Some(false));
+            }
+        }
+        working &= !failed[1];
+        hosts_with(random.rarely(Purpose::GreenWorkAlarm, working)).for_each(|slot| world.watch.process(slot));
+        hosts_with(random.rarely(Purpose::Phished, working)).for_each(|slot| phish(slot, reds, world, random));
+        let walls = walls(&world.blocks);
+        for subnet in 0..NUM_NETWORKS {
+            // Where nothing can fail it does not matter which server it is.
+            if walls[subnet] & GREEN_REACH[self.phase][subnet] == 0 && !self.rules.green_service {
+                continue;
+            }
+            for slot in hosts_with(access & users_of(subnet)) {
+                let server = self.server(slot, world, random);
+                let is_blocked = walls[subnet] >> subnet_of(server) & 1 == 1;
+                let serves = !self.rules.green_service || serves_access(server, slot, world, random);
+                if serves && !is_blocked {
+                    continue;
+                }
+                if serves {
+                    world.watch.connection(server);
+                }
+                failed[0] |= user_bit(slot);
+                log.green(slot, ACCESS, Some(server), Some(false));
+            }
+        }
+        for slot in hosts_with(random.rarely(Purpose::GreenAccessAlarm, access & !failed[0])) {
+            let server = self.server(slot, world, random);
+            world.watch.connection(server);
+        }
+        failed
+    }
+
+    /// The server that a user accesses.
+    fn server(&self, slot: Slot, world: &World, random: &mut impl RandomSource) -> Slot {
+        let subnets = GREEN_REACH_BYTES[self.phase][subnet_of(slot)];
+        world.network.pick_server(subnets, |count| random.pick(Purpose::GreenDestination, slot, count))
+    }
+
+    /// A user accesses a server. Returns it, and whether that succeeded.
+    fn access(&self, slot: Slot, world: &mut World, random: &mut impl RandomSource) -> (Slot, bool) {
+        let server = self.server(slot, world, random);
+        if self.rules.green_service && !serves_access(server, slot, world, random) {
+            return (server, false);
+        }
+        random.port(server);
+        let is_blocked = is_blocked(slot, server, world);
+        if is_blocked || random.chance(Purpose::GreenAccessAlarm, slot, RARELY) {
+            world.watch.connection(server);
+        }
+        (server, !is_blocked)
+    }
+}
+
+/// Returns whether the subnet of one of two hosts blocks that of the other.
+fn is_blocked(slot: Slot, server: Slot, world: &World) -> bool {
+    let (here, there) = (subnet_of(slot), subnet_of(server));
+    (world.blocks[there] >> here | world.blocks[here] >> there) & 1 == 1
+}
+
+/// Of each subnet the others with which one of the two blocks the traffic.
+fn walls(blocks: &[Subnets; NUM_NETWORKS]) -> [Subnets; NUM_NETWORKS] {
+    if *blocks == [0; NUM_NETWORKS] {
+        return *blocks;
+    }
+    std::array::from_fn(|here| {
+        blocks.iter().enumerate().fold(blocks[here], |wall, (there, from)| wall | (from >> here & 1) << there)
+    })
+}
+
+/// Returns whether a server's OTService, or where it has none one of its services that are up, serves a user.
+fn serves_access<R: RandomSource>(server: Slot, user: Slot, world: &World, random: &mut R) -> bool {
+    let host = world.network.host(server);
+    match host.services().iter().find(|s| s.kind == OT_SERVICE) {
+        Some(service) => !host.ot_stopped && random.reliable(user, service.health),
+        None => serves(server, user, world, random),
+    }
+}
+
+/// Returns whether one of a host's services that are up, drawn for a user, serves it.
+fn serves<R: RandomSource>(slot: Slot, user: Slot, world: &World, random: &mut R) -> bool {
+    let Up { count, health } = world.network.services_up(slot);
+    if count == 0 || health == FULL_HEALTH && !R::DRAWS_ALL {
+        return count > 0;
+    }
+    let health = if R::DRAWS_ALL || health == MIXED {
+        let nth = random.pick(Purpose::GreenService, user, count.into());
+        if health == MIXED { world.network.host(slot).service_up(nth).health } else { health }
+    } else {
+        health
+    };
+    random.reliable(user, health)
 }
 
 /// A user works with a service of the own host. Returns whether it succeeded.
-pub(super) fn work<R: RandomSource>(slot: Slot, reds: &mut [Red; NUM_RED], world: &mut World, random: &mut R) -> bool {
-    let (count, is_healthy) = world.network.services_up(slot);
-    if count == 0 {
+fn work(slot: Slot, reds: &mut [Red; NUM_RED], world: &mut World, random: &mut impl RandomSource) -> bool {
+    if !serves(slot, slot, world, random) {
         return false;
-    }
-    if R::DRAWS_ALL || !is_healthy {
-        let nth = random.pick(Purpose::GreenService, slot, count);
-        let health = if is_healthy { FULL_HEALTH } else { world.network.host(slot).service_up(nth).health };
-        if !random.reliable(slot, health) {
-            return false;
-        }
     }
     if random.chance(Purpose::GreenWorkAlarm, slot, RARELY) {
         random.port(slot);

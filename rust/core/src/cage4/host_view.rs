@@ -216,7 +216,8 @@ impl AgentView {
             (to as u8, blocks & !wanted, wanted & !blocks)
         });
         let each = |subnets: Subnets| (0..u16::BITS as u8).filter(move |from| subnets >> from & 1 == 1);
-        let lifted = differing.clone().flat_map(move |(to, lift, _)| each(lift).map(move |from| BlueAction::Allow(to, from)));
+        let lifted =
+            differing.clone().flat_map(move |(to, lift, _)| each(lift).map(move |from| BlueAction::Allow(to, from)));
         lifted.chain(differing.flat_map(move |(to, _, set)| each(set).map(move |from| BlueAction::Block(to, from))))
     }
 
@@ -389,8 +390,7 @@ impl HostView {
     /// The phases of the next step and of that for which blocks are lifted.
     fn phases(&self) -> [usize; 2] {
         let [first, second, _] = phase_lengths(self.steps);
-        [self.time, self.time + LIFT_STEPS]
-            .map(|time| usize::from(time >= first) + usize::from(time >= first + second))
+        [self.time, self.time + LIFT_STEPS].map(|time| usize::from(time >= first) + usize::from(time >= first + second))
     }
 
     /// Starts an episode with these hosts of each agent's zone, a bit for each place: subnet by subnet servers, then
@@ -414,18 +414,18 @@ impl HostView {
         self.start(std::array::from_fn(exists));
     }
 
-    /// Returns the challenge's actions for choices below [`NUM_ACTIONS`] and notes those that begin. Agents with an
-    /// action in progress sleep.
-    pub fn act(&mut self, choices: [usize; NUM_BLUE]) -> [BlueAction; NUM_BLUE] {
+    /// Returns the challenge's actions, by their indices, for choices below [`NUM_ACTIONS`], and notes those that begin.
+    /// Agents with an action in progress sleep.
+    pub fn act(&mut self, choices: [usize; NUM_BLUE]) -> [usize; NUM_BLUE] {
         let phases = self.phases();
         std::array::from_fn(|agent| {
             let view = &mut self.agents[agent];
             if view.task.is_some() {
-                return BlueAction::Sleep;
+                return BlueAction::Sleep.index(agent);
             }
             let action = view.action(agent, choices[agent], phases);
             view.task = Some((action, if action == BlueAction::Sleep { SLEEP_TICKS } else { action.ticks() }));
-            action
+            action.index(agent)
         })
     }
 

@@ -6,6 +6,7 @@ use super::red_kind::{Outcome, RedKind};
 use super::scenario::{FIRST_SERVER, NUM_NETWORKS, NUM_RED, NUM_SLOTS, SUBNET_SLOTS, Slot, Subnet, subnet_of};
 use super::source::{Chance, Purpose, RandomSource};
 use crate::env::ensure;
+use crate::memory::prefetch;
 
 /// The variant of red's agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +127,11 @@ impl Mind {
         self.states = [[State::Unknown; SUBNET_SLOTS]; NUM_NETWORKS];
         self.named = [0; NUM_NETWORKS];
         self.has_thought = false;
+    }
+
+    /// Brings what is not part of itself into the caches.
+    pub(super) fn prefetch_arrays(&self) {
+        prefetch(&self.order[..]);
     }
 
     #[inline]

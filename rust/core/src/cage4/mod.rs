@@ -3,7 +3,8 @@
 //!
 //! A [`blueprint`] is drawn and the [`network`] built. In a step, [`game`] lets [`blue`], [`green`] and [`red`] act in
 //! this order, passes [`sessions`] to the agents in whose zones they are, and [`watch`] has what blue is shown
-//! ([`observation`], or [`host_view`] with memory). All randomness comes from a [`source`].
+//! ([`observation`], or [`host_view`] with memory). [`rules`] are the original's or mended ones. All randomness comes
+//! from a [`source`].
 
 pub mod blue;
 mod blueprint;
@@ -13,6 +14,7 @@ pub mod game;
 mod green;
 pub mod host_view;
 pub mod ledger;
+mod log;
 pub mod mind;
 pub mod network;
 mod numpy_source;
@@ -22,9 +24,11 @@ pub mod red;
 mod red_actions;
 pub mod red_kind;
 pub mod replay;
+pub mod rules;
 pub mod scenario;
 pub mod sessions;
 pub mod source;
+mod used_ports;
 pub mod watch;
 pub mod world;
 

@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 use super::blueprint::Blueprint;
 use super::scenario::{
     MOST_SERVERS, MOST_USERS, NUM_IMAGE_SERVICES, NUM_NETWORKS, NUM_SERVICES, NUM_SLOTS, OT_SERVICE, Ports, SSHD,
-    SUBNET_SLOTS, Slot, Subnet, hosts_of, port_of, server, subnet_of,
+    SUBNET_SLOTS, Slot, Subnet, Users, hosts_of, port_of, server, subnet_of, user_bit,
 };
 use super::source::RandomSource;
 use crate::env::ensure;
+use crate::memory::prefetch;
 
 pub(super) const FULL_HEALTH: u8 = 100;
 
@@ -60,9 +61,15 @@ impl Host {
         *self.services().iter().filter(up).nth(nth).expect("the caller counted the services")
     }
 
-    fn services_in_short(&self) -> u8 {
-        let is_degraded = self.services().iter().any(|s| s.health < FULL_HEALTH);
-        self.services_up() as u8 | if is_degraded { DEGRADED } else { 0 }
+    fn up(&self) -> Up {
+        let mut up = self.services().iter().filter(|s| !(self.ot_stopped && s.kind == OT_SERVICE)).map(|s| s.health);
+        let first = up.next().unwrap_or(FULL_HEALTH);
+        Up { count: self.services_up() as u8, health: if up.all(|health| health == first) { first } else { MIXED } }
+    }
+
+    /// Returns whether a service is stopped or has lost health.
+    fn is_hampered(&self) -> bool {
+        self.ot_stopped || self.up().health != FULL_HEALTH
     }
 
     /// Takes health from all services that are up.
@@ -97,6 +104,17 @@ impl Host {
     }
 }
 
+/// The services of a host that are up in short.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Up {
+    pub(super) count: u8,
+    /// The health of all of them, or [`MIXED`].
+    pub(super) health: u8,
+}
+
+/// Stands for services of which some have more health than others.
+pub(super) const MIXED: u8 = u8::MAX;
+
 /// The kind of a process that is not of the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
@@ -119,13 +137,16 @@ pub struct Network {
     pub users: [u8; NUM_NETWORKS],
     pub servers: [u8; NUM_NETWORKS],
     hosts: [[Host; SUBNET_SLOTS]; NUM_NETWORKS],
-    /// Of each host the number of services that are up, and [`DEGRADED`] if one has lost health; derived from the hosts.
-    services: [[u8; SUBNET_SLOTS]; NUM_NETWORKS],
+    /// Of each host the services that are up; derived from the hosts.
+    services: [[Up; SUBNET_SLOTS]; NUM_NETWORKS],
+    /// Users on whose hosts not every service is up with full health; derived from the same.
+    hampered: Users,
     /// Processes that are not of an image, in the order of their start.
     processes: Vec<Process>,
 }
 
-const DEGRADED: u8 = 128;
+const EACH_BYTE: u64 = u64::from_le_bytes([1; NUM_NETWORKS]);
+const HIGHEST_BITS: u64 = EACH_BYTE << 7;
 
 /// Places reserved for processes: an episode with more allocates.
 const USUAL_PROCESSES: usize = 256;
@@ -139,7 +160,8 @@ impl Network {
             users: [0; NUM_NETWORKS],
             servers: [0; NUM_NETWORKS],
             hosts: [[Host::default(); SUBNET_SLOTS]; NUM_NETWORKS],
-            services: [[0; SUBNET_SLOTS]; NUM_NETWORKS],
+            services: [[Up::default(); SUBNET_SLOTS]; NUM_NETWORKS],
+            hampered: 0,
             processes: Vec::with_capacity(USUAL_PROCESSES),
         }
     }
@@ -148,6 +170,7 @@ impl Network {
     pub(super) fn build(&mut self, plan: &Blueprint) {
         (self.users, self.servers) = (plan.users, plan.servers);
         self.processes.clear();
+        self.hampered = 0;
         self.hosts = [[Host::default(); SUBNET_SLOTS]; NUM_NETWORKS];
         for slot in (0..NUM_NETWORKS).flat_map(|s| hosts_of(s, plan.users[s], plan.servers[s])) {
             let host = self.host_mut(slot);
@@ -165,16 +188,43 @@ impl Network {
         }
     }
 
-    /// Brings the short form of a host's services up to date.
-    fn note_services(&mut self, slot: Slot) {
-        self.services.as_flattened_mut()[slot] = self.host(slot).services_in_short();
+    /// Brings into the caches what most steps read.
+    pub(super) fn prefetch(&self) {
+        prefetch(&self.users);
+        prefetch(&self.servers);
+        prefetch(&self.hampered);
+        prefetch(&self.processes);
     }
 
-    /// Number of the host's services that are up, and whether all have full health.
+    /// Brings a host into the caches, and the first processes.
+    pub(super) fn prefetch_host(&self, slot: Slot) {
+        prefetch(self.host(slot));
+        prefetch(&self.processes[..]);
+    }
+
+    /// Brings the short form of a host's services up to date.
+    fn note_services(&mut self, slot: Slot) {
+        let host = self.host(slot);
+        let up = host.up();
+        let bit = user_bit(slot);
+        self.hampered = if host.is_hampered() { self.hampered | bit } else { self.hampered & !bit };
+        self.services.as_flattened_mut()[slot] = up;
+    }
+
+    /// All users.
+    pub(super) fn user_set(&self) -> Users {
+        self.users.iter().rev().fold(0, |set, &users| set << MOST_USERS | ((1 << users) - 1))
+    }
+
+    /// Users on whose hosts not every service is up with full health.
+    pub(super) fn hampered_users(&self) -> Users {
+        self.hampered
+    }
+
+    /// The host's services that are up.
     #[inline]
-    pub(super) fn services_up(&self, slot: Slot) -> (usize, bool) {
-        let short = self.services.as_flattened()[slot];
-        (usize::from(short & !DEGRADED), short & DEGRADED == 0)
+    pub(super) fn services_up(&self, slot: Slot) -> Up {
+        self.services.as_flattened()[slot]
     }
 
     /// Takes health from a host's services.
@@ -209,16 +259,16 @@ impl Network {
         (0..NUM_NETWORKS).flat_map(|subnet| self.hosts_of(subnet))
     }
 
-    /// The `nth` server of some subnets.
-    pub(super) fn nth_server(&self, subnets: u16, mut nth: usize) -> Slot {
-        for subnet in (0..NUM_NETWORKS).filter(|s| subnets >> s & 1 == 1) {
-            let servers = usize::from(self.servers[subnet]);
-            if nth < servers {
-                return server(subnet, nth);
-            }
-            nth -= servers;
-        }
-        unreachable!("the caller counted the servers")
+    /// One of the servers of some subnets, which `pick` picks out of their number. A subnet is a byte of ones.
+    #[inline]
+    pub(super) fn pick_server(&self, subnets: u64, pick: impl FnOnce(usize) -> usize) -> Slot {
+        // A byte for each subnet: the servers up to it. None is above 127, so a highest bit is free for the comparison.
+        let sums = (u64::from_le_bytes(self.servers) & subnets).wrapping_mul(EACH_BYTE);
+        let nth = pick((sums >> 56) as usize);
+        let above = (sums | HIGHEST_BITS) - (nth as u64 + 1) * EACH_BYTE;
+        let subnet = (above & HIGHEST_BITS).trailing_zeros() / 8;
+        let before = (sums << 8) >> (8 * subnet) & 0xff;
+        server(subnet as usize, nth - before as usize)
     }
 
     #[inline]
@@ -334,9 +384,11 @@ impl Network {
             ensure(kinds.count_ones() as usize == num_services, "a host has impossible services")?;
             ensure(host.services().iter().all(|s| s.health <= FULL_HEALTH), "a service has too much health")?;
             ensure(!host.ot_stopped || host.has_image_service(OT_SERVICE), "OTService is stopped where there is none")?;
-            let short = self.services.as_flattened()[slot];
-            ensure(short == host.services_in_short(), "the services of a host are others than their short form")?;
+            let hampered = self.hampered & user_bit(slot) != 0;
+            let same = self.services_up(slot) == host.up() && (hampered == host.is_hampered() || user_bit(slot) == 0);
+            ensure(same, "the services of a host are others than their short form")?;
         }
+        ensure(self.hampered & !self.user_set() == 0, "a user is hampered who is not there")?;
         let sound = |p: &Process| {
             let decoys = NUM_IMAGE_SERVICES..NUM_SERVICES;
             let kind = match p.kind {
@@ -346,5 +398,29 @@ impl Network {
             kind && usize::from(p.host) < NUM_SLOTS && self.exists(usize::from(p.host))
         };
         ensure(self.processes.iter().all(sound), "an impossible process runs")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scenario::{GREEN_REACH, GREEN_REACH_BYTES};
+    use super::*;
+
+    #[test]
+    fn servers_are_counted_and_picked_in_their_order() {
+        let mut network = Network::empty();
+        network.servers = [3, 6, 1, 2, 6, 4, 5, 6];
+        for (subnets, bytes) in GREEN_REACH.iter().flatten().zip(GREEN_REACH_BYTES.iter().flatten()) {
+            let subnets = (0..NUM_NETWORKS).filter(|s| subnets >> s & 1 == 1);
+            let all: Vec<Slot> =
+                subnets.flat_map(|s| (0..usize::from(network.servers[s])).map(move |n| server(s, n))).collect();
+            for (nth, expected) in all.iter().enumerate() {
+                let pick = |count| {
+                    assert_eq!(count, all.len());
+                    nth
+                };
+                assert_eq!(network.pick_server(*bytes, pick), *expected);
+            }
+        }
     }
 }

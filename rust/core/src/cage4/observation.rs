@@ -2,11 +2,14 @@
 
 use super::blue::{BlueAction, NUM_ACTIONS};
 use super::network::Network;
-use super::scenario::{BLUE_ZONES, BY_NAME, FORBIDDEN, NUM_BLUE, NUM_SUBNETS, Subnets, WATCHED};
+use super::scenario::{BLUE_ZONES, BY_NAME, FORBIDDEN, NUM_BLUE, NUM_SUBNETS, Subnet, Subnets, WATCHED};
 use super::world::World;
+use crate::widest::widest;
 
 /// Bits of a message.
 pub const MESSAGE_BITS: usize = 8;
+/// Bits of the others' messages.
+const OTHERS_BITS: usize = (NUM_BLUE - 1) * MESSAGE_BITS;
 /// Values of a subnet.
 const SUBNET_VALUES: usize = 3 * NUM_SUBNETS + 2 * WATCHED;
 /// Length of the observation of the agent with three subnets: the width of every agent's, filled up with zeros.
@@ -14,44 +17,65 @@ pub const OBS_LEN: usize = obs_len(NUM_BLUE - 1);
 
 /// Length of an agent's observation without zeros at its end.
 pub const fn obs_len(agent: usize) -> usize {
-    1 + BLUE_ZONES[agent].len() * SUBNET_VALUES + (NUM_BLUE - 1) * MESSAGE_BITS
+    1 + BLUE_ZONES[agent].len() * SUBNET_VALUES + OTHERS_BITS
+}
+
+/// Sets of subnets in the order of their names.
+const SETS_BY_NAME: [Subnets; 1 << NUM_SUBNETS] = {
+    let mut sets = [0; 1 << NUM_SUBNETS];
+    let mut set = 0;
+    while set < sets.len() {
+        let mut place = 0;
+        while place < NUM_SUBNETS {
+            sets[set] |= ((set >> BY_NAME[place] & 1) as Subnets) << place;
+            place += 1;
+        }
+        set += 1;
+    }
+    sets
+};
+
+/// The values of a subnet as bits.
+fn subnet_bits(subnet: Subnet, phase: usize, world: &World) -> u64 {
+    let parts = [
+        (u64::from(SETS_BY_NAME[1 << subnet]), NUM_SUBNETS),
+        (u64::from(SETS_BY_NAME[usize::from(world.blocks[subnet]) % SETS_BY_NAME.len()]), NUM_SUBNETS),
+        (u64::from(FORBIDDEN[phase][subnet]), NUM_SUBNETS),
+        // The router's alerts are not shown.
+        (u64::from(world.watch.process_alerts[subnet] as u16), WATCHED),
+        (u64::from(world.watch.connection_alerts[subnet] as u16), WATCHED),
+    ];
+    parts.iter().rev().fold(0, |bits, (part, len)| bits << len | part)
 }
 
 /// Writes the lowest bits as numbers.
-fn write_bits(bits: u32, out: &mut [f32]) {
-    for (i, value) in out.iter_mut().enumerate() {
-        *value = (bits >> i & 1) as f32;
+#[inline(always)]
+fn write_bits<const LEN: usize>(bits: u64, out: &mut [f32]) {
+    let out: &mut [f32; LEN] = out.try_into().expect("the caller cuts it");
+    let halves = [bits as u32, (bits >> 32) as u32];
+    for (half, out) in halves.into_iter().zip(out.chunks_mut(32)) {
+        out.iter_mut().enumerate().for_each(|(i, value)| *value = (half >> i & 1) as f32);
     }
 }
 
-/// A set of subnets in the order of their names.
-fn by_name(subnets: Subnets) -> u32 {
-    if subnets == 0 {
-        return 0;
-    }
-    BY_NAME.iter().enumerate().fold(0, |bits, (i, subnet)| bits | u32::from(subnets >> subnet & 1) << i)
-}
-
-/// Writes the observation of an agent. `messages` are those that all agents sent, the first bit highest.
-pub(super) fn write(agent: usize, phase: usize, world: &World, messages: [u8; NUM_BLUE], out: &mut [f32]) {
-    let (used, rest) = out.split_at_mut(obs_len(agent));
-    rest.fill(0.0);
-    let (first, mut left) = used.split_at_mut(1);
-    first[0] = phase as f32;
-    let mut next = |bits: u32, len: usize| {
-        let (place, rest) = std::mem::take(&mut left).split_at_mut(len);
-        write_bits(bits, place);
-        left = rest;
-    };
-    for &subnet in BLUE_ZONES[agent] {
-        next(by_name(1 << subnet), NUM_SUBNETS);
-        next(by_name(world.blocks[subnet]), NUM_SUBNETS);
-        next(FORBIDDEN[phase][subnet].into(), NUM_SUBNETS);
-        next(world.watch.process_alerts[subnet], WATCHED);
-        next(world.watch.connection_alerts[subnet], WATCHED);
-    }
-    for (_, message) in messages.iter().enumerate().filter(|(sender, _)| *sender != agent) {
-        next(message.reverse_bits().into(), MESSAGE_BITS);
+widest! {
+    /// Writes the observations of all agents. `messages` are those that they sent, the first bit highest.
+    pub(super) fn write(phase: usize, world: &World, messages: &[u8; NUM_BLUE], out: &mut [f32]) {
+        let all = messages.iter().rev().fold(0u64, |all, message| all << MESSAGE_BITS | u64::from(message.reverse_bits()));
+        for (agent, out) in out.chunks_exact_mut(OBS_LEN).enumerate() {
+            out[0] = phase as f32;
+            let mut left = &mut out[1..];
+            for &subnet in BLUE_ZONES[agent] {
+                let (own, rest) = left.split_at_mut(SUBNET_VALUES);
+                write_bits::<SUBNET_VALUES>(subnet_bits(subnet, phase, world), own);
+                left = rest;
+            }
+            let (others, rest) = left.split_at_mut(OTHERS_BITS);
+            let before = all & ((1 << (agent * MESSAGE_BITS)) - 1);
+            let after = all >> ((agent + 1) * MESSAGE_BITS) << (agent * MESSAGE_BITS);
+            write_bits::<OTHERS_BITS>(before | after, others);
+            rest.fill(0.0);
+        }
     }
 }
 

@@ -5,12 +5,14 @@ use serde::{Deserialize, Serialize};
 use super::mind::{Mind, RedAgent};
 use super::network::Network;
 use super::red_kind::{Outcome, RedAction, RedKind};
+use super::rules::Rules;
 use super::scenario::{
     NUM_NETWORKS, NUM_RED, NUM_SLOTS, RED_ZONES, SUBNET_SLOTS, Slot, Subnet, Subnets, links, red_of, subnet_of,
 };
 use super::sessions::{Session, Sessions};
 use super::source::{Purpose, RandomSource};
 use crate::env::ensure;
+use crate::memory::prefetch;
 
 /// One of red's agents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,8 +75,17 @@ impl Red {
         (self.is_active, self.has_new_sessions) = (true, self.sessions.take_change());
     }
 
-    pub fn num_known_ids(&self) -> usize {
-        self.known_ids.len()
+    pub fn known_ids(&self) -> &[u16] {
+        &self.known_ids
+    }
+
+    /// Brings the arrays that an active agent reads into the caches.
+    pub(super) fn prefetch_arrays(&self) {
+        if self.is_active {
+            prefetch(&self.known_ids[..]);
+            prefetch(self.sessions.list());
+            self.mind.prefetch_arrays();
+        }
     }
 
     /// Reads the observation of the last step. The same sessions again tell nothing new.
@@ -116,7 +127,13 @@ impl Red {
     }
 
     /// Chooses an action with its parameters.
-    pub(super) fn choose(&self, agent: usize, variant: RedAgent, random: &mut impl RandomSource) -> Option<RedAction> {
+    pub(super) fn choose(
+        &self,
+        agent: usize,
+        variant: RedAgent,
+        rules: Rules,
+        random: &mut impl RandomSource,
+    ) -> Option<RedAction> {
         let (kind, host) = self.mind.choose(agent, variant, random)?;
         let target = if kind == RedKind::Sweep {
             let mut subnets = (0..NUM_NETWORKS).filter(|s| self.subnets >> s & 1 == 1);
@@ -125,13 +142,22 @@ impl Red {
         } else {
             host
         };
-        let session = self.known_ids[random.pick(Purpose::RedSession, agent, self.known_ids.len())];
+        let mut living = self.known_ids.iter().filter(|&&id| rules.red_session && self.sessions.get(id).is_some());
+        let session = match living.clone().count() {
+            0 => self.known_ids[random.pick(Purpose::RedSession, agent, self.known_ids.len())],
+            count => *living.nth(random.pick(Purpose::RedSession, agent, count))?,
+        };
         Some(RedAction { kind, target: target as u8, session })
     }
 
     /// Forgets the observation that it has read.
     pub(super) fn end_reading(&mut self) {
         (self.outcome, self.has_new_sessions, self.handed) = (None, false, [None; NUM_RED]);
+    }
+
+    /// Returns whether the action that it took to its end in this step was a success.
+    pub(super) fn has_succeeded(&self) -> bool {
+        self.outcome.is_some_and(|outcome| outcome.success)
     }
 
     pub(super) fn set_outcome(&mut self, outcome: Outcome) {

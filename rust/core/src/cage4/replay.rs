@@ -2,13 +2,16 @@
 
 use super::blue::{NUM_ACTIONS, num_actions};
 use super::blueprint::Blueprint;
-use super::game::{Game, Log, Reward};
+use super::game::Game;
+use super::ledger::Reward;
+use super::log::Log;
 use super::mind::RedAgent;
 use super::network::Network;
 use super::numpy_source::NumpySource;
 use super::observation::{OBS_LEN, obs_len, write_mask};
 use super::recorded_source::{NotingSource, RecordedSource};
 use super::red_kind::RedAction;
+use super::rules::Rules;
 use super::scenario::{
     Exploit, MOST_USERS, NUM_BLUE, NUM_IMAGE_SERVICES, NUM_NETWORKS, NUM_RED, NUM_SERVICES, NUM_SLOTS, OT_SERVICE,
     SUBNET_SLOTS, Slot, subnet_of,
@@ -337,8 +340,8 @@ impl Trace<'_> {
             row.clear();
             let actions = std::array::from_fn(|agent| self.blue_action[i * NUM_BLUE + agent] as u8);
             game.send(std::array::from_fn(|agent| self.message[i * NUM_BLUE + agent]));
-            let reward = game.step(actions, self.red, self.steps, &mut *row);
-            row.fill(game, reward, &mut obs);
+            let reward = game.step(actions, self.red, Rules::default(), self.steps, &mut *row);
+            row.fill(game, reward.team(), &mut obs);
             let what = row.difference(self, i).or_else(|| after(game, i));
             report.note(episode, Some(step), what);
             report.steps += 1;
@@ -429,7 +432,7 @@ impl Row {
             }
             self.red_active[agent] = red.is_active.into();
             self.red_ticks[agent] = red.ticks;
-            self.red_known_sessions[agent] = red.num_known_ids() as u8;
+            self.red_known_sessions[agent] = red.known_ids().len() as u8;
             for s in red.sessions.list() {
                 let flags = [s.is_abstract, s.root, !s.is_child].map(u16::from);
                 self.sessions.extend([agent as u16, s.id, s.host.into(), flags[0], flags[1], flags[2], s.pid]);

@@ -62,6 +62,31 @@ pub const fn user(subnet: Subnet, number: usize) -> Slot {
     subnet * SUBNET_SLOTS + FIRST_USER + number
 }
 
+/// A set of users, one bit each in the order of their hosts, [`MOST_USERS`] a subnet.
+pub type Users = u128;
+
+/// The bit of a host in a set of users; no bit if it is none.
+pub(super) const fn user_bit(slot: Slot) -> Users {
+    match slot % SUBNET_SLOTS {
+        place @ FIRST_USER..FIRST_SERVER => 1 << (subnet_of(slot) * MOST_USERS + place - FIRST_USER),
+        _ => 0,
+    }
+}
+
+/// All users of a subnet that there may be.
+pub(super) const fn users_of(subnet: Subnet) -> Users {
+    ((1 << MOST_USERS) - 1) << (subnet * MOST_USERS)
+}
+
+/// The hosts of some users, in their order.
+pub(super) fn hosts_with(mut users: Users) -> impl Iterator<Item = Slot> {
+    std::iter::from_fn(move || {
+        let place = users.trailing_zeros() as usize;
+        users &= users.wrapping_sub(1);
+        (place < NUM_NETWORKS * MOST_USERS).then(|| user(place / MOST_USERS, place % MOST_USERS))
+    })
+}
+
 /// Bit of a host in a mask of its subnet's hosts: servers, then users, then the router.
 pub const fn watch_bit(slot: Slot) -> u32 {
     match slot % SUBNET_SLOTS {
@@ -147,6 +172,20 @@ pub(super) const GREEN_REACH: [[Subnets; NUM_NETWORKS]; 3] = {
         phase += 1;
     }
     reach
+};
+
+/// The same as a byte of ones for each subnet, the first lowest.
+pub(super) const GREEN_REACH_BYTES: [[u64; NUM_NETWORKS]; 3] = {
+    let mut all = [[0; NUM_NETWORKS]; 3];
+    let mut i = 0;
+    while i < 3 * NUM_NETWORKS * NUM_NETWORKS {
+        let (phase, from, to) = (i / NUM_NETWORKS / NUM_NETWORKS, i / NUM_NETWORKS % NUM_NETWORKS, i % NUM_NETWORKS);
+        if GREEN_REACH[phase][from] >> to & 1 == 1 {
+            all[phase][from] |= 0xff << (8 * to);
+        }
+        i += 1;
+    }
+    all
 };
 
 const fn is_operational(subnet: Subnet) -> bool {

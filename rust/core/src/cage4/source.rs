@@ -2,7 +2,7 @@
 //! generator, on NumPy's generator draw for draw, or on recorded decisions.
 
 use super::blueprint::Blueprint;
-use super::scenario::Slot;
+use super::scenario::{Slot, Users, hosts_with, user_bit};
 
 /// Purposes of draws, numbered as in the traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +92,9 @@ impl Chance {
     }
 }
 
+/// Chance of a false alarm of an access or of work, and of phishing.
+pub(super) const RARELY: Chance = Chance::Below(0.01);
+
 /// The random decisions of a game. `of` is the host or agent that a decision is about. Methods that do nothing by default
 /// decide nothing: only NumPy's generator must advance for them.
 pub trait RandomSource {
@@ -107,11 +110,17 @@ pub trait RandomSource {
     /// One of `n` (at least 1) things. Of one thing nothing is drawn.
     fn pick(&mut self, purpose: Purpose, of: usize, n: usize) -> usize;
 
-    /// One of three actions for each user of a subnet, of which `first` is the first.
-    fn green_actions(&mut self, first: Slot, actions: &mut [u8]) {
-        for (number, action) in actions.iter_mut().enumerate() {
-            *action = self.pick(Purpose::GreenAction, first + number, 3) as u8;
-        }
+    /// The users who access a server and those who work, out of some: each does one of these or sleeps.
+    fn green_actions(&mut self, users: Users) -> [Users; 2] {
+        let mut chosen = [0; 3];
+        hosts_with(users).for_each(|slot| chosen[self.pick(Purpose::GreenAction, slot, 3)] |= user_bit(slot));
+        [chosen[0], chosen[1]]
+    }
+
+    /// The users, out of some, to whom something happens that has a chance of [`RARELY`].
+    fn rarely(&mut self, purpose: Purpose, users: Users) -> Users {
+        let happens = |slot: &Slot| self.chance(purpose, *slot, RARELY);
+        hosts_with(users).filter(happens).fold(0, |set, slot| set | user_bit(slot))
     }
 
     /// Returns whether an event happens.
@@ -128,6 +137,14 @@ pub trait RandomSource {
 
     /// Returns whether DiscoverDeception by an agent flags any of the processes; `decoys` tells which are decoys.
     fn deception(&mut self, agent: usize, decoys: impl Iterator<Item = bool>) -> bool;
+
+    /// Lets `draws` draw what is drawn next anyway, in order to bring into the caches what those draws will read. Nothing
+    /// has changed after it.
+    fn foresee(&mut self, _draws: impl FnOnce(&mut Self))
+    where
+        Self: Sized,
+    {
+    }
 
     /// A port of a connection at the host.
     fn port(&mut self, _host: Slot) {}

@@ -8,7 +8,7 @@ use std::iter::repeat_with;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::{Error, Slot, VecEnv};
+use super::{Error, Slot, VecEnv, prefetch_after};
 use crate::actor::{ActionsOut, Memory, Policy, Rows};
 use crate::env::{Actions, AgentRows, Env, Phase};
 use crate::mlp::BLOCK;
@@ -312,6 +312,7 @@ impl<W: Env> Part<'_, W> {
             self.act(t, policy, &mut memory);
             self.spent[1] += chosen.elapsed();
             for i in 0..self.slots.len() {
+                prefetch_after(self.slots, i);
                 self.step(t, i, seed, keys)?;
             }
         }
