@@ -288,9 +288,9 @@ class Cage4Vec(_Vec):
         episode_length: 2 to 1,000. As in the original an episode is over, here truncated, one step earlier.
         numpy_random: draws as NumPy does: the episodes of the original after `reset(seed=...)`, whose generator runs on
             through the next ones. A game then takes 19 kB more.
+        rules: `"original"`, or names of `CAGE4_RULES` joined by `"+"`.
         host_view: observations and actions of `fastrl.envs.cage4.host_view`, 128 values and 11 actions a row.
         zone_rewards: an agent is rewarded for its zone and its own actions alone.
-        rules: `"original"`, or names of `CAGE4_RULES` joined by `"+"`.
 
     Threads, forks and `close` as in `_Vec`. `episode_info` knows the sums of rewards by cause, `work_failed`,
     `access_failed`, `impact` and `action_cost`, the steps taken, `time`, and the `phase` of the last one.

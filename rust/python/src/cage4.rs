@@ -80,9 +80,15 @@ impl Cage4Vec {
         rules: &str,
     ) -> PyResult<Self> {
         check_length(episode_length)?;
-        let red = red_from_name(red_agent)?;
-        let rules = Rules::named(rules).map_err(PyValueError::new_err)?;
-        let config = Arc::new(Config { red, rules, steps: episode_length, numpy_random, host_view, zone_rewards });
+        let config = Config {
+            red: red_from_name(red_agent)?,
+            rules: Rules::named(rules).map_err(PyValueError::new_err)?,
+            steps: episode_length,
+            numpy_random,
+            host_view,
+            zone_rewards,
+        };
+        let config = Arc::new(config);
         let make = || Cage4::new(config.clone());
         let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
         Ok(Self { venv })
@@ -114,7 +120,7 @@ impl Cage4Vec {
         // SAFETY: checked, and the caller's for the length of this call.
         let (out, _) = unsafe { out.slice_mut() }.as_chunks_mut::<4>();
         self.venv.with(py, |venv| {
-            let rewards = venv.envs().flat_map(|env| env.ledger().sums().as_flattened());
+            let rewards = venv.envs().flat_map(|env| env.ledger().phases()).flat_map(|phase| phase.zones());
             for (out, reward) in out.iter_mut().zip(rewards) {
                 *out = [reward.work_failed, reward.access_failed, reward.impact, reward.action_cost];
             }
@@ -231,8 +237,8 @@ impl Cage4HostView {
             return Err(PyValueError::new_err("actions: expected observe() of the step before, got another choice"));
         }
         let actions = self.view.act(std::array::from_fn(|agent| choices[agent] as usize));
-        for (agent, (out, action)) in out.iter_mut().zip(actions).enumerate() {
-            *out = action.index(agent) as i64;
+        for (out, action) in out.iter_mut().zip(actions) {
+            *out = action as i64;
         }
         self.has_acted = true;
         Ok(())

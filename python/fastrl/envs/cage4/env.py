@@ -107,8 +107,8 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         if rewards not in get_args(Rewards):
             raise ValueError(f"rewards: expected 'team' or 'zone', got {rewards!r}")
         self.red_agent = red_agent
-        self.rules = rules
         self.episode_length = as_integer("episode_length", episode_length, 2, _MOST_STEPS)
+        self.rules = rules
         native = _rust.Cage4Vec(
             as_integer("num_envs", num_envs, 1),
             red_agent=red_agent,

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::network::{Kind, Network};
 use super::red::Red;
-use super::rules::Rules;
 use super::scenario::{
     BLUE_ZONES, BY_NAME, DECOY_APACHE, DECOY_HARAKA, DECOY_TOMCAT, DECOY_VSFTPD, FIRST_SERVER, FIRST_USER,
     MOST_SERVERS, NUM_BLUE, NUM_RED, NUM_SUBNETS, PORT_25, PORT_80, PORT_443, SUBNET_NAMES, SUBNET_SLOTS, Slot, Subnet,
@@ -123,11 +122,6 @@ impl BlueAction {
     /// Returns whether the host that it is for exists.
     pub(super) fn is_valid(self, network: &Network) -> bool {
         self.host().is_none_or(|slot| network.exists(slot))
-    }
-
-    /// Returns whether submitting it has a price for an agent that may be busy.
-    pub(super) fn is_charged(self, network: &Network, is_busy: bool, rules: Rules) -> bool {
-        matches!(self, Self::Restore(_)) && self.is_valid(network) && !(is_busy && rules.restore_cost)
     }
 
     pub(super) fn is_traffic_rule(self) -> bool {

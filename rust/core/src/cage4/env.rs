@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::blue::{BlueAction, NUM_ACTIONS};
+use super::blue::NUM_ACTIONS;
 use super::fast_source::FastSource;
 use super::game::{BlueTask, Game};
 use super::host_view::{self, HostView};
-use super::ledger::{Events, Ledger};
+use super::ledger::Ledger;
 use super::mind::RedAgent;
 use super::network::Network;
 use super::numpy_source::NumpySource;
@@ -62,7 +62,6 @@ pub(super) enum SeededGame {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     game: SeededGame,
-    ledger: Ledger,
     view: Option<HostView>,
 }
 
@@ -94,7 +93,7 @@ impl Config {
 impl Cage4 {
     pub fn new(config: Arc<Config>) -> Self {
         let view = config.host_view.then(|| HostView::new(config.steps));
-        let state = State { game: config.new_game(0), ledger: Ledger::default(), view };
+        let state = State { game: config.new_game(0), view };
         Self { config, state }
     }
 
@@ -118,7 +117,7 @@ impl Cage4 {
 
     /// Rewards of the episode by phase and zone.
     pub fn ledger(&self) -> &Ledger {
-        &self.state.ledger
+        with_game!(&self.state.game, game => &game.ledger)
     }
 
     /// Actions of blue's in progress.
@@ -161,8 +160,7 @@ impl Env for Cage4 {
     }
 
     fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]) {
-        let State { game, ledger, view } = &mut self.state;
-        *ledger = Ledger::default();
+        let State { game, view } = &mut self.state;
         with_game!(game, game => {
             game.reset();
             view.iter_mut().for_each(|view| view.start_on(&game.world.network));
@@ -181,22 +179,14 @@ impl Env for Cage4 {
     fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool {
         let Actions::Discrete(indices) = actions else { unreachable!("actions are checked before a step") };
         let Config { red, rules, steps, zone_rewards, .. } = *self.config;
-        let State { game, ledger, view } = &mut self.state;
+        let State { game, view } = &mut self.state;
         let choices: [usize; NUM_BLUE] = std::array::from_fn(|agent| indices[agent] as usize);
         let actions = match view {
-            Some(view) => view.act(choices),
-            None => std::array::from_fn(|agent| BlueAction::from_index(agent, choices[agent])),
+            Some(view) => view.act(choices).map(|index| index as u8),
+            None => choices.map(|choice| choice as u8),
         };
         let has_ended = with_game!(game, game => {
-            let costs = std::array::from_fn(|agent| {
-                let is_busy = game.tasks[agent].is_some();
-                -i32::from(actions[agent].is_charged(&game.world.network, is_busy, rules))
-            });
-            let submitted = std::array::from_fn(|agent| actions[agent].index(agent) as u8);
-            let mut events = Events::default();
-            let reward = game.step(submitted, red, rules, steps, &mut events);
-            let by_zone = ledger.add(game.phase.into(), rules, &events, &game.reds, costs);
-            debug_assert_eq!(by_zone.iter().map(|zone| zone.sum()).sum::<i32>(), reward.sum(), "the same prices");
+            let rewards = game.step(actions, red, rules, steps, &mut ());
             match view {
                 Some(view) => {
                     view.note_world(&game.world);
@@ -204,8 +194,9 @@ impl Env for Cage4 {
                 }
                 None => game.observe(rows.obs),
             }
-            for (out, own) in rows.rewards.iter_mut().zip(by_zone) {
-                *out = R::from_f64(if zone_rewards { own } else { reward }.sum().into());
+            let team = rewards.team();
+            for (out, own) in rows.rewards.iter_mut().zip(rewards.zones()) {
+                *out = R::from_f64(if zone_rewards { *own } else { team }.sum().into());
             }
             game.time >= steps - 1
         });
@@ -233,7 +224,7 @@ impl Env for Cage4 {
     }
 
     fn episode_info(&self, key: &str) -> f64 {
-        let (total, time, phase) = with_game!(&self.state.game, game => (&game.total, game.time, game.phase));
+        let (total, time, phase) = with_game!(&self.state.game, game => (game.ledger.total(), game.time, game.phase));
         let numbers = [
             ("time", time as i32),
             ("phase", phase.into()),
@@ -254,7 +245,7 @@ impl Env for Cage4 {
     }
 
     fn check_state(&self, state: &Self::State, phase: Phase) -> Result<(), String> {
-        let State { game, ledger, view } = state;
+        let State { game, view } = state;
         let (is_sound, is_ours) = match game {
             SeededGame::Fast(_) => (true, !self.config.numpy_random),
             SeededGame::Numpy(game) => (game.random.is_sound(), self.config.numpy_random),
@@ -264,7 +255,6 @@ impl Env for Cage4 {
         with_game!(game, game => {
             if phase == Phase::NeverReset {
                 let is_new = *game == Game::new(game.random.clone())
-                    && *ledger == Ledger::default()
                     && view.as_ref().is_none_or(|view| *view == HostView::new(self.config.steps));
                 return ensure(is_new, "a game that never started has a state");
             }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::blue::{self, BlueAction};
 use super::blueprint::Blueprint;
 use super::green::Green;
+use super::ledger::{Ledger, ZoneRewards};
 use super::log::Log;
 use super::mind::RedAgent;
 use super::network::Network;
@@ -30,31 +31,6 @@ pub struct BlueTask {
     pub ticks: u8,
 }
 
-/// Blue's reward by cause, which all its agents get.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reward {
-    /// Local work and accesses of green's that failed.
-    pub work_failed: i32,
-    pub access_failed: i32,
-    /// Red's impacts.
-    pub impact: i32,
-    /// Blue's own actions.
-    pub action_cost: i32,
-}
-
-impl Reward {
-    pub fn sum(self) -> i32 {
-        self.work_failed + self.access_failed + self.impact + self.action_cost
-    }
-
-    pub(super) fn add(&mut self, other: Self) {
-        self.work_failed = self.work_failed.saturating_add(other.work_failed);
-        self.access_failed = self.access_failed.saturating_add(other.access_failed);
-        self.impact = self.impact.saturating_add(other.impact);
-        self.action_cost = self.action_cost.saturating_add(other.action_cost);
-    }
-}
-
 /// All that changes during an episode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Game<R> {
@@ -67,7 +43,7 @@ pub struct Game<R> {
     /// The phase of the last step.
     pub phase: u8,
     /// Rewards of the episode.
-    pub total: Reward,
+    pub ledger: Ledger,
     /// Messages of the last step, and those to be sent with the next, the first bit highest.
     messages: [u8; NUM_BLUE],
     outbox: [u8; NUM_BLUE],
@@ -82,7 +58,7 @@ impl<R: RandomSource> Game<R> {
             tasks: [None; NUM_BLUE],
             time: 0,
             phase: 0,
-            total: Reward::default(),
+            ledger: Ledger::default(),
             messages: [0; NUM_BLUE],
             outbox: [0; NUM_BLUE],
         }
@@ -104,7 +80,7 @@ impl<R: RandomSource> Game<R> {
         }
         self.reds[0].start_session(plan.red_starts[0].into(), plan.red_pid);
         self.tasks = [None; NUM_BLUE];
-        (self.time, self.phase, self.total) = (0, 0, Reward::default());
+        (self.time, self.phase, self.ledger) = (0, 0, Ledger::default());
         (self.messages, self.outbox) = ([0; NUM_BLUE], [0; NUM_BLUE]);
     }
 
@@ -114,7 +90,7 @@ impl<R: RandomSource> Game<R> {
     }
 
     /// One step of an episode of `steps` with blue's actions by their indices, which are below
-    /// [`blue::NUM_ACTIONS`].
+    /// [`blue::NUM_ACTIONS`]. Returns the rewards by zone.
     pub fn step(
         &mut self,
         actions: [u8; NUM_BLUE],
@@ -122,17 +98,18 @@ impl<R: RandomSource> Game<R> {
         rules: Rules,
         steps: u32,
         log: &mut impl Log,
-    ) -> Reward {
+    ) -> ZoneRewards {
         let Self { random, world, reds, tasks, .. } = self;
         let [first, second, _] = phase_lengths(steps);
         let phase = if self.time < first { 0 } else { 1 + usize::from(self.time >= first + second) };
         random.start_step(self.time);
         world.watch.start_step();
-        let mut reward = Reward::default();
+        let mut rewards = ZoneRewards::default();
         for (agent, (task, index)) in tasks.iter_mut().zip(actions).enumerate() {
             let submitted = BlueAction::from_index(agent, index.into());
             let is_valid = submitted.is_valid(&world.network);
-            reward.action_cost -= i32::from(submitted.is_charged(&world.network, task.is_some(), rules));
+            let is_charged = is_valid && (task.is_none() || !rules.restore_cost);
+            rewards.agent(agent).action_cost -= i32::from(is_charged && matches!(submitted, BlueAction::Restore(_)));
             let action = if is_valid { submitted } else { BlueAction::Sleep };
             let task = task.get_or_insert(BlueTask { action, index, ticks: action.ticks() });
             task.ticks -= 1;
@@ -176,6 +153,7 @@ impl<R: RandomSource> Game<R> {
         };
         for (subnet, prices) in PRICES[phase].iter().enumerate() {
             let [access, work] = failed.map(|users| (users & users_of(subnet)).count_ones() as i32);
+            let reward = rewards.at(subnet);
             reward.access_failed += access * prices.access_failed;
             reward.work_failed += work * prices.work_failed;
         }
@@ -202,14 +180,15 @@ impl<R: RandomSource> Game<R> {
                 && red.is_active
                 && (!rules.impact || red.has_succeeded())
             {
-                reward.impact += PRICES[phase][subnet_of(target.into())].impact;
+                let subnet = subnet_of(target.into());
+                rewards.at(subnet).impact += PRICES[phase][subnet].impact;
             }
         }
         self.time += 1;
         self.phase = phase as u8;
-        self.total.add(reward);
+        self.ledger.add(phase, &rewards);
         self.messages = std::mem::take(&mut self.outbox);
-        reward
+        rewards
     }
 
     /// Brings what a step reads into the caches, but for its arrays.

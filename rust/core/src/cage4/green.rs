@@ -14,7 +14,7 @@ use super::world::World;
 
 /// Actions of a user, in the order in which one is drawn.
 const ACCESS: u8 = 0;
-pub(super) const WORK: u8 = 1;
+const WORK: u8 = 1;
 const SLEEP: u8 = 2;
 
 /// What decides how a step goes for the users.

@@ -414,18 +414,18 @@ impl HostView {
         self.start(std::array::from_fn(exists));
     }
 
-    /// Returns the challenge's actions for choices below [`NUM_ACTIONS`] and notes those that begin. Agents with an
-    /// action in progress sleep.
-    pub fn act(&mut self, choices: [usize; NUM_BLUE]) -> [BlueAction; NUM_BLUE] {
+    /// Returns the challenge's actions, by their indices, for choices below [`NUM_ACTIONS`], and notes those that begin.
+    /// Agents with an action in progress sleep.
+    pub fn act(&mut self, choices: [usize; NUM_BLUE]) -> [usize; NUM_BLUE] {
         let phases = self.phases();
         std::array::from_fn(|agent| {
             let view = &mut self.agents[agent];
             if view.task.is_some() {
-                return BlueAction::Sleep;
+                return BlueAction::Sleep.index(agent);
             }
             let action = view.action(agent, choices[agent], phases);
             view.task = Some((action, if action == BlueAction::Sleep { SLEEP_TICKS } else { action.ticks() }));
-            action
+            action.index(agent)
         })
     }
 

@@ -1,89 +1,84 @@
-//! Rewards of an episode by phase, zone and cause.
+//! Rewards by phase, zone and cause.
 
 use serde::{Deserialize, Serialize};
 
-use super::game::Reward;
-use super::green;
-use super::log::Log;
-use super::red::Red;
-use super::red_kind::{RedAction, RedKind};
-use super::rules::Rules;
-use super::scenario::{BLUE_ZONES, NUM_BLUE, NUM_NETWORKS, NUM_RED, PRICES, Slot, Subnet, subnet_of};
+use super::scenario::{BLUE_ZONES, NUM_BLUE, Subnet};
+
+/// Blue's reward by cause, which all its agents get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reward {
+    /// Local work and accesses of green's that failed.
+    pub work_failed: i32,
+    pub access_failed: i32,
+    /// Red's impacts.
+    pub impact: i32,
+    /// Blue's own actions.
+    pub action_cost: i32,
+}
+
+impl Reward {
+    pub fn sum(self) -> i32 {
+        self.work_failed + self.access_failed + self.impact + self.action_cost
+    }
+
+    fn add(&mut self, other: Self) {
+        self.work_failed = self.work_failed.saturating_add(other.work_failed);
+        self.access_failed = self.access_failed.saturating_add(other.access_failed);
+        self.impact = self.impact.saturating_add(other.impact);
+        self.action_cost = self.action_cost.saturating_add(other.action_cost);
+    }
+}
 
 /// Zones of blue's agents, then the contractor's, which nobody defends.
 pub const NUM_ZONES: usize = NUM_BLUE + 1;
 
-/// The zone of a subnet.
-fn zone_of(subnet: Subnet) -> usize {
-    BLUE_ZONES.iter().position(|zone| zone.contains(&subnet)).unwrap_or(NUM_BLUE)
-}
+/// Rewards by zone: of events there, and of the prices of its agent's actions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ZoneRewards([Reward; NUM_ZONES]);
 
-/// What happened in a step that may have a price, by subnet.
-#[derive(Default)]
-pub(super) struct Events {
-    work_failed: [i32; NUM_NETWORKS],
-    access_failed: [i32; NUM_NETWORKS],
-    /// Targets of red's impacts, and whether they succeeded.
-    impacts: [Option<(Subnet, bool)>; NUM_RED],
-}
-
-impl Log for Events {
-    fn green(&mut self, host: Slot, action: u8, _server: Option<Slot>, success: Option<bool>) {
-        if success == Some(false) {
-            let failed = if action == green::WORK { &mut self.work_failed } else { &mut self.access_failed };
-            failed[subnet_of(host)] += 1;
-        }
+impl ZoneRewards {
+    pub fn zones(&self) -> &[Reward; NUM_ZONES] {
+        &self.0
     }
 
-    fn red_did(&mut self, agent: usize, action: RedAction, success: Option<bool>) {
-        if action.kind == RedKind::Impact {
-            self.impacts[agent] = Some((subnet_of(action.target.into()), success == Some(true)));
-        }
+    /// The reward of the team.
+    pub fn team(&self) -> Reward {
+        let mut sum = Reward::default();
+        self.0.iter().for_each(|&reward| sum.add(reward));
+        sum
+    }
+
+    /// Rewards of the zone of a subnet.
+    pub(super) fn at(&mut self, subnet: Subnet) -> &mut Reward {
+        let zone = BLUE_ZONES.iter().position(|zone| zone.contains(&subnet));
+        &mut self.0[zone.unwrap_or(NUM_BLUE)]
+    }
+
+    /// Rewards of the zone of an agent.
+    pub(super) fn agent(&mut self, agent: usize) -> &mut Reward {
+        &mut self.0[agent]
     }
 }
 
-/// Sums of rewards by phase and zone.
+/// Sums of rewards by phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ledger {
-    sums: [[Reward; NUM_ZONES]; 3],
-}
+pub struct Ledger([ZoneRewards; 3]);
 
 impl Ledger {
-    pub fn sums(&self) -> &[[Reward; NUM_ZONES]; 3] {
-        &self.sums
+    pub fn phases(&self) -> &[ZoneRewards; 3] {
+        &self.0
     }
 
-    /// Adds the rewards of a step, after which red is `reds`. Returns them by zone.
-    ///
-    /// # Arguments
-    /// * `costs`: prices of the agents' own actions.
-    pub(super) fn add(
-        &mut self,
-        phase: usize,
-        rules: Rules,
-        events: &Events,
-        reds: &[Red; NUM_RED],
-        costs: [i32; NUM_BLUE],
-    ) -> [Reward; NUM_ZONES] {
-        let mut step = [Reward::default(); NUM_ZONES];
-        for (subnet, prices) in PRICES[phase].iter().enumerate() {
-            let reward = &mut step[zone_of(subnet)];
-            reward.work_failed += events.work_failed[subnet] * prices.work_failed;
-            reward.access_failed += events.access_failed[subnet] * prices.access_failed;
-        }
-        for (red, impact) in reds.iter().zip(events.impacts) {
-            // As in the game, whose rule this is.
-            let charged = impact.filter(|(_, succeeded)| red.is_active && (*succeeded || !rules.impact));
-            if let Some((subnet, _)) = charged {
-                step[zone_of(subnet)].impact += PRICES[phase][subnet].impact;
-            }
-        }
-        for (reward, cost) in step.iter_mut().zip(costs) {
-            reward.action_cost += cost;
-        }
-        for (sum, &reward) in self.sums[phase].iter_mut().zip(&step) {
+    pub(super) fn add(&mut self, phase: usize, rewards: &ZoneRewards) {
+        for (sum, &reward) in self.0[phase].0.iter_mut().zip(&rewards.0) {
             sum.add(reward);
         }
-        step
+    }
+
+    /// The sum of all rewards of the team.
+    pub(super) fn total(&self) -> Reward {
+        let mut sum = Reward::default();
+        self.0.iter().for_each(|rewards| sum.add(rewards.team()));
+        sum
     }
 }

@@ -2,7 +2,8 @@
 
 use super::blue::{NUM_ACTIONS, num_actions};
 use super::blueprint::Blueprint;
-use super::game::{Game, Reward};
+use super::game::Game;
+use super::ledger::Reward;
 use super::log::Log;
 use super::mind::RedAgent;
 use super::network::Network;
@@ -340,7 +341,7 @@ impl Trace<'_> {
             let actions = std::array::from_fn(|agent| self.blue_action[i * NUM_BLUE + agent] as u8);
             game.send(std::array::from_fn(|agent| self.message[i * NUM_BLUE + agent]));
             let reward = game.step(actions, self.red, Rules::default(), self.steps, &mut *row);
-            row.fill(game, reward, &mut obs);
+            row.fill(game, reward.team(), &mut obs);
             let what = row.difference(self, i).or_else(|| after(game, i));
             report.note(episode, Some(step), what);
             report.steps += 1;

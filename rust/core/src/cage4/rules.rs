@@ -44,7 +44,8 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::super::fast_source::FastSource;
-    use super::super::game::{Game, Reward};
+    use super::super::game::Game;
+    use super::super::ledger::Reward;
     use super::super::log::Log;
     use super::super::mind::RedAgent;
     use super::super::network::FULL_HEALTH;
@@ -87,8 +88,8 @@ mod tests {
     fn stepped(game: &Game<FastSource>, actions: [u8; NUM_BLUE], rules: &str) -> (Game<FastSource>, Reward, Events) {
         let (mut game, mut events) = (game.clone(), Events::default());
         let rules = Rules::named(rules).unwrap();
-        let reward = game.step(actions, RedAgent::FiniteState, rules, STEPS, &mut events);
-        (game, reward, events)
+        let rewards = game.step(actions, RedAgent::FiniteState, rules, STEPS, &mut events);
+        (game, rewards.team(), events)
     }
 
     /// Calls `check` with games, blue's actions in them and what a step does with them by the original's rules, and
@@ -113,7 +114,7 @@ mod tests {
 
     /// The same state, whatever blue was paid.
     fn assert_same(mut mended: Game<FastSource>, original: &Game<FastSource>) {
-        mended.total = original.total;
+        mended.ledger = original.ledger.clone();
         assert!(mended == *original);
     }
 
