@@ -34,6 +34,7 @@ impl Green {
         random: &mut impl RandomSource,
         log: &mut impl Log,
     ) -> [Users; 2] {
+        random.foresee(|random| self.draw([access, working], world, random));
         let mut failed = [0, 0];
         for subnet in 0..NUM_NETWORKS {
             let [access, working] = [access, working].map(|users| of_subnet(users, subnet));
@@ -55,6 +56,26 @@ impl Green {
             failed.iter_mut().zip(failed_here).for_each(|(all, here)| *all |= in_subnet(here, subnet));
         }
         failed
+    }
+
+    /// Draws as [`Green::act_in_order`] does, but for what happens rarely.
+    fn draw(&self, [access, working]: [Users; 2], world: &World, random: &mut impl RandomSource) {
+        for subnet in 0..NUM_NETWORKS {
+            let [access, working] = [access, working].map(|users| of_subnet(users, subnet));
+            for number in 0..usize::from(world.network.users[subnet]) {
+                let (slot, bit) = (user(subnet, number), 1 << number);
+                if access & bit != 0 {
+                    let server = self.server(slot, world, random);
+                    random.port(server);
+                    if !is_blocked(slot, server, world) {
+                        random.unused();
+                    }
+                } else if working & bit != 0 && serves(slot, slot, world, random) {
+                    random.unused();
+                    random.unused();
+                }
+            }
+        }
     }
 
     /// The same in distribution, but what happens rarely is drawn for all users at once.

@@ -35,11 +35,25 @@ impl NetworkSource for NumpyRandom {
 pub struct NumpySource {
     pub rng: NumpyRandom,
     ports: UsedPorts,
+    /// During [`RandomSource::foresee`].
+    #[serde(skip)]
+    foresees: bool,
 }
 
 impl NumpySource {
     pub fn new(seed: u64) -> Self {
-        Self { rng: NumpyRandom::new(seed), ports: UsedPorts::empty() }
+        Self { rng: NumpyRandom::new(seed), ports: UsedPorts::empty(), foresees: false }
+    }
+
+    /// Has ports of connections brought into the caches, not taken. Returns the generator as it stands.
+    pub(super) fn start_foreseeing(&mut self) -> NumpyRandom {
+        self.foresees = true;
+        self.rng.clone()
+    }
+
+    /// Back to the generator that stood when it started.
+    pub(super) fn end_foreseeing(&mut self, rng: NumpyRandom) {
+        (self.foresees, self.rng) = (false, rng);
     }
 
     /// Starts the generator of another seed.
@@ -89,9 +103,17 @@ impl RandomSource for NumpySource {
         })
     }
 
+    fn foresee(&mut self, draws: impl FnOnce(&mut Self)) {
+        let rng = self.start_foreseeing();
+        draws(self);
+        self.end_foreseeing(rng);
+    }
+
     fn port(&mut self, host: Slot) {
         let port = self.rng.below(NUM_PORTS as u32);
-        if !self.ports.add(host, port) {
+        if self.foresees {
+            self.ports.prefetch(host, port);
+        } else if !self.ports.add(host, port) {
             // Again, but not a third time.
             let port = self.rng.below(NUM_PORTS as u32);
             self.ports.add(host, port);

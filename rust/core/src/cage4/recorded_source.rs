@@ -151,6 +151,14 @@ impl RandomSource for NotingSource {
         self.note(Purpose::DeceptionFound, found, usize::from)
     }
 
+    fn foresee(&mut self, draws: impl FnOnce(&mut Self)) {
+        let (rng, noted) = (self.numpy.start_foreseeing(), self.values.len());
+        draws(self);
+        self.numpy.end_foreseeing(rng);
+        self.purposes.truncate(noted);
+        self.values.truncate(noted);
+    }
+
     fn port(&mut self, host: Slot) {
         self.numpy.port(host);
     }

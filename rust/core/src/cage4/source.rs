@@ -146,6 +146,14 @@ pub trait RandomSource {
     /// Returns whether DiscoverDeception by an agent flags any of the processes; `decoys` tells which are decoys.
     fn deception(&mut self, agent: usize, decoys: impl Iterator<Item = bool>) -> bool;
 
+    /// Lets `draws` draw what is drawn next anyway, in order to bring into the caches what those draws will read. Nothing
+    /// has changed after it.
+    fn foresee(&mut self, _draws: impl FnOnce(&mut Self))
+    where
+        Self: Sized,
+    {
+    }
+
     /// A port of a connection at the host.
     fn port(&mut self, _host: Slot) {}
 

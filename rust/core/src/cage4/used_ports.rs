@@ -10,6 +10,7 @@ use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::scenario::{FIRST_SERVER, MOST_SERVERS, NUM_NETWORKS, NUM_SLOTS, SUBNET_SLOTS, Slot, subnet_of};
+use crate::memory::prefetch;
 
 /// Ephemeral ports, of which a connection takes one.
 pub(super) const NUM_PORTS: usize = 10848;
@@ -149,6 +150,13 @@ impl UsedPorts {
         }
         line.add(part, entry);
         true
+    }
+
+    /// Brings into the caches what [`UsedPorts::add`] would read.
+    pub(super) fn prefetch(&self, host: Slot, port: u32) {
+        if let Some(number) = server_number(host).filter(|&number| self.ids[number] != NO_ID) {
+            prefetch(&self.lines[line_of(self.key(number, port)).0]);
+        }
     }
 
     /// Forgets the ports of a host.
