@@ -145,7 +145,7 @@ impl<R: RandomSource> Game<R> {
                 }
             }
         }
-        let green = Green { phase, rules, users };
+        let green = Green { phase, rules };
         let failed = if R::DRAWS_ALL {
             green.act_in_order(choices, reds, world, random, log)
         } else {

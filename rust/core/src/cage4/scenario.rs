@@ -78,6 +78,16 @@ pub(super) const fn users_of(subnet: Subnet) -> Users {
     ((1 << MOST_USERS) - 1) << (subnet * MOST_USERS)
 }
 
+/// Those of a subnet out of some users, the first lowest.
+pub(super) const fn of_subnet(users: Users, subnet: Subnet) -> u16 {
+    (users >> (subnet * MOST_USERS)) as u16 & ((1 << MOST_USERS) - 1)
+}
+
+/// The set of users of a subnet that [`of_subnet`] gives.
+pub(super) const fn in_subnet(users: u16, subnet: Subnet) -> Users {
+    (users as Users) << (subnet * MOST_USERS)
+}
+
 /// The hosts of some users, in their order.
 pub(super) fn hosts_with(mut users: Users) -> impl Iterator<Item = Slot> {
     std::iter::from_fn(move || {

@@ -2,7 +2,7 @@
 //! generator, on NumPy's generator draw for draw, or on recorded decisions.
 
 use super::blueprint::Blueprint;
-use super::scenario::{Slot, Users, hosts_with, user_bit};
+use super::scenario::{NUM_NETWORKS, Slot, Users, hosts_with, in_subnet, of_subnet, user, user_bit};
 
 /// Purposes of draws, numbered as in the traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,11 +110,19 @@ pub trait RandomSource {
     /// One of `n` (at least 1) things. Of one thing nothing is drawn.
     fn pick(&mut self, purpose: Purpose, of: usize, n: usize) -> usize;
 
-    /// The users who access a server and those who work, out of some: each does one of these or sleeps.
+    /// The users who access a server and those who work, out of all: each does one of these or sleeps.
     fn green_actions(&mut self, users: Users) -> [Users; 2] {
-        let mut chosen = [0; 3];
-        hosts_with(users).for_each(|slot| chosen[self.pick(Purpose::GreenAction, slot, 3)] |= user_bit(slot));
-        [chosen[0], chosen[1]]
+        let (mut access, mut work) = (0, 0);
+        for subnet in 0..NUM_NETWORKS {
+            // Bits of users who access, work and sleep.
+            let mut chosen = [0; 3];
+            for number in 0..of_subnet(users, subnet).count_ones() as usize {
+                chosen[self.pick(Purpose::GreenAction, user(subnet, number), 3)] |= 1 << number;
+            }
+            access |= in_subnet(chosen[0], subnet);
+            work |= in_subnet(chosen[1], subnet);
+        }
+        [access, work]
     }
 
     /// The users, out of some, to whom something happens that has a chance of [`RARELY`].
