@@ -17,7 +17,7 @@ import pytest
 
 import fastrl
 from fastrl.cli import main
-from fastrl.envs.cage2.baselines import BASELINES
+from fastrl.tasks import cage2, cage4
 from fastrl.utils.command_line import ArgumentParser
 
 ROOT, README = pages.ROOT, pages.README
@@ -102,7 +102,7 @@ def test_commands_and_their_options_exist(
         pytest.importorskip("mpe2", reason="pip install '.[pettingzoo]'")
     for word in words:
         if word.startswith("baseline:"):
-            assert word.removeprefix("baseline:") in BASELINES
+            assert word.removeprefix("baseline:") in {*cage2.BASELINES, *cage4.BASELINES}
         if "*" in word:
             assert list(ROOT.glob(word)), f"{word} matches no file"
     if name == "fastrl-train" or words[0] == "train":
