@@ -155,7 +155,7 @@ def test_help_breaks_lines_between_words_alone(
         ("train", "CartPole-v1"): "module:Class",
         ("train", "traffic"): "fastrl/coop-merge-v0,",
         ("train",): "module:function",
-        ("eval",): "baseline:react-restore,",
+        ("eval",): "baseline:react-remove,",
     }
     for width in (60, 80, 120):
         monkeypatch.setenv("COLUMNS", str(width))
@@ -238,8 +238,8 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
         (
             ["train", "foo"],
             (
-                "fastrl train: error: unknown environment foo: give cage2, cage2-workflow, traffic, a Gymnasium id such"
-                " as CartPole-v1, or module:function"
+                "fastrl train: error: unknown environment foo: give cage2, cage2-workflow, cage4, traffic, a Gymnasium"
+                " id such as CartPole-v1, or module:function"
             ),
         ),
         (

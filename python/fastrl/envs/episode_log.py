@@ -28,6 +28,7 @@ class EpisodeLog:
 
     Attributes:
         alive: agents that act next, bool [K, A].
+        finished: episodes that have ended, int64 [K].
     """
 
     def __init__(self, num_envs: int, num_agents: int) -> None:
@@ -37,7 +38,7 @@ class EpisodeLog:
         self._returns = np.zeros(num_envs, np.float64)
         self._lengths = np.zeros(num_envs, np.int64)
         self._last = np.full((3, num_envs), np.nan)
-        self._finished = np.zeros(num_envs, np.int64)
+        self.finished = np.zeros(num_envs, np.int64)
 
     def reset(self, alive: NDArray[np.bool_], reset_mask: NDArray[np.bool_] | None) -> None:
         """Counts a reset: `alive` bool [K*A], `reset_mask` bool [K] (None: all)."""
@@ -64,7 +65,7 @@ class EpisodeLog:
         ended = stepped & ~(self.alive & ~(terminations | truncations).reshape(self._shape)).any(axis=1)
         for i in np.flatnonzero(ended):
             self._last[:, i] = (self._lengths[i], self._returns[i] / self._agents[i], self._agents[i])
-        self._finished += ended
+        self.finished += ended
         # With autoreset, the next episode starts with the step that ends one, or with the step after it.
         self._start(np.logical_or(ended, ~stepped), alive.reshape(self._shape))
         self.alive[:] = alive.reshape(self._shape)
@@ -73,11 +74,11 @@ class EpisodeLog:
         """See `MultiAgentVectorEnv.episodes`; NaN where only the simulator knows the value."""
         out: dict[str, NDArray] = {key: np.full(len(self._agents), np.nan) for key in EPISODE_FIELDS}
         out["length"], out["return_mean"], out["num_agents"] = self._last.copy()
-        out["finished"] = self._finished.copy()
+        out["finished"] = self.finished.copy()
         return out
 
     def _arrays(self) -> list[NDArray]:
-        return [self.alive, self._agents, self._returns, self._lengths, self._last, self._finished]
+        return [self.alive, self._agents, self._returns, self._lengths, self._last, self.finished]
 
     def save_state(self) -> bytes:
         body = b"".join(array.tobytes() for array in self._arrays())

@@ -187,15 +187,14 @@ class MultiAgentVectorEnv:
         terminations, truncations, alive = (np.empty(self._size, np.bool_) for _ in range(3))
         same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         final_obs = np.zeros(self._obs_shape, self._obs_dtype) if same_step else None
-        before = self.episodes()["finished"]
+        before = self._finished()
         batch = as_actions(actions, self.single_action_space, (self.num_envs, self.num_agents))
         flat = batch.reshape(self._size, *batch.shape[2:])
         self.step_into(flat, obs, rewards, terminations, truncations, alive, final_obs)
-        episodes = self.episodes()
-        ended = episodes["finished"] != before
+        ended = self._finished() != before
         info: dict[str, Any] = {}
         if ended.any():
-            info = {"episode": episodes, "_episode": ended}
+            info = {"episode": self.episodes(), "_episode": ended}
             if final_obs is not None:
                 info |= {"final_obs": self._per_agent(final_obs), "_final_obs": ended.copy()}
         info |= self.info()
@@ -207,6 +206,13 @@ class MultiAgentVectorEnv:
             self._per_agent(alive),
             info,
         )
+
+    def _finished(self) -> NDArray[np.int64]:
+        """Episodes of each environment that have ended, [K]; `episodes` without what takes longer."""
+        if self._log is None or hasattr(self._native, "episodes"):
+            finished: NDArray[np.int64] = self._native.episodes()["finished"]
+            return finished
+        return self._log.finished.copy()
 
     def info(self) -> dict[str, Any]:
         """Entries, arrays [K, ...], that a simulator adds to the info of every step."""

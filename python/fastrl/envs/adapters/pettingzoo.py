@@ -237,6 +237,7 @@ def parallel_env(
     pad_spaces: bool = False,
     **options: Any,
 ) -> PettingZooEnv:
-    """Makes one environment by its id, under the name of PettingZoo's constructors; options as for `make_multi`."""
+    """Makes one environment by its id, under the name of PettingZoo's constructors; options as for `make_multi` and
+    `PettingZooEnv`."""
     env = make_multi(id, 1, autoreset_mode="disabled", **options)
     return PettingZooEnv(env, render_mode=render_mode, pad_spaces=pad_spaces)

@@ -164,8 +164,8 @@ class AlertPolicy:
 class ReactPolicy(AlertPolicy):
     """A defender that cleans hosts with process alerts, servers first, and else deploys a decoy on each host once.
 
-    It restores servers, and users on which it acted less than 30 steps ago; else it removes. Before, it blocks the
-    traffic that `_FIREWALL` names, and allows it again after the phase.
+    It restores servers, and users on which it acted less than 30 steps ago; else it removes. In the phase of a mission
+    it first blocks the traffic from a neighbour that the mission does not need, and afterwards it allows it again.
     """
 
     def __init__(self, num_envs: int, seed: int = 0) -> None:
