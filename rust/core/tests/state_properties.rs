@@ -328,7 +328,13 @@ fn cage2(python_random: bool) -> Cage2 {
 
 fn cage4(numpy_random: bool) -> Cage4 {
     let red = if numpy_random { RedAgent::FiniteState } else { RedAgent::Discovery };
-    Cage4::new(Arc::new(Cage4Config { red, numpy_random, steps: 11, ..Cage4Config::default() }))
+    Cage4::new(Arc::new(Cage4Config {
+        red,
+        numpy_random,
+        steps: 11,
+        host_view: !numpy_random,
+        ..Cage4Config::default()
+    }))
 }
 
 fn columns() -> Vec<Column> {

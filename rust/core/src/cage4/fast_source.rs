@@ -31,7 +31,7 @@ pub(super) struct FastSource {
 }
 
 impl FastSource {
-    pub fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         Self { seed: mix(seed ^ mix(4)), episodes: 0, step: 0 }
     }
 

@@ -41,7 +41,7 @@ pub(super) struct NumpySource {
 }
 
 impl NumpySource {
-    pub fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         Self { rng: NumpyRandom::new(seed), ports: UsedPorts::empty(), foresees: false }
     }
 
