@@ -17,13 +17,15 @@ import pytest
 
 import fastrl
 from fastrl.cli import main
-from fastrl.envs.cage2.baselines import BASELINES
+from fastrl.envs.cage2 import baselines as cage2_baselines
+from fastrl.envs.cage4 import baselines as cage4_baselines
 from fastrl.utils.command_line import ArgumentParser
 
 ROOT, README = pages.ROOT, pages.README
 if not (ROOT / "docs").exists():
     pytest.skip("a source distribution has no documentation", allow_module_level=True)
 OURS = ("fastrl", "fastrl-train")
+BASELINES = {*cage2_baselines.BASELINES, *cage4_baselines.BASELINES}
 
 
 @pytest.fixture(scope="module")
