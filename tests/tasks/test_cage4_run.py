@@ -80,6 +80,14 @@ def test_baselines_belong_to_a_task(
     assert heard in captured.out + captured.err
 
 
+def test_rules_that_do_not_exist_end_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["train", "cage4", "--rules=impact+fairness"])
+    assert capsys.readouterr().err == (
+        "fastrl train: error: --rules should be original, or some of impact, green-service, red-session, restore-cost"
+        " joined by +, got 'impact+fairness'\n"
+    )
+
+
 def test_scores_are_shown_by_zone_phase_and_cause_beside_published_ones() -> None:
     ledgers = np.zeros((3, 3, 6, 4), np.int32)
     ledgers[:, 1, 4, 2], ledgers[0, 2, 5, 3] = -30, -6

@@ -216,6 +216,7 @@ def test_every_setting_of_text_or_a_path_is_marked_or_listed_as_harmless() -> No
         ),
         ("cage2", "env.red_agent"),  # three names
         ("cage2-workflow", "env.red_agent"),
+        ("cage4", "env.rules"),
         ("cage2-workflow", "search.workflow"),  # five names
         *((task, "dqn.conv") for task in ("gym", "cage2", "pixels")),  # sizes
     }

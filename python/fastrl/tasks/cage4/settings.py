@@ -3,11 +3,17 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from fastrl.envs.cage4.env import RedAgent, Rewards, View
+from fastrl.envs.cage4.env import RULES, RedAgent, Rewards, View
 from fastrl.tasks.preset_file import PresetFile
 from fastrl.utils.config import Setting, section
+
+
+def _check_rules(rules: str) -> str:
+    if rules != "original" and not {*rules.split("+")} <= {*RULES}:
+        raise ValueError(f"should be original, or some of {', '.join(RULES)} joined by +")
+    return rules
 
 
 @section
@@ -19,6 +25,14 @@ class EnvConfig:
         Field(description="fsm: that of the challenge's evaluation; discovery: DiscoveryFSRed"),
         Setting(option="--red-agent"),
     ] = "fsm"
+    rules: Annotated[
+        str,
+        AfterValidator(_check_rules),
+        Field(
+            description=f"original, or mended rules joined by +: {', '.join(RULES)}; published scores are of original"
+        ),
+        Setting(option="--rules"),
+    ] = "original"
     episode_length: Annotated[
         int, Field(ge=2, le=1000, description="steps of an episode, which ends one step earlier")
     ] = 500
@@ -48,7 +62,7 @@ class EnvConfig:
 
     def options(self) -> dict[str, Any]:
         """Options of the environments, as they name them."""
-        names = ("red_agent", "episode_length", "view", "rewards", "num_threads")
+        names = ("red_agent", "rules", "episode_length", "view", "rewards", "num_threads")
         return {name: getattr(self, name) for name in names}
 
 

@@ -115,6 +115,7 @@ class Cage4Task(Cage4Scoring, Task):
             mode=mode,
             advance=advance,
             red_agent=env.red_agent,
+            rules=env.rules,
             view=env.view,
             num_threads=env.num_threads,
         )
