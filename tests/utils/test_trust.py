@@ -211,7 +211,7 @@ def test_every_setting_of_text_or_a_path_is_marked_or_listed_as_harmless() -> No
         # Any names.
         *(
             (task, f"{name}.policies")
-            for task in ("traffic", "pettingzoo")
+            for task in ("cage4", "traffic", "pettingzoo")
             for name in ("ippo", "mabc", "mappo", "reinforce")
         ),
         ("cage2", "env.red_agent"),  # three names
