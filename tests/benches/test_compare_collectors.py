@@ -309,7 +309,7 @@ def refusals(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
         (["--network=64,"], "--network: should be an integer"),
         (["--env-options=busy"], "--env-options should be KEY=VALUE such as lanes=3, got ['busy']"),
         (["--env-options=colour=red"], "unexpected keyword argument 'colour'"),
-        (["--env=Pong"], "--env Pong: Gymnasium knows no 'Pong'"),
+        (["--env=NoGame"], "--env NoGame: Gymnasium knows no 'NoGame'"),
     ],
 )
 def test_a_users_mistake_is_one_line(refusals: Any, arguments: list[str], message: str) -> None:
