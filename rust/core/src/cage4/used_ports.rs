@@ -205,7 +205,20 @@ impl UsedPorts {
                 kept.for_each(|&entry| line.add(part, entry));
             }
         }
-        self.others.retain(|&other| other & KEY == 0 || counts(other & !KEY));
+        // A key that is in the list has a full line: where there is room again it moves there.
+        let lines = &mut self.lines;
+        self.others.retain(|&other| {
+            let key = other & !KEY;
+            if other & KEY == 0 || !counts(key) {
+                return other & KEY == 0;
+            }
+            let (line, part, entry) = line_of(key);
+            let is_full = lines[line].len() == PLACES;
+            if !is_full {
+                lines[line].add(part, entry);
+            }
+            is_full
+        });
         (self.free, self.stale) = (stale, 0);
     }
 
