@@ -3,6 +3,7 @@
 Processor time depends on the machine; what is loaded does not.
 """
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -97,7 +98,9 @@ def test_a_run_loads_what_it_uses(tmp_path: Path) -> None:
         "fastrl.play.policy",
     )
     assert [name for name in names if name.startswith(others)] == []
-    assert len(names) <= 140, names
+    # The folders of other tasks have their names and no more.
+    folders = [name for name in names if re.fullmatch(r"fastrl\.tasks\.(?!gym$|preset_file$)\w+", name)]
+    assert len(names) - len(folders) <= 135, names
 
 
 @pytest.mark.slow
