@@ -1,6 +1,7 @@
 """Settings converted as ``docs/guides/from-stable-baselines3.md`` says learn what Stable-Baselines3 learns: from equal
 weights, experience and random numbers come equal parameters after several updates, up to rounding."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from fastrl.networks.ensemble import Ensemble
 from fastrl.networks.off_policy import Critics
 from fastrl.networks.parameters import generator_of
 from fastrl.rollout.fragment import Fragment
+from fastrl.utils.seeding import noise
 from fastrl.utils.timer import Stopwatch
 
 sb3 = pytest.importorskip("stable_baselines3")
@@ -322,6 +324,14 @@ def both_learn(
     assert_equal(pairs, before, atol=atol)
 
 
+def noise_of(ours: Any, size: int, *names: str) -> Iterator[Tensor]:
+    """The noise of fastrl's gradient steps, in the order of some fields of its minibatches."""
+    for number in itertools.count():
+        for name in names:
+            drawn = noise(ours.streams[name], number, size * ours.actions.size)
+            yield torch.from_numpy(drawn.reshape(size, -1))
+
+
 def test_sac(monkeypatch: pytest.MonkeyPatch) -> None:
     size, steps, (width,) = 8, 12, BOX.shape
     theirs = make_theirs("SAC", BOX, batch_size=size, tau=0.2)
@@ -345,15 +355,8 @@ def test_sac(monkeypatch: pytest.MonkeyPatch) -> None:
         *pairs_of_critics(theirs.critic, ours.critics),
         *pairs_of_critics(theirs.critic_target, ours.targets),
     ]
-    generator = seeded_generator(2)
-
-    def noise() -> Iterator[Tensor]:
-        """That of fastrl, which draws for the targets first; Stable-Baselines3 for the policy."""
-        while True:
-            of_targets, of_policy = (torch.randn((size, width), generator=generator) for _ in range(2))
-            yield from (of_policy, of_targets)
-
-    drawn = noise()
+    # Stable-Baselines3 draws for the policy first.
+    drawn = noise_of(ours, size, "noise", "next_noise")
     monkeypatch.setattr(torch.distributions.normal, "_standard_normal", lambda *_, **__: next(drawn))
     both_learn(ours, theirs, pairs, size=size, steps=steps, atol=1e-5)
     torch.testing.assert_close(ours.temperature, theirs.log_ent_coef.detach().exp()[0])
@@ -371,13 +374,9 @@ def test_td3(monkeypatch: pytest.MonkeyPatch) -> None:
         *pairs_of_critics(theirs.critic, ours.critics),
         *pairs_of_critics(theirs.critic_target, ours.targets),
     ]
-    generator = seeded_generator(2)
+    drawn = noise_of(ours, size, "next_noise")
     monkeypatch.setattr(
-        torch.Tensor,
-        "normal_",
-        lambda self, mean=0.0, std=1.0, generator=generator: self.copy_(
-            mean + std * torch.randn(self.shape, generator=generator)
-        ),
+        torch.Tensor, "normal_", lambda self, mean=0.0, std=1.0: self.copy_(mean + std * next(drawn))
     )
     both_learn(ours, theirs, pairs, size=size, steps=steps, atol=1e-5)
 
