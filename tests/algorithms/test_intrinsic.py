@@ -1,15 +1,16 @@
 """Random network distillation: rewards for what is new, beside those of the environment."""
 
 import copy
+import functools
 from dataclasses import replace
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
+from corridor import Corridor
 from fake_env import Constant
 from fragments import Rows, parts, whole_episodes
 from gymnasium.spaces import Box, Discrete
@@ -255,31 +256,11 @@ def test_what_has_no_intrinsic_rewards_refuses_them(capsys: pytest.CaptureFixtur
         assert code == 2 and "--intrinsic" in err and len(err.strip().splitlines()) <= 2
 
 
-class Corridor(gymnasium.Env[Any, Any]):
-    """A row of places, of which the last one pays 1 and ends the episode; after twice as many steps it is cut off."""
-
-    length = 80
-    observation_space, action_space = Box(0, 1, (length + 1,), np.float32), Discrete(2)
-
-    def _obs(self) -> Any:
-        return np.eye(self.length + 1, dtype=np.float32)[self.place]
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.place = self.t = 0
-        return self._obs(), {}
-
-    def step(self, action: Any) -> Any:
-        self.place, self.t = max(self.place + 2 * int(action) - 1, 0), self.t + 1
-        over = self.place == self.length
-        return self._obs(), float(over), over, self.t == 2 * self.length and not over, {}
-
-
 @pytest.mark.learning
 @pytest.mark.parametrize(("intrinsic", "expected"), [("none", 0.0), ("rnd", 1.0)])
 def test_a_goal_that_chance_does_not_reach_is_found(intrinsic: str, expected: float) -> None:
     model = fastrl.Model(
-        Corridor,
+        functools.partial(Corridor, length=80, most_steps=160),
         algo="ppo",
         intrinsic=intrinsic,
         coef=0.05,

@@ -34,7 +34,7 @@ def hosts_of(agent: int) -> list[str]:
 
 
 class SlowAgent:
-    """What one agent sees and may choose, from lists of all that has happened."""
+    """The view and the choices of one agent, from lists of all that has happened."""
 
     def __init__(self, agent: int, mask: NDArray[np.bool_], length: int) -> None:
         self.agent, self.length, self.time = agent, length, 0

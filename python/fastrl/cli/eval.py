@@ -1,6 +1,7 @@
 """The command ``fastrl eval``: scores runs and baselines, each by the protocol of its task."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -15,8 +16,6 @@ from fastrl.utils.progress import Progress, load_torch
 from fastrl.utils.trust import trusted_import
 
 if TYPE_CHECKING:
-    from fastrl.tasks.cage2.evaluate import Cage2Scoring
-    from fastrl.tasks.cage4.evaluate import Cage4Scoring
     from fastrl.training.task import Task
 
 # Subjects that are scripted defenders.
@@ -117,7 +116,7 @@ def evaluate(
         for name, is_scripted, variant in planned:
             progress.describe(name)
             if _is_agent(name):
-                found = cast("Task", task).evaluate_agent(name, beside, **common, **variant)
+                found = task.evaluate_agent(name, beside, **common, **variant)
             elif is_scripted:
                 found = task.evaluate_baseline(name.removeprefix(_BASELINE), **common, **variant)
             else:
@@ -163,7 +162,7 @@ def _settings_beside(task: Any, runs: Iterable[str], named: Values, *, trust: bo
 
 def _task_of(
     subjects: list[str], env: str | None, *, trust: bool
-) -> tuple["Task | Cage2Scoring | Cage4Scoring", dict[str, Mapping[str, Any]]]:
+) -> tuple[Any, dict[str, Mapping[str, Any]]]:
     """The one task that all subjects belong to; of baselines alone the part that loads no PyTorch. And the nested
     settings of runs by name.
 
@@ -191,15 +190,10 @@ def _task_of(
             f"runs of several kinds, {', '.join(sorted(kinds))}, cannot be scored beside each other"
         )
     task = kinds.pop()
-    if not saved and task in ("cage2", "cage4"):
-        if task == "cage2":
-            from fastrl.tasks.cage2.evaluate import Cage2Scoring
-
-            return Cage2Scoring(), {}
-        if not agents:
-            from fastrl.tasks.cage4.evaluate import Cage4Scoring
-
-            return Cage4Scoring(), {}
+    if not saved and task in _baselines_by_task():
+        scoring = import_module(f"{tasks()[task].__name__}.evaluate").SCORING
+        if not agents or hasattr(scoring, "evaluate_agent"):
+            return scoring, {}
     return find(task), saved
 
 

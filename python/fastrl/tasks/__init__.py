@@ -6,7 +6,8 @@ ids that the task trains on), ``NEEDS_ENVIRONMENT`` (the command line names an e
 is there, has patterns of ids that the task trains on where an algorithm is named that it takes. Its module ``task``
 has ``TASK``, a `fastrl.training.task.Task`. The ``__init__`` imports nothing, because help texts name all tasks.
 
-A task with scripted policies that ``fastrl eval`` scores lists their names in ``BASELINES``.
+A task with scripted policies that ``fastrl eval`` scores lists their names in ``BASELINES``, and its module
+``evaluate`` has ``SCORING``, the part of the task that scores them and loads no torch.
 
 A task with experts lists their names in ``EXPERT_NAMES``, and its module ``experts`` has
 ``find_expert(text, env) -> ExpertSpec`` (`fastrl.collectors.expert`). Workers of recordings import the latter, so that

@@ -5,16 +5,32 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.runs.metrics import counted, fixed, mean_and_error, moments, plus_minus
 from fastrl.utils.config import ConfigError
+from fastrl.utils.names import nearest
 
 if TYPE_CHECKING:
     from fastrl.training.evaluation import Scores
+
+Mode = Literal["deterministic", "stochastic", "scripted"]
+"""Choice of actions: the most probable one, one drawn from the policy, or a script's."""
+
+
+def modes(options: Mapping[str, Any], *, default: str) -> list[Mode]:
+    """The modes that the options of ``fastrl eval`` ask for."""
+    mode = options.get("mode", default)
+    return ["deterministic", "stochastic"] if mode == "both" else [mode]
+
+
+def check_baseline(name: str, baselines: Sequence[str]) -> None:
+    """Raises ConfigError if a name is none of a task's scripted policies."""
+    if name not in baselines:
+        raise ConfigError(f"unknown baseline {name}; did you mean {nearest(name, baselines)}?")
 
 
 @runtime_checkable

@@ -35,7 +35,7 @@ class Pen:
         self._draw = ImageDraw.Draw(self._image)
 
     def picture(self) -> NDArray[np.uint8]:
-        """What was drawn, uint8 [H, W, 3]."""
+        """The picture so far, uint8 [H, W, 3]."""
         return np.asarray(self._image.reduce(_SMOOTH))
 
     def text(

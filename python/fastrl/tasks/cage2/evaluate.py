@@ -16,10 +16,8 @@ from fastrl.envs.cage2.memory import Memory, Observe
 from fastrl.play.own_agent import OwnAgent
 from fastrl.runs.metrics import mean_and_error
 from fastrl.tasks import cage2
-from fastrl.tasks.cage2.scores import HORIZONS, Evaluation, Mode, Score, comparison_table, score_table
-from fastrl.training.comparison import Comparison
-from fastrl.utils.config import ConfigError
-from fastrl.utils.names import nearest
+from fastrl.tasks.cage2.scores import HORIZONS, Evaluation, Score, comparison_table, score_table
+from fastrl.training.comparison import Comparison, Mode, check_baseline, modes
 from fastrl.utils.tables import print_lines, show
 
 if TYPE_CHECKING:
@@ -258,8 +256,7 @@ class Cage2Scoring:
         ruleset: Ruleset | None = None,
         **options: Any,
     ) -> Evaluation:
-        if name not in BASELINES:
-            raise ConfigError(f"unknown baseline {name}; did you mean {nearest(name, BASELINES)}?")
+        check_baseline(name, BASELINES)
         contender = Contender.from_baseline(name)
         return evaluate(contender, ruleset=ruleset or "main", episodes=episodes, seed=seed, advance=advance)
 
@@ -298,7 +295,4 @@ class Cage2Scoring:
         return protocol_steps(episodes)
 
 
-def modes(options: Mapping[str, Any], *, default: str) -> list[Mode]:
-    """The modes that the options of ``fastrl eval`` ask for."""
-    mode = options.get("mode", default)
-    return ["deterministic", "stochastic"] if mode == "both" else [mode]
+SCORING = Cage2Scoring()

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,11 @@ from rich.table import Table
 from fastrl.envs.cage2.env import Ruleset
 from fastrl.envs.cage2.memory import Observe
 from fastrl.runs.metrics import counted, fixed, plus_minus
-from fastrl.training.comparison import Comparison
+from fastrl.training.comparison import Comparison, Mode
 from fastrl.utils.tables import show
 
 HORIZONS = (30, 50, 100)
 RED_TITLES = {"bline": "B_line", "meander": "Meander", "sleep": "Sleep"}
-
-# Choice of actions: the most probable one, one drawn from the policy, or a script's.
-Mode = Literal["deterministic", "stochastic", "scripted"]
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ from fastrl.runs.row import Number
 from fastrl.runs.settings import RunConfig
 from fastrl.tasks import cage2
 from fastrl.tasks.cage2.evaluate import Cage2Scoring, Contender, evaluate
-from fastrl.tasks.cage2.scores import Evaluation, Mode
+from fastrl.tasks.cage2.scores import Evaluation
 from fastrl.tasks.cage2.settings import PRESETS, EnvConfig
 from fastrl.training.callbacks import Callback
+from fastrl.training.comparison import Mode
 from fastrl.training.evaluation import Advance
 from fastrl.training.task import Task
 

@@ -11,14 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 from rich.console import Console
 
-from fastrl.envs.cage4.baselines import BASELINES, make_baseline
+from fastrl.envs.cage4.baselines import BASELINES, baseline_act
 from fastrl.envs.cage4.env import Cage4VectorEnv
 from fastrl.envs.record_episodes import Act
 from fastrl.tasks import cage4
-from fastrl.tasks.cage4.scores import Evaluation, Mode, parts_table, score_table
-from fastrl.training.comparison import Comparison
-from fastrl.utils.config import ConfigError
-from fastrl.utils.names import nearest
+from fastrl.tasks.cage4.scores import Evaluation, parts_table, score_table
+from fastrl.training.comparison import Comparison, Mode, check_baseline, modes
 from fastrl.utils.tables import print_lines, show
 
 STEPS = 500
@@ -64,12 +62,6 @@ def evaluate(
     return Evaluation.from_ledgers(ledgers[:episodes], seed, mode)
 
 
-def check_baseline(name: str) -> None:
-    """Raises ConfigError if there is no such baseline."""
-    if name not in BASELINES:
-        raise ConfigError(f"unknown baseline {name}; did you mean {nearest(name, BASELINES)}?")
-
-
 class Cage4Scoring:
     """The part of the task that ``fastrl eval`` needs for baselines, which loads no PyTorch. Its methods are those of
     `fastrl.training.task.Task`."""
@@ -79,9 +71,7 @@ class Cage4Scoring:
     has_protocol: ClassVar[bool] = True
 
     def evaluation_variants(self, options: Mapping[str, Any]) -> list[dict[str, Any]]:
-        mode = options.get("mode", "deterministic")
-        both = ("deterministic", "stochastic")
-        return [{**options, "mode": each} for each in (both if mode == "both" else (mode,))]
+        return [{**options, "mode": mode} for mode in modes(options, default="deterministic")]
 
     def evaluation_work(self, episodes: int) -> int:
         return episodes
@@ -95,12 +85,11 @@ class Cage4Scoring:
         advance: Callable[[int], object],
         **options: Any,
     ) -> Evaluation:
-        check_baseline(name)
+        check_baseline(name, BASELINES)
         draws = np.random.SeedSequence(seed)
 
         def make_act(env: Cage4VectorEnv) -> Act:
-            blue = make_baseline(name, env.num_envs, int(draws.spawn(1)[0].generate_state(1)[0]))
-            return lambda obs, alive, states: (blue.act(obs, env.action_masks(), env.busy()).ravel(), None)
+            return baseline_act(name, env, int(draws.spawn(1)[0].generate_state(1)[0]))
 
         return evaluate(make_act, episodes=episodes, seed=seed, mode="scripted", advance=advance)
 
@@ -111,3 +100,6 @@ class Cage4Scoring:
         scores: list[tuple[str, Any]] = [(each.name, each.scores) for each in comparison.scored]
         show(console, score_table(scores), *(parts_table(*each) for each in scores))
         print_lines(console, *comparison.lines())
+
+
+SCORING = Cage4Scoring()

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,8 @@ from rich.table import Table
 
 from fastrl.envs.cage4.env import CAUSES
 from fastrl.runs.metrics import counted, fixed, plus_minus
+from fastrl.training.comparison import Mode
 from fastrl.utils.tables import show
-
-# Choice of actions: the most probable one, one drawn from the policy, or a script's.
-Mode = Literal["deterministic", "stochastic", "scripted"]
 
 _ZONES = ("restricted A", "operational A", "restricted B", "operational B", "headquarters", "contractor")
 _PHASES = ("phase 0", "phase 1", "phase 2")

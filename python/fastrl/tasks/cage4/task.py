@@ -10,9 +10,10 @@ from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.team_spec import CompiledTeamSpec
 from fastrl.runs.settings import RunConfig
 from fastrl.tasks import cage4
-from fastrl.tasks.cage4.evaluate import Cage4Scoring, check_baseline, evaluate
-from fastrl.tasks.cage4.scores import Evaluation, Mode
+from fastrl.tasks.cage4.evaluate import Cage4Scoring, evaluate
+from fastrl.tasks.cage4.scores import Evaluation
 from fastrl.tasks.cage4.settings import PRESETS, EnvConfig
+from fastrl.training.comparison import Mode, check_baseline
 from fastrl.training.evaluation import Advance
 from fastrl.training.task import Task
 
@@ -72,7 +73,7 @@ class Cage4Task(Cage4Scoring, Task):
         kind, _, name = path.partition(":")
         if kind != "baseline":
             return super().agent_films(path, settings)
-        check_baseline(name)
+        check_baseline(name, cage4.BASELINES)
         env = self._film_env(settings, view="challenge")
         return team_films(env, lambda state: baseline_act(name, env))
 

@@ -18,12 +18,12 @@ from fastrl.runs.metrics import brief, counted
 from fastrl.runs.settings import RunConfig, settings_type
 from fastrl.sources.collecting import CollectConfig
 from fastrl.tasks import workflow
-from fastrl.tasks.cage2.evaluate import RULESETS, modes, protocol_steps
-from fastrl.tasks.cage2.scores import Mode
+from fastrl.tasks.cage2.evaluate import RULESETS, protocol_steps
 from fastrl.tasks.cage2.settings import EnvConfig as Cage2Config
 from fastrl.tasks.cage2.settings import GameConfig
 from fastrl.tasks.cage2.task import TASK as CAGE2
 from fastrl.tasks.workflow.settings import PRESETS, EnvConfig, InnerConfig, SearchConfig
+from fastrl.training.comparison import Mode, modes
 from fastrl.training.device import make_algorithm
 from fastrl.training.evaluation import Advance
 from fastrl.training.profiler import GpuMeter, Profile
@@ -172,7 +172,7 @@ class WorkflowTask(Task):
 
         Args:
             ruleset: of the protocol's games, or "both".
-            mode: in the protocol's games, see `fastrl.tasks.cage2.scores.Mode`.
+            mode: in the protocol's games, see `fastrl.training.comparison.Mode`.
             device: where networks act in the protocol's games.
 
         Raises:

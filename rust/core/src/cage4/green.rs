@@ -17,7 +17,7 @@ const ACCESS: u8 = 0;
 const WORK: u8 = 1;
 const SLEEP: u8 = 2;
 
-/// What decides how a step goes for the users.
+/// Facts of a step on which the users' success depends.
 pub(super) struct Green {
     pub(super) phase: usize,
     pub(super) rules: Rules,

@@ -61,7 +61,7 @@ const LIFT_STEPS: u32 = 12;
 /// Steps for which alerts of a zone are recent.
 const RECENT: u32 = 8;
 
-/// What an agent sees of a subnet of its zone after a step.
+/// A subnet of an agent's zone as its observation shows it after a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     /// Subnets whose traffic it blocks.
@@ -71,7 +71,7 @@ struct Seen {
     connection_alerts: u32,
 }
 
-/// What an agent remembers of a host since its last Restore. Times count the steps taken; 0: never.
+/// An agent's memory of a host since its last Restore. Times count the steps taken; 0: never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Host {
     process: u16,
@@ -157,7 +157,7 @@ fn slot_at(agent: usize, place: usize) -> Slot {
 /// A place that no row shows.
 const NO_PLACE: u8 = u8::MAX;
 
-/// What an agent remembers.
+/// An agent's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct AgentView {
     /// Hosts that exist, a bit for each place.

@@ -56,7 +56,7 @@ mod tests {
 
     const STEPS: u32 = 200;
 
-    /// What rules are about in a step.
+    /// Events of a step that rules concern.
     #[derive(Default)]
     struct Events {
         /// Red's Impacts that ended, and those of them that succeeded.
