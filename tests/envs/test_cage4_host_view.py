@@ -143,6 +143,14 @@ class SlowAgent:
         if alerted and self.task is not None and self.task[0] == "Sleep":
             self.task = None
 
+    def signs(self) -> list[int]:
+        """Times with an alert that red alone causes: a process on a server, a connection to a user."""
+        sure = [t for t, host in self.process if self.is_server(host)]
+        return sorted({*sure, *(t for t, host in self.connection if not self.is_server(host))})
+
+    def signs_since(self, host: int) -> int:
+        return sum(t >= max(self.restored(host), 1) for t in self.signs())
+
     def observation(self) -> list[float]:
         users = [host for host in self.hosts if not self.is_server(host)]
         servers = [host for host in self.hosts if self.is_server(host)]
@@ -151,6 +159,7 @@ class SlowAgent:
             return min((self.time - self.restored(host)) / 250, 1)
 
         verb, ticks, _ = self.task or ("", 0, None)
+        signs = self.signs()
         kind = ["Restore", "Remove"].index(verb) if verb in ("Restore", "Remove") else 2
         alerts = []
         for events, hosts in ((self.process, users), (self.connection, users), (self.connection, servers)):
@@ -168,6 +177,8 @@ class SlowAgent:
             sum(map(self.decoys, self.hosts)) / (4 * len(self.hosts)),
             sum(map(risk, users)) / len(users),
             *alerts,
+            *((slowness / (slowness + self.time - signs[-1]) if signs else 0) for slowness in (8, 64)),
+            sum(not self.signs_since(host) for host in users) / len(users),
         ]
         for host in self.rows():
             process, connection = self.since(self.process, host), self.since(self.connection, host)
@@ -183,6 +194,8 @@ class SlowAgent:
                 risk(host),
                 self.decoys(host) / 4,
                 removed > self.restored(host) and removed >= max(process, default=0),
+                min(self.signs_since(host), 8) / 8,
+                32 / (32 + self.time - signs[-1]) if self.signs_since(host) else 0,
             ]
         return values + [0.0] * (len(observation_names()) - len(values))
 

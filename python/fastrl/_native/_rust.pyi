@@ -289,7 +289,7 @@ class Cage4Vec(_Vec):
         numpy_random: draws as NumPy does: the episodes of the original after `reset(seed=...)`, whose generator runs on
             through the next ones. A game then takes 19 kB more.
         rules: `"original"`, or names of `CAGE4_RULES` joined by `"+"`.
-        host_view: observations and actions of `fastrl.envs.cage4.host_view`, 128 values and 11 actions a row.
+        host_view: observations and actions of `fastrl.envs.cage4.host_view`, 147 values and 11 actions a row.
         zone_rewards: an agent is rewarded for its zone and its own actions alone.
 
     Threads, forks and `close` as in `_Vec`. `episode_info` knows the sums of rewards by cause, `work_failed`,
@@ -354,7 +354,7 @@ class Cage4HostView:
         """Notes the challenge's observations, [5, 210], after a step. ValueError: no action came before it."""
 
     def write(self, obs: NDArray[np.float32], masks: NDArray[np.bool_]) -> None:
-        """Writes the observations, [5, 128], and the masks of choices, [5, 11]."""
+        """Writes the observations, [5, 147], and the masks of choices, [5, 11]."""
 
 @final
 class BlueMemory:

@@ -174,7 +174,9 @@ class HostView(FlatView):
         self.process, self.connection, self.restored, self.removed, self.decoys = np.zeros(
             (5, hosts), np.int64
         )
-        self.num_process, self.num_connection = np.zeros((2, hosts), np.int64)
+        # The time of the last sign of red in the zone, and the number since a host's last Restore.
+        self.sign = 0
+        self.num_process, self.num_connection, self.num_signs = np.zeros((3, hosts), np.int64)
         self.blocks: list[set[int]] = [set() for _ in self.zone]
         # Kind, place and steps left of the action in progress.
         self.task: tuple[str, int, int] | None = None
@@ -229,10 +231,21 @@ class HostView(FlatView):
             count[alerts] = np.minimum(count[alerts] + 1, 4)
             if self.task is not None and self.task[0] == "Sleep" and alerts.any():
                 self.task = None
+        processes, connections = subnets[:, 27:43].ravel(), subnets[:, 43:59].ravel()
+        if (processes & self.is_server).any() or (connections & ~self.is_server).any():
+            self.sign = self.time
+            self.num_signs = np.minimum(self.num_signs + 1, 8)
 
     def _finish(self, kind: str, place: int) -> None:
         if kind == "Restore":
-            for each in (self.process, self.connection, self.num_process, self.num_connection, self.removed):
+            for each in (
+                self.process,
+                self.connection,
+                self.num_process,
+                self.num_connection,
+                self.num_signs,
+                self.removed,
+            ):
                 each[place] = 0
             self.decoys[place], self.restored[place] = 0, self.time
         elif kind == "Remove":
@@ -255,7 +268,7 @@ class HostView(FlatView):
     def _zone_values(self, seen: NDArray[Any], age: NDArray[Any]) -> NDArray[Any]:
         users, servers = self.exists & ~self.is_server, self.exists & self.is_server
         risk = np.minimum((self.time - self.restored) / 250, 1).astype(np.float32)
-        values = np.zeros(16, np.float32)
+        values = np.zeros(19, np.float32)
         values[:3] = self.time / STEPS, users.sum() / 30, servers.sum() / 18
         if self.task is not None:
             kind, _, ticks = self.task
@@ -268,10 +281,13 @@ class HostView(FlatView):
         for i, (alert, hosts) in enumerate(((0, users), (1, users), (1, servers))):
             recent = hosts & seen[alert] & (age[alert] < 8)
             values[10 + 2 * i : 12 + 2 * i] = (recent & (age[alert] == 0)).sum() / 4, recent.sum() / 4
+        if self.sign:
+            values[16:18] = [f / (f + self.time - self.sign) for f in (8, 64)]
+        values[18] = (self.num_signs[users] == 0).mean(dtype=np.float32)
         return np.concatenate([np.arange(5) == self.agent, np.arange(3) == phase_at(self.time), values])
 
     def _row_values(self, seen: NDArray[Any], age: NDArray[Any]) -> NDArray[Any]:
-        rows = np.zeros((ROWS, 13), np.float32)
+        rows = np.zeros((ROWS, 15), np.float32)
         columns = [
             np.ones(len(age[0])),
             self.is_server,
@@ -283,6 +299,8 @@ class HostView(FlatView):
             np.minimum((self.time - self.restored) / 250, 1),
             self.decoys / 4,
             (self.removed > 0) & (self.removed >= self.process),
+            self.num_signs / 8,
+            (self.num_signs > 0) * 32 / (32 + self.time - self.sign),
         ]
         rows[: len(self.rows)] = np.stack(columns, 1)[self.rows]
         return rows.ravel()

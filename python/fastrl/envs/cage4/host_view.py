@@ -7,6 +7,9 @@ Rows have the hosts of the zone, users and servers, in the order of suspicion: a
 first, then the time since it. Users are phished without an alert; servers see false alerts of connections, which count
 less. Ages of alerts fade: 4 / (4 + steps) and 32 / (32 + steps), 0 without one. Rows without a host are zeros.
 
+Signs of red are alerts that red alone causes: of a process on a server, or of a connection to a user. They do not tell
+which host is red's: hosts that were restored since are the least likely. Their ages fade by 8, 32 and 64 steps.
+
 An agent with an action in progress has a mask that leaves only Sleep, so that a Restore is never paid for twice and
 nothing is learned from a step without a choice. A Sleep of a free agent lasts 5 steps, or until an alert in its zone:
 choices are fewer and matter more.
@@ -54,6 +57,9 @@ _ZONE = (
         )
         for when in ("last step", "last 8 steps")
     ),
+    "sign of red, faded",
+    "sign of red, slowly faded",
+    "users restored since the last sign of red / users",
 )
 _ROW = (
     "exists",
@@ -69,6 +75,8 @@ _ROW = (
     "steps since the last Restore / 250",
     "decoys / 4",
     "Remove since the last process alert",
+    "signs of red since the last Restore / 8",
+    "sign of red since the last Restore, slowly faded",
 )
 
 
@@ -84,7 +92,7 @@ class HostView:
     >>> masks = np.ones((5, 242), np.bool_)  # the challenge's, padded
     >>> obs, allowed = view.reset(masks)
     >>> obs.shape, allowed.shape
-    ((5, 128), (5, 11))
+    ((5, 147), (5, 11))
     >>> view.actions([0, 0, 0, 0, 3])  # choices of a policy
     array([ 49,  49,  49,  49, 103])
     >>> obs, allowed = view.observe(np.zeros((5, 210), np.float32))  # after the game's step with these actions

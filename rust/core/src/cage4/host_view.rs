@@ -5,13 +5,15 @@
 //! ```text
 //! Observation  5    which agent, one-hot
 //!              3    the phase of the next step, one-hot
-//!              16   steps / length of the episode; users / 30; servers / 18; steps left of the action in progress / 5;
+//!              19   steps / length of the episode; users / 30; servers / 18; steps left of the action in progress / 5;
 //!                   Restore, Remove, decoy in progress; traffic rules to set / 8; decoys a host / 4; mean steps since a
 //!                   user's last Restore / 250; of users with a process alert, users with a connection alert, servers
-//!                   with a connection alert: those of the last step / 4, those of the last 8 steps / 4
-//!              13   per row: 1; server; process alert, connection alert in the last step; the same faded, 4 / (4 +
+//!                   with a connection alert: those of the last step / 4, those of the last 8 steps / 4; the last sign
+//!                   of red, faded, 8 / (8 + age), and slowly, 64 / (64 + age); users restored since / users
+//!              15   per row: 1; server; process alert, connection alert in the last step; the same faded, 4 / (4 +
 //!                   age), and slowly, 32 / (32 + age); numbers of alerts / 4, at most 1; steps since the last Restore
-//!                   / 250, at most 1; decoys / 4; a Remove since the last process alert
+//!                   / 250, at most 1; decoys / 4; a Remove since the last process alert; signs of red in the zone
+//!                   since the last Restore / 8, at most 1; the newest of them, slowly faded
 //! Actions      0    Sleep for 5 steps, or until an alert in the zone
 //!              1    set the next traffic rule: blocks what green never uses in the present phase and in that 12 steps
 //!                   later, lifts other blocks
@@ -19,8 +21,11 @@
 //!              3+   Restore the host of each of the first 4 rows; Remove there
 //! ```
 //!
-//! Alerts before a host's last Restore do not count. An agent with an action in progress may only sleep. That Sleep
-//! takes as long as Restore makes choices fewer and what follows from each of them larger: of 500 small chances to act
+//! Alerts before a host's last Restore do not count. A sign of red is an alert that red alone causes: of a process on a
+//! server, or of a connection to a user. It does not tell which host is red's; those restored since are the least likely.
+//!
+//! An agent with an action in progress may only sleep. That Sleep takes as long as Restore makes choices fewer and what
+//! follows from each of them larger: of 500 small chances to act
 //! a policy gradient learns little.
 
 use serde::{Deserialize, Serialize};
@@ -38,8 +43,8 @@ use crate::env::ensure;
 /// Hosts that an agent sees, and those of them on which it acts.
 const NUM_ROWS: usize = 8;
 const NUM_TARGETS: usize = 4;
-const ROW_VALUES: usize = 13;
-const ZONE_VALUES: usize = NUM_BLUE + 3 + 16;
+const ROW_VALUES: usize = 15;
+const ZONE_VALUES: usize = NUM_BLUE + 3 + 19;
 /// Length of an agent's observation.
 pub const OBS_LEN: usize = ZONE_VALUES + NUM_ROWS * ROW_VALUES;
 /// Actions of an agent.
@@ -54,8 +59,9 @@ const FIRST_REMOVE: usize = FIRST_RESTORE + NUM_TARGETS;
 const SLEEP_TICKS: u8 = 5;
 /// Most decoys that it starts on a host.
 const MOST_DECOYS: u8 = 4;
-/// Counts of alerts stop here.
+/// Counts of alerts and of signs of red stop here.
 const MOST_ALERTS: u8 = 4;
+const MOST_SIGNS: u8 = 8;
 /// Steps before a phase in which blocks are lifted that it should not have.
 const LIFT_STEPS: u32 = 12;
 /// Steps for which alerts of a zone are recent.
@@ -80,6 +86,8 @@ struct Host {
     removed: u16,
     num_process: u8,
     num_connection: u8,
+    /// Steps since with a sign of red in the zone.
+    num_signs: u8,
     decoys: u8,
 }
 
@@ -111,12 +119,13 @@ impl Host {
         let counts = (self.process == 0) == (self.num_process == 0)
             && (self.connection == 0) == (self.num_connection == 0)
             && self.num_process <= MOST_ALERTS
-            && self.num_connection <= MOST_ALERTS;
+            && self.num_connection <= MOST_ALERTS
+            && self.num_signs <= MOST_SIGNS;
         let times = [self.process, self.connection, self.removed].into_iter().all(fits);
         times && counts && u32::from(self.restored) <= time && self.decoys <= MOST_DECOYS
     }
 
-    fn write(&self, is_server: bool, time: u32, out: &mut [f32]) {
+    fn write(&self, is_server: bool, sign: u16, time: u32, out: &mut [f32]) {
         let now = |then: u16| f32::from(u8::from(then != 0 && u32::from(then) == time));
         let faded = |slowness: f32, then: u16| {
             if then == 0 { 0.0 } else { slowness / (slowness + (time - u32::from(then)) as f32) }
@@ -135,6 +144,8 @@ impl Host {
             risk(time, self.restored),
             f32::from(self.decoys) / 4.0,
             f32::from(u8::from(self.removed != 0 && self.removed >= self.process)),
+            f32::from(self.num_signs) / f32::from(MOST_SIGNS),
+            if self.num_signs == 0 { 0.0 } else { faded(32.0, sign) },
         ]);
     }
 }
@@ -164,6 +175,8 @@ struct AgentView {
     exists: u64,
     blocks: [Subnets; 3],
     hosts: Vec<Host>,
+    /// Time of the last sign of red in the zone.
+    sign: u16,
     /// The action in progress and its steps left.
     task: Option<(BlueAction, u8)>,
     /// Places of rows.
@@ -173,12 +186,12 @@ struct AgentView {
 impl AgentView {
     fn new(agent: usize) -> Self {
         let hosts = vec![Host::default(); BLUE_ZONES[agent].len() * WATCHED];
-        Self { exists: 0, blocks: [0; 3], hosts, task: None, rows: [NO_PLACE; NUM_ROWS] }
+        Self { exists: 0, blocks: [0; 3], hosts, sign: 0, task: None, rows: [NO_PLACE; NUM_ROWS] }
     }
 
     fn start(&mut self, exists: u64) {
         self.hosts.fill(Host::default());
-        (self.exists, self.blocks, self.task) = (exists, [0; 3], None);
+        (self.exists, self.blocks, self.sign, self.task) = (exists, [0; 3], 0, None);
         self.sort(0);
     }
 
@@ -273,6 +286,14 @@ impl AgentView {
                 }
             }
         }
+        let (servers, watched) = ((1 << MOST_SERVERS) - 1, (1 << WATCHED) - 1);
+        let users = watched & !servers;
+        if seen.iter().any(|seen| (seen.process_alerts & servers) | (seen.connection_alerts & users) != 0) {
+            self.sign = now;
+            for host in &mut self.hosts {
+                host.num_signs = (host.num_signs + 1).min(MOST_SIGNS);
+            }
+        }
         let has_alerts = seen.iter().any(|seen| (seen.process_alerts | seen.connection_alerts) << 16 != 0);
         self.task.take_if(|(action, _)| has_alerts && *action == BlueAction::Sleep);
         self.sort(time);
@@ -297,7 +318,7 @@ impl AgentView {
         zone.fill(0.0);
         zone[agent] = 1.0;
         zone[NUM_BLUE + phases[0]] = 1.0;
-        let (mut users, mut servers, mut decoys, mut risks) = (0.0, 0.0, 0.0, 0.0);
+        let (mut users, mut servers, mut decoys, mut risks, mut cleaned) = (0.0, 0.0, 0.0, 0.0, 0.0);
         // Users with a process alert, users and servers with a connection alert: now, recently.
         let mut alerts = [[0.0; 2]; 3];
         for (place, host) in self.existing() {
@@ -307,6 +328,7 @@ impl AgentView {
             } else {
                 users += 1.0;
                 risks += risk(time, host.restored);
+                cleaned += f32::from(u8::from(host.num_signs == 0));
             }
             let kinds = if is_server(place) { [0, host.connection, 2] } else { [host.process, host.connection, 1] };
             for (then, kind) in [(kinds[0], 0), (kinds[1], usize::from(kinds[2]))] {
@@ -332,13 +354,20 @@ impl AgentView {
         values[7] = self.rules(agent, phases).count() as f32 / 8.0;
         values[8] = decoys / (4.0 * (users + servers));
         values[9] = risks / users;
-        values[10..].copy_from_slice(alerts.as_flattened());
+        values[10..16].copy_from_slice(alerts.as_flattened());
+        let since_sign = (time - u32::from(self.sign)) as f32;
+        let has_sign = f32::from(u8::from(self.sign != 0));
+        values[16..].copy_from_slice(&[
+            has_sign * 8.0 / (8.0 + since_sign),
+            has_sign * 64.0 / (64.0 + since_sign),
+            cleaned / users,
+        ]);
         for (row, &place) in rows.chunks_exact_mut(ROW_VALUES).zip(&self.rows) {
             if place == NO_PLACE {
                 row.fill(0.0);
             } else {
                 let place = usize::from(place);
-                self.hosts[place].write(is_server(place), time, row);
+                self.hosts[place].write(is_server(place), self.sign, time, row);
             }
         }
     }
@@ -351,12 +380,14 @@ impl AgentView {
         let blocks = BLUE_ZONES[agent].iter().zip(self.blocks);
         let blocks = self.blocks.iter().all(|blocks| blocks >> (NUM_NETWORKS + 1) == 0)
             && blocks.into_iter().all(|(to, blocks)| blocks >> to & 1 == 0);
+        let signs =
+            u32::from(self.sign) <= time && (self.sign != 0 || self.hosts.iter().all(|host| host.num_signs == 0));
         let sleeps = |ticks| (1..SLEEP_TICKS).contains(&ticks) && task.is_none();
         let tasks = match self.task {
             Some((BlueAction::Sleep, ticks)) => sleeps(ticks),
             own => own == task.map(|task| (task.action, task.ticks)),
         };
-        hosts && blocks && tasks && {
+        hosts && blocks && signs && tasks && {
             let mut sorted = self.clone();
             sorted.sort(time);
             sorted.rows == self.rows
