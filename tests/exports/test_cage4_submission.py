@@ -17,7 +17,7 @@ from gymnasium.spaces import Discrete
 import fastrl
 from fastrl.cli.main import main
 from fastrl.envs import Cage4VectorEnv
-from fastrl.exports.cage4_agent import VIEWS, HostView, Network
+from fastrl.exports.cage4_agent import VIEWS, Network
 from fastrl.exports.cage4_submission import export_submission
 from fastrl.exports.graph import ExportError
 from fastrl.networks.action_space import Actions
@@ -148,26 +148,6 @@ def test_equals_are_chosen_among_as_by_compiled_actors(memory: Any, activation: 
             assert logits.dtype == np.float32 and logits.argmax() == theirs[agent]
         chosen += theirs.tolist()
     assert len(set(chosen)) > 2
-
-
-def test_the_view_of_hosts_is_the_compiled_one() -> None:
-    raw, compiled = (
-        Cage4VectorEnv(1, random="numpy", view=view, num_threads=1) for view in ("challenge", "hosts")
-    )
-    (seen, _), (obs, _) = raw.reset(seed=8), compiled.reset(seed=8)
-    views = [HostView(agent, mask) for agent, mask in enumerate(raw.action_masks())]
-    rng = np.random.default_rng(5)
-    leanings = rng.dirichlet(np.full(compiled.num_masked, 0.3), 5)
-    for _ in range(499):
-        masks, choices = compiled.action_masks(), []
-        for view, row, expected, mask, leaning in zip(views, seen[0], obs[0], masks, leanings, strict=True):
-            found, allowed = view.observe(row.astype(np.int64))
-            np.testing.assert_array_equal(found.astype(np.float32), expected)
-            np.testing.assert_array_equal(allowed, mask)
-            shares = (leaning + 1e-3) * mask
-            choices.append(rng.choice(len(mask), p=shares / shares.sum()))
-        seen, *_ = raw.step([[view.act(choice) for view, choice in zip(views, choices, strict=True)]])
-        obs, *_ = compiled.step([choices])
 
 
 @pytest.mark.parametrize(

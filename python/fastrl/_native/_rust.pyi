@@ -339,24 +339,6 @@ class Cage4Vec(_Vec):
         `CAGE4_ACTIONS` (-1 none), steps left."""
 
 @final
-class Cage4HostView:
-    """The view of hosts of a game of CAGE Challenge 4 that runs elsewhere, see `fastrl.envs.cage4.host_view`."""
-
-    def __new__(cls, episode_length: int) -> Cage4HostView: ...
-    def reset(self, masks: NDArray[np.bool_]) -> None:
-        """Starts an episode with the challenge's masks, [5, 242]."""
-
-    def act(self, choices: NDArray[np.int64], out: NDArray[np.int64]) -> None:
-        """Writes the challenge's actions, [5], for choices, [5]. ValueError: a choice out of range, or a step that was
-        not observed."""
-
-    def observe(self, obs: NDArray[np.float32]) -> None:
-        """Notes the challenge's observations, [5, 210], after a step. ValueError: no action came before it."""
-
-    def write(self, obs: NDArray[np.float32], masks: NDArray[np.bool_]) -> None:
-        """Writes the observations, [5, 147], and the masks of choices, [5, 11]."""
-
-@final
 class BlueMemory:
     """Blue's memory of N games of CAGE Challenge 2 that run elsewhere. `fastrl.envs.cage2.memory` explains it."""
 

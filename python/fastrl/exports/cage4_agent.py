@@ -136,8 +136,6 @@ BY_NAME = (6, 4, 8, 7, 1, 3, 5, 0, 2)
 ZONES = ((0,), (1,), (2,), (3,), (6, 7, 5))
 # Pairs of subnets between which users work, besides headquarters with the contractor and both restricted zones.
 WORKING = (((0, 4), (1, 0), (2, 4), (2, 0), (3, 2)), ((2, 4), (3, 2)), ((0, 4), (1, 0)))
-PHASES = (0, 167, 334)
-STEPS = 500
 # Steps before a phase in which blocks are lifted that it should not have.
 LIFT_STEPS = 12
 # Hosts that are observed, and those of them on which an agent acts.
@@ -145,8 +143,9 @@ ROWS, TARGETS = 8, 4
 TICKS = {"Restore": 5, "Remove": 3, "DeployDecoy": 2, "Sleep": 5}
 
 
-def phase_at(time: int) -> int:
-    return sum(time >= start for start in PHASES) - 1
+def phase_at(time: int, episode_length: int) -> int:
+    third, rest = divmod(episode_length, 3)
+    return int(time >= third + (rest > 0)) + int(time >= 2 * third + rest)
 
 
 def unused(phase: int, subnet: int) -> set[int]:
@@ -159,16 +158,35 @@ def unused(phase: int, subnet: int) -> set[int]:
 class HostView(FlatView):
     """An agent that observes its hosts in rows, the most suspicious first, with what it remembers of them since their
     last Restore, and chooses among: Sleep until an alert, the next traffic rule, a decoy where fewest are, Restore and
-    Remove of the first rows.
+    Remove of the first rows. An episode has a view of its own, such as in the real CybORG with `BlueFlatWrapper`:
 
-    Hosts have places: of each subnet of the zone 6 servers, then 10 users. Times count steps, 0 is never.
+    >>> view = HostView(4, np.ones(242, np.bool_))
+    >>> obs, allowed = view.observe(np.zeros(210))  # at the start and after each step
+    >>> obs.shape, allowed.shape
+    ((147,), (11,))
+    >>> view.act(3)  # the challenge's action, before each step
+    103
+
+    Args:
+        agent: 0 to 4.
+        mask: the challenge's actions that this episode has, bool, of all of the agent's; what follows is not read.
+        episode_length: steps of an episode.
+
+    Raises:
+        ValueError: an argument out of its range.
     """
 
-    def __init__(self, agent: int, mask: NDArray[np.bool_]) -> None:
-        self.agent, self.zone, self.time = agent, ZONES[agent], -1
+    # Hosts have places: of each subnet of the zone 6 servers, then 10 users. Times count steps, 0 is never.
+
+    def __init__(self, agent: int, mask: NDArray[np.bool_], episode_length: int = 500) -> None:
+        if agent not in range(len(ZONES)):
+            raise ValueError(f"agent: expected 0 to {len(ZONES) - 1}, got {agent}")
+        self.agent, self.zone, self.time, self.steps = agent, ZONES[agent], -1, episode_length
         hosts = 16 * len(self.zone)
-        # The first actions are those of Analyse, one a host.
-        self.exists = mask[:hosts]
+        if np.ndim(mask) != 1 or len(mask) < 5 * hosts + 2:
+            raise ValueError(f"mask: expected at least {5 * hosts + 2} values, got shape {np.shape(mask)}")
+        # By the actions of Restore.
+        self.exists = mask[2 * hosts + 1 :][:hosts]
         self.is_server = np.arange(hosts) % 16 < 6
         # Times of alerts and actions, and how many alerts and decoys there were.
         self.process, self.connection, self.restored, self.removed, self.decoys = np.zeros(
@@ -194,9 +212,12 @@ class HostView(FlatView):
         self.rows = order[self.exists[order]][:ROWS]
         self.rules = self._rules()
         self.fitting = np.flatnonzero(self.exists & (self.decoys < 4))
-        return np.concatenate([self._zone_values(seen, age), self._row_values(seen, age)]), self._mask()
+        values = np.concatenate([self._zone_values(seen, age), self._row_values(seen, age)], dtype=np.float32)
+        return values, self._mask()
 
     def act(self, choice: int) -> int:
+        if choice not in range(3 + 2 * TARGETS):
+            raise ValueError(f"choice: expected an integer from 0 to {2 + 2 * TARGETS}, got {choice}")
         hosts, rules = 16 * len(self.zone), 8 * len(self.zone)
         sleep = 3 * hosts + 1
         if self.task is not None:
@@ -253,12 +274,15 @@ class HostView(FlatView):
         elif kind == "DeployDecoy":
             self.decoys[place] = min(self.decoys[place] + 1, 4)
 
+    def _phase(self, ahead: int = 0) -> int:
+        return phase_at(self.time + ahead, self.steps)
+
     def _rules(self) -> list[int]:
         """Indices of the traffic rules that are to be lifted, then of those to be set."""
         found: list[list[int]] = [[], []]
         first = 48 * len(self.zone) + 2
         for k, to in enumerate(self.zone):
-            wanted = unused(phase_at(self.time), to) & unused(phase_at(self.time + LIFT_STEPS), to)
+            wanted = unused(self._phase(), to) & unused(self._phase(LIFT_STEPS), to)
             others = [subnet for subnet in BY_NAME if subnet != to]
             for which, subnets in enumerate((self.blocks[k] - wanted, wanted - self.blocks[k])):
                 start = first + 8 * (k + which * len(self.zone))
@@ -269,7 +293,7 @@ class HostView(FlatView):
         users, servers = self.exists & ~self.is_server, self.exists & self.is_server
         risk = np.minimum((self.time - self.restored) / 250, 1).astype(np.float32)
         values = np.zeros(19, np.float32)
-        values[:3] = self.time / STEPS, users.sum() / 30, servers.sum() / 18
+        values[:3] = self.time / self.steps, users.sum() / 30, servers.sum() / 18
         if self.task is not None:
             kind, _, ticks = self.task
             values[3] = ticks / 5
@@ -284,7 +308,7 @@ class HostView(FlatView):
         if self.sign:
             values[16:18] = [f / (f + self.time - self.sign) for f in (8, 64)]
         values[18] = (self.num_signs[users] == 0).mean(dtype=np.float32)
-        return np.concatenate([np.arange(5) == self.agent, np.arange(3) == phase_at(self.time), values])
+        return np.concatenate([np.arange(5) == self.agent, np.arange(3) == self._phase(), values])
 
     def _row_values(self, seen: NDArray[Any], age: NDArray[Any]) -> NDArray[Any]:
         rows = np.zeros((ROWS, 15), np.float32)

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use fastrl_binding::arrays::{Element, Flag, disjoint, readable, writeable};
 use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
-use fastrl_core::cage4::blue::{BlueAction, NUM_ACTIONS, host_name, num_actions};
-use fastrl_core::cage4::host_view::{self, HostView};
+use fastrl_core::cage4::blue::{BlueAction, host_name, num_actions};
 use fastrl_core::cage4::ledger::NUM_ZONES;
 use fastrl_core::cage4::mind::{RedAgent, State};
-use fastrl_core::cage4::observation::{OBS_LEN, obs_len};
+use fastrl_core::cage4::observation::obs_len;
 use fastrl_core::cage4::red_kind::RedKind;
 use fastrl_core::cage4::replay::{Mode, Trace};
 use fastrl_core::cage4::rules::Rules;
@@ -196,73 +195,6 @@ impl Cage4Vec {
             }
             Ok(())
         })
-    }
-}
-
-/// The view of hosts of a game that runs elsewhere.
-#[pyclass(module = "fastrl._native._rust")]
-pub(crate) struct Cage4HostView {
-    view: HostView,
-    /// The agents have acted, and their step is to be noted.
-    has_acted: bool,
-}
-
-#[pymethods]
-impl Cage4HostView {
-    #[new]
-    fn new(episode_length: u32) -> PyResult<Self> {
-        check_length(episode_length)?;
-        Ok(Self { view: HostView::new(episode_length), has_acted: false })
-    }
-
-    fn reset(&mut self, masks: &Bound<'_, PyAny>) -> PyResult<()> {
-        let masks = readable::<Flag>("masks", masks, &[NUM_BLUE, NUM_ACTIONS])?;
-        // SAFETY: nothing here writes to it, and it is the caller's for the length of this call.
-        self.view.start_with(unsafe { masks.bytes() });
-        self.has_acted = false;
-        Ok(())
-    }
-
-    fn act(&mut self, choices: &Bound<'_, PyAny>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        let choices = readable::<i64>("choices", choices, &[NUM_BLUE])?;
-        let out = writeable::<i64>("out", out, &[NUM_BLUE])?;
-        disjoint(&[choices.place(), out.place()])?;
-        // SAFETY: checked, disjoint, and the caller's for the length of this call.
-        let (choices, out) = unsafe { (choices.slice(), out.slice_mut()) };
-        if let Some(choice) = choices.iter().find(|choice| !(0..host_view::NUM_ACTIONS as i64).contains(choice)) {
-            let most = host_view::NUM_ACTIONS - 1;
-            return Err(PyValueError::new_err(format!("choices: expected integers from 0 to {most}, got {choice}")));
-        }
-        if self.has_acted {
-            return Err(PyValueError::new_err("actions: expected observe() of the step before, got another choice"));
-        }
-        let actions = self.view.act(std::array::from_fn(|agent| choices[agent] as usize));
-        for (out, action) in out.iter_mut().zip(actions) {
-            *out = action as i64;
-        }
-        self.has_acted = true;
-        Ok(())
-    }
-
-    fn observe(&mut self, obs: &Bound<'_, PyAny>) -> PyResult<()> {
-        let obs = readable::<f32>("obs", obs, &[NUM_BLUE, OBS_LEN])?;
-        if !std::mem::take(&mut self.has_acted) {
-            return Err(PyValueError::new_err("observe: expected actions() before the step, got none"));
-        }
-        // SAFETY: nothing here writes to it, and it is the caller's for the length of this call.
-        self.view.note_flat(unsafe { obs.slice() });
-        Ok(())
-    }
-
-    fn write(&self, obs: &Bound<'_, PyAny>, masks: &Bound<'_, PyAny>) -> PyResult<()> {
-        let obs = writeable::<f32>("obs", obs, &[NUM_BLUE, host_view::OBS_LEN])?;
-        let masks = writeable::<Flag>("masks", masks, &[NUM_BLUE, host_view::NUM_ACTIONS])?;
-        disjoint(&[obs.place(), masks.place()])?;
-        // SAFETY: checked, disjoint, and the caller's for the length of this call.
-        let (obs, masks) = unsafe { (obs.slice_mut(), masks.bytes_mut()) };
-        self.view.write(obs);
-        self.view.write_masks(masks);
-        Ok(())
     }
 }
 

@@ -44,7 +44,7 @@ mod rust_module {
     #[pymodule_export]
     use crate::cage2_workflow::Cage2WorkflowVec;
     #[pymodule_export]
-    use crate::cage4::{Cage4HostView, Cage4Vec, replay_cage4};
+    use crate::cage4::{Cage4Vec, replay_cage4};
     #[pymodule_export]
     use crate::coop::CoopVec;
     #[pymodule_export]

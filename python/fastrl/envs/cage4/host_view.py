@@ -1,7 +1,8 @@
 """Observations and actions of CAGE Challenge 4 by the most suspicious hosts of an agent's zone, with memory.
 
 `Cage4VectorEnv(view="hosts")` has them. They depend on the agents' own observations, masks and actions alone, so an
-agent in the real CybORG can have them too (`HostView`). `observation_names` and `ACTIONS` name every value and action.
+agent in the real CybORG can have them too (`fastrl.exports.cage4_agent.HostView`). `observation_names` and `ACTIONS`
+name every value and action.
 
 Rows have the hosts of the zone, users and servers, in the order of suspicion: alerts since the last Restore, the newest
 first, then the time since it. Users are phished without an alert; servers see false alerts of connections, which count
@@ -17,14 +18,6 @@ choices are fewer and matter more.
 A traffic rule blocks, one pair of subnets a step, the traffic that green uses neither in the present phase nor in that
 12 steps later, or lifts another block. It and decoys (up to 4 on a host) choose their targets by themselves.
 """
-
-from __future__ import annotations
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-from fastrl._native import _rust
-from fastrl.utils.arguments import as_integer
 
 ROWS = 8
 TARGETS = 4
@@ -83,52 +76,3 @@ _ROW = (
 def observation_names() -> tuple[str, ...]:
     """The name of each value of an observation, in order."""
     return (*_ZONE, *(f"row {row}: {name}" for row in range(ROWS) for name in _ROW))
-
-
-class HostView:
-    """The view of one game that runs elsewhere, such as in the real CybORG with `BlueFlatWrapper`.
-
-    >>> view = HostView()
-    >>> masks = np.ones((5, 242), np.bool_)  # the challenge's, padded
-    >>> obs, allowed = view.reset(masks)
-    >>> obs.shape, allowed.shape
-    ((5, 147), (5, 11))
-    >>> view.actions([0, 0, 0, 0, 3])  # choices of a policy
-    array([ 49,  49,  49,  49, 103])
-    >>> obs, allowed = view.observe(np.zeros((5, 210), np.float32))  # after the game's step with these actions
-
-    Args:
-        episode_length: steps of an episode.
-
-    Raises:
-        ValueError: an argument out of its range.
-    """
-
-    def __init__(self, episode_length: int = 500) -> None:
-        self._native = _rust.Cage4HostView(as_integer("episode_length", episode_length, 2))
-
-    def reset(self, masks: ArrayLike) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Starts an episode with the agents' masks of the challenge's actions, bool [5, 242]; returns observations
-        float32 [5, D] and masks of the choices, bool [5, M]."""
-        self._native.reset(np.ascontiguousarray(masks, np.bool_))
-        return self._observed()
-
-    def actions(self, choices: ArrayLike) -> NDArray[np.int64]:
-        """The challenge's actions for choices among `ACTIONS`, both int64 [5]. Agents with an action in progress sleep,
-        whatever they choose. Called once before each step."""
-        out = np.empty(5, np.int64)
-        self._native.act(np.ascontiguousarray(choices, np.int64), out)
-        return out
-
-    def observe(self, obs: ArrayLike) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Notes the challenge's observations after a step, float32 [5, 210] padded with zeros; returns as `reset`."""
-        self._native.observe(np.ascontiguousarray(obs, np.float32))
-        return self._observed()
-
-    def _observed(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        obs, masks = (
-            np.empty((5, len(observation_names())), np.float32),
-            np.empty((5, len(ACTIONS)), np.bool_),
-        )
-        self._native.write(obs, masks)
-        return obs, masks

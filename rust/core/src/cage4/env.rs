@@ -189,7 +189,7 @@ impl Env for Cage4 {
             let rewards = game.step(actions, red, rules, steps, &mut ());
             match view {
                 Some(view) => {
-                    view.note_world(&game.world);
+                    view.note(&game.world);
                     view.write(rows.obs);
                 }
                 None => game.observe(rows.obs),

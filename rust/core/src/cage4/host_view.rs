@@ -30,10 +30,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::blue::{self, BlueAction};
+use super::blue::BlueAction;
 use super::game::BlueTask;
 use super::network::Network;
-use super::observation;
 use super::scenario::{
     BLUE_ZONES, GREEN_REACH, MOST_SERVERS, NUM_BLUE, NUM_NETWORKS, Slot, Subnets, WATCHED, phase_lengths, server, user,
 };
@@ -66,16 +65,6 @@ const MOST_SIGNS: u8 = 8;
 const LIFT_STEPS: u32 = 12;
 /// Steps for which alerts of a zone are recent.
 const RECENT: u32 = 8;
-
-/// A subnet of an agent's zone as its observation shows it after a step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Seen {
-    /// Subnets whose traffic it blocks.
-    blocks: Subnets,
-    /// Hosts with alerts, a bit each: servers, then users.
-    process_alerts: u32,
-    connection_alerts: u32,
-}
 
 /// An agent's memory of a host since its last Restore. Times count the steps taken; 0: never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -256,7 +245,7 @@ impl AgentView {
         }
     }
 
-    fn note(&mut self, agent: usize, seen: &[Seen], time: u32) {
+    fn note(&mut self, agent: usize, world: &World, time: u32) {
         let now = time as u16;
         if let Some((_, ticks)) = &mut self.task {
             *ticks -= 1;
@@ -272,29 +261,30 @@ impl AgentView {
                 _ => host.decoys = (host.decoys + 1).min(MOST_DECOYS),
             }
         }
-        for (i, seen) in seen.iter().enumerate() {
-            self.blocks[i] = seen.blocks;
+        let (mut has_alerts, mut has_sign) = (false, false);
+        let (servers, all) = ((1 << MOST_SERVERS) - 1, (1 << WATCHED) - 1);
+        for (i, &subnet) in BLUE_ZONES[agent].iter().enumerate() {
+            self.blocks[i] = world.blocks[subnet];
             let hosts = &mut self.hosts[i * WATCHED..][..WATCHED];
-            for (bits, note) in [
-                (seen.process_alerts, Host::note_process as fn(&mut Host, u16)),
-                (seen.connection_alerts, Host::note_connection),
+            for (bits, signs, note) in [
+                (world.watch.process_alerts[subnet], servers, Host::note_process as fn(&mut Host, u16)),
+                (world.watch.connection_alerts[subnet], all & !servers, Host::note_connection),
             ] {
-                let mut left = bits & ((1 << WATCHED) - 1);
+                let mut left = bits & all;
+                has_alerts |= left != 0;
+                has_sign |= bits & signs != 0;
                 while left != 0 {
                     note(&mut hosts[left.trailing_zeros() as usize], now);
                     left &= left - 1;
                 }
             }
         }
-        let (servers, watched) = ((1 << MOST_SERVERS) - 1, (1 << WATCHED) - 1);
-        let users = watched & !servers;
-        if seen.iter().any(|seen| (seen.process_alerts & servers) | (seen.connection_alerts & users) != 0) {
+        if has_sign {
             self.sign = now;
             for host in &mut self.hosts {
                 host.num_signs = (host.num_signs + 1).min(MOST_SIGNS);
             }
         }
-        let has_alerts = seen.iter().any(|seen| (seen.process_alerts | seen.connection_alerts) << 16 != 0);
         self.task.take_if(|(action, _)| has_alerts && *action == BlueAction::Sleep);
         self.sort(time);
     }
@@ -424,30 +414,14 @@ impl HostView {
         [self.time, self.time + LIFT_STEPS].map(|time| usize::from(time >= first) + usize::from(time >= first + second))
     }
 
-    /// Starts an episode with these hosts of each agent's zone, a bit for each place: subnet by subnet servers, then
-    /// users.
-    fn start(&mut self, exists: [u64; NUM_BLUE]) {
-        self.time = 0;
-        self.agents.iter_mut().zip(exists).for_each(|(agent, exists)| agent.start(exists));
-    }
-
     pub(super) fn start_on(&mut self, network: &Network) {
-        self.start(std::array::from_fn(|agent| hosts_of(agent, network)));
-    }
-
-    /// Starts an episode with the hosts by the challenge's masks, [`blue::NUM_ACTIONS`] flags of each agent.
-    pub fn start_with(&mut self, masks: &[u8]) {
-        let exists = |agent: usize| {
-            let mask = &masks[agent * blue::NUM_ACTIONS..][..blue::NUM_ACTIONS];
-            let allowed = |place: &usize| mask[BlueAction::Restore(slot_at(agent, *place) as u8).index(agent)] != 0;
-            (0..BLUE_ZONES[agent].len() * WATCHED).filter(allowed).fold(0, |bits, place| bits | 1 << place)
-        };
-        self.start(std::array::from_fn(exists));
+        self.time = 0;
+        self.agents.iter_mut().enumerate().for_each(|(agent, view)| view.start(hosts_of(agent, network)));
     }
 
     /// Returns the challenge's actions, by their indices, for choices below [`NUM_ACTIONS`], and notes those that begin.
     /// Agents with an action in progress sleep.
-    pub fn act(&mut self, choices: [usize; NUM_BLUE]) -> [usize; NUM_BLUE] {
+    pub(super) fn act(&mut self, choices: [usize; NUM_BLUE]) -> [usize; NUM_BLUE] {
         let phases = self.phases();
         std::array::from_fn(|agent| {
             let view = &mut self.agents[agent];
@@ -460,39 +434,12 @@ impl HostView {
         })
     }
 
-    /// Notes a step after [`Self::act`] by what each agent has seen of the subnets of its zone.
-    fn note(&mut self, seen: [[Seen; 3]; NUM_BLUE]) {
+    /// Notes a step after [`Self::act`] by what each agent's observation shows of the subnets of its zone.
+    pub(super) fn note(&mut self, world: &World) {
         self.time += 1;
-        for (agent, (view, seen)) in self.agents.iter_mut().zip(&seen).enumerate() {
-            view.note(agent, &seen[..BLUE_ZONES[agent].len()], self.time);
+        for (agent, view) in self.agents.iter_mut().enumerate() {
+            view.note(agent, world, self.time);
         }
-    }
-
-    /// As [`Self::note`], by the challenge's observations, [`observation::OBS_LEN`] values of each agent.
-    pub fn note_flat(&mut self, obs: &[f32]) {
-        self.note(std::array::from_fn(|agent| {
-            let mut seen = [Seen::default(); 3];
-            for (i, seen) in seen.iter_mut().enumerate().take(BLUE_ZONES[agent].len()) {
-                let [blocks, process_alerts, connection_alerts] =
-                    observation::read_subnet(&obs[agent * observation::OBS_LEN..][..observation::OBS_LEN], i);
-                *seen = Seen { blocks: blocks as Subnets, process_alerts, connection_alerts };
-            }
-            seen
-        }));
-    }
-
-    pub(super) fn note_world(&mut self, world: &World) {
-        self.note(std::array::from_fn(|agent| {
-            let mut seen = [Seen::default(); 3];
-            for (seen, &subnet) in seen.iter_mut().zip(BLUE_ZONES[agent]) {
-                *seen = Seen {
-                    blocks: world.blocks[subnet],
-                    process_alerts: world.watch.process_alerts[subnet],
-                    connection_alerts: world.watch.connection_alerts[subnet],
-                };
-            }
-            seen
-        }));
     }
 
     /// Writes the observations of all agents, [`OBS_LEN`] values each.

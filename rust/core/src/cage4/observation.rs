@@ -79,17 +79,6 @@ widest! {
     }
 }
 
-/// Reads the blocks (a set of subnets), process alerts and connection alerts (a bit each for servers, then users) of the
-/// subnet at a place of the agent's zone from its observation.
-pub(super) fn read_subnet(obs: &[f32], place: usize) -> [u32; 3] {
-    let values = &obs[1 + place * SUBNET_VALUES..][..SUBNET_VALUES];
-    let bits = |values: &[f32]| values.iter().rev().fold(0, |bits, &value| bits << 1 | u32::from(value != 0.0));
-    let (by_name, alerts) = values.split_at(3 * NUM_SUBNETS);
-    let blocks = by_name[NUM_SUBNETS..2 * NUM_SUBNETS].iter().zip(BY_NAME);
-    let blocks = blocks.fold(0, |bits, (&value, subnet)| bits | u32::from(value != 0.0) << subnet);
-    [blocks, bits(&alerts[..WATCHED]), bits(&alerts[WATCHED..])]
-}
-
 /// Writes the action mask of an agent: 0 for actions on hosts that do not exist, and beyond the agent's last.
 pub(super) fn write_mask(agent: usize, network: &Network, out: &mut [u8]) {
     let len = super::blue::num_actions(agent);

@@ -1,0 +1,30 @@
+"""A team of CAGE Challenge 4 learns within seconds."""
+
+import pytest
+
+import fastrl
+from fastrl.tasks.cage4.evaluate import SCORING
+
+pytestmark = pytest.mark.learning
+
+
+def test_defenders_learn() -> None:
+    """Far above those of the same kind that have not learned, which beat the weaker scripts already."""
+    model = fastrl.IPPO(
+        "fastrl/Cage4-v0",
+        num_envs=16,
+        hidden=(32,),
+        learning_rate=1e-3,
+        eval_episodes=0,
+        torch_threads=1,
+        seed=0,
+    )
+    before, _ = model.evaluate(10, mode="stochastic")
+    model.learn(150_000)
+    after, _ = model.evaluate(10, mode="stochastic")
+    sleep, random = (
+        SCORING.evaluate_baseline(name, episodes=10, seed=0, advance=lambda episodes: None).mean_return
+        for name in ("sleep", "random")
+    )
+    assert after > before + 150, (after, before)
+    assert after > max(sleep, random) / 5, (sleep, random)
