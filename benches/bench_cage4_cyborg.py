@@ -8,39 +8,24 @@ import itertools
 import numpy as np
 import pytest
 
+from bench_cage4 import MODES, Cage4Steps
 from cyborg4 import make_cyborg
-from fastrl.envs import Cage4VectorEnv
 from results import Case
 from rounds import rate
 from vector_envs import SLOW, measure_case
 
 ROUNDS, AT_ONCE = 5, 20
-NUM_ACTIONS = np.array([82, 82, 82, 82, 242])
-
-
-def steps_of_games(num_envs, random):
-    """Steps games by random actions, in place."""
-    env = Cage4VectorEnv(num_envs, random=random, num_threads=1)
-    draws = np.random.default_rng(0).integers(0, 1 << 20, (100, num_envs, 5)) % NUM_ACTIONS
-    actions = itertools.cycle(draws)
-    env.reset(seed=0)
-
-    def some():
-        for row in itertools.islice(actions, AT_ONCE):
-            env.step(row)
-        return AT_ONCE * num_envs
-
-    return functools.partial(rate, some)
 
 
 def steps_of_cyborg():
-    """Steps the real game by random actions, as its wrapper takes them."""
+    """Steps the real game by random valid actions, as its wrapper takes them."""
     if (game := make_cyborg(0)) is None:
         return None
     env = importlib.import_module("CybORG.Agents.Wrappers").BlueFlatWrapper(game)
-    draws = itertools.cycle(np.random.default_rng(0).integers(0, 1 << 20, (100, 5)) % NUM_ACTIONS)
-    names = sorted(env.possible_agents)
+    names, rng = sorted(env.possible_agents), np.random.default_rng(0)
     env.reset()
+    allowed = [np.flatnonzero(env.action_mask(name)) for name in names]
+    draws = itertools.cycle(np.stack([rng.choice(actions, size=64) for actions in allowed], axis=1))
 
     def some():
         for row in itertools.islice(draws, AT_ONCE):
@@ -58,8 +43,8 @@ def test_beside_cyborg(record):
     if theirs is None:
         pytest.skip("the real CybORG of CAGE Challenge 4 is not installed")
     ours = {
-        f"fastrl, {random}, {num_envs:,} at a time": steps_of_games(num_envs, random)
-        for random in ("fast", "numpy")
+        f"fastrl, {random}, {num_envs:,} at a time": Cage4Steps(num_envs, random).measure
+        for random in MODES
         for num_envs in (1, 1024)
     }
     contenders = {**ours, "CybORG": lambda seconds: theirs(SLOW * seconds)}

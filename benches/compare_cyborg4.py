@@ -47,8 +47,8 @@ def compare(run: str, submission: str, episodes: int, seed: int) -> dict[str, An
     file = runpy.run_path(submission)["Submission"]
     real, model = file.wrap(cyborg), fastrl.load(run)
     own, raw = (
-        Cage4VectorEnv(1, random="numpy", view=view, autoreset_mode="disabled")
-        for view in (model.settings["env"]["view"], "challenge")
+        Cage4VectorEnv(1, random="numpy", autoreset_mode="disabled", **view)
+        for view in ({name: model.settings["env"][name] for name in ("view", "messages")}, {})
     )
     own.reset(seed=seed)
     raw.reset(seed=seed)
@@ -74,6 +74,7 @@ def compare(run: str, submission: str, episodes: int, seed: int) -> dict[str, An
             }
             observations, earned, _, truncated, _ = real.step(dict(zip(AGENTS, actions, strict=True)))
             obs, own_rewards, *_ = own.step(ours.reshape(1, -1))
+            raw.send(np.packbits([agent.view.message for agent in agents]).reshape(1, -1))
             seen, raw_rewards, _, ends, *_ = raw.step([actions])
             paid = np.array([earned[name] for name in AGENTS])
             pairs["rewards"] = ([paid, paid], [own_rewards[0], raw_rewards[0]])

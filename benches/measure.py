@@ -4,9 +4,10 @@
     python docs/draw_speed.py                               # page, charts and README's figures from it
 
 Replaces the results (``*.json``) in the folder. A bench that misses a bar of its own has written its results all the
-same; its name is printed at the end. `pip install '.[bench,export]'` brings the peers, but for three: CybORG (a
-checkout on PYTHONPATH), EnvPool and VMAS (`bench_traffic` says how). What is not there is left out, with the reason;
-the README's figures need CybORG, highway-env and Stable-Baselines3.
+same; its name is printed at the end. `pip install '.[bench,export]'` brings the peers, but for these: CybORG of CAGE
+Challenge 2 (a checkout on PYTHONPATH), that of CAGE Challenge 4 (FASTRL_CYBORG4 names its checkout), EnvPool and VMAS
+(`bench_traffic` says how). What is not there is left out, with the reason; the README's figures need both CybORGs,
+highway-env and Stable-Baselines3.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ SELECTION = {
     "async_vec": "highway",
     "bc": "",
     "cage2": "not beside",
+    "cage4": "steps_per_second",
+    "cage4_cyborg": "",
     "collect": "lognormal",
     "coop": "",
     "dqn": "gradient_steps",

@@ -63,6 +63,14 @@ CAGE2 = Comparison(
     "fastrl, 4,096 at a time",
     "CybORG",
 )
+CAGE4 = Comparison(
+    "CAGE Challenge 4, 1,024 games",
+    "CybORG",
+    "cage4_cyborg beside_cyborg",
+    "fsm",
+    "fastrl, fast, 1,024 at a time",
+    "CybORG",
+)
 HIGHWAY = Comparison(
     "highway-fast-v0, one environment",
     "highway-env",
@@ -89,6 +97,7 @@ PPO = Comparison(
 )
 BARS = (
     CAGE2,
+    CAGE4,
     HIGHWAYS,
     HIGHWAY,
     Comparison(
@@ -166,11 +175,13 @@ def paragraph(results: Sequence[Benchmark]) -> str:
     Raises:
         ResultError: something of it was not measured.
     """
-    ppo, cage2, one, many = (times(each.ratio(results).median) for each in (PPO, CAGE2, HIGHWAY, HIGHWAYS))
+    ppo, cage2, cage4, one, many = (
+        times(each.ratio(results).median) for each in (PPO, CAGE2, CAGE4, HIGHWAY, HIGHWAYS)
+    )
     words = (
         f"fastrl trains reinforcement-learning agents as fast as one machine allows. Its PPO learns {ppo} times as fast"
-        f" as that of Stable-Baselines3; its simulators run {cage2} times (CAGE Challenge 2) and {one} to {many} times"
-        " (highway-env) as fast as the originals."
+        f" as that of Stable-Baselines3; its simulators run {cage2} times (CAGE Challenge 2), {cage4} times (CAGE"
+        f" Challenge 4) and {one} to {many} times (highway-env) as fast as the originals."
     )
     return textwrap.fill(words, 120, break_on_hyphens=False)
 

@@ -169,6 +169,8 @@ def test_names_and_draws() -> None:
             make_baseline(kind, 3).act(np.zeros((15, 210)), masks, np.zeros((3, 5), int))
     with pytest.raises(ValueError, match=r"^obs: expected shape \(10, 210\), got \(10, 92\)$"):
         make_baseline("guard", 2).act(np.zeros((10, 92)), masks, np.zeros((2, 5), int))
+    with pytest.raises(ValueError, match=r"^busy: expected shape \(2, 5\), got \(3, 5\)$"):
+        make_baseline("guard", 2).act(np.zeros((10, 210)), masks, np.zeros((3, 5), int))
     masks[:, [3, 30, 60]] = True
     policy, drawn = make_baseline("random", 2, seed=5), []
     for _ in range(1000):

@@ -230,19 +230,21 @@ def test_view_is_that_of_a_slow_model_under_random_input(length: int) -> None:
             each.note(row)
 
 
-@pytest.mark.parametrize(("random", "length"), [("fast", 91), ("numpy", 90), ("numpy", 500)])
-def test_a_game_elsewhere_has_the_view_of_the_environment(random: Any, length: int) -> None:
+@pytest.mark.parametrize(
+    ("random", "length", "messages"), [("fast", 91, 3), ("numpy", 90, 1), ("numpy", 500, 0)]
+)
+def test_a_game_elsewhere_has_the_view_of_the_environment(random: Any, length: int, messages: int) -> None:
     env, plain = (
-        Cage4VectorEnv(1, view=view, random=random, episode_length=length, autoreset_mode="disabled")
-        for view in ("hosts", "challenge")
+        Cage4VectorEnv(1, random=random, episode_length=length, autoreset_mode="disabled", **view)
+        for view in ({"view": "hosts", "messages": messages}, {})
     )
     rng = np.random.default_rng(1)
-    leanings = rng.dirichlet(np.full(len(CHOICES), 0.3), 5) + 1e-3
+    leanings = rng.dirichlet(np.full(env.num_masked, 0.3), 5) + 1e-3
     (obs, _), (seen, _) = env.reset(seed=5), plain.reset(seed=5)
-    views = [HostView(agent, mask, length) for agent, mask in enumerate(plain.action_masks())]
+    views = [HostView(agent, mask, length, messages) for agent, mask in enumerate(plain.action_masks())]
     for _ in range(length - 1):
         masks = env.action_masks()
-        choices = [rng.choice(len(CHOICES), p=row / row.sum()) for row in leanings * masks]
+        choices = [rng.choice(len(row), p=row / row.sum()) for row in leanings * masks]
         actions = []
         for view, row, choice, expected, mask in zip(views, seen[0], choices, obs[0], masks, strict=True):
             found, allowed = view.observe(row)
@@ -250,9 +252,29 @@ def test_a_game_elsewhere_has_the_view_of_the_environment(random: Any, length: i
             np.testing.assert_array_equal(allowed, mask)
             actions.append(view.act(int(choice)))
         obs, rewards, *_ = env.step([choices])
+        plain.send(np.packbits([view.message for view in views]).reshape(1, 5))
         seen, plain_rewards, *_ = plain.step([actions])
         np.testing.assert_array_equal(rewards, plain_rewards)
     assert plain.causes()["action_cost"] < 0
+
+
+def started() -> HostView:
+    view = HostView(0, ALL)
+    view.observe(np.zeros(92))
+    return view
+
+
+def test_messages_are_seen_by_the_others_until_the_next_choice() -> None:
+    env = Cage4VectorEnv(1, view="hosts", messages=2)
+    first = observation_names(2).index("other agent 0, bit 0")
+    expected = np.zeros((5, 4, 2))
+    expected[1:, 0] = 1, 0
+    env.reset(seed=0)
+    # In the second step the first agent is busy, so that it does not choose.
+    for message, action in ((2, "Restore row 0"), (1, "Sleep")):
+        obs, *_ = env.step([[message * len(CHOICES) + CHOICES.index(action), 0, 0, 0, 0]])
+        np.testing.assert_array_equal(obs[0, :, first:].reshape(5, 4, 2), expected)
+        np.testing.assert_array_equal(np.flatnonzero(env.action_masks()[0]), [0])
 
 
 def test_busy_agents_may_only_sleep() -> None:
@@ -297,7 +319,7 @@ def test_rewards_of_zones_are_the_ledgers_and_add_up_to_the_teams() -> None:
 
 
 def test_a_saved_view_goes_on() -> None:
-    env = Cage4VectorEnv(2, view="hosts", episode_length=30)
+    env = Cage4VectorEnv(2, view="hosts", episode_length=30, messages=1)
     rng = np.random.default_rng(0)
     env.reset(seed=0)
     for _ in range(10):
@@ -308,17 +330,22 @@ def test_a_saved_view_goes_on() -> None:
     for left, right in zip(first[:5], env.step(actions)[:5], strict=True):
         np.testing.assert_array_equal(left, right)
     with pytest.raises(ValueError, match="state"):
-        Cage4VectorEnv(2, episode_length=30).load_state(state)
+        Cage4VectorEnv(2, view="hosts", episode_length=30).load_state(state)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: Cage4VectorEnv(view="rows"), "view: expected 'challenge' or 'hosts', got 'rows'"),  # type: ignore[arg-type]
+        (lambda: Cage4VectorEnv(view="hosts", messages=5), "messages: expected 0 to 4, got 5"),
+        (lambda: Cage4VectorEnv(messages=1), "messages: expected 0 without view='hosts', got 1"),
         (lambda: Cage4VectorEnv(rewards="mine"), "rewards: expected 'team' or 'zone', got 'mine'"),  # type: ignore[arg-type]
         (lambda: HostView(5, ALL), "agent: expected 0 to 4, got 5"),
+        (lambda: HostView(0, ALL, messages=9), "messages: expected 0 to 4, got 9"),
+        (lambda: HostView(0, ALL).observe(ALL[:50]), "observation: expected at least 92 values, got shape"),
+        (lambda: HostView(0, ALL).act(0), r"act: expected observe\(\)"),
         (lambda: HostView(4, ALL[:82]), r"mask: expected at least 242 values, got shape \(82,\)"),
-        (lambda: HostView(0, ALL).act(11), "choice: expected an integer from 0 to 10, got 11"),
+        (lambda: started().act(11), "choice: expected an integer from 0 to 10, got 11"),
     ],
 )
 def test_bad_input_ends_in_one_line(call: Callable[[], object], message: str) -> None:

@@ -128,6 +128,7 @@ def test_agents_without_messages_refuse_them() -> None:
         ({"episode_length": 1}, ValueError, "episode_length: expected 2 to 1000, got 1"),
         ({"episode_length": 2**40}, ValueError, f"episode_length: expected 2 to 1000, got {2**40}"),
         ({"episode_length": 2.5}, TypeError, "episode_length: expected an integer, got 2.5"),
+        ({"rules": ["impact"]}, TypeError, r"rules: expected a str, got \['impact'\]"),
         ({"num_envs": 0}, ValueError, "num_envs: expected 1 to 4294967295, got 0"),
         ({"num_threads": -1}, ValueError, "num_threads: expected 0 to 4294967295, got -1"),
         (
@@ -174,4 +175,6 @@ def test_actions_out_of_range_give_one_line_and_change_nothing(
         ValueError, match=r"^messages: expected a C-contiguous uint8 array of shape \(2, 5\), got"
     ):
         env.send(np.zeros((2, 4), np.uint8))
+    with pytest.raises(NotImplementedError, match=r"^the agents of fastrl/Cage4-v0 send no messages$"):
+        Cage4VectorEnv(2, view="hosts").send(np.zeros((2, 5), np.uint8))
     assert env.save_state() == state

@@ -17,7 +17,7 @@ from gymnasium.spaces import Discrete
 import fastrl
 from fastrl.cli.main import main
 from fastrl.envs import Cage4VectorEnv
-from fastrl.exports.cage4_agent import VIEWS, Network
+from fastrl.exports.cage4_agent import Network
 from fastrl.exports.cage4_submission import export_submission
 from fastrl.exports.graph import ExportError
 from fastrl.networks.action_space import Actions
@@ -28,6 +28,7 @@ SMALL: dict[str, Any] = {"num_envs": 2, "num_steps": 8, "hidden": (16,), "eval_e
 
 # CybORG's wrapper on the compiled simulator, and a loop like that of the challenge's evaluation.
 STAND_IN = """
+import numpy as np
 from fastrl.envs.cage4.env import AGENTS, Cage4VectorEnv
 
 
@@ -43,7 +44,8 @@ class BlueFlatWrapper:
     def action_mask(self, name):
         return self.env.action_masks()[AGENTS.index(name)].tolist()
 
-    def step(self, actions):
+    def step(self, actions, messages):
+        self.env.send(np.packbits([messages[name] for name in AGENTS]).reshape(1, 5))
         obs, rewards, *_ = self.env.step([[actions[name] for name in AGENTS]])
         return dict(zip(AGENTS, obs[0].astype(int))), float(rewards[0, 0])
 """
@@ -73,9 +75,9 @@ def stirred(model: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_the_file_plays_as_the_policy_without_pytorch(view: str, tmp_path: Path) -> None:
-    model = stirred(fastrl.IPPO("fastrl/Cage4-v0", view=view, memory="gru", memory_size=8, **SMALL))
+@pytest.mark.parametrize("view", [{"view": "challenge"}, {"view": "hosts", "messages": 2}])
+def test_the_file_plays_as_the_policy_without_pytorch(view: dict[str, Any], tmp_path: Path) -> None:
+    model = stirred(fastrl.IPPO("fastrl/Cage4-v0", **view, memory="gru", memory_size=8, **SMALL))
     found = export_submission(model, tmp_path / "submission.py")
     assert (found.actions, found.different, found.ties) == (40 * 5, 0, 0)
     wrappers = tmp_path / "CybORG" / "Agents" / "Wrappers"
@@ -89,7 +91,7 @@ def test_the_file_plays_as_the_policy_without_pytorch(view: str, tmp_path: Path)
         text=True,
         check=True,
     )
-    env = Cage4VectorEnv(1, random="numpy", view=view, autoreset_mode="disabled")
+    env = Cage4VectorEnv(1, random="numpy", **view, autoreset_mode="disabled")
     act, rewards = model.policy.act_in(env, action_masks=True), []
     for seed in (3, 4):
         (obs, _), states = env.reset(seed=seed), None

@@ -290,6 +290,7 @@ class Cage4Vec(_Vec):
             through the next ones. A game then takes 19 kB more.
         rules: `"original"`, or names of `CAGE4_RULES` joined by `"+"`.
         host_view: observations and actions of `fastrl.envs.cage4.host_view`, 147 values and 11 actions a row.
+        messages: bits of the messages there, up to 4: for each bit 4 values more and twice as many actions.
         zone_rewards: an agent is rewarded for its zone and its own actions alone.
 
     Threads, forks and `close` as in `_Vec`. `episode_info` knows the sums of rewards by cause, `work_failed`,
@@ -306,6 +307,7 @@ class Cage4Vec(_Vec):
         autoreset_mode: str,
         numpy_random: bool,
         host_view: bool = False,
+        messages: int = 0,
         zone_rewards: bool = False,
         rules: str = "original",
     ) -> Cage4Vec: ...

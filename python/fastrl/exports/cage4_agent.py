@@ -6,7 +6,8 @@ A submission to the challenge has the text of this module in it, which therefore
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,7 @@ class FlatView:
     """
 
     def __init__(self, agent: int, mask: NDArray[np.bool_]) -> None:
-        self.mask = mask
+        self.mask, self.message = mask, np.zeros(8, np.bool_)
 
     def observe(self, observation: Any) -> tuple[Floats, NDArray[np.bool_]]:
         """The policy's observation, float32, after a step or at the start, and its action mask."""
@@ -171,6 +172,10 @@ class HostView(FlatView):
         agent: 0 to 4.
         mask: the challenge's actions that this episode has, bool, of all of the agent's; what follows is not read.
         episode_length: steps of an episode.
+        messages: bits that are told with each choice, 0 to 4; a choice is 11 times the message plus the action.
+
+    Attributes:
+        message: the bits to be sent with the step, bool [8].
 
     Raises:
         ValueError: an argument out of its range.
@@ -178,10 +183,21 @@ class HostView(FlatView):
 
     # Hosts have places: of each subnet of the zone 6 servers, then 10 users. Times count steps, 0 is never.
 
-    def __init__(self, agent: int, mask: NDArray[np.bool_], episode_length: int = 500) -> None:
-        if agent not in range(len(ZONES)):
-            raise ValueError(f"agent: expected 0 to {len(ZONES) - 1}, got {agent}")
+    def __init__(
+        self, agent: int, mask: NDArray[np.bool_], episode_length: int = 500, messages: int = 0
+    ) -> None:
+        numbers = {
+            "agent": (agent, 0, 4),
+            "episode_length": (episode_length, 2, 1000),
+            "messages": (messages, 0, 4),
+        }
+        for name, (number, least, most) in numbers.items():
+            if number not in range(least, most + 1):
+                raise ValueError(f"{name}: expected {least} to {most}, got {number!r}")
         self.agent, self.zone, self.time, self.steps = agent, ZONES[agent], -1, episode_length
+        # Values of the challenge's observation, the last ones those of messages.
+        self.length = 33 + 59 * len(self.zone)
+        self.bits, self.message = np.arange(messages), np.zeros(8, np.bool_)
         hosts = 16 * len(self.zone)
         if np.ndim(mask) != 1 or len(mask) < 5 * hosts + 2:
             raise ValueError(f"mask: expected at least {5 * hosts + 2} values, got shape {np.shape(mask)}")
@@ -200,6 +216,10 @@ class HostView(FlatView):
         self.task: tuple[str, int, int] | None = None
 
     def observe(self, observation: Any) -> tuple[Floats, NDArray[np.bool_]]:
+        if np.ndim(observation) != 1 or len(observation) < self.length:
+            raise ValueError(
+                f"observation: expected at least {self.length} values, got shape {np.shape(observation)}"
+            )
         self.time += 1
         if self.time:
             self._note(np.asarray(observation))
@@ -212,16 +232,24 @@ class HostView(FlatView):
         self.rows = order[self.exists[order]][:ROWS]
         self.rules = self._rules()
         self.fitting = np.flatnonzero(self.exists & (self.decoys < 4))
-        values = np.concatenate([self._zone_values(seen, age), self._row_values(seen, age)], dtype=np.float32)
-        return values, self._mask()
+        told = np.asarray(observation)[self.length - 32 : self.length].reshape(4, 8)[:, self.bits].ravel()
+        values = self._zone_values(seen, age), self._row_values(seen, age), told
+        return np.concatenate(values, dtype=np.float32), self._mask()
 
     def act(self, choice: int) -> int:
-        if choice not in range(3 + 2 * TARGETS):
-            raise ValueError(f"choice: expected an integer from 0 to {2 + 2 * TARGETS}, got {choice}")
+        if self.time < 0:
+            raise ValueError("act: expected observe() of the episode's start before it")
+        actions = 3 + 2 * TARGETS
+        if choice not in range(actions << len(self.bits)):
+            raise ValueError(
+                f"choice: expected an integer from 0 to {(actions << len(self.bits)) - 1}, got {choice}"
+            )
         hosts, rules = 16 * len(self.zone), 8 * len(self.zone)
         sleep = 3 * hosts + 1
         if self.task is not None:
             return sleep
+        message, choice = divmod(choice, actions)
+        self.message[self.bits] = message >> self.bits[::-1] & 1
         if choice == 1 and self.rules:
             return self.rules[0]
         kind, place, index = "Sleep", -1, sleep
@@ -330,12 +358,12 @@ class HostView(FlatView):
         return rows.ravel()
 
     def _mask(self) -> NDArray[np.bool_]:
-        mask = np.zeros(3 + 2 * TARGETS, np.bool_)
-        mask[0] = True
+        mask = np.zeros((1 << len(self.bits), 3 + 2 * TARGETS), np.bool_)
+        mask[0, 0] = True
         if self.task is None:
-            mask[1:3] = bool(self.rules), len(self.fitting) > 0
-            mask[3:] = np.tile(np.arange(TARGETS) < len(self.rows), 2)
-        return mask
+            rows = np.tile(np.arange(TARGETS) < len(self.rows), 2)
+            mask[:] = [True, bool(self.rules), len(self.fitting) > 0, *rows]
+        return mask.ravel()
 
 
 VIEWS = {"challenge": FlatView, "hosts": HostView}
@@ -347,12 +375,12 @@ class BlueAgent:
     Args:
         number: of the agent, 0 to 4.
         network: its policy.
-        view: what the policy observes and chooses, of `VIEWS`.
+        view: makes what the policy observes and chooses, such as one of `VIEWS`.
         ids: length of the one-hot index of the agent behind its observation, or 0.
     """
 
-    def __init__(self, number: int, network: Network, view: str, ids: int) -> None:
-        self.number, self.network, self.view_type = number, network, VIEWS[view]
+    def __init__(self, number: int, network: Network, view: Callable[..., FlatView], ids: int) -> None:
+        self.number, self.network, self.view_type = number, network, view
         self.index = np.arange(ids) == number
 
     def start(self, mask: Sequence[bool]) -> None:
@@ -372,16 +400,20 @@ class BlueAgent:
         return self.view.act(self.choose(observation)[0])
 
 
-def blue_agents(policies: Sequence[Mapping[str, Any]], members: Sequence[int], view: str) -> list[BlueAgent]:
+def blue_agents(
+    policies: Sequence[Mapping[str, Any]], members: Sequence[int], view: str, **options: Any
+) -> list[BlueAgent]:
     """The agents of a team.
 
     Args:
         policies: of each the ``architecture``, the ``weights``, float32 in base64, and ``ids``.
         members: index of each agent's policy.
-        view: as of `BlueAgent`.
+        view: of `VIEWS`.
+        options: of the view.
     """
+    make_view = functools.partial(VIEWS[view], **options)
     networks = [
         Network(each["architecture"], np.frombuffer(base64.b64decode(each["weights"]), "<f4"))
         for each in policies
     ]
-    return [BlueAgent(i, networks[k], view, policies[k]["ids"]) for i, k in enumerate(members)]
+    return [BlueAgent(i, networks[k], make_view, policies[k]["ids"]) for i, k in enumerate(members)]

@@ -47,6 +47,10 @@ class StartingWrapper(BlueFlatWrapper):
             agent.start(self.action_mask(name))
         return observations, info
 
+    def step(self, actions=None, messages=None, **kwargs):
+        messages = {{name: agent.view.message for name, agent in Submission.AGENTS.items()}}
+        return super().step(actions, messages=messages, **kwargs)
+
 
 class Submission:
     NAME = {name!r}
@@ -62,7 +66,7 @@ class Submission:
 POLICIES = [
 {policies}
 ]
-for agent in blue_agents(POLICIES, {members}, {view!r}):
+for agent in blue_agents(POLICIES, {members}, **{view}):
     Submission.AGENTS[f"blue_agent_{{agent.number}}"] = agent
 '''
 
@@ -104,8 +108,9 @@ def export_submission(
             f"a submission to CAGE Challenge 4 is a run of fastrl train cage4, this one is of {model.task.name}"
         )
     policies, members = _described(model)
-    view = model.stage_settings.env.view
-    found = _compared(model, blue_agents(policies, members, view), view, episodes if check else 0, seed)
+    games = model.stage_settings.env
+    view = {"view": games.view} | ({"messages": games.messages} if games.messages else {})
+    found = _compared(model, blue_agents(policies, members, **view), view, episodes if check else 0, seed)
     if found.different:
         raise ExportError(f"{path} was not written, for the export acts in another way: {found}")
     algorithm = model.policy_checkpoint["algorithm"]
@@ -154,14 +159,16 @@ def _written(policy: dict[str, Any]) -> str:
     return f'{{"architecture": {policy["architecture"]}, "ids": {policy["ids"]}, "weights": """\n{weights}\n"""}},'
 
 
-def _compared(model: Model, agents: Sequence[BlueAgent], view: Any, episodes: int, seed: int) -> Comparison:
+def _compared(
+    model: Model, agents: Sequence[BlueAgent], view: dict[str, Any], episodes: int, seed: int
+) -> Comparison:
     """Compares choices in games of the same seed: the policy plays one with its view, the agents one with the
     challenge's, where they follow the policy's choices."""
     assert isinstance(model.policy, TeamPolicy)
     found, returns = Comparison(), []
     own, theirs = (
-        Cage4VectorEnv(1, random="numpy", view=each, autoreset_mode="disabled", num_threads=1)
-        for each in (view, "challenge")
+        Cage4VectorEnv(1, random="numpy", autoreset_mode="disabled", num_threads=1, **each)
+        for each in (view, {})
     )
     for episode in range(max(episodes, 1)):
         (obs, _), (seen, _) = own.reset(seed=seed + episode), theirs.reset(seed=seed + episode)
@@ -177,6 +184,7 @@ def _compared(model: Model, agents: Sequence[BlueAgent], view: Any, episodes: in
             found.add(np.array(chosen), actions, np.stack(logits))
             followed = [agent.view.act(int(action)) for agent, action in zip(agents, actions, strict=True)]
             obs, rewards, *_ = own.step(actions.reshape(1, -1))
+            theirs.send(np.packbits([agent.view.message for agent in agents]).reshape(1, -1))
             seen, *_ = theirs.step(np.array([followed]))
             total += float(rewards.mean())
         returns.append(total)

@@ -333,6 +333,7 @@ fn cage4(numpy_random: bool) -> Cage4 {
         numpy_random,
         steps: 11,
         host_view: !numpy_random,
+        messages: if numpy_random { 0 } else { 2 },
         ..Cage4Config::default()
     }))
 }

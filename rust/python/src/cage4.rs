@@ -6,6 +6,7 @@ use fastrl_binding::arrays::{Element, Flag, disjoint, readable, writeable};
 use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
 use fastrl_core::cage4::blue::{BlueAction, host_name, num_actions};
+use fastrl_core::cage4::host_view::MOST_BITS;
 use fastrl_core::cage4::ledger::NUM_ZONES;
 use fastrl_core::cage4::mind::{RedAgent, State};
 use fastrl_core::cage4::observation::obs_len;
@@ -63,7 +64,7 @@ impl Cage4Vec {
     #[new]
     #[pyo3(signature = (
         num_envs, *, red_agent, episode_length, num_threads, autoreset_mode, numpy_random, host_view=false,
-        zone_rewards=false, rules="original"
+        messages=0, zone_rewards=false, rules="original"
     ))]
     #[expect(clippy::too_many_arguments, reason = "options by their names")]
     fn new(
@@ -75,16 +76,23 @@ impl Cage4Vec {
         autoreset_mode: &str,
         numpy_random: bool,
         host_view: bool,
+        messages: u32,
         zone_rewards: bool,
         rules: &str,
     ) -> PyResult<Self> {
         check_length(episode_length)?;
+        if messages > if host_view { MOST_BITS } else { 0 } {
+            let message =
+                format!("messages: expected at most {MOST_BITS} bits, and 0 without host_view, got {messages}");
+            return Err(PyValueError::new_err(message));
+        }
         let config = Config {
             red: red_from_name(red_agent)?,
             rules: Rules::named(rules).map_err(PyValueError::new_err)?,
             steps: episode_length,
             numpy_random,
             host_view,
+            messages,
             zone_rewards,
         };
         let config = Arc::new(config);

@@ -141,6 +141,8 @@ class AlertPolicy:
     ) -> NDArray[np.int64]:
         obs = _per_agent("obs", obs, self._num_envs, max(OBS_LENGTHS))
         self._exists = _per_agent("masks", masks, self._num_envs, _WIDTH)[:, _AGENTS, _RESTORE]
+        if busy.shape != (self._num_envs, NUM_AGENTS):
+            raise ValueError(f"busy: expected shape ({self._num_envs}, {NUM_AGENTS}), got {busy.shape}")
         free = busy == 0
         actions = np.where(free, self._choose(obs, free), SLEEP)
         self._step += 1

@@ -68,6 +68,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         random: "fast", or "numpy" for NumPy's generator: then `seed=s` gives the episodes of the real CybORG after
             `reset(seed=s)`, and the generator runs on through an environment's episodes.
         view: "challenge", or "hosts" for the observations and actions of `fastrl.envs.cage4.host_view`.
+        messages: with `view="hosts"` the bits, 0 to 4, that an agent tells the others with each action.
         rewards: "team", or "zone": each agent gets the rewards of its zone and its own actions alone. Their sum is the
             team's but for the contractor's network.
         rules: "original", or names of `RULES` joined by "+" for rules that do what the original's authors most likely
@@ -93,6 +94,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         random: Literal["fast", "numpy"] = "fast",
         info_state: bool = False,
         view: View = "challenge",
+        messages: int = 0,
         rewards: Rewards = "team",
         rules: str = "original",
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
@@ -104,8 +106,12 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
             raise ValueError(f"random: expected 'fast' or 'numpy', got {random!r}")
         if view not in get_args(View):
             raise ValueError(f"view: expected 'challenge' or 'hosts', got {view!r}")
+        if as_integer("messages", messages, 0, 4) and view != "hosts":
+            raise ValueError(f"messages: expected 0 without view='hosts', got {messages}")
         if rewards not in get_args(Rewards):
             raise ValueError(f"rewards: expected 'team' or 'zone', got {rewards!r}")
+        if not isinstance(rules, str):
+            raise TypeError(f"rules: expected a str, got {rules!r}")
         self.red_agent = red_agent
         self.episode_length = as_integer("episode_length", episode_length, 2, _MOST_STEPS)
         self.rules = rules
@@ -117,6 +123,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
             autoreset_mode=as_autoreset_mode(autoreset_mode).name.lower(),
             numpy_random=random == "numpy",
             host_view=view == "hosts",
+            messages=messages,
             zone_rewards=rewards == "zone",
             rules=rules,
         )
@@ -130,6 +137,8 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         )
         self.agents = AGENTS
         self._has_state, self._has_hosts_view = info_state, view == "hosts"
+        if self._has_hosts_view:
+            self.message_bits = 0  # Policies send theirs with their actions.
 
     @property
     def _games(self) -> _rust.Cage4Vec:
@@ -137,7 +146,9 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
 
     def send(self, messages: NDArray[np.uint8]) -> None:
         """Sets the messages, uint8 [N, 5] with the first of 8 bits highest, that the agents send with the next step;
-        the others observe them after it. Without this call they are zeros."""
+        the others observe them after it. Without this call they are zeros. NotImplementedError with `view="hosts"`."""
+        if not self.message_bits:
+            super().send(messages)
         self._games.send(messages)
 
     def agent_spaces(self, *, padded: bool) -> list[tuple[Space[Any], Space[Any]]]:

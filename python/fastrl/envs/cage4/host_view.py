@@ -17,6 +17,9 @@ choices are fewer and matter more.
 
 A traffic rule blocks, one pair of subnets a step, the traffic that green uses neither in the present phase nor in that
 12 steps later, or lifts another block. It and decoys (up to 4 on a host) choose their targets by themselves.
+
+With `messages` of N bits a choice is an action plus 11 times a message. The agent sends it in each step until its next
+choice, and the others observe it after the step.
 """
 
 ROWS = 8
@@ -73,6 +76,7 @@ _ROW = (
 )
 
 
-def observation_names() -> tuple[str, ...]:
-    """The name of each value of an observation, in order."""
-    return (*_ZONE, *(f"row {row}: {name}" for row in range(ROWS) for name in _ROW))
+def observation_names(messages: int = 0) -> tuple[str, ...]:
+    """The name of each value of an observation, in order, with messages of so many bits."""
+    rows = (f"row {row}: {name}" for row in range(ROWS) for name in _ROW)
+    return (*_ZONE, *rows, *(f"other agent {i}, bit {bit}" for i in range(4) for bit in range(messages)))

@@ -40,9 +40,17 @@ class EnvConfig:
         View,
         Field(
             description="challenge: the challenge's 210 values and 242 actions; hosts: the most suspicious hosts of an"
-            " agent's zone in rows, with what it remembers of them, and 19 actions"
+            " agent's zone in rows, with what it remembers of them, and 11 actions"
         ),
     ] = "hosts"
+    messages: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=4,
+            description="bits that an agent tells the others with each choice; 0: none; for view hosts",
+        ),
+    ] = 0
     rewards: Annotated[
         Rewards,
         Field(
@@ -62,7 +70,7 @@ class EnvConfig:
 
     def options(self) -> dict[str, Any]:
         """Options of the environments, as they name them."""
-        names = ("red_agent", "rules", "episode_length", "view", "rewards", "num_threads")
+        names = ("red_agent", "rules", "episode_length", "view", "messages", "rewards", "num_threads")
         return {name: getattr(self, name) for name in names}
 
 

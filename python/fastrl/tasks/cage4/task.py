@@ -74,7 +74,7 @@ class Cage4Task(Cage4Scoring, Task):
         if kind != "baseline":
             return super().agent_films(path, settings)
         check_baseline(name, cage4.BASELINES)
-        env = self._film_env(settings, view="challenge")
+        env = self._film_env(settings, view="challenge", messages=0)
         return team_films(env, lambda state: baseline_act(name, env))
 
     def _film_env(self, settings: Any, **changes: Any) -> Cage4VectorEnv:
@@ -118,6 +118,7 @@ class Cage4Task(Cage4Scoring, Task):
             red_agent=env.red_agent,
             rules=env.rules,
             view=env.view,
+            messages=env.messages,
             num_threads=env.num_threads,
         )
 

@@ -34,6 +34,8 @@ pub struct Config {
     pub numpy_random: bool,
     /// Observations and actions of [`host_view`] instead of the challenge's.
     pub host_view: bool,
+    /// Bits of the messages that agents choose with their actions there, at most [`host_view::MOST_BITS`].
+    pub messages: u32,
     /// Each agent is rewarded for its zone and its own actions, instead of the team's reward.
     pub zone_rewards: bool,
 }
@@ -46,6 +48,7 @@ impl Default for Config {
             steps: 500,
             numpy_random: false,
             host_view: false,
+            messages: 0,
             zone_rewards: false,
         }
     }
@@ -92,7 +95,7 @@ impl Config {
 
 impl Cage4 {
     pub fn new(config: Arc<Config>) -> Self {
-        let view = config.host_view.then(|| HostView::new(config.steps));
+        let view = config.host_view.then(|| HostView::new(config.steps, config.messages));
         let state = State { game: config.new_game(0), view };
         Self { config, state }
     }
@@ -136,7 +139,7 @@ impl Env for Cage4 {
     }
 
     fn obs_len(&self) -> usize {
-        if self.config.host_view { host_view::OBS_LEN } else { OBS_LEN }
+        if self.config.host_view { host_view::obs_len(self.config.messages) } else { OBS_LEN }
     }
 
     fn action_kind(&self) -> ActionKind {
@@ -211,7 +214,7 @@ impl Env for Cage4 {
     }
 
     fn mask_len(&self) -> usize {
-        if self.config.host_view { host_view::NUM_ACTIONS } else { NUM_ACTIONS }
+        if self.config.host_view { host_view::num_choices(self.config.messages) } else { NUM_ACTIONS }
     }
 
     fn action_mask(&self, mask: &mut [u8]) {
@@ -252,17 +255,18 @@ impl Env for Cage4 {
         };
         ensure(is_sound && is_ours, "the random generator has an impossible state or is of another kind")?;
         ensure(view.is_some() == self.config.host_view, "the view of hosts is of other options")?;
+        let options = (self.config.steps, self.config.messages);
         with_game!(game, game => {
             if phase == Phase::NeverReset {
                 let is_new = *game == Game::new(game.random.clone())
-                    && view.as_ref().is_none_or(|view| *view == HostView::new(self.config.steps));
+                    && view.as_ref().is_none_or(|view| *view == HostView::new(self.config.steps, self.config.messages));
                 return ensure(is_new, "a game that never started has a state");
             }
             let last = self.config.steps - 1;
             let fits = if phase == Phase::Ended { game.time == last } else { game.time < last };
             ensure(fits, "the time is beyond the episode")?;
             game.check()?;
-            view.iter().try_for_each(|view| view.check(self.config.steps, game.time, &game.world.network, &game.tasks))
+            view.iter().try_for_each(|view| view.check(options, game.time, &game.world.network, &game.tasks))
         })
     }
 

@@ -14,18 +14,20 @@
 //!                   age), and slowly, 32 / (32 + age); numbers of alerts / 4, at most 1; steps since the last Restore
 //!                   / 250, at most 1; decoys / 4; a Remove since the last process alert; signs of red in the zone
 //!                   since the last Restore / 8, at most 1; the newest of them, slowly faded
+//!              N    per other agent, its message, N bits, the first highest
 //! Actions      0    Sleep for 5 steps, or until an alert in the zone
 //!              1    set the next traffic rule: blocks what green never uses in the present phase and in that 12 steps
 //!                   later, lifts other blocks
 //!              2    a decoy on the host with the fewest
 //!              3+   Restore the host of each of the first 4 rows; Remove there
+//!              11+  the same, with the message 1, and so on for all of N bits
 //! ```
 //!
 //! Alerts before a host's last Restore do not count. A sign of red is an alert that red alone causes: of a process on a
 //! server, or of a connection to a user. It does not tell which host is red's; those restored since are the least likely.
 //!
-//! An agent with an action in progress may only sleep. That Sleep takes as long as Restore makes choices fewer and what
-//! follows from each of them larger: of 500 small chances to act
+//! An agent with an action in progress may only sleep, and repeats its message. That Sleep takes as long as Restore makes
+//! choices fewer and what follows from each of them larger: of 500 small chances to act
 //! a policy gradient learns little.
 
 use serde::{Deserialize, Serialize};
@@ -44,10 +46,22 @@ const NUM_ROWS: usize = 8;
 const NUM_TARGETS: usize = 4;
 const ROW_VALUES: usize = 15;
 const ZONE_VALUES: usize = NUM_BLUE + 3 + 19;
-/// Length of an agent's observation.
-pub const OBS_LEN: usize = ZONE_VALUES + NUM_ROWS * ROW_VALUES;
-/// Actions of an agent.
-pub const NUM_ACTIONS: usize = FIRST_REMOVE + NUM_TARGETS;
+/// Length of an agent's observation without messages.
+const OBS_LEN: usize = ZONE_VALUES + NUM_ROWS * ROW_VALUES;
+/// Actions of an agent, each of which goes with each message.
+const NUM_ACTIONS: usize = FIRST_REMOVE + NUM_TARGETS;
+/// Most bits of a message.
+pub const MOST_BITS: u32 = 4;
+
+/// Length of an agent's observation with messages of so many bits.
+pub(super) const fn obs_len(bits: u32) -> usize {
+    OBS_LEN + (NUM_BLUE - 1) * bits as usize
+}
+
+/// Choices of an agent: action + [`NUM_ACTIONS`] * message.
+pub(super) const fn num_choices(bits: u32) -> usize {
+    NUM_ACTIONS << bits
+}
 
 const RULE: usize = 1;
 const DECOY: usize = 2;
@@ -170,17 +184,20 @@ struct AgentView {
     task: Option<(BlueAction, u8)>,
     /// Places of rows.
     rows: [u8; NUM_ROWS],
+    /// What it tells the others.
+    message: u8,
 }
 
 impl AgentView {
     fn new(agent: usize) -> Self {
         let hosts = vec![Host::default(); BLUE_ZONES[agent].len() * WATCHED];
-        Self { exists: 0, blocks: [0; 3], hosts, sign: 0, task: None, rows: [NO_PLACE; NUM_ROWS] }
+        Self { exists: 0, blocks: [0; 3], hosts, sign: 0, task: None, rows: [NO_PLACE; NUM_ROWS], message: 0 }
     }
 
     fn start(&mut self, exists: u64) {
         self.hosts.fill(Host::default());
-        (self.exists, self.blocks, self.sign, self.task) = (exists, [0; 3], 0, None);
+        (self.exists, self.blocks, self.sign) = (exists, [0; 3], 0);
+        (self.task, self.message) = (None, 0);
         self.sort(0);
     }
 
@@ -397,6 +414,8 @@ pub struct HostView {
     /// Steps of an episode, and those taken.
     steps: u32,
     time: u32,
+    /// Bits of a message.
+    bits: u32,
     agents: Vec<AgentView>,
 }
 
@@ -404,8 +423,8 @@ impl HostView {
     /// Bytes that it has beside itself.
     pub(super) const MEMORY: usize = NUM_BLUE * size_of::<AgentView>() + 7 * WATCHED * size_of::<Host>();
 
-    pub fn new(steps: u32) -> Self {
-        Self { steps, time: 0, agents: (0..NUM_BLUE).map(AgentView::new).collect() }
+    pub fn new(steps: u32, bits: u32) -> Self {
+        Self { steps, time: 0, bits, agents: (0..NUM_BLUE).map(AgentView::new).collect() }
     }
 
     /// The phases of the next step and of that for which blocks are lifted.
@@ -419,7 +438,7 @@ impl HostView {
         self.agents.iter_mut().enumerate().for_each(|(agent, view)| view.start(hosts_of(agent, network)));
     }
 
-    /// Returns the challenge's actions, by their indices, for choices below [`NUM_ACTIONS`], and notes those that begin.
+    /// Returns the challenge's actions, by their indices, for choices below [`num_choices`], and notes those that begin.
     /// Agents with an action in progress sleep.
     pub(super) fn act(&mut self, choices: [usize; NUM_BLUE]) -> [usize; NUM_BLUE] {
         let phases = self.phases();
@@ -428,7 +447,8 @@ impl HostView {
             if view.task.is_some() {
                 return BlueAction::Sleep.index(agent);
             }
-            let action = view.action(agent, choices[agent], phases);
+            let action = view.action(agent, choices[agent] % NUM_ACTIONS, phases);
+            view.message = (choices[agent] / NUM_ACTIONS) as u8;
             view.task = Some((action, if action == BlueAction::Sleep { SLEEP_TICKS } else { action.ticks() }));
             action.index(agent)
         })
@@ -442,32 +462,43 @@ impl HostView {
         }
     }
 
-    /// Writes the observations of all agents, [`OBS_LEN`] values each.
+    /// Writes the observations of all agents, [`obs_len`] values each.
     pub fn write(&self, out: &mut [f32]) {
         let phases = self.phases();
-        for (agent, (view, out)) in self.agents.iter().zip(out.chunks_exact_mut(OBS_LEN)).enumerate() {
-            view.write(agent, phases, self.time, self.steps, out);
+        for (agent, (view, out)) in self.agents.iter().zip(out.chunks_exact_mut(obs_len(self.bits))).enumerate() {
+            let (own, messages) = out.split_at_mut(OBS_LEN);
+            view.write(agent, phases, self.time, self.steps, own);
+            let others = self.agents.iter().enumerate().filter(|&(other, _)| other != agent);
+            let bits = others.flat_map(|(_, view)| (0..self.bits).rev().map(|bit| view.message >> bit & 1));
+            messages.iter_mut().zip(bits).for_each(|(value, bit)| *value = bit.into());
         }
     }
 
-    /// Writes the masks of all agents, [`NUM_ACTIONS`] flags each.
+    /// Writes the masks of all agents, [`num_choices`] flags each.
     pub fn write_masks(&self, out: &mut [u8]) {
         let phases = self.phases();
-        for (agent, (view, out)) in self.agents.iter().zip(out.chunks_exact_mut(NUM_ACTIONS)).enumerate() {
-            view.write_mask(agent, phases, out);
+        for (agent, (view, out)) in self.agents.iter().zip(out.chunks_exact_mut(num_choices(self.bits))).enumerate() {
+            let (silent, telling) = out.split_at_mut(NUM_ACTIONS);
+            view.write_mask(agent, phases, silent);
+            if view.task.is_some() {
+                telling.fill(0);
+            } else {
+                telling.chunks_exact_mut(NUM_ACTIONS).for_each(|mask| mask.copy_from_slice(silent));
+            }
         }
     }
 
     /// Refuses a decoded view that a game does not have; the error says why.
     pub(super) fn check(
         &self,
-        steps: u32,
+        (steps, bits): (u32, u32),
         time: u32,
         network: &Network,
         tasks: &[Option<BlueTask>; NUM_BLUE],
     ) -> Result<(), String> {
         let agents = self.agents.len() == NUM_BLUE
-            && (self.steps, self.time) == (steps, time)
+            && (self.steps, self.bits, self.time) == (steps, bits, time)
+            && self.agents.iter().all(|view| view.message >> bits == 0)
             && self.agents.iter().zip(tasks).enumerate().all(|(i, (view, &task))| view.check(i, time, network, task));
         ensure(agents, "blue's view of its hosts is impossible")
     }
