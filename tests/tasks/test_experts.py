@@ -14,6 +14,7 @@ import pytest
 from fastrl.collectors.expert import RandomExpert
 from fastrl.demos.find_expert import find_expert, forms
 from fastrl.envs.exact_rows import ExactRows, RecordedEnv
+from fastrl.networks.compiled_actor import Rows
 from fastrl.tasks import tasks, with_experts
 from fastrl.utils.config import ConfigError
 
@@ -61,7 +62,7 @@ def test_an_expert_pickles_and_plays(expert: str, env_id: str) -> None:
     row, _ = recorded.reset(seed=0)
     for step in range(5):
         stream, at = np.array([7], np.uint64), np.array([step])
-        [action] = made.act(row[None], stream, at, None, states)
+        [action] = made.act(Rows(row[None], stream, at, None, states))
         assert env.action_space.contains(action)
         row, *_ = recorded.step(action)
     env.close()

@@ -10,9 +10,9 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl.collectors.protocol import Plan, expect_spaces
-from fastrl.collectors.vector_backends import StepArrays, VectorBackend
+from fastrl.collectors.vector_backends import VectorBackend
 from fastrl.envs import contract
-from fastrl.envs.serial_envs import SerialEnvs
+from fastrl.envs.serial_envs import SerialEnvs, StepArrays
 
 
 class LocalBackend(VectorBackend):
@@ -60,13 +60,12 @@ class LocalBackend(VectorBackend):
         self._serial.reset(self._in_shape(obs), mask)
 
     def step(self, actions: NDArray[Any], arrays: StepArrays, mask: NDArray[np.bool_] | None) -> bool:
-        obs, rewards, terminations, truncations, final_obs, final_masks = arrays
         # A view of rows that have the shape already would cost half a microsecond.
         if not self._is_flat:
+            obs, rewards, terminations, truncations, final_obs, final_masks = arrays
             obs, final_obs = self._in_shape(obs), self._in_shape(final_obs)
-        return self._serial.step(
-            actions, obs, rewards, terminations, truncations, final_obs, mask, final_masks
-        )
+            arrays = obs, rewards, terminations, truncations, final_obs, final_masks
+        return self._serial.step(actions, arrays, mask)
 
     def action_masks(self, out: NDArray[np.bool_]) -> None:
         out[...] = self._masks

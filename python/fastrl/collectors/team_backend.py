@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from fastrl.collectors.protocol import CollectError, Difficulty, Plan, expect_spaces
 from fastrl.collectors.running import RunningEpisode
 from fastrl.collectors.team_spec import TeamSpec
-from fastrl.collectors.vector_backends import JointBackend, StepArrays, expect_masks
+from fastrl.collectors.vector_backends import JointBackend, expect_masks
 from fastrl.envs.contract import ContractError, as_given
 from fastrl.envs.record_episodes import MEASURES
 from fastrl.envs.rows import ObsRows
+from fastrl.envs.serial_envs import StepArrays
 from fastrl.networks.compiled_actor import masks_by_number
 
 if TYPE_CHECKING:

@@ -17,25 +17,13 @@ from fastrl._native._rust import Mlp
 from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
 from fastrl.collectors.resources import memory_of
 from fastrl.collectors.running import RunningEpisode
-from fastrl.envs.serial_envs import NO_RESET, NO_SEED
+from fastrl.envs.serial_envs import NO_RESET, NO_SEED, StepArrays
 from fastrl.envs.vector import NativeVectorEnv, RolloutEnd
 
 if TYPE_CHECKING:
     from fastrl.envs.multi_agent import MultiAgentVectorEnv
 
 __all__ = ["NO_RESET", "NativeBackend", "ProcessBackend", "VectorBackend", "native_vector_env"]
-
-
-StepArrays = tuple[
-    NDArray[Any],
-    NDArray[np.float32],
-    NDArray[np.bool_],
-    NDArray[np.bool_],
-    NDArray[Any],
-    NDArray[np.bool_] | None,
-]
-"""Arrays of a step of R rows: ``obs`` [R, D], ``rewards`` [R], ``terminations``, ``truncations``, ``final_obs`` as obs,
-and ``final_masks`` [R, M] or None."""
 
 
 class VectorBackend(ABC):

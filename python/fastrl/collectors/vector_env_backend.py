@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from fastrl.collectors.failures import last_line, own_traceback
 from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
-from fastrl.collectors.vector_backends import StepArrays, VectorBackend
+from fastrl.collectors.vector_backends import VectorBackend
 from fastrl.envs import contract
 from fastrl.envs.contract import ContractError, describe
 from fastrl.envs.rows import ActionRows, ObsRows, RowError
+from fastrl.envs.serial_envs import StepArrays
 from fastrl.envs.vector import as_autoreset_mode
 from fastrl.utils.forks import ending_copies
 
