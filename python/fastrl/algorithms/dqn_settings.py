@@ -38,7 +38,7 @@ class DQNConfig:
     noisy_sigma: Annotated[float, Field(gt=0, description="initial deviation of that noise")] = 0.5
     epsilon: hp.Epsilon = 1.0
     final_epsilon: Annotated[hp.FinalEpsilon, Range(0.005, 0.1, log=True)] = 0.01
-    epsilon_steps: Annotated[hp.EpsilonSteps, Range(1_000, 100_000, log=True)] = 10_000
+    epsilon_steps: Annotated[hp.ScheduleSteps, Range(1_000, 100_000, log=True)] = 10_000
     epsilon_spread: Annotated[
         float,
         Field(
@@ -68,9 +68,7 @@ class DQNConfig:
     final_beta: Annotated[
         float, Field(ge=0, le=1, description="the same from beta_steps on"), EndOf("beta", "stays")
     ] = 1.0
-    beta_steps: Annotated[
-        int, Field(ge=0, description="environment steps from the first value to the final one")
-    ] = 1_000_000
+    beta_steps: hp.ScheduleSteps = 1_000_000
     target_every: Annotated[
         int, Field(ge=1, description="gradient steps between moves of the target"), Range(50, 5_000, log=True)
     ] = 500

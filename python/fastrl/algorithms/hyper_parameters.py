@@ -80,7 +80,7 @@ FinalEpsilon = Annotated[
     Field(ge=0, le=1, description="share of random actions from epsilon_steps on"),
     EndOf("epsilon", "falls"),
 ]
-EpsilonSteps = Annotated[
+ScheduleSteps = Annotated[
     int, Field(ge=0, description="environment steps from the first value to the final one")
 ]
 Huber = Annotated[

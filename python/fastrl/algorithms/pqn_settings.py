@@ -35,7 +35,7 @@ class PQNConfig:
     ] = 0.65
     epsilon: hp.Epsilon = 1.0
     final_epsilon: Annotated[hp.FinalEpsilon, Range(0.001, 0.2, log=True)] = 0.05
-    epsilon_steps: Annotated[hp.EpsilonSteps, Range(1_000, 1_000_000, log=True)] = 20_000
+    epsilon_steps: Annotated[hp.ScheduleSteps, Range(1_000, 1_000_000, log=True)] = 20_000
     huber: hp.Huber = None
     learning_rate: hp.LearningRate = 5e-4
     final_learning_rate: hp.FinalLearningRate = 0.0
