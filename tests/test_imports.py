@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import itertools
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from fastrl.tasks import with_experts
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "python" / "fastrl"
@@ -138,6 +141,28 @@ print(len(queue.get_many(2)), len(replay))
 def test_environments_queue_replay_and_runtime_need_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], check=False, capture_output=True, text=True)
     assert done.stdout.split() == ["2", "2"], done.stderr
+
+
+# Modules that workers and commands import, and what these must not load; in one process, from the lightest on.
+LIGHT = {
+    **{f"{folder.__name__}.experts": ("torch", "pydantic") for folder in with_experts()},
+    "fastrl.demos": ("torch", "pyarrow", "minari"),
+    "fastrl.networks.compiled_actor": ("torch",),
+    "fastrl.collectors.executor": ("torch",),
+    "fastrl.collectors.executor_task": ("torch",),
+}
+
+
+def test_what_workers_import_is_light() -> None:
+    code = (
+        "import importlib, json, sys\n"
+        "for name, heavy in json.loads(sys.argv[1]).items():\n"
+        "    importlib.import_module(name)\n"
+        "    assert not set(heavy) & set(sys.modules), name"
+    )
+    command = [sys.executable, "-c", code, json.dumps(LIGHT)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_runs import OPTIONS, run_cli, settings_of, train_small
+from small_runs import OPTIONS, refusal, run_cli, settings_of, train_small
 
 import fastrl
 from fastrl.cli.main import COMMANDS, main_train
@@ -24,15 +24,6 @@ NAME_FIRST = (
     "fastrl train: error: name what to train on, before the options: fastrl train cage2, or an environment,"
     " fastrl train CartPole-v1"
 )
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one line on stderr of a command that ends with exit code 2 and prints nothing else."""
-    code, out, err = run_cli(capsys, *arguments)
-    assert code == 2
-    assert out == ""
-    assert err.count("\n") == 1
-    return err.rstrip("\n")
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:

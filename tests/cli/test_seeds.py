@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -12,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from small_runs import OPTIONS, learnt
+from train_process import start_training
 from waiting import TIMEOUT
 
 from fastrl.cli import train
@@ -114,8 +113,8 @@ def test_they_share_the_cores_and_keep_their_settings(
 @pytest.mark.slow
 def test_one_signal_stops_all_and_the_same_command_resumes_them(tmp_path: Path) -> None:
     parent = tmp_path / "runs"
-    command = [sys.executable, "-m", "fastrl", "train", *SMALL, "--seeds=0,1", f"--run-dir={parent}"]
-    process = subprocess.Popen([*command, "--total-timesteps=1e8"], stdout=subprocess.PIPE, text=True)
+    options = [*SMALL, "--seeds=0,1", f"--run-dir={parent}"]
+    process = start_training(*options, "--total-timesteps=1e8", stderr=None)
     metrics = parent / "seed-0" / "metrics.jsonl"
     deadline = time.monotonic() + TIMEOUT
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
@@ -127,7 +126,7 @@ def test_one_signal_stops_all_and_the_same_command_resumes_them(tmp_path: Path) 
     info = read_run(parent / "seed-0")
     assert info.state == "interrupted" and info.steps > 0
     total = f"--total-timesteps={info.steps + 80}"
-    assert main([*command[3:], total, "--run.eval-episodes=0"]) == 0
+    assert main(["train", *options, total, "--run.eval-episodes=0"]) == 0
     assert read_run(parent / "seed-0").state == read_run(parent / "seed-1").state == "complete"
     assert read_run(parent / "seed-0").steps == info.steps + 80
 

@@ -17,6 +17,8 @@ import torch
 from paths import import_path
 from waiting import TIMEOUT
 
+from fastrl.cli.main import main
+
 OPTIONS = [
     "CartPole-v1",
     "--num-envs=4",
@@ -30,10 +32,6 @@ OPTIONS = [
 ]
 # Ray would give the workers of a cluster a low priority, so that beside other tests they would hardly start.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"}
-
-
-def train(run: Path, *options: str) -> list[str]:
-    return ["-m", "fastrl", *train_command(run, *options)]
 
 
 def train_command(run: Path, *options: str) -> list[str]:
@@ -53,7 +51,7 @@ def agents(port: int, run: Path, *options: str) -> list[subprocess.Popen[str]]:
                 f"--node-rank={node}",
                 "--master-addr=127.0.0.1",
                 f"--master-port={port}",
-                *train(run, "--collector=sequential", *options),
+                *("-m", "fastrl", *train_command(run, "--collector=sequential", *options)),
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -107,12 +105,7 @@ def test_two_agents_of_torchrun_learn_what_one_process_learns(tmp_path: Path) ->
             assert each.returncode == 0, errors
     finally:
         kill(*both)
-    subprocess.run(
-        [sys.executable, *train(tmp_path / "one", "--collector=sequential", "--total-timesteps=256")],
-        check=True,
-        capture_output=True,
-        env=ENVIRONMENT,
-    )
+    assert main(train_command(tmp_path / "one", "--collector=sequential", "--total-timesteps=256")) == 0
     one, two = newest(tmp_path / "one"), newest(tmp_path / "two")
     weights = [name for name in one if name.endswith((".weight", ".bias"))]
     assert len(weights) > 3 and one.keys() == two.keys()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from small_runs import run_cli
+from train_process import start_training
 from waiting import TIMEOUT
 
 from fastrl.cli import ranks
@@ -49,12 +50,10 @@ def is_running(pid: int) -> bool:
 def after_a_signal(run: Path, rank: int, number: signal.Signals, *options: str) -> str:
     """Errors that a run of two ranks prints after one of them gets a signal. It ends within 30 seconds, with
     exit code 1, and leaves no process."""
-    command = [sys.executable, "-m", "fastrl", "train", *OPTIONS, f"--run-dir={run}", "--ranks=2", *options]
-    process = subprocess.Popen(
-        [*command, "--total-timesteps=100000000"],
+    process = start_training(
+        *OPTIONS,
+        *("--ranks=2", "--total-timesteps=100000000", f"--run-dir={run}", *options),
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     try:

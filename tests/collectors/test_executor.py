@@ -498,12 +498,6 @@ def test_nothing_is_left_of_a_learner_that_ends(
         assert how != "SIGINT" or trace.count("Traceback") == 1, trace
 
 
-def test_workers_load_no_torch() -> None:
-    code = "import sys, fastrl.collectors.executor, fastrl.collectors.executor_task; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "False"
-
-
 def test_fragments_stay_what_they_are(tmp_path: Path) -> None:
     """The caller owns what was taken: later tasks use the same slots."""
     with ExecutorCollector(plan("steps"), n_workers=1) as collector:

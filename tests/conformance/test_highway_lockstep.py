@@ -16,22 +16,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context
 from typing import Any
 
+import installed_highway  # noqa: F401 (skips without it)
 import pytest
 from highway_lockstep import BEHAVIOUR, IDS, POLICIES, Case, Report, random_case, run_case
 from selected_tests import selected
 
 from fastrl.envs.traffic.config_interfaces import VEHICLE_FEATURES
-
-try:
-    found = version("highway-env")
-except PackageNotFoundError:
-    pytest.skip("highway-env is not installed: pip install 'fastrl[test]'", allow_module_level=True)
-if found != "1.12.1":
-    pytest.skip(f"highway-env 1.12.1 is the reference, {found} is installed", allow_module_level=True)
 
 SMALL: dict[str, Any] = {"vehicles_count": 6, "duration": 8}
 MANUAL = {"type": "ContinuousAction"}

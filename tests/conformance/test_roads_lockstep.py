@@ -18,10 +18,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context
 from typing import Any
 
+import installed_highway  # noqa: F401 (skips without it)
 import pytest
 from highway_lockstep import Case, Report, run_case
 from roads_geometry import differences
@@ -30,13 +30,6 @@ from selected_tests import selected
 
 from fastrl.envs.traffic import ROAD_IDS
 from fastrl.envs.traffic.roads_config import KINDS
-
-try:
-    found = version("highway-env")
-except PackageNotFoundError:
-    pytest.skip("highway-env is not installed: pip install 'fastrl[test]'", allow_module_level=True)
-if found != "1.12.1":
-    pytest.skip(f"highway-env 1.12.1 is the reference, {found} is installed", allow_module_level=True)
 
 # Numbers of random configs, 0 being the defaults, for these ids; the others play one config.
 NUMBERS = (0, 3)

@@ -13,7 +13,7 @@ import os
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -321,6 +321,22 @@ def run_case(case: Case) -> Report:
     return report
 
 
+def run_cases(cases: Sequence[Case], processes: int) -> Report:
+    """Runs cases of one id in processes of their own, and prints how they differ."""
+    total = Report()
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for case, report in zip(cases, pool.map(run_case, cases), strict=True):
+            total.add(report)
+            for difference in report.differences:
+                print(f"{case.id}, {case.name}: {difference}\n  {case.config}", flush=True)
+    print(
+        f"{cases[0].id}: {total.episodes} episodes, {total.steps} steps, {total.crashes} ended early,"
+        f" {len(total.differences)} differences, {total.unstable} unstable, worst error {total.worst:.2e}",
+        flush=True,
+    )
+    return total
+
+
 def random_case(id: str, number: int) -> Case:  # noqa: A002
     """A random config of the supported options, small enough to be fast."""
     rng = random.Random(f"{id} {number}")
@@ -405,20 +421,12 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first random config")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
-    total = Report()
     each = -(-args.episodes // (2 * (len(POLICIES) + 1)))
+    failed = False
     for id in IDS:  # noqa: A001
         cases = [random_case(id, number) for number in range(args.first, args.first + each)]
-        with ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")) as pool:
-            for case, report in zip(cases, pool.map(run_case, cases), strict=True):
-                total.add(report)
-                for difference in report.differences:
-                    print(f"{id}, {case.name}: {difference}\n  {case.config}", flush=True)
-    print(
-        f"{total.episodes} episodes, {total.steps} steps, {total.crashes} crashes,"
-        f" {len(total.differences)} differences, {total.unstable} unstable, worst error {total.worst:.2e}"
-    )
-    return bool(total.differences)
+        failed |= bool(run_cases(cases, args.processes).differences)
+    return failed
 
 
 if __name__ == "__main__":

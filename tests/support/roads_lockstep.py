@@ -12,12 +12,10 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from copy import deepcopy
-from multiprocessing import get_context
 from typing import Any
 
-from highway_lockstep import BEHAVIOUR, KEEPING, POLICIES, Case, Report, run_case
+from highway_lockstep import BEHAVIOUR, KEEPING, POLICIES, Case, run_cases
 
 from fastrl.envs.traffic.config_interfaces import GOAL_FEATURES, VEHICLE_FEATURES
 from fastrl.envs.traffic.roads_config import KINDS, Kind
@@ -204,20 +202,9 @@ def main() -> int:
     args = parser.parse_args()
     failed = False
     for id in args.ids:  # noqa: A001
-        total = Report()
         numbers = range(args.first, args.first + -(-args.episodes // (SEEDS + 1)))
-        cases = [random_case(id, number) for number in numbers]
         # Each id in processes of its own: making some ids of highway-env changes the others.
-        with ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")) as pool:
-            for case, report in zip(cases, pool.map(run_case, cases), strict=True):
-                total.add(report)
-                for difference in report.differences:
-                    print(f"{id}, {case.name}: {difference}\n  {case.config}", flush=True)
-        print(
-            f"{id}: {total.episodes} episodes, {total.steps} steps, {total.crashes} ended early,"
-            f" {len(total.differences)} differences, {total.unstable} unstable, worst error {total.worst:.2e}",
-            flush=True,
-        )
+        total = run_cases([random_case(id, number) for number in numbers], args.processes)
         failed |= bool(total.differences)
     return failed
 

@@ -113,6 +113,22 @@ def run_cli(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int
     return code, out, err
 
 
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line on stderr of a command that ends with exit code 2 and prints nothing else."""
+    code, out, err = run_cli(capsys, *arguments)
+    # Printed if PyTorch takes long to load.
+    err = err.replace("loading PyTorch ...\n", "")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    return err.rstrip("\n")
+
+
+def train_refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """What ``fastrl train`` is refused with, without its name."""
+    line, start = refusal(capsys, "train", *arguments), "fastrl train: error: "
+    assert line.startswith(start)
+    return line.removeprefix(start)
+
+
 def stir(model: Any) -> Any:
     """The model with statistics and weights as after learning, without the minutes."""
     generator = torch.Generator().manual_seed(3)

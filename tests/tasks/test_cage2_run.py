@@ -4,14 +4,10 @@ import math
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 import tomllib
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,10 +18,12 @@ from small_runs import (
     learnt,
     rows_of,
     same,
+    train_refusal,
     train_small,
     trainer_of,
     untimed,
 )
+from train_process import start_training, wait_for_rows
 from waiting import wait_until
 
 from fastrl import load_policy
@@ -34,16 +32,6 @@ from fastrl.runs.checkpoint import Checkpoints, load_checkpoint, load_newest, sa
 from fastrl.tasks import find
 from fastrl.tasks.cage2.settings import PRESETS
 from fastrl.utils.config import build, check, to_tree
-
-
-def error_line(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one line that a command of the user's is refused with."""
-    capsys.readouterr()
-    assert main(["train", *map(str, arguments)]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("fastrl train: error: ")
-    return lines[0]
 
 
 def test_rows_tell_what_was_done() -> None:
@@ -100,21 +88,6 @@ def test_restored_it_goes_on_as_if_never_stopped(tmp_path: Path, options: Sequen
         assert same(second.state_dict()[part], whole.state_dict()[part])
 
 
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "fastrl", "train", *map(str, arguments)]
-
-
-def wait_for_rows(run: Path, count: int, process: subprocess.Popen[Any]) -> None:
-    path = run / "metrics.jsonl"
-
-    def are_there() -> bool:
-        return path.exists() and path.read_bytes().count(b"\n") >= count
-
-    while not are_there():
-        assert process.poll() is None or are_there(), process.communicate()
-        time.sleep(0.01)
-
-
 # Iterations of a run that is killed in the middle.
 KILLED = 150
 
@@ -129,16 +102,15 @@ def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> 
 
     def was_killed_twice() -> bool:
         shutil.rmtree(killed, ignore_errors=True)
-        arguments = command(
-            "cage2", *OPTIONS, *options, "--total-timesteps", KILLED * ITERATION, "--run-dir", killed
-        )
+        total = f"--total-timesteps={KILLED * ITERATION}"
+        arguments = ["cage2", *OPTIONS, *options, total, f"--run-dir={killed}"]
         for rows in (15, 50):
-            process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            process = start_training(*arguments)
             wait_for_rows(killed, rows, process)
             process.send_signal(signal.SIGKILL)
             process.communicate()
             assert 0 < learnt(killed)["steps"] <= KILLED * ITERATION
-            arguments = command("--resume", killed)
+            arguments = [f"--resume={killed}"]
         return learnt(killed)["steps"] < KILLED * ITERATION
 
     # It may come to its end before whoever should kill it gets round to it.
@@ -155,9 +127,7 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, number: si
     run = tmp_path / "run"
     options = [*OPTIONS, "--total-timesteps", 10**9, "--run.checkpoint-seconds", 10**6, "--run-dir", run]
     options.append("--run.row-seconds=0")
-    process = subprocess.Popen(
-        command("cage2", *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = start_training("cage2", *options)
     wait_for_rows(run, 3, process)
     process.send_signal(number)
     out, err = process.communicate()
@@ -261,7 +231,7 @@ def test_the_settings_that_a_run_would_go_on_with_are_printed(
     settings = tomllib.loads(capsys.readouterr().out)
     assert (settings["run"]["seed"], settings["run"]["total_timesteps"]) == (5, 1_000_000)
     assert settings["ppo"]["hidden"] == [8]
-    assert "ppo.gamma" in error_line(capsys, "--resume", tmp_path, "--print-config", "--ppo.gamma=0.5")
+    assert "ppo.gamma" in train_refusal(capsys, "--resume", tmp_path, "--print-config", "--ppo.gamma=0.5")
     assert (sorted(tmp_path.rglob("*")), (tmp_path / "config.toml").read_bytes()) == before
 
 
@@ -281,7 +251,7 @@ def test_a_lone_checkpoint_goes_on_in_a_new_directory(
     train_small(tmp_path / "run", "--run.checkpoint-seconds=0", iterations=4)
     oldest = Checkpoints(tmp_path / "run" / "checkpoints").paths()[0]
     lone = oldest.rename(tmp_path / "lone.safetensors")
-    assert "name a new one with --run-dir" in error_line(capsys, "--resume", lone)
+    assert "name a new one with --run-dir" in train_refusal(capsys, "--resume", lone)
     assert main(["train", "--resume", str(lone), "--run-dir", str(tmp_path / "new")]) == 0
     assert same(learnt(tmp_path / "run"), learnt(tmp_path / "new"))
     assert rows_of(tmp_path / "new") == rows_of(tmp_path / "run")[2:]
@@ -289,46 +259,48 @@ def test_a_lone_checkpoint_goes_on_in_a_new_directory(
 
 def test_what_cannot_be_resumed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    assert "no such run directory" in error_line(capsys, "--resume", run)
+    assert "no such run directory" in train_refusal(capsys, "--resume", run)
     run.mkdir()
-    assert "has no checkpoint" in error_line(capsys, "--resume", run)
+    assert "has no checkpoint" in train_refusal(capsys, "--resume", run)
     run.rmdir()
     train_small(run, "--run.checkpoint-seconds=0")
     before = sorted(run.rglob("*"))
-    line = error_line(capsys, "--resume", run, "--ppo.gamma", "0.5")
+    line = train_refusal(capsys, "--resume", run, "--ppo.gamma", "0.5")
     assert "ppo.gamma" in line
     assert "run.total_timesteps" in line
-    assert "--config" in error_line(capsys, "--resume", run, "--config", run / "config.toml")
-    assert "unknown environment cage3; did you mean cage2?" in error_line(capsys, "cage3", "--resume", run)
+    assert "--config" in train_refusal(capsys, "--resume", run, "--config", run / "config.toml")
+    assert "unknown environment cage3; did you mean cage2?" in train_refusal(capsys, "cage3", "--resume", run)
     newest = Checkpoints(run / "checkpoints").paths()[-1]
     good = newest.read_bytes()
     newest.write_bytes(good[:-1])
-    assert "the one before it is" in error_line(capsys, "--resume", run)
+    assert "the one before it is" in train_refusal(capsys, "--resume", run)
 
     state = dict(load_newest(Checkpoints(run / "checkpoints").paths()[0])[1])
     for broken in ({"config": {}}, {"learner": {}}, {"source": {}}, {"config": {"run": {"sed": 1}}}):
         save_checkpoint(newest, state | broken)
-        error_line(capsys, "--resume", run)
+        train_refusal(capsys, "--resume", run)
     # Sizes in a checkpoint are compared with its weights before memory is allocated.
     config = state["config"]
     huge = {"config": config | {"ppo": config["ppo"] | {"hidden": [10**7, 10**7]}}}
     save_checkpoint(newest, state | huge)
-    assert "the saved hidden layers are [8], not [10000000, 10000000]" in error_line(capsys, "--resume", run)
+    assert "the saved hidden layers are [8], not [10000000, 10000000]" in train_refusal(
+        capsys, "--resume", run
+    )
     learner = copy.deepcopy(state["learner"])
     learner["policy"]["architecture"]["hidden"] = [10**7, 10**7]
     save_checkpoint(newest, state | huge | {"learner": learner})
-    assert "is claimed, the weights are 8 arrays of" in error_line(capsys, "--resume", run)
+    assert "is claimed, the weights are 8 arrays of" in train_refusal(capsys, "--resume", run)
     save_checkpoint(newest, state | {"config": config | {"env": config["env"] | {"num_envs": 10**6}}})
-    assert "1,000,000 environments are claimed, the state has 8" in error_line(capsys, "--resume", run)
+    assert "1,000,000 environments are claimed, the state has 8" in train_refusal(capsys, "--resume", run)
     for forged in ({"iteration": "many"}, {"steps": -1}, {"seconds": b""}, {"parts": {"update": [1.0]}}):
         save_checkpoint(newest, state | forged)
-        assert "should be a" in error_line(capsys, "--resume", run)
+        assert "should be a" in train_refusal(capsys, "--resume", run)
     learner = copy.deepcopy(state["learner"])
     learner["optimizer"]["adam"]["exp_avg"] = torch.zeros(3)
     save_checkpoint(newest, state | {"learner": learner})
-    assert "the optimizer's exp_avg should have shape" in error_line(capsys, "--resume", run)
+    assert "the optimizer's exp_avg should have shape" in train_refusal(capsys, "--resume", run)
     save_checkpoint(newest, {})
-    assert "does not name its task" in error_line(capsys, "--resume", run)
+    assert "does not name its task" in train_refusal(capsys, "--resume", run)
     assert sorted(run.rglob("*")) == before
 
 
@@ -340,7 +312,7 @@ def test_two_processes_cannot_train_in_one_directory(
     train_small(tmp_path)
     descriptor = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    assert "is in use" in error_line(capsys, "--resume", tmp_path)
+    assert "is in use" in train_refusal(capsys, "--resume", tmp_path)
     os.close(descriptor)
     assert main(["train", "--resume", str(tmp_path)]) == 0
 
@@ -350,7 +322,7 @@ def test_a_directory_with_a_run_in_it_is_not_written_to(
 ) -> None:
     train_small(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    line = error_line(capsys, "cage2", *OPTIONS, "--run-dir", tmp_path)
+    line = train_refusal(capsys, "cage2", *OPTIONS, "--run-dir", tmp_path)
     assert f"--resume {tmp_path}" in line
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
@@ -368,14 +340,14 @@ def test_runs_get_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_other_settings_that_make_no_sense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if not torch.cuda.is_available():
-        assert "PyTorch finds no CUDA device" in error_line(capsys, "cage2", "--device", "cuda")
-    assert "different indices from 0 to 144" in error_line(capsys, "cage2", "--env.actions", "1,145")
-    assert "different indices" in error_line(capsys, "cage2", "--env.actions", "1,1")
-    assert "--num-envs should be greater" in error_line(capsys, "cage2", "--num-envs", "0")
-    assert "--num-envs should be less" in error_line(capsys, "cage2", "--num-envs", "1e12")
+        assert "PyTorch finds no CUDA device" in train_refusal(capsys, "cage2", "--device", "cuda")
+    assert "different indices from 0 to 144" in train_refusal(capsys, "cage2", "--env.actions", "1,145")
+    assert "different indices" in train_refusal(capsys, "cage2", "--env.actions", "1,1")
+    assert "--num-envs should be greater" in train_refusal(capsys, "cage2", "--num-envs", "0")
+    assert "--num-envs should be less" in train_refusal(capsys, "cage2", "--num-envs", "1e12")
     file = tmp_path / "f.toml"
     file.write_text("[env]\nactions = []")
-    assert f"{file}: env.actions should be different" in error_line(capsys, "cage2", "--config", file)
+    assert f"{file}: env.actions should be different" in train_refusal(capsys, "cage2", "--config", file)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -3,6 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_runs import train_refusal
 
 import fastrl
 from fastrl.cli.main import main
@@ -13,14 +14,6 @@ from fastrl.tasks.cage2.settings import GameConfig, parse_red_agent, red_weights
 from fastrl.tasks.workflow.task import plain_settings
 
 KINDS = ("cage2", "cage2-workflow")
-
-
-def error_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line that a command of the user's is refused with."""
-    capsys.readouterr()
-    assert main(["train", *arguments]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
 
 
 @pytest.mark.parametrize(
@@ -62,18 +55,16 @@ def test_what_is_no_red_agent(given: Any, capsys: pytest.CaptureFixture[str]) ->
         parse_red_agent(given)
     if isinstance(given, str):
         for kind in KINDS:
-            line = error_line(capsys, kind, f"--red-agent={given}")
-            assert line.startswith(
-                "fastrl train: error: --red-agent should be mix, one of bline, meander, sleep"
-            )
+            line = train_refusal(capsys, kind, f"--red-agent={given}")
+            assert line.startswith("--red-agent should be mix, one of bline, meander, sleep")
             assert line.endswith(f"got {given!r}")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("given", ["3,3", "145", "-1,2"])
 def test_what_are_no_actions(kind: str, given: str, capsys: pytest.CaptureFixture[str]) -> None:
-    line = error_line(capsys, kind, f"--env.actions={given}")
-    assert line.startswith("fastrl train: error: --env.actions should be different indices from 0 to 144")
+    line = train_refusal(capsys, kind, f"--env.actions={given}")
+    assert line.startswith("--env.actions should be different indices from 0 to 144")
 
 
 @pytest.mark.parametrize("env_type", [Cage2VectorEnv, Cage2WorkflowVectorEnv])

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 from itertools import islice
 from pathlib import Path
@@ -19,6 +18,7 @@ import psutil
 import pytest
 from rich.console import Console
 from small_runs import differences, learnt, rows_of, same, trainer_of
+from train_process import start_training, wait_for_rows
 from waiting import TIMEOUT
 
 import fastrl
@@ -583,17 +583,8 @@ def test_asked_to_stop_it_saves_ends_its_workers_and_says_how_to_go_on(
         pytest.importorskip("ray", reason="pip install '.[test-all]'")
     run = tmp_path / "run"
     arguments = ["CartPole-v1", *options_of(f"--collector={collector}", "--n-workers=2", "--algo=async-ppo")]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fastrl", "train", *arguments, "--total-timesteps=1e8", "--run-dir", str(run)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    metrics = run / "metrics.jsonl"
-    while not metrics.exists() or metrics.read_bytes().count(b"\n") < 3:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
+    process = start_training(*arguments, "--total-timesteps=1e8", f"--run-dir={run}", start_new_session=True)
+    wait_for_rows(run, 3, process)
     workers = psutil.Process(process.pid).children(recursive=True)
     assert len(workers) >= 2
     # A terminal that closes tells all of its processes.

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_runs import train_refusal
 
 from fastrl.cli.main import main
 from fastrl.runs.checkpoint import find_checkpoint, load_newest, save_checkpoint
@@ -138,16 +139,8 @@ def test_run_with_further_inputs_starts_with_the_weights(
             assert torch.equal(after[name][:, :52], tensor)
             assert not after[name][:, 52:].any()
     to = ["--run-dir", tmp_path / "third", "--init", new]
-    line = refusal(capsys, *CAGE2, "--env.memory=none", *to)
+    line = train_refusal(capsys, *CAGE2, "--env.memory=none", *to)
     assert "its network has 62 inputs, not 52: there may be more than in it, not fewer" in line
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    capsys.readouterr()
-    assert main(["train", *map(str, arguments)]) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    return err
 
 
 @pytest.mark.slow
@@ -157,19 +150,21 @@ def test_what_does_not_fit_is_refused_in_a_line(tmp_path: Path, capsys: pytest.C
     assert main(["train", *options, f"--run-dir={gym}"]) == 0
     assert main(["train", *CAGE2, f"--run-dir={cage2}"]) == 0
     to = ["--run-dir", new, "--init"]
-    assert "its network has hidden [8], not [8, 4]" in refusal(capsys, *options, "--ppo.hidden=8,4", *to, gym)
-    line = refusal(capsys, "Acrobot-v1", *options[1:], *to, gym)
+    assert "its network has hidden [8], not [8, 4]" in train_refusal(
+        capsys, *options, "--ppo.hidden=8,4", *to, gym
+    )
+    line = train_refusal(capsys, "Acrobot-v1", *options[1:], *to, gym)
     assert "its actions are {'kind': 'discrete', 'size': 2}, not {'kind': 'discrete', 'size': 3}" in line
-    assert f"--init {cage2}: a run of another task, cage2, not of gym" in refusal(
+    assert f"--init {cage2}: a run of another task, cage2, not of gym" in train_refusal(
         capsys, *options, *to, cage2
     )
     for actions in ("none", ",".join(map(str, range(80)))):
-        line = refusal(capsys, *CAGE2, f"--env.actions={actions}", *to, cage2)
+        line = train_refusal(capsys, *CAGE2, f"--env.actions={actions}", *to, cage2)
         assert "it chooses among other actions: env.actions should be the same" in line
-    assert "no such run directory" in refusal(capsys, *options, *to, tmp_path / "nowhere")
+    assert "no such run directory" in train_refusal(capsys, *options, *to, tmp_path / "nowhere")
     file, state = load_newest(gym)
     save_checkpoint(file, {**state, "learner": {**state["learner"], "policy": {}}})
-    assert "has no weights that this fastrl can use: KeyError('architecture')" in refusal(
+    assert "has no weights that this fastrl can use: KeyError('architecture')" in train_refusal(
         capsys, *options, *to, gym
     )
     assert not new.exists()

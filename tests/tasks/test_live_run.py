@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from paths import import_path
 from rich.console import Console
 from shared_memory import shared_memory_of
 from traffic_runs import lines, small, small_settings, small_trainer
+from train_process import wait_for_rows
 from waiting import TIMEOUT, wait_until
 
 from fastrl.algorithms import IPPO
@@ -149,10 +149,7 @@ def test_asked_to_stop_it_leaves_no_process_and_no_memory(tmp_path: Path, number
         text=True,
         start_new_session=True,
     )
-    metrics = run / "metrics.jsonl"
-    while not metrics.exists() or metrics.read_bytes().count(b"\n") < 3:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
+    wait_for_rows(run, 3, process)
     # As a terminal does it: to all its processes.
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
     out, err = process.communicate(timeout=TIMEOUT)

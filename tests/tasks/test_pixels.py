@@ -5,7 +5,6 @@ import operator
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 import tomllib
@@ -19,6 +18,8 @@ import pytest
 from gymnasium.envs.registration import EnvSpec as EnvironmentSpec
 from rich.console import Console
 from shared_memory import shared_memory_of
+from small_runs import train_refusal
+from train_process import start_training
 from waiting import TIMEOUT
 
 import fastrl
@@ -63,19 +64,6 @@ def make_trainer(*options: str, console: Console | None = None) -> Trainer:
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().rpartition("\n")[0].splitlines()]
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    capsys.readouterr()
-    try:
-        code: Any = main(["train", *arguments])
-    except SystemExit as left:
-        code = left.code
-    assert code == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    return err.strip().removeprefix("fastrl train: error: ")
 
 
 @pytest.mark.slow
@@ -145,7 +133,7 @@ def test_a_run_leaves_its_settings_metrics_checkpoints_and_summary(
     description = json.loads((run / "replay" / "replay.json").read_text())
     for text in ("{", json.dumps(description | {"stack": 2**63})):
         (run / "replay" / "replay.json").write_text(text)
-        line = refusal(capsys, "--resume", str(run))
+        line = train_refusal(capsys, "--resume", str(run))
         assert f"{run / 'replay'}: " in line
         assert line.endswith(f"; remove {run / 'replay'} to continue without it")
 
@@ -220,10 +208,7 @@ def test_an_evaluation_checks_the_policy() -> None:
 @pytest.mark.slow
 def test_a_terminal_that_closes_makes_it_save_and_leave(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "fastrl", "train", *SMALL, f"--run-dir={run}"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    process = start_training(*SMALL, f"--run-dir={run}", start_new_session=True)
     assert process.stdout is not None
     process.stdout.close()
     while (
@@ -271,29 +256,29 @@ def test_a_killed_worker_is_replaced_with_a_line_that_says_so() -> None:
 
 def test_mistakes_end_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pixels = "fastrl.tasks.pixels.task:TASK"
-    line = refusal(capsys, pixels, "--env=fastrl/Cach-v0")
+    line = train_refusal(capsys, pixels, "--env=fastrl/Cach-v0")
     assert line == (
         "--env fastrl/Cach-v0: there is no environment fastrl/Cach-v0; did you mean fastrl/Catch-v0?"
     )
-    assert "CartPole-v1: expected image observations" in refusal(capsys, pixels, "--env=CartPole-v1")
-    assert "did you mean --env.num-envs?" in refusal(capsys, "fastrl/Catch-v0", "--env.num-env=3")
-    assert "did you mean large-batch?" in refusal(capsys, "fastrl/Catch-v0", "--preset=large")
-    assert "choose a smaller --replay.capacity" in refusal(
+    assert "CartPole-v1: expected image observations" in train_refusal(capsys, pixels, "--env=CartPole-v1")
+    assert "did you mean --env.num-envs?" in train_refusal(capsys, "fastrl/Catch-v0", "--env.num-env=3")
+    assert "did you mean large-batch?" in train_refusal(capsys, "fastrl/Catch-v0", "--preset=large")
+    assert "choose a smaller --replay.capacity" in train_refusal(
         capsys, "fastrl/Catch-v0", "--replay.capacity=1e13"
     )
-    assert "learning would never start" in refusal(capsys, *SMALL, "--replay.learning-starts=3000")
-    assert "set conv to smaller ones" in refusal(capsys, *SMALL, "--dqn.conv=8x20/1")
-    assert "has no checkpoint" in refusal(
+    assert "learning would never start" in train_refusal(capsys, *SMALL, "--replay.learning-starts=3000")
+    assert "set conv to smaller ones" in train_refusal(capsys, *SMALL, "--dqn.conv=8x20/1")
+    assert "has no checkpoint" in train_refusal(
         capsys, "fastrl/Catch-v0", "--resume", str(tmp_path), "--preset=toy"
     )
-    assert "no such run directory" in refusal(capsys, "--resume", str(tmp_path / "nowhere"))
+    assert "no such run directory" in train_refusal(capsys, "--resume", str(tmp_path / "nowhere"))
 
 
 def test_a_missing_extra_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "gym_super_mario_bros", None)
-    assert "pip install 'fastrl[mario]'" in refusal(capsys, "SuperMarioBros-v0")
+    assert "pip install 'fastrl[mario]'" in train_refusal(capsys, "SuperMarioBros-v0")
 
 
 def test_help_names_every_setting_and_preset(capsys: pytest.CaptureFixture[str]) -> None:
@@ -319,7 +304,7 @@ def test_presets_fit_the_settings(name: str) -> None:
 @pytest.mark.parametrize("algorithm", ["dqn", "ppo"])
 def test_options_of_a_game_reach_it(algorithm: str, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["fastrl/Catch-v0", f"--algo={algorithm}", "--total-timesteps=100"]
-    wrong = refusal(capsys, *small, "--env-options", "bals=3")
+    wrong = train_refusal(capsys, *small, "--env-options", "bals=3")
     assert "unexpected keyword argument 'bals'" in wrong and "\n" not in wrong
     task_settings = TASK.make_settings(
         {"env.id": "fastrl/Catch-v0", "run.algo": algorithm, "env.options": ("size=7",)}
@@ -327,7 +312,7 @@ def test_options_of_a_game_reach_it(algorithm: str, capsys: pytest.CaptureFixtur
     env = TASK.env_spec(task_settings).make()
     # A replay of frames stacks them along the first axis.
     assert env.observation_space.shape == ((2, 7, 7) if algorithm == "dqn" else (7, 7, 2))
-    assert "such as lanes=3" in refusal(capsys, *small, "--env-options", "balls")
+    assert "such as lanes=3" in train_refusal(capsys, *small, "--env-options", "balls")
 
 
 def test_presets_come_with_the_environment(capsys: pytest.CaptureFixture[str]) -> None:

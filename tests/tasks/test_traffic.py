@@ -3,9 +3,6 @@
 import dataclasses
 import json
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -14,8 +11,9 @@ from typing import Any
 import pytest
 import traffic_runs
 from rich.console import Console
-from small_runs import differences, untimed_state
+from small_runs import differences, train_refusal, untimed_state
 from traffic_runs import line_envs, lines, small, small_settings, small_trainer, train
+from train_process import start_training, wait_for_rows
 
 import fastrl.tasks.traffic.task
 from fastrl.cli.main import main
@@ -74,19 +72,6 @@ def evaluate(trainer: Trainer) -> Scores:
     return TASK.evaluate(
         trainer.policy_checkpoint(), small_settings(), episodes=5, seed=0, advance=lambda done: None
     )
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one line that a command is refused with."""
-    capsys.readouterr()
-    try:
-        code: Any = main(["train", "traffic", *map(str, arguments)])
-    except SystemExit as left:
-        code = left.code
-    out, err = capsys.readouterr()
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    return err.strip().removeprefix("fastrl train: error: ")
 
 
 @pytest.mark.slow
@@ -369,33 +354,20 @@ COOP = [
 ]
 
 
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "fastrl", "train", *map(str, arguments)]
-
-
-def wait_for_rows(run: Path, number: int, process: subprocess.Popen[Any]) -> None:
-    path = run / "metrics.jsonl"
-
-    def are_there() -> bool:
-        return path.exists() and path.read_bytes().count(b"\n") >= number
-
-    while not are_there():
-        assert process.poll() is None or are_there(), process.communicate()
-        time.sleep(0.01)
-
-
 @pytest.mark.slow
-def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> None:
+def test_killed_and_resumed_it_ends_with_the_same_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The other process has the environments as they are.
+    monkeypatch.undo()
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     options = ["traffic", *COOP, "--total-episodes=600"]
-    subprocess.run(command(*options, f"--run-dir={whole}"), check=True, capture_output=True)
-    process = subprocess.Popen(
-        command(*options, f"--run-dir={killed}"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    assert main(["train", *options, f"--run-dir={whole}"]) == 0
+    process = start_training(*options, f"--run-dir={killed}")
     wait_for_rows(killed, 10, process)
     process.kill()
     process.communicate()
-    subprocess.run(command("--resume", killed), check=True, capture_output=True)
+    assert main(["train", f"--resume={killed}"]) == 0
     states = [load_newest(run)[1] for run in (killed, whole)]
     assert states[1]["callbacks"]["curriculum"]["rises"] > 0
     for state in states:
@@ -416,12 +388,7 @@ def test_killed_and_resumed_it_ends_with_the_same_parameters(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_ctrl_c_saves_the_run_and_prints_how_to_resume_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    process = subprocess.Popen(
-        command("traffic", *COOP, "--total-episodes=1000000", f"--run-dir={run}"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start_training("traffic", *COOP, "--total-episodes=1000000", f"--run-dir={run}")
     wait_for_rows(run, 3, process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
@@ -525,12 +492,12 @@ def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mistakes_end_in_one_line(
     options: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert refusal(capsys, *options, "--run-dir", tmp_path / "run") == line
+    assert train_refusal(capsys, "traffic", *options, "--run-dir", tmp_path / "run") == line
     assert not (tmp_path / "run").exists()
 
 
 def test_absurd_sizes_end_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "GB of memory" in refusal(capsys, "--num-envs=1e6", "--run-dir", tmp_path / "run")
+    assert "GB of memory" in train_refusal(capsys, "traffic", "--num-envs=1e6", "--run-dir", tmp_path / "run")
 
 
 def test_environments_of_fixed_difficulty_have_no_curriculum(monkeypatch: pytest.MonkeyPatch) -> None:

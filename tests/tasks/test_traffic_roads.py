@@ -4,14 +4,14 @@ import json
 import math
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import imageio.v3 as iio
 import pytest
-from small_runs import differences
+from small_runs import differences, train_refusal
 from traffic_runs import small
+from train_process import start_training
 from waiting import wait_until
 
 import fastrl
@@ -44,17 +44,6 @@ def train(env_id: str, run: Path, *options: object, algorithm: str = "ippo") -> 
 def summary(run: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((run / "summary.json").read_text())
     return found
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one line that ``fastrl train`` is refused with."""
-    try:
-        code: Any = main(["train", *map(str, arguments)])
-    except SystemExit as left:
-        code = left.code
-    err = capsys.readouterr().err.replace("loading PyTorch ...\n", "")
-    assert (code, err.count("\n")) == (2, 1)
-    return err.strip().removeprefix("fastrl train: error: ")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +207,7 @@ def test_a_config_that_is_none_is_refused() -> None:
 def test_mistakes_are_told_in_a_line(
     arguments: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert refusal(capsys, *arguments, f"--run-dir={tmp_path / 'run'}") == line
+    assert train_refusal(capsys, *arguments, f"--run-dir={tmp_path / 'run'}") == line
     assert not (tmp_path / "run").exists()
 
 
@@ -259,10 +248,8 @@ def test_a_curriculum_brings_more_vehicles_and_traffic(tmp_path: Path) -> None:
 def test_killed_and_resumed_it_ends_with_the_same_bits(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert train(CROSSING, whole, *WHOLE, "--run.checkpoint-seconds=0") == 0
-    command = [sys.executable, "-m", "fastrl", "train", CROSSING, *few("ippo", *WHOLE)]
-    process = subprocess.Popen(
-        [*command, "--run.checkpoint-seconds=0", f"--run-dir={killed}"], stdout=subprocess.DEVNULL
-    )
+    options = [*few("ippo", *WHOLE), "--run.checkpoint-seconds=0", f"--run-dir={killed}"]
+    process = start_training(CROSSING, *options, stdout=subprocess.DEVNULL)
     wait_until(lambda: len(list((killed / "checkpoints").glob("*0*"))) > 0 or process.poll() is not None)
     process.send_signal(signal.SIGKILL)
     process.wait()

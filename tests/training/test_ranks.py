@@ -24,43 +24,44 @@ from fastrl.utils.ranks import ALONE, Ranks, RanksError, Shard
 
 _COMMON = ["--run.eval-episodes=0", "--run.torch-threads=1", "--device=cpu", "--run.row-seconds=0"]
 _CARTPOLE = ["--env=CartPole-v1", "--collector=sequential", "--num-envs=5"]
-_TOY = ["--env=space_cases:AnySpaces", "--collector=sequential", "--num-envs=5"]
-_PPO = [
-    "--ppo.num-steps=32",
-    "--ppo.minibatch-size=54",
-    "--ppo.num-epochs=2",
-    "--ppo.hidden=8",
-    "--total-timesteps=480",
-]
+_PENDULUM = ["--env=Pendulum-v1", *_CARTPOLE[1:]]
+_TOY = ["--env=space_cases:AnySpaces", *_CARTPOLE[1:]]
+_TEAM = ["--vehicles=3", "--num-envs=4", "--env.num-threads=1", "--total-timesteps=192"]
 _REPLAY = ["--replay.learning-starts=40", "--replay.train-freq=4", "--total-timesteps=80"]
+_MEMORY = ["memory=gru", "memory-size=8"]
+
+
+def _small(algorithm: str, *options: str) -> list[str]:
+    """Options of an algorithm with a small network; those that are given lack its name."""
+    named = (f"--{algorithm}.{option}" for option in ("hidden=8", *options))
+    return [f"--algo={algorithm}", *named]
+
+
+def _ppo(*options: str) -> list[str]:
+    sizes = ("num-steps=32", "minibatch-size=54", "num-epochs=2")
+    return [*_small("ppo", *sizes, *options), "--total-timesteps=480"]
+
 
 # Of each run the task and its options. Five environments and 160 samples leave shards and minibatches of unequal size.
 RUNS = {
-    "ppo": ("gym", *_CARTPOLE, *_PPO, "--ppo.normalize-obs", "--ppo.normalize-returns"),
+    "ppo": ("gym", *_CARTPOLE, *_ppo("normalize-obs", "normalize-returns")),
     "ppo of minibatch advantages and a KL stop": (
         "gym",
         *_CARTPOLE,
-        *_PPO,
-        "--ppo.normalize-advantages=minibatch",
-        "--ppo.target-kl=0.00055",
-        "--ppo.num-epochs=8",
-        "--ppo.init-kl-coef=0.1",
+        *_ppo("normalize-advantages=minibatch", "target-kl=0.00055", "num-epochs=8", "init-kl-coef=0.1"),
     ),
     "ppo with an encoder of rows": (
         "gym",
         "--env=fastrl/roundabout-v1",
         *_CARTPOLE[1:],
-        *_PPO,
-        "--ppo.encoder=rows",
+        *_ppo("encoder=rows"),
         "--no-ppo.normalize-obs",
     ),
     # Minibatches of 3 samples at most leave a shard empty.
     "ppo of tiny minibatches, with intrinsic rewards": (
         "gym",
         *_CARTPOLE,
-        *_PPO,
-        "--ppo.minibatch-size=3",
-        "--ppo.num-steps=4",
+        *_ppo("minibatch-size=3", "num-steps=4"),
         "--total-timesteps=20",
         "--intrinsic=rnd",
         "--intrinsic.predictor-hidden=8",
@@ -68,162 +69,66 @@ RUNS = {
     "ppo with masks": (
         "gym",
         *_TOY,
-        "--env.options",
-        "masks=true",
-        "actions=multi-discrete",
-        *_PPO,
-        "--ppo.action-masks",
+        *("--env.options", "masks=true", "actions=multi-discrete"),
+        *_ppo("action-masks"),
     ),
-    "ppo with a memory": ("gym", *_CARTPOLE, *_PPO, "--ppo.memory=gru", "--ppo.memory-size=8"),
-    "impala": (
-        "gym",
-        *_CARTPOLE,
-        "--algo=impala",
-        "--impala.hidden=8",
-        "--impala.normalize-obs",
-        "--total-timesteps=400",
-    ),
+    "ppo with a memory": ("gym", *_CARTPOLE, *_ppo(*_MEMORY)),
+    "impala": ("gym", *_CARTPOLE, *_small("impala", "normalize-obs"), "--total-timesteps=400"),
     "impala with a memory": (
         "gym",
         *_CARTPOLE,
-        "--algo=impala",
-        "--impala.hidden=8",
-        "--impala.memory=gru",
-        "--impala.memory-size=8",
-        "--impala.burn-in=4",
+        *_small("impala", *_MEMORY, "burn-in=4"),
         "--total-timesteps=400",
     ),
     "dqn": (
         "gym",
         *_CARTPOLE,
-        "--algo=dqn",
-        "--dqn.hidden=8",
-        "--dqn.batch-size=30",
-        "--dqn.prioritized",
-        "--dqn.noisy",
-        "--dqn.accumulate=2",
+        *_small("dqn", "batch-size=30", "prioritized", "noisy", "accumulate=2"),
         *_REPLAY,
     ),
+    # Without layer norm it has a compiled actor, whose actions do not depend on how many environments a rank steps.
     "pqn": (
         "gym",
         *_CARTPOLE,
-        "--algo=pqn",
-        "--pqn.hidden=8",
-        "--pqn.num-steps=4",
-        "--pqn.minibatch-size=3",
-        "--pqn.normalize-obs",
-        # It then has a compiled actor, whose actions do not depend on how many environments a rank steps.
+        *_small("pqn", "num-steps=4", "minibatch-size=3", "normalize-obs"),
         "--no-pqn.layer-norm",
         "--total-timesteps=40",
     ),
     "pqn with a memory": (
         "gym",
         *_CARTPOLE,
-        "--algo=pqn",
-        "--pqn.hidden=8",
-        "--pqn.memory=gru",
-        "--pqn.memory-size=8",
+        *_small("pqn", *_MEMORY),
         "--no-pqn.layer-norm",
         "--total-timesteps=400",
     ),
-    "sac": (
-        "gym",
-        "--env=Pendulum-v1",
-        "--collector=sequential",
-        "--num-envs=5",
-        "--algo=sac",
-        "--sac.hidden=8",
-        "--sac.batch-size=30",
-        "--sac.critics=3",
-        *_REPLAY,
-    ),
-    "td3": (
-        "gym",
-        "--env=Pendulum-v1",
-        "--collector=sequential",
-        "--num-envs=5",
-        "--algo=td3",
-        "--td3.hidden=8",
-        "--td3.batch-size=30",
-        *_REPLAY,
-    ),
-    "iql": (
-        "gym",
-        "--env=Pendulum-v1",
-        "--collector=sequential",
-        "--num-envs=5",
-        "--algo=iql",
-        "--iql.hidden=8",
-        "--iql.batch-size=30",
-        *_REPLAY,
-    ),
-    "bc": ("gym", "--env=CartPole-v1", "--algo=bc", "--bc.hidden=8", "--bc.batch-size=30", "--epochs=2"),
-    "mabc": (
-        "pettingzoo",
-        "--env=parallel_toys:Differing",
-        "--algo=mabc",
-        "--mabc.hidden=8",
-        "--mabc.batch-size=30",
-        "--epochs=2",
-    ),
+    "sac": ("gym", *_PENDULUM, *_small("sac", "batch-size=30", "critics=3"), *_REPLAY),
+    "td3": ("gym", *_PENDULUM, *_small("td3", "batch-size=30"), *_REPLAY),
+    "iql": ("gym", *_PENDULUM, *_small("iql", "batch-size=30"), *_REPLAY),
+    "bc": ("gym", "--env=CartPole-v1", *_small("bc", "batch-size=30"), "--epochs=2"),
+    "mabc": ("pettingzoo", "--env=parallel_toys:Differing", *_small("mabc", "batch-size=30"), "--epochs=2"),
     "bc with a memory": (
         "gym",
         "--env=CartPole-v1",
-        "--algo=bc",
-        "--bc.hidden=8",
-        "--bc.batch-size=90",
-        "--bc.memory=gru",
-        "--bc.memory-size=8",
+        *_small("bc", "batch-size=90", *_MEMORY),
         "--epochs=2",
     ),
     "mappo": (
         "traffic",
-        "--algo=mappo",
-        "--vehicles=3",
-        "--num-envs=4",
-        "--env.num-threads=1",
-        "--mappo.num-steps=16",
-        "--mappo.hidden=8",
-        "--mappo.minibatch-size=50",
-        "--mappo.target-kl=0.001",
-        "--total-timesteps=192",
+        *_TEAM,
+        *_small("mappo", "num-steps=16", "minibatch-size=50", "target-kl=0.001"),
     ),
     "ippo with masks": (
         "traffic",
         "--env=fastrl/roundabout-v0",
-        "--algo=ippo",
-        "--vehicles=3",
-        "--num-envs=4",
-        "--ippo.num-steps=8",
-        "--ippo.hidden=8",
-        "--ippo.minibatch-size=50",
-        "--ippo.action-masks",
-        "--total-timesteps=96",
+        *("--vehicles=3", "--num-envs=4", "--total-timesteps=96"),
+        *_small("ippo", "num-steps=8", "minibatch-size=50", "action-masks"),
     ),
     "ippo with a memory": (
         "traffic",
-        "--algo=ippo",
-        "--vehicles=3",
-        "--num-envs=4",
-        "--env.num-threads=1",
-        "--ippo.num-steps=16",
-        "--ippo.hidden=8",
-        "--ippo.minibatch-size=50",
-        "--ippo.memory=gru",
-        "--ippo.memory-size=8",
-        "--total-timesteps=192",
+        *_TEAM,
+        *_small("ippo", "num-steps=16", "minibatch-size=50", *_MEMORY),
     ),
-    "ippo": (
-        "traffic",
-        "--algo=ippo",
-        "--vehicles=3",
-        "--num-envs=4",
-        "--env.num-threads=1",
-        "--ippo.num-steps=16",
-        "--ippo.hidden=8",
-        "--ippo.minibatch-size=50",
-        "--total-timesteps=192",
-    ),
+    "ippo": ("traffic", *_TEAM, *_small("ippo", "num-steps=16", "minibatch-size=50")),
 }
 
 MEMORIES = [name for name in RUNS if name.endswith("memory")]

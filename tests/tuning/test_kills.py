@@ -19,6 +19,7 @@ from rich.console import Console
 from tuning_fakes import SPACE, new_study, recorded, space_from
 from waiting import TIMEOUT, is_running, wait_until
 
+from fastrl.cli.main import main
 from fastrl.tasks import find
 from fastrl.tuning import worker
 from fastrl.tuning.pool import ProcessPool
@@ -181,15 +182,17 @@ def test_a_trial_is_stopped_in_the_background_too_where_sigint_is_ignored(tmp_pa
 
 
 @pytest.mark.slow
-def test_the_search_itself_and_its_workers_are_killed_while_they_train(tmp_path: Path) -> None:
+def test_the_search_itself_and_its_workers_are_killed_while_they_train(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory = tmp_path / "s"
-    command = [sys.executable, "-m", "fastrl", "tune"]
     options = "CartPole-v1 --trials=2 --method=random --n-workers=2 --total-timesteps=30000 --confirm=2"
     options += " --confirm-seeds=2 --report-episodes=2 --run.eval-episodes=2 --restarts=100 --ppo.hidden=16"
     arguments, kills = [*options.split(), f"--dir={directory}"], 0
     log, workers = (tmp_path / "log").open("ab"), list[int]()
     for wait in (1.0, 4.0):
-        process = subprocess.Popen([*command, *arguments], stdout=log, stderr=log)
+        command = [sys.executable, "-m", "fastrl", "tune", *arguments]
+        process = subprocess.Popen(command, stdout=log, stderr=log)
         if wait_for(directory / "journal.jsonl", process):
             time.sleep(wait)
             wait_until(lambda pid=process.pid: children(pid))
@@ -203,8 +206,8 @@ def test_the_search_itself_and_its_workers_are_killed_while_they_train(tmp_path:
         process.wait()
         arguments = [f"--resume={directory}"]
     before = {trial["trial"] for trial in recorded(directory) if trial["event"] == "ended"}
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=TIMEOUT, check=True)
-    assert "when trained again with 2 other seeds" in done.stdout
+    assert main(["tune", *arguments]) == 0
+    assert "when trained again with 2 other seeds" in capsys.readouterr().out
     with Study(directory) as study:
         found = events(study)
         assert len(study.of_search()) == 2 and kills >= 1

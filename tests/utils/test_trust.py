@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_runs import refusal
 
 from fastrl.algorithms import algorithms
 from fastrl.cli.main import main
@@ -78,15 +79,6 @@ def forged(run: Path, to: Path, **changes: Any) -> Path:
     save_checkpoint(path, state)
     shutil.copy(run / "config.toml", to / "run" / "config.toml")
     return path.parent.parent
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    capsys.readouterr()
-    assert main([str(argument) for argument in arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    return err.strip()
 
 
 def test_a_checkpoint_runs_no_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

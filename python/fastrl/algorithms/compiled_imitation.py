@@ -1,6 +1,7 @@
 """Gradient steps of behaviour cloning on the CPU, compiled."""
 
 import math
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from fastrl._native._rust import PpoUpdate
 from fastrl.algorithms.loss import overridden
+from fastrl.algorithms.network_settings import NetworkConfig
 from fastrl.algorithms.update_backend import takes_compiled_steps
 from fastrl.collectors.threads import threads
 from fastrl.networks.action_space import Actions
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from fastrl.algorithms.imitation_settings import ImitationConfig
 
 # Settings that compiled steps obey, or that say nothing of a gradient step: with any other PyTorch takes the steps.
-_KNOWN = {
+_KNOWN = {field.name for field in fields(NetworkConfig)} | {
     "epochs",
     "batch_size",
     "loss",
@@ -31,18 +33,6 @@ _KNOWN = {
     "validation",
     "patience",
     "update_backend",
-    "hidden",
-    "activation",
-    "encoder",
-    "shared_trunk",
-    "layer_norm",
-    "dropout",
-    "orthogonal_init",
-    "memory",
-    "memory_size",
-    "initial_log_std",
-    "network",
-    "network_options",
     "normalize_obs",
     "squash_actions",
     "action_masks",

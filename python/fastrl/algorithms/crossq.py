@@ -12,6 +12,7 @@ from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.sac import SAC
 from fastrl.algorithms.sac_settings import CrossQConfig, CrossQDeclaration
 from fastrl.networks.batch_renorm import BatchRenorm, batch_statistics
+from fastrl.networks.off_policy import RenormalizedActor
 
 
 class CrossQ(CrossQDeclaration, SAC):
@@ -25,8 +26,7 @@ class CrossQ(CrossQDeclaration, SAC):
 
     # Statistics are of whole minibatches.
     takes_shards = False
-    has_targets = False
-    batch_renorm = True
+    actor_type = RenormalizedActor
     config: CrossQConfig  # type: ignore[assignment]
 
     def __init__(self, config: CrossQConfig, problem: Problem) -> None:
@@ -35,6 +35,12 @@ class CrossQ(CrossQDeclaration, SAC):
             for renorm in network.modules():
                 if isinstance(renorm, BatchRenorm):
                     renorm.momentum, renorm.warmup_steps = config.renorm_momentum, config.renorm_warmup
+
+    def _make_targets(self) -> None:
+        """There are none."""
+
+    def _move_targets(self, has_learned_policy: bool) -> None:
+        """There are none."""
 
     def _compile(self, *arguments: Any, **options: Any) -> None:
         """Leaves the gradient steps to PyTorch: there are no compiled ones."""

@@ -21,7 +21,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fastrl.algorithms.compiled_q import CompiledQ
 from fastrl.algorithms.dqn_loss import (
@@ -43,15 +43,13 @@ from fastrl.algorithms.protocol import (
     Transitions,
     no_exploration,
 )
+from fastrl.algorithms.q_learner import QLearner, check_network, own_network
 from fastrl.algorithms.schedules import TimestepSchedule, first_value
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.acting_network import network_type
-from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import ActorSpec
-from fastrl.networks.encoded_q import EncodedQ, OwnQ
+from fastrl.networks.encoded_q import EncodedQ
 from fastrl.networks.encoders import check_encoder, image_place
-from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
-from fastrl.networks.own_network import check_own_network
 from fastrl.networks.parameters import (
     check_layers,
     check_shards,
@@ -61,7 +59,6 @@ from fastrl.networks.parameters import (
 )
 from fastrl.networks.q_network import ActionValues, QNetwork, mean_values
 from fastrl.networks.wider import widening
-from fastrl.utils.env_options import parse_options
 from fastrl.utils.heap import keep_freed_memory
 from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
@@ -88,7 +85,7 @@ class Minibatch:
     num_second: int
 
 
-class DQN(DQNDeclaration, OffPolicyAlgorithm):
+class DQN(DQNDeclaration, QLearner, OffPolicyAlgorithm):
     """Learns values of actions from minibatches of transitions.
 
     ::
@@ -136,15 +133,12 @@ class DQN(DQNDeclaration, OffPolicyAlgorithm):
         self.steps = 0
         self.device = torch.device(problem.device)
         self._obs_rows = problem.obs_rows
-        actions = problem.action_space
-        if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
-            raise ValueError(f"DQN needs a Discrete action space that starts at 0, got {actions}")
-        self._actions = Actions(actions)
+        self._actions = self._discrete_actions(problem)
         # The second seed is unused: without it a run of a given seed would draw other weights and noise.
         weights_seed, _, noise_seed = np.random.SeedSequence(problem.seed).spawn(3)
         # All draws are made on the CPU: they are few, and a run may resume on another device.
         self._noise = generator_of(noise_seed)
-        online = make_network(config, problem.obs_rows, int(actions.n), generator_of(weights_seed))
+        online = make_network(config, problem.obs_rows, self._actions.size, generator_of(weights_seed))
         self.network = online.to(self.device).eval()
         self.parameters = flatten_parameters(online)
         if self.ranks.shards:
@@ -173,32 +167,17 @@ class DQN(DQNDeclaration, OffPolicyAlgorithm):
         keep_freed_memory()
 
     def actor_spec(self) -> ActorSpec:
-        network, spread = self.network, self.config.epsilon_spread
-        return functools.partial(
-            EpsilonGreedyActor, network.actor_spec(self._actions), network.num_actions, spread
-        )
-
-    @property
-    def weights_nbytes(self) -> int:
-        return 4 + self.network.actor_nbytes
+        spec: Any = super().actor_spec()
+        return functools.partial(spec, spread=self.config.epsilon_spread)
 
     def write_weights(self, out: Any) -> None:
         """Writes epsilon after ``steps`` and the network. Noisy layers get new noise, until the next weights."""
         self.network.draw_noise(self._noise)
-        target = np.frombuffer(out, np.float32)
-        self.network.actor_weights(target[1:])
-        target[0] = self.exploration()(self.steps)
-
-    @property
-    def action_masks(self) -> bool:
-        return self.config.action_masks
+        super().write_weights(out)
 
     def exploration(self) -> Callable[[int], float]:
         """The share of random actions by environment steps; 0 with noisy networks."""
-        config = self.config
-        if config.noisy:
-            return no_exploration
-        return TimestepSchedule(config.epsilon, config.final_epsilon, config.epsilon_steps)
+        return no_exploration if self.config.noisy else super().exploration()
 
     def replay_spec(self) -> ReplaySpec:
         config = self.config
@@ -331,21 +310,9 @@ class DQN(DQNDeclaration, OffPolicyAlgorithm):
     @classmethod
     def check_state(cls, config: Any, state: Mapping[str, Any]) -> None:
         network = state["explorer"]["network"]
-        kind = network_type(network)
-        check_own_network(config.network, parse_options(config.network_options), network)
-        if kind is not OwnQ:
-            check_layers(network, hidden=config.hidden)
-        if kind is QNetwork and len(network["architecture"]["obs_shape"]) == 3:
+        check_network(config, network)
+        if network_type(network) is QNetwork and len(network["architecture"]["obs_shape"]) == 3:
             check_layers(network, conv=config.conv)
-        kind.check_size(network)
-
-    def networks(self) -> list[nn.Module]:
-        return [self.network]
-
-    def policy_state(self) -> dict[str, Any]:
-        """Weights, architecture and kind, see `fastrl.networks.acting_network.saved_network`, and the last
-        ``epsilon``. Not a copy."""
-        return {**self.network.state(), "epsilon": self.exploration()(self.steps)}
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -415,9 +382,7 @@ def make_network(
         ValueError: settings that do not suit the observations, or a network of the user's that does not fit.
     """
     if config.network is not None:
-        actions = {"kind": "discrete", "size": num_actions}
-        options = parse_options(config.network_options)
-        return OwnQ(config.network, options, obs_rows.state(), actions, generator=generator)
+        return own_network(config, obs_rows, num_actions, generator)
     has_images = obs_rows.dtype == np.uint8
     check_encoder(config.encoder, has_images)
     network_shape: tuple[int, ...] | None = None

@@ -9,7 +9,6 @@ from fastrl.algorithms.protocol import OffPolicyAlgorithm
 from fastrl.networks.kinds import NATURE, parse_conv
 from fastrl.utils.config import EndOf, NotBeside, section
 from fastrl.utils.curve import MayBeCurve
-from fastrl.utils.trust import Reach, imports_network
 from fastrl.utils.tunable import Choices, Layers, Range
 
 
@@ -38,17 +37,8 @@ class DQNConfig:
     ] = False
     noisy_sigma: Annotated[float, Field(gt=0, description="initial deviation of that noise")] = 0.5
     epsilon: hp.Epsilon = 1.0
-    final_epsilon: Annotated[
-        float,
-        Field(ge=0, le=1, description="share of random actions from epsilon_steps on"),
-        EndOf("epsilon", "falls"),
-        Range(0.005, 0.1, log=True),
-    ] = 0.01
-    epsilon_steps: Annotated[
-        int,
-        Field(ge=0, description="environment steps from the first value to the final one"),
-        Range(1_000, 100_000, log=True),
-    ] = 10_000
+    final_epsilon: Annotated[hp.FinalEpsilon, Range(0.005, 0.1, log=True)] = 0.01
+    epsilon_steps: Annotated[hp.ScheduleSteps, Range(1_000, 100_000, log=True)] = 10_000
     epsilon_spread: Annotated[
         float,
         Field(
@@ -78,9 +68,7 @@ class DQNConfig:
     final_beta: Annotated[
         float, Field(ge=0, le=1, description="the same from beta_steps on"), EndOf("beta", "stays")
     ] = 1.0
-    beta_steps: Annotated[
-        int, Field(ge=0, description="environment steps from the first value to the final one")
-    ] = 1_000_000
+    beta_steps: hp.ScheduleSteps = 1_000_000
     target_every: Annotated[
         int, Field(ge=1, description="gradient steps between moves of the target"), Range(50, 5_000, log=True)
     ] = 500
@@ -133,15 +121,7 @@ class DQNConfig:
         NotBeside("network"),
     ] = NATURE
     encoder: hp.ImageEncoder = "auto"
-    network: Annotated[
-        str | None,
-        Field(
-            description="module:Class of a torch.nn.Module of your own, in place of the network that the other settings"
-            " describe; it is made as Class(obs_space, action_space, **network_options), and its forward(obs) returns"
-            " the values of all actions"
-        ),
-        Reach(imports_network),
-    ] = None
+    network: hp.OwnValues = None
     network_options: hp.NetworkOptions = ()
     hidden: Annotated[
         hp.Widths,

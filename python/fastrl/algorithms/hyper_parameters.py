@@ -8,7 +8,7 @@ from fastrl.networks.kinds import LOG_STD_RANGE, EncoderKind, MemoryKind
 from fastrl.utils.config import EndOf, NotBeside, Setting
 from fastrl.utils.curve import MayBeCurve
 from fastrl.utils.env_options import KeyValues
-from fastrl.utils.trust import Reach, passes_import_paths_on
+from fastrl.utils.trust import Reach, imports_network, passes_import_paths_on
 from fastrl.utils.tunable import Choices, Layers, Range
 
 NumSteps = Annotated[
@@ -74,6 +74,15 @@ Epsilon = Annotated[
     Field(description="share of random actions at the start; or a schedule over epsilon_steps"),
     MayBeCurve(le=1),
 ]
+# With the options of each algorithm.
+FinalEpsilon = Annotated[
+    float,
+    Field(ge=0, le=1, description="share of random actions from epsilon_steps on"),
+    EndOf("epsilon", "falls"),
+]
+ScheduleSteps = Annotated[
+    int, Field(ge=0, description="environment steps from the first value to the final one")
+]
 Huber = Annotated[
     float | None,
     Field(gt=0, description="errors beyond this weigh linearly in the loss; none: squared loss"),
@@ -138,6 +147,13 @@ ImageEncoder = Annotated[
     Field(description=IMAGE_ENCODERS),
     Choices(("nature", "impala"), of_images=True),
     NotBeside("network"),
+]
+OWN_NETWORK = (
+    "module:Class of a torch.nn.Module of your own, in place of the network that the other settings describe; it is"
+    " made as Class(obs_space, action_space, **network_options), and its forward(obs) returns"
+)
+OwnValues = Annotated[
+    str | None, Field(description=f"{OWN_NETWORK} the values of all actions"), Reach(imports_network)
 ]
 NetworkOptions = Annotated[
     KeyValues,

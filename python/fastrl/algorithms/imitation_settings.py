@@ -38,9 +38,7 @@ class ImitationConfig:
     ] = "auto"
     learning_rate: hp.LearningRate = 1e-3
     final_learning_rate: hp.FinalLearningRate = 0.0
-    max_grad_norm: Annotated[
-        float | None, Field(gt=0, description="gradients are scaled down to this norm; none: never")
-    ] = 1.0
+    max_grad_norm: hp.MaxGradNorm = 1.0
     label_smoothing: Annotated[
         float,
         Field(

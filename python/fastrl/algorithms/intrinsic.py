@@ -158,8 +158,7 @@ class RND:
         # The frames of a stack become one row.
         rows = batch.next_obs.flatten(1)
         errors = self._errors(rows)
-        self._scale.norm.update(errors.view(-1, 1).cpu())
-        rewards = errors * float(self._scale.norm.scale()) * self.config.coef
+        rewards = errors * self._scale.update_values(errors) * self.config.coef
         self._means.add(0, rewards.mean().view(1))
         self._learn(rows)
         batch.rewards.add_(rewards.to(batch.rewards.device))

@@ -65,13 +65,7 @@ class NetworkConfig:
     memory_size: hp.MemorySize = 64
     initial_log_std: hp.InitialLogStd = 0.0
     network: Annotated[
-        str | None,
-        Field(
-            description="module:Class of a torch.nn.Module of your own, in place of the network that the other settings"
-            " describe; it is made as Class(obs_space, action_space, **network_options), and its forward(obs) returns"
-            " (outputs, values)"
-        ),
-        Reach(imports_network),
+        str | None, Field(description=f"{hp.OWN_NETWORK} (outputs, values)"), Reach(imports_network)
     ] = None
     network_options: hp.NetworkOptions = ()
 

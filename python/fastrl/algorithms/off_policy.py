@@ -13,7 +13,7 @@ from torch.distributions import Categorical, Distribution
 
 from fastrl.algorithms.compiled_off_policy import CompiledOffPolicy, compiled_off_policy
 from fastrl.algorithms.loss import Loss, LossMeans, TDLoss, reduce_loss, td_loss
-from fastrl.algorithms.off_policy_loss import Minibatch, PolicyLoss, project
+from fastrl.algorithms.off_policy_loss import Minibatch, PolicyLoss, categorical_loss
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import OffPolicyAlgorithm, Problem, ReplaySpec, Transitions
 from fastrl.algorithms.reward_scaling import ReturnScale, in_order
@@ -22,7 +22,7 @@ from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import ActorSpec
 from fastrl.networks.encoders import check_encoder
 from fastrl.networks.ensemble import Ensemble
-from fastrl.networks.off_policy import Critics, OffPolicyActor, PolicyHead, RenormalizedActor
+from fastrl.networks.off_policy import Critics, OffPolicyActor, PolicyHead
 from fastrl.networks.own_network import check_own_network
 from fastrl.networks.parameters import (
     check_architecture,
@@ -115,8 +115,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     Class attributes:
         policy_loss_type: of `policy_loss`; its parts are metrics.
         noise_fields: fields of `Minibatch` that are drawn for continuous actions.
-        has_targets: there are target critics.
-        batch_renorm: policy and critics have batch renormalisation, see `fastrl.networks.batch_renorm`.
+        actor_type: class of the policy; with batch renormalisation the critics have it, too.
 
     Attributes:
         policy, critics, targets: the networks.
@@ -129,8 +128,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     takes_shards = True
     policy_loss_type: ClassVar[type[PolicyLoss]] = PolicyLoss
     noise_fields: ClassVar[tuple[str, ...]] = ()
-    has_targets: ClassVar[bool] = True
-    batch_renorm: ClassVar[bool] = False
+    actor_type: ClassVar[type[OffPolicyActor]] = OffPolicyActor
 
     def __init__(
         self,
@@ -155,9 +153,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         if config.encoder in ("simba", "simba_v2"):
             check_encoder(config.encoder, any(part.kind == "image" for part in problem.obs_rows.parts))
         layers = layers_of(config)
-        actor_type = RenormalizedActor if self.batch_renorm else OffPolicyActor
         policy_layers = layers | {"hidden": policy_hidden(config)}
-        self.policy = actor_type(
+        self.policy = self.actor_type(
             obs, actions.state(), head, noise=noise, generator=generator_of(policy_seed), **policy_layers
         )
         self.critics = Critics(
@@ -167,7 +164,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             num_inputs=actions.size if actions.is_box else 0,
             num_outputs=1 if actions.is_box else actions.size,
             layer_norm=getattr(config, "layer_norm", False),
-            batch_renorm=self.batch_renorm,
+            batch_renorm=self.actor_type.batch_renorm,
             generator=generator_of(critics_seed),
             **layers,
         )
@@ -202,16 +199,12 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             "weight_decay": config.weight_decay,
         }
         self.saved: dict[str, nn.Module] = {"critics": self.critics}
-        if self.has_targets:
-            self.targets = self.copy_of(self.critics)
-            self._target_vector = flatten_parameters(self.targets)
-            self.targets.requires_grad_(False)
-            self.saved["targets"] = self.targets
+        self._make_targets()
         self._of_critics = Learned("critic_loss", TDLoss, self.critics, **adam)
         self._of_policy = Learned("policy_loss", self.policy_loss_type, learned, **adam)
         # The policy's part of the vector, if it is what a compiled actor reads, on a CPU as an array.
         self._acting: Tensor | NDArray[Any] | None = None
-        if self.policy.actor_architecture() is not None and not self.batch_renorm:
+        if self.policy.actor_architecture() is not None and not self.actor_type.batch_renorm:
             first = next(self.policy.parameters()).storage_offset()
             acting = self._of_policy.vector.detach()[first : first + flat_size(self.policy)]
             self._acting = acting.numpy() if self.device.type == "cpu" else acting
@@ -223,6 +216,13 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         self._means = LossMeans(self.device, ("critic_loss", "q", "td_error"), self.policy_loss_type.names())
         self.compiled: CompiledOffPolicy | None = None
         keep_freed_memory()
+
+    def _make_targets(self) -> None:
+        """Makes the target critics; nothing in algorithms without some, which do not move them either."""
+        self.targets = self.copy_of(self.critics)
+        self._target_vector = flatten_parameters(self.targets)
+        self.targets.requires_grad_(False)
+        self.saved["targets"] = self.targets
 
     def _compile(
         self, known: type, *methods: str, target_policy: Tensor | None = None, **options: Any
@@ -326,9 +326,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             self._share_memory()
             if learns_policy:
                 self._descend(self._of_policy, batch)
-            if self.has_targets:
-                with torch.no_grad():
-                    self._move_targets(learns_policy)
+            with torch.no_grad():
+                self._move_targets(learns_policy)
         self._is_untrained = False
         self.updates += 1
         return td_errors
@@ -407,25 +406,10 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     def critic_loss(self, batch: Minibatch) -> TDLoss:
         """The sum over critics i of E[(Q_i(s, a) - y)^2] / 2; of categorical ones `categorical_loss`."""
         if self.critics.atoms is not None:
-            return self.categorical_loss(batch, self.critics.atoms)
+            with torch.no_grad():
+                a, bonus = self.next_actions(batch)
+            return categorical_loss(self.critics, self.targets, batch, a, bonus)
         return td_loss(self.critics(batch.obs, batch.actions), self.td_targets(batch))
-
-    def categorical_loss(self, batch: Minibatch, z: Tensor) -> TDLoss:
-        """The sum over critics i of the cross entropy -E[sum_k p(z_k) log p_i(z_k | s, a)], where p projects
-        r + gamma^n (Z'(s', a') - alpha log pi(a' | s')) onto the atoms z, and Z' is the target critics' distribution of
-        the least mean (Lee et al., 2025, after Bellemare et al., 2017)."""
-        with torch.no_grad():
-            a, bonus = self.next_actions(batch)
-            later = self.targets.log_probs(batch.next_obs, a).exp()
-            if batch.target_critics is not None:
-                later = later[batch.target_critics]
-            least = (later @ z).argmin(0)
-            values = batch.rewards[:, None] + batch.discounts[:, None] * (z + bonus[:, None])
-            p = project(values, later[least, torch.arange(len(batch), device=z.device)], z)
-        log_p = self.critics.log_probs(batch.obs, batch.actions)
-        loss = -(p * log_p).sum(-1).mean(1).sum()
-        Q = (log_p.exp() @ z).detach()
-        return TDLoss(loss, loss=loss, q=Q.mean(), td_errors=(Q - p @ z).abs().mean(0))
 
     @abstractmethod
     def policy_loss(self, batch: Minibatch) -> PolicyLoss:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fastrl.algorithms.loss import Loss
+from fastrl.algorithms.loss import Loss, TDLoss
 from fastrl.networks.bounded_actor import LOG_STD_RANGE
+from fastrl.networks.off_policy import Critics
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,32 @@ class IQLLoss(PolicyLoss):
     value_loss: Tensor
     value: Tensor
     imitation_weight: Tensor
+
+
+def categorical_loss(
+    critics: Critics, targets: Critics, batch: Minibatch, actions: Tensor, bonus: Tensor
+) -> TDLoss:
+    """The sum over critics i of the cross entropy -E[sum_k p(z_k) log p_i(z_k | s, a)], where p projects
+    r + gamma^n (Z'(s', a') - alpha log pi(a' | s')) onto the atoms z, and Z' is the target critics' distribution of the
+    least mean (Lee et al., 2025, after Bellemare et al., 2017).
+
+    Args:
+        actions: a', float32 [B, n].
+        bonus: -alpha log pi(a' | s'), float32 [B].
+    """
+    z = critics.atoms
+    assert z is not None, "critics of distributions"
+    with torch.no_grad():
+        later = targets.log_probs(batch.next_obs, actions).exp()
+        if batch.target_critics is not None:
+            later = later[batch.target_critics]
+        least = (later @ z).argmin(0)
+        values = batch.rewards[:, None] + batch.discounts[:, None] * (z + bonus[:, None])
+        p = project(values, later[least, torch.arange(len(batch), device=z.device)], z)
+    log_p = critics.log_probs(batch.obs, batch.actions)
+    loss = -(p * log_p).sum(-1).mean(1).sum()
+    Q = (log_p.exp() @ z).detach()
+    return TDLoss(loss, loss=loss, q=Q.mean(), td_errors=(Q - p @ z).abs().mean(0))
 
 
 def project(values: Tensor, probs: Tensor, atoms: Tensor) -> Tensor:

@@ -1,15 +1,13 @@
 """Parallel Q-learning (Gallici et al., "Simplifying Deep Temporal Difference Learning", 2024, arXiv:2407.04811)."""
 
-import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from fastrl.algorithms.actor_critic import VALUE_CHUNK
 from fastrl.algorithms.dqn_loss import of_actions, q_losses
@@ -17,21 +15,15 @@ from fastrl.algorithms.loss import LossMeans, TDLoss
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.pqn_settings import PQNConfig, PQNDeclaration
 from fastrl.algorithms.protocol import Problem
+from fastrl.algorithms.q_learner import QLearner, check_network, own_network
 from fastrl.algorithms.reward_scaling import ReturnScale
-from fastrl.algorithms.schedules import TimestepSchedule
 from fastrl.algorithms.sequence_passes import SequencePasses
 from fastrl.envs.rows import ObsRows
-from fastrl.networks.acting_network import network_type
-from fastrl.networks.action_space import Actions
-from fastrl.networks.compiled_actor import ActorSpec
 from fastrl.networks.distributions import mask_logits
 from fastrl.networks.encoded_q import OwnQ
 from fastrl.networks.encoders import check_encoder
-from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
 from fastrl.networks.normalized_q import NormalizedQ
-from fastrl.networks.own_network import check_own_network
 from fastrl.networks.parameters import (
-    check_layers,
     check_shards,
     flatten_parameters,
     generator_of,
@@ -43,7 +35,6 @@ from fastrl.rollout.fragment import Fragment, with_next_masks
 from fastrl.rollout.layout import lay_out
 from fastrl.rollout.rollout import Rollout
 from fastrl.rollout.sequences import Sequences, write_at
-from fastrl.utils.env_options import parse_options
 from fastrl.utils.heap import keep_freed_memory
 from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
@@ -61,7 +52,7 @@ class Minibatch(NamedTuple):
 Take = Callable[[Shard], Minibatch | None]
 
 
-class PQN(PQNDeclaration):
+class PQN(PQNDeclaration, QLearner):
     """Learns values of actions from fragments of any collector.
 
     ::
@@ -100,21 +91,17 @@ class PQN(PQNDeclaration):
         self.steps = self.updates = 0
         self.device = torch.device(problem.device)
         self._obs_rows = problem.obs_rows
-        actions = problem.action_space
-        if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
-            raise ValueError(f"PQN needs a Discrete action space that starts at 0, got {actions}")
-        self._actions = Actions(actions)
+        self._actions = self._discrete_actions(problem)
         weights_seed, shuffling_seed = np.random.SeedSequence(problem.seed).spawn(2)
         # Permutations are drawn on the CPU: they are small, and a run may be resumed on another device.
         self._shuffling = generator_of(shuffling_seed)
-        network = make_network(config, problem.obs_rows, int(actions.n), generator_of(weights_seed))
+        network = make_network(config, problem.obs_rows, self._actions.size, generator_of(weights_seed))
         self.network = network.to(self.device).eval()
         self.parameters = flatten_parameters(self.network)
         if self.ranks.shards:
             check_shards(self.network)
         self._optimizer = Optimizer(self.parameters, "fp32", eps=config.adam_eps)
         self._learning_rate = problem.schedule(config.learning_rate, config.final_learning_rate)
-        self._epsilon = TimestepSchedule(config.epsilon, config.final_epsilon, config.epsilon_steps)
         self._return_scale = ReturnScale(problem.num_envs, config.gamma) if config.normalize_returns else None
         self._reward_scale = config.reward_scale
         self.rollout = Rollout(
@@ -145,26 +132,8 @@ class PQN(PQNDeclaration):
         keep_freed_memory()
 
     @property
-    def action_masks(self) -> bool:
-        return self.config.action_masks
-
-    @property
     def final_masks(self) -> bool:
         return self.config.action_masks
-
-    def actor_spec(self) -> ActorSpec:
-        network = self.network
-        return functools.partial(EpsilonGreedyActor, network.actor_spec(self._actions), network.num_actions)
-
-    @property
-    def weights_nbytes(self) -> int:
-        return 4 + self.network.actor_nbytes
-
-    def write_weights(self, out: Any) -> None:
-        """Writes epsilon after ``steps`` and the network."""
-        target = np.frombuffer(out, np.float32)
-        self.network.actor_weights(target[1:])
-        target[0] = self._epsilon(self.steps)
 
     def update(self, experience: Sequence[Fragment], watch: Stopwatch) -> None:
         config = self.config
@@ -206,17 +175,9 @@ class PQN(PQNDeclaration):
         return {
             **self._means.take(f"{self.updates} gradient steps"),
             "gradient_steps": gradient_steps,
-            "epsilon": self._epsilon(self.steps),
+            "epsilon": self.exploration()(self.steps),
             "learning_rate": self._learning_rate(self.steps),
         }
-
-    def networks(self) -> list[nn.Module]:
-        return [self.network]
-
-    def policy_state(self) -> dict[str, Any]:
-        """Weights, architecture and kind, see `fastrl.networks.acting_network.saved_network`, and the last
-        ``epsilon``. Not a copy."""
-        return {**self.network.state(), "epsilon": self._epsilon(self.steps)}
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
         network, saved = self.network, state["network"]
@@ -226,11 +187,7 @@ class PQN(PQNDeclaration):
 
     @classmethod
     def check_state(cls, config: PQNConfig, state: Mapping[str, Any]) -> None:
-        network = state["network"]
-        check_own_network(config.network, parse_options(config.network_options), network)
-        if config.network is None:
-            check_layers(network, hidden=config.hidden)
-        network_type(network).check_size(network)
+        check_network(config, state["network"])
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -365,9 +322,7 @@ def make_network(
         ValueError: settings that do not suit the observations, or a network of the user's that does not fit.
     """
     if config.network is not None:
-        actions = {"kind": "discrete", "size": num_actions}
-        options = parse_options(config.network_options)
-        return OwnQ(config.network, options, obs_rows.state(), actions, generator=generator)
+        return own_network(config, obs_rows, num_actions, generator)
     check_encoder(config.encoder, obs_rows.dtype == np.uint8)
     return NormalizedQ(
         obs_rows.state(),

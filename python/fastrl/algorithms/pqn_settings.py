@@ -7,8 +7,7 @@ from pydantic import Field, model_validator
 from fastrl.algorithms import hyper_parameters as hp
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.networks.kinds import Activation
-from fastrl.utils.config import EndOf, NotBeside, section
-from fastrl.utils.trust import Reach, imports_network
+from fastrl.utils.config import NotBeside, section
 from fastrl.utils.tunable import Choices, Layers, Range
 
 
@@ -35,17 +34,8 @@ class PQNConfig:
         Range(0.0, 1.0),
     ] = 0.65
     epsilon: hp.Epsilon = 1.0
-    final_epsilon: Annotated[
-        float,
-        Field(ge=0, le=1, description="share of random actions from epsilon_steps on"),
-        EndOf("epsilon", "falls"),
-        Range(0.001, 0.2, log=True),
-    ] = 0.05
-    epsilon_steps: Annotated[
-        int,
-        Field(ge=0, description="environment steps from the first value to the final one"),
-        Range(1_000, 1_000_000, log=True),
-    ] = 20_000
+    final_epsilon: Annotated[hp.FinalEpsilon, Range(0.001, 0.2, log=True)] = 0.05
+    epsilon_steps: Annotated[hp.ScheduleSteps, Range(1_000, 1_000_000, log=True)] = 20_000
     huber: hp.Huber = None
     learning_rate: hp.LearningRate = 5e-4
     final_learning_rate: hp.FinalLearningRate = 0.0
@@ -71,15 +61,7 @@ class PQNConfig:
     encoder: hp.ImageEncoder = "auto"
     memory: hp.Memory = "none"
     memory_size: hp.MemorySize = 64
-    network: Annotated[
-        str | None,
-        Field(
-            description="module:Class of a torch.nn.Module of your own, in place of the network that the other settings"
-            " describe; it is made as Class(obs_space, action_space, **network_options), and its forward(obs) returns"
-            " the values of all actions"
-        ),
-        Reach(imports_network),
-    ] = None
+    network: hp.OwnValues = None
     network_options: hp.NetworkOptions = ()
     normalize_obs: hp.NormalizeObs = False
     normalize_returns: hp.NormalizeReturns = False

@@ -51,7 +51,7 @@ class ReturnScale:
         sums = self._sums(rewards, rollout.terminations | rollout.truncations, rows)
         counted = np.ravel(sums) if counts is None else sums[counts]
         if counted.size:
-            self.norm.update(torch.from_numpy(counted.reshape(-1, 1)))
+            self.update_values(torch.from_numpy(counted))
         return self.scale
 
     def update(self, fragments: Sequence[Fragment]) -> float:
@@ -64,6 +64,11 @@ class ReturnScale:
         self.norm.update(torch.from_numpy(rows))
         if self._bound:
             self.largest = max(self.largest, float(np.abs(rows).max()))
+        return self.scale
+
+    def update_values(self, values: Tensor) -> float:
+        """Adds rewards [B] that have no order, in place of returns; returns what to multiply them by."""
+        self.norm.update(values.view(-1, 1).cpu())
         return self.scale
 
     def _sums(self, rewards: NDArray[np.float32], ended: NDArray[np.bool_], rows: Any) -> NDArray[np.float32]:

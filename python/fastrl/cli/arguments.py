@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, ge
 
 from fastrl.runs.curves import SUFFIXES
 from fastrl.utils.command_line import ArgumentParser
-from fastrl.utils.config import brief
 from fastrl.utils.names import nearest
 from fastrl.utils.output import printable
+from fastrl.utils.refusals import brief
 
 # A text that is known now, or only when the command runs.
 Text = str | Callable[[], str]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fastrl.collectors.action_noise import Noise, NoiseSource
 from fastrl.envs.exact_rows import ExactRows, Sense
+from fastrl.networks.compiled_actor import Rows
 
 
 class Expert(Protocol):
@@ -26,19 +27,11 @@ class Expert(Protocol):
 
     state_size: int
 
-    def act(
-        self,
-        rows: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        masks: NDArray[np.bool_] | None,
-        states: NDArray[np.float32] | None,
-    ) -> NDArray[Any]:
+    def act(self, rows: Rows) -> NDArray[Any]:
         """Returns actions [K, *shape] in the dtype of the environment's action space.
 
         Args:
-            rows: [K, D] of `ExactRows`.
-            streams, steps, masks, states: as of `fastrl.networks.compiled_actor.Actor.act`.
+            rows: their ``obs`` are [K, D] of `ExactRows`.
 
         Raises:
             ExpertError: it failed at a row.
@@ -85,14 +78,7 @@ class RandomExpert:
         self._noise = NoiseSource(Noise("epsilon", 1.0), action_space)
         self._shape, self._dtype = tuple(action_space.shape or ()), action_space.dtype
 
-    def act(
-        self,
-        rows: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        masks: NDArray[np.bool_] | None,
-        states: NDArray[np.float32] | None,
-    ) -> NDArray[Any]:
-        nothing = np.zeros((len(rows), *self._shape), self._dtype)
+    def act(self, rows: Rows) -> NDArray[Any]:
+        nothing = np.zeros((len(rows.obs), *self._shape), self._dtype)
         # Other numbers than those of noise, which may be added.
-        return self._noise.add(nothing, ~streams, steps, masks)
+        return self._noise.add(nothing, ~rows.streams, rows.steps, rows.masks)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fastrl.collectors.protocol import Plan, expect_spaces
 from fastrl.collectors.vector_backends import VectorBackend
 from fastrl.envs import contract
-from fastrl.envs.serial_envs import SerialEnvs
+from fastrl.envs.serial_envs import SerialEnvs, StepArrays
 
 
 class LocalBackend(VectorBackend):
@@ -59,23 +59,13 @@ class LocalBackend(VectorBackend):
     def reset(self, obs: NDArray[Any], mask: NDArray[np.bool_]) -> None:
         self._serial.reset(self._in_shape(obs), mask)
 
-    def step(
-        self,
-        actions: NDArray[Any],
-        obs: NDArray[Any],
-        rewards: NDArray[np.float32],
-        terminations: NDArray[np.bool_],
-        truncations: NDArray[np.bool_],
-        final_obs: NDArray[Any],
-        mask: NDArray[np.bool_] | None,
-        final_masks: NDArray[np.bool_] | None = None,
-    ) -> bool:
+    def step(self, actions: NDArray[Any], arrays: StepArrays, mask: NDArray[np.bool_] | None) -> bool:
         # A view of rows that have the shape already would cost half a microsecond.
         if not self._is_flat:
+            obs, rewards, terminations, truncations, final_obs, final_masks = arrays
             obs, final_obs = self._in_shape(obs), self._in_shape(final_obs)
-        return self._serial.step(
-            actions, obs, rewards, terminations, truncations, final_obs, mask, final_masks
-        )
+            arrays = obs, rewards, terminations, truncations, final_obs, final_masks
+        return self._serial.step(actions, arrays, mask)
 
     def action_masks(self, out: NDArray[np.bool_]) -> None:
         out[...] = self._masks

@@ -15,6 +15,7 @@ from fastrl.collectors.vector_backends import JointBackend, expect_masks
 from fastrl.envs.contract import ContractError, as_given
 from fastrl.envs.record_episodes import MEASURES
 from fastrl.envs.rows import ObsRows
+from fastrl.envs.serial_envs import StepArrays
 from fastrl.networks.compiled_actor import masks_by_number
 
 if TYPE_CHECKING:
@@ -65,17 +66,8 @@ class TeamBackend(JointBackend):
         self._env.reset_into(_flat(obs), _flat(self.alive), seed=seeds, reset_mask=mask)
         self._running[mask] = self._next[mask]
 
-    def step(
-        self,
-        actions: NDArray[Any],
-        obs: NDArray[Any],
-        rewards: NDArray[np.float32],
-        terminations: NDArray[np.bool_],
-        truncations: NDArray[np.bool_],
-        final_obs: NDArray[Any],
-        mask: NDArray[np.bool_] | None,
-        final_masks: NDArray[np.bool_] | None = None,
-    ) -> bool:
+    def step(self, actions: NDArray[Any], arrays: StepArrays, mask: NDArray[np.bool_] | None) -> bool:
+        obs, rewards, terminations, truncations, final_obs, _ = arrays
         idle = self._due.copy() if mask is None else self._due | ~mask
         self._reset_due()
         if self._has_masks and idle.any():

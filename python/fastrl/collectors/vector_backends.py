@@ -17,7 +17,7 @@ from fastrl._native._rust import Mlp
 from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
 from fastrl.collectors.resources import memory_of
 from fastrl.collectors.running import RunningEpisode
-from fastrl.envs.serial_envs import NO_RESET, NO_SEED
+from fastrl.envs.serial_envs import NO_RESET, NO_SEED, StepArrays
 from fastrl.envs.vector import NativeVectorEnv, RolloutEnd
 
 if TYPE_CHECKING:
@@ -61,20 +61,14 @@ class VectorBackend(ABC):
         """
 
     @abstractmethod
-    def step(
-        self,
-        actions: NDArray[Any],
-        obs: NDArray[Any],
-        rewards: NDArray[np.float32],
-        terminations: NDArray[np.bool_],
-        truncations: NDArray[np.bool_],
-        final_obs: NDArray[Any],
-        mask: NDArray[np.bool_] | None,
-        final_masks: NDArray[np.bool_] | None = None,
-    ) -> bool:
+    def step(self, actions: NDArray[Any], arrays: StepArrays, mask: NDArray[np.bool_] | None) -> bool:
         """Steps the rows of a mask, or all; returns whether an episode has ended, or may have. Where one ends, its last
         observation goes to ``final_obs`` and the first one of the next to ``obs``, unless the row's seed is `NO_RESET`.
         Where it is truncated and not terminated, its last mask goes to ``final_masks``, for plans with them.
+
+        Args:
+            actions: of the environment, [R, ...].
+            arrays: are written.
 
         Raises:
             WorkerError: workers have died; the other rows have stepped.
@@ -153,17 +147,8 @@ class ProcessBackend(VectorBackend):
     def reset(self, obs: NDArray[Any], mask: NDArray[np.bool_]) -> None:
         self._env.reset_into(obs, seed=np.maximum(self.next_seeds, NO_SEED), reset_mask=mask)
 
-    def step(
-        self,
-        actions: NDArray[Any],
-        obs: NDArray[Any],
-        rewards: NDArray[np.float32],
-        terminations: NDArray[np.bool_],
-        truncations: NDArray[np.bool_],
-        final_obs: NDArray[Any],
-        mask: NDArray[np.bool_] | None,
-        final_masks: NDArray[np.bool_] | None = None,
-    ) -> bool:
+    def step(self, actions: NDArray[Any], arrays: StepArrays, mask: NDArray[np.bool_] | None) -> bool:
+        obs, rewards, terminations, truncations, final_obs, final_masks = arrays
         self._env.step_into(
             actions, obs, rewards, terminations, truncations, final_obs, mask=mask, final_masks=final_masks
         )
@@ -285,17 +270,8 @@ class NativeBackend(JointBackend):
     def _reset_env(self, obs: NDArray[Any], seeds: NDArray[np.uint64], mask: NDArray[np.bool_]) -> None:
         self._env.reset_into(obs, seed=seeds, reset_mask=mask)
 
-    def step(
-        self,
-        actions: NDArray[Any],
-        obs: NDArray[Any],
-        rewards: NDArray[np.float32],
-        terminations: NDArray[np.bool_],
-        truncations: NDArray[np.bool_],
-        final_obs: NDArray[Any],
-        mask: NDArray[np.bool_] | None,
-        final_masks: NDArray[np.bool_] | None = None,
-    ) -> bool:
+    def step(self, actions: NDArray[Any], arrays: StepArrays, mask: NDArray[np.bool_] | None) -> bool:
+        obs, rewards, terminations, truncations, final_obs, final_masks = arrays
         self._reset_due()
         self._env.step_into(actions, obs, rewards, terminations, truncations)
         if self._limit:

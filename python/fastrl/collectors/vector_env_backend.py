@@ -16,6 +16,7 @@ from fastrl.collectors.vector_backends import VectorBackend
 from fastrl.envs import contract
 from fastrl.envs.contract import ContractError, describe
 from fastrl.envs.rows import ActionRows, ObsRows, RowError
+from fastrl.envs.serial_envs import StepArrays
 from fastrl.envs.vector import as_autoreset_mode
 from fastrl.utils.forks import ending_copies
 
@@ -109,33 +110,13 @@ class VectorEnvBackend(VectorBackend):
             obs[mask] = every[mask]
         self._read(infos, mask, mask)
 
-    def step(
-        self,
-        actions: NDArray[Any],
-        obs: NDArray[Any],
-        rewards: NDArray[np.float32],
-        terminations: NDArray[np.bool_],
-        truncations: NDArray[np.bool_],
-        final_obs: NDArray[Any],
-        mask: NDArray[np.bool_] | None,
-        final_masks: NDArray[np.bool_] | None = None,
-    ) -> bool:
+    def step(self, actions: NDArray[Any], arrays: StepArrays, mask: NDArray[np.bool_] | None) -> bool:
         assert mask is None, "all environments step together"
-        self._run(
-            lambda: self._step(actions, obs, rewards, terminations, truncations, final_obs, final_masks)
-        )
+        self._run(lambda: self._step(actions, arrays))
         return bool(self._ended.any())
 
-    def _step(
-        self,
-        actions: NDArray[Any],
-        obs: NDArray[Any],
-        rewards: NDArray[np.float32],
-        terminations: NDArray[np.bool_],
-        truncations: NDArray[np.bool_],
-        final_obs: NDArray[Any],
-        final_masks: NDArray[np.bool_] | None,
-    ) -> None:
+    def _step(self, actions: NDArray[Any], arrays: StepArrays) -> None:
+        obs, rewards, terminations, truncations, final_obs, final_masks = arrays
         result: Any = self.env.step(self._action_rows.to_env(actions))
         if not (isinstance(result, tuple) and len(result) == 5):
             raise ContractError(

@@ -312,6 +312,7 @@ class VectorEnvRunner:
         step = allocate_steps(self.plan, 1, len(episodes))
         actions, rewards, final_obs = step["actions"][0], step["rewards"][0], step["final_obs"][0]
         terminations, truncations = step["terminations"][0], step["truncations"][0]
+        arrays = self._last, rewards, terminations, truncations, final_obs, None
         lives = np.array([each.lives for each in episodes])
         self.episode_numbers -= lives
         failed, dead = np.zeros((2, len(episodes)), np.bool_)
@@ -328,7 +329,7 @@ class VectorEnvRunner:
             start = perf_counter()
             try:
                 given = self._to_env(actions)
-                self.backend.step(given, self._last, rewards, terminations, truncations, final_obs, going)
+                self.backend.step(given, arrays, going)
             except WorkerError as error:
                 dead |= self._handle_deaths(error)
             self.seconds["environment"] += perf_counter() - start
@@ -420,16 +421,15 @@ class VectorEnvRunner:
             raise Stopped
         start = perf_counter()
         try:
-            has_ends = self.backend.step(
-                self._to_env(out["actions"][t]),
+            arrays = (
                 out["obs"][t + 1],
                 out["rewards"][t],
                 out["terminations"][t],
                 out["truncations"][t],
                 out["final_obs"][t],
-                mask,
                 out["final_masks"][t] if "final_masks" in out else None,
             )
+            has_ends = self.backend.step(self._to_env(out["actions"][t]), arrays, mask)
         except WorkerError as error:
             mask = self._start_episodes(self._handle_deaths(error), out["obs"][t], out, t)
             if mask.any():

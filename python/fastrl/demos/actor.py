@@ -61,24 +61,21 @@ class RecordingActor(RowActor):
 
     def choose(self, rows: Rows) -> tuple[NDArray[Any], float]:
         """Gives pairs of actions [K, 2, *shape], see `fastrl.demos.plan.RecordedActions`."""
-        obs, streams, steps, masks, states, _ = rows
-        taken = chosen = self._chosen(obs, streams, steps, masks, states)
+        taken = chosen = self._chosen(rows)
         if self._noise is not None:
-            taken = self._noise.add(chosen, streams, steps, masks)
+            taken = self._noise.add(chosen, rows.streams, rows.steps, rows.masks)
         return np.stack([taken, chosen], 1), 0.0
 
-    def _chosen(
-        self, obs: Any, streams: NDArray[np.uint64], steps: NDArray[np.int64], *others: Any
-    ) -> NDArray[Any]:
+    def _chosen(self, rows: Rows) -> NDArray[Any]:
         """The actions that the expert chooses."""
         try:
-            chosen: NDArray[Any] = self._expert.act(obs, streams, steps, *others)
+            chosen: NDArray[Any] = self._expert.act(rows)
             return chosen
         except ExpertError as error:
-            row, cause = error.row, error.cause
+            cause, step, stream = error.cause, int(rows.steps[error.row]), rows.streams[error.row]
             trace = "" if cause is None else own_traceback(cause)
             raise CollectError(
-                f"expert {self._name} {error} at step {int(steps[row])} of {self._episode(streams[row])}:"
+                f"expert {self._name} {error} at step {step} of {self._episode(stream)}:"
                 " correct the expert, then --resume records from there",
                 trace,
             ) from cause
@@ -131,10 +128,11 @@ class TeamRecordingActor(RecordingActor):
         actions[:] = 0
         if not alive.any():
             return
-        actions[alive] = self._chosen(obs, streams, steps, masks, states, alive)[alive, None]
+        rows = Rows(obs, streams, steps, masks, states, greedy, alive)
+        actions[alive] = self._chosen(rows)[alive, None]
         if self._noise is not None:
-            allowed = None if masks is None else masks[alive]
-            actions[alive, 0] = self._noise.add(actions[alive, 1], streams[alive], steps[alive], allowed)
+            acting = rows.of(alive)
+            actions[alive, 0] = self._noise.add(actions[alive, 1], acting.streams, acting.steps, acting.masks)
 
     def _streams(self, streams: NDArray[np.uint64]) -> NDArray[np.uint64]:
         return agent_streams(streams, self._num_agents)

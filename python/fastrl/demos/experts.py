@@ -22,7 +22,7 @@ from fastrl.demos.plan import exact_action
 from fastrl.envs.exact_rows import ExactRows
 from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.networks.action_space import Actions
-from fastrl.networks.compiled_actor import Actor
+from fastrl.networks.compiled_actor import Actor, Rows
 from fastrl.utils.torch_threads import one_thread
 
 
@@ -60,38 +60,23 @@ class PolicyExpert:
         # What PyTorch gives for a row depends on the rows beside it in the last bits.
         self._one_by_one = not getattr(made.actor, "is_compiled", False)
 
-    def act(
-        self,
-        rows: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        masks: NDArray[np.bool_] | None,
-        states: NDArray[np.float32] | None,
-    ) -> NDArray[Any]:
-        count = len(rows)
-        if self._rows.direct:
-            obs = rows
-        else:
+    def act(self, rows: Rows) -> NDArray[Any]:
+        count = len(rows.obs)
+        if not self._rows.direct:
             obs = np.zeros((count, self._obs_rows.size), self._obs_rows.dtype)
-            self._obs_rows.write_batch(self._rows.read(rows), obs)
+            self._obs_rows.write_batch(self._rows.read(rows.obs), obs)
+            rows = rows._replace(obs=obs)
         draws = np.zeros((count, *self._actions.shape), self._actions.dtype)
         log_probs = np.zeros(count, np.float32)
-        if not self._one_by_one:
-            self._actor.act(obs, streams, steps, draws, log_probs, masks, states, greedy=self._greedy)
-        else:
-            with one_thread_if_loaded():
-                for i in range(count):
-                    own = slice(i, i + 1)
-                    self._actor.act(
-                        np.ascontiguousarray(obs[own]),
-                        streams[own],
-                        steps[own],
-                        draws[own],
-                        log_probs[own],
-                        None if masks is None else masks[own],
-                        None if states is None else states[own],
-                        greedy=self._greedy,
-                    )
+        size = 1 if self._one_by_one else max(count, 1)
+        with one_thread_if_loaded() if self._one_by_one else contextlib.nullcontext():
+            for start in range(0, count, size):
+                own = slice(start, start + size)
+                obs, streams, steps, masks, states, *_ = rows.of(own)
+                obs = np.ascontiguousarray(obs)
+                self._actor.act(
+                    obs, streams, steps, draws[own], log_probs[own], masks, states, greedy=self._greedy
+                )
         return np.asarray(self._action_rows.to_env(self._actions.to_env(draws)))
 
 
@@ -147,17 +132,10 @@ class FunctionExpert:
             else range(0)
         )
 
-    def act(
-        self,
-        rows: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        masks: NDArray[np.bool_] | None,
-        states: NDArray[np.float32] | None,
-    ) -> NDArray[Any]:
-        chosen = np.empty((len(rows), *self._shape), self._dtype)
-        for i in range(len(rows)):
-            given = called(self._function, i, self._rows.read_one(rows[i]))
+    def act(self, rows: Rows) -> NDArray[Any]:
+        chosen = np.empty((len(rows.obs), *self._shape), self._dtype)
+        for i, obs in enumerate(rows.obs):
+            given = called(self._function, i, self._rows.read_one(obs))
             is_number = given.__class__ is int and given in self._numbers
             chosen[i] = given if is_number else checked(self._space, given, i)
         return chosen

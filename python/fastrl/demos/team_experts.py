@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fastrl.collectors.expert import RandomExpert
 from fastrl.demos.experts import called, checked, function_at, one_thread_if_loaded
 from fastrl.networks.action_space import Actions
+from fastrl.networks.compiled_actor import Rows
 from fastrl.networks.team_actor import TeamActor
 
 
@@ -24,20 +25,11 @@ class TeamExpert(Protocol):
 
     state_size: int
 
-    def act(
-        self,
-        rows: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        masks: NDArray[np.bool_] | None,
-        states: NDArray[np.float32] | None,
-        alive: NDArray[np.bool_],
-    ) -> NDArray[Any]:
+    def act(self, rows: Rows) -> NDArray[Any]:
         """Returns flat actions [K * A, *shape], any where an agent is not alive.
 
         Args:
-            masks, states: read where an agent is alive.
-            others: as of `fastrl.collectors.expert.Expert`.
+            rows: as of `fastrl.collectors.expert.Expert`; masks and states are read where an agent is ``alive``.
 
         Raises:
             ExpertError: it failed at a row.
@@ -72,32 +64,18 @@ class TeamPolicyExpert:
         # Outputs of PyTorch for a row depend on the rows beside it in the last bits.
         self._together = None if self._actor.is_compiled else made.num_agents
 
-    def act(
-        self,
-        rows: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        masks: NDArray[np.bool_] | None,
-        states: NDArray[np.float32] | None,
-        alive: NDArray[np.bool_],
-    ) -> NDArray[Any]:
-        draws = np.zeros((len(rows), *self._actions.shape), self._actions.dtype)
-        log_probs = np.zeros(len(rows), np.float32)
-        size = self._together or len(rows)
+    def act(self, rows: Rows) -> NDArray[Any]:
+        count = len(rows.obs)
+        draws = np.zeros((count, *self._actions.shape), self._actions.dtype)
+        log_probs = np.zeros(count, np.float32)
+        size, how = self._together or count, self._greedy
         with one_thread_if_loaded():
-            for start in range(0, len(rows), size):
+            for start in range(0, count, size):
                 env = slice(start, start + size)
-                self._actor.act(
-                    rows[env],
-                    streams[env],
-                    steps[env],
-                    draws[env],
-                    log_probs[env],
-                    None if masks is None else masks[env],
-                    None if states is None else states[env],
-                    greedy=self._greedy,
-                    alive=alive[env],
-                )
+                obs, streams, steps, masks, states, _, alive = rows.of(env)
+                assert alive is not None, "rows of agents"
+                out = draws[env], log_probs[env]
+                self._actor.act(obs, streams, steps, *out, masks, states, greedy=how, alive=alive)
         return self._actions.to_env(draws)
 
 
@@ -128,19 +106,12 @@ class TeamFunctionExpert:
         self._function = made.function or function_at(made.path)
         self._agents, self._space = made.agents, action_space
 
-    def act(
-        self,
-        rows: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        masks: NDArray[np.bool_] | None,
-        states: NDArray[np.float32] | None,
-        alive: NDArray[np.bool_],
-    ) -> NDArray[Any]:
-        chosen = np.zeros((len(rows), *(self._space.shape or ())), self._space.dtype)
-        for i in np.flatnonzero(alive).tolist():
+    def act(self, rows: Rows) -> NDArray[Any]:
+        assert rows.alive is not None, "rows of agents"
+        chosen = np.zeros((len(rows.obs), *(self._space.shape or ())), self._space.dtype)
+        for i in np.flatnonzero(rows.alive).tolist():
             name, shape = self._agents[i % len(self._agents)]
-            obs = rows[i, : int(np.prod(shape))].reshape(shape).copy()
+            obs = rows.obs[i, : int(np.prod(shape))].reshape(shape).copy()
             chosen[i] = checked(self._space, called(self._function, i, obs, name), i)
         return chosen
 
@@ -154,16 +125,8 @@ class RandomTeam:
         self._each = RandomExpert(rows, action_space)
         self._space = action_space
 
-    def act(
-        self,
-        rows: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        masks: NDArray[np.bool_] | None,
-        states: NDArray[np.float32] | None,
-        alive: NDArray[np.bool_],
-    ) -> NDArray[Any]:
-        chosen = np.zeros((len(rows), *(self._space.shape or ())), self._space.dtype)
-        allowed = None if masks is None else masks[alive]
-        chosen[alive] = self._each.act(rows[alive], streams[alive], steps[alive], allowed, None)
+    def act(self, rows: Rows) -> NDArray[Any]:
+        assert rows.alive is not None, "rows of agents"
+        chosen = np.zeros((len(rows.obs), *(self._space.shape or ())), self._space.dtype)
+        chosen[rows.alive] = self._each.act(rows.of(rows.alive))
         return chosen

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fastrl._native._rust import LockstepBarrier
 from fastrl.envs import contract
-from fastrl.envs.serial_envs import SerialEnvs
+from fastrl.envs.serial_envs import SerialEnvs, StepArrays
 from fastrl.envs.spec import ElsewhereError, EnvSpec, unpickle
 from fastrl.utils import processes
 
@@ -173,9 +173,15 @@ class _Worker:
         self.task = task
         own = slice(task.envs.start, task.envs.stop)
         self.mask, self.obs = memory.mask[own], memory.obs[own]
-        names = ("actions", "obs", "rewards", "terminations", "truncations", "final_obs", "mask")
-        final_masks = memory.final_masks[own] if task.final_masks else None
-        self.arrays: list[Any] = [*(getattr(memory, name)[own] for name in names), final_masks]
+        self.actions = memory.actions[own]
+        self.arrays: StepArrays = (
+            self.obs,
+            memory.rewards[own],
+            memory.terminations[own],
+            memory.truncations[own],
+            memory.final_obs[own],
+            memory.final_masks[own] if task.final_masks else None,
+        )
         self.envs = SerialEnvs(
             envs,
             contract.obs_form(task.spec.id, memory.obs.shape[1:], memory.obs.dtype),
@@ -189,7 +195,7 @@ class _Worker:
         )
 
     def step(self) -> None:
-        self.envs.step(*self.arrays)
+        self.envs.step(self.actions, self.arrays, self.mask)
 
     def infos(self) -> list[tuple[int, dict[str, Any]]]:
         """Infos since the last call, with the environments' indices."""

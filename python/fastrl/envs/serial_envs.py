@@ -18,6 +18,18 @@ NO_SEED = -1
 NO_RESET = -2
 
 
+StepArrays = tuple[
+    NDArray[Any],
+    NDArray[Any],
+    NDArray[np.bool_],
+    NDArray[np.bool_],
+    NDArray[Any],
+    NDArray[np.bool_] | None,
+]
+"""Arrays of a step of R rows: ``obs`` [R, D], ``rewards`` [R], ``terminations``, ``truncations``, ``final_obs`` as obs,
+and ``final_masks`` [R, M] or None."""
+
+
 class SerialEnvs:
     """N environments, each of which has its row in the arrays that are given.
 
@@ -84,24 +96,15 @@ class SerialEnvs:
         if self._keeps_infos and info:
             self.infos.append((k, info))
 
-    def step(
-        self,
-        actions: NDArray[Any],
-        obs: NDArray[Any],
-        rewards: NDArray[np.floating],
-        terminations: NDArray[np.bool_],
-        truncations: NDArray[np.bool_],
-        final_obs: NDArray[Any],
-        mask: NDArray[np.bool_] | None,
-        final_masks: NDArray[np.bool_] | None,
-    ) -> bool:
+    def step(self, actions: NDArray[Any], arrays: StepArrays, mask: NDArray[np.bool_] | None) -> bool:
         """Steps the environments; returns whether an episode ended. In mode SAME_STEP its last observation goes to
         ``final_obs``, and to ``obs`` the first one of the next, unless the seed is `NO_RESET`.
 
         Args:
+            arrays: are written; ``final_masks`` gets the last masks of episodes that are truncated and not terminated.
             mask: bool [N], of the environments to step; None: all.
-            final_masks: bool [N, M], gets the last masks of episodes that are truncated and not terminated.
         """
+        obs, rewards, terminations, truncations, final_obs, final_masks = arrays
         form, limit, lengths, has_ended = self._form, self._limit, self._lengths, self._ended
         take_step, has_masks, keeps_infos = contract.step, self._has_masks, self._keeps_infos
         # Environments get Python numbers, or arrays that are not written to later.

@@ -74,14 +74,24 @@ class Actor(Protocol):
 
 
 class Rows(NamedTuple):
-    """Inputs of an actor, see `Actor.act`."""
+    """Inputs of an actor, see `Actor.act`; ``alive``: of many agents those that act, bool [K]."""
 
     obs: NDArray[Any]
     streams: NDArray[np.uint64]
     steps: NDArray[np.int64]
     masks: NDArray[np.bool_] | None
     states: NDArray[np.float32] | None
-    greedy: bool
+    greedy: bool = False
+    alive: NDArray[np.bool_] | None = None
+
+    def of(self, where: slice | NDArray[np.bool_]) -> Rows:
+        """Some of the rows; of a slice the states are views."""
+
+        def some(array: Any) -> Any:
+            return None if array is None else array[where]
+
+        obs, streams, steps, masks, states, greedy, alive = self
+        return Rows(some(obs), some(streams), some(steps), some(masks), some(states), greedy, some(alive))
 
 
 class RowActor:
@@ -151,6 +161,7 @@ class MlpActor:
     Attributes:
         is_compiled: an action does not depend on the rows beside it, as where PyTorch computes it may.
         mlp: what computes.
+        act: see `Actor.act`.
 
     Raises:
         TypeError, ValueError: the architecture has an unknown key, lacks one, or has a value out of range.
@@ -161,6 +172,7 @@ class MlpActor:
     def __init__(self, architecture: Mapping[str, Any], num_threads: int = 1) -> None:
         self._architecture = architecture
         self.mlp = Mlp(**architecture, num_threads=num_threads)
+        self.act = self.mlp.act
         self.weights_nbytes = 4 * self.mlp.num_weights
         self.state_size = self.mlp.state_size
         # Weights for a pickle; None: they are published.
@@ -187,20 +199,6 @@ class MlpActor:
 
     def load(self, weights: Buffer) -> None:
         self.mlp.load(weights)
-
-    def act(
-        self,
-        obs: NDArray[np.float32],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        actions: NDArray[Any],
-        log_probs: NDArray[np.float32],
-        masks: NDArray[np.bool_] | None = None,
-        states: NDArray[np.float32] | None = None,
-        *,
-        greedy: bool = False,
-    ) -> None:
-        self.mlp.act(obs, streams, steps, actions, log_probs, masks, states, greedy=greedy)
 
     def outputs(self, obs: NDArray[np.float32], states: NDArray[np.float32] | None) -> NDArray[np.float32]:
         """The network's outputs, float32 [K, outputs], at rows [K, D]; replaces the states [K, state_size]."""

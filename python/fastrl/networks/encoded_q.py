@@ -1,24 +1,22 @@
 """Networks that estimate the value of each action from rows of any observations."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fastrl.envs.rows import ObsRows
-from fastrl.networks.compiled_actor import MAX_OBS_DIM
+from fastrl.networks.encoded import EncodedNetwork
 from fastrl.networks.encoders import Decoder, Encoder, HiddenLayers
 from fastrl.networks.kinds import EncoderKind, MemoryKind
-from fastrl.networks.memory import Memory
 from fastrl.networks.own_network import OwnModule
 from fastrl.networks.perceptron import Linear, initialize
 from fastrl.networks.q_network import ActionValues, NoisyLinear, mean_values
 from fastrl.replay.recurrent import ObsSequences
 
 
-class EncodedQ(ActionValues):
+class EncodedQ(EncodedNetwork, ActionValues):
     """Values of all actions from an encoder's features, plain or dueling (see `QNetwork`).
 
     Args:
@@ -57,11 +55,7 @@ class EncodedQ(ActionValues):
         has_heads = (dueling or noisy) and memory == "none"
         shared, head_widths = (hidden[:-1], hidden[-1:]) if has_heads else (hidden, ())
         self.encoder = Encoder(self.decoder, encoder, shared, "relu", generator=generator)
-        self.memory: Memory | None = None
-        features = self.encoder.size
-        if memory != "none":
-            self.memory = Memory(memory, features, memory_size, generator)
-            features, self.state_size = memory_size, self.memory.state_size
+        features = self._make_memory(memory, self.encoder.size, memory_size, generator)
 
         def branch(outputs: int) -> nn.Sequential:
             layers: list[nn.Module] = []
@@ -110,34 +104,22 @@ class EncodedQ(ActionValues):
     def _of_features(self, features: Tensor) -> Tensor:
         return self._combined(self.advantage(features), None if self.value is None else self.value(features))
 
-    def takes(self, obs_rows: ObsRows) -> bool:
-        return obs_rows.state() == self.obs_rows.state()
-
     def actor_architecture(self) -> dict[str, Any] | None:
-        """See `QNetwork.actor_architecture`; of networks with a memory."""
-        built = self._architecture
-        is_perceptron = self.obs_rows.dtype == np.float32 and built["encoder"] != "rows"
-        if self.memory is None or not is_perceptron or self.obs_dim > MAX_OBS_DIM:
-            return None
-        return {
-            "kind": "discrete",
-            "obs_dim": self.obs_dim,
-            "outputs": self.num_actions,
-            "hidden": built["hidden"],
-            "activation": "relu",
-            "obs_clip": None,
-            "memory": built["memory"],
-            "memory_size": self.memory.size,
-        }
+        """See `ActingNetwork.actor_architecture`; of networks with a memory, whose last layer is the only one after
+        it."""
+        return None if self.memory is None else super().actor_architecture()
 
-    @torch.no_grad()
-    def actor_tensors(self) -> list[Tensor]:
-        if self.memory is None or self.actor_architecture() is None:
-            return super().actor_tensors()
-        layers = [layer for layer in self.encoder.modules() if isinstance(layer, Linear)]
-        hidden = [tensor for layer in layers for tensor in (layer.weight.t(), layer.bias)]
-        weight, bias = self._drawn(self.advantage[-1], is_last=True)
-        return [*hidden, *self.memory.actor_tensors(), weight.t(), bias]
+    def acting_layers(self) -> tuple[Encoder, Tensor, Tensor]:
+        return self.encoder, *self._drawn(self.advantage[-1], is_last=True)
+
+    @classmethod
+    def without_weights(cls, architecture: Mapping[str, Any], **options: Any) -> Self:
+        network = super().without_weights(architecture, **options)
+        # No weights have it.
+        for layer in network._noisy:
+            layer.noise_in.zero_()
+            layer.noise_out.zero_()
+        return network
 
 
 class OwnQ(ActionValues):

@@ -89,7 +89,7 @@ class EpsilonGreedyActor(RowActor):
 
     def choose(self, rows: Rows) -> tuple[NDArray[Any], NDArray[Any] | float]:
         """See `RowActor.choose`."""
-        obs, streams, steps, masks, states, greedy = rows
+        obs, streams, steps, masks, states, greedy, _ = rows
         best, log_probs = np.zeros(len(obs), np.int64), np.zeros(len(obs), np.float32)
         self.greedy.act(obs, streams, steps, best, log_probs, masks, states, greedy=True)
         if greedy or self._epsilon == 0:

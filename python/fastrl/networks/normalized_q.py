@@ -1,21 +1,20 @@
 """Values of actions with layer normalisation, and with a memory."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fastrl.envs.rows import ObsRows
-from fastrl.networks.compiled_actor import MAX_OBS_DIM
+from fastrl.networks.encoded import EncodedNetwork
 from fastrl.networks.encoders import Decoder, Encoder
 from fastrl.networks.kinds import Activation, EncoderKind, MemoryKind
-from fastrl.networks.memory import Memory
-from fastrl.networks.perceptron import Linear, OutputLayer, initialize
+from fastrl.networks.perceptron import OutputLayer, initialize
 from fastrl.networks.q_network import ActionValues
 
 
-class NormalizedQ(ActionValues):
+class NormalizedQ(EncodedNetwork, ActionValues):
     """Values of all actions: an encoder, perhaps a memory, and a linear layer.
 
     Args:
@@ -54,11 +53,7 @@ class NormalizedQ(ActionValues):
         self.encoder = Encoder(
             self.decoder, encoder, hidden, activation, layer_norm=layer_norm, generator=generator
         )
-        features = self.encoder.size
-        self.memory: Memory | None = None
-        if memory != "none":
-            self.memory = Memory(memory, features, memory_size, generator)
-            features, self.state_size = memory_size, self.memory.state_size
+        features = self._make_memory(memory, self.encoder.size, memory_size, generator)
         self.last = OutputLayer(features, num_actions)
         initialize(self.last, 1.0, generator)
 
@@ -80,44 +75,5 @@ class NormalizedQ(ActionValues):
         features, after = self.memory.step(self.encoder(*self.decoder(rows)), states)
         return self.last(features), None, after
 
-    def update_statistics(self, rows: Tensor) -> None:
-        self.decoder.update_statistics(rows)
-
-    def actor_architecture(self) -> dict[str, Any] | None:
-        built = self._architecture
-        is_perceptron = not self.decoder.images and built["encoder"] != "rows"
-        if not is_perceptron or built["layer_norm"] or self.obs_dim > MAX_OBS_DIM:
-            return None
-        return {
-            "kind": "discrete",
-            "obs_dim": self.obs_dim,
-            "outputs": self.num_actions,
-            "hidden": built["hidden"],
-            "activation": built["activation"],
-            "obs_clip": None if self.decoder.norm is None else self.decoder.norm.clip,
-            "memory": built["memory"],
-            "memory_size": 0 if self.memory is None else self.memory.size,
-        }
-
-    @torch.no_grad()
-    def actor_tensors(self) -> list[Tensor]:
-        if self.actor_architecture() is None:
-            return super().actor_tensors()
-        norm = self.decoder.norm
-        tensors = [] if norm is None else [norm.mean, norm.scale()]
-        for layer in self.encoder.modules():
-            if isinstance(layer, Linear):
-                tensors += [layer.weight.t(), layer.bias]
-        if self.memory is not None:
-            tensors += self.memory.actor_tensors()
-        return [*tensors, self.last.weight.t(), self.last.bias]
-
-    def takes(self, obs_rows: ObsRows) -> bool:
-        return obs_rows.state() == self.obs_rows.state()
-
-    @classmethod
-    def without_weights(cls, architecture: Mapping[str, Any], **options: Any) -> Self:
-        # Orthogonal weights take a second for images.
-        with torch.device("meta"):
-            network = cls(**architecture, **options)
-        return network.to_empty(device="cpu")
+    def acting_layers(self) -> tuple[Encoder, Tensor, Tensor]:
+        return self.encoder, self.last.weight, self.last.bias

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,19 +10,18 @@ from torch.utils.checkpoint import checkpoint
 
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.acting_network import PolicyNet
-from fastrl.networks.compiled_actor import MAX_OBS_DIM
 from fastrl.networks.distributions import log_std_parameter
+from fastrl.networks.encoded import EncodedNetwork
 from fastrl.networks.encoders import Decoder, Encoder
 from fastrl.networks.kinds import Activation, EncoderKind, MemoryKind
-from fastrl.networks.memory import Memory
-from fastrl.networks.perceptron import Linear, OutputLayer, initialize
+from fastrl.networks.perceptron import OutputLayer, initialize
 
 # Most rows of images in one pass through the encoders; more are split into chunks. For gradients each chunk is computed
 # twice, a third more work: between the passes forward and back only rows and features are kept.
 PASS_ROWS = {"cpu": 512, "cuda": 8192}
 
 
-class EncodedPolicy(PolicyNet):
+class EncodedPolicy(EncodedNetwork, PolicyNet):
     """A policy and a value function: encoders, and a linear layer each.
 
     The last layers' weights are orthogonal with gain 0.01 (policy) and 1 (value), their biases zero (Huang et al., "The
@@ -89,11 +88,7 @@ class EncodedPolicy(PolicyNet):
 
         self.actor_trunk = trunk()
         self.critic_trunk = None if shared_trunk else trunk()
-        self.memory: Memory | None = None
-        features = self.actor_trunk.size
-        if memory != "none":
-            self.memory = Memory(memory, features, memory_size, generator)
-            features, self.state_size = memory_size, self.memory.state_size
+        features = self._make_memory(memory, self.actor_trunk.size, memory_size, generator)
         self.actor = OutputLayer(features, num_actions)
         self.critic = OutputLayer(features, 1)
         initialize(self.actor, 0.01, generator)
@@ -158,44 +153,5 @@ class EncodedPolicy(PolicyNet):
         features = self.actor_trunk(*decoded)
         return features, features if self.critic_trunk is None else self.critic_trunk(*decoded)
 
-    def update_statistics(self, rows: Tensor) -> None:
-        self.decoder.update_statistics(rows)
-
-    def actor_architecture(self) -> dict[str, Any] | None:
-        built = self._architecture
-        is_perceptron = not self.decoder.images and built["encoder"] != "rows"
-        if not is_perceptron or built["layer_norm"] or self.obs_rows.size > MAX_OBS_DIM:
-            return None
-        return {
-            "kind": "discrete" if self.log_std is None else "gaussian",
-            "obs_dim": self.obs_rows.size,
-            "outputs": self.num_actions,
-            "hidden": built["hidden"],
-            "activation": built["activation"],
-            "obs_clip": None if self.decoder.norm is None else self.decoder.norm.clip,
-            "memory": built["memory"],
-            "memory_size": 0 if self.memory is None else self.memory.size,
-        }
-
-    def actor_tensors(self) -> list[Tensor]:
-        if self.actor_architecture() is None:
-            return super().actor_tensors()
-        norm = self.decoder.norm
-        tensors = [] if norm is None else [norm.mean, norm.scale()]
-        layers = [layer for layer in self.actor_trunk.modules() if isinstance(layer, Linear)]
-        for layer in layers:
-            tensors += [layer.weight.t(), layer.bias]
-        if self.memory is not None:
-            tensors += self.memory.actor_tensors()
-        tensors += [self.actor.weight.t(), self.actor.bias]
-        return tensors if self.log_std is None else [*tensors, self.log_std]
-
-    def takes(self, obs_rows: ObsRows) -> bool:
-        return obs_rows.state() == self.obs_rows.state()
-
-    @classmethod
-    def without_weights(cls, architecture: Mapping[str, Any], **options: Any) -> Self:
-        # Orthogonal weights take a second for images.
-        with torch.device("meta"):
-            network = cls(**architecture, **options)
-        return network.to_empty(device="cpu")
+    def acting_layers(self) -> tuple[Encoder, Tensor, Tensor]:
+        return self.actor_trunk, self.actor.weight, self.actor.bias

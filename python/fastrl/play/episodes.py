@@ -332,7 +332,7 @@ class VectorEpisodes:
         """Steps all environments."""
         arrays, ignored = self._arrays, self._backend.ignored
         ends = terminations, truncations = arrays["terminations"], arrays["truncations"]
-        self._backend.step(actions, arrays["obs"], self.rewards, *ends, arrays["final_obs"], None)
+        self._backend.step(actions, (arrays["obs"], self.rewards, *ends, arrays["final_obs"], None), None)
         self.ended = terminations | truncations
         if self._states is not None:
             self._states[self.ended if ignored is None else self.ended | ignored] = 0

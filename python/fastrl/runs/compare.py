@@ -1,5 +1,6 @@
 """Statistics of groups of runs beside each other: a table, and a figure."""
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -98,6 +99,11 @@ class Comparison:
 
     def rows(self) -> list[Row]:
         """A row for each group on each environment; those of all environments first, if scores are normalised."""
+        return list(self._table)
+
+    @functools.cached_property
+    def _table(self) -> list[Row]:
+        # The bootstraps take seconds: the table and the figure share them.
         return [row for env in self._parts() for row in self._rows(env)]
 
     def _parts(self) -> list[str]:

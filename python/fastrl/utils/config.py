@@ -38,8 +38,9 @@ from pydantic.fields import FieldInfo
 from fastrl.utils.curve import Curve, MayBeCurve
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import DamagedFileError, check_depth, escape_controls, read_file
-from fastrl.utils.names import likely, nearest, suggestion
+from fastrl.utils.names import nearest, suggestion
 from fastrl.utils.other_names import other_setting
+from fastrl.utils.refusals import brief, message, refusal
 
 T = TypeVar("T")
 
@@ -208,7 +209,7 @@ class Leaf:
             # Strict conversion from JSON takes a list for a tuple, and does not take true for a number.
             return _adapter(self.type).validate_json(json.dumps(value, default=str), strict=True)
         except ValidationError as error:
-            raise ConfigError(_refusal(name, error, value)) from None
+            raise ConfigError(refusal(name, error, value)) from None
 
     def parse(self, text: str | list[str], name: str) -> Any:
         """`convert` for text from a command line: lists as ``64,64`` or ``[64, 64]`` or as several words, integers as
@@ -233,7 +234,7 @@ class Leaf:
         try:
             return _adapter(self.type).validate_python(readings[-1])
         except ValidationError as error:
-            raise ConfigError(_refusal(name, error, text)) from None
+            raise ConfigError(refusal(name, error, text)) from None
 
     def metavar(self) -> str:
         """The placeholder of the value in help texts, such as ``FLOAT`` or ``cpu|cuda``."""
@@ -459,7 +460,7 @@ def build(config_type: type[T], *layers: Values) -> T:
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in problem["loc"])
-        raise ConfigError(f"{where + ': ' if where else ''}{_message(problem)}") from None
+        raise ConfigError(f"{where + ': ' if where else ''}{message(problem)}") from None
 
 
 def without_effect(settings: Any) -> dict[str, str]:
@@ -620,41 +621,6 @@ def _is_whole(text: str) -> bool:
         return float(text).is_integer()
     except (ValueError, OverflowError):
         return False
-
-
-def _refusal(name: str, error: ValidationError, given: Any) -> str:
-    """A message such as ``name should be greater than 0, got -1`` from an error of pydantic."""
-    problems = error.errors(include_url=False)
-    expected = " or ".join(dict.fromkeys(map(_message, problems))).replace(" or should be ", " or ")
-    choices = [choice for problem in problems for choice in _choices(problem)]
-    hint = ""
-    if isinstance(given, str) and (near := likely(given, choices)) is not None:
-        hint = f"; did you mean {near!r}?"
-    return f"{name} {expected}, got {brief(given)}{hint}"
-
-
-def _message(problem: Any) -> str:
-    message: str = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    # Drops the reason of a failed conversion: "should be a valid integer, unable to parse ...".
-    message = (
-        message.partition(", unable to")[0].replace("valid tuple", "list").replace("valid array", "list")
-    )
-    item = next((part for part in problem["loc"] if isinstance(part, int)), None)
-    if item is None:
-        return message
-    return f"should be a list whose item {item + 1} {message.replace('should be', 'is')}"
-
-
-def _choices(problem: Any) -> list[str]:
-    if problem["type"] != "literal_error":
-        return []
-    return [part.strip("'") for part in problem["ctx"]["expected"].replace(" or ", ", ").split(", ")]
-
-
-def brief(value: Any) -> str:
-    """A value as text for an error message, at most 80 characters."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def to_plain(value: Any) -> Any:

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from fastrl.utils.config import ConfigError, Setting, brief
+from fastrl.utils.config import ConfigError, Setting
+from fastrl.utils.refusals import brief
 
 # Words that are no JSON, as Python and the settings of a run write them.
 _WORDS = {"True": True, "False": False, "None": None, "none": None}

@@ -18,6 +18,7 @@ from fastrl.envs.cage2 import baselines
 from fastrl.envs.cage2.env import ACTIONS, HOSTS, Cage2Env
 from fastrl.envs.contract import env_name
 from fastrl.envs.exact_rows import ExactRows
+from fastrl.networks.compiled_actor import Rows
 from fastrl.utils.names import suggestion
 
 
@@ -95,23 +96,17 @@ class DefenderExpert:
         self._policy: baselines.BluePolicy | None = None
         self._count = -1
 
-    def act(
-        self,
-        rows: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        masks: NDArray[np.bool_] | None,
-        states: NDArray[np.float32] | None,
-    ) -> NDArray[Any]:
-        if self._policy is None or self._count != len(rows):
-            self._policy, self._count = baselines.make_baseline(self._name, len(rows)), len(rows)
+    def act(self, rows: Rows) -> NDArray[Any]:
+        obs, states = rows.obs, rows.states
+        if self._policy is None or self._count != len(obs):
+            self._policy, self._count = baselines.make_baseline(self._name, len(obs)), len(obs)
         policy = self._policy
         if isinstance(policy, baselines.ReactPolicy) and states is not None:
             policy.load_memory(states)
-            chosen = policy.act(self._rows.read_sense(rows) > 0)
+            chosen = policy.act(self._rows.read_sense(obs) > 0)
             policy.store_memory(states)
         else:
-            chosen = policy.act(np.zeros((len(rows), len(HOSTS)), np.bool_))
+            chosen = policy.act(np.zeros((len(obs), len(HOSTS)), np.bool_))
         taken = self._env_actions[chosen]
         if taken.min() < 0:
             row = int(taken.argmin())

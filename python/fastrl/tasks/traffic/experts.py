@@ -18,6 +18,7 @@ from fastrl.envs.contract import env_name
 from fastrl.envs.exact_rows import ExactRows
 from fastrl.envs.traffic.highway import HighwayEnv
 from fastrl.envs.traffic.ring import RingEnv, equilibrium_speed
+from fastrl.networks.compiled_actor import Rows
 from fastrl.utils.names import suggestion
 
 # Drivers of the ring road by their names on the command line.
@@ -147,21 +148,14 @@ class RingDriver:
         self.state_size = self._memory + 2 if self.made.name == "pi_saturation" else 0
         self._equilibria: dict[float, float] = {}
 
-    def act(
-        self,
-        rows: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        masks: NDArray[np.bool_] | None,
-        states: NDArray[np.float32] | None,
-    ) -> NDArray[Any]:
-        made, obs = self.made, self.rows.read(rows).astype(np.float64)
+    def act(self, rows: Rows) -> NDArray[Any]:
+        made, obs = self.made, self.rows.read(rows.obs).astype(np.float64)
         v, lead = obs[:, 0] * _OBS_SPEED, (obs[:, 0] + obs[:, 1]) * _OBS_SPEED
         gap = obs[:, 2] * made.distance_scale - _VEHICLE_LENGTH
-        if states is not None:
-            wish = self._pi(v, lead, gap, states)
+        if rows.states is not None:
+            wish = self._pi(v, lead, gap, rows.states)
         else:
-            wish = follower_stopper(self._desired(rows), v, gap, lead)
+            wish = follower_stopper(self._desired(rows.obs), v, gap, lead)
         wanted = ((wish - v) / made.dt).astype(np.float32)[:, None]
         return np.clip(wanted, self.space.low, self.space.high)
 
@@ -300,15 +294,8 @@ class HighwayDriver:
         self._made, self._rows = made, rows
         self._speeds = np.array(made.target_speeds)
 
-    def act(
-        self,
-        rows: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        masks: NDArray[np.bool_] | None,
-        states: NDArray[np.float32] | None,
-    ) -> NDArray[Any]:
-        sensed = self._rows.read_sense(rows).astype(np.float64)
+    def act(self, rows: Rows) -> NDArray[Any]:
+        sensed = self._rows.read_sense(rows.obs).astype(np.float64)
         return np.array([self._choose(each) for each in sensed], np.int64)
 
     def _choose(self, sensed: NDArray[np.float64]) -> int:

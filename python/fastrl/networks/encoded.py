@@ -1,0 +1,88 @@
+"""Base of networks for observations of any space: an encoder, perhaps a memory, and linear layers."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from fastrl.envs.rows import ObsRows
+from fastrl.networks.acting_network import ActingNetwork
+from fastrl.networks.compiled_actor import MAX_OBS_DIM
+from fastrl.networks.encoders import Decoder, Encoder
+from fastrl.networks.kinds import MemoryKind
+from fastrl.networks.memory import Memory
+from fastrl.networks.perceptron import Linear
+
+
+class EncodedNetwork(ActingNetwork):
+    """Observations, an encoder, perhaps a memory, and a linear layer that gives the outputs.
+
+    Attributes:
+        obs_rows: form of the observations.
+        decoder: takes their rows apart.
+        memory: between the encoder and the last layer; None: there is none.
+    """
+
+    obs_rows: ObsRows
+    decoder: Decoder
+    memory: Memory | None
+
+    def _make_memory(
+        self, kind: MemoryKind, features: int, size: int, generator: torch.Generator | None
+    ) -> int:
+        """Makes the memory, if there is one; returns how many numbers the last layer gets."""
+        self.memory = None
+        if kind == "none":
+            return features
+        self.memory = Memory(kind, features, size, generator)
+        self.state_size = self.memory.state_size
+        return size
+
+    def acting_layers(self) -> tuple[Encoder, Tensor, Tensor]:
+        """The encoder before the outputs, and the weight and bias of the last layer, as a compiled actor has them."""
+        raise NotImplementedError
+
+    def update_statistics(self, rows: Tensor) -> None:
+        self.decoder.update_statistics(rows)
+
+    def actor_architecture(self) -> dict[str, Any] | None:
+        built = self._architecture
+        is_perceptron = not self.decoder.images and built["encoder"] != "rows"
+        if not is_perceptron or built.get("layer_norm") or self.obs_dim > MAX_OBS_DIM:
+            return None
+        return {
+            "kind": "discrete" if self.log_std is None else "gaussian",
+            "obs_dim": self.obs_dim,
+            "outputs": self.num_actions,
+            "hidden": built["hidden"],
+            "activation": built.get("activation", "relu"),
+            "obs_clip": None if self.decoder.norm is None else self.decoder.norm.clip,
+            "memory": built["memory"],
+            "memory_size": 0 if self.memory is None else self.memory.size,
+        }
+
+    @torch.no_grad()
+    def actor_tensors(self) -> list[Tensor]:
+        if self.actor_architecture() is None:
+            return super().actor_tensors()
+        norm = self.decoder.norm
+        tensors = [] if norm is None else [norm.mean, norm.scale()]
+        encoder, weight, bias = self.acting_layers()
+        for layer in encoder.modules():
+            if isinstance(layer, Linear):
+                tensors += [layer.weight.t(), layer.bias]
+        if self.memory is not None:
+            tensors += self.memory.actor_tensors()
+        tensors += [weight.t(), bias]
+        return tensors if self.log_std is None else [*tensors, self.log_std]
+
+    def takes(self, obs_rows: ObsRows) -> bool:
+        return obs_rows.state() == self.obs_rows.state()
+
+    @classmethod
+    def without_weights(cls, architecture: Mapping[str, Any], **options: Any) -> Self:
+        # Orthogonal weights take a second for images.
+        with torch.device("meta"):
+            network = cls(**architecture, **options)
+        return network.to_empty(device="cpu")
