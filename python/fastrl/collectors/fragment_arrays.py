@@ -22,6 +22,12 @@ from fastrl.utils.seeding import env_seed
 
 Arrays = dict[str, NDArray[Any]]
 
+_NO_ENDS: Arrays = {
+    "returns": np.zeros(0),
+    "lengths": np.zeros(0, np.int64),
+    "episodes": np.zeros((0, 2), np.int64),
+}
+
 
 class FragmentMeta(NamedTuple):
     """The parts of a fragment that are not arrays of steps.
@@ -50,6 +56,13 @@ def arrays_for(plan: Plan, rows: int) -> Arrays:
         for name in ("final_obs", *STATE_ARRAYS):
             arrays.pop(name, None)
     return arrays
+
+
+def clear_ends(arrays: Arrays) -> None:
+    """Brings arrays of `arrays_for` that a runner has written to the state that it asks for."""
+    for name in ("terminations", "truncations", "final_obs", "final_masks"):
+        if name in arrays:
+            arrays[name].fill(0)
 
 
 def allocate_steps(plan: Plan, num_steps: int, rows: int) -> Arrays:
@@ -81,13 +94,19 @@ def fragment_of(
         cut["final_obs"] = cut["obs"][1:]
         if (states := plan.zero_states(1)) is not None:
             cut |= dict.fromkeys(STATE_ARRAYS, states)
+    # Most fragments of few steps have no end.
+    ends = _NO_ENDS
+    if meta.episodes:
+        ends = {
+            "returns": np.array(meta.returns, np.float64),
+            "lengths": np.array(meta.lengths, np.int64),
+            "episodes": np.array(meta.episodes, np.int64),
+        }
     return Fragment(
         **cut,
+        **ends,
         version=version,
         env_indices=env_indices,
-        returns=np.asarray(meta.returns, np.float64),
-        lengths=np.asarray(meta.lengths, np.int64),
-        episodes=np.asarray(meta.episodes, np.int64).reshape(-1, 2),
         episode_info={
             key: np.array([values[i] for values in meta.info], np.float64)
             for i, key in enumerate(plan.episode_info)

@@ -94,7 +94,8 @@ class Fragment:
 
     def __len__(self) -> int:
         """Number of steps of environments, T * R."""
-        return self.num_steps * self.num_rows
+        num_steps, num_rows = self.rewards.shape[:2]
+        return num_steps * num_rows
 
     @property
     def place(self) -> tuple[int, int]:
