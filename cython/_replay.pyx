@@ -55,6 +55,7 @@ cdef class Storage:
     cdef object memory
     cdef cnp.ndarray ends
     cdef tuple obs_shape, action_shape, extra_dtypes
+    cdef frozenset extra_names
     cdef object obs_dtype, action_dtype, reward_dtype, bool_dtype
     # Bytes of an action that is a single integer; 0 for other actions, which numpy converts.
     cdef int action_int
@@ -103,6 +104,7 @@ cdef class Storage:
         self.obs_dtype, self.obs_shape = dtype["obs"].base, dtype["obs"].shape
         self.action_dtype, self.action_shape = dtype["action"].base, dtype["action"].shape
         self.reward_dtype, self.bool_dtype = dtype["reward"], np.dtype(np.bool_)
+        self.extra_names = frozenset(self.extra)
         self.extra_dtypes = tuple(dtype[name] for name in self.extra)
         self.action_int = 0
         if self.action_shape == () and self.action_dtype.kind == "i":
@@ -257,8 +259,8 @@ cdef class Storage:
         steps, count = cnp.PyArray_DIM(rewards, 0), cnp.PyArray_DIM(rewards, 1)
         axes = (steps, count)
         # Steps that are taken from longer arrays may be apart.
-        kept = [np.ascontiguousarray(array) for array in (obs, actions, rewards, terminated, truncated, final_obs)]
-        obs, actions, rewards, terminated, truncated, final_obs = kept
+        obs, actions, rewards = _contiguous(obs), _contiguous(actions), _contiguous(rewards)
+        terminated, truncated, final_obs = _contiguous(terminated), _contiguous(truncated), _contiguous(final_obs)
         source.obs = data_of(obs, "obs", self.obs_dtype, (steps + 1, count, -1))
         width = cnp.PyArray_DIM(obs, 2)
         source.next_obs = data_of(final_obs, "final_obs", self.obs_dtype, (*axes, width))
@@ -281,7 +283,7 @@ cdef class Storage:
         self._check_extra(extra)
         for j, name in enumerate(self.extra):
             field, value = self.extra_dtypes[j], extra[name]
-            varies[j] = np.shape(value) != field.shape
+            varies[j] = cnp.PyArray_Check(value) and cnp.PyArray_NDIM(value) > field.ndim
             source.extra[j] = data_of(value, name, field.base, (*axes, *field.shape) if varies[j] else field.shape)
         check_here(&self.rings)
         with nogil:
@@ -319,7 +321,7 @@ cdef class Storage:
         return data_of(value, name, self.bool_dtype, (*count, self.num_masked)) if is_needed else NULL
 
     cdef _check_extra(self, dict extra):
-        if len(extra) != len(self.extra) or not all(name in extra for name in self.extra):
+        if extra.keys() != self.extra_names:
             raise TypeError(f"the extra fields {list(self.extra)} are needed, got {sorted(extra)}")
 
     cdef list _extra(self, extra, count, Source* source):
@@ -496,6 +498,10 @@ cdef inline int64_t _place(Rings* rings, Ring* ring, int64_t base, const char* o
     slot = _begin(rings, ring, base)
     copy_bytes(row_at(rings, base + slot) + rings.obs.at, obs, rings.obs.size)
     return slot
+
+
+cdef object _contiguous(array):
+    return cnp.PyArray_GETCONTIGUOUS(array) if cnp.PyArray_Check(array) else array
 
 
 cdef char _truth(value, name) except -1:

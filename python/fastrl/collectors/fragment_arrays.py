@@ -118,9 +118,11 @@ def check_finite(
     plan: Plan,
     arrays: Arrays,
     num_steps: int,
-    env_indices: Sequence[int],
+    env_indices: NDArray[np.int64],
     numbers: Sequence[int],
     steps: Sequence[int],
+    *,
+    has_ends: bool,
 ) -> None:
     """Refuses rewards and observations that are NaN or infinite.
 
@@ -129,16 +131,17 @@ def check_finite(
         env_indices: of the environments.
         numbers: of their running episodes at the start of the arrays.
         steps: that had been taken in these episodes.
+        has_ends: the environment has given last observations of episodes.
 
     Raises:
         CollectError: names the value, and the seed that reproduces the episode.
     """
-    if all_finite(arrays, num_steps):
+    if all_finite(arrays, num_steps, has_ends=has_ends):
         return
     t, row, what = first_not_finite(arrays, num_steps)
     ends = np.flatnonzero(ended_steps(arrays)[: max(t, 0), row])
     number, step = numbers[row] + len(ends), t - int(ends[-1]) if len(ends) else steps[row] + t + 1
-    seed = env_seed(plan.seed, env_indices[row], number)
+    seed = env_seed(plan.seed, int(env_indices[row]), number)
     raise CollectError(
         f"{plan.env.id}: {what} at step {step} of the episode that reset(seed={seed}) began; rewards and observations"
         " should be finite float32 numbers"
