@@ -55,6 +55,7 @@ cdef class Storage:
     cdef object memory
     cdef cnp.ndarray ends
     cdef tuple obs_shape, action_shape, extra_dtypes
+    cdef frozenset extra_names
     cdef object obs_dtype, action_dtype, reward_dtype, bool_dtype
     # Bytes of an action that is a single integer; 0 for other actions, which numpy converts.
     cdef int action_int
@@ -103,6 +104,7 @@ cdef class Storage:
         self.obs_dtype, self.obs_shape = dtype["obs"].base, dtype["obs"].shape
         self.action_dtype, self.action_shape = dtype["action"].base, dtype["action"].shape
         self.reward_dtype, self.bool_dtype = dtype["reward"], np.dtype(np.bool_)
+        self.extra_names = frozenset(self.extra)
         self.extra_dtypes = tuple(dtype[name] for name in self.extra)
         self.action_int = 0
         if self.action_shape == () and self.action_dtype.kind == "i":
@@ -243,6 +245,54 @@ cdef class Storage:
                 _record(&self.rings, record + i * stride)
             pthread_mutex_unlock(&self.rings.mutex)
 
+    def append_steps(self, envs, obs, actions, rewards, terminated, truncated, final_obs, *, masks=None,
+                     final_masks=None, **extra):
+        cdef Source source
+        cdef Py_ssize_t steps, count, width, i, j, t
+        cdef int64_t frames, size = self.rings.obs.size
+        cdef const int64_t* env
+        cdef bytearray made = bytearray(self.rings.stride)
+        cdef char* record = made
+        cdef bint[MAX_EXTRA] varies
+        if not cnp.PyArray_Check(rewards) or rewards.ndim != 2:
+            raise ValueError(f"rewards must have shape [T, R], got {list(np.shape(rewards))}")
+        steps, count = cnp.PyArray_DIM(rewards, 0), cnp.PyArray_DIM(rewards, 1)
+        axes = (steps, count)
+        # Steps that are taken from longer arrays may be apart.
+        obs, actions, rewards = _contiguous(obs), _contiguous(actions), _contiguous(rewards)
+        terminated, truncated, final_obs = _contiguous(terminated), _contiguous(truncated), _contiguous(final_obs)
+        source.obs = data_of(obs, "obs", self.obs_dtype, (steps + 1, count, -1))
+        width = cnp.PyArray_DIM(obs, 2)
+        source.next_obs = data_of(final_obs, "final_obs", self.obs_dtype, (*axes, width))
+        frames = width * cnp.PyArray_ITEMSIZE(obs)
+        if frames < size or frames % size:
+            raise ValueError(f"obs must have rows of whole frames of {size} bytes, got {frames}")
+        # Of the frames of a stack the newest, the last one, is stored.
+        source.obs += frames - size
+        source.next_obs += frames - size
+        source.action = data_of(actions, "actions", self.action_dtype, (*axes, *self.action_shape))
+        source.reward = data_of(rewards, "rewards", self.reward_dtype, axes)
+        source.terminated = data_of(terminated, "terminated", self.bool_dtype, axes)
+        source.truncated = data_of(truncated, "truncated", self.bool_dtype, axes)
+        source.mask = self._mask(masks, "masks", self.num_masked > 0, axes)
+        source.next_mask = self._mask(final_masks, "final_masks", self.final_masks, axes)
+        env = <const int64_t*>data_of(envs, "envs", np.dtype(np.int64), (count,))
+        for i in range(count):
+            if not 0 <= env[i] < self.num_envs:
+                raise IndexError(f"envs must be from 0 to {self.num_envs - 1}, got {env[i]} at {i}")
+        self._check_extra(extra)
+        for j, name in enumerate(self.extra):
+            field, value = self.extra_dtypes[j], extra[name]
+            varies[j] = cnp.PyArray_Check(value) and cnp.PyArray_NDIM(value) > field.ndim
+            source.extra[j] = data_of(value, name, field.base, (*axes, *field.shape) if varies[j] else field.shape)
+        check_here(&self.rings)
+        with nogil:
+            pthread_mutex_lock(&self.rings.mutex)
+            for i in range(count):
+                for t in range(steps):
+                    _fragment_step(&self.rings, env[i], &source, t * count + i, frames, varies, record)
+            pthread_mutex_unlock(&self.rings.mutex)
+
     def cut(self, Py_ssize_t env):
         if not 0 <= env < self.num_envs:
             raise IndexError(f"env must be from 0 to {self.num_envs - 1}, got {env}")
@@ -270,10 +320,13 @@ cdef class Storage:
             )
         return data_of(value, name, self.bool_dtype, (*count, self.num_masked)) if is_needed else NULL
 
+    cdef _check_extra(self, dict extra):
+        if extra.keys() != self.extra_names:
+            raise TypeError(f"the extra fields {list(self.extra)} are needed, got {sorted(extra)}")
+
     cdef list _extra(self, extra, count, Source* source):
         """Points ``source`` to the extra fields. Returns the arrays that must live as long as ``source``."""
-        if len(extra) != len(self.extra) or not all(name in extra for name in self.extra):
-            raise TypeError(f"the extra fields {list(self.extra)} are needed, got {sorted(extra)}")
+        self._check_extra(extra)
         kept = []
         for i, name in enumerate(self.extra):
             dtype, shape = self.extra_dtypes[i].base, self.extra_dtypes[i].shape
@@ -355,6 +408,34 @@ cdef void _record(Rings* rings, const char* record) noexcept nogil:
     ring.state = PENDING
 
 
+cdef void _fragment_step(Rings* rings, int64_t env, const Source* source, int64_t i, int64_t frames, const bint* varies,
+                         char* record) noexcept nogil:
+    """Writes a step of a fragment, and the end row after the last one of an episode, as records of a stream."""
+    cdef int number = <int>env
+    cdef int64_t j, k
+    cdef bint terminated = source.terminated[i], truncated = source.truncated[i]
+    memcpy(record + rings.env.at, &number, sizeof(int))
+    copy_bytes(record + rings.obs.at, source.obs + i * frames, rings.obs.size)
+    copy_bytes(record + rings.action.at, source.action + i * rings.action.size, rings.action.size)
+    memcpy(record + rings.reward.at, source.reward + i * sizeof(float), sizeof(float))
+    record[rings.terminated.at], record[rings.truncated.at], record[rings.end.at] = terminated, truncated, 0
+    if source.mask != NULL:
+        copy_bytes(record + rings.mask.at, source.mask + i * rings.mask.size, rings.mask.size)
+    for j in range(rings.extras):
+        k = i if varies[j] else 0
+        copy_bytes(record + rings.extra[j].at, source.extra[j] + k * rings.extra[j].size, rings.extra[j].size)
+    _record(rings, record)
+    if not (terminated or truncated):
+        return
+    record[rings.end.at] = 1
+    copy_bytes(record + rings.obs.at, source.next_obs + i * frames, rings.obs.size)
+    clear_bytes(record + rings.mask.at, rings.mask.size)
+    # After a termination no action follows.
+    if source.next_mask != NULL and not terminated:
+        copy_bytes(record + rings.mask.at, source.next_mask + i * rings.mask.size, rings.mask.size)
+    _record(rings, record)
+
+
 cdef inline int64_t _newest(const Rings* rings, const Ring* ring) noexcept nogil:
     return (ring.cursor if ring.cursor else rings.ring_size) - 1
 
@@ -417,6 +498,10 @@ cdef inline int64_t _place(Rings* rings, Ring* ring, int64_t base, const char* o
     slot = _begin(rings, ring, base)
     copy_bytes(row_at(rings, base + slot) + rings.obs.at, obs, rings.obs.size)
     return slot
+
+
+cdef object _contiguous(array):
+    return cnp.PyArray_GETCONTIGUOUS(array) if cnp.PyArray_Check(array) else array
 
 
 cdef char _truth(value, name) except -1:

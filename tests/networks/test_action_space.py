@@ -19,6 +19,18 @@ class TestActions:
         assert actions.tolist() == [[-1, 0], [0, 5], [1, 10], [-1, 10]]
         assert BOX.from_env(actions[:3]).tolist() == draws[:3].tolist()
 
+    @pytest.mark.parametrize("axes", [(), (5,), (2, 4)])
+    def test_actions_are_those_of_numpy_to_the_bit(self, axes):
+        generator = np.random.default_rng(0)
+        low = np.float32([-0.3, 1e-3, -np.inf, -7])
+        high = np.float32([0.9, 1e7, np.inf, -6.9])
+        actions = Actions(gymnasium.spaces.Box(low, high))
+        draws = generator.normal(0, 2, (*axes, 4)).astype(np.float32)
+        draws[..., 2] = np.inf if axes else np.nan
+        expected = np.minimum(np.maximum(draws * actions.scale + actions.middle, low), high)
+        for given in (draws, np.asfortranarray(draws)):
+            assert np.array_equal(actions.to_env(given), expected, equal_nan=True)
+
     def test_without_bounds_the_draw_is_the_action(self):
         actions = Actions(gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32))
         assert actions.to_env(np.array([[70.0]], np.float32)).tolist() == [[70]]

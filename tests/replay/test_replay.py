@@ -23,7 +23,9 @@ flags = st.tuples(
 )
 operations = st.lists(
     st.tuples(
-        st.sampled_from(["add", "add", "add_many", "append", "append", "cut"]),
+        st.sampled_from(
+            ["add", "add", "add_many", "append", "append", "append_steps", "append_steps", "cut"]
+        ),
         st.lists(st.integers(0, 2), min_size=1, max_size=6),
         st.lists(flags, min_size=1, max_size=6),
         st.sampled_from([True, True, True, False]),
@@ -108,7 +110,7 @@ def test_long_streams_through_many_turns_of_the_ring(stack, masks):
     writer = Writer(replay, model)
     generator = np.random.default_rng(5)
     for turn in range(300):
-        kind = ("add", "add_many", "append")[generator.integers(3)]
+        kind = ("add", "add_many", "append", "append_steps")[generator.integers(4)]
         ends = [tuple(bool(end) for end in generator.random(3) < 0.06) for _ in range(7)]
         writer.do((kind, generator.integers(0, 3, 7).tolist(), ends, bool(generator.random() < 0.95)))
         if turn % 10 == 0:

@@ -147,6 +147,41 @@ def test_bad_records_change_nothing():
     assert contents(replay) == before
 
 
+def test_bad_steps_of_a_fragment_change_nothing():
+    replay = Replay(10, (3,), num_envs=2, extra={"version": (np.uint32, ())})
+    flags = np.zeros((4, 1), np.bool_)
+    good = {
+        "envs": np.zeros(1, np.int64),
+        "obs": np.zeros((5, 1, 3), np.float32),
+        "actions": np.zeros((4, 1), np.int64),
+        "rewards": np.zeros((4, 1), np.float32),
+        "terminated": flags,
+        "truncated": flags,
+        "final_obs": np.zeros((4, 1, 3), np.float32),
+        "version": np.array(1, np.uint32),
+    }
+    before = contents(replay)
+    for name, value, error in (
+        ("envs", np.full(1, 2), IndexError),
+        ("obs", np.zeros((5, 1, 4), np.float32), ValueError),
+        ("obs", np.zeros((5, 3), np.float32), ValueError),
+        ("obs", np.zeros((4, 1, 3), np.float32), ValueError),
+        ("actions", np.zeros((4, 1), np.int32), TypeError),
+        ("rewards", np.zeros(4, np.float32), ValueError),
+        ("rewards", [[0.0]] * 4, ValueError),
+        ("final_obs", np.zeros((4, 2, 3), np.float32), ValueError),
+        ("masks", flags, TypeError),
+        ("version", np.zeros(4, np.uint32), ValueError),
+        ("version", 1, TypeError),
+        ("other", flags, TypeError),
+    ):
+        with pytest.raises(error):
+            replay.append_steps(**{**good, name: value})
+    assert contents(replay) == before
+    replay.append_steps(**good)
+    assert len(replay) == 3
+
+
 def test_read_only_input_is_welcome():
     replay = Replay(10, (3,), num_envs=2)
     rows = good(replay)

@@ -22,7 +22,7 @@ from fastrl.rollout.fragment import Fragment
 from fastrl.runs.checkpoint import load_checkpoint, save_checkpoint
 from fastrl.runs.errors import TrainError
 from fastrl.sources.minibatches import make_sampler
-from fastrl.sources.transitions import TransitionSource, records_of
+from fastrl.sources.transitions import TransitionSource, store_fragment
 from fastrl.training.trainer import Trainer
 
 # Rounds of 4 steps of 4 environments; learning starts in the third.
@@ -221,7 +221,7 @@ def test_episodes_that_are_cut_off_are_bootstrapped_and_those_that_terminate_are
 ) -> None:
     replay = Replay(100, (2,), np.float32, num_envs=2, extra={"version": (np.uint32, ())})
     fragment = fragment_of([[1, 0]] * 4, "-c-t")
-    replay.append(records_of(fragment, fragment.env_indices, replay.dtype))
+    store_fragment(replay, fragment, fragment.env_indices)
     assert len(replay) == 4 + 3  # The last step of environment 1 waits for its next observation.
     sampler = make_sampler(ReplaySpec(64, 2, 0.5, prioritized), replay, 0)
     batch = sampler.sample()
@@ -253,19 +253,18 @@ def test_rows_have_masks_beside_observations(final_masks: bool) -> None:
     fragment = fragment_of([[1, 0]] * 3, "c-t", masks=True)
     if not final_masks:
         fragment = replace(fragment, final_masks=None)
-    records = records_of(fragment, np.array([3, 1]), replay.dtype)
-    assert records["env"].tolist() == [3, 3, 3, 3, 3, 1, 1, 1]
-    assert records["end"].tolist() == [False, True, False, False, True, False, False, False]
-    assert (records["obs"][3].tolist(), records["mask"][3].tolist()) == ([2, 0], [True] * 4)
-    # The last observation of an episode that was cut off has a mask, that of one that terminated allows nothing.
-    assert records["obs"][[1, 4]].tolist() == [[99, 99]] * 2
-    assert records["mask"][1].tolist() == [final_masks, False, final_masks, False]
-    assert not records["mask"][4].any()
-    assert records["version"].tolist() == [3] * 8
-    replay.append(records)
-    batch = make_sampler(ReplaySpec(8, 1, 0.5, None), replay, 0).sample()
+    store_fragment(replay, fragment, np.array([3, 1]))
+    assert len(replay) == 3 + 2  # The last step of environment 1 waits for its next observation.
+    batch = make_sampler(ReplaySpec(64, 1, 0.5, None), replay, 0).sample()
     assert batch.masks is not None and batch.masks.all()
+    assert (batch.extra["version"] == 3).all()
     assert (batch.next_masks is not None) == final_masks
+    last = {tuple(obs): i for i, obs in enumerate(batch.obs.tolist())}
+    # The last observation of an episode that was cut off has a mask, that of one that terminated allows nothing.
+    assert batch.next_obs[[last[0, 0], last[2, 0]]].tolist() == [[99, 99]] * 2
+    if batch.next_masks is not None:
+        assert batch.next_masks[last[0, 0]].tolist() == [True, False, True, False]
+        assert not batch.next_masks[last[2, 0]].any() and batch.next_masks[last[1, 0]].all()
 
 
 @pytest.mark.slow

@@ -256,6 +256,48 @@ class Writer:
         for record in records:
             self.model.append(record)
 
+    def append_steps(self, envs, flags, follows):
+        envs, steps = sorted(set(envs)), len(flags)
+        dtype = self.replay.dtype
+        records = np.zeros((len(envs), steps), dtype)
+        # Older frames of stacks, and last observations of episodes that have not ended, are not stored.
+        obs = np.full((steps + 1, len(envs), self.replay.stack, *OBS_SHAPE), 77, dtype["obs"].base)
+        final_obs, masks = obs[1:].copy(), np.zeros((2, steps, len(envs), self.replay.num_masked), bool)
+        for row, env in enumerate(envs):
+            for t, (terminated, truncated, _) in enumerate(flags):
+                now, action, reward, next_obs, _ = self.step(env, follows or t > 0)
+                records[row, t]["action"], records[row, t]["reward"] = action, reward
+                records[row, t]["terminated"], records[row, t]["truncated"] = terminated, truncated
+                records[row, t]["env"], records[row, t]["extra"] = env, self.count
+                obs[t, row, -1] = records[row, t]["obs"] = now
+                drawn = np.random.default_rng(self.count).random((2, self.replay.num_masked)) < 0.5
+                masks[:, t, row] = drawn
+                if self.replay.num_masked:
+                    records[row, t]["mask"] = drawn[0]
+                self.model.append(records[row, t])
+                self.now[env] = next_obs
+                if terminated or truncated:
+                    end = records[row, t].copy()
+                    end["end"], end["obs"] = True, next_obs
+                    if self.replay.num_masked:
+                        end["mask"] = drawn[1] & self.replay.final_masks & (not terminated)
+                    final_obs[t, row, -1], self.now[env] = next_obs, None
+                    self.model.append(end)
+        given = (masks[0], masks[1]) if self.replay.num_masked else (None, None)
+        self.replay.append_steps(
+            np.array(envs, np.int64),
+            obs.reshape(steps + 1, len(envs), -1),
+            *(
+                np.ascontiguousarray(records[name].T)
+                for name in ("action", "reward", "terminated", "truncated")
+            ),
+            final_obs.reshape(steps, len(envs), -1),
+            masks=given[0],
+            final_masks=given[1] if self.replay.final_masks else None,
+            # One value for all steps, or one for each.
+            extra=np.array(records["extra"][0, 0]) if records.size == 1 else records["extra"].T.copy(),
+        )
+
     def cut(self, envs, flags, follows):
         for env in envs:
             self.replay.cut(env)

@@ -107,6 +107,31 @@ class Storage:
         TypeError, ValueError: another dtype or shape. IndexError: no such environment. Nothing is changed then.
         """
 
+    def append_steps(
+        self,
+        envs: NDArray[np.int64],
+        obs: NDArray[Any],
+        actions: NDArray[Any],
+        rewards: NDArray[np.float32],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        final_obs: NDArray[Any],
+        *,
+        masks: NDArray[np.bool_] | None = None,
+        final_masks: NDArray[np.bool_] | None = None,
+        **extra: NDArray[Any],
+    ) -> None:
+        """Adds T steps of R environments, as a `fastrl.rollout.fragment.Fragment` has them: those of one environment
+        after the other, and an end row after the last one of each episode. The last step of each environment can be
+        sampled once the next one is there, or if its episode ended.
+
+        envs: int64 [R], their places here. obs: [T + 1, R, D], whose last frame is stored; final_obs: [T, R, D], read
+        where an episode ended; final_masks: read where it was truncated alone. The others are [T, R, ...]; extra fields
+        may also be one value for all steps.
+
+        Errors as `append`.
+        """
+
     def cut(self, env: int) -> None:
         """Separates the next row of an environment from the rows before it, although the episode did not end, for
         example because the environment was replaced. A step that waits for its next observation is lost. IndexError: no

@@ -767,6 +767,12 @@ def choose_bounded(
     deviation added, within the bounds, and log-densities 0. `greedy`: without draws. Random numbers are those of
     `fill_normals`, of each stream [K] at a step [K]."""
 
+def scale_actions(
+    draws: NDArray[np.float32], scaling: NDArray[np.float32], actions: NDArray[np.float32]
+) -> None:
+    """Writes actions [..., n] of draws [..., n]: `draws * scale + middle`, kept from `low` to `high`. `scaling` [4, n]
+    has these four."""
+
 def fill_noise(stream: int, step: int, out: NDArray[np.float32]) -> None:
     """Fills `out` [size] with independent standard normal numbers of a stream at a step: up to rounding those of
     `fill_normals`, in a tenth of the time."""

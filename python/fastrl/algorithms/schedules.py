@@ -30,13 +30,15 @@ class TimestepSchedule:
 
     def __call__(self, steps: int) -> float:
         """The number after ``steps``."""
-        length = self.until - self.first
-        progress = min(max(steps - self.first, 0) / length, 1.0) if length > 0 else 1.0
         if isinstance(self.start, str):
-            return Curve.parse(self.start)(progress)
-        if self.end is None:
-            return self.start
-        return self.start + (self.end - self.start) * progress
+            return Curve.parse(self.start)(self._progress(steps))
+        return (
+            self.start if self.end is None else self.start + (self.end - self.start) * self._progress(steps)
+        )
+
+    def _progress(self, steps: int) -> float:
+        length = self.until - self.first
+        return min(max(steps - self.first, 0) / length, 1.0) if length > 0 else 1.0
 
 
 class Schedule:

@@ -22,6 +22,12 @@ from fastrl.utils.seeding import env_seed
 
 Arrays = dict[str, NDArray[Any]]
 
+_NO_ENDS: Arrays = {
+    "returns": np.zeros(0),
+    "lengths": np.zeros(0, np.int64),
+    "episodes": np.zeros((0, 2), np.int64),
+}
+
 
 class FragmentMeta(NamedTuple):
     """The parts of a fragment that are not arrays of steps.
@@ -50,6 +56,13 @@ def arrays_for(plan: Plan, rows: int) -> Arrays:
         for name in ("final_obs", *STATE_ARRAYS):
             arrays.pop(name, None)
     return arrays
+
+
+def clear_ends(arrays: Arrays) -> None:
+    """Brings arrays of `arrays_for` that a runner has written to the state that it asks for."""
+    for name in ("terminations", "truncations", "final_obs", "final_masks"):
+        if name in arrays:
+            arrays[name].fill(0)
 
 
 def allocate_steps(plan: Plan, num_steps: int, rows: int) -> Arrays:
@@ -81,13 +94,19 @@ def fragment_of(
         cut["final_obs"] = cut["obs"][1:]
         if (states := plan.zero_states(1)) is not None:
             cut |= dict.fromkeys(STATE_ARRAYS, states)
+    # Most fragments of few steps have no end.
+    ends = _NO_ENDS
+    if meta.episodes:
+        ends = {
+            "returns": np.array(meta.returns, np.float64),
+            "lengths": np.array(meta.lengths, np.int64),
+            "episodes": np.array(meta.episodes, np.int64),
+        }
     return Fragment(
         **cut,
+        **ends,
         version=version,
         env_indices=env_indices,
-        returns=np.asarray(meta.returns, np.float64),
-        lengths=np.asarray(meta.lengths, np.int64),
-        episodes=np.asarray(meta.episodes, np.int64).reshape(-1, 2),
         episode_info={
             key: np.array([values[i] for values in meta.info], np.float64)
             for i, key in enumerate(plan.episode_info)
@@ -99,9 +118,11 @@ def check_finite(
     plan: Plan,
     arrays: Arrays,
     num_steps: int,
-    env_indices: Sequence[int],
+    env_indices: NDArray[np.int64],
     numbers: Sequence[int],
     steps: Sequence[int],
+    *,
+    has_ends: bool,
 ) -> None:
     """Refuses rewards and observations that are NaN or infinite.
 
@@ -110,16 +131,17 @@ def check_finite(
         env_indices: of the environments.
         numbers: of their running episodes at the start of the arrays.
         steps: that had been taken in these episodes.
+        has_ends: the environment has given last observations of episodes.
 
     Raises:
         CollectError: names the value, and the seed that reproduces the episode.
     """
-    if all_finite(arrays, num_steps):
+    if all_finite(arrays, num_steps, has_ends=has_ends):
         return
     t, row, what = first_not_finite(arrays, num_steps)
     ends = np.flatnonzero(ended_steps(arrays)[: max(t, 0), row])
     number, step = numbers[row] + len(ends), t - int(ends[-1]) if len(ends) else steps[row] + t + 1
-    seed = env_seed(plan.seed, env_indices[row], number)
+    seed = env_seed(plan.seed, int(env_indices[row]), number)
     raise CollectError(
         f"{plan.env.id}: {what} at step {step} of the episode that reset(seed={seed}) began; rewards and observations"
         " should be finite float32 numbers"

@@ -143,9 +143,12 @@ class RunningEpisodes:
             elif has_shorter:
                 since = ended[::-1].argmax(0)
                 self._lengths = np.where(ended.any(0), since, self._lengths)
-            self._started[:] = True
+            self._started.fill(True)
             self._obs[...] = fragment.obs[-1]
-            self._difficulties[...] = np.nan if difficulties is None else difficulties
+            if difficulties is None:
+                self._difficulties.fill(np.nan)
+            else:
+                self._difficulties[...] = difficulties
             if fragment.next_states is not None:
                 self._states[...] = fragment.next_states
             for env_index, number in fragment.episodes.tolist():

@@ -6,7 +6,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from fastrl.collectors.failures import Failures, last_line
-from fastrl.collectors.fragment_arrays import arrays_for, fragment_of
+from fastrl.collectors.fragment_arrays import Arrays, arrays_for, clear_ends, fragment_of
 from fastrl.collectors.local_runner import LocalRunner
 from fastrl.collectors.protocol import UNPUBLISHED, CollectError, Collector, Difficulty, Plan, Report
 from fastrl.collectors.running import RunningEpisodes, resumed
@@ -37,6 +37,7 @@ class SequentialCollector(Collector):
         self.runner = LocalRunner(local, plan.env_indices if plan.unit == "steps" else ())
         self.running_episodes = RunningEpisodes(plan, self.runner.env_indices.tolist())
         self._published = False
+        self._arrays: Arrays | None = None
         self._next = self._diverged = 0
         self._end = math.inf
         self._steps = self._episodes = 0
@@ -50,7 +51,13 @@ class SequentialCollector(Collector):
         return self.version
 
     def collect(self) -> list[Fragment]:
-        return [self._collect() for _ in range(self.plan.episodes if self.plan.unit == "episodes" else 1)]
+        if self.plan.unit == "episodes":
+            return [self._collect() for _ in range(self.plan.episodes)]
+        if self._arrays is None:
+            self._arrays = arrays_for(self.plan, self.plan.num_envs)
+        else:
+            clear_ends(self._arrays)
+        return [self._collect(self._arrays)]
 
     def take_many(self, most: int, timeout: float | None = None) -> list[Fragment]:
         return [self._collect()] if self._next < self._end else []
@@ -61,7 +68,8 @@ class SequentialCollector(Collector):
     def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
         raise NotImplementedError(f"the difficulty of {self.plan.env.id} is fixed")
 
-    def _collect(self) -> Fragment:
+    def _collect(self, given: Arrays | None = None) -> Fragment:
+        """Collects a fragment into some arrays, by default new ones."""
         runner = self.runner
         whole = self.plan.unit == "episodes"
         if runner.actor.weights_nbytes and not self._published:
@@ -71,7 +79,7 @@ class SequentialCollector(Collector):
                 if not self._steps:
                     runner.build()
                     self._cold_start = self._cold_start or self._failures.elapsed()
-                arrays = arrays_for(self.plan, len(runner.env_indices))
+                arrays = given or arrays_for(self.plan, len(runner.env_indices))
                 meta = runner.collect(arrays, self._next if whole else None)
                 break
             except CollectError:

@@ -14,7 +14,7 @@ import numpy as np
 
 from fastrl.collectors.async_runner import AsyncBackend, AsyncEnvRunner
 from fastrl.collectors.failures import Failures
-from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for, fragment_of
+from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for, clear_ends, fragment_of
 from fastrl.collectors.protocol import (
     ACTIVITIES,
     UNPUBLISHED,
@@ -160,9 +160,8 @@ class LockstepCollector(Collector):
         agent."""
         version = self._load()
         # Those of many agents are overwritten by each step, or have no meaning.
-        for name in () if self.plan.agents else ("terminations", "truncations", "final_obs", "final_masks"):
-            if name in arrays:
-                arrays[name][...] = 0
+        if not self.plan.agents:
+            clear_ends(arrays)
         meta = meta_of(self.plan.num_steps, self.runner.run_steps(arrays))
         fragment = fragment_of(self.plan, arrays, meta, version, self.runner.env_indices.copy())
         fragments = [fragment]

@@ -63,6 +63,8 @@ EpisodeSink = Callable[[list[EndedEpisode]], None]
 
 def meta_of(num_steps: int, ends: list[End]) -> FragmentMeta:
     """The parts of a fragment that are not arrays, of the episodes that ended in it, by step, then environment."""
+    if not ends:
+        return FragmentMeta(num_steps, [], [], [], [])
     ordered = sorted(ends)
     return FragmentMeta(
         num_steps,
@@ -193,7 +195,7 @@ class VectorEnvRunner:
         self._last[...] = obs[-1]
         if self._states is not None:
             out["next_states"][...] = self._states
-        self._check(out, self.plan.num_steps, numbers, steps)
+        self._check(out, self.plan.num_steps, numbers, steps, has_ends=has_agents or bool(ends))
         return ends
 
     def _passes(self) -> list[slice]:
@@ -272,10 +274,18 @@ class VectorEnvRunner:
         info = tuple(self.backend.ended_info[0].tolist())
         return FragmentMeta(t + 1, [self._return(0)], [t + 1], [(NO_ENV, number)], [info])
 
-    def _check(self, arrays: Arrays, num_steps: int, numbers: Sequence[int], steps: Sequence[int]) -> None:
+    def _check(
+        self,
+        arrays: Arrays,
+        num_steps: int,
+        numbers: Sequence[int],
+        steps: Sequence[int],
+        *,
+        has_ends: bool = True,
+    ) -> None:
         """Refuses what environments should not give; see `check_finite`."""
         if self.backend.needs_check:
-            check_finite(self.plan, arrays, num_steps, self.env_indices.tolist(), numbers, steps)
+            check_finite(self.plan, arrays, num_steps, self.env_indices, numbers, steps, has_ends=has_ends)
         check_masks(self.plan, arrays, num_steps)
 
     def _ended(self, arrays: Arrays, t: int) -> NDArray[np.bool_]:

@@ -71,7 +71,7 @@ class BoundedActor:
         if len(view) != self.weights_nbytes:
             raise ValueError(f"weights: expected {self.weights_nbytes} bytes, got {len(view)}")
         self._network.load(view[4:])
-        self._is_uniform = bool(np.frombuffer(view[:4], np.float32)[0])
+        self._is_uniform = bool(view[:4].cast("f")[0])
 
     def act(
         self,

@@ -94,7 +94,8 @@ class Fragment:
 
     def __len__(self) -> int:
         """Number of steps of environments, T * R."""
-        return self.num_steps * self.num_rows
+        num_steps, num_rows = self.rewards.shape[:2]
+        return num_steps * num_rows
 
     @property
     def place(self) -> tuple[int, int]:
@@ -259,15 +260,15 @@ def without_steps(fragment: Fragment, skipped: NDArray[np.bool_]) -> list[Fragme
     return found
 
 
-def all_finite(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> bool:
-    """Finds out whether rewards and observations of the first steps of a fragment's arrays are finite. Observations of
-    uint8 are: `fastrl.envs.rows.ObsRows` has checked them."""
+def all_finite(arrays: Mapping[str, NDArray[Any]], num_steps: int, *, has_ends: bool) -> bool:
+    """Finds out whether rewards and observations of the first steps of a fragment's arrays are finite, and with
+    ``has_ends`` last observations. Those of uint8 are: `fastrl.envs.rows.ObsRows` has checked them."""
     rewards, obs = arrays["rewards"][:num_steps], arrays["obs"][: num_steps + 1]
     if obs.dtype == np.uint8:
         return _is_finite(rewards)
     if not (_is_finite(rewards) and _is_finite(obs)):
         return False
-    if "final_obs" not in arrays:
+    if not has_ends or "final_obs" not in arrays:
         return True
     # Those of the episodes that ended.
     last = last_places(arrays)[:num_steps]

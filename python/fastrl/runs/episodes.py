@@ -43,11 +43,13 @@ class Episodes:
     def concatenated(cls, several: Sequence["Episodes"]) -> "Episodes":
         """Episodes of several records, in order."""
         if len(several) < 2:
-            return several[0] if several else cls()
-        empty = cls()
+            return several[0] if several else NO_EPISODES
         return cls(
-            np.concatenate([empty.returns, *(each.returns for each in several)]),
-            np.concatenate([empty.lengths, *(each.lengths for each in several)]),
-            np.concatenate([empty.steps, *(each.steps for each in several)]),
+            np.concatenate([each.returns for each in several]),
+            np.concatenate([each.lengths for each in several]),
+            np.concatenate([each.steps for each in several]),
             {name: np.concatenate([each.info[name] for each in several]) for name in several[0].info},
         )
+
+
+NO_EPISODES = Episodes()

@@ -100,6 +100,7 @@ class Minibatches:
         """
         assert isinstance(algorithm, OffPolicyAlgorithm)
         self._device, self._spec = algorithm.device, algorithm.replay_spec()
+        self._is_on_gpu = self._device.type == "cuda"
         if self._config.prefetch == "on":
             if not self._config.overlap:
                 raise TrainError(
@@ -157,7 +158,7 @@ class Minibatches:
             if self.is_pretraining:
                 self._pretrainer = self._demo_sampler(self._spec.batch_size)
         prefetch = self._config.prefetch
-        may_draw_ahead = self._config.overlap and self._device.type == "cuda" and self.demos is None
+        may_draw_ahead = self._config.overlap and self._is_on_gpu and self.demos is None
         if prefetch == "on" or (prefetch == "auto" and may_draw_ahead and self._spec.sequences is None):
             self._prefetcher = Prefetcher(self.sampler, self._device)
         self._row_at, self._since_row = time.perf_counter(), 0
@@ -246,7 +247,7 @@ class Minibatches:
             except ValueError:
                 self._check_td_errors()
                 raise
-        elif not is_ahead and self._device.type == "cuda":
+        elif self._is_on_gpu and not is_ahead:
             import torch
 
             # The GPU reads the minibatch asynchronously, and the sampler soon reuses its memory.

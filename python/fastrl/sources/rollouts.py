@@ -410,14 +410,15 @@ def ended_in(fragments: Sequence[Fragment], before: int) -> list[Episodes]:
     Args:
         before: environment steps of the run before the fragments.
     """
-    num_rows, found = sum(fragment.num_rows for fragment in fragments), list[Episodes]()
+    found = list[Episodes]()
     for fragment in fragments:
+        if not len(fragment.returns):
+            continue
         if fragment.env_indices[0] == NO_ENV:
             before += len(fragment)
             steps = np.full(len(fragment.returns), before)
-        elif not len(fragment.returns):
-            steps = fragment.lengths
         else:
+            num_rows = sum(each.num_rows for each in fragments)
             steps = before + (np.nonzero(fragment.ended)[0] + 1) * num_rows
         found.append(_games_in(fragment, steps))
     return found

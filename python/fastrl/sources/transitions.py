@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fastrl.algorithms.protocol import Algorithm, OffPolicyAlgorithm, no_exploration
 from fastrl.envs.spec import EnvSpec
+from fastrl.replay import Replay
 from fastrl.replay.recurrent import state_fields
 from fastrl.rollout.fragment import Fragment
 from fastrl.runs.errors import TrainError
@@ -246,7 +247,7 @@ class TransitionSource(RolloutSource):
                 if self._next_obs[env] != zlib.crc32(fragment.obs[0, row].tobytes()):
                     replay.cut(env)
                 self._next_obs[env] = zlib.crc32(fragment.obs[-1, row].tobytes())
-        replay.append(records_of(fragment, envs, replay.dtype, self._stack))
+        store_fragment(replay, fragment, envs)
         self._taken += len(fragment)
 
     def feedback(self, result: Any) -> None:
@@ -287,53 +288,25 @@ class TransitionSource(RolloutSource):
         self._to_resume = state["minibatches"]
 
 
-def records_of(
-    fragment: Fragment, envs: NDArray[np.int64], dtype: np.dtype[Any], stack: int = 1
-) -> NDArray[Any]:
-    """A fragment's steps as rows for `fastrl.replay.Replay.append`, one environment after the other.
-
-    Args:
-        fragment: of T steps of R environments.
-        envs: int64 [R], their places in the replay.
-        dtype: of the replay's rows.
-        stack: frames in an observation, of which the newest, its last part, is stored.
-    """
-    num_steps, num_rows = fragment.rewards.shape
-    records = np.zeros((num_rows, num_steps), dtype)
-    dim = fragment.obs.shape[-1]
-    newest = slice(dim - dim // stack, dim)
-    for name, values in (
-        ("action", fragment.actions),
-        ("reward", fragment.rewards),
-        ("terminated", fragment.terminations),
-        ("truncated", fragment.truncations),
-        ("obs", fragment.obs[:-1, :, newest]),
-        ("mask", fragment.masks),
-    ):
-        if values is not None:
-            records[name] = values.swapaxes(0, 1)
-    records["env"] = envs[:, None]
-    records["version"] = fragment.version
+def store_fragment(replay: Replay, fragment: Fragment, envs: NDArray[np.int64]) -> None:
+    """Adds a fragment of T steps of R environments to a replay, whose environments ``envs``, int64 [R], they are."""
+    states = {}
     if fragment.states is not None:
-        records["state"][:, 0] = fragment.states
-        records["has_state"][:, 0] = True
-        # An episode starts from zeros.
-        records["has_state"][:, 1:] = (fragment.terminations | fragment.truncations)[:-1].T
-    records = records.reshape(-1)
-    last = (fragment.terminations | fragment.truncations).T
-    # `any` takes several times as long where flags are few.
-    if not np.count_nonzero(last):
-        return records
-    ended = last.ravel()
-    records = records.repeat(1 + ended)
-    ends = np.flatnonzero(ended) + np.arange(1, 1 + np.count_nonzero(ended))
-    records["end"][ends] = True
-    records["obs"][ends] = fragment.final_obs.swapaxes(0, 1)[last, newest]
-    if fragment.masks is not None:
-        records["mask"][ends] = False
-    if fragment.final_masks is not None:
-        # After a termination no action follows.
-        cut = fragment.truncations & ~fragment.terminations
-        masks = fragment.final_masks & cut[..., None]
-        records["mask"][ends] = masks.swapaxes(0, 1)[last]
-    return records
+        # That before the first step is known, and an episode starts from zeros.
+        axes = fragment.rewards.shape
+        states["state"] = np.zeros((*axes, *fragment.states.shape[1:]), np.float32)
+        states["has_state"] = np.ones(axes, np.bool_)
+        states["state"][0], states["has_state"][1:] = fragment.states, fragment.ended[:-1]
+    replay.append_steps(
+        envs,
+        fragment.obs,
+        fragment.actions,
+        fragment.rewards,
+        fragment.terminations,
+        fragment.truncations,
+        fragment.final_obs,
+        masks=fragment.masks,
+        final_masks=fragment.final_masks,
+        version=np.array(fragment.version, np.uint32),
+        **states,
+    )

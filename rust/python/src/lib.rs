@@ -72,7 +72,7 @@ mod rust_module {
     #[pymodule_export]
     use crate::scene::TrafficScene;
     #[pymodule_export]
-    use crate::squashed::choose_bounded;
+    use crate::squashed::{choose_bounded, scale_actions};
     #[pymodule_export]
     use crate::streams::{fill_noise, fill_normals, fill_uniforms};
     #[pymodule_export]

@@ -3,6 +3,7 @@
 use fastrl_binding::arrays::{disjoint, readable, writeable};
 use fastrl_core::squashed::{Draws, squash_rows, with_noise};
 use fastrl_core::streams::{bits, fill_normals};
+use fastrl_core::vec_env::Scaling;
 use pyo3::prelude::*;
 
 /// Chooses actions [K, n] by a network's outputs; the random numbers are those of each stream [K] at a step [K].
@@ -50,5 +51,28 @@ pub(crate) fn choose_bounded(
     let [mut deviations, mut densities] = [vec![0.0; rows * numbers], vec![0.0; rows * numbers]];
     let draws = Draws { actions, deviations: &mut deviations, densities: &mut densities, log_probs };
     squash_rows(outputs, width, numbers, &drawn, draws);
+    Ok(())
+}
+
+/// Writes the actions of an environment, from draws [..., n].
+///
+/// `scaling`: [4, n], see [`Scaling`].
+#[pyfunction]
+pub(crate) fn scale_actions(
+    draws: &Bound<'_, PyAny>,
+    scaling: &Bound<'_, PyAny>,
+    actions: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let shape: Vec<usize> = draws.getattr("shape")?.extract()?;
+    let numbers = shape.last().copied().unwrap_or(1);
+    let draws = readable::<f32>("draws", draws, &shape)?;
+    let scaling = readable::<f32>("scaling", scaling, &[4, numbers])?;
+    let actions = writeable::<f32>("actions", actions, &shape)?;
+    disjoint(&[draws.place(), scaling.place(), actions.place()])?;
+    // SAFETY: checked, disjoint, and the caller's for the length of this call.
+    let (draws, scaling, actions) = unsafe { (draws.slice(), scaling.slice(), actions.slice_mut()) };
+    if numbers > 0 {
+        Scaling(scaling).write(draws, actions);
+    }
     Ok(())
 }

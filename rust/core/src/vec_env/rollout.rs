@@ -61,16 +61,16 @@ pub enum Drawn<'a> {
 pub struct Scaling<'a>(pub &'a [f32]);
 
 impl Scaling<'_> {
-    /// Appends the actions of some draws.
-    fn write(self, draws: &[f32], actions: &mut Vec<f32>) {
+    /// Writes the actions of some draws.
+    pub fn write(self, draws: &[f32], actions: &mut [f32]) {
         let len = self.0.len() / 4;
-        for draws in draws.chunks_exact(len) {
-            for (k, draw) in draws.iter().enumerate() {
+        for (draws, actions) in draws.chunks_exact(len).zip(actions.chunks_exact_mut(len)) {
+            for (k, (draw, to)) in draws.iter().zip(actions).enumerate() {
                 let [scale, middle, low, high] = [0, 1, 2, 3].map(|part| self.0[part * len + k]);
                 let action = draw * scale + middle;
                 // NaN stays, and is refused.
                 let action = if action < low { low } else { action };
-                actions.push(if action > high { high } else { action });
+                *to = if action > high { high } else { action };
             }
         }
     }
@@ -392,7 +392,7 @@ impl<W: Env> Part<'_, W> {
         let action = match (&self.actions[t], self.scaling) {
             (ActionsOut::Gaussian(draws), Some(scaling)) => {
                 let len = draws.len() / self.alive.len();
-                self.scaled.clear();
+                self.scaled.resize(rows.len() * len, 0.0);
                 scaling.write(&draws[rows.start * len..rows.end * len], &mut self.scaled);
                 Actions::Box(&self.scaled)
             }
