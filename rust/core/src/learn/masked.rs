@@ -52,7 +52,7 @@ pub(crate) struct Masked<'a> {
     /// Lanes of a row.
     lanes: usize,
     rows: usize,
-    /// Of each row l, `e` and `e l`; l is [`NEVER`] beyond the logits.
+    /// l of the last row, [`NEVER`] beyond the logits; `e` and `e l` of each row.
     logits: Vec<Lanes>,
     exps: Vec<Lanes>,
     products: Vec<Lanes>,
@@ -94,7 +94,7 @@ impl<'a> Masked<'a> {
             parts,
             lanes,
             rows: 0,
-            logits: vec![],
+            logits: vec![Lanes([NEVER; LANES]); lanes],
             exps: vec![],
             products: vec![],
             terms: vec![],
@@ -127,14 +127,13 @@ impl<'a> Masked<'a> {
     pub(crate) fn push_row(&mut self, logits: &[f32]) {
         let first = self.rows * self.lanes;
         self.rows += 1;
-        if self.logits.len() == first {
-            self.logits.resize(first + self.lanes, Lanes([NEVER; LANES]));
+        if self.exps.len() == first {
             self.exps.resize(first + self.lanes, Lanes([0.0; LANES]));
             self.products.resize(first + self.lanes, Lanes([0.0; LANES]));
         }
         for Part { logits: of_part, lanes } in &self.parts {
-            let lanes = first + lanes.start..first + lanes.end;
             let own = &mut self.logits[lanes.clone()];
+            let lanes = first + lanes.start..first + lanes.end;
             flat_mut(own)[..of_part.len()].copy_from_slice(&logits[of_part.clone()]);
             let mut highest = [NEVER; LANES];
             for logits in &*own {
@@ -171,7 +170,7 @@ impl<'a> Masked<'a> {
             let (lane, bit) = (number as usize / LANES, number as usize % LANES);
             let is_allowed = all_bits[lanes.start + lane] >> bit & 1 == 1;
             is_exact |= total < LOWEST_TOTAL || total.is_nan() || !is_allowed;
-            let logit = self.logits[of_row.start + lane].0[bit];
+            let logit = self.logits[lanes.start + lane].0[bit];
             self.terms.push(Term { total, product, logit, ..Term::default() });
         }
         if is_exact {
@@ -251,8 +250,14 @@ impl<'a> Masked<'a> {
                     self.wide.sums_of_samples(bits.zip(terms.clone().map(|term| (term.factor, term.bonus))));
                 let place = row * self.lanes + lane;
                 let (exps, products) = (&self.exps[place].0, &self.products[place].0);
-                for (i, slope) in slopes.iter_mut().enumerate() {
-                    *slope += products[i].mul_add(bonuses[i], exps[i] * factors[i]);
+                let mut sums = [0.0; LANES];
+                for i in 0..LANES {
+                    sums[i] = products[i].mul_add(bonuses[i], exps[i] * factors[i]);
+                }
+                // Whole lanes, of which most are, take no loop.
+                match <&mut [f32; LANES]>::try_from(&mut *slopes) {
+                    Ok(slopes) => slopes.iter_mut().zip(sums).for_each(|(slope, sum)| *slope += sum),
+                    Err(_) => slopes.iter_mut().zip(sums).for_each(|(slope, sum)| *slope += sum),
                 }
             }
         }
