@@ -537,23 +537,38 @@ widest! {
         sums: &mut Sums,
     ) {
         let (outputs, width) = (masked.outputs(), masked.width());
-        let each = results.chunks_exact(stride).zip(slopes.chunks_exact_mut(stride)).zip(chunk.rows.clone());
-        for ((results, slopes), row) in each {
-            let (results, slopes) = (&results[..outputs], &mut slopes[..outputs]);
-            slopes.fill(0.0);
+        let first = chunk.rows.start;
+        masked.clear();
+        for (results, row) in results.chunks_exact(stride).zip(chunk.rows.clone()) {
             for &sample in chunk.batch.ahead(row) {
                 chunk.prefetch(sample as usize);
                 prefetch(actions, sample as usize * width);
                 masked.prefetch(sample as usize);
             }
-            masked.set(results);
+            masked.push_row(&results[..outputs]);
             for &sample in chunk.batch.of(row) {
-                let action = &actions[sample as usize * width..][..width];
-                let gradient = chunk.gradient(sample as usize, masked.log_prob(sample as usize, action), sums);
-                sums.entropy += f64::from(masked.entropy());
-                masked.add(action, gradient, bonus, slopes);
+                masked.push(sample as usize, &actions[sample as usize * width..][..width], &results[..outputs]);
             }
-            masked.finish(slopes);
+        }
+        let samples = chunk.rows.clone().flat_map(|row| chunk.batch.of(row));
+        for (number, &sample) in samples.enumerate() {
+            masked.weigh(
+                number,
+                bonus,
+                #[inline(always)]
+                |log_prob, entropy| {
+                    sums.entropy += f64::from(entropy);
+                    chunk.gradient(sample as usize, log_prob, sums)
+                },
+            );
+        }
+        let mut number = 0;
+        let each = results.chunks_exact(stride).zip(slopes.chunks_exact_mut(stride)).zip(chunk.rows.clone());
+        for ((results, slopes), row) in each {
+            let (samples, slopes) = (chunk.batch.of(row), &mut slopes[..outputs]);
+            slopes.fill(0.0);
+            masked.add_row(row - first, number, samples, actions, bonus, &results[..outputs], slopes);
+            number += samples.len();
         }
     }
 }
