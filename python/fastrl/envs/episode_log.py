@@ -34,6 +34,7 @@ class EpisodeLog:
     def __init__(self, num_envs: int, num_agents: int) -> None:
         self._shape = (num_envs, num_agents)
         self.alive = np.zeros(self._shape, np.bool_)
+        self._all_alive = False
         self._agents = np.zeros(num_envs, np.int64)
         self._returns = np.zeros(num_envs, np.float64)
         self._lengths = np.zeros(num_envs, np.int64)
@@ -44,6 +45,7 @@ class EpisodeLog:
         """Counts a reset: `alive` bool [K*A], `reset_mask` bool [K] (None: all)."""
         mask = np.ones(len(self._agents), np.bool_) if reset_mask is None else reset_mask
         self._start(mask, alive.reshape(self._shape))
+        self._all_alive = bool(self.alive.all())
 
     def _start(self, mask: NDArray[np.bool_], alive: NDArray[np.bool_]) -> None:
         self.alive[mask] = alive[mask]
@@ -59,8 +61,12 @@ class EpisodeLog:
         alive: NDArray[np.bool_],
     ) -> None:
         """Counts a step; all arrays are [K*A]."""
-        stepped = self.alive.any(axis=1)
         self._returns += rewards.reshape(self._shape).sum(axis=1, dtype=np.float64)
+        if self._all_alive and alive.all() and not (terminations.any() or truncations.any()):
+            # Most steps of most simulators: the rest takes longer than to step one small environment.
+            self._lengths += 1
+            return
+        stepped = self.alive.any(axis=1)
         self._lengths += stepped
         ended = stepped & ~(self.alive & ~(terminations | truncations).reshape(self._shape)).any(axis=1)
         for i in np.flatnonzero(ended):
@@ -69,6 +75,7 @@ class EpisodeLog:
         # With autoreset, the next episode starts with the step that ends one, or with the step after it.
         self._start(np.logical_or(ended, ~stepped), alive.reshape(self._shape))
         self.alive[:] = alive.reshape(self._shape)
+        self._all_alive = bool(self.alive.all())
 
     def episodes(self) -> dict[str, NDArray]:
         """See `MultiAgentVectorEnv.episodes`; NaN where only the simulator knows the value."""
@@ -100,3 +107,4 @@ class EpisodeLog:
         for array in self._arrays():
             array[...] = np.frombuffer(state[at : at + array.nbytes], array.dtype).reshape(array.shape)
             at += array.nbytes
+        self._all_alive = bool(self.alive.all())

@@ -126,9 +126,18 @@ impl NumpyRandom {
         }
     }
 
+    /// Draws what [`NumpyRandom::shuffle`] of `len` things draws. No branch depends on a number.
+    pub fn skip_shuffle(&mut self, len: usize) {
+        let mut top = (len as u32).saturating_sub(1);
+        while top > 0 {
+            let number = self.next_u32() & (u32::MAX >> top.leading_zeros());
+            top -= u32::from(number <= top);
+        }
+    }
+
     /// Uniform on `0..=top` (`top > 0`) by rejection of masked words.
     #[inline]
-    pub fn masked(&mut self, top: u32) -> u32 {
+    fn masked(&mut self, top: u32) -> u32 {
         let mask = u32::MAX >> top.leading_zeros();
         loop {
             let number = self.next_u32() & mask;
@@ -196,5 +205,11 @@ mod tests {
         let mut things: Vec<usize> = (0..8).collect();
         NumpyRandom::new(7).shuffle(&mut things);
         assert_eq!(things, [0, 6, 7, 2, 4, 5, 1, 3]);
+        for len in 0..99 {
+            let (mut shuffled, mut skipped) = (NumpyRandom::new(len), NumpyRandom::new(len));
+            shuffled.shuffle(&mut vec![(); len as usize]);
+            skipped.skip_shuffle(len as usize);
+            assert_eq!(shuffled, skipped);
+        }
     }
 }

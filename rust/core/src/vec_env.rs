@@ -14,7 +14,7 @@ mod saved;
 use std::fmt;
 
 use crate::env::{Actions, AgentRows, Env, Phase, Real, Refused};
-use crate::memory::ask_for;
+use crate::memory::{ask_for, prefer_large_pages};
 use crate::team::Team;
 
 pub use rollout::{Drawn, End, Rollout, Scaling};
@@ -150,7 +150,9 @@ impl<W: Env> VecEnv<W> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if threads == 0 { cores } else { threads }.min(envs.len());
         let alive = vec![0; envs.len() * num_agents];
-        let slots = envs.into_iter().map(|env| Slot { env, phase: Phase::NeverReset }).collect();
+        let mut slots = Vec::with_capacity(envs.len());
+        prefer_large_pages(slots.spare_capacity_mut());
+        slots.extend(envs.into_iter().map(|env| Slot { env, phase: Phase::NeverReset }));
         Self { slots, alive, autoreset, num_agents, obs_len, team: Team::new(1), threads }
     }
 

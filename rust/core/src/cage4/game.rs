@@ -33,20 +33,21 @@ pub struct BlueTask {
 
 /// All that changes during an episode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(C)]
 pub struct Game<R> {
     pub random: R,
-    pub world: World,
-    pub reds: [Red; NUM_RED],
-    pub tasks: [Option<BlueTask>; NUM_BLUE],
     /// Steps taken.
     pub time: u32,
     /// The phase of the last step.
     pub phase: u8,
-    /// Rewards of the episode.
-    pub ledger: Ledger,
+    pub tasks: [Option<BlueTask>; NUM_BLUE],
     /// Messages of the last step, and those to be sent with the next, the first bit highest.
     messages: [u8; NUM_BLUE],
     outbox: [u8; NUM_BLUE],
+    pub world: World,
+    pub reds: [Red; NUM_RED],
+    /// Rewards of the episode.
+    pub ledger: Ledger,
 }
 
 impl<R: RandomSource> Game<R> {
@@ -194,27 +195,37 @@ impl<R: RandomSource> Game<R> {
     /// Brings what a step reads into the caches, but for its arrays.
     pub(super) fn prefetch(&self) {
         prefetch(&self.random);
-        prefetch(&self.reds);
-        prefetch(&self.tasks);
-        prefetch(&self.world.blocks);
+        prefetch(&self.time);
         prefetch(&self.world.watch);
         self.world.network.prefetch();
+        self.reds.iter().for_each(Red::prefetch);
+        if R::DRAWS_ALL {
+            self.world.network.prefetch_services();
+        }
     }
 
     /// The arrays after [`Game::prefetch`], and the hosts that actions which are about to end are for.
     pub(super) fn prefetch_arrays(&self) {
+        let network = &self.world.network;
+        let mut reads_processes = false;
         for red in &self.reds {
             red.prefetch_arrays();
             if let Some(RedAction { kind, target, .. }) = red.action
                 && red.ticks == 1
                 && kind != RedKind::Sweep
             {
-                self.world.network.prefetch_host(target.into());
+                network.prefetch_host(target.into());
+                reads_processes |= matches!(kind, RedKind::Exploit | RedKind::Deception);
             }
         }
-        for task in self.tasks.iter().flatten().filter(|task| task.ticks == 1) {
-            task.action.host().into_iter().for_each(|slot| self.world.network.prefetch_host(slot));
+        for slot in self.tasks.iter().flatten().filter(|task| task.ticks == 1).filter_map(|task| task.action.host()) {
+            network.prefetch_host(slot);
+            reads_processes = true;
         }
+        if reads_processes {
+            network.prefetch_processes();
+        }
+        self.ledger.prefetch(self.phase.into());
     }
 
     /// Writes the observations of all agents, [`observation::OBS_LEN`] numbers each.

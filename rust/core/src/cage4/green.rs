@@ -6,7 +6,7 @@ use super::red::Red;
 use super::rules::Rules;
 use super::scenario::{
     GREEN_REACH, GREEN_REACH_BYTES, NUM_NETWORKS, NUM_RED, NUM_SLOTS, OT_SERVICE, Slot, Subnets, Users, hosts_with,
-    in_subnet, of_subnet, subnet_of, user, user_bit, users_of,
+    subnet_of, user_bit, users_of,
 };
 use super::sessions::Session;
 use super::source::{Purpose, RARELY, RandomSource};
@@ -36,44 +36,35 @@ impl Green {
     ) -> [Users; 2] {
         random.foresee(|random| self.draw([access, working], world, random));
         let mut failed = [0, 0];
-        for subnet in 0..NUM_NETWORKS {
-            let [access, working] = [access, working].map(|users| of_subnet(users, subnet));
-            let mut failed_here = [0; 2];
-            for number in 0..usize::from(world.network.users[subnet]) {
-                let (slot, bit) = (user(subnet, number), 1 << number);
-                if access & bit != 0 {
-                    let (server, success) = self.access(slot, world, random);
-                    failed_here[0] |= if success { 0 } else { bit };
-                    log.green(slot, ACCESS, Some(server), Some(success));
-                } else if working & bit != 0 {
-                    let success = work(slot, reds, world, random);
-                    failed_here[1] |= if success { 0 } else { bit };
-                    log.green(slot, WORK, None, Some(success));
-                } else {
-                    log.green(slot, SLEEP, None, None);
-                }
+        for slot in hosts_with(access | working) {
+            let bit = user_bit(slot);
+            if access & bit != 0 {
+                let (server, success) = self.access(slot, world, random);
+                failed[0] |= if success { 0 } else { bit };
+                log.green(slot, ACCESS, Some(server), Some(success));
+            } else {
+                let success = work(slot, reds, world, random);
+                failed[1] |= if success { 0 } else { bit };
+                log.green(slot, WORK, None, Some(success));
             }
-            failed.iter_mut().zip(failed_here).for_each(|(all, here)| *all |= in_subnet(here, subnet));
         }
+        let asleep = world.network.user_set() & !(access | working);
+        hosts_with(asleep).for_each(|slot| log.green(slot, SLEEP, None, None));
         failed
     }
 
     /// Draws as [`Green::act_in_order`] does, but for what happens rarely.
     fn draw(&self, [access, working]: [Users; 2], world: &World, random: &mut impl RandomSource) {
-        for subnet in 0..NUM_NETWORKS {
-            let [access, working] = [access, working].map(|users| of_subnet(users, subnet));
-            for number in 0..usize::from(world.network.users[subnet]) {
-                let (slot, bit) = (user(subnet, number), 1 << number);
-                if access & bit != 0 {
-                    let server = self.server(slot, world, random);
-                    random.port(server);
-                    if !is_blocked(slot, server, world) {
-                        random.unused();
-                    }
-                } else if working & bit != 0 && serves(slot, slot, world, random) {
-                    random.unused();
+        for slot in hosts_with(access | working) {
+            if access & user_bit(slot) != 0 {
+                let server = self.server(slot, world, random);
+                random.port(server);
+                if !is_blocked(slot, server, world) {
                     random.unused();
                 }
+            } else if serves(slot, slot, world, random) {
+                random.unused();
+                random.unused();
             }
         }
     }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::scenario::{BLUE_ZONES, NUM_BLUE, Subnet};
+use crate::memory::prefetch;
 
 /// Blue's reward by cause, which all its agents get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +68,11 @@ pub struct Ledger([ZoneRewards; 3]);
 impl Ledger {
     pub fn phases(&self) -> &[ZoneRewards; 3] {
         &self.0
+    }
+
+    /// Brings the rewards of a phase into the caches.
+    pub(super) fn prefetch(&self, phase: usize) {
+        prefetch(&self.0[phase]);
     }
 
     pub(super) fn add(&mut self, phase: usize, rewards: &ZoneRewards) {

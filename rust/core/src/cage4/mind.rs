@@ -129,8 +129,10 @@ impl Mind {
         self.has_thought = false;
     }
 
-    /// Brings what is not part of itself into the caches.
-    pub(super) fn prefetch_arrays(&self) {
+    /// Brings it into the caches.
+    pub(super) fn prefetch(&self) {
+        prefetch(&self.states);
+        prefetch(&self.named);
         prefetch(&self.order[..]);
     }
 

@@ -133,16 +133,17 @@ pub struct Process {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(C)]
 pub struct Network {
+    /// Users on whose hosts not every service is up with full health; derived from the hosts.
+    hampered: Users,
     pub users: [u8; NUM_NETWORKS],
     pub servers: [u8; NUM_NETWORKS],
-    hosts: [[Host; SUBNET_SLOTS]; NUM_NETWORKS],
-    /// Of each host the services that are up; derived from the hosts.
-    services: [[Up; SUBNET_SLOTS]; NUM_NETWORKS],
-    /// Users on whose hosts not every service is up with full health; derived from the same.
-    hampered: Users,
     /// Processes that are not of an image, in the order of their start.
     processes: Vec<Process>,
+    /// Of each host the services that are up; derived from the hosts.
+    services: [[Up; SUBNET_SLOTS]; NUM_NETWORKS],
+    hosts: [[Host; SUBNET_SLOTS]; NUM_NETWORKS],
 }
 
 const EACH_BYTE: u64 = u64::from_le_bytes([1; NUM_NETWORKS]);
@@ -188,17 +189,24 @@ impl Network {
         }
     }
 
-    /// Brings into the caches what most steps read.
+    /// Brings into the caches what each step reads.
     pub(super) fn prefetch(&self) {
-        prefetch(&self.users);
-        prefetch(&self.servers);
         prefetch(&self.hampered);
         prefetch(&self.processes);
     }
 
-    /// Brings a host into the caches, and the first processes.
+    /// Brings the services into the caches.
+    pub(super) fn prefetch_services(&self) {
+        prefetch(&self.services);
+    }
+
+    /// Brings a host into the caches.
     pub(super) fn prefetch_host(&self, slot: Slot) {
         prefetch(self.host(slot));
+    }
+
+    /// Brings the processes into the caches.
+    pub(super) fn prefetch_processes(&self) {
         prefetch(&self.processes[..]);
     }
 

@@ -129,8 +129,6 @@ impl RandomSource for NumpySource {
     }
 
     fn shuffle(&mut self, n: usize) {
-        for top in (1..n as u32).rev() {
-            self.rng.masked(top);
-        }
+        self.rng.skip_shuffle(n);
     }
 }

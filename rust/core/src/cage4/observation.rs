@@ -1,8 +1,8 @@
 //! Blue's observations and action masks, as the challenge's wrapper gives them with padded spaces.
 
-use super::blue::{BlueAction, NUM_ACTIONS};
+use super::blue::{BlueAction, num_actions};
 use super::network::Network;
-use super::scenario::{BLUE_ZONES, BY_NAME, FORBIDDEN, NUM_BLUE, NUM_SUBNETS, Subnet, Subnets, WATCHED};
+use super::scenario::{BLUE_ZONES, BY_NAME, FORBIDDEN, NUM_BLUE, NUM_SUBNETS, SUBNET_SLOTS, Subnet, Subnets, WATCHED};
 use super::world::World;
 use crate::widest::widest;
 
@@ -81,8 +81,13 @@ widest! {
 
 /// Writes the action mask of an agent: 0 for actions on hosts that do not exist, and beyond the agent's last.
 pub(super) fn write_mask(agent: usize, network: &Network, out: &mut [u8]) {
-    let len = super::blue::num_actions(agent);
-    for (index, flag) in out.iter_mut().enumerate().take(NUM_ACTIONS) {
-        *flag = u8::from(index < len && BlueAction::from_index(agent, index).is_valid(network));
+    let (allowed, beyond) = out.split_at_mut(num_actions(agent));
+    allowed.fill(1);
+    beyond.fill(0);
+    let zone = BLUE_ZONES[agent].iter().flat_map(|&subnet| subnet * SUBNET_SLOTS + 1..(subnet + 1) * SUBNET_SLOTS);
+    for host in zone.filter(|&slot| !network.exists(slot)).map(|slot| slot as u8) {
+        for action in [BlueAction::Analyse, BlueAction::Remove, BlueAction::Restore, BlueAction::DeployDecoy] {
+            allowed[action(host).index(agent)] = 0;
+        }
     }
 }

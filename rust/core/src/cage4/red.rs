@@ -15,24 +15,27 @@ use crate::env::ensure;
 use crate::memory::prefetch;
 
 /// One of red's agents.
+///
+/// What each step reads comes first, in the same line of a cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(C, align(64))]
 pub struct Red {
-    /// Has a session, and so thinks.
-    pub is_active: bool,
     /// The action in progress, and steps left of it.
     pub action: Option<RedAction>,
     pub ticks: u8,
-    pub sessions: Sessions,
-    pub mind: Mind,
-    /// All ids under which it ever saw an abstract session, in the order of seeing.
-    known_ids: Vec<u16>,
+    /// Has a session, and so thinks.
+    pub is_active: bool,
+    /// The observation that it reads next: whether its sessions are others than before, the outcome of an action that
+    /// has just ended, and hosts whose sessions other agents' exploits have just handed over.
+    has_new_sessions: bool,
+    outcome: Option<Outcome>,
+    handed: [Option<u8>; NUM_RED],
     /// Subnets that it can sweep.
     subnets: Subnets,
-    /// The observation that it reads next: the outcome of an action that has just ended, whether its sessions are
-    /// others than before, and hosts whose sessions other agents' exploits have just handed over.
-    outcome: Option<Outcome>,
-    has_new_sessions: bool,
-    handed: [Option<u8>; NUM_RED],
+    pub sessions: Sessions,
+    /// All ids under which it ever saw an abstract session, in the order of seeing.
+    known_ids: Vec<u16>,
+    pub mind: Mind,
 }
 
 /// Places reserved for known ids: an episode with more allocates.
@@ -79,12 +82,22 @@ impl Red {
         &self.known_ids
     }
 
-    /// Brings the arrays that an active agent reads into the caches.
+    /// Brings into the caches what each step reads.
+    pub(super) fn prefetch(&self) {
+        prefetch(&self.action);
+        prefetch(&self.known_ids);
+    }
+
+    /// After [`Red::prefetch`], what the next step reads beside that.
     pub(super) fn prefetch_arrays(&self) {
-        if self.is_active {
+        let chooses = self.action.is_none();
+        if !self.is_active || !chooses && self.ticks > 1 && !self.has_new_sessions {
+            return;
+        }
+        prefetch(self.sessions.list());
+        if chooses || self.has_new_sessions {
             prefetch(&self.known_ids[..]);
-            prefetch(self.sessions.list());
-            self.mind.prefetch_arrays();
+            self.mind.prefetch();
         }
     }
 

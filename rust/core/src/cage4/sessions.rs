@@ -29,11 +29,12 @@ struct Scan {
 
 /// The sessions of one agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(C)]
 pub struct Sessions {
-    list: Vec<Session>,
-    scans: Vec<Scan>,
     /// The list has changed since this was last taken.
     has_changed: bool,
+    list: Vec<Session>,
+    scans: Vec<Scan>,
 }
 
 /// Places reserved for sessions and for scans: an episode with more allocates.

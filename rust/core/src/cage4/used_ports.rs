@@ -37,6 +37,15 @@ const PART_BITS: u32 = KEY_BITS - LINE_BITS - 8;
 const PARTS: usize = 1 << PART_BITS;
 /// Entries of a line.
 const PLACES: usize = 64 - PARTS;
+const NUMBERS: [u8; PLACES] = {
+    let mut numbers = [0; PLACES];
+    let mut place = 0;
+    while place < PLACES {
+        numbers[place] = place as u8;
+        place += 1;
+    }
+    numbers
+};
 /// Places reserved in the list: an episode with more allocates.
 const USUAL_OTHERS: usize = 512;
 /// The id of a server without one.
@@ -65,15 +74,24 @@ impl Line {
     }
 
     fn contains(&self, part: usize, entry: u8) -> bool {
-        self.entries[self.part(part)].contains(&entry)
+        // All places are compared: a loop over a part would be of another length each time.
+        let range = self.part(part);
+        let [start, end] = [range.start as u8, range.end as u8];
+        let entries = self.entries.iter().zip(&NUMBERS);
+        entries.fold(false, |found, (&other, &place)| found | (other == entry) & (place >= start) & (place < end))
     }
 
     /// Adds an entry to a line that has room.
     fn add(&mut self, part: usize, entry: u8) {
-        let (end, len) = (self.part(part).end, self.len());
-        self.entries.copy_within(end..len, end + 1);
-        self.entries[end] = entry;
-        self.ends[part..].iter_mut().for_each(|end| *end += 1);
+        // The first entry of each later part moves to its end.
+        for later in (part + 1..PARTS).rev() {
+            let range = self.part(later);
+            self.entries[range.end] = self.entries[range.start];
+        }
+        self.entries[self.part(part).end] = entry;
+        // One is added to the ends of this part and of the later ones.
+        let ones = u64::from_le_bytes([1; PARTS]) << (8 * part);
+        self.ends = (u64::from_le_bytes(self.ends) + ones).to_le_bytes();
     }
 }
 

@@ -17,6 +17,7 @@ struct Mark {
 const USUAL_MARKS: usize = 128;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(C)]
 pub struct Watch {
     /// Hosts of each subnet with an alert in this step, as [`watch_bit`].
     pub process_alerts: [u32; NUM_NETWORKS],

@@ -6,11 +6,12 @@ use super::network::Network;
 use super::scenario::{NUM_NETWORKS, Subnets};
 use super::watch::Watch;
 
-/// The network with what blue does to it and sees of it.
+/// The network with what blue does to it and sees of it. What each step reads comes first, here and in its parts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(C)]
 pub struct World {
-    pub network: Network,
+    pub watch: Watch,
     /// Of each subnet, those from which it blocks traffic.
     pub blocks: [Subnets; NUM_NETWORKS],
-    pub watch: Watch,
+    pub network: Network,
 }
