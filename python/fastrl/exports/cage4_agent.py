@@ -214,8 +214,8 @@ class HostView(FlatView):
         self.task: tuple[str, int, int] | None = None
 
     def observe(self, observation: Any) -> tuple[Floats, NDArray[np.bool_]]:
-        """The policy's observation, float32 [128 + 4 * messages], and its action mask, bool [11 * 2**messages], from the
-        challenge's observation [92 or more, of the last agent 210], at the start and after each step."""
+        """The policy's observation, float32 [128 + 4 * messages], and its action mask, bool [11 * 2**messages], from
+        the challenge's observation [92 or more, of the last agent 210], at the start and after each step."""
         if np.ndim(observation) != 1 or len(observation) < self.length:
             raise ValueError(
                 f"observation: expected at least {self.length} values, got shape {np.shape(observation)}"
