@@ -216,6 +216,8 @@ class HostView(FlatView):
         self.task: tuple[str, int, int] | None = None
 
     def observe(self, observation: Any) -> tuple[Floats, NDArray[np.bool_]]:
+        """The policy's observation, float32 [128 + 4 * messages], and its action mask, bool [11 * 2**messages], from
+        the challenge's observation [92 or more, of the last agent 210], at the start and after each step."""
         if np.ndim(observation) != 1 or len(observation) < self.length:
             raise ValueError(
                 f"observation: expected at least {self.length} values, got shape {np.shape(observation)}"
@@ -237,6 +239,8 @@ class HostView(FlatView):
         return np.concatenate(values, dtype=np.float32), self._mask()
 
     def act(self, choice: int) -> int:
+        """The index of the challenge's action for the policy's choice, once before each step. An agent with an action
+        in progress sleeps."""
         if self.time < 0:
             raise ValueError("act: expected observe() of the episode's start before it")
         actions = 3 + 2 * TARGETS
