@@ -22,7 +22,7 @@ from fastrl.collectors.sequential import SequentialCollector
 from fastrl.envs.spec import as_spec
 from fastrl.replay import Replay
 from fastrl.replay.recurrent import RecurrentSampler, state_fields
-from fastrl.sources.transitions import records_of
+from fastrl.sources.transitions import store_fragment
 from fastrl.utils.errors import UserError
 from fastrl.utils.timer import Stopwatch
 
@@ -68,7 +68,7 @@ def play_of(kind: Any, actions: str, **options: Any) -> Any:
     running: list[list[Any]] = [[], []]
     for _ in range(15):
         for fragment in collector.collect():
-            replay.append(records_of(fragment, fragment.env_indices, replay.dtype))
+            store_fragment(replay, fragment, fragment.env_indices)
             for t, row in np.ndindex(fragment.rewards.shape):
                 env_index = int(fragment.env_indices[row])
                 so_far = running[env_index] = [*running[env_index], fragment.obs[t, row].copy()]

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_packed_sequence
 from fastrl.replay import Replay, SequenceSampler
 from fastrl.replay.recurrent import RecurrentSampler, state_fields
 from fastrl.rollout.fragment import Fragment, allocate
-from fastrl.sources.transitions import records_of
+from fastrl.sources.transitions import store_fragment
 
 GAMMA = 0.9
 
@@ -66,7 +66,7 @@ def filled(play: Play, capacity: int, ends: list[list[int]]) -> Replay:
     replay = Replay(capacity, (1,), num_envs=play.num_envs, num_masked=2, final_masks=True, extra=fields)
     for each in ends:
         fragment = play.fragment(each)
-        replay.append(records_of(fragment, fragment.env_indices, replay.dtype))
+        store_fragment(replay, fragment, fragment.env_indices)
     return replay
 
 
