@@ -25,6 +25,14 @@ for command in sys.argv[1:]:
 print(*{{"torch", *{HEAVY}}} & sys.modules.keys())
 """
 
+# Prints at exit, after what a command has registered for it, whether objects are left out of the search for garbage.
+EXIT = """
+import atexit, gc
+atexit.register(lambda: print(gc.get_freeze_count() > 0))
+from fastrl.cli.main import main
+main(["--version"])
+"""
+
 RUN = """
 import sys
 import torch, fastrl
@@ -61,6 +69,10 @@ def printed(program: str, folder: Path, *arguments: str) -> list[str]:
     done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
+
+
+def test_commands_search_for_no_garbage_at_exit(tmp_path: Path) -> None:
+    assert printed(EXIT, tmp_path)[-1] == "True"
 
 
 def test_help_settings_and_mistakes_need_no_torch(tmp_path: Path) -> None:

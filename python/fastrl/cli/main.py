@@ -4,7 +4,9 @@ compare | report | verify``, and ``fastrl-train`` for the first.
 Each command imports what it needs when it runs: PyTorch takes seconds, ``fastrl --help`` should not.
 """
 
+import atexit
 import errno
+import gc
 import re
 import signal
 import sys
@@ -64,6 +66,8 @@ def run_command(command: Callable[[str, list[str]], int], prog: str, arguments: 
     """
     require_main_guard()
     repair_streams()
+    # At exit Python looks for garbage in all that PyTorch has made, several times: more than half a second.
+    atexit.register(gc.freeze)
     with ignoring_write_errors("stderr"):
         try:
             return _code_of(command, prog, arguments)

@@ -222,6 +222,7 @@ impl<'a> Masked<'a> {
     /// Adds the samples of row `row`, of which the first is number `first`, to the gradient of the loss in the logits: of
     /// each, with its probabilities p, `p * (gradient + bonus * (ln p + H))` less `gradient` at its action.
     #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "arrays side by side")]
     pub(crate) fn add_row(
         &mut self,
         row: usize,
