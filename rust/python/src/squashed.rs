@@ -1,6 +1,6 @@
 //! Choosing actions between bounds, for Python.
 
-use fastrl_binding::arrays::{disjoint, readable, writeable};
+use fastrl_binding::arrays::{disjoint, list, readable, writeable};
 use fastrl_core::squashed::{Draws, squash_rows, with_noise};
 use fastrl_core::streams::{bits, fill_normals};
 use fastrl_core::vec_env::Scaling;
@@ -63,7 +63,7 @@ pub(crate) fn scale_actions(
     scaling: &Bound<'_, PyAny>,
     actions: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    let shape: Vec<usize> = draws.getattr("shape")?.extract()?;
+    let shape: Vec<usize> = list(&draws.getattr("shape")?)?;
     let numbers = shape.last().copied().unwrap_or(1);
     let draws = readable::<f32>("draws", draws, &shape)?;
     let scaling = readable::<f32>("scaling", scaling, &[4, numbers])?;
