@@ -231,7 +231,8 @@ def test_view_is_that_of_a_slow_model_under_random_input(length: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("random", "length", "messages"), [("fast", 91, 3), ("numpy", 90, 1), ("numpy", 500, 0)]
+    ("random", "length", "messages"),
+    [("fast", 91, 3), ("numpy", 90, 1), pytest.param("numpy", 500, 0, marks=pytest.mark.slow)],
 )
 def test_a_game_elsewhere_has_the_view_of_the_environment(random: Any, length: int, messages: int) -> None:
     env, plain = (
