@@ -19,7 +19,6 @@ from fastrl.collectors.resources import use_cores
 from fastrl.collectors.threads import choose_threads
 from fastrl.envs.rows import has_state, space_state
 from fastrl.envs.spec import EnvSpec
-from fastrl.networks.stacked_frames import stacked_last
 from fastrl.runs.errors import TrainError
 from fastrl.runs.logger import Shown
 from fastrl.runs.settings import RunConfig, Settings
@@ -350,6 +349,8 @@ class Task(TaskSettings, ABC):
             header["action_space"] = space_state(action_space)
             played = problem.obs_space
             if self.frames_first(settings):
+                from fastrl.networks.stacked_frames import stacked_last
+
                 header["frames_first"], played = True, stacked_last(played)
             if has_state(played):
                 header["obs_space"] = space_state(played)

@@ -10,7 +10,6 @@ from gymnasium.vector import VectorEnv
 from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import EnvSpec
 from fastrl.play.episodes import build_any, build_env, episode_steps, facts_of
-from fastrl.play.own_agent import OwnAgent
 from fastrl.play.play import episode_returns
 from fastrl.tasks import gym
 from fastrl.tasks.gym.settings import PRESETS, EnvConfig
@@ -92,6 +91,8 @@ class GymTask(Task):
         self, path: str, settings: Any, *, episodes: int, seed: int, advance: Advance, **options: Any
     ) -> Returns:
         """Scores an agent of the user's own in the environment as Gymnasium makes it."""
+        from fastrl.play.own_agent import OwnAgent
+
         spec = self.play_spec(settings)
         env = build_env(spec)
         agent, num_steps = OwnAgent(path, env.action_space), episode_steps(env, self.play_steps(settings))
