@@ -25,7 +25,7 @@ from fastrl.cli.main import main
 from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.exports.compare import Comparison
 from fastrl.exports.graph import ExportError
-from fastrl.networks import off_policy, policy_network, q_network
+from fastrl.networks import encoded, off_policy, q_network
 from fastrl.networks.acting_network import saved_network
 from fastrl.play.policy import Policy
 from fastrl.runs.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
@@ -155,7 +155,7 @@ def repeated(obs: Any, count: int) -> Any:
 def by_torch(model: Any) -> Policy:
     """The policy without compiled actors, where PyTorch has one."""
     with pytest.MonkeyPatch.context() as patch:
-        for networks in (off_policy, policy_network, q_network):
+        for networks in (encoded, off_policy, q_network):
             patch.setattr(networks, "MAX_OBS_DIM", 0)
         return Policy(
             model.policy_checkpoint, spaces=(model.policy.obs_space, model.policy.action_space), seed=1
