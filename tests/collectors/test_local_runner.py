@@ -225,6 +225,16 @@ def test_the_reference_is_what_it_was(tmp_path: Any) -> None:
         assert len(collector.report().failures) > 1
 
 
+def test_a_failed_attempt_leaves_nothing_in_a_fragment(tmp_path: Any) -> None:
+    broken = plan("steps", Broken, share=0.3, what="raise", once=str(tmp_path))
+    with SequentialCollector(broken, max_failures=100) as collector:
+        collector.publish(chooser(0.5))
+        for _ in range(5):
+            (fragment,) = collector.collect()
+            assert not fragment.final_obs[~fragment.ended].any()
+        assert len(collector.report().failures) > 1
+
+
 def test_plans_of_functions_inside_functions_are_refused() -> None:
     with pytest.raises(TypeError, match="import path"):
         as_spec(functools.partial(Noise, wrapped=lambda: None))

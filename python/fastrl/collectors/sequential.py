@@ -55,8 +55,6 @@ class SequentialCollector(Collector):
             return [self._collect() for _ in range(self.plan.episodes)]
         if self._arrays is None:
             self._arrays = arrays_for(self.plan, self.plan.num_envs)
-        else:
-            clear_ends(self._arrays)
         return [self._collect(self._arrays)]
 
     def take_many(self, most: int, timeout: float | None = None) -> list[Fragment]:
@@ -80,6 +78,8 @@ class SequentialCollector(Collector):
                     runner.build()
                     self._cold_start = self._cold_start or self._failures.elapsed()
                 arrays = given or arrays_for(self.plan, len(runner.env_indices))
+                if given:
+                    clear_ends(given)  # A failed attempt may have written some, too.
                 meta = runner.collect(arrays, self._next if whole else None)
                 break
             except CollectError:
