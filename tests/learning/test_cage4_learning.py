@@ -9,7 +9,7 @@ pytestmark = pytest.mark.learning
 
 
 def test_defenders_learn() -> None:
-    """Far above those of the same kind that have not learned, which beat the weaker scripts already."""
+    """They score far above an untrained team of the same kind, which beats the weaker scripts already."""
     model = fastrl.IPPO(
         "fastrl/Cage4-v0",
         num_envs=16,

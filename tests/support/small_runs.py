@@ -123,7 +123,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 def train_refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """What ``fastrl train`` is refused with, without its name."""
+    """The line of error that ``fastrl train`` ends with, without the name of the command."""
     line, start = refusal(capsys, "train", *arguments), "fastrl train: error: "
     assert line.startswith(start)
     return line.removeprefix(start)

@@ -149,7 +149,7 @@ class Trainer:
         return self._progress()[0]
 
     def _progress(self) -> tuple[int, int]:
-        """What is done, and what is to be done."""
+        """The part of the goal that is reached, and the goal, in its unit."""
         number, unit = self.goal
         return (self.episodes if unit == "episodes" else self.steps), number
 

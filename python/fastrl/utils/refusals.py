@@ -19,7 +19,7 @@ def refusal(name: str, error: ValidationError, given: Any) -> str:
 
 
 def message(problem: Any) -> str:
-    """What a value should be, from a problem of pydantic."""
+    """Says how a value should be, from a problem of pydantic."""
     text: str = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
     # Drops the reason of a failed conversion: "should be a valid integer, unable to parse ...".
     text = text.partition(", unable to")[0].replace("valid tuple", "list").replace("valid array", "list")

@@ -184,7 +184,7 @@ struct AgentView {
     task: Option<(BlueAction, u8)>,
     /// Places of rows.
     rows: [u8; NUM_ROWS],
-    /// What it tells the others.
+    /// The message to the other agents.
     message: u8,
 }
 

@@ -16,7 +16,7 @@ use crate::memory::prefetch;
 
 /// One of red's agents.
 ///
-/// What each step reads comes first, in the same line of a cache.
+/// Fields that each step reads come first, in the same line of a cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C, align(64))]
 pub struct Red {

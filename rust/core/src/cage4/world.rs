@@ -6,7 +6,7 @@ use super::network::Network;
 use super::scenario::{NUM_NETWORKS, Subnets};
 use super::watch::Watch;
 
-/// The network with what blue does to it and sees of it. What each step reads comes first, here and in its parts.
+/// The network with what blue does to it and sees of it. Fields that each step reads come first, here and in its parts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C)]
 pub struct World {

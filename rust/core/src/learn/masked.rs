@@ -39,8 +39,8 @@ type Bits = u16;
 /// `H = ln z - sum(m e l) / z`. Exponentials are taken once for all samples of a row. Each adds its multiples of the mask
 /// to two sums, of which [`Masked::add_row`] makes the gradient.
 ///
-/// Sums over masks, numbers of samples and sums over samples are computed in turns, of some rows each, as many samples are
-/// then on their way through the processor at once.
+/// Three passes go over some rows each: sums over masks, numbers of samples, sums over samples. So the processor works on
+/// many samples at once.
 #[derive(Clone)]
 pub(crate) struct Masked<'a> {
     /// Of each sample: a byte for each logit, 0 where an action is not allowed.
@@ -72,7 +72,7 @@ struct Term {
     total: f32,
     product: f32,
     logit: f32,
-    /// What multiplies `e` and `e l` in the gradient.
+    /// Factors of `e` and of `e l` in the gradient.
     factor: f32,
     bonus: f32,
 }
