@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.collectors.protocol import CollectError, Plan
+from fastrl.envs.serial_envs import StepArrays
 from fastrl.rollout.fragment import (
     STATE_ARRAYS,
     Fragment,
@@ -27,6 +28,40 @@ _NO_ENDS: Arrays = {
     "lengths": np.zeros(0, np.int64),
     "episodes": np.zeros((0, 2), np.int64),
 }
+
+
+class Step(NamedTuple):
+    """Views of step ``t`` of arrays of `arrays_for`, without those that the arrays lack.
+
+    Attributes:
+        env: what environments write.
+    """
+
+    arrays: Arrays
+    t: int
+    obs: NDArray[Any]
+    actions: NDArray[Any]
+    log_probs: NDArray[np.float32]
+    rewards: NDArray[np.floating]
+    env: StepArrays
+    masks: NDArray[np.bool_] | None
+    values: NDArray[np.float32] | None
+
+
+def step_of(arrays: Arrays, t: int) -> Step:
+    """Views of step ``t`` of arrays of `arrays_for`."""
+    obs, rewards = arrays["obs"], arrays["rewards"][t]
+    env = (
+        obs[t + 1],
+        rewards,
+        arrays["terminations"][t],
+        arrays["truncations"][t],
+        arrays["final_obs"][t],
+        arrays["final_masks"][t] if "final_masks" in arrays else None,
+    )
+    masks = arrays["masks"][t] if "masks" in arrays else None
+    values = arrays["values"][t] if "values" in arrays else None
+    return Step(arrays, t, obs[t], arrays["actions"][t], arrays["log_probs"][t], rewards, env, masks, values)
 
 
 class FragmentMeta(NamedTuple):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastrl.collectors.failures import Failures
-from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta
+from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, Step
 from fastrl.collectors.local_backend import LocalBackend
 from fastrl.collectors.protocol import ACTIVITIES, CollectError, Difficulty, Plan
 from fastrl.collectors.running import RunningEpisode
@@ -124,15 +124,20 @@ class LocalRunner:
         if self._team is not None:
             self._team.set_difficulty(level, difficulty)
 
-    def collect(self, out: Arrays, number: int | None = None) -> FragmentMeta:
+    def collect(
+        self, out: Arrays, number: int | None = None, views: Sequence[Step] | None = None
+    ) -> FragmentMeta:
         """Collects the next T steps of every environment, or the whole episode of a number.
 
         Args:
             out: of `fastrl.collectors.fragment_arrays.arrays_for`; written.
+            views: of its steps, see `VectorEnvRunner.run_steps`.
         """
-        runner = self.build()
+        runner = self._runner or self.build()
         try:
-            meta = self._collect(runner, out, number)
+            if number is not None:
+                return runner.run_episode(number, out)
+            return self._collect(runner, out, views)
         except ContractError as error:
             self.close()
             # A retry would fail again.
@@ -145,15 +150,15 @@ class LocalRunner:
         except BaseException:
             self.close()
             raise
-        return meta
 
-    def _collect(self, runner: VectorEnvRunner, out: Arrays, number: int | None) -> FragmentMeta:
-        if number is not None:
-            return runner.run_episode(number, out)
-        runner.running, self.running = self.running or runner.running, ()
+    def _collect(self, runner: VectorEnvRunner, out: Arrays, views: Sequence[Step] | None) -> FragmentMeta:
+        if self.running:
+            runner.running, self.running = self.running, ()
         runner.episode_numbers[:] = self.episode_numbers
-        ends = runner.run_steps(out)
-        self.episode_numbers, self.restarted = runner.episode_numbers.tolist(), tuple(runner.restarted)
+        ends = runner.run_steps(out, views)
+        self.restarted = tuple(runner.restarted)
+        if ends:
+            self.episode_numbers = runner.episode_numbers.tolist()
         meta = meta_of(self.plan.num_steps, ends)
         return meta if self._team is None else meta._replace(difficulties=self._team.difficulties())
 

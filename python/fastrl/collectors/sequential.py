@@ -3,10 +3,12 @@
 import dataclasses
 import math
 import traceback
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastrl.collectors.failures import Failures, last_line
-from fastrl.collectors.fragment_arrays import Arrays, arrays_for, clear_ends, fragment_of
+from fastrl.collectors.fragment_arrays import arrays_for, fragment_of
+from fastrl.collectors.fragment_block import FragmentBlock
 from fastrl.collectors.local_runner import LocalRunner
 from fastrl.collectors.protocol import UNPUBLISHED, CollectError, Collector, Difficulty, Plan, Report
 from fastrl.collectors.running import RunningEpisodes, resumed
@@ -37,7 +39,7 @@ class SequentialCollector(Collector):
         self.runner = LocalRunner(local, plan.env_indices if plan.unit == "steps" else ())
         self.running_episodes = RunningEpisodes(plan, self.runner.env_indices.tolist())
         self._published = False
-        self._arrays: Arrays | None = None
+        self._block: FragmentBlock | None = None
         self._next = self._diverged = 0
         self._end = math.inf
         self._steps = self._episodes = 0
@@ -52,13 +54,13 @@ class SequentialCollector(Collector):
 
     def collect(self) -> list[Fragment]:
         if self.plan.unit == "episodes":
-            return [self._collect() for _ in range(self.plan.episodes)]
-        if self._arrays is None:
-            self._arrays = arrays_for(self.plan, self.plan.num_envs)
-        return [self._collect(self._arrays)]
+            return [self._collect_new() for _ in range(self.plan.episodes)]
+        if self._block is None:
+            self._block = FragmentBlock(self.plan, self.runner.env_indices)
+        return [self._collect_next(self._block)]
 
     def take_many(self, most: int, timeout: float | None = None) -> list[Fragment]:
-        return [self._collect()] if self._next < self._end else []
+        return [self._collect_new()] if self._next < self._end else []
 
     def limit(self, end: int) -> None:
         self._end = end
@@ -66,50 +68,85 @@ class SequentialCollector(Collector):
     def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
         raise NotImplementedError(f"the difficulty of {self.plan.env.id} is fixed")
 
-    def _collect(self, given: Arrays | None = None) -> Fragment:
-        """Collects a fragment into some arrays, by default new ones."""
+    def _collect_new(self) -> Fragment:
+        """Collects a fragment into new arrays."""
+        runner, number = self.runner, self._next if self.plan.unit == "episodes" else None
+
+        def attempt() -> Fragment:
+            arrays = arrays_for(self.plan, len(runner.env_indices))
+            meta = runner.collect(arrays, number)
+            return fragment_of(self.plan, arrays, meta, self.version, runner.env_indices.copy())
+
+        fragment = self._collect(attempt)
+        if number is None:
+            self.running_episodes.add(fragment, runner.restarted)
+        else:
+            self._next += 1
+        return fragment
+
+    def _collect_next(self, block: FragmentBlock) -> Fragment:
+        """Collects the next fragment of a block."""
         runner = self.runner
-        whole = self.plan.unit == "episodes"
-        if runner.actor.weights_nbytes and not self._published:
+        if block.is_full:
+            self._add_running()
+
+        def attempt() -> Fragment:
+            part = block.next()
+            return block.written(part, runner.collect(part.arrays, views=part.steps), self.version)
+
+        fragment = self._collect(attempt)
+        if runner.restarted or len(fragment.episodes):
+            self._add_running(runner.restarted)
+        return fragment
+
+    def _add_running(self, restarted: Sequence[int] = ()) -> None:
+        """Adds the block's fragments to the running episodes. They are restarted with the first fragment alone, and end
+        with the last."""
+        if self._block is not None and (fragment := self._block.take()) is not None:
+            self.running_episodes.add(fragment, restarted)
+
+    def _collect(self, attempt: Callable[[], Fragment]) -> Fragment:
+        """A fragment, after as many attempts as the settings allow."""
+        runner = self.runner
+        if not self._published and runner.actor.weights_nbytes:
             raise CollectError(UNPUBLISHED)
         while True:
             try:
                 if not self._steps:
                     runner.build()
                     self._cold_start = self._cold_start or self._failures.elapsed()
-                arrays = given or arrays_for(self.plan, len(runner.env_indices))
-                if given:
-                    clear_ends(given)  # A failed attempt may have written some, too.
-                meta = runner.collect(arrays, self._next if whole else None)
+                fragment = attempt()
                 break
             except CollectError:
                 raise
             except (Exception, SystemExit) as error:  # an environment that calls sys.exit() has failed, too
-                trace = traceback.format_exc()
-                self.running_episodes.forget()
-                episodes = (
-                    [(NO_ENV, self._next)]
-                    if whole
-                    else list(zip(runner.env_indices.tolist(), runner.episode_numbers, strict=True))
-                )
-                task = (
-                    f"episode {self._next}"
-                    if whole
-                    else f"a fragment of rows {self.plan.first_env} to {self.plan.env_indices[-1]}"
-                )
-                try:
-                    self._failures.add(0, task, last_line(trace), trace, episodes)
-                except CollectError as end:
-                    raise end from error
-        fragment = fragment_of(self.plan, arrays, meta, self.version, runner.env_indices.copy())
-        if not whole:
-            self.running_episodes.add(fragment, runner.restarted)
-            self._diverged += len(runner.restarted)
-        self._next += whole
+                self._fail(error)
+        self._diverged += len(runner.restarted)
         self._steps += len(fragment)
-        self._episodes += len(fragment.episodes)
-        self._failures.over(meta.episodes)
+        if len(fragment.episodes):
+            self._episodes += len(fragment.episodes)
+            self._failures.over([(env_index, number) for env_index, number in fragment.episodes.tolist()])
         return fragment
+
+    def _fail(self, error: BaseException) -> None:
+        """Notes a failure; episodes start anew.
+
+        Raises:
+            CollectError: too many.
+        """
+        trace, plan, runner = traceback.format_exc(), self.plan, self.runner
+        if self._block is not None:
+            self._block.take()
+        self.running_episodes.forget()
+        if plan.unit == "episodes":
+            task, episodes = f"episode {self._next}", [(NO_ENV, self._next)]
+        else:
+            task = f"a fragment of rows {plan.first_env} to {plan.env_indices[-1]}"
+            episodes = list(zip(runner.env_indices.tolist(), runner.episode_numbers, strict=True))
+        try:
+            self._failures.add(0, task, last_line(trace), trace, episodes)
+        except CollectError as end:
+            raise end from error
 
     def report(self) -> Report:
         return Report(
@@ -124,6 +161,7 @@ class SequentialCollector(Collector):
     def state_dict(self) -> dict[str, Any]:
         if self.plan.unit == "episodes":
             return {"numbers": {NO_ENV: self._next}, "running": {}, "version": self.version}
+        self._add_running()
         numbers, running = self.running_episodes.state()
         return {"numbers": numbers, "running": running, "version": self.version}
 

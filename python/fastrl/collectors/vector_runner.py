@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -13,10 +13,12 @@ from fastrl.collectors.failures import Failures
 from fastrl.collectors.fragment_arrays import (
     Arrays,
     FragmentMeta,
+    Step,
     allocate_steps,
     arrays_for,
     check_finite,
     check_masks,
+    step_of,
 )
 from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan, Stopped
 from fastrl.collectors.running import RunningEpisode, actions_of, reached, state_of
@@ -142,9 +144,13 @@ class VectorEnvRunner:
         self._step: Arrays | None = None
         self._episodes: Arrays | None = None
 
-    def run_steps(self, out: Arrays) -> list[End]:
+    def run_steps(self, out: Arrays, views: Iterable[Step] | None = None) -> list[End]:
         """Takes T steps in every row, into arrays of `fastrl.rollout.fragment.allocate` whose flags and final
-        observations are zero. Returns the episodes that ended."""
+        observations are zero. Returns the episodes that ended.
+
+        Args:
+            views: of the steps, for arrays that are used again; None: they are made.
+        """
         ends: list[End] = []
         obs, rewards = out["obs"], out["rewards"]
         self.restarted = []
@@ -167,11 +173,13 @@ class VectorEnvRunner:
         passes = self._passes()
         for part in passes:
             ends += self._roll_out(out, part)
-        for t in range(0 if passes else self.plan.num_steps):
+        if views is None:
+            views = () if passes else (step_of(out, t) for t in range(self.plan.num_steps))
+        for t, step in enumerate(views):
             if before_step is not None:
                 before_step(t)
-            self._choose_actions(out, t)
-            has_ends = self._step_envs(out, t)
+            self._choose_actions(step)
+            has_ends = self._step_envs(step)
             start = perf_counter()
             if ignored is None or self.skipped is None:
                 self._steps += 1
@@ -180,7 +188,7 @@ class VectorEnvRunner:
                 self._steps += ~ignored
                 if self._states is not None:
                     self._states[ignored] = 0
-            self._returns += _of_envs(rewards[t]) if has_agents else rewards[t]
+            self._returns += _of_envs(step.rewards) if has_agents else step.rewards
             if has_ends:
                 over = np.flatnonzero(self._ended(out, t))
                 for row in over.tolist():
@@ -261,8 +269,9 @@ class VectorEnvRunner:
         t, rewards, has_agents, has_ended = -1, out["rewards"], self._has_agents, False
         while not has_ended:
             t += 1
-            self._choose_actions(out, t)
-            has_ended = self._step_envs(out, t)
+            step = step_of(out, t)
+            self._choose_actions(step)
+            has_ended = self._step_envs(step)
             start = perf_counter()
             self._steps += 1
             self._returns += _of_envs(rewards[t]) if has_agents else rewards[t]
@@ -365,89 +374,70 @@ class VectorEnvRunner:
             for row in np.flatnonzero(~failed).tolist():
                 self._states[row] = state_of(self.plan, episodes[row])
 
-    def _choose_actions(self, out: Arrays, t: int) -> None:
-        """Chooses the actions of step t."""
+    def _choose_actions(self, step: Step) -> None:
+        """Chooses the actions of a step."""
         start = perf_counter()
-        masks = None
-        if self.plan.action_masks:
-            masks = out["masks"][t]
-            self.backend.action_masks(masks)
+        if step.masks is not None:
+            self.backend.action_masks(step.masks)
             now = perf_counter()
             self.seconds["environment"] += now - start
             start = now
         if self._has_agents:
-            self._choose_actions_of_agents(out, t, masks)
+            self._choose_actions_of_agents(step)
             self.seconds["inference"] += perf_counter() - start
             return
         self.actor.act(
-            out["obs"][t],
-            self._streams,
-            self._steps,
-            out["actions"][t],
-            out["log_probs"][t],
-            masks,
-            self._states,
+            step.obs, self._streams, self._steps, step.actions, step.log_probs, step.masks, self._states
         )
-        if "values" in out:
-            out["values"][t] = values_of(self.actor)
+        if step.values is not None:
+            step.values[...] = values_of(self.actor)
         self.seconds["inference"] += perf_counter() - start
 
-    def _choose_again(self, out: Arrays, t: int, rows: NDArray[np.bool_]) -> None:
-        """Chooses the actions of step t once more, of some rows alone."""
-        chosen: Arrays = {
-            name: out[name][t] for name in ("actions", "log_probs", "masks", "values") if name in out
-        }
-        if self._states is not None:
-            chosen["states"] = self._states
-        before = {name: array[~rows] for name, array in chosen.items()}
-        self._choose_actions(out, t)
-        for name, array in chosen.items():
-            array[~rows] = before[name]
+    def _choose_again(self, step: Step, rows: NDArray[np.bool_]) -> None:
+        """Chooses the actions of a step once more, of some rows alone."""
+        given = step.actions, step.log_probs, step.masks, step.values, self._states
+        chosen = [array for array in given if array is not None]
+        before = [array[~rows] for array in chosen]
+        self._choose_actions(step)
+        for array, values in zip(chosen, before, strict=True):
+            array[~rows] = values
 
-    def _choose_actions_of_agents(self, out: Arrays, t: int, masks: NDArray[np.bool_] | None) -> None:
-        """Chooses the actions of all agents at step t."""
+    def _choose_actions_of_agents(self, step: Step) -> None:
+        """Chooses the actions of all agents at a step."""
         actor: Any = self.actor
         agents = self._streams.size
-        obs, actions, log_probs, alive = (out[name][t] for name in ("obs", "actions", "log_probs", "alive"))
         actor.act(
-            obs.reshape(agents, -1),
+            step.obs.reshape(agents, -1),
             self._streams.reshape(agents),
             self._steps.repeat(agents // len(self._steps)),
-            actions.reshape(agents, *self._actions.shape),
-            log_probs.reshape(agents),
-            None if masks is None else masks.reshape(agents, -1),
+            step.actions.reshape(agents, *self._actions.shape),
+            step.log_probs.reshape(agents),
+            None if step.masks is None else step.masks.reshape(agents, -1),
             None if self._states is None else self._states.reshape(agents, -1),
-            alive=alive.reshape(agents),
+            alive=step.arrays["alive"][step.t].reshape(agents),
         )
 
     def _to_env(self, draws: NDArray[Any]) -> NDArray[Any]:
         """Actions of the environment, of many agents flat, [R * A, ...]."""
         return self._actions.to_env(draws.reshape(-1, *self._actions.shape) if self._has_agents else draws)
 
-    def _step_envs(self, out: Arrays, t: int, mask: NDArray[np.bool_] | None = None) -> bool:
+    def _step_envs(self, step: Step, mask: NDArray[np.bool_] | None = None) -> bool:
         """Steps the rows of a mask, or all. Where a worker dies, the episodes of its rows end as truncated, are
         restarted, and take this step. Returns whether an episode has ended, or may have."""
         if self.stop[0]:
             raise Stopped
         start = perf_counter()
         try:
-            arrays = (
-                out["obs"][t + 1],
-                out["rewards"][t],
-                out["terminations"][t],
-                out["truncations"][t],
-                out["final_obs"][t],
-                out["final_masks"][t] if "final_masks" in out else None,
-            )
-            has_ends = self.backend.step(self._to_env(out["actions"][t]), arrays, mask)
+            has_ends = self.backend.step(self._to_env(step.actions), step.env, mask)
         except WorkerError as error:
-            mask = self._start_episodes(self._handle_deaths(error), out["obs"][t], out, t)
+            mask = self._start_episodes(self._handle_deaths(error), step.obs, step.arrays, step.t)
             if mask.any():
-                self._choose_again(out, t, mask)
-                self._step_envs(out, t, mask)
+                self._choose_again(step, mask)
+                self._step_envs(step, mask)
             return True
         self.seconds["environment"] += perf_counter() - start
         if self._has_agents:
+            out, t = step.arrays, step.t
             out["ends"][t], out["alive"][t + 1] = self.backend.over, self.backend.alive
             if self._states is not None:
                 self._states[out["terminations"][t] | out["truncations"][t]] = 0
@@ -554,8 +544,9 @@ class VectorEnvRunner:
             rows = np.flatnonzero(playing)
             if self.backend.alive is not None:
                 step["alive"][0] = self.backend.alive
-            self._choose_actions(step, 0)
-            self._step_envs(step, 0, None if len(rows) == len(playing) else playing)
+            views = step_of(step, 0)
+            self._choose_actions(views)
+            self._step_envs(views, None if len(rows) == len(playing) else playing)
             start = perf_counter()
             at = self._steps[rows]
             ended = playing & self._ended(step, 0)
