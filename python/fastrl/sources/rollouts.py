@@ -20,7 +20,7 @@ from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
 from fastrl.play.episodes import facts_of, sampled_rows
 from fastrl.rollout.fragment import Fragment, last_places
-from fastrl.runs.episodes import Episodes
+from fastrl.runs.episodes import NO_EPISODES, Episodes
 from fastrl.runs.errors import TrainError
 from fastrl.runs.metrics import counted, shares
 from fastrl.runs.row import Number
@@ -291,7 +291,8 @@ class RolloutSource(Source):
                 self._publish()
         fragments = self._all_ranks(self._stream.next(watch))
         self._is_published = not fragments
-        self._episodes += ended_in(fragments, self.collected_steps)
+        if any(len(fragment.returns) for fragment in fragments):
+            self._episodes += ended_in(fragments, self.collected_steps)
         return fragments
 
     def _all_ranks(self, collected: list[Fragment]) -> list[Fragment]:
@@ -306,6 +307,8 @@ class RolloutSource(Source):
         ]
 
     def take_episodes(self) -> Episodes:
+        if not self._episodes:
+            return NO_EPISODES
         ended, self._episodes = self._episodes, []
         return Episodes.concatenated(ended).in_order()
 

@@ -146,7 +146,7 @@ class TransitionSource(RolloutSource):
             **row,
         )
         self.minibatches.attach(algorithm)
-        self._epsilon = algorithm.exploration()
+        self._epsilon, self._observe = algorithm.exploration(), algorithm.observe
 
     def _hindsight(self) -> Mapping[str, Any] | None:
         """The arguments of a `HindsightSampler`; None without hindsight."""
@@ -225,8 +225,7 @@ class TransitionSource(RolloutSource):
             fragments = self._collect(watch)
             with watch("buffer"):
                 if fragments:
-                    assert isinstance(self._algorithm, OffPolicyAlgorithm)
-                    self._algorithm.observe(fragments)
+                    self._observe(fragments)
                 for fragment in fragments:
                     self.store(fragment)
             self._is_due = self._has_due_minibatch()
