@@ -191,6 +191,37 @@ def test_the_sequential_collector_collects(unit: Any) -> None:
         assert first == [NO_ENV, 17] if unit == "episodes" else first[1] > 0
 
 
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_state_does_not_depend_on_when_states_were_asked_for(breaks: bool, tmp_path: Any) -> None:
+    def collector(name: str) -> SequentialCollector:
+        folder = tmp_path / name
+        folder.mkdir()
+        env: dict[str, Any] = (
+            {"env": Broken, "share": 0.05, "what": "raise", "once": str(folder)} if breaks else {}
+        )
+        made = SequentialCollector(plan(num_steps=1, **env))
+        made.publish(chooser(0.0))
+        return made
+
+    with (
+        collector("often") as often,
+        collector("once") as once,
+        collector("new") as new,
+        collector("both") as both,
+    ):
+        for i in range(150):
+            [fragment] = often.collect()
+            state = often.state_dict()
+            assert np.array_equal(once.collect()[0].obs, fragment.obs)
+            assert np.array_equal(new.take().obs, fragment.obs)
+            taken = both.take() if i % 7 == 3 else both.collect()[0]
+            assert np.array_equal(taken.obs, fragment.obs)
+            if i % 40 == 39:
+                assert once.state_dict() == both.state_dict() == state
+        assert new.state_dict() == state
+        assert bool(often.report().failures) == breaks
+
+
 @pytest.mark.parametrize("unit", ["steps", "episodes"])
 def test_another_collector_resumes_from_a_state(unit: Any) -> None:
     first, second = SequentialCollector(plan(unit)), SequentialCollector(plan(unit))

@@ -77,6 +77,7 @@ class SequentialCollector(Collector):
             meta = runner.collect(arrays, number)
             return fragment_of(self.plan, arrays, meta, self.version, runner.env_indices.copy())
 
+        self._add_running()
         fragment = self._collect(attempt)
         if number is None:
             self.running_episodes.add(fragment, runner.restarted)
