@@ -43,6 +43,7 @@ from fastrl.runs.settings import settings_type, with_one_goal
 from fastrl.tasks import find as find_task
 from fastrl.tasks import load_saved
 from fastrl.training.callbacks import Callback
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.run import load_run, load_weights, name_of, restored, train
 from fastrl.training.stages import saved_settings, saved_stage, stage_of
 from fastrl.training.summary import Summary
@@ -449,13 +450,12 @@ class Model(metaclass=_ModelType):
         """
         if episodes < 1:
             raise ConfigError(f"evaluate: episodes should be at least 1, got {episodes}")
+        if foreign := [name for name in options if name not in self.task.evaluation_options]:
+            raise ConfigError(f"evaluate: {foreign[0]} does not go with a run of {self.task.name}")
         scores = self.task.evaluate(
             self.trainer.policy_checkpoint(),
             self.task.resolve_defaults(self.play_settings),
-            episodes=episodes,
-            seed=seed,
-            advance=lambda done: None,
-            **options,
+            EvaluationOptions(episodes, seed, **options),
         )
         return scores.mean_return, scores.std_return
 

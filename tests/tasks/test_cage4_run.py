@@ -14,6 +14,7 @@ from fastrl.cli.main import main
 from fastrl.envs.cage4.env import CAUSES
 from fastrl.tasks.cage4.evaluate import Cage4Scoring
 from fastrl.tasks.cage4.scores import Evaluation
+from fastrl.training.evaluation_options import EvaluationOptions
 
 SMALL = (
     "--env.num-envs=4",
@@ -25,7 +26,7 @@ SMALL = (
 
 
 def baseline(name: str, episodes: int, seed: int) -> Evaluation:
-    return Cage4Scoring().evaluate_baseline(name, episodes=episodes, seed=seed, advance=lambda episodes: None)
+    return Cage4Scoring().evaluate_baseline(name, EvaluationOptions(episodes, seed))
 
 
 def test_protocol_gives_the_score_of_the_challenges_own_evaluation() -> None:

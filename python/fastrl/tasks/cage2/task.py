@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm
-from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, Ruleset, action_indices
+from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, action_indices
 from fastrl.envs.cage2.memory import observation_names
 from fastrl.envs.spec import EnvSpec
 from fastrl.runs.episodes import Episodes
@@ -22,8 +22,7 @@ from fastrl.tasks.cage2.evaluate import Cage2Scoring, Contender, evaluate
 from fastrl.tasks.cage2.scores import Evaluation
 from fastrl.tasks.cage2.settings import PRESETS, EnvConfig
 from fastrl.training.callbacks import Callback
-from fastrl.training.comparison import Mode
-from fastrl.training.evaluation import Advance
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.task import Task
 
 if TYPE_CHECKING:
@@ -103,35 +102,17 @@ class Cage2Task(Cage2Scoring, Task):
         if state["actions"] != self.checkpoint_facts(settings)["actions"]:
             raise ValueError("it chooses among other actions: env.actions should be the same")
 
-    def evaluate(
-        self,
-        state: Mapping[str, Any],
-        settings: Any,
-        *,
-        episodes: int,
-        seed: int,
-        advance: Advance,
-        ruleset: Ruleset | None = None,
-        mode: Mode = "deterministic",
-        device: str = "cpu",
-        **options: Any,
-    ) -> Evaluation:
-        """Scores a policy by the challenge's protocol.
-
-        Args:
-            ruleset: of the games; None: the run's.
-            mode: the most probable actions are taken, or they are drawn.
-            device: where the network acts.
-        """
+    def evaluate(self, state: Mapping[str, Any], settings: Any, options: EvaluationOptions) -> Evaluation:
+        """Scores a policy by the challenge's protocol, in games of the run's rules unless options have others."""
         from fastrl.play.policy import Policy
 
-        policy = Policy(dict(state), device=device, seed=seed)
+        policy = Policy(dict(state), device=options.device, seed=options.seed)
         return evaluate(
-            Contender.from_policy(policy, "the policy", deterministic=mode == "deterministic"),
-            ruleset=ruleset or settings.env.ruleset,
-            episodes=episodes,
-            seed=seed,
-            advance=advance,
+            Contender.from_policy(policy, "the policy", deterministic=options.mode == "deterministic"),
+            ruleset=options.ruleset or settings.env.ruleset,
+            episodes=options.episodes,
+            seed=options.seed,
+            advance=options.advance,
         )
 
     def agent_films(self, path: str, settings: Any) -> Films:

@@ -17,6 +17,7 @@ from fastrl.envs.record_episodes import Act
 from fastrl.tasks import cage4
 from fastrl.tasks.cage4.scores import Evaluation, parts_table, score_table
 from fastrl.training.comparison import Comparison, Mode, check_baseline, modes
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.utils.tables import print_lines, show
 
 STEPS = 500
@@ -76,22 +77,20 @@ class Cage4Scoring:
     def evaluation_work(self, episodes: int) -> int:
         return episodes
 
-    def evaluate_baseline(
-        self,
-        name: str,
-        *,
-        episodes: int,
-        seed: int,
-        advance: Callable[[int], object],
-        **options: Any,
-    ) -> Evaluation:
+    def evaluate_baseline(self, name: str, options: EvaluationOptions) -> Evaluation:
         check_baseline(name, BASELINES)
-        draws = np.random.SeedSequence(seed)
+        draws = np.random.SeedSequence(options.seed)
 
         def make_act(env: Cage4VectorEnv) -> Act:
             return baseline_act(name, env, int(draws.spawn(1)[0].generate_state(1)[0]))
 
-        return evaluate(make_act, episodes=episodes, seed=seed, mode="scripted", advance=advance)
+        return evaluate(
+            make_act,
+            episodes=options.episodes,
+            seed=options.seed,
+            mode="scripted",
+            advance=options.advance,
+        )
 
     def scores_tree(self, name: str, scores: Any) -> dict[str, Any]:
         return {"run": name, **scores.to_tree()}
