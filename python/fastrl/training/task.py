@@ -319,18 +319,16 @@ class Task(TaskSettings, ABC):
         total_timesteps = run.total_timesteps or (run.total_episodes or 1) * source.episode_steps
         config = self.algorithm_settings(settings)
 
-        def problem_on(device: str) -> Problem:
-            problem = source.problem(stage.until or total_timesteps, run.seed, device)
-            return dataclasses.replace(
-                problem, first_timestep=stage.start, schedule_start=run.schedule_start, ranks=ranks
-            )
-
-        problem = problem_on("cpu")
+        problem = dataclasses.replace(
+            source.problem(stage.until or total_timesteps, run.seed),
+            first_timestep=stage.start,
+            schedule_start=run.schedule_start,
+            ranks=ranks,
+        )
         try:
             check_takes(algorithm_type, problem, source.env_actions)
-            algorithm, device = make_algorithm(
-                run.device, lambda device: algorithm_type(config, problem_on(device))
-            )
+            make = functools.partial(algorithm_type, config)
+            algorithm, device = make_algorithm(run.device, problem, make)
             intrinsic = intrinsic_of(settings, dataclasses.replace(problem, device=device))
             check_own_modules(algorithm.networks(), source)
         except ValueError as error:
@@ -345,18 +343,17 @@ class Task(TaskSettings, ABC):
         if ranks.is_first and (evaluation := self.evaluation(settings)) is not None:
             callbacks.append(evaluation)
         header = self.header(settings, source.env_id)
-        if isinstance(problem, Problem):
-            action_space = problem.action_space if source.env_actions is None else source.env_actions
-            header["action_space"] = space_state(action_space)
-            played = problem.obs_space
-            if self.frames_first(settings):
-                from fastrl.networks.stacked_frames import stacked_last
+        action_space = problem.action_space if source.env_actions is None else source.env_actions
+        header["action_space"] = space_state(action_space)
+        played = problem.obs_space
+        if self.frames_first(settings):
+            from fastrl.networks.stacked_frames import stacked_last
 
-                header["frames_first"], played = True, stacked_last(played)
-            if has_state(played):
-                header["obs_space"] = space_state(played)
-            if source.form is not None:
-                header["agents"] = source.form.state()
+            header["frames_first"], played = True, stacked_last(played)
+        if has_state(played):
+            header["obs_space"] = space_state(played)
+        if source.form is not None:
+            header["agents"] = source.form.state()
         next_stage: Callable[[], Trainer] | None = None
         if whole.run.stages:
             header["stages"] = {"index": stage.index, "config": to_tree(self.resolve_defaults(whole))}

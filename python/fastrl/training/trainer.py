@@ -41,7 +41,7 @@ class Trainer:
     It knows neither environment, nor algorithm, nor collector by name::
 
         source = RolloutSource(spec, num_envs, CollectConfig(), seed=0)
-        algorithm = PPO(PPOConfig(), source.problem(total_timesteps=100_000, seed=0, device="cpu"))
+        algorithm = PPO(PPOConfig(), source.problem(total_timesteps=100_000, seed=0))
         for row in Trainer(RunConfig(total_timesteps=100_000), algorithm, source).rows():
             print(row.record())
 

@@ -111,11 +111,9 @@ class WorkflowTask(Task):
         total_timesteps = (run.total_episodes or 0) * source.episode_steps
         ppo = inner.ppo(source.episode_steps)
 
-        def make(device: str) -> WorkflowPPO:
-            problem = source.problem(total_timesteps, run.seed, device)
-            return WorkflowPPO(ppo, problem, separate=inner.networks == "separate")
-
-        algorithm, device = make_algorithm(run.device, make)
+        problem = source.problem(total_timesteps, run.seed)
+        make = functools.partial(WorkflowPPO, ppo, separate=inner.networks == "separate")
+        algorithm, device = make_algorithm(run.device, problem, make)
         return SearchTrainer(
             settings,
             algorithm,
