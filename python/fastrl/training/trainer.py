@@ -146,12 +146,7 @@ class Trainer:
     @property
     def done(self) -> int:
         """Part of the goal that is reached, in its unit."""
-        return self._progress()[0]
-
-    def _progress(self) -> tuple[int, int]:
-        """The part of the goal that is reached, and the goal, in its unit."""
-        number, unit = self.goal
-        return (self.episodes if unit == "episodes" else self.steps), number
+        return self.episodes if self.goal[1] == "episodes" else self.steps
 
     @property
     def mean_return(self) -> float:
@@ -165,8 +160,7 @@ class Trainer:
         return self.source.rounds or (self.episodes, "episodes")
 
     def is_done(self) -> bool:
-        done, goal = self._progress()
-        return done >= goal
+        return self.done >= self.goal[0]
 
     def is_over(self) -> bool:
         """True if the goal is reached, or a callback or a signal has stopped this session."""
@@ -382,8 +376,7 @@ class Trainer:
         # An evaluation has a row of its own: the next one would replace its scores.
         if self.has_new_scores or passed >= self.run.row_seconds:
             return True
-        now, goal = self._progress()
-        return (now - done) * self.run.min_rows >= goal > 0
+        return (self.done - done) * self.run.min_rows >= self.goal[0] > 0
 
     def _learn(self, source: Source, ended: list[Episodes]) -> None:
         """Learns from the source's next experience, if there is some.
