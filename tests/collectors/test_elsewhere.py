@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 import random_actor
 
 # A notebook, as far as processes are concerned: there is no file to read again.
