@@ -81,11 +81,14 @@ def test_baselines_belong_to_a_task(
     assert heard in captured.out + captured.err
 
 
-def test_rules_that_do_not_exist_end_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["train", "cage4", "--rules=impact+fairness"])
+@pytest.mark.parametrize("rules", ["impact+fairness", "impact+impact"])
+def test_rules_that_do_not_exist_or_are_repeated_end_in_one_line(
+    rules: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["train", "cage4", f"--rules={rules}"])
     assert capsys.readouterr().err == (
         "fastrl train: error: --rules should be original, or some of impact, green-service, red-session, restore-cost"
-        " joined by +, got 'impact+fairness'\n"
+        f" joined by +, each once, got '{rules}'\n"
     )
 
 

@@ -46,6 +46,7 @@ CAGE4_RED_KINDS: list[str]
 CAGE4_RED_STATES: list[str]
 CAGE4_RED_AGENTS: list[str]
 CAGE4_RULES: list[str]
+CAGE4_MESSAGE_BITS: int
 CAGE4_DECISIONS: dict[str, str]
 """Purposes of decisions by their numbers in traces."""
 """Actions that can ever have an effect."""

@@ -8,7 +8,7 @@ use fastrl_binding::arrays::{Flag, disjoint, list, list_or_none, readable, write
 use fastrl_core::learn::Precision;
 use fastrl_core::learn::imitation::Imitation;
 use fastrl_core::learn::losses::Kind;
-use fastrl_core::learn::ppo::{Actions, Networks, Parameters, Samples, Settings, Shape, update};
+use fastrl_core::learn::ppo::{Actions, Networks, Outcome, Parameters, Samples, Settings, Shape, update};
 use fastrl_core::learn::values::values;
 use fastrl_core::mlp::Activation;
 use fastrl_core::team::Team;
@@ -53,6 +53,24 @@ fn read_actions<'a>(kind: &Kind, actions: &'a Bound<'_, PyAny>, samples: usize) 
             (actions.place(), Actions::Categorical(unsafe { actions.slice() }))
         }
     })
+}
+
+impl PpoUpdate {
+    /// Takes the gradient steps, without the GIL.
+    fn update(
+        &self,
+        py: Python<'_>,
+        settings: &Settings,
+        samples: Samples<'_>,
+        order: &[i64],
+        parameters: &mut Parameters<'_>,
+    ) -> PyResult<Outcome> {
+        py.detach(|| {
+            let team = &mut self.team.lock().unwrap_or_else(PoisonError::into_inner);
+            update(&self.shape, settings, samples, order, parameters, team)
+        })
+        .map_err(|refused| PyValueError::new_err(refused.to_string()))
+    }
 }
 
 #[pymethods]
@@ -215,12 +233,7 @@ impl PpoUpdate {
             threads: num_threads,
             imitation: None,
         };
-        let outcome = py
-            .detach(|| {
-                let team = &mut self.team.lock().unwrap_or_else(PoisonError::into_inner);
-                update(&self.shape, &settings, samples, order, &mut parameters, team)
-            })
-            .map_err(|refused| PyValueError::new_err(refused.to_string()))?;
+        let outcome = self.update(py, &settings, samples, order, &mut parameters)?;
         Ok((
             outcome.policy_loss,
             outcome.value_loss,
@@ -321,12 +334,7 @@ impl PpoUpdate {
             threads: num_threads,
             imitation: Some(Imitation { squared, label_smoothing }),
         };
-        let found = py
-            .detach(|| {
-                let team = &mut self.team.lock().unwrap_or_else(PoisonError::into_inner);
-                update(&self.shape, &settings, samples, &order, &mut parameters, team)
-            })
-            .map_err(|refused| PyValueError::new_err(refused.to_string()))?;
+        let found = self.update(py, &settings, samples, &order, &mut parameters)?;
         Ok((found.policy_loss, found.score, found.entropy, found.grad_norm))
     }
 }
