@@ -144,8 +144,8 @@ impl PpoUpdate {
 
     #[pyo3(signature = (
         parameters, mean, square, obs, groups, actions, log_probs, advantages, returns, values, masks, learned, order, *,
-        steps, minibatches, clip_range, value_clip, value_coef, entropy_coef, max_grad_norm, learning_rate,
-        normalize_advantages, target_kl, num_threads,
+        steps, minibatches, max_grad_norm, learning_rate, num_threads, clip_range=0.0, value_clip=None, value_coef=1.0,
+        entropy_coef=0.0, normalize_advantages=false, target_kl=None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "the arrays and settings of an update")]
     fn run(
@@ -166,15 +166,15 @@ impl PpoUpdate {
         order: &Bound<'_, PyAny>,
         steps: u64,
         minibatches: usize,
+        max_grad_norm: f32,
+        learning_rate: f64,
+        num_threads: usize,
         clip_range: f32,
         value_clip: Option<f32>,
         value_coef: f32,
         entropy_coef: f32,
-        max_grad_norm: f32,
-        learning_rate: f64,
         normalize_advantages: bool,
         target_kl: Option<f64>,
-        num_threads: usize,
     ) -> PyResult<(f64, f64, f64, f64, f64, f64, usize)> {
         let Shape { inputs, kind, critic_outputs, networks, .. } = &self.shape;
         let (distinct, samples, epochs) = (rows_of(obs), rows_of(groups), rows_of(order));

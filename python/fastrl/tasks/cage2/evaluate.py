@@ -254,10 +254,13 @@ class Cage2Scoring:
     def evaluate_agent(self, path: str, settings: Any, options: EvaluationOptions) -> Evaluation:
         return self._evaluate(Contender.from_agent(path), options)
 
-    def _evaluate(self, contender: Contender, options: EvaluationOptions) -> Evaluation:
+    def _evaluate(
+        self, contender: Contender, options: EvaluationOptions, ruleset: Ruleset = "main"
+    ) -> Evaluation:
+        """Scores a contender; ``ruleset``: of the games, unless options have another."""
         return evaluate(
             contender,
-            ruleset=options.ruleset or "main",
+            ruleset=options.ruleset or ruleset,
             episodes=options.episodes,
             seed=options.seed,
             advance=options.advance,

@@ -18,7 +18,7 @@ from fastrl.runs.errors import TrainError, check_memory
 from fastrl.runs.row import Number
 from fastrl.runs.settings import RunConfig
 from fastrl.tasks import cage2
-from fastrl.tasks.cage2.evaluate import Cage2Scoring, Contender, evaluate
+from fastrl.tasks.cage2.evaluate import Cage2Scoring, Contender
 from fastrl.tasks.cage2.scores import Evaluation
 from fastrl.tasks.cage2.settings import PRESETS, EnvConfig
 from fastrl.training.callbacks import Callback
@@ -107,13 +107,8 @@ class Cage2Task(Cage2Scoring, Task):
         from fastrl.play.policy import Policy
 
         policy = Policy(dict(state), device=options.device, seed=options.seed)
-        return evaluate(
-            Contender.from_policy(policy, "the policy", deterministic=options.mode == "deterministic"),
-            ruleset=options.ruleset or settings.env.ruleset,
-            episodes=options.episodes,
-            seed=options.seed,
-            advance=options.advance,
-        )
+        contender = Contender.from_policy(policy, "the policy", deterministic=options.mode == "deterministic")
+        return self._evaluate(contender, options, settings.env.ruleset)
 
     def agent_films(self, path: str, settings: Any) -> Films:
         """See `Task.agent_films`; the agent observes and acts as `Contender.from_agent` says."""

@@ -94,19 +94,7 @@ class Cage4Task(Cage4Scoring, Task):
         def make_act(env: Cage4VectorEnv) -> Act:
             return policy.act_in(env, action_masks=masks, deterministic=options.mode == "deterministic")
 
-        env = settings.env
-        return evaluate(
-            make_act,
-            episodes=options.episodes,
-            seed=options.seed,
-            mode=options.mode,
-            advance=options.advance,
-            red_agent=env.red_agent,
-            rules=env.rules,
-            view=env.view,
-            messages=env.messages,
-            num_threads=env.num_threads,
-        )
+        return evaluate(make_act, options, **settings.env.options())
 
     def scores_from_tree(self, tree: Mapping[str, Any]) -> Evaluation:
         return Evaluation.from_tree(tree)
