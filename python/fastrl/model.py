@@ -416,7 +416,7 @@ class Model(metaclass=_ModelType):
         trainer.callbacks.extend(callbacks)
         # Weights that were handed out may have been changed.
         if before.steps or self._given:
-            trainer.take_over(before)
+            trainer.source.take_over(before.source)
             trainer.load_state_dict(before.state_dict())
         elif settings.run.init_from is not None:
             load_weights(trainer, settings, task, console)

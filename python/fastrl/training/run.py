@@ -142,7 +142,7 @@ def restored(task: Task, settings: Any, file: Path, state: Mapping[str, Any], co
         trainer = task.make_trainer(settings, console, stage=saved_stage(state))
         if trainer.ranks.count == 1:
             check_kinds(state, trainer.state_dict())
-        trainer.load_files(file.parent.parent)
+        trainer.source.load_files(file.parent.parent)
         trainer.load_state_dict(state)
     return trainer
 
@@ -389,7 +389,7 @@ class _Session:
             over = ", whose run had no checkpoint yet: it starts over" if directory.starts_over else ""
             print_lines(console, f"training on {trainer.device}, run directory {directory.path}{over}")
             self._checkpoints = Checkpoints(directory.checkpoints, trainer.run.keep_checkpoints)
-        for remark in (threads.reason(), *trainer.remarks()):
+        for remark in (threads.reason(), *trainer.algorithm.remarks()):
             print_lines(console, remark)
 
     def _write_settings(self) -> None:
@@ -444,7 +444,7 @@ class _Session:
                 with trainer.ranks.watched(trainer.run.rank_timeout):
                     self._loop(loggers, stop)
                 if directory is not None:
-                    trainer.save_files(directory.path)
+                    trainer.source.save_files(directory.path)
             self.signal, self._stopped_by = stop.received, trainer.stopped_by
         except HookError:
             # A checkpoint keeps what was learned until then, if anything was. Other ranks know nothing of the error.

@@ -6,8 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.protocol import CollectError, Report
@@ -247,22 +246,6 @@ class Trainer:
         """Writes files for people at the end of a session, before and after the final evaluation."""
         for callback in self.callbacks:
             callback.write_report(directory)
-
-    def save_files(self, directory: Path) -> None:
-        """Saves what is too large for checkpoints, once at the end of a session."""
-        self.source.save_files(directory)
-
-    def load_files(self, directory: Path) -> None:
-        """Loads what `save_files` has saved, if there is anything; called before `load_state_dict`."""
-        self.source.load_files(directory)
-
-    def take_over(self, other: Self) -> None:
-        """Takes the same from a training of the same run that has ended, without files."""
-        self.source.take_over(other.source)
-
-    def remarks(self) -> list[str]:
-        """Remarks for people at the start of a session, a line each."""
-        return self.algorithm.remarks()
 
     def summary(self) -> dict[str, Any]:
         """Details of the run's summary, JSON values by name."""
