@@ -65,9 +65,7 @@ def test_one_order_beside_plain_ppo(record):
     config = SearchConfig(trial_share=1.0, trial_episodes=EPISODES - together)
     search = make_search(config, [WORKFLOW], EPISODES - together)
     source = WorkflowSource(inner, games, search, joint_episodes=together, seed=0)
-    ppo = WorkflowPPO(
-        inner.ppo(games.episode_length), source.problem(EPISODES * games.episode_length, 0, "cpu")
-    )
+    ppo = WorkflowPPO(inner.ppo(games.episode_length), source.problem(EPISODES * games.episode_length, 0))
     for _ in Trainer(settings.run, ppo, source).rows():
         pass
     seconds = {"workflow": time.perf_counter() - start}

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from fastrl.collectors.protocol import Plan
 from fastrl.envs.rows import obs_rows_of
 from fastrl.envs.spec import EnvSpec
-from fastrl.networks.compiled_actor import ActorSpec, MlpActor, RandomActor
+from fastrl.networks.compiled_actor import ActorSpec, MlpActor
+from random_actor import RandomActor
 
 
 def make_plan(

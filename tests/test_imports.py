@@ -22,6 +22,8 @@ ORDER = [
     "cli",
     "__init__",
     "exports",
+    "model_loading",
+    "model_types",
     "model",
     "model_arguments",
     "demos",

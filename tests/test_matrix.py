@@ -131,7 +131,7 @@ def check(
     save_checkpoint(path / "stopped", training.state_dict())
     training.source.save_files(path)
     training = training_of(algorithm, spec, settings | second, task)
-    training.load_files(path)
+    training.source.load_files(path)
     training.load_state_dict(load_checkpoint(path / "stopped"))
     found += rows_of(training, 2**30)
     ends = [untimed_state(each.state_dict()) for each in (training, straight)]

@@ -644,7 +644,7 @@ def test_agents_of_traffic_learn_and_act_together(tmp_path: Path) -> None:
     model.learn(total_episodes=8)
     mean, std = model.evaluate(4)
     assert np.isfinite([mean, std]).all()
-    size = model.trainer.source.problem(1, 0, "cpu").obs_dim  # type: ignore[attr-defined]
+    size = model.trainer.source.problem(1, 0).obs_dim  # type: ignore[attr-defined]
     actions, state = model.predict(np.zeros((3, size), np.float32))
     assert actions.shape == (3,) and state is None
     assert model.predict(np.zeros((5, 3, size), np.float32))[0].shape == (5, 3)

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from fastrl import algorithms, callbacks, demos, envs, loggers, queue, replay, runtime
     from fastrl._native._rust import __version__
     from fastrl.exports.export import export
-    from fastrl.model import (
+    from fastrl.model import Model
+    from fastrl.model_loading import load
+    from fastrl.model_types import (
         BC,
         DQN,
         IMPALA,
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
         TD3,
         AsyncPPO,
         CrossQ,
-        Model,
-        load,
     )
     from fastrl.play.policy import load_policy
     from fastrl.runs.compare import compare
@@ -65,13 +65,15 @@ __all__ = [
     "tune",
 ]
 
-# Modules that are imported when they are first used, and the names in others. Only models need PyTorch, which takes
-# seconds to import.
+# Modules that are imported when they are first used, and the names in others; the rest are models of algorithms. Only
+# models need PyTorch, which takes seconds to import.
 _MODULES = ("algorithms", "callbacks", "demos", "envs", "loggers", "queue", "replay", "runtime")
 _ELSEWHERE = {
+    "Model": "fastrl.model",
     "__version__": "fastrl._native._rust",
     "compare": "fastrl.runs.compare",
     "export": "fastrl.exports.export",
+    "load": "fastrl.model_loading",
     "load_policy": "fastrl.play.policy",
     "tune": "fastrl.tuning.tune",
 }
@@ -90,7 +92,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name in __all__:
-        return getattr(importlib.import_module(_ELSEWHERE.get(name, "fastrl.model")), name)
+        return getattr(importlib.import_module(_ELSEWHERE.get(name, "fastrl.model_types")), name)
     raise AttributeError(f"module 'fastrl' has no attribute {name!r}")
 
 

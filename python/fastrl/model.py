@@ -5,8 +5,6 @@ end with the same parameters, to the bit.
 """
 
 import contextlib
-import dataclasses
-import functools
 import inspect
 import itertools
 import signal
@@ -17,33 +15,30 @@ from typing import TYPE_CHECKING, Any, Literal, Never, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.algorithms import algorithms, class_named, find
+from fastrl.algorithms import find
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.protocol import CollectError
-from fastrl.envs.spec import EnvSpec, any_spec
+from fastrl.envs.spec import EnvSpec
 from fastrl.model_arguments import (
     check_hooks,
     check_options,
-    check_same_options,
     env_settings,
     import_path,
     is_callback,
     is_logger,
     is_only_one,
-    on_spec,
     recorded_env,
     task_on,
 )
-from fastrl.runs.checkpoint import CheckpointError, Checkpoints, find_checkpoint, save_checkpoint
+from fastrl.runs.checkpoint import Checkpoints, save_checkpoint
 from fastrl.runs.directory import RunDirectory, new_directory
 from fastrl.runs.errors import HookError
 from fastrl.runs.logger import Logger
 from fastrl.runs.row import Row
-from fastrl.runs.settings import settings_type, with_one_goal
-from fastrl.tasks import find as find_task
-from fastrl.tasks import load_saved
+from fastrl.runs.settings import with_one_goal
 from fastrl.training.callbacks import Callback
-from fastrl.training.run import load_run, load_weights, name_of, restored, train
+from fastrl.training.evaluation_options import EvaluationOptions
+from fastrl.training.run import load_weights, name_of, train
 from fastrl.training.stages import saved_settings, saved_stage, stage_of
 from fastrl.training.summary import Summary
 from fastrl.training.task import Task
@@ -54,7 +49,6 @@ from fastrl.utils.config import (
     build,
     by_keyword,
     check,
-    leaves,
     load_toml,
     replaced,
     to_tree,
@@ -63,7 +57,6 @@ from fastrl.utils.other_names import no_attribute, other_setting
 from fastrl.utils.output import is_watched, plain_console, quiet_console
 from fastrl.utils.processes import require_main_guard
 from fastrl.utils.ranks import Ranks
-from fastrl.utils.trust import from_file, trusted_import
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -187,7 +180,7 @@ class Model(metaclass=_ModelType):
         changes["run.algo"] = name
         settings_of_run = task.make_settings(changes, preset=chosen, tree=tree, source=source, trust=trust)
         check_options(env, settings_of_run)
-        trainer = task.make_trainer(settings_of_run, _console())
+        trainer = task.make_trainer(settings_of_run, console_of())
         if settings_of_run.run.init_from is not None:
             # The model acts as that policy before it has learned anything.
             load_weights(trainer, settings_of_run, task, quiet_console())
@@ -323,7 +316,7 @@ class Model(metaclass=_ModelType):
         settings = self._with_goal(total_timesteps, total_episodes)
         if ranks != 1:
             settings = self._for_ranks(ranks, settings)
-        console = _console(progress)
+        console = console_of(progress)
         with contextlib.ExitStack() as stack:
             directory = None if run_dir is None else stack.enter_context(self._open(Path(run_dir)))
             task, before = self.task, self.trainer
@@ -423,7 +416,7 @@ class Model(metaclass=_ModelType):
         trainer.callbacks.extend(callbacks)
         # Weights that were handed out may have been changed.
         if before.steps or self._given:
-            trainer.take_over(before)
+            trainer.source.take_over(before.source)
             trainer.load_state_dict(before.state_dict())
         elif settings.run.init_from is not None:
             load_weights(trainer, settings, task, console)
@@ -449,13 +442,12 @@ class Model(metaclass=_ModelType):
         """
         if episodes < 1:
             raise ConfigError(f"evaluate: episodes should be at least 1, got {episodes}")
+        if foreign := [name for name in options if name not in self.task.evaluation_options]:
+            raise ConfigError(f"evaluate: {foreign[0]} does not go with a run of {self.task.name}")
         scores = self.task.evaluate(
             self.trainer.policy_checkpoint(),
             self.task.resolve_defaults(self.play_settings),
-            episodes=episodes,
-            seed=seed,
-            advance=lambda done: None,
-            **options,
+            EvaluationOptions(episodes, seed, **options),
         )
         return scores.mean_return, scores.std_return
 
@@ -609,133 +601,6 @@ class Model(metaclass=_ModelType):
 _LEARN = list(inspect.signature(Model.learn).parameters)[1:-1]
 
 
-def load(
-    path: str | Path,
-    *,
-    env: Any = None,
-    algo: str | type[Algorithm[Any]] | None = None,
-    network: Any = None,
-    demos: Any = None,
-    trust: bool = False,
-) -> Model:
-    """The model of a run directory (its newest checkpoint), or of a file that `Model.save` has written.
-
-    The file has all that `Model.predict` needs. The environment is built, and its code imported, where the model learns
-    or is evaluated.
-
-    Args:
-        path: of either. ``learn(run_dir=path)`` continues in the same run directory.
-        env: as for `Model`, where the run cannot name its environment, such as a function of a notebook, or names code,
-            which is imported only if it is named here or with ``trust``.
-        algo, network: the same for an algorithm and a network of the user's own.
-        demos: the data set that the run has learned from, or its folder, to learn more where the run's own is not there
-            any more. To act and be evaluated a model needs none.
-        trust: the file may import code, connect to a Ray cluster and write files, as it says.
-
-    Raises:
-        CheckpointError: there is no checkpoint, or a damaged or foreign one.
-        TrustError: it would import code that was not named.
-        UserError, CollectError: as of `Model`.
-    """
-    require_main_guard()
-    path = Path(path)
-    kind, config = load_saved(path)
-    if config is None:
-        raise CheckpointError(f"{path} has no checkpoint: its run was killed before the first")
-    task = find_task(trusted_import("kind", kind, path, trust=trust))
-    named: Values = {}
-    if algo is not None:
-        named["run.algo"] = import_path("algo", algo)
-    if env is not None:
-        spec = any_spec(env)
-        task = on_spec(task, spec)
-        named["env.id"] = spec.id
-    if network is not None:
-        table = task.algorithm_table(named.get("run.algo") or task.algorithm_in(config))
-        named[f"{table}.network"] = import_path("network", network)
-    settings, state = load_run(task, path, trust=trust, named=named, to_act=True)
-    file, config_type = find_checkpoint(path), type(settings)
-    if env is not None:
-        check_same_options(env, settings, file)
-    if "stages" in state:
-        settings = build(config_type, check(config_type, saved_settings(state), str(file)))
-    if isinstance(demos, str | Path):
-        if not hasattr(settings, "demos"):
-            raise ConfigError(f"demos: {settings.run.algo} does not learn from demonstrations, leave it out")
-        with_path = dataclasses.replace(settings.demos, path=Path(demos))
-        settings = dataclasses.replace(settings, demos=with_path)
-    elif demos is not None:
-        task = task.with_demos(demos)
-
-    def restore() -> Trainer:
-        for tree in (state["config"], saved_settings(state)):
-            from_file(config_type, tree, str(file), trust=trust, named=named)
-        return restored(task.to_act(), task.resolve_defaults(settings), file, state, _console())
-
-    model = Model.__new__(model_type(settings.run.algo))
-    model._start(task, settings, restore, state)
-    if file.parent.name == "checkpoints":
-        model._directory = file.parent.parent.resolve()
-    return model
-
-
-@functools.cache
-def model_type(algorithm: str) -> type[Model]:
-    """The class of the models of an algorithm: `Model` itself for a class of the user's own."""
-    if algorithm not in algorithms():
-        return Model
-    found = find(algorithm)
-    config_type = settings_type({"own": found.config_type()})
-    lines = [
-        f"{found.name}: {found.summary}.",
-        "",
-        "See `fastrl.Model`, of which it has all arguments and methods. Settings of the algorithm, each a keyword:",
-        "",
-    ]
-    for leaf in leaves(config_type).values():
-        default = getattr(leaf.default, "value", leaf.default)
-        lines.append(f"    {leaf.key.rpartition('.')[2]}: {leaf.description} [{default}]")
-    body = {"_algo": algorithm, "__doc__": "\n".join(lines), "__module__": "fastrl"}
-    return type(found.__name__, (Model,), body)
-
-
-if TYPE_CHECKING:
-
-    class PPO(Model): ...
-
-    class AsyncPPO(Model): ...
-
-    class IMPALA(Model): ...
-
-    class DQN(Model): ...
-
-    class PQN(Model): ...
-
-    class BC(Model): ...
-
-    class MABC(Model): ...
-
-    class IPPO(Model): ...
-
-    class MAPPO(Model): ...
-
-    class REINFORCE(Model): ...
-
-    class SAC(Model): ...
-
-    class CrossQ(Model): ...
-
-    class TD3(Model): ...
-
-    class IQL(Model): ...
-
-
-def __getattr__(name: str) -> Any:
-    if not name.startswith("_") and (algorithm := class_named(name)) is not None:
-        return model_type(algorithm.name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
 class _RowList(Logger):
     """Keeps the numbers of rows in a list."""
 
@@ -749,6 +614,6 @@ class _RowList(Logger):
         pass
 
 
-def _console(progress: bool | None = None) -> "Console":
+def console_of(progress: bool | None = None) -> "Console":
     """A console; a quiet one where no progress is shown."""
     return plain_console() if (is_watched() if progress is None else progress) else quiet_console()

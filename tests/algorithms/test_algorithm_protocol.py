@@ -215,6 +215,14 @@ class TestEach:
         widths = "policy_hidden" if name == "crossq" else "hidden"
         with pytest.raises(ValueError, match="the saved hidden layers are"):
             algorithm.check_state(algorithm.config_type(**{widths: (10**9,)}), state)
+        if hasattr(algorithm.config, "policy_hidden"):
+            # Widths of the critics alone.
+            given = {
+                "policy_hidden": tuple(state["policy"]["architecture"]["hidden"]),
+                "hidden": (10**6, 10**6),
+            }
+            with pytest.raises(ValueError, match=r"of 2 hidden layers, of or for .* numbers, is claimed"):
+                algorithm.check_state(algorithm.config_type(**given), state)
         copied = made(name, seed=3)
         copied.load_state_dict(copy.deepcopy(state))
         assert weights_of(copied) == weights_of(algorithm)

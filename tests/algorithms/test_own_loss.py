@@ -234,7 +234,7 @@ def test_critics_learn_by_it_on_two_ranks_what_they_learn_on_one(on_ranks: RankP
 def test_pytorch_takes_the_steps_of_changed_critics(algo: str) -> None:
     trainer = critics_trainer(ALONE, algo, f"own_losses:Critic{algo}", "--collector=native")
     why = f"compiled ones are for {algo}'s own critic_loss"
-    assert trainer.remarks() == [f"PyTorch takes the gradient steps: {why}"]
+    assert trainer.algorithm.remarks() == [f"PyTorch takes the gradient steps: {why}"]
     compiled = f"--{algo.lower()}.update-backend=compiled"
     with pytest.raises(TrainError, match="update_backend compiled is for"):
         critics_trainer(ALONE, algo, f"own_losses:Critic{algo}", "--collector=native", compiled)
@@ -314,7 +314,7 @@ def test_two_ranks_learn_by_them_what_one_learns(on_ranks: RankProcesses, name: 
 def test_pytorch_takes_the_steps_of_what_compiled_ones_do_not_know(algo: str, why: str) -> None:
     said = f"PyTorch takes the gradient steps: compiled ones are for {why}"
     model = fastrl.Model("CartPole-v1", algo=f"own_losses:{algo}", num_envs=4, collector="sequential")
-    assert model.trainer.remarks() == [said]
+    assert model.trainer.algorithm.remarks() == [said]
     with pytest.raises(TrainError, match=f"update_backend compiled is for {why}"):
         fastrl.Model("CartPole-v1", algo=f"own_losses:{algo}", update_backend="compiled")
 
@@ -333,5 +333,5 @@ def test_a_run_says_it_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_compiled_steps_know_every_setting_of_ppo() -> None:
     for name in ("ppo", "async-ppo"):
         model = fastrl.Model("CartPole-v1", algo=name, num_envs=4, collector="sequential")
-        assert model.trainer.remarks() == []
+        assert model.trainer.algorithm.remarks() == []
         assert model.trainer.algorithm.compiled_update is not None

@@ -12,6 +12,7 @@ import pytest
 from small_runs import run_cli, train_small
 
 from fastrl.tasks import find
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.utils.progress import Progress
 
 eval_command = importlib.import_module("fastrl.cli.eval")
@@ -101,9 +102,7 @@ def test_an_agents_episodes_end_at_the_limit_of_the_settings(tmp_path: Path) -> 
     sys.path.append(str(tmp_path))
     task = find("gym")
     settings = task.make_settings({"env.id": "CartPole-v1", "collect.max_episode_steps": 7})
-    scores = task.evaluate_agent(
-        "own_agents:Balance", settings, episodes=3, seed=0, advance=lambda done: None
-    )
+    scores = task.evaluate_agent("own_agents:Balance", settings, EvaluationOptions(3))
     assert scores.to_tree()["returns"] == [7.0] * 3
 
 

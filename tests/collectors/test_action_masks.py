@@ -23,7 +23,7 @@ from fastrl.collectors.synchronous import native_collector
 from fastrl.envs.cage2.env import Cage2VectorEnv
 from fastrl.envs.cage2.workflow import WORKFLOWS, Cage2WorkflowVectorEnv, encode
 from fastrl.envs.spec import EnvSpec, as_spec
-from fastrl.networks.compiled_actor import RandomActor
+from random_actor import RandomActor
 
 COLLECTORS = ("sequential", "sync", "executor")
 

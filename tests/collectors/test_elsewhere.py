@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+import random_actor
+
 # A notebook, as far as processes are concerned: there is no file to read again.
 NOTEBOOK = """
 import functools
 import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
-from fastrl.networks.compiled_actor import RandomActor
+from random_actor import RandomActor
 from fastrl.collectors.factory import make_collector
 from fastrl.collectors.protocol import Plan
 from fastrl.envs import ProcessVectorEnv
@@ -41,7 +43,7 @@ UNGUARDED = """
 import functools
 import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
-from fastrl.networks.compiled_actor import RandomActor
+from random_actor import RandomActor
 from fastrl.collectors.factory import make_collector
 from fastrl.collectors.protocol import Plan
 from fastrl.envs import ProcessVectorEnv
@@ -117,8 +119,11 @@ print(sys.path.index(sys.argv[1]) == len(sys.path) - 1)
 
 
 def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    # The folder of `RandomActor`, which programs import.
+    folders = (str(Path(random_actor.__file__).parent), os.environ.get("PYTHONPATH"))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
     return subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=False, env={**os.environ}
+        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=False, env=env
     )
 
 

@@ -18,7 +18,7 @@ from fastrl.collectors.synchronous import native_collector, sync_collector
 from fastrl.envs.contract import CONTINUES
 from fastrl.envs.pixels import make_stacked_pixels
 from fastrl.envs.spec import as_spec
-from fastrl.networks.compiled_actor import RandomActor
+from random_actor import RandomActor
 
 Maker = Callable[[Plan], Any]
 PYTHON: dict[str, Maker] = {

@@ -19,10 +19,11 @@ from fastrl.collectors.protocol import CollectError, Plan, Unit
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.collectors.synchronous import LockstepCollector, native_collector, sync_collector
 from fastrl.envs.spec import as_spec
-from fastrl.networks.compiled_actor import RandomActor, RowActor, Rows
+from fastrl.networks.compiled_actor import RowActor, Rows
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.processes import SHARED_MEMORY
 from fastrl.utils.seeding import NO_ENV, act_stream, act_streams, env_seed, env_seeds
+from random_actor import RandomActor
 
 
 class Walk(gymnasium.Env[Any, Any]):

@@ -21,8 +21,8 @@ from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.envs.cage2.env import Cage2VectorEnv
 from fastrl.envs.rows import ActionRows, ObsRows
 from fastrl.envs.spec import EnvSpec, as_spec
-from fastrl.networks.compiled_actor import RandomActor
 from fastrl.rollout.fragment import Fragment
+from random_actor import RandomActor
 
 MODES = ["next_step", "same_step", "disabled"]
 ROWS = 4

@@ -165,6 +165,10 @@ def test_rules_change_what_is_paid() -> None:
         np.testing.assert_array_equal(mended.info(cause), original.info(cause))
     with pytest.raises(ValueError, match=r"rules: expected 'original', or 'impact', .* got 'all'"):
         Cage4VectorEnv(rules="all")
+    with pytest.raises(
+        ValueError, match=r"rules: expected each name once, got 'impact' again in 'impact\+impact'"
+    ):
+        Cage4VectorEnv(rules="impact+impact")
 
 
 def test_masks_are_false_for_hosts_that_do_not_exist_and_beyond_an_agents_actions() -> None:

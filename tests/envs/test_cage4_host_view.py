@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fastrl.envs.cage4.env import ACTIONS, AGENTS, CAUSES, SUBNETS, ZONES, Cage4VectorEnv
+from fastrl.envs.cage4.env import ACTIONS, AGENTS, CAUSES, MESSAGE_BITS, SUBNETS, ZONES, Cage4VectorEnv
 from fastrl.envs.cage4.host_view import ACTIONS as CHOICES
 from fastrl.envs.cage4.host_view import ROWS, TARGETS, observation_names
 from fastrl.exports.cage4_agent import HostView
@@ -342,7 +342,7 @@ def test_a_saved_view_goes_on() -> None:
         (lambda: Cage4VectorEnv(messages=1), "messages: expected 0 without view='hosts', got 1"),
         (lambda: Cage4VectorEnv(rewards="mine"), "rewards: expected 'team' or 'zone', got 'mine'"),  # type: ignore[arg-type]
         (lambda: HostView(5, ALL), "agent: expected 0 to 4, got 5"),
-        (lambda: HostView(0, ALL, messages=9), "messages: expected 0 to 4, got 9"),
+        (lambda: HostView(0, ALL, messages=9), f"messages: expected 0 to {MESSAGE_BITS}, got 9"),
         (lambda: HostView(0, ALL).observe(ALL[:50]), "observation: expected at least 92 values, got shape"),
         (lambda: HostView(0, ALL).act(0), r"act: expected observe\(\)"),
         (lambda: HostView(4, ALL[:82]), r"mask: expected at least 242 values, got shape \(82,\)"),

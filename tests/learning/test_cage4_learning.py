@@ -4,6 +4,7 @@ import pytest
 
 import fastrl
 from fastrl.tasks.cage4.evaluate import SCORING
+from fastrl.training.evaluation_options import EvaluationOptions
 
 pytestmark = pytest.mark.learning
 
@@ -23,8 +24,7 @@ def test_defenders_learn() -> None:
     model.learn(400_000)
     after, _ = model.evaluate(20, mode="stochastic")
     sleep, random = (
-        SCORING.evaluate_baseline(name, episodes=10, seed=0, advance=lambda episodes: None).mean_return
-        for name in ("sleep", "random")
+        SCORING.evaluate_baseline(name, EvaluationOptions(10)).mean_return for name in ("sleep", "random")
     )
     assert after > before + 120, (after, before)
     assert after > max(sleep, random) / 5, (sleep, random)

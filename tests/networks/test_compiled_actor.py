@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from fastrl._native._rust import Mlp
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import ActorCritic
-from fastrl.networks.compiled_actor import MlpActor, RandomActor, with_weights
+from fastrl.networks.compiled_actor import MlpActor, with_weights
 from fastrl.networks.distributions import gaussian_log_probs, sample_actions
 from fastrl.utils.seeding import GOLDEN, mix, uniforms
+from random_actor import RandomActor
 
 
 def architecture(obs_dim=5, outputs=3, hidden=(8,), activation="relu", kind="discrete", obs_clip=None):

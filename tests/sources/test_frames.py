@@ -86,7 +86,7 @@ def source_of(
     config = config or made.config_type(
         batch_size=256, hidden=(8,), **{"n_step": 1, "conv": ()} if made is DQN else {}
     )
-    learner = made(config, source.problem(total_timesteps=1, seed=0, device="cpu"))
+    learner = made(config, source.problem(total_timesteps=1, seed=0))
     source.attach(learner)
     return source, learner
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from fastrl.collectors.protocol import Plan
 from fastrl.envs.rows import ActionRows
 from fastrl.envs.spec import as_spec
-from fastrl.networks.compiled_actor import RandomActor, Rows
+from fastrl.networks.compiled_actor import Rows
+from random_actor import RandomActor
 
 OBS_SPACES: dict[str, Space[Any]] = {
     "vector": Box(-1, 1, (3,), np.float32),

@@ -14,6 +14,7 @@ from fastrl.cli.main import main
 from fastrl.envs.cage4.env import CAUSES
 from fastrl.tasks.cage4.evaluate import Cage4Scoring
 from fastrl.tasks.cage4.scores import Evaluation
+from fastrl.training.evaluation_options import EvaluationOptions
 
 SMALL = (
     "--env.num-envs=4",
@@ -25,7 +26,7 @@ SMALL = (
 
 
 def baseline(name: str, episodes: int, seed: int) -> Evaluation:
-    return Cage4Scoring().evaluate_baseline(name, episodes=episodes, seed=seed, advance=lambda episodes: None)
+    return Cage4Scoring().evaluate_baseline(name, EvaluationOptions(episodes, seed))
 
 
 def test_protocol_gives_the_score_of_the_challenges_own_evaluation() -> None:
@@ -80,11 +81,14 @@ def test_baselines_belong_to_a_task(
     assert heard in captured.out + captured.err
 
 
-def test_rules_that_do_not_exist_end_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["train", "cage4", "--rules=impact+fairness"])
+@pytest.mark.parametrize("rules", ["impact+fairness", "impact+impact"])
+def test_rules_that_do_not_exist_or_are_repeated_end_in_one_line(
+    rules: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["train", "cage4", f"--rules={rules}"])
     assert capsys.readouterr().err == (
         "fastrl train: error: --rules should be original, or some of impact, green-service, red-session, restore-cost"
-        " joined by +, got 'impact+fairness'\n"
+        f" joined by +, each once, got '{rules}'\n"
     )
 
 

@@ -29,6 +29,7 @@ from fastrl.envs.pixels import PixelEnv
 from fastrl.runs.checkpoint import CheckpointError, load_newest
 from fastrl.tasks.pixels.settings import PRESETS
 from fastrl.tasks.pixels.task import TASK
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.trainer import Trainer
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import build, leaves
@@ -147,7 +148,7 @@ def test_an_environment_that_ends_its_process_has_failed(monkeypatch: pytest.Mon
     with pytest.raises(
         CollectError, match=r"Catch-v0 failed at step 1 of the episode that reset\(.*: SystemExit: 0"
     ):
-        TASK.evaluate(state, settings(), episodes=1, seed=0, advance=lambda games: None)
+        TASK.evaluate(state, settings(), EvaluationOptions(1))
     monkeypatch.setattr(PixelEnv, "__init__", leave)
     with pytest.raises(CollectError, match="--env fastrl/Catch-v0: it could not be built: SystemExit: 0"):
         make_trainer()
@@ -202,7 +203,7 @@ def test_an_evaluation_checks_the_policy() -> None:
         CheckpointError,
         match=r"fastrl/Catch-v0: the policy takes 200 numbers for 3 actions, the environment has 300",
     ):
-        TASK.evaluate(state, settings("--env.stack=3"), episodes=1, seed=0, advance=lambda games: None)
+        TASK.evaluate(state, settings("--env.stack=3"), EvaluationOptions(1))
 
 
 @pytest.mark.slow

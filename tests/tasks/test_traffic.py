@@ -30,6 +30,7 @@ from fastrl.tasks.traffic.curriculum import CurriculumCallback
 from fastrl.tasks.traffic.scores import Scores
 from fastrl.tasks.traffic.task import TASK
 from fastrl.training.evaluation import BEST, Evaluation
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.run import evaluate_run
 from fastrl.training.trainer import Trainer
 from fastrl.utils.files import to_json
@@ -69,9 +70,7 @@ def evaluation_of(trainer: Trainer) -> Evaluation:
 
 def evaluate(trainer: Trainer) -> Scores:
     """Scores of a small run's policy as it is."""
-    return TASK.evaluate(
-        trainer.policy_checkpoint(), small_settings(), episodes=5, seed=0, advance=lambda done: None
-    )
+    return TASK.evaluate(trainer.policy_checkpoint(), small_settings(), EvaluationOptions(5))
 
 
 @pytest.mark.slow
@@ -302,7 +301,7 @@ def test_eval_scores_runs_on_fixed_seeds(tmp_path: Path, capsys: pytest.CaptureF
     assert train(run, "--total-episodes=60") == 0
     summary = json.loads((run / "summary.json").read_text())
     # The run's own seeds give the run's own scores.
-    own = evaluate_run(TASK, run, episodes=5, seed=0)
+    own = evaluate_run(TASK, run, EvaluationOptions(5))
     assert json.loads(to_json(own.to_tree())) == summary["evaluation"]
     assert {"success_rate", "mean_ep_length"} <= own.metrics().keys()
     capsys.readouterr()
@@ -311,7 +310,7 @@ def test_eval_scores_runs_on_fixed_seeds(tmp_path: Path, capsys: pytest.CaptureF
     first, second = json.loads(capsys.readouterr().out)["runs"]
     assert (first["run"], second["run"]) == (str(run), str(best))
     assert (first["episodes"], first["seed"]) == (30, 5)
-    assert first["mean_return"] == evaluate_run(TASK, run, episodes=30, seed=5).mean_return
+    assert first["mean_return"] == evaluate_run(TASK, run, EvaluationOptions(30, seed=5)).mean_return
     assert main(["eval", str(run), "--episodes=3"]) == 0
     out = capsys.readouterr().out
     assert "3 episodes on the seeds of --seed 0" in out

@@ -139,7 +139,7 @@ def test_a_source_takes_a_vector_environment_itself() -> None:
     env = cart_poles()
     source = RolloutSource(as_spec(env), 4, CollectConfig())
     assert source.env_id == "SyncVectorEnv"
-    problem = source.problem(1000, 0, "cpu")
+    problem = source.problem(1000, 0)
     assert problem.obs_dim == 4 and problem.action_space == gymnasium.spaces.Discrete(2)
     env.reset()
     env.close()

@@ -78,7 +78,7 @@ def make(
     games = EnvConfig(episode_length=episode_length, actions=actions, n_workers=1)
     search = Script(trainings)
     source = WorkflowSource(config, games, search, joint_episodes=joint, seed=seed)
-    problem = source.problem(total_episodes * episode_length, seed, "cpu")
+    problem = source.problem(total_episodes * episode_length, seed)
     ppo = WorkflowPPO(config.ppo(episode_length), problem, separate=config.networks == "separate")
     goal = joint + search.total_episodes
     return Trainer(RunConfig(total_timesteps=None, total_episodes=goal, row_seconds=0.0), ppo, source)

@@ -95,7 +95,7 @@ def test_a_trained_policy_is_scored_as_the_learner_measures_it() -> None:
     source = WorkflowSource(
         config, games, make_search(SearchConfig(), WORKFLOWS, 36), joint_episodes=64, seed=0
     )
-    ppo = WorkflowPPO(config.ppo(30), source.problem(3000, 0, "cpu"))
+    ppo = WorkflowPPO(config.ppo(30), source.problem(3000, 0))
     run = RunConfig(total_timesteps=None, total_episodes=64)
     list(Trainer(run, ppo, source).rows())
     state = ppo.policy_of(ENTERPRISE_FIRST)

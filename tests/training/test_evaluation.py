@@ -14,7 +14,8 @@ from fastrl.callbacks import BestCheckpoint
 from fastrl.play.play import episode_seeds
 from fastrl.runs.checkpoint import load_checkpoint
 from fastrl.tasks.gym.task import GymTask
-from fastrl.training.evaluation import BEST, Advance, Evaluation, Returns
+from fastrl.training.evaluation import BEST, Evaluation, Returns
+from fastrl.training.evaluation_options import Advance, EvaluationOptions
 
 
 def evaluation_of(scores: Mapping[int, float], eval_freq: int) -> tuple[Evaluation, list[int]]:
@@ -79,8 +80,8 @@ def test_the_best_policy_is_chosen_on_other_seeds_than_it_is_scored_on(
     trainer = trainer_of_task("gym", "--env=CartPole-v1", *options, "--run.eval-points=2")
     asked: list[int] = []
 
-    def evaluate(task: GymTask, *state: Any, seed: int, **options: Any) -> Returns:
-        asked.append(seed)
+    def evaluate(task: GymTask, state: Any, settings: Any, options: EvaluationOptions) -> Returns:
+        asked.append(options.seed)
         # Worse on the way, so that the end would be the best.
         return Returns((float(len(asked)),))
 

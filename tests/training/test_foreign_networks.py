@@ -8,6 +8,7 @@ from small_runs import trainer_of
 
 from fastrl.runs.checkpoint import CheckpointError, save_checkpoint
 from fastrl.tasks import find
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.run import evaluate_run
 
 EVIL = {"kind": "own", "architecture": {"path": "never_imported:Net", "options": {}}, "weights": {}}
@@ -24,5 +25,5 @@ def test_evaluation_imports_what_the_settings_name_alone(tmp_path: Path, network
     file = tmp_path / "step-000000000001.safetensors"
     save_checkpoint(file, state)
     with pytest.raises(CheckpointError, match="the saved policy has the network never_imported:Net"):
-        evaluate_run(find("gym"), file, episodes=1, seed=0, trust=network is not None)
+        evaluate_run(find("gym"), file, EvaluationOptions(1), trust=network is not None)
     assert "never_imported" not in sys.modules

@@ -45,7 +45,7 @@ class FakeSource(Source):
         self.batch = self.open = self.opened = 0
         self.fails_at, self.empty = fails_at, empty
 
-    def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
+    def problem(self, total_timesteps: int, seed: int) -> Problem:
         return Problem(Box(-1, 1, (1,), np.float32), Discrete(2), 1, total_timesteps)
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
@@ -114,7 +114,7 @@ class Noted(Callback):
 
 def trainer_of(source: FakeSource, *callbacks: Callback, **run: Any) -> Trainer:
     config = RunConfig(**{"total_timesteps": 3 * STEPS, "row_seconds": 0.0, **run})
-    algorithm = Counted(ToyConfig(), source.problem(100, 0, "cpu"))
+    algorithm = Counted(ToyConfig(), source.problem(100, 0))
     return Trainer(config, algorithm, source, callbacks=callbacks)
 
 

@@ -13,6 +13,7 @@ from fastrl.algorithms import algorithms
 from fastrl.cli.main import main
 from fastrl.runs.checkpoint import load_newest, save_checkpoint
 from fastrl.tasks import find, tasks
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.run import evaluate_run
 from fastrl.utils.config import build, leaves
 from fastrl.utils.errors import UserError
@@ -92,7 +93,7 @@ def test_a_checkpoint_runs_no_command(run: Path, tmp_path: Path, capsys: pytest.
             "only if you trust this file, give --trust or --env os:system (in Python, env=... or trust=True)"
         )
     with pytest.raises(TrustError):
-        evaluate_run(find("gym"), evil, episodes=1, seed=0)
+        evaluate_run(find("gym"), evil, EvaluationOptions(1))
     assert not proof.exists()
 
 
@@ -121,7 +122,7 @@ def test_code_is_imported_if_it_is_named_or_the_file_is_trusted(
     assert main(["train", "--resume", str(theirs), "--total-timesteps=24", "--trust"]) == 0
     assert main([*map(str, begin), "--env=CartPole-v1"]) == 0
     assert main([*map(str, begin[:-1]), str(tmp_path / "newer"), "--trust"]) == 0
-    assert len(evaluate_run(find("gym"), theirs, episodes=2, seed=0, trust=True).to_tree()["returns"]) == 2
+    assert len(evaluate_run(find("gym"), theirs, EvaluationOptions(2), trust=True).to_tree()["returns"]) == 2
 
 
 def test_runs_on_pixels_import_nothing_either(

@@ -46,6 +46,7 @@ CAGE4_RED_KINDS: list[str]
 CAGE4_RED_STATES: list[str]
 CAGE4_RED_AGENTS: list[str]
 CAGE4_RULES: list[str]
+CAGE4_MESSAGE_BITS: int
 CAGE4_DECISIONS: dict[str, str]
 """Purposes of decisions by their numbers in traces."""
 """Actions that can ever have an effect."""
@@ -1263,15 +1264,15 @@ class PpoUpdate:
         *,
         steps: int,
         minibatches: int,
-        clip_range: float,
-        value_clip: float | None,
-        value_coef: float,
-        entropy_coef: float,
         max_grad_norm: float,
         learning_rate: float,
-        normalize_advantages: bool,
-        target_kl: float | None,
         num_threads: int,
+        clip_range: float = 0.0,
+        value_clip: float | None = None,
+        value_coef: float = 1.0,
+        entropy_coef: float = 0.0,
+        normalize_advantages: bool = False,
+        target_kl: float | None = None,
     ) -> tuple[float, float, float, float, float, float, int]:
         """Learns from S samples, of which some may share one of G observations, without the GIL.
 

@@ -120,20 +120,14 @@ class CompiledSteps:
         *,
         num_epochs: int,
         minibatch_size: int,
-        learning_rate: float,
-        max_grad_norm: float,
-        clip_range: float = 0.0,
-        value_clip: float | None = None,
-        value_coef: float = 1.0,
-        entropy_coef: float = 0.0,
-        normalize_advantages: bool = False,
-        target_kl: float | None = None,
+        **settings: Any,
     ) -> StepMeans:
         """Takes the gradient steps.
 
         Args:
             mean, square: Adam's moments, which change in place, after so many steps.
             generator: draws the order of samples.
+            settings: further ones of ``PpoUpdate.run``.
         """
         size = len(samples.groups)
         minibatches = -(-size // max(minibatch_size, 1))
@@ -159,15 +153,8 @@ class CompiledSteps:
             torch.stack(orders).numpy(),
             steps=steps,
             minibatches=minibatches,
-            clip_range=clip_range,
-            value_clip=value_clip,
-            value_coef=value_coef,
-            entropy_coef=entropy_coef,
-            max_grad_norm=max_grad_norm,
-            learning_rate=learning_rate,
-            normalize_advantages=normalize_advantages,
-            target_kl=target_kl,
             num_threads=self._num_threads,
+            **settings,
         )
         means = StepMeans(*found)
         epochs = -(-means.gradient_steps // minibatches)

@@ -152,21 +152,12 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         obs = problem.obs_rows.state()
         if config.encoder in ("simba", "simba_v2"):
             check_encoder(config.encoder, any(part.kind == "image" for part in problem.obs_rows.parts))
-        layers = layers_of(config)
-        policy_layers = layers | {"hidden": policy_hidden(config)}
+        policy_layers = layers_of(config) | {"hidden": policy_hidden(config)}
         self.policy = self.actor_type(
             obs, actions.state(), head, noise=noise, generator=generator_of(policy_seed), **policy_layers
         )
         self.critics = Critics(
-            obs,
-            actions.state(),
-            count=config.critics,
-            num_inputs=actions.size if actions.is_box else 0,
-            num_outputs=1 if actions.is_box else actions.size,
-            layer_norm=getattr(config, "layer_norm", False),
-            batch_renorm=self.actor_type.batch_renorm,
-            generator=generator_of(critics_seed),
-            **layers,
+            **self._critics_options(config, obs, actions), generator=generator_of(critics_seed)
         )
         if self.policy.memory is not None:
             for each in self.policy.feature_parameters():
@@ -216,6 +207,20 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         self._means = LossMeans(self.device, ("critic_loss", "q", "td_error"), self.policy_loss_type.names())
         self.compiled: CompiledOffPolicy | None = None
         keep_freed_memory()
+
+    @classmethod
+    def _critics_options(cls, config: Any, obs: Mapping[str, Any], actions: Actions) -> dict[str, Any]:
+        """Arguments of the critics by the settings."""
+        return {
+            "obs": obs,
+            "actions": actions.state(),
+            "count": config.critics,
+            "num_inputs": actions.size if actions.is_box else 0,
+            "num_outputs": 1 if actions.is_box else actions.size,
+            "layer_norm": getattr(config, "layer_norm", False),
+            "batch_renorm": cls.actor_type.batch_renorm,
+            **layers_of(config),
+        }
 
     def _make_targets(self) -> None:
         """Makes the target critics; nothing in algorithms without some, which do not move them either."""
@@ -442,6 +447,9 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         check_own_network(config.network, parse_options(config.network_options), state["policy"])
         check_layers(state["policy"], hidden=policy_hidden(config))
         OffPolicyActor.check_size(state["policy"])
+        claimed = state["policy"]["architecture"]
+        critics = cls._critics_options(config, claimed["obs"], Actions.from_state(claimed["actions"]))
+        Critics.check_size({"architecture": critics, "weights": state["critics"]})
 
     def policy_state(self) -> dict[str, Any]:
         return self.policy.state()

@@ -66,6 +66,7 @@ class PolicyLearner(Algorithm[E], Generic[E]):
     """
 
     actor_type: ClassVar[type[TorchActor] | None] = None
+    device: torch.device
 
     def __init__(
         self,

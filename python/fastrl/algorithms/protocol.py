@@ -111,6 +111,7 @@ class Algorithm(ABC, Generic[E]):
     Attributes:
         config: its settings.
         steps: environment steps that it has learned from.
+        device: where its networks live.
 
     Raises:
         ValueError: spaces or settings that it does not take; the message says which it takes.
@@ -128,6 +129,7 @@ class Algorithm(ABC, Generic[E]):
 
     config: Any
     steps: int
+    device: torch.device | str = "cpu"
     # A remark; empty: gradient steps are compiled, or there are no compiled ones.
     _why_not_compiled = ""
 
@@ -369,7 +371,6 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
         replay_defaults: settings of the table ``[replay]`` that are others than the task's.
 
     Attributes:
-        device: where the networks live.
         needs_statistics: `observe` comes before the first `update`.
         updates: gradient steps so far.
     """

@@ -46,6 +46,7 @@ class TeamLearner(Algorithm[E], Generic[E]):
 
     many_agents = True
     policy: MultiAgentPolicy
+    device: torch.device
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from fastrl.play.own_agent import is_agent
 from fastrl.runs.directory import is_run
 from fastrl.tasks import agent_task_on, find, load_saved, tasks
 from fastrl.training.comparison import Scored, compare
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.utils.config import ConfigError, Values
 from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress, load_torch
@@ -112,19 +113,19 @@ def evaluate(
         given = {**options, "mode": "deterministic"} if is_scripted else options
         planned += [(name, is_scripted, variant) for variant in task.evaluation_variants(given)]
     with Progress("evaluating", len(planned) * task.evaluation_work(episodes)) as progress:
-        common: dict[str, Any] = {"episodes": episodes, "seed": seed, "advance": progress.advance}
         for name, is_scripted, variant in planned:
+            asked = EvaluationOptions(episodes, seed, progress.advance, **variant)
             progress.describe(name)
             if _is_agent(name):
-                found = task.evaluate_agent(name, beside, **common, **variant)
+                found = task.evaluate_agent(name, beside, asked)
             elif is_scripted:
-                found = task.evaluate_baseline(name.removeprefix(_BASELINE), **common, **variant)
+                found = task.evaluate_baseline(name.removeprefix(_BASELINE), asked)
             else:
                 from fastrl.training.run import evaluate_run
 
                 # Runs have a whole task.
                 whole = cast("Task", task)
-                found = evaluate_run(whole, Path(name), named=named, trust=trust, **common, **variant)
+                found = evaluate_run(whole, Path(name), asked, named=named, trust=trust)
             hidden = ("device", "mode") if is_scripted else ("device",)
             known = {key: value for key, value in variant.items() if key not in hidden}
             scored.append(Scored(name, known, found, saved.get(name)))

@@ -15,7 +15,8 @@ from fastrl.exports import cage4_agent
 from fastrl.exports.cage4_agent import BlueAgent, blue_agents
 from fastrl.exports.compare import Comparison
 from fastrl.exports.graph import ExportError
-from fastrl.model import Model, load
+from fastrl.model import Model
+from fastrl.model_loading import load
 from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.play.team_policy import TeamPolicy
 from fastrl.utils.files import atomic_file

@@ -14,7 +14,8 @@ from fastrl.exports.arrays import array_policy
 from fastrl.exports.compare import Comparison, in_episodes, in_team_episodes, on_samples
 from fastrl.exports.graph import AgentGraph, ExportError, PolicyGraph, TeamGraph
 from fastrl.exports.onnx_file import require_onnx, write_onnx
-from fastrl.model import Model, load
+from fastrl.model import Model
+from fastrl.model_loading import load
 from fastrl.play.policy import Policy
 from fastrl.play.team_policy import TeamPolicy
 from fastrl.runs.settings import table_of

@@ -247,7 +247,7 @@ class DatasetSource(Source):
     def check_ranks(self) -> None:
         """Each has the same data set, and draws the same minibatches."""
 
-    def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
+    def problem(self, total_timesteps: int, seed: int) -> Problem:
         """The goal of the settings is that of environments; this one is the samples of all epochs."""
         return Problem(
             self.obs_space,
@@ -256,7 +256,6 @@ class DatasetSource(Source):
             max(self.goal[0], 1),
             num_agents=self.num_agents or 1,
             seed=seed,
-            device=device,
         )
 
     def attach(self, algorithm: Algorithm[Any]) -> None:

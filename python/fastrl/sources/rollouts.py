@@ -86,7 +86,6 @@ class RolloutSource(Source):
         # Of all ranks' environments.
         self._plan: Plan | None = None
         # Of the networks.
-        self._device = "cpu"
         # Of the run; None: not known.
         self._total_steps: int | None = None
         # While the source runs: the collector, and the stream of its fragments.
@@ -115,8 +114,8 @@ class RolloutSource(Source):
     def sampled_rows(self) -> NDArray[Any]:
         return sampled_rows(self.spec, self.num_envs)
 
-    def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
-        self._device, self._total_steps = device, total_timesteps
+    def problem(self, total_timesteps: int, seed: int) -> Problem:
+        self._total_steps = total_timesteps
         return Problem(
             self.obs_space,
             self.action_space,
@@ -124,7 +123,6 @@ class RolloutSource(Source):
             total_timesteps,
             num_agents=self.num_agents or 1,
             seed=seed,
-            device=device,
         )
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
@@ -143,7 +141,7 @@ class RolloutSource(Source):
                 episodes=self.collect.episodes_per_update,
                 seed=self.seed,
                 squash=algorithm.squash_actions,
-                actor_device=self._device,
+                actor_device=str(algorithm.device),
                 action_masks=algorithm.action_masks,
                 final_masks=algorithm.final_masks,
                 episode_info=self._episode_info,

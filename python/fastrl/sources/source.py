@@ -66,8 +66,8 @@ class Source(ABC):
         return None
 
     @abstractmethod
-    def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
-        """Spaces and sizes that the algorithm is built for.
+    def problem(self, total_timesteps: int, seed: int) -> Problem:
+        """Spaces and sizes that the algorithm is built for, on the CPU.
 
         Raises:
             TrainError: spaces that it cannot bring experience from.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,7 +12,7 @@ from fastrl.collectors.resources import cores
 from fastrl.runs.errors import TrainError
 
 if TYPE_CHECKING:
-    from fastrl.algorithms.protocol import Algorithm
+    from fastrl.algorithms.protocol import Algorithm, Problem
 
 A = TypeVar("A", bound="Algorithm[Any]")
 
@@ -34,7 +36,7 @@ def _most_threads() -> int:
     return torch.get_num_threads()
 
 
-def make_algorithm(name: str, make: Callable[[str], A]) -> tuple[A, str]:
+def make_algorithm(name: str, problem: Problem, make: Callable[[Problem], A]) -> tuple[A, str]:
     """Makes an algorithm on the device where it learns. Returns both.
 
     With ``auto`` that is the GPU if there is one, unless gradient steps are compiled and networks small: those are done
@@ -42,7 +44,8 @@ def make_algorithm(name: str, make: Callable[[str], A]) -> tuple[A, str]:
 
     Args:
         name: of the device, "auto", "cpu" or "cuda".
-        make: makes the algorithm on "cpu" or "cuda".
+        problem: on any device.
+        make: makes the algorithm for a problem.
 
     Raises:
         TrainError: CUDA was asked for and is not there.
@@ -52,17 +55,14 @@ def make_algorithm(name: str, make: Callable[[str], A]) -> tuple[A, str]:
 
     if name == "cuda" and not torch.cuda.is_available():
         raise TrainError("--device cuda: PyTorch finds no CUDA device on this machine; use --device cpu")
-    if name == "auto" and torch.cuda.is_available():
-        try:
-            algorithm = make("cpu")
-        except ValueError:
-            # Settings that only a GPU takes.
-            return make("cuda"), "cuda"
-        if algorithm.update_backend == "compiled" and _largest_weight(algorithm) <= CPU_WEIGHTS:
-            return algorithm, "cpu"
-        return make("cuda"), "cuda"
-    device = "cuda" if name == "cuda" else "cpu"
-    return make(device), device
+    device = "cuda" if torch.cuda.is_available() and name != "cpu" else "cpu"
+    if name == "auto" and device == "cuda":
+        # Settings that only a GPU takes are refused.
+        with contextlib.suppress(ValueError):
+            algorithm = make(dataclasses.replace(problem, device="cpu"))
+            if algorithm.update_backend == "compiled" and _largest_weight(algorithm) <= CPU_WEIGHTS:
+                return algorithm, "cpu"
+    return make(dataclasses.replace(problem, device=device)), device
 
 
 def _largest_weight(algorithm: Algorithm[Any]) -> int:

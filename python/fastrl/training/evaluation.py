@@ -16,6 +16,7 @@ from fastrl.runs.episodes import Episodes
 from fastrl.runs.metrics import brief, counted
 from fastrl.runs.row import Number
 from fastrl.training.callbacks import Callback, Run
+from fastrl.training.evaluation_options import Advance
 from fastrl.utils.interrupts import Interruptible
 from fastrl.utils.progress import Progress
 from fastrl.utils.tables import show
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 # Name of the best evaluation's checkpoint; `Checkpoints` does not delete it.
 BEST = "best.safetensors"
-
-# Callback of progress: its argument is the work done since the last call.
-Advance = Callable[[int], object]
 
 
 class Scores(Protocol):

@@ -28,7 +28,8 @@ from fastrl.runs.logger import LoggedRun, Logger
 from fastrl.runs.loggers import EpisodesLogger, JsonlLogger, Loggers, start_loggers
 from fastrl.runs.settings import with_one_goal
 from fastrl.sources.collecting import options_of_others
-from fastrl.training.evaluation import BEST, Advance, Evaluation, Scores
+from fastrl.training.evaluation import BEST, Evaluation, Scores
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.facts_file import FactsFile
 from fastrl.training.profiler import with_other
 from fastrl.training.stages import saved_settings, saved_stage
@@ -141,7 +142,7 @@ def restored(task: Task, settings: Any, file: Path, state: Mapping[str, Any], co
         trainer = task.make_trainer(settings, console, stage=saved_stage(state))
         if trainer.ranks.count == 1:
             check_kinds(state, trainer.state_dict())
-        trainer.load_files(file.parent.parent)
+        trainer.source.load_files(file.parent.parent)
         trainer.load_state_dict(state)
     return trainer
 
@@ -233,20 +234,16 @@ def load_run(
 def evaluate_run(
     task: Task,
     path: Path,
+    options: EvaluationOptions,
     *,
-    episodes: int,
-    seed: int,
-    advance: Advance = lambda done: None,
     trust: bool = False,
     named: Values | None = None,
-    **options: Any,
 ) -> Scores:
     """Scores the newest policy of a run, or the policy of a checkpoint file, without exploration.
 
     Args:
-        advance: called with how much of ``task.evaluation_work(episodes)`` has been done.
-        trust, named: as of `load_run`.
         options: see `Task.evaluate`.
+        trust, named: as of `load_run`.
 
     Raises:
         CheckpointError, TrustError, ConfigError: as of `load_run`.
@@ -254,7 +251,7 @@ def evaluate_run(
     """
     settings, state = load_run(task, path, trust=trust, named=named)
     with using_checkpoint(path, "holds no policy that this fastrl can use"):
-        return task.evaluate(state, settings, episodes=episodes, seed=seed, advance=advance, **options)
+        return task.evaluate(state, settings, options)
 
 
 @contextmanager
@@ -392,7 +389,7 @@ class _Session:
             over = ", whose run had no checkpoint yet: it starts over" if directory.starts_over else ""
             print_lines(console, f"training on {trainer.device}, run directory {directory.path}{over}")
             self._checkpoints = Checkpoints(directory.checkpoints, trainer.run.keep_checkpoints)
-        for remark in (threads.reason(), *trainer.remarks()):
+        for remark in (threads.reason(), *trainer.algorithm.remarks()):
             print_lines(console, remark)
 
     def _write_settings(self) -> None:
@@ -447,7 +444,7 @@ class _Session:
                 with trainer.ranks.watched(trainer.run.rank_timeout):
                     self._loop(loggers, stop)
                 if directory is not None:
-                    trainer.save_files(directory.path)
+                    trainer.source.save_files(directory.path)
             self.signal, self._stopped_by = stop.received, trainer.stopped_by
         except HookError:
             # A checkpoint keeps what was learned until then, if anything was. Other ranks know nothing of the error.

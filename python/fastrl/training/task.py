@@ -24,7 +24,8 @@ from fastrl.runs.logger import Shown
 from fastrl.runs.settings import RunConfig, Settings
 from fastrl.training.callbacks import Callback, EarlyStopping
 from fastrl.training.device import make_algorithm, use_threads
-from fastrl.training.evaluation import Advance, Evaluation, Returns, Scores
+from fastrl.training.evaluation import Evaluation, Returns, Scores
+from fastrl.training.evaluation_options import Advance, EvaluationOptions
 from fastrl.training.profiler import GpuMeter, Profile
 from fastrl.training.stages import Stage, stage_of, stages_of
 from fastrl.training.task_settings import TaskSettings
@@ -318,18 +319,16 @@ class Task(TaskSettings, ABC):
         total_timesteps = run.total_timesteps or (run.total_episodes or 1) * source.episode_steps
         config = self.algorithm_settings(settings)
 
-        def problem_on(device: str) -> Problem:
-            problem = source.problem(stage.until or total_timesteps, run.seed, device)
-            return dataclasses.replace(
-                problem, first_timestep=stage.start, schedule_start=run.schedule_start, ranks=ranks
-            )
-
-        problem = problem_on("cpu")
+        problem = dataclasses.replace(
+            source.problem(stage.until or total_timesteps, run.seed),
+            first_timestep=stage.start,
+            schedule_start=run.schedule_start,
+            ranks=ranks,
+        )
         try:
             check_takes(algorithm_type, problem, source.env_actions)
-            algorithm, device = make_algorithm(
-                run.device, lambda device: algorithm_type(config, problem_on(device))
-            )
+            make = functools.partial(algorithm_type, config)
+            algorithm, device = make_algorithm(run.device, problem, make)
             intrinsic = intrinsic_of(settings, dataclasses.replace(problem, device=device))
             check_own_modules(algorithm.networks(), source)
         except ValueError as error:
@@ -344,18 +343,17 @@ class Task(TaskSettings, ABC):
         if ranks.is_first and (evaluation := self.evaluation(settings)) is not None:
             callbacks.append(evaluation)
         header = self.header(settings, source.env_id)
-        if isinstance(problem, Problem):
-            action_space = problem.action_space if source.env_actions is None else source.env_actions
-            header["action_space"] = space_state(action_space)
-            played = problem.obs_space
-            if self.frames_first(settings):
-                from fastrl.networks.stacked_frames import stacked_last
+        action_space = problem.action_space if source.env_actions is None else source.env_actions
+        header["action_space"] = space_state(action_space)
+        played = problem.obs_space
+        if self.frames_first(settings):
+            from fastrl.networks.stacked_frames import stacked_last
 
-                header["frames_first"], played = True, stacked_last(played)
-            if has_state(played):
-                header["obs_space"] = space_state(played)
-            if source.form is not None:
-                header["agents"] = source.form.state()
+            header["frames_first"], played = True, stacked_last(played)
+        if has_state(played):
+            header["obs_space"] = space_state(played)
+        if source.form is not None:
+            header["agents"] = source.form.state()
         next_stage: Callable[[], Trainer] | None = None
         if whole.run.stages:
             header["stages"] = {"index": stage.index, "config": to_tree(self.resolve_defaults(whole))}
@@ -413,13 +411,10 @@ class Task(TaskSettings, ABC):
             settings = build(config_type, check(config_type, state["config"], "the stage"))
         run: RunConfig = settings.run
         # Compiled actors are as good on any machine; PyTorch acts on a GPU where that is asked for.
-        options = (
-            {"device": run.device} if run.device == "cuda" and "device" in self.evaluation_options else {}
-        )
+        device = "cuda" if run.device == "cuda" else "cpu"
         seed = evaluation_seed(run.seed) if on_the_way else run.seed
-        return self.evaluate(
-            state, settings, episodes=run.eval_episodes, seed=seed, advance=advance, **options
-        )
+        options = EvaluationOptions(run.eval_episodes, seed, advance, device=device)
+        return self.evaluate(state, settings, options)
 
     def check_state(self, state: Mapping[str, Any], settings: Any) -> None:
         """Compares a checkpoint with settings, before memory is taken for what a file claims.
@@ -483,24 +478,13 @@ class Task(TaskSettings, ABC):
         """
 
     @abstractmethod
-    def evaluate(
-        self,
-        state: Mapping[str, Any],
-        settings: Any,
-        *,
-        episodes: int,
-        seed: int,
-        advance: Advance,
-        **options: Any,
-    ) -> Scores:
+    def evaluate(self, state: Mapping[str, Any], settings: Any, options: EvaluationOptions) -> Scores:
         """Scores a policy without exploration, on episodes that it was not trained on.
 
         Args:
             state: of a checkpoint; its part of `Trainer.policy_checkpoint` is enough.
             settings: of its run.
-            seed: of the episodes.
-            advance: called with how much of `evaluation_work` has been done.
-            options: of those in ``evaluation_options``.
+            options: of the episodes; of those after ``advance`` only the task's ``evaluation_options`` count.
 
         Raises:
             TrainError, CollectError: the environment cannot be built or stepped.
@@ -510,9 +494,7 @@ class Task(TaskSettings, ABC):
         """The options of the evaluations that ``fastrl eval`` makes of one run, usually one."""
         return [dict(options)]
 
-    def evaluate_baseline(
-        self, name: str, *, episodes: int, seed: int, advance: Advance, **options: Any
-    ) -> Scores:
+    def evaluate_baseline(self, name: str, options: EvaluationOptions) -> Scores:
         """Scores a scripted policy, as `evaluate` scores a trained one.
 
         Raises:
@@ -520,9 +502,7 @@ class Task(TaskSettings, ABC):
         """
         raise ConfigError(f"{self.name} has no baselines, got {name!r}")
 
-    def evaluate_agent(
-        self, path: str, settings: Any, *, episodes: int, seed: int, advance: Advance, **options: Any
-    ) -> Scores:
+    def evaluate_agent(self, path: str, settings: Any, options: EvaluationOptions) -> Scores:
         """Scores an agent of the user's own, as `evaluate` scores a trained policy.
 
         Args:

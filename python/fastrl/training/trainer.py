@@ -6,8 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.protocol import CollectError, Report
@@ -41,7 +40,7 @@ class Trainer:
     It knows neither environment, nor algorithm, nor collector by name::
 
         source = RolloutSource(spec, num_envs, CollectConfig(), seed=0)
-        algorithm = PPO(PPOConfig(), source.problem(total_timesteps=100_000, seed=0, device="cpu"))
+        algorithm = PPO(PPOConfig(), source.problem(total_timesteps=100_000, seed=0))
         for row in Trainer(RunConfig(total_timesteps=100_000), algorithm, source).rows():
             print(row.record())
 
@@ -146,12 +145,7 @@ class Trainer:
     @property
     def done(self) -> int:
         """Part of the goal that is reached, in its unit."""
-        return self._progress()[0]
-
-    def _progress(self) -> tuple[int, int]:
-        """The part of the goal that is reached, and the goal, in its unit."""
-        number, unit = self.goal
-        return (self.episodes if unit == "episodes" else self.steps), number
+        return self.episodes if self.goal[1] == "episodes" else self.steps
 
     @property
     def mean_return(self) -> float:
@@ -165,8 +159,7 @@ class Trainer:
         return self.source.rounds or (self.episodes, "episodes")
 
     def is_done(self) -> bool:
-        done, goal = self._progress()
-        return done >= goal
+        return self.done >= self.goal[0]
 
     def is_over(self) -> bool:
         """True if the goal is reached, or a callback or a signal has stopped this session."""
@@ -253,22 +246,6 @@ class Trainer:
         """Writes files for people at the end of a session, before and after the final evaluation."""
         for callback in self.callbacks:
             callback.write_report(directory)
-
-    def save_files(self, directory: Path) -> None:
-        """Saves what is too large for checkpoints, once at the end of a session."""
-        self.source.save_files(directory)
-
-    def load_files(self, directory: Path) -> None:
-        """Loads what `save_files` has saved, if there is anything; called before `load_state_dict`."""
-        self.source.load_files(directory)
-
-    def take_over(self, other: Self) -> None:
-        """Takes the same from a training of the same run that has ended, without files."""
-        self.source.take_over(other.source)
-
-    def remarks(self) -> list[str]:
-        """Remarks for people at the start of a session, a line each."""
-        return self.algorithm.remarks()
 
     def summary(self) -> dict[str, Any]:
         """Details of the run's summary, JSON values by name."""
@@ -382,8 +359,7 @@ class Trainer:
         # An evaluation has a row of its own: the next one would replace its scores.
         if self.has_new_scores or passed >= self.run.row_seconds:
             return True
-        now, goal = self._progress()
-        return (now - done) * self.run.min_rows >= goal > 0
+        return (self.done - done) * self.run.min_rows >= self.goal[0] > 0
 
     def _learn(self, source: Source, ended: list[Episodes]) -> None:
         """Learns from the source's next experience, if there is some.

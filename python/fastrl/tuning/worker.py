@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from fastrl.collectors.protocol import CollectError
 from fastrl.runs.directory import is_run, never_saved
 from fastrl.tasks import find
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.run import evaluate_run, resume_run, start_run
 from fastrl.tuning.fork import fork
 from fastrl.utils.config import load_toml
@@ -51,8 +52,7 @@ def do(job: Mapping[str, Any], log: TextIO) -> dict[str, Any]:
             scores = evaluate_run(
                 find(job["kind"]),
                 Path(job["run"]),
-                episodes=job["episodes"],
-                seed=job["seed"],
+                EvaluationOptions(job["episodes"], job["seed"]),
                 trust=job["trust"],
             )
             return {"status": "complete", "score": scores.mean_return}

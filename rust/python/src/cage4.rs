@@ -44,6 +44,7 @@ pub(crate) fn add_tables(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CAGE4_RED_STATES", State::NAMES.to_vec())?;
     module.add("CAGE4_RED_AGENTS", RedAgent::NAMES.to_vec())?;
     module.add("CAGE4_RULES", Rules::NAMES.to_vec())?;
+    module.add("CAGE4_MESSAGE_BITS", MOST_BITS)?;
     let purposes = PyDict::new(module.py());
     for (number, name) in Purpose::NAMES {
         purposes.set_item(number.to_string(), name)?;

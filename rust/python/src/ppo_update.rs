@@ -8,7 +8,7 @@ use fastrl_binding::arrays::{Flag, disjoint, list, list_or_none, readable, write
 use fastrl_core::learn::Precision;
 use fastrl_core::learn::imitation::Imitation;
 use fastrl_core::learn::losses::Kind;
-use fastrl_core::learn::ppo::{Actions, Networks, Parameters, Samples, Settings, Shape, update};
+use fastrl_core::learn::ppo::{Actions, Networks, Outcome, Parameters, Samples, Settings, Shape, update};
 use fastrl_core::learn::values::values;
 use fastrl_core::mlp::Activation;
 use fastrl_core::team::Team;
@@ -53,6 +53,24 @@ fn read_actions<'a>(kind: &Kind, actions: &'a Bound<'_, PyAny>, samples: usize) 
             (actions.place(), Actions::Categorical(unsafe { actions.slice() }))
         }
     })
+}
+
+impl PpoUpdate {
+    /// Takes the gradient steps, without the GIL.
+    fn update(
+        &self,
+        py: Python<'_>,
+        settings: &Settings,
+        samples: Samples<'_>,
+        order: &[i64],
+        parameters: &mut Parameters<'_>,
+    ) -> PyResult<Outcome> {
+        py.detach(|| {
+            let team = &mut self.team.lock().unwrap_or_else(PoisonError::into_inner);
+            update(&self.shape, settings, samples, order, parameters, team)
+        })
+        .map_err(|refused| PyValueError::new_err(refused.to_string()))
+    }
 }
 
 #[pymethods]
@@ -126,8 +144,8 @@ impl PpoUpdate {
 
     #[pyo3(signature = (
         parameters, mean, square, obs, groups, actions, log_probs, advantages, returns, values, masks, learned, order, *,
-        steps, minibatches, clip_range, value_clip, value_coef, entropy_coef, max_grad_norm, learning_rate,
-        normalize_advantages, target_kl, num_threads,
+        steps, minibatches, max_grad_norm, learning_rate, num_threads, clip_range=0.0, value_clip=None, value_coef=1.0,
+        entropy_coef=0.0, normalize_advantages=false, target_kl=None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "the arrays and settings of an update")]
     fn run(
@@ -148,15 +166,15 @@ impl PpoUpdate {
         order: &Bound<'_, PyAny>,
         steps: u64,
         minibatches: usize,
+        max_grad_norm: f32,
+        learning_rate: f64,
+        num_threads: usize,
         clip_range: f32,
         value_clip: Option<f32>,
         value_coef: f32,
         entropy_coef: f32,
-        max_grad_norm: f32,
-        learning_rate: f64,
         normalize_advantages: bool,
         target_kl: Option<f64>,
-        num_threads: usize,
     ) -> PyResult<(f64, f64, f64, f64, f64, f64, usize)> {
         let Shape { inputs, kind, critic_outputs, networks, .. } = &self.shape;
         let (distinct, samples, epochs) = (rows_of(obs), rows_of(groups), rows_of(order));
@@ -215,12 +233,7 @@ impl PpoUpdate {
             threads: num_threads,
             imitation: None,
         };
-        let outcome = py
-            .detach(|| {
-                let team = &mut self.team.lock().unwrap_or_else(PoisonError::into_inner);
-                update(&self.shape, &settings, samples, order, &mut parameters, team)
-            })
-            .map_err(|refused| PyValueError::new_err(refused.to_string()))?;
+        let outcome = self.update(py, &settings, samples, order, &mut parameters)?;
         Ok((
             outcome.policy_loss,
             outcome.value_loss,
@@ -321,12 +334,7 @@ impl PpoUpdate {
             threads: num_threads,
             imitation: Some(Imitation { squared, label_smoothing }),
         };
-        let found = py
-            .detach(|| {
-                let team = &mut self.team.lock().unwrap_or_else(PoisonError::into_inner);
-                update(&self.shape, &settings, samples, &order, &mut parameters, team)
-            })
-            .map_err(|refused| PyValueError::new_err(refused.to_string()))?;
+        let found = self.update(py, &settings, samples, &order, &mut parameters)?;
         Ok((found.policy_loss, found.score, found.entropy, found.grad_norm))
     }
 }

@@ -18,7 +18,8 @@ from fastrl.runs.row import Number
 from fastrl.runs.settings import RunConfig
 from fastrl.sources.source import Source
 from fastrl.training.callbacks import Callback, Run
-from fastrl.training.evaluation import Advance, Returns
+from fastrl.training.evaluation import Returns
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.task import Task
 from fastrl.utils.config import Preset, Setting, section
 
@@ -94,19 +95,14 @@ class EchoTask(Task):
     def callbacks(self, settings: Any, source: Source, console: Console) -> list[Callback]:
         return [PerfectEpisodes(settings.env.length)]
 
-    def evaluate(
-        self,
-        state: Mapping[str, Any],
-        settings: Any,
-        *,
-        episodes: int,
-        seed: int,
-        advance: Advance,
-        **options: Any,
-    ) -> Returns:
+    def evaluate(self, state: Mapping[str, Any], settings: Any, options: EvaluationOptions) -> Returns:
         actor = find(settings.run.algo).make_actor(state["policy"], Echo.observation_space, Echo.action_space)
         length = settings.env.length
-        return Returns(play_episodes(Echo(length), "Echo", actor, episodes, seed, length, advance))
+        return Returns(
+            play_episodes(
+                Echo(length), "Echo", actor, options.episodes, options.seed, length, options.advance
+            )
+        )
 
 
 TASK = EchoTask()

@@ -50,6 +50,8 @@ ZONES: tuple[str, ...] = (*AGENTS, "contractor")
 """Zones of the agents, then the contractor's network, which nobody defends."""
 RULES: tuple[str, ...] = tuple(_rust.CAGE4_RULES)
 """Names of mended rules."""
+MESSAGE_BITS: int = _rust.CAGE4_MESSAGE_BITS
+"""Bits that an agent may tell the others with each action, at most."""
 CAUSES = ("work_failed", "access_failed", "impact", "action_cost")
 """Causes of rewards: green's local work failed, green's access to a service failed, red's Impact, prices of Restore."""
 
@@ -68,7 +70,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         random: "fast", or "numpy" for NumPy's generator: then `seed=s` gives the episodes of the real CybORG after
             `reset(seed=s)`, and the generator runs on through an environment's episodes.
         view: "challenge", or "hosts" for the observations and actions of `fastrl.envs.cage4.host_view`.
-        messages: with `view="hosts"` the bits, 0 to 4, that an agent tells the others with each action.
+        messages: with `view="hosts"` the bits, 0 to `MESSAGE_BITS`, that an agent tells the others with each action.
         rewards: "team", or "zone": each agent gets the rewards of its zone and its own actions alone. Their sum is the
             team's but for the contractor's network.
         rules: "original", or names of `RULES` joined by "+" for rules that do what the original's authors most likely
@@ -106,7 +108,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
             raise ValueError(f"random: expected 'fast' or 'numpy', got {random!r}")
         if view not in get_args(View):
             raise ValueError(f"view: expected 'challenge' or 'hosts', got {view!r}")
-        if as_integer("messages", messages, 0, 4) and view != "hosts":
+        if as_integer("messages", messages, 0, MESSAGE_BITS) and view != "hosts":
             raise ValueError(f"messages: expected 0 without view='hosts', got {messages}")
         if rewards not in get_args(Rewards):
             raise ValueError(f"rewards: expected 'team' or 'zone', got {rewards!r}")

@@ -18,6 +18,7 @@ from fastrl.runs.metrics import mean_and_error
 from fastrl.tasks import cage2
 from fastrl.tasks.cage2.scores import HORIZONS, Evaluation, Score, comparison_table, score_table
 from fastrl.training.comparison import Comparison, Mode, check_baseline, modes
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.utils.tables import print_lines, show
 
 if TYPE_CHECKING:
@@ -246,33 +247,24 @@ class Cage2Scoring:
             for mode in modes(options, default="both")
         ]
 
-    def evaluate_baseline(
-        self,
-        name: str,
-        *,
-        episodes: int,
-        seed: int,
-        advance: Callable[[int], object],
-        ruleset: Ruleset | None = None,
-        **options: Any,
-    ) -> Evaluation:
+    def evaluate_baseline(self, name: str, options: EvaluationOptions) -> Evaluation:
         check_baseline(name, BASELINES)
-        contender = Contender.from_baseline(name)
-        return evaluate(contender, ruleset=ruleset or "main", episodes=episodes, seed=seed, advance=advance)
+        return self._evaluate(Contender.from_baseline(name), options)
 
-    def evaluate_agent(
-        self,
-        path: str,
-        settings: Any,
-        *,
-        episodes: int,
-        seed: int,
-        advance: Callable[[int], object],
-        ruleset: Ruleset | None = None,
-        **options: Any,
+    def evaluate_agent(self, path: str, settings: Any, options: EvaluationOptions) -> Evaluation:
+        return self._evaluate(Contender.from_agent(path), options)
+
+    def _evaluate(
+        self, contender: Contender, options: EvaluationOptions, ruleset: Ruleset = "main"
     ) -> Evaluation:
-        contender = Contender.from_agent(path)
-        return evaluate(contender, ruleset=ruleset or "main", episodes=episodes, seed=seed, advance=advance)
+        """Scores a contender; ``ruleset``: of the games, unless options have another."""
+        return evaluate(
+            contender,
+            ruleset=options.ruleset or ruleset,
+            episodes=options.episodes,
+            seed=options.seed,
+            advance=options.advance,
+        )
 
     def scores_tree(self, name: str, scores: Any) -> dict[str, Any]:
         return {"run": name, **dataclasses.replace(scores, contender=name).to_tree()}

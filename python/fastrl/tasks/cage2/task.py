@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm
-from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, Ruleset, action_indices
+from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, action_indices
 from fastrl.envs.cage2.memory import observation_names
 from fastrl.envs.spec import EnvSpec
 from fastrl.runs.episodes import Episodes
@@ -18,12 +18,11 @@ from fastrl.runs.errors import TrainError, check_memory
 from fastrl.runs.row import Number
 from fastrl.runs.settings import RunConfig
 from fastrl.tasks import cage2
-from fastrl.tasks.cage2.evaluate import Cage2Scoring, Contender, evaluate
+from fastrl.tasks.cage2.evaluate import Cage2Scoring, Contender
 from fastrl.tasks.cage2.scores import Evaluation
 from fastrl.tasks.cage2.settings import PRESETS, EnvConfig
 from fastrl.training.callbacks import Callback
-from fastrl.training.comparison import Mode
-from fastrl.training.evaluation import Advance
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.task import Task
 
 if TYPE_CHECKING:
@@ -103,36 +102,13 @@ class Cage2Task(Cage2Scoring, Task):
         if state["actions"] != self.checkpoint_facts(settings)["actions"]:
             raise ValueError("it chooses among other actions: env.actions should be the same")
 
-    def evaluate(
-        self,
-        state: Mapping[str, Any],
-        settings: Any,
-        *,
-        episodes: int,
-        seed: int,
-        advance: Advance,
-        ruleset: Ruleset | None = None,
-        mode: Mode = "deterministic",
-        device: str = "cpu",
-        **options: Any,
-    ) -> Evaluation:
-        """Scores a policy by the challenge's protocol.
-
-        Args:
-            ruleset: of the games; None: the run's.
-            mode: the most probable actions are taken, or they are drawn.
-            device: where the network acts.
-        """
+    def evaluate(self, state: Mapping[str, Any], settings: Any, options: EvaluationOptions) -> Evaluation:
+        """Scores a policy by the challenge's protocol, in games of the run's rules unless options have others."""
         from fastrl.play.policy import Policy
 
-        policy = Policy(dict(state), device=device, seed=seed)
-        return evaluate(
-            Contender.from_policy(policy, "the policy", deterministic=mode == "deterministic"),
-            ruleset=ruleset or settings.env.ruleset,
-            episodes=episodes,
-            seed=seed,
-            advance=advance,
-        )
+        policy = Policy(dict(state), device=options.device, seed=options.seed)
+        contender = Contender.from_policy(policy, "the policy", deterministic=options.mode == "deterministic")
+        return self._evaluate(contender, options, settings.env.ruleset)
 
     def agent_films(self, path: str, settings: Any) -> Films:
         """See `Task.agent_films`; the agent observes and acts as `Contender.from_agent` says."""

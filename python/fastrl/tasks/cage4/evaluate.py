@@ -5,6 +5,7 @@ without a seed. Of an episode's 499 steps it counts the rewards of all but the l
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -16,7 +17,8 @@ from fastrl.envs.cage4.env import Cage4VectorEnv
 from fastrl.envs.record_episodes import Act
 from fastrl.tasks import cage4
 from fastrl.tasks.cage4.scores import Evaluation, parts_table, score_table
-from fastrl.training.comparison import Comparison, Mode, check_baseline, modes
+from fastrl.training.comparison import Comparison, check_baseline, modes
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.utils.tables import print_lines, show
 
 STEPS = 500
@@ -25,30 +27,23 @@ EPISODES = 100
 
 
 def evaluate(
-    make_act: Callable[[Cage4VectorEnv], Act],
-    *,
-    episodes: int,
-    seed: int,
-    mode: Mode,
-    advance: Callable[[int], object] = lambda episodes: None,
-    **options: Any,
+    make_act: Callable[[Cage4VectorEnv], Act], options: EvaluationOptions, **games: Any
 ) -> Evaluation:
     """Scores a team by the challenge's protocol.
 
     Args:
         make_act: called at the start of episodes with their environment, of one game for each 100 episodes.
-        episodes: E. The first 100 are those of the challenge's evaluation with this seed, the next 100 those with the
-            next one.
-        mode: of the choice of actions, for tables.
-        advance: called with the number of episodes that have ended since the last call.
-        options: of `Cage4VectorEnv`.
+        options: the first 100 episodes are those of the challenge's evaluation with their seed, the next 100 those with
+            the next one.
+        games: options of `Cage4VectorEnv`; the protocol has its own length of episodes, random numbers and rewards.
     """
+    episodes = options.episodes
     num_envs = -(-episodes // EPISODES)
-    options = {**options, "episode_length": STEPS, "random": "numpy", "rewards": "team"}
-    with contextlib.closing(Cage4VectorEnv(num_envs, autoreset_mode="disabled", **options)) as env:
+    games |= {"episode_length": STEPS, "random": "numpy", "rewards": "team"}
+    with contextlib.closing(Cage4VectorEnv(num_envs, autoreset_mode="disabled", **games)) as env:
         size, rounds = num_envs * env.num_agents, []
         rewards, ends = np.empty(size, np.float32), np.empty((2, size), np.bool_)
-        env.reset(seed=seed)
+        env.reset(seed=options.seed)
         for number in range(min(episodes, EPISODES)):
             env.reset()
             (obs, alive), act, states = env.observe(), make_act(env), None
@@ -57,9 +52,9 @@ def evaluate(
                     rounds.append(env.ledger())
                 actions, states = act(obs, alive, states)
                 env.step_into(actions, obs, rewards, ends[0], ends[1], alive)
-            advance(len(range(number, episodes, EPISODES)))
+            options.advance(len(range(number, episodes, EPISODES)))
     ledgers = np.stack(rounds, axis=1).reshape(-1, *rounds[0].shape[1:])
-    return Evaluation.from_ledgers(ledgers[:episodes], seed, mode)
+    return Evaluation.from_ledgers(ledgers[:episodes], options.seed, options.mode)
 
 
 class Cage4Scoring:
@@ -76,22 +71,14 @@ class Cage4Scoring:
     def evaluation_work(self, episodes: int) -> int:
         return episodes
 
-    def evaluate_baseline(
-        self,
-        name: str,
-        *,
-        episodes: int,
-        seed: int,
-        advance: Callable[[int], object],
-        **options: Any,
-    ) -> Evaluation:
+    def evaluate_baseline(self, name: str, options: EvaluationOptions) -> Evaluation:
         check_baseline(name, BASELINES)
-        draws = np.random.SeedSequence(seed)
+        draws = np.random.SeedSequence(options.seed)
 
         def make_act(env: Cage4VectorEnv) -> Act:
             return baseline_act(name, env, int(draws.spawn(1)[0].generate_state(1)[0]))
 
-        return evaluate(make_act, episodes=episodes, seed=seed, mode="scripted", advance=advance)
+        return evaluate(make_act, dataclasses.replace(options, mode="scripted"))
 
     def scores_tree(self, name: str, scores: Any) -> dict[str, Any]:
         return {"run": name, **scores.to_tree()}

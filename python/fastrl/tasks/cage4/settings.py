@@ -5,14 +5,15 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from fastrl.envs.cage4.env import RULES, RedAgent, Rewards, View
+from fastrl.envs.cage4.env import MESSAGE_BITS, RULES, RedAgent, Rewards, View
 from fastrl.tasks.preset_file import PresetFile
 from fastrl.utils.config import Setting, section
 
 
 def _check_rules(rules: str) -> str:
-    if rules != "original" and not {*rules.split("+")} <= {*RULES}:
-        raise ValueError(f"should be original, or some of {', '.join(RULES)} joined by +")
+    names = rules.split("+")
+    if rules != "original" and (not {*names} <= {*RULES} or len({*names}) < len(names)):
+        raise ValueError(f"should be original, or some of {', '.join(RULES)} joined by +, each once")
     return rules
 
 
@@ -47,7 +48,7 @@ class EnvConfig:
         int,
         Field(
             ge=0,
-            le=4,
+            le=MESSAGE_BITS,
             description="bits that an agent tells the others with each choice; 0: none; for view hosts",
         ),
     ] = 0

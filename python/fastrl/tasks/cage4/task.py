@@ -13,8 +13,8 @@ from fastrl.tasks import cage4
 from fastrl.tasks.cage4.evaluate import Cage4Scoring, evaluate
 from fastrl.tasks.cage4.scores import Evaluation
 from fastrl.tasks.cage4.settings import PRESETS, EnvConfig
-from fastrl.training.comparison import Mode, check_baseline
-from fastrl.training.evaluation import Advance
+from fastrl.training.comparison import check_baseline
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.task import Task
 
 if TYPE_CHECKING:
@@ -84,43 +84,17 @@ class Cage4Task(Cage4Scoring, Task):
         options = {**settings.env.options(), "rewards": "team", **changes}
         return Cage4VectorEnv(1, autoreset_mode="disabled", **options)
 
-    def evaluate(
-        self,
-        state: Mapping[str, Any],
-        settings: Any,
-        *,
-        episodes: int,
-        seed: int,
-        advance: Advance,
-        mode: Mode = "deterministic",
-        **options: Any,
-    ) -> Evaluation:
-        """Scores a policy by the challenge's protocol.
-
-        Args:
-            mode: the most probable actions are taken, or they are drawn.
-        """
+    def evaluate(self, state: Mapping[str, Any], settings: Any, options: EvaluationOptions) -> Evaluation:
+        """Scores a policy by the challenge's protocol."""
         from fastrl.play.team_policy import TeamPolicy
 
-        policy = TeamPolicy(state["policy"], seed=seed)
+        policy = TeamPolicy(state["policy"], seed=options.seed)
         masks = self.has_action_masks(settings)
 
         def make_act(env: Cage4VectorEnv) -> Act:
-            return policy.act_in(env, action_masks=masks, deterministic=mode == "deterministic")
+            return policy.act_in(env, action_masks=masks, deterministic=options.mode == "deterministic")
 
-        env = settings.env
-        return evaluate(
-            make_act,
-            episodes=episodes,
-            seed=seed,
-            mode=mode,
-            advance=advance,
-            red_agent=env.red_agent,
-            rules=env.rules,
-            view=env.view,
-            messages=env.messages,
-            num_threads=env.num_threads,
-        )
+        return evaluate(make_act, options, **settings.env.options())
 
     def scores_from_tree(self, tree: Mapping[str, Any]) -> Evaluation:
         return Evaluation.from_tree(tree)

@@ -13,7 +13,8 @@ from fastrl.play.episodes import build_any, build_env, episode_steps, facts_of
 from fastrl.play.play import episode_returns
 from fastrl.tasks import gym
 from fastrl.tasks.gym.settings import PRESETS, EnvConfig
-from fastrl.training.evaluation import Advance, Returns
+from fastrl.training.evaluation import Returns
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.task import Task
 from fastrl.utils.env_options import parse_options
 
@@ -61,42 +62,28 @@ class GymTask(Task):
         options = parse_options(settings.env.options)
         return EnvSpec(settings.env.id, options) if self.spec is None else self.spec.with_options(options)
 
-    def evaluate(
-        self,
-        state: Mapping[str, Any],
-        settings: Any,
-        *,
-        episodes: int,
-        seed: int,
-        advance: Advance,
-        device: str = "cpu",
-        **options: Any,
-    ) -> Returns:
-        """Scores a policy by the returns of episodes.
-
-        Args:
-            device: where the network acts, if it has no compiled actor.
-        """
+    def evaluate(self, state: Mapping[str, Any], settings: Any, options: EvaluationOptions) -> Returns:
+        """Scores a policy by the returns of episodes."""
         spec = self.play_spec(settings).as_rows()
         env = build_any(spec, self.num_envs(settings))
         num_steps, is_vector = episode_steps(env, self.play_steps(settings)), isinstance(env, VectorEnv)
         if is_vector:
             spec.close(env)
-        with contextlib.closing(self.played(state, settings, spec, env, device=device)) as played:
-            returns = played.returns(episodes, seed, num_steps, advance)
+        with contextlib.closing(self.played(state, settings, spec, env, device=options.device)) as played:
+            returns = played.returns(options.episodes, options.seed, num_steps, options.advance)
         spec.close(env)
         return Returns(returns, seeded=not is_vector)
 
-    def evaluate_agent(
-        self, path: str, settings: Any, *, episodes: int, seed: int, advance: Advance, **options: Any
-    ) -> Returns:
+    def evaluate_agent(self, path: str, settings: Any, options: EvaluationOptions) -> Returns:
         """Scores an agent of the user's own in the environment as Gymnasium makes it."""
         from fastrl.play.own_agent import OwnAgent
 
         spec = self.play_spec(settings)
         env = build_env(spec)
         agent, num_steps = OwnAgent(path, env.action_space), episode_steps(env, self.play_steps(settings))
-        returns = episode_returns(agent, env, episodes, seed, num_steps, advance, name=spec.id)
+        returns = episode_returns(
+            agent, env, options.episodes, options.seed, num_steps, options.advance, name=spec.id
+        )
         spec.close(env)
         return Returns(returns)
 

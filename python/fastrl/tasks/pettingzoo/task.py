@@ -19,7 +19,8 @@ from fastrl.runs.errors import TrainError
 from fastrl.runs.settings import RunConfig
 from fastrl.tasks import pettingzoo
 from fastrl.tasks.pettingzoo.settings import PRESETS, EnvConfig
-from fastrl.training.evaluation import Advance, Returns
+from fastrl.training.evaluation import Returns
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.task import Task
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.video import draw_without_display
@@ -137,26 +138,17 @@ class PettingZooTask(Task):
             return settings
         return dataclasses.replace(settings, **{table: dataclasses.replace(config, policies=env.form.groups)})
 
-    def evaluate(
-        self,
-        state: Mapping[str, Any],
-        settings: Any,
-        *,
-        episodes: int,
-        seed: int,
-        advance: Advance,
-        **options: Any,
-    ) -> Returns:
+    def evaluate(self, state: Mapping[str, Any], settings: Any, options: EvaluationOptions) -> Returns:
         from fastrl.play.team_policy import TeamPolicy
 
         policy = TeamPolicy(state["policy"])
-        seeds, masks = team_seeds(seed, episodes), self.has_action_masks(settings)
+        seeds, masks = team_seeds(options.seed, options.episodes), self.has_action_masks(settings)
         returns: list[float] = []
-        for start in range(0, episodes, settings.env.num_envs):
+        for start in range(0, options.episodes, settings.env.num_envs):
             batch = seeds[start : start + settings.env.num_envs]
             with contextlib.closing(self.make_env(settings, len(batch))) as env:
                 act = policy.act_in(env, action_masks=masks)
-                returns += run_episodes(env, act, batch, advance)["return_mean"].tolist()
+                returns += run_episodes(env, act, batch, options.advance)["return_mean"].tolist()
         return Returns(tuple(returns))
 
 

@@ -19,7 +19,8 @@ from fastrl.runs.errors import TrainError
 from fastrl.runs.settings import RunConfig
 from fastrl.tasks import pixels
 from fastrl.tasks.pixels.settings import PRESETS, EnvConfig
-from fastrl.training.evaluation import Advance, Returns
+from fastrl.training.evaluation import Returns
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.task import Task
 from fastrl.utils.env_options import parse_options
 
@@ -123,31 +124,18 @@ class PixelsTask(Task):
             episode_info=self.episode_info(settings),
         )
 
-    def evaluate(
-        self,
-        state: Mapping[str, Any],
-        settings: Any,
-        *,
-        episodes: int,
-        seed: int,
-        advance: Advance,
-        device: str = "cpu",
-        **options: Any,
-    ) -> Returns:
-        """Scores a policy by the returns of whole games.
-
-        Args:
-            device: where the network acts.
-        """
+    def evaluate(self, state: Mapping[str, Any], settings: Any, options: EvaluationOptions) -> Returns:
+        """Scores a policy by the returns of whole games."""
         spec, returns = self.play_spec(settings), []
-        env, seeds = build_env(spec), np.random.SeedSequence([seed, 1]).generate_state(episodes)
+        env = build_env(spec)
+        seeds = np.random.SeedSequence([options.seed, 1]).generate_state(options.episodes)
         try:
-            played = self.played(state, settings, spec, env, device=device)
+            played = self.played(state, settings, spec, env, device=options.device)
             for step in play(played.act, played, seeds.tolist(), name=spec.id):
                 if step.is_last:
                     # With the rewards of frames before the policy's first action.
                     returns.append(float(step.info["episode"]["r"]))
-                    advance(1)
+                    options.advance(1)
         finally:
             contract.close(env)
         return Returns(tuple(returns))

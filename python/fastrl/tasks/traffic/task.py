@@ -31,7 +31,7 @@ from fastrl.tasks.traffic.settings import (
 )
 from fastrl.training.callbacks import Callback
 from fastrl.training.episode_means import EpisodeMeans
-from fastrl.training.evaluation import Advance
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.task import Task
 from fastrl.utils.config import Values
 from fastrl.utils.tables import print_lines, show
@@ -162,22 +162,13 @@ class TrafficTask(Task):
         curriculum = Curriculum(settings.curriculum, full_traffic(settings.env), episodes)
         return [EpisodeMeans(), CurriculumCallback(curriculum, source, console)]
 
-    def evaluate(
-        self,
-        state: Mapping[str, Any],
-        settings: Any,
-        *,
-        episodes: int,
-        seed: int,
-        advance: Advance,
-        **options: Any,
-    ) -> Scores:
+    def evaluate(self, state: Mapping[str, Any], settings: Any, options: EvaluationOptions) -> Scores:
         from fastrl.play.team_policy import TeamPolicy
 
         make = functools.partial(make_env, settings.env)
         masks = self.has_action_masks(settings)
         act_in = functools.partial(TeamPolicy(state["policy"]).act_in, action_masks=masks)
-        return score(make, act_in, episodes=episodes, seed=seed, advance=advance)
+        return score(make, act_in, episodes=options.episodes, seed=options.seed, advance=options.advance)
 
     def team_spec(self, settings: Any) -> CompiledTeamSpec:
         return CompiledTeamSpec(settings.env.id, environment_options(settings.env))

@@ -94,11 +94,10 @@ class PermutationGP:
     Attributes:
         length_scale: of the kernel, in discordant pairs.
         signal, noise: deviations, in the values' unit; noise is beyond the known errors.
-        log_marginal_likelihood: of the observations, standardised.
     """
 
     def __init__(self) -> None:
-        self.length_scale = self.signal = self.noise = self.log_marginal_likelihood = float("nan")
+        self.length_scale = self.signal = self.noise = float("nan")
 
     def fit(self, orders: Sequence[Order], values: ArrayLike, errors: ArrayLike) -> "PermutationGP":
         """Fits the model to observations, which replace earlier ones.
@@ -132,7 +131,6 @@ class PermutationGP:
         self.length_scale = float(fitted.k1.k2.length_scale)
         self.signal = float(np.sqrt(fitted.k1.k1.constant_value)) * self._scale
         self.noise = float(np.sqrt(fitted.k2.noise_level)) * self._scale
-        self.log_marginal_likelihood = float(self._model.log_marginal_likelihood_value_)
         return self
 
     def predict(self, orders: Sequence[Order]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

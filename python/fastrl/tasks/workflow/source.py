@@ -111,7 +111,7 @@ class WorkflowSource(Source):
         """True if all episodes are used up."""
         return self.episodes >= self.joint_episodes + self.search.total_episodes
 
-    def problem(self, total_timesteps: int, seed: int, device: str) -> Problem:
+    def problem(self, total_timesteps: int, seed: int) -> Problem:
         env = self._env
         return Problem(
             env.single_observation_space,
@@ -119,7 +119,6 @@ class WorkflowSource(Source):
             env.num_envs,
             max(total_timesteps, 1),
             seed=seed,
-            device=device,
         )
 
     def attach(self, algorithm: Algorithm[Any]) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from fastrl.algorithms import declaration
 from fastrl.algorithms.ppo_settings import PPOConfig, PPODeclaration
 from fastrl.algorithms.protocol import Algorithm
-from fastrl.envs.cage2.env import Ruleset
 from fastrl.envs.cage2.workflow import parse_workflow
 from fastrl.envs.spec import EnvSpec
 from fastrl.runs.errors import TrainError
@@ -23,9 +22,9 @@ from fastrl.tasks.cage2.settings import EnvConfig as Cage2Config
 from fastrl.tasks.cage2.settings import GameConfig
 from fastrl.tasks.cage2.task import TASK as CAGE2
 from fastrl.tasks.workflow.settings import PRESETS, EnvConfig, InnerConfig, SearchConfig
-from fastrl.training.comparison import Mode, modes
+from fastrl.training.comparison import modes
 from fastrl.training.device import make_algorithm
-from fastrl.training.evaluation import Advance
+from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.profiler import GpuMeter, Profile
 from fastrl.training.task import Task, stopping
 from fastrl.utils.config import ConfigError
@@ -112,11 +111,9 @@ class WorkflowTask(Task):
         total_timesteps = (run.total_episodes or 0) * source.episode_steps
         ppo = inner.ppo(source.episode_steps)
 
-        def make(device: str) -> WorkflowPPO:
-            problem = source.problem(total_timesteps, run.seed, device)
-            return WorkflowPPO(ppo, problem, separate=inner.networks == "separate")
-
-        algorithm, device = make_algorithm(run.device, make)
+        problem = source.problem(total_timesteps, run.seed)
+        make = functools.partial(WorkflowPPO, ppo, separate=inner.networks == "separate")
+        algorithm, device = make_algorithm(run.device, problem, make)
         return SearchTrainer(
             settings,
             algorithm,
@@ -154,26 +151,9 @@ class WorkflowTask(Task):
                 f"{inner.episodes_per_update:,} environments are claimed, the state is of {num_envs:,}"
             )
 
-    def evaluate(
-        self,
-        state: Mapping[str, Any],
-        settings: Any,
-        *,
-        episodes: int,
-        seed: int,
-        advance: Advance,
-        ruleset: Ruleset | Literal["both"] = "both",
-        mode: Mode = "deterministic",
-        device: str = "cpu",
-        **options: Any,
-    ) -> WorkflowScores:
+    def evaluate(self, state: Mapping[str, Any], settings: Any, options: EvaluationOptions) -> WorkflowScores:
         """Scores the best workflow's policy, and PPO without workflows if the run has trained it: by the challenge's
-        protocol, and in the run's own games.
-
-        Args:
-            ruleset: of the protocol's games, or "both".
-            mode: in the protocol's games, see `fastrl.training.comparison.Mode`.
-            device: where networks act in the protocol's games.
+        protocol, of both rulesets unless options have one, and in the run's own games.
 
         Raises:
             ConfigError: no workflow has been tried yet.
@@ -195,24 +175,24 @@ class WorkflowTask(Task):
                 order,
                 each["policy"],
                 _FINAL_EPISODES,
-                seed + 1,
+                options.seed + 1,
                 action_masks=settings.inner.action_masks,
             )
             for each in contenders.values()
         ]
-        rulesets = RULESETS if ruleset == "both" else [ruleset]
+        rulesets = RULESETS if options.ruleset in (None, "both") else [options.ruleset]
         share = len(RULESETS) * 2 // (len(rulesets) * len(contenders))
         evaluations = tuple(
             score_by_protocol(
-                Policy(dict(each), device=device, seed=seed),
+                Policy(dict(each), device=options.device, seed=options.seed),
                 order,
                 name,
                 ruleset=rules,
-                episodes=episodes,
-                seed=seed,
+                episodes=options.episodes,
+                seed=options.seed,
                 num_threads=env.num_threads,
-                deterministic=mode == "deterministic",
-                advance=lambda steps: advance(steps * share),
+                deterministic=options.mode == "deterministic",
+                advance=lambda steps: options.advance(steps * share),
             )
             for rules in rulesets
             for name, each in contenders.items()

@@ -35,7 +35,9 @@ impl Rules {
                     return Err(format!("rules: expected 'original', or {names} joined by '+', got '{text}'"));
                 }
             };
-            *rule = true;
+            if std::mem::replace(rule, true) {
+                return Err(format!("rules: expected each name once, got '{name}' again in '{text}'"));
+            }
         }
         Ok(rules)
     }
@@ -198,5 +200,7 @@ mod tests {
         for bad in ["", "impacts", "impact+", "original+impact"] {
             assert!(Rules::named(bad).unwrap_err().ends_with(&format!("got '{bad}'")));
         }
+        let twice = Rules::named("impact+red-session+impact").unwrap_err();
+        assert_eq!(twice, "rules: expected each name once, got 'impact' again in 'impact+red-session+impact'");
     }
 }
