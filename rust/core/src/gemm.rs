@@ -242,21 +242,21 @@ struct Tile {
     finish: Last,
 }
 
-/// Computes as many rows of a tile as one of these numbers that there are; returns it.
+/// Computes tiles of as many rows as one of these numbers that there are; returns how many rows.
 macro_rules! tallest {
     ($tile:ident.$compute:ident::<_, $n:literal>, $rows:expr, $($m:literal)+) => {
         match $rows {
             $($m.. => {
                 // SAFETY: there are so many rows; the rest is the caller's promise.
-                unsafe { $tile.$compute::<$m, $n>() };
-                $m
+                unsafe { $tile.$compute::<$m, $n>($rows / $m) };
+                $rows / $m * $m
             })+
             0 => 0,
         }
     };
 }
 
-/// Defines the product of a tile of `M` rows and `N` registers.
+/// Defines the product of tiles of `M` rows and `N` registers, one below the other.
 macro_rules! tile_in_registers {
     (
         $(#[$safety:meta])*
@@ -266,52 +266,54 @@ macro_rules! tile_in_registers {
         $(#[$safety])*
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
-        unsafe fn $name<const M: usize, const N: usize>(&self) {
+        unsafe fn $name<const M: usize, const N: usize>(&self, count: usize) {
             use std::arch::x86_64::{$broadcast, $load, $max, $store, $zero};
-            let mut sums = [[$zero(); N]; M];
-            for i in 0..M {
-                for j in 0..N {
-                    // SAFETY: the caller's promise.
-                    sums[i][j] = unsafe {
-                        match self.start {
-                            First::Zero => $zero(),
-                            First::Bias(bias) => $load(bias.add(j * $width)),
-                            First::Present => $load(self.c.add(i * self.c_row + j * $width)),
-                        }
-                    };
+            for tile in (0..count).map(|tile| self.below(tile * M)) {
+                let mut sums = [[$zero(); N]; M];
+                for i in 0..M {
+                    for j in 0..N {
+                        // SAFETY: the caller's promise.
+                        sums[i][j] = unsafe {
+                            match tile.start {
+                                First::Zero => $zero(),
+                                First::Bias(bias) => $load(bias.add(j * $width)),
+                                First::Present => $load(tile.c.add(i * tile.c_row + j * $width)),
+                            }
+                        };
+                    }
                 }
-            }
-            for k in 0..self.terms {
-                let mut right = [$zero(); N];
-                for j in 0..N {
-                    // SAFETY: the caller's promise.
-                    right[j] = unsafe { $load(self.b.add(k * self.b_row + j * $width)) };
+                for k in 0..tile.terms {
+                    let mut right = [$zero(); N];
+                    for j in 0..N {
+                        // SAFETY: the caller's promise.
+                        right[j] = unsafe { $load(tile.b.add(k * tile.b_row + j * $width)) };
+                    }
+                    for i in 0..M {
+                        // SAFETY: the caller's promise.
+                        let left = $broadcast(unsafe { *tile.a.add(i * tile.row + k * tile.column) });
+                        for j in 0..N {
+                            sums[i][j] = $multiply_add(left, right[j], sums[i][j]);
+                        }
+                    }
+                }
+                match tile.finish {
+                    Last::Nothing => {}
+                    // Of NaN and a number it is the second operand.
+                    Last::Relu => sums.iter_mut().flatten().for_each(|sum| *sum = $max($zero(), *sum)),
+                    Last::Where(of) => {
+                        for i in 0..M {
+                            for j in 0..N {
+                                // SAFETY: the caller's promise.
+                                sums[i][j] = $keep(unsafe { $load(of.add(i * tile.c_row + j * $width)) }, sums[i][j]);
+                            }
+                        }
+                    }
                 }
                 for i in 0..M {
-                    // SAFETY: the caller's promise.
-                    let left = $broadcast(unsafe { *self.a.add(i * self.row + k * self.column) });
                     for j in 0..N {
-                        sums[i][j] = $multiply_add(left, right[j], sums[i][j]);
+                        // SAFETY: the caller's promise.
+                        unsafe { $store(tile.c.add(i * tile.c_row + j * $width), sums[i][j]) };
                     }
-                }
-            }
-            match self.finish {
-                Last::Nothing => {}
-                // Of NaN and a number it is the second operand.
-                Last::Relu => sums.iter_mut().flatten().for_each(|sum| *sum = $max($zero(), *sum)),
-                Last::Where(of) => {
-                    for i in 0..M {
-                        for j in 0..N {
-                            // SAFETY: the caller's promise.
-                            sums[i][j] = $keep(unsafe { $load(of.add(i * self.c_row + j * $width)) }, sums[i][j]);
-                        }
-                    }
-                }
-            }
-            for i in 0..M {
-                for j in 0..N {
-                    // SAFETY: the caller's promise.
-                    unsafe { $store(self.c.add(i * self.c_row + j * $width), sums[i][j]) };
                 }
             }
         }
@@ -359,6 +361,17 @@ impl Tile {
         }
     }
 
+    /// The tile so many rows below.
+    #[inline(always)]
+    fn below(&self, rows: usize) -> Self {
+        let finish = match self.finish {
+            Last::Where(of) => Last::Where(of.wrapping_add(rows * self.c_row)),
+            other => other,
+        };
+        let (a, c) = (self.a.wrapping_add(rows * self.row), self.c.wrapping_add(rows * self.c_row));
+        Self { a, c, finish, ..*self }
+    }
+
     tile_in_registers! {
         /// # Safety
         /// The processor has AVX2 and FMA, the matrices these elements.
@@ -396,16 +409,16 @@ impl Tile {
 
     /// # Safety
     /// The matrices have these elements.
-    unsafe fn plain<const M: usize, const N: usize>(&self) {
+    unsafe fn plain<const M: usize, const N: usize>(&self, count: usize) {
         // SAFETY: the caller's promise.
-        unsafe { self.add_up::<M, N>(f32::mul_add) };
+        (0..count).for_each(|tile| unsafe { self.below(tile * M).add_up::<M, N>(f32::mul_add) });
     }
 
     /// # Safety
     /// The matrices have these elements.
-    unsafe fn plain_pairs<const M: usize, const N: usize>(&self) {
+    unsafe fn plain_pairs<const M: usize, const N: usize>(&self, count: usize) {
         // SAFETY: the caller's promise.
-        unsafe { self.add_up::<M, N>(bf16::dot) };
+        (0..count).for_each(|tile| unsafe { self.below(tile * M).add_up::<M, N>(bf16::dot) });
     }
 
     /// # Safety

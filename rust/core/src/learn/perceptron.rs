@@ -6,7 +6,7 @@ use crate::bf16::{Precision, pair_columns, pair_rows, pair_transposed};
 use crate::dense::activate;
 use crate::gemm::{Finish, Left, Start, multiply, multiply_pairs};
 use crate::lanes::LANES;
-use crate::matrix::{Aligned, padded, stride, transpose};
+use crate::matrix::{Aligned, STEP, padded, stride, transpose};
 use crate::mlp::Activation;
 use crate::widest::widest;
 
@@ -463,21 +463,25 @@ impl Perceptron {
         gradient: &mut [f32],
     ) {
         let (first, row) = (&self.layers[0], stride(width));
+        if width == 1 {
+            let (slopes, weights) = (&pass.slopes[0][..rows * first.row], &transposed[..first.outputs]);
+            return dots(slopes, first.row, weights, 0.0, gradient, row);
+        }
         let left = Left { values: &pass.slopes[0], row: first.row, column: 1 };
         multiply(rows, width, first.outputs, left, transposed, row, gradient, row, Start::Zero, Finish::Nothing);
     }
 
     /// Memory for [`Perceptron::transpose_inputs`].
     pub(crate) fn transposed_inputs(&self, width: usize) -> Aligned {
-        Aligned::zeros(self.layers[0].outputs * stride(width))
+        Aligned::zeros(self.layers[0].outputs * row_of_inputs(width))
     }
 
-    /// Writes the first layer's weights of the last `width` inputs, transposed: [outputs, stride of `width`]. The first two
+    /// Writes the first layer's weights of the last `width` inputs, transposed: [outputs, [`row_of_inputs`]]. The first two
     /// arguments are those of [`Perceptron::read_member`].
     pub(crate) fn transpose_inputs(&self, flat: &[f32], index: usize, count: usize, width: usize, to: &mut [f32]) {
         let (first, weights, _) = self.places(index, count).next().expect("there is one");
         let weights = &flat[weights][(first.inputs - width) * first.outputs..];
-        transpose(width, first.outputs, weights, first.outputs, to, stride(width));
+        transpose(width, first.outputs, weights, first.outputs, to, row_of_inputs(width));
     }
 
     /// The gradient of the outputs of the layer before layer `l`, from that of layer `l`.
@@ -502,6 +506,11 @@ impl Perceptron {
     }
 }
 
+/// Distance between rows of transposed weights of so many inputs: one column alone is a row.
+fn row_of_inputs(width: usize) -> usize {
+    if width == 1 { 1 } else { stride(width) }
+}
+
 widest! {
     /// Turns gradients of the outputs of tanh into those of its inputs.
     fn derive(slopes: &mut [f32], outputs: &[f32]) {
@@ -510,27 +519,30 @@ widest! {
 }
 
 widest! {
-    /// Adds rows, which are `row` apart, to their sum.
+    /// Adds rows, which are `row` apart, to their sum of [`padded`] columns.
     fn add_rows(rows: &[f32], row: usize, sums: &mut [f32]) {
-        // Columns whose sums stay in registers, and those that are left.
-        let (parts, rest) = sums.as_chunks_mut::<{ 4 * LANES }>();
-        let first_of_rest = parts.len() * 4 * LANES;
-        for (part, sums) in parts.iter_mut().enumerate() {
-            let mut totals = *sums;
-            for row in rows.chunks_exact(row) {
-                let row = &row[part * 4 * LANES..][..4 * LANES];
-                for i in 0..4 * LANES {
-                    totals[i] += row[i];
-                }
-            }
-            *sums = totals;
+        let (wide, rest) = sums.as_chunks_mut::<{ 4 * LANES }>();
+        let first_of_rest = wide.len() * 4 * LANES;
+        for (i, sums) in wide.iter_mut().enumerate() {
+            add_columns(rows, row, i * 4 * LANES, sums);
         }
-        for row in rows.chunks_exact(row) {
-            for (sum, &x) in rest.iter_mut().zip(&row[first_of_rest..]) {
-                *sum += x;
-            }
+        for (i, sums) in rest.as_chunks_mut::<STEP>().0.iter_mut().enumerate() {
+            add_columns(rows, row, first_of_rest + i * STEP, sums);
         }
     }
+}
+
+/// Adds columns of rows, from a first one on, to sums that stay in registers.
+#[inline(always)]
+fn add_columns<const N: usize>(rows: &[f32], row: usize, first: usize, sums: &mut [f32; N]) {
+    let mut totals = *sums;
+    for row in rows.chunks_exact(row) {
+        let row = &row[first..][..N];
+        for i in 0..N {
+            totals[i] += row[i];
+        }
+    }
+    *sums = totals;
 }
 
 widest! {
