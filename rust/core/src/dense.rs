@@ -1,7 +1,7 @@
 //! Linear layers in f32 whose sums stay in registers, and the functions that follow them: each result is the same to the
 //! last bit on every processor, as multiplications are fused everywhere.
 
-use crate::gemm::{Left, Start, multiply};
+use crate::gemm::{Finish, Left, Start, multiply};
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::has_fma;
 use crate::lanes::{LANES, Lanes, flat, flat_mut, spread};
@@ -92,7 +92,8 @@ impl Layer {
     pub(crate) fn forward_rows(&self, rows: usize, inputs: usize, values: &[f32], row: usize, outputs: &mut [Lanes]) {
         let (width, apart) = (self.lanes() * LANES, spread(self.lanes()) * LANES);
         let (left, start) = (Left { values, row, column: 1 }, Start::Bias(flat(&self.bias)));
-        multiply(rows, width, inputs, left, flat(&self.weights), apart, flat_mut(outputs), apart, start);
+        let (weights, to) = (flat(&self.weights), flat_mut(outputs));
+        multiply(rows, width, inputs, left, weights, apart, to, apart, start, Finish::Nothing);
     }
 
     #[inline(always)]

@@ -4,8 +4,9 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m256, __m256bh, __m512, __m512bh, _mm256_and_ps, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_dpbf16_ps,
-    _mm256_fmadd_ps, _mm256_set1_epi32, _mm256_slli_epi32, _mm512_dpbf16_ps, _mm512_fmadd_ps,
+    __m256, __m256bh, __m512, __m512bh, _CMP_GT_OQ, _mm256_and_ps, _mm256_castps_si256, _mm256_castsi256_ps,
+    _mm256_cmp_ps, _mm256_dpbf16_ps, _mm256_fmadd_ps, _mm256_set1_epi32, _mm256_setzero_ps, _mm256_slli_epi32,
+    _mm512_cmp_ps_mask, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_maskz_mov_ps, _mm512_setzero_ps,
 };
 #[cfg(target_arch = "x86_64")]
 use std::mem::transmute;
@@ -36,7 +37,18 @@ pub(crate) enum Start<'a> {
     Present,
 }
 
-/// `c[i][j] = start + sum over k of a[i][k] * b[k][j]` for `m` rows i, [`padded`] `n` columns j and `depth` terms k.
+/// Done to complete sums, while they are in registers.
+#[derive(Clone, Copy)]
+pub(crate) enum Finish<'a> {
+    Nothing,
+    /// Sums below 0 become 0. NaN stays NaN.
+    Relu,
+    /// Sums become 0 where elements of a matrix are not above 0, which has its rows as far apart as the product.
+    Where(&'a [f32]),
+}
+
+/// `c[i][j] = start + sum over k of a[i][k] * b[k][j]` for `m` rows i, [`padded`] `n` columns j and `depth` terms k, and
+/// then what finishes it.
 ///
 /// `b` and `c` have their rows `b_row` and `c_row` apart.
 #[expect(clippy::too_many_arguments, reason = "three matrices")]
@@ -50,8 +62,9 @@ pub(crate) fn multiply(
     c: &mut [f32],
     c_row: usize,
     start: Start<'_>,
+    finish: Finish<'_>,
 ) {
-    product(Registers::widest(), m, n, depth, a, b, b_row, c, c_row, start);
+    product(Registers::widest(), m, n, depth, a, b, b_row, c, c_row, start, finish);
 }
 
 /// [`multiply`] of matrices whose elements are pairs of terms: for each element of `a` and `b` the product of the second
@@ -67,8 +80,9 @@ pub(crate) fn multiply_pairs(
     c: &mut [f32],
     c_row: usize,
     start: Start<'_>,
+    finish: Finish<'_>,
 ) {
-    product(Registers::widest_of_pairs(), m, n, depth, a, b, b_row, c, c_row, start);
+    product(Registers::widest_of_pairs(), m, n, depth, a, b, b_row, c, c_row, start, finish);
 }
 
 #[expect(clippy::too_many_arguments, reason = "three matrices")]
@@ -83,6 +97,7 @@ fn product(
     c: &mut [f32],
     c_row: usize,
     start: Start<'_>,
+    finish: Finish<'_>,
 ) {
     let n = padded(n);
     if m == 0 || n == 0 {
@@ -94,10 +109,14 @@ fn product(
     if let Start::Bias(bias) = start {
         assert!(bias.len() >= n, "too few biases");
     }
+    if let Finish::Where(of) = finish {
+        assert!(of.len() >= (m - 1) * c_row + n, "the matrix that decides is too small");
+    }
     let mut from = 0;
     loop {
         let terms = DEPTH.min(depth - from);
         let start = if from == 0 { start } else { Start::Present };
+        let finish = if from + terms == depth { finish } else { Finish::Nothing };
         let mut j = 0;
         while j < n {
             let columns = registers.columns(n - j);
@@ -119,6 +138,11 @@ fn product(
                             Start::Zero => First::Zero,
                             Start::Bias(bias) => First::Bias(bias.as_ptr().add(j)),
                             Start::Present => First::Present,
+                        },
+                        finish: match finish {
+                            Finish::Nothing => Last::Nothing,
+                            Finish::Relu => Last::Relu,
+                            Finish::Where(of) => Last::Where(of.as_ptr().add(i * c_row + j)),
                         },
                     }
                 };
@@ -197,6 +221,13 @@ enum First {
     Present,
 }
 
+#[derive(Clone, Copy)]
+enum Last {
+    Nothing,
+    Relu,
+    Where(*const f32),
+}
+
 /// Some rows and columns of a product, and pointers to the first elements that they need.
 struct Tile {
     terms: usize,
@@ -208,65 +239,81 @@ struct Tile {
     c: *mut f32,
     c_row: usize,
     start: First,
+    finish: Last,
 }
 
-/// Computes as many rows of a tile as one of these numbers that there are; returns it.
+/// Computes tiles of as many rows as one of these numbers that there are; returns how many rows.
 macro_rules! tallest {
     ($tile:ident.$compute:ident::<_, $n:literal>, $rows:expr, $($m:literal)+) => {
         match $rows {
             $($m.. => {
                 // SAFETY: there are so many rows; the rest is the caller's promise.
-                unsafe { $tile.$compute::<$m, $n>() };
-                $m
+                unsafe { $tile.$compute::<$m, $n>($rows / $m) };
+                $rows / $m * $m
             })+
             0 => 0,
         }
     };
 }
 
-/// Defines the product of a tile of `M` rows and `N` registers.
+/// Defines the product of tiles of `M` rows and `N` registers, one below the other.
 macro_rules! tile_in_registers {
     (
         $(#[$safety:meta])*
         fn $name:ident, $features:literal, $width:literal,
-        $zero:ident, $load:ident, $store:ident, $broadcast:ident, $multiply_add:ident
+        $zero:ident, $load:ident, $store:ident, $broadcast:ident, $max:ident, $multiply_add:ident, $keep:ident
     ) => {
         $(#[$safety])*
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
-        unsafe fn $name<const M: usize, const N: usize>(&self) {
-            use std::arch::x86_64::{$broadcast, $load, $store, $zero};
-            let mut sums = [[$zero(); N]; M];
-            for i in 0..M {
-                for j in 0..N {
-                    // SAFETY: the caller's promise.
-                    sums[i][j] = unsafe {
-                        match self.start {
-                            First::Zero => $zero(),
-                            First::Bias(bias) => $load(bias.add(j * $width)),
-                            First::Present => $load(self.c.add(i * self.c_row + j * $width)),
-                        }
-                    };
-                }
-            }
-            for k in 0..self.terms {
-                let mut right = [$zero(); N];
-                for j in 0..N {
-                    // SAFETY: the caller's promise.
-                    right[j] = unsafe { $load(self.b.add(k * self.b_row + j * $width)) };
-                }
+        unsafe fn $name<const M: usize, const N: usize>(&self, count: usize) {
+            use std::arch::x86_64::{$broadcast, $load, $max, $store, $zero};
+            for tile in (0..count).map(|tile| self.below(tile * M)) {
+                let mut sums = [[$zero(); N]; M];
                 for i in 0..M {
-                    // SAFETY: the caller's promise.
-                    let left = $broadcast(unsafe { *self.a.add(i * self.row + k * self.column) });
                     for j in 0..N {
-                        sums[i][j] = $multiply_add(left, right[j], sums[i][j]);
+                        // SAFETY: the caller's promise.
+                        sums[i][j] = unsafe {
+                            match tile.start {
+                                First::Zero => $zero(),
+                                First::Bias(bias) => $load(bias.add(j * $width)),
+                                First::Present => $load(tile.c.add(i * tile.c_row + j * $width)),
+                            }
+                        };
                     }
                 }
-            }
-            for i in 0..M {
-                for j in 0..N {
-                    // SAFETY: the caller's promise.
-                    unsafe { $store(self.c.add(i * self.c_row + j * $width), sums[i][j]) };
+                for k in 0..tile.terms {
+                    let mut right = [$zero(); N];
+                    for j in 0..N {
+                        // SAFETY: the caller's promise.
+                        right[j] = unsafe { $load(tile.b.add(k * tile.b_row + j * $width)) };
+                    }
+                    for i in 0..M {
+                        // SAFETY: the caller's promise.
+                        let left = $broadcast(unsafe { *tile.a.add(i * tile.row + k * tile.column) });
+                        for j in 0..N {
+                            sums[i][j] = $multiply_add(left, right[j], sums[i][j]);
+                        }
+                    }
+                }
+                match tile.finish {
+                    Last::Nothing => {}
+                    // Of NaN and a number it is the second operand.
+                    Last::Relu => sums.iter_mut().flatten().for_each(|sum| *sum = $max($zero(), *sum)),
+                    Last::Where(of) => {
+                        for i in 0..M {
+                            for j in 0..N {
+                                // SAFETY: the caller's promise.
+                                sums[i][j] = $keep(unsafe { $load(of.add(i * tile.c_row + j * $width)) }, sums[i][j]);
+                            }
+                        }
+                    }
+                }
+                for i in 0..M {
+                    for j in 0..N {
+                        // SAFETY: the caller's promise.
+                        unsafe { $store(tile.c.add(i * tile.c_row + j * $width), sums[i][j]) };
+                    }
                 }
             }
         }
@@ -314,53 +361,64 @@ impl Tile {
         }
     }
 
+    /// The tile so many rows below.
+    #[inline(always)]
+    fn below(&self, rows: usize) -> Self {
+        let finish = match self.finish {
+            Last::Where(of) => Last::Where(of.wrapping_add(rows * self.c_row)),
+            other => other,
+        };
+        let (a, c) = (self.a.wrapping_add(rows * self.row), self.c.wrapping_add(rows * self.c_row));
+        Self { a, c, finish, ..*self }
+    }
+
     tile_in_registers! {
         /// # Safety
         /// The processor has AVX2 and FMA, the matrices these elements.
         fn in_avx2, "avx2,fma", 8,
-        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_fmadd_ps
+        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_max_ps, _mm256_fmadd_ps, keep_in_avx2
     }
 
     tile_in_registers! {
         /// # Safety
         /// The processor has AVX-512F, the matrices these elements.
         fn in_avx512, "avx512f", 16,
-        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_fmadd_ps
+        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_max_ps, _mm512_fmadd_ps, keep_in_avx512
     }
 
     tile_in_registers! {
         /// # Safety
         /// The processor has AVX2 and FMA, the matrices these elements.
         fn pairs_in_avx2, "avx2,fma", 8,
-        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, dot_in_avx2
+        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_max_ps, dot_in_avx2, keep_in_avx2
     }
 
     tile_in_registers! {
         /// # Safety
         /// The processor has AVX-512 F, VL and BF16, the matrices these elements.
         fn pairs_in_avx512vl, "avx512f,avx512vl,avx512bf16", 8,
-        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, dot_in_avx512vl
+        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_max_ps, dot_in_avx512vl, keep_in_avx2
     }
 
     tile_in_registers! {
         /// # Safety
         /// The processor has AVX-512 F and BF16, the matrices these elements.
         fn pairs_in_avx512, "avx512f,avx512bf16", 16,
-        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, dot_in_avx512
+        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_max_ps, dot_in_avx512, keep_in_avx512
     }
 
     /// # Safety
     /// The matrices have these elements.
-    unsafe fn plain<const M: usize, const N: usize>(&self) {
+    unsafe fn plain<const M: usize, const N: usize>(&self, count: usize) {
         // SAFETY: the caller's promise.
-        unsafe { self.add_up::<M, N>(f32::mul_add) };
+        (0..count).for_each(|tile| unsafe { self.below(tile * M).add_up::<M, N>(f32::mul_add) });
     }
 
     /// # Safety
     /// The matrices have these elements.
-    unsafe fn plain_pairs<const M: usize, const N: usize>(&self) {
+    unsafe fn plain_pairs<const M: usize, const N: usize>(&self, count: usize) {
         // SAFETY: the caller's promise.
-        unsafe { self.add_up::<M, N>(bf16::dot) };
+        (0..count).for_each(|tile| unsafe { self.below(tile * M).add_up::<M, N>(bf16::dot) });
     }
 
     /// # Safety
@@ -399,12 +457,42 @@ impl Tile {
         for i in 0..M {
             for j in 0..N {
                 for lane in 0..STEP {
+                    let (place, sum) = (i * self.c_row + j * STEP + lane, sums[i][j][lane]);
                     // SAFETY: the caller's promise.
-                    unsafe { *self.c.add(i * self.c_row + j * STEP + lane) = sums[i][j][lane] };
+                    unsafe {
+                        let is_kept = match self.finish {
+                            Last::Nothing => true,
+                            Last::Relu => !(sum < 0.0),
+                            Last::Where(of) => *of.add(place) > 0.0,
+                        };
+                        *self.c.add(place) = if is_kept { sum } else { 0.0 };
+                    }
                 }
             }
         }
     }
+}
+
+/// Numbers, and zeros where others are not above 0.
+///
+/// # Safety
+/// The processor has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2")]
+fn keep_in_avx2(others: __m256, numbers: __m256) -> __m256 {
+    _mm256_and_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(others, _mm256_setzero_ps()), numbers)
+}
+
+/// [`keep_in_avx2`] of twice as many.
+///
+/// # Safety
+/// The processor has AVX-512F.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn keep_in_avx512(others: __m512, numbers: __m512) -> __m512 {
+    _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(others, _mm512_setzero_ps()), numbers)
 }
 
 /// [`bf16::dot`] of pairs side by side.
@@ -476,7 +564,7 @@ mod tests {
         #[test]
         fn products_are_fused_sums_in_order(
             m in 0_usize..30, n in 0_usize..40, depth in 0_usize..600, transposed: bool, start in 0..3,
-            with_pairs: bool, seed in 0..1_u64 << 60,
+            finish in 0..3, with_pairs: bool, seed in 0..1_u64 << 60,
         ) {
             let elements = if with_pairs { pairs } else { numbers };
             let a = elements(seed, m * depth);
@@ -486,9 +574,11 @@ mod tests {
             let bias = numbers(seed + 2, b_row);
             let before = numbers(seed + 3, m * c_row);
             let mut c = before.clone();
+            let of = numbers(seed + 4, m * c_row);
             let first = [Start::Zero, Start::Bias(&bias), Start::Present][start as usize];
+            let last = [Finish::Nothing, Finish::Relu, Finish::Where(&of)][finish as usize];
             let multiply = if with_pairs { multiply_pairs } else { multiply };
-            multiply(m, n, depth, Left { values: &a, row, column }, &b, b_row, &mut c, c_row, first);
+            multiply(m, n, depth, Left { values: &a, row, column }, &b, b_row, &mut c, c_row, first, last);
             let multiply_add = if with_pairs { bf16::dot } else { f32::mul_add };
             for i in 0..m {
                 for j in 0..c_row {
@@ -496,6 +586,9 @@ mod tests {
                     for k in 0..depth {
                         let left = a[i * row + k * column];
                         sum = if j < n { multiply_add(left, b[k * b_row + j], sum) } else { sum };
+                    }
+                    if finish == 1 && sum < 0.0 || finish == 2 && of[i * c_row + j] <= 0.0 {
+                        sum = 0.0;
                     }
                     if j < n {
                         prop_assert_eq!(c[i * c_row + j].to_bits(), sum.to_bits());
@@ -508,10 +601,11 @@ mod tests {
 
         #[test]
         fn tiles_are_the_same_in_all_registers(
-            terms in 0_usize..20, rows in 1_usize..30, wide in 0..3, with_pairs: bool, seed in 0..1_u64 << 60,
+            terms in 0_usize..20, rows in 1_usize..30, wide in 0..3, finish in 0..3, with_pairs: bool,
+            seed in 0..1_u64 << 60,
         ) {
             let (columns, elements) = (STEP << wide, if with_pairs { pairs } else { numbers });
-            let (a, b) = (elements(seed, 30 * 20), elements(seed + 1, 20 * 32));
+            let (a, b, of) = (elements(seed, 30 * 20), elements(seed + 1, 20 * 32), numbers(seed + 3, 30 * 32));
             let product = |registers: Registers| {
                 let mut c = numbers(seed + 2, 30 * 32);
                 for j in (0..columns).step_by(registers.columns(columns)) {
@@ -521,7 +615,9 @@ mod tests {
                         i += unsafe {
                             let (b, c) = (b.as_ptr().add(j), c.as_mut_ptr().add(i * 32 + j));
                             let (a, start) = (a.as_ptr().add(i * 20), First::Present);
-                            let tile = Tile { terms, a, row: 20, column: 1, b, b_row: 32, c, c_row: 32, start };
+                            let of = of.as_ptr().add(i * 32 + j);
+                            let finish = [Last::Nothing, Last::Relu, Last::Where(of)][finish as usize];
+                            let tile = Tile { terms, a, row: 20, column: 1, b, b_row: 32, c, c_row: 32, start, finish };
                             tile.compute(registers, rows - i, registers.columns(columns - j))
                         };
                     }

@@ -41,7 +41,11 @@ pub(crate) fn padded(columns: usize) -> usize {
 
 /// Distance between rows of so many columns: an odd number of cache lines, see [`spread`].
 pub(crate) fn stride(columns: usize) -> usize {
-    if columns <= STEP { STEP } else { spread(columns.div_ceil(LANES)) * LANES }
+    if columns <= STEP {
+        return STEP;
+    }
+    let lanes = columns.div_ceil(LANES);
+    (if lanes <= 4 { lanes } else { spread(lanes) }) * LANES
 }
 
 /// Writes the transpose of `from` [rows, columns] into `to` [columns, rows].

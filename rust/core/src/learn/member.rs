@@ -5,6 +5,7 @@
 
 use std::mem::take;
 use std::ops::Range;
+use std::slice::from_mut;
 
 use super::adam::Descent;
 use super::perceptron::{CHUNK, Pass, Perceptron, Piece};
@@ -83,23 +84,14 @@ impl Member {
         network.read_linear(flat, &mut self.vector, transposed);
     }
 
-    /// The outputs [rows, row] for some rows of observations, of `width` numbers, and perhaps of actions beside them.
-    pub(super) fn forward(
-        &self,
-        network: &Perceptron,
-        pass: &mut Pass,
-        obs: &[f32],
-        width: usize,
-        actions: Option<(&[f32], usize)>,
-    ) {
-        let numbers = actions.map_or(0, |(_, numbers)| numbers);
-        let rows = obs.len() / width;
-        for (i, to) in pass.inputs.chunks_mut(stride(width + numbers)).take(rows).enumerate() {
-            to[..width].copy_from_slice(&obs[i * width..][..width]);
-            if let Some((values, numbers)) = actions {
-                to[width..][..numbers].copy_from_slice(&values[i * numbers..][..numbers]);
-            }
-        }
+    /// The outputs [rows, row] for some rows of observations, of `width` numbers.
+    pub(super) fn forward(&self, network: &Perceptron, pass: &mut Pass, obs: &[f32], width: usize) {
+        fill(from_mut(pass), obs, width, None);
+        self.forward_filled(network, pass, obs.len() / width);
+    }
+
+    /// [`Member::forward`] of rows that [`fill`] has written.
+    pub(super) fn forward_filled(&self, network: &Perceptron, pass: &mut Pass, rows: usize) {
         network.forward(&self.vector, rows, pass);
     }
 
@@ -118,6 +110,21 @@ impl Member {
     pub(super) fn write_linear_gradient(&self, network: &Perceptron, flat: &mut [f32]) {
         network.write(&self.gradient, flat);
     }
+}
+
+/// Writes the inputs of passes, which are the same: rows of observations, of `width` numbers, and perhaps of actions beside
+/// them, of so many numbers.
+pub(super) fn fill(passes: &mut [Pass], obs: &[f32], width: usize, actions: Option<(&[f32], usize)>) {
+    let numbers = actions.map_or(0, |(_, numbers)| numbers);
+    let (row, rows) = (stride(width + numbers), obs.len() / width);
+    let Some((first, others)) = passes.split_first_mut() else { return };
+    for (i, to) in first.inputs.chunks_exact_mut(row).take(rows).enumerate() {
+        to[..width].copy_from_slice(&obs[i * width..][..width]);
+        if let Some((values, numbers)) = actions {
+            to[width..][..numbers].copy_from_slice(&values[i * numbers..][..numbers]);
+        }
+    }
+    others.iter_mut().for_each(|pass| pass.inputs[..rows * row].copy_from_slice(&first.inputs[..rows * row]));
 }
 
 /// Computes the gradients of members, piece by piece, from blocks of rows.

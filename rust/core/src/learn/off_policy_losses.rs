@@ -2,14 +2,15 @@
 //! a minibatch.
 
 use std::ops::Range;
+use std::slice::from_mut;
 
 use super::losses::Categorical;
-use super::member::Member;
+use super::member::{Member, fill};
 use super::off_policy_parts::{ActionKind, Actions, Algorithm, Batch, Parameters, Settings, Shape};
 use super::perceptron::{Pass, Perceptron};
-use crate::dense::{exp_any, tanh};
+use crate::dense::{activate, exp_any, tanh};
 use crate::matrix::{Aligned, stride};
-use crate::squashed::{Draws, LOG_STD_RANGE, squash_rows, with_noise};
+use crate::squashed::{Draws, LOG_STD_RANGE, squash_rows};
 use crate::team::Team;
 
 /// The networks of an algorithm, as they are in one gradient step.
@@ -82,15 +83,20 @@ impl Block {
         squash_rows(outputs, stride, numbers, noise, Draws { actions, deviations, densities, log_probs });
     }
 
-    /// The target policy's actions with noise.
-    fn smooth(&mut self, network: &Perceptron, noise: &[f32], numbers: usize, settings: &Settings) {
+    /// The actions of TD3's policy.
+    fn bound(&mut self, network: &Perceptron, numbers: usize) {
         let (outputs, _, stride) = self.policy.ends(network);
+        for (actions, outputs) in self.actions.chunks_exact_mut(numbers).zip(outputs.chunks_exact(stride)) {
+            actions.copy_from_slice(&outputs[..numbers]);
+        }
+        activate(true, &mut self.actions);
+    }
+
+    /// Adds noise to the target policy's actions.
+    fn smooth(&mut self, noise: &[f32], settings: &Settings) {
         let clip = settings.target_noise_clip;
-        for (i, noise) in noise.chunks_exact(numbers).enumerate() {
-            for k in 0..numbers {
-                let noise = (noise[k] * settings.target_noise).clamp(-clip, clip);
-                self.actions[i * numbers + k] = with_noise(outputs[i * stride + k], noise);
-            }
+        for (action, noise) in self.actions.iter_mut().zip(noise) {
+            *action = (*action + (noise * settings.target_noise).clamp(-clip, clip)).clamp(-1.0, 1.0);
         }
     }
 }
@@ -178,8 +184,9 @@ impl Networks {
         block.found.fill([0.0; 4]);
         let (network, obs, count) = (&self.critic_network, self.shape.obs, rows.len());
         let (weight, share) = (1.0 / batch.rewards.len() as f32, 1.0 / self.shape.critics as f32);
+        fill(&mut block.critics, rows_of(batch.obs, obs, &rows), obs, boxed(batch, self.shape.actions, &rows));
         for (member, pass) in self.critics.iter().zip(&mut block.critics) {
-            member.forward(network, pass, rows_of(batch.obs, obs, &rows), obs, boxed(batch, self.shape.actions, &rows));
+            member.forward_filled(network, pass, count);
             let (outputs, slopes, stride) = pass.ends(network);
             for (i, row) in rows.clone().enumerate() {
                 let place = match batch.actions {
@@ -204,20 +211,21 @@ impl Networks {
         let (obs, count) = (self.shape.obs, rows.len());
         let next = rows_of(batch.next_obs, obs, &rows);
         if self.shape.algorithm == Algorithm::Iql {
-            self.value.forward(&self.value_network, &mut block.value, next, obs, None);
+            self.value.forward(&self.value_network, &mut block.value, next, obs);
             let (outputs, _, stride) = block.value.ends(&self.value_network);
             (0..count).for_each(|i| block.values[i] = outputs[i * stride]);
             return;
         }
         let (network, targets) = (&self.policy_network, &self.targets[..self.asked]);
-        self.policy.forward(network, &mut block.policy, next, obs, None);
+        self.policy.forward(network, &mut block.policy, next, obs);
         match self.shape.actions {
             ActionKind::Box(numbers) => {
                 let noise = rows_of(batch.next_noise, numbers, &rows);
                 if self.shape.algorithm == Algorithm::Sac {
                     block.squash(network, noise, numbers);
                 } else {
-                    block.smooth(network, noise, numbers, settings);
+                    block.bound(network, numbers);
+                    block.smooth(noise, settings);
                     block.log_probs.fill(0.0);
                 }
                 self.least_values(targets, block, next);
@@ -248,9 +256,10 @@ impl Networks {
         let (width, network) = (self.shape.obs, &self.critic_network);
         let (numbers, choices) = (self.shape.actions.numbers(), self.shape.actions.choices().max(1));
         let count = obs.len() / width;
+        let actions = (numbers > 0).then_some((&block.actions[..count * numbers], numbers));
+        fill(from_mut(&mut block.target), obs, width, actions);
         for (e, member) in critics.iter().enumerate() {
-            let actions = (numbers > 0).then_some((&block.actions[..count * numbers], numbers));
-            member.forward(network, &mut block.target, obs, width, actions);
+            member.forward_filled(network, &mut block.target, count);
             let (outputs, _, stride) = block.target.ends(network);
             for (i, least) in block.values.chunks_exact_mut(choices).take(count).enumerate() {
                 for (least, &value) in least.iter_mut().zip(&outputs[i * stride..]) {
@@ -271,7 +280,7 @@ impl Networks {
     ) {
         let (network, obs) = (&self.policy_network, self.shape.obs);
         let weight = 1.0 / batch.rewards.len() as f32;
-        self.policy.forward(network, &mut block.policy, rows_of(batch.obs, obs, &rows), obs, None);
+        self.policy.forward(network, &mut block.policy, rows_of(batch.obs, obs, &rows), obs);
         match (self.shape.algorithm, self.shape.actions) {
             (Algorithm::Sac, ActionKind::Box(numbers)) => {
                 self.sac(block, batch, settings, alpha, weight, rows.clone(), numbers);
@@ -324,9 +333,10 @@ impl Networks {
         let numbers = self.shape.actions.numbers();
         let critics = &self.critics[..if value == Value::First { 1 } else { self.critics.len() }];
         let share = if value == Value::Mean { 1.0 / critics.len() as f32 } else { 1.0 };
+        let actions = Some((&block.actions[..count * numbers], numbers));
+        fill(&mut block.critics[..critics.len()], rows_of(batch.obs, obs, rows), obs, actions);
         for (e, (member, pass)) in critics.iter().zip(&mut block.critics).enumerate() {
-            let actions = Some((&block.actions[..count * numbers], numbers));
-            member.forward(network, pass, rows_of(batch.obs, obs, rows), obs, actions);
+            member.forward_filled(network, pass, count);
             let (outputs, _, stride) = pass.ends(network);
             let places = block.values.iter_mut().zip(&mut block.least).zip(outputs.chunks_exact(stride));
             for ((found, least), outputs) in places.take(count) {
@@ -376,8 +386,9 @@ impl Networks {
         let seen = rows_of(batch.obs, obs, &rows);
         if settings.mean_value {
             block.values.fill(0.0);
+            fill(from_mut(&mut block.target), seen, obs, None);
             for member in &self.critics {
-                member.forward(&self.critic_network, &mut block.target, seen, obs, None);
+                member.forward_filled(&self.critic_network, &mut block.target, count);
                 let (outputs, _, stride) = block.target.ends(&self.critic_network);
                 for (i, mean) in block.values.chunks_exact_mut(choices).take(count).enumerate() {
                     for (mean, &value) in mean.iter_mut().zip(&outputs[i * stride..]) {
@@ -404,10 +415,7 @@ impl Networks {
 
     /// The gradient in the policy's outputs of -E[Q_1(s, pi(s))].
     fn td3(&self, block: &mut Block, batch: &Batch<'_>, weight: f32, rows: Range<usize>, numbers: usize) {
-        let (outputs, _, stride_out) = block.policy.ends(&self.policy_network);
-        for (actions, outputs) in block.actions.chunks_exact_mut(numbers).zip(outputs.chunks_exact(stride_out)) {
-            actions.iter_mut().zip(outputs).for_each(|(action, &output)| *action = tanh(output));
-        }
+        block.bound(&self.policy_network, numbers);
         self.action_slopes(block, batch, &rows, Value::First);
         let (_, slopes, stride_out) = block.policy.ends(&self.policy_network);
         for i in 0..rows.len() {
@@ -423,8 +431,9 @@ impl Networks {
     fn iql(&self, block: &mut Block, batch: &Batch<'_>, settings: &Settings, weight: f32, rows: Range<usize>) {
         let (obs, kind, count) = (self.shape.obs, self.shape.actions, rows.len());
         let seen = rows_of(batch.obs, obs, &rows);
+        fill(from_mut(&mut block.target), seen, obs, boxed(batch, kind, &rows));
         for (e, member) in self.targets.iter().enumerate() {
-            member.forward(&self.critic_network, &mut block.target, seen, obs, boxed(batch, kind, &rows));
+            member.forward_filled(&self.critic_network, &mut block.target, count);
             let (outputs, _, stride) = block.target.ends(&self.critic_network);
             for (i, row) in rows.clone().enumerate() {
                 let place = match batch.actions {
@@ -435,7 +444,7 @@ impl Networks {
                 block.values[i] = if e == 0 { value } else { smaller(block.values[i], value) };
             }
         }
-        self.value.forward(&self.value_network, &mut block.value, seen, obs, None);
+        self.value.forward(&self.value_network, &mut block.value, seen, obs);
         let (values, value_slopes, value_stride) = block.value.ends(&self.value_network);
         let (outputs, slopes, stride) = block.policy.ends(&self.policy_network);
         for (i, row) in rows.enumerate() {

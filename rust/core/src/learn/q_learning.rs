@@ -325,7 +325,7 @@ impl Networks {
     /// Writes a network's values of all actions.
     fn values(&self, member: &Member, obs: &[f32], pass: &mut Pass, values: &mut [f32]) {
         let (width, actions) = (self.shape.obs, self.shape.actions);
-        member.forward(&self.network, pass, obs, width, None);
+        member.forward(&self.network, pass, obs, width);
         let (outputs, _, stride) = pass.ends(&self.network);
         let rows = values.chunks_exact_mut(actions).zip(outputs.chunks_exact(stride));
         for (values, outputs) in rows.take(obs.len() / width) {
