@@ -3,6 +3,7 @@
 `{results} gym-ppo`: a table of trainings with their seeds and spread, from `docs/benchmarks/results/gym-ppo.toml`.
 `{speed} envs-cage2 ...`: tables of measurements, from `docs/benchmarks/data/envs-cage2.json`, which benches write;
 those with the same title share tables.
+`{seconds-to-score}`: the table of `benches/seconds_to_score.py`, and its chart once it is drawn.
 
 A file of results has `score`, what the numbers are; `digits` of them after the point; if known, `date`, `unit` and
 `mark`, the heading of marks that groups have. Each of its `groups` has trainings that differ in the seed alone: some of
@@ -23,10 +24,12 @@ from sphinx.util.docutils import SphinxDirective
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benches"))
 import report
+import seconds_to_score
 from results import read
 
 DOCS = Path(__file__).resolve().parent.parent
 RESULTS, DATA = DOCS / "benchmarks" / "results", DOCS / "benchmarks" / "data"
+CHART = DOCS / "images" / "seconds-to-score.svg"
 NAMES = ("environment", "command", "contender", "steps", "mark", "seeds", "scores", "mean", "cpu_seconds")
 HEADINGS = {"contender": "", "scores": "each seed", "mean": "mean", "cpu_seconds": "CPU seconds"}
 COUNTS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -35,6 +38,7 @@ COUNTS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine"
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("results", Results)
     app.add_directive("speed", Speed)
+    app.add_directive("seconds-to-score", SecondsToScore)
     return {"parallel_read_safe": True}
 
 
@@ -61,6 +65,16 @@ class Speed(SphinxDirective):
         for file in files:
             self.env.note_dependency(str(file))
         return self.parse_text_to_nodes(speed_tables(files))
+
+
+class SecondsToScore(SphinxDirective):
+    """The board of seconds until a score is reached."""
+
+    def run(self) -> list[nodes.Node]:
+        for file in (seconds_to_score.ROWS, seconds_to_score.PLAN, CHART):
+            self.env.note_dependency(str(file))
+        chart = f"\n\n![Seconds until a score is reached](/images/{CHART.name})" if CHART.exists() else ""
+        return self.parse_text_to_nodes(seconds_to_score.table(seconds_to_score.board()) + chart)
 
 
 def found(name: str) -> list[Path]:
