@@ -1,6 +1,6 @@
 """Gradient steps of policies and critics of many agents on the CPU, compiled."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -52,12 +52,20 @@ class CompiledNetwork:
         self._steps = CompiledSteps(optimizer.vector, actions, beside=1, **options)
         self.values = self._steps.values
 
-    def __call__(self, samples: Samples, generator: torch.Generator, **settings: Any) -> StepMeans:
-        """Takes the gradient steps; arguments as of `CompiledSteps`."""
+    def prepare(
+        self, samples: Samples, generator: torch.Generator, **settings: Any
+    ) -> Callable[[], StepMeans]:
+        """See `CompiledSteps.prepare`."""
         optimizer = self._optimizer
-        means = self._steps(samples, optimizer.mean, optimizer.square, optimizer.steps, generator, **settings)
-        optimizer.steps += means.gradient_steps
-        return means
+        moments = optimizer.mean, optimizer.square, optimizer.steps
+        take = self._steps.prepare(samples, *moments, generator, **settings)
+
+        def count() -> StepMeans:
+            means = take()
+            optimizer.steps += means.gradient_steps
+            return means
+
+        return count
 
 
 Compiled = dict[str, CompiledNetwork]

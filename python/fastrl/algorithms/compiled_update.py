@@ -1,6 +1,7 @@
 """PPO's gradient steps on the CPU, compiled."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -110,7 +111,11 @@ class CompiledSteps:
         self._num_values = options.get("critic_outputs", 1)
         self._compiled = PpoUpdate(nvec=nvec, numbers=box_size, **options)
 
-    def __call__(
+    def __call__(self, *args: Any, **settings: Any) -> StepMeans:
+        """Takes the gradient steps; arguments as of `prepare`."""
+        return self.prepare(*args, **settings)()
+
+    def prepare(
         self,
         samples: Samples,
         mean: Tensor,
@@ -121,8 +126,9 @@ class CompiledSteps:
         num_epochs: int,
         minibatch_size: int,
         **settings: Any,
-    ) -> StepMeans:
-        """Takes the gradient steps.
+    ) -> Callable[[], StepMeans]:
+        """Draws the order of samples; the function that it returns takes the gradient steps, and hardly needs the
+        interpreter, so that a thread may take them beside others.
 
         Args:
             mean, square: Adam's moments, which change in place, after so many steps.
@@ -133,10 +139,12 @@ class CompiledSteps:
         minibatches = -(-size // max(minibatch_size, 1))
         states, orders = [], []
         for _ in range(num_epochs):
-            states.append(generator.get_state())
+            if target_kl is not None:
+                states.append(generator.get_state())
             orders.append(torch.randperm(size, generator=generator))
         actions = samples.actions
-        found = self._compiled.run(
+        run = functools.partial(
+            self._compiled.run,
             self._parameters,
             mean.numpy(),
             square.numpy(),
@@ -156,12 +164,16 @@ class CompiledSteps:
             num_threads=self._num_threads,
             **settings,
         )
-        means = StepMeans(*found)
-        epochs = -(-means.gradient_steps // minibatches)
-        if epochs < num_epochs:
-            # PyTorch's steps draw no order that they do not need.
-            generator.set_state(states[epochs])
-        return means
+
+        def take() -> StepMeans:
+            means = StepMeans(*run())
+            epochs = -(-means.gradient_steps // minibatches)
+            if epochs < num_epochs:
+                # PyTorch's steps draw no order that they do not need.
+                generator.set_state(states[epochs])
+            return means
+
+        return take
 
     def values(self, inputs: Tensor) -> Tensor:
         """Values float32 [B, critic's outputs] of what the critic sees, float32 [B, D]."""

@@ -54,7 +54,7 @@ class MAPPO(MAPPODeclaration, MultiAgentLearner):
             with torch.no_grad():
                 agents = self._agents(torch.arange(len(self.rollout)))
                 obs = optimizer.network.inputs(self.rollout.flat("obs"), agents)
-            means = self._compiled[name](
+            take = self._compiled[name].prepare(
                 samples_of(self.rollout, obs, rows, rows),
                 self._generators["policies"],
                 num_epochs=config.num_epochs,
@@ -65,7 +65,7 @@ class MAPPO(MAPPODeclaration, MultiAgentLearner):
                 entropy_coef=self.entropy_coef,
                 target_kl=config.target_kl,
             )
-            return means.of_each_step(*Losses.names(), "grad_norm")
+            return take().of_each_step(*Losses.names(), "grad_norm")
         old = copy.deepcopy(optimizer.network).requires_grad_(False) if config.dropout else None
         steps = []
         for _ in range(config.num_epochs):

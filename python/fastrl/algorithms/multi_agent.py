@@ -29,6 +29,7 @@ from fastrl.algorithms.multi_agent_critics import (
     CriticMinibatch,
     OwnCritics,
     Rows,
+    of_agents,
 )
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
 from fastrl.algorithms.optimizer import autocast
@@ -323,7 +324,8 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
                     if len(advantages):
                         flat[chosen] = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
         with watch("update"):
-            critics = self._pool.submit(self.critics.update, rollout, rows, critic_rate, self.critic_loss)
+            learn = self.critics.prepare(rollout, rows, critic_rate, self.critic_loss)
+            critics = self._pool.submit(learn)
             if self.ranks.count > 1:
                 # Ranks exchange gradients in one order.
                 wait([critics])
@@ -474,11 +476,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
 
     def _acted(self, agents: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Mask of the steps in which some agents of an environment (bool [A]) acted, bool [T, N]."""
-        return self.rollout.alive[:-1] & self._rows(agents)
-
-    def _rows(self, agents: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Mask of the rollout's rows of some agents of an environment, bool [N]."""
-        return np.tile(agents, self.rollout.num_rows // self.num_agents)
+        return of_agents(self.rollout.alive[:-1], agents)
 
     def _observe(self, rows: Rows) -> None:
         """Takes the rollout's observations into the running statistics; its log-probabilities were of the old ones."""
@@ -500,11 +498,11 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
                 places = batch.packed.places
                 write_at(rollout.memories, rollout.final_memories, places, memories.numpy())
         self.critics.evaluate(rollout)
-        learning = self._rows(self._learns)
+        learns = self._learns
         finite = (
-            np.isfinite(rollout.values[rollout.alive & learning]).all()
-            and np.isfinite(rollout.log_probs[self._acted(self._learns)]).all()
-            and np.isfinite(rollout.final_values[rollout.cut_off() & learning]).all()
+            np.isfinite(rollout.values[of_agents(rollout.alive, learns)]).all()
+            and np.isfinite(rollout.log_probs[self._acted(learns)]).all()
+            and np.isfinite(rollout.final_values[of_agents(rollout.cut_off(), learns)]).all()
         )
         if not finite:
             self._check_parameters()

@@ -2,7 +2,7 @@
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl.algorithms.compiled_networks import Compiled
-from fastrl.algorithms.compiled_update import Samples
+from fastrl.algorithms.compiled_update import Samples, StepMeans
 from fastrl.algorithms.flat_adam import FlatAdam, minibatches
 from fastrl.algorithms.loss import Loss
 from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
@@ -44,6 +44,11 @@ class CriticLoss(Loss):
     """
 
     value_loss: Tensor
+
+
+def of_agents(flags: NDArray[np.bool_], agents: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Flags of rows, bool [..., E * A], of some agents of each environment (bool [A]); false for those of others."""
+    return (flags.reshape(*flags.shape[:-1], -1, len(agents)) & agents).reshape(flags.shape)
 
 
 class _Samples(NamedTuple):
@@ -129,35 +134,58 @@ class Critics(ABC):
         """Samples of one pass."""
         return max(critic.chunk // self._width, 1)
 
-    def update(
+    def prepare(
         self,
         rollout: Rollout,
         rows: Rows,
         learning_rate: float,
         loss: Callable[[CriticMinibatch], CriticLoss],
-    ) -> list[Tensor]:
-        """Learns by a loss from the rows int64 [B] (of [T * N]) of each policy.
+    ) -> Callable[[], list[Tensor]]:
+        """Makes a function that learns by a loss from the rows int64 [B] (of [T * N]) of each policy; another thread
+        may call it. It returns the parts of `CriticLoss`, and the norm of the gradient before clipping, float32 [2],
+        of each step."""
+        every = self._all_samples(rollout)
+        samples = {name: self._samples(name, every, rows) for name in self.optimizers}
+        if not self.compiled:
+            return functools.partial(self._learn, every, samples, learning_rate, loss)
+        steps: Iterable[Callable[[], StepMeans]] = (
+            self._compiled_steps(name, every, each, learning_rate)
+            for name, each in samples.items()
+            if len(each)
+        )
+        if self._width == len(self.compiled) == 1:
+            # Its samples take no time but the interpreter's, for which two threads would wait for each other.
+            steps = list(steps)
+        return lambda: [
+            step for take in steps for step in take().of_each_step(*CriticLoss.names(), "grad_norm")
+        ]
 
-        Returns:
-            The parts of `CriticLoss`, and the norm of the gradient before clipping, float32 [2], of each step.
-        """
+    def _compiled_steps(
+        self, name: str, every: _Samples, samples: Tensor, learning_rate: float
+    ) -> Callable[[], StepMeans]:
+        config = self.config
+        return self.compiled[name].prepare(
+            _compiled_samples(self.optimizers[name].network, every, samples),
+            self._generator,
+            num_epochs=config.critic_epochs,
+            minibatch_size=config.minibatch_size // self._width,
+            learning_rate=learning_rate,
+            max_grad_norm=config.max_grad_norm,
+        )
+
+    def _learn(
+        self,
+        every: _Samples,
+        samples: Mapping[str, Tensor],
+        learning_rate: float,
+        loss: Callable[[CriticMinibatch], CriticLoss],
+    ) -> list[Tensor]:
+        """PyTorch's gradient steps, from samples int64 [S] of each critic."""
         config, found = self.config, list[Tensor]()
-        size, every = config.minibatch_size // self._width, self._all_samples(rollout)
+        size = config.minibatch_size // self._width
         for name, optimizer in self.optimizers.items():
-            samples = self._samples(name, every, rows)
-            if name in self.compiled and len(samples):
-                steps = self.compiled[name](
-                    _compiled_samples(optimizer.network, every, samples),
-                    self._generator,
-                    num_epochs=config.critic_epochs,
-                    minibatch_size=size,
-                    learning_rate=learning_rate,
-                    max_grad_norm=config.max_grad_norm,
-                )
-                found += steps.of_each_step(*CriticLoss.names(), "grad_norm")
-                continue
             for _ in range(config.critic_epochs):
-                for part in minibatches(samples, size, self._generator):
+                for part in minibatches(samples[name], size, self._generator):
                     learn = functools.partial(self._differentiate, optimizer, every, loss, part)
                     means = self._ranks.reduce(optimizer.gradient, len(part), len(CriticLoss.names()), learn)
                     norm = optimizer.step(learning_rate, config.max_grad_norm)
@@ -229,29 +257,36 @@ class OwnCritics(Critics):
     ) -> None:
         super().__init__(config, critics, 1, *others)
         self._members = members
+        # Of the rows of the largest arrays so far.
+        self._agents = torch.arange(0)
 
     def evaluate(self, rollout: Rollout) -> None:
         cut_off = rollout.cut_off()
         for name in self.optimizers:
-            members = np.tile(self._members[name], rollout.num_rows // self.num_agents)
+            members = self._members[name]
             for arrays, chosen, values in (
-                ((rollout.obs, rollout.alive, rollout.memories), rollout.alive & members, rollout.values),
+                (
+                    (rollout.obs, rollout.alive, rollout.memories),
+                    of_agents(rollout.alive, members),
+                    rollout.values,
+                ),
                 (
                     (rollout.final_obs, rollout.alive, rollout.final_memories),
-                    cut_off & members,
+                    of_agents(cut_off, members),
                     rollout.final_values,
                 ),
             ):
-                seen = self._seen(*(torch.from_numpy(each).flatten(0, 1) for each in arrays))
                 rows = np.flatnonzero(chosen)
-                values.reshape(-1, 1)[rows] = self._values(name, seen, rows)
+                if len(rows):
+                    seen = self._seen(*(torch.from_numpy(each).flatten(0, 1) for each in arrays))
+                    values.reshape(-1, 1)[rows] = self._values(name, seen, rows)
 
     def values_at(self, obs: Tensor, alive: Tensor) -> Tensor:
         values, seen = torch.zeros(len(obs)), self._seen(obs, alive, obs.new_zeros(len(obs), 0))
         for name in self.optimizers:
-            members = torch.from_numpy(np.tile(self._members[name], len(obs) // self.num_agents))
-            rows = (alive & members).nonzero().squeeze(1)
-            values[rows] = torch.from_numpy(self._values(name, seen, rows.numpy())).flatten()
+            rows = np.flatnonzero(of_agents(alive.numpy(), self._members[name]))
+            if len(rows):
+                values[rows] = torch.from_numpy(self._values(name, seen, rows)).flatten()
         return values
 
     def observe(self, rollout: Rollout, rows: Rows) -> None:
@@ -266,7 +301,9 @@ class OwnCritics(Critics):
         return samples, None
 
     def _seen(self, obs: Tensor, alive: Tensor, memories: Tensor) -> tuple[Tensor, ...]:
-        return obs, torch.arange(len(obs)) % self.num_agents, memories
+        if len(self._agents) < len(obs):
+            self._agents = torch.arange(len(obs)) % self.num_agents
+        return obs, self._agents[: len(obs)], memories
 
 
 class CentralCritics(Critics):

@@ -1,5 +1,6 @@
 """Base of algorithms that learn policies of many agents: networks, optimisers, actors, loading, saving."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -109,6 +110,7 @@ class TeamLearner(Algorithm[E], Generic[E]):
     def weights_nbytes(self) -> int:
         return sum(optimizer.network.actor_nbytes for optimizer in self.actors.values())
 
+    @torch.no_grad()
     def write_weights(self, out: Any) -> None:
         tensors = [self.actors[name].network.actor_tensors() for name in sorted(self.actors)]
         write_tensors([each for of_actor in tensors for each in of_actor], np.frombuffer(out, np.float32))
@@ -166,7 +168,9 @@ class TeamLearner(Algorithm[E], Generic[E]):
 
     def _check_finite(self, kind: str, group: Mapping[str, FlatAdam[Any]]) -> None:
         for name, optimizer in group.items():
-            if not optimizer.vector.isfinite().all():
+            vector = optimizer.vector.detach()
+            # A finite sum of squares has no NaN and no infinity, and is found sooner.
+            if not (math.isfinite(vector.dot(vector)) or vector.isfinite().all()):
                 raise FloatingPointError(
                     f"the {kind} {name!r} is not finite (NaN or infinity) after {self.steps} steps;"
                     " go back to a checkpoint, and lower the learning rate or check the rewards"

@@ -206,7 +206,13 @@ def check_depth(value: Any) -> None:
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
     """Returns a value as standard JSON, in which NaN and infinity become null, and control characters are escaped."""
-    return escape_controls(json.dumps(_finite(value), indent=indent, allow_nan=False, ensure_ascii=False))
+    options: dict[str, Any] = {"indent": indent, "allow_nan": False, "ensure_ascii": False}
+    try:
+        text = json.dumps(value, **options)
+    except (TypeError, ValueError):
+        # A copy is made only where there is a NaN, an infinity or a mapping that is no dict.
+        text = json.dumps(_finite(value), **options)
+    return escape_controls(text)
 
 
 # Control characters that JSON and TOML leave alone though terminals obey them, and halves of characters.
