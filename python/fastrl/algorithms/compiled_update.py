@@ -139,7 +139,7 @@ class CompiledSteps:
         minibatches = -(-size // max(minibatch_size, 1))
         states, orders = [], []
         for _ in range(num_epochs):
-            if target_kl is not None:
+            if settings.get("target_kl") is not None:
                 states.append(generator.get_state())
             orders.append(torch.randperm(size, generator=generator))
         actions = samples.actions
