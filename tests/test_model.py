@@ -539,6 +539,10 @@ class Mute:
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "id": (lambda: fastrl.PPO("CartPol-v1"), "did you mean CartPole-v1"),
     "no environment": (lambda: fastrl.PPO(3), "env: expected an id, .* got int"),
+    "option of another task": (
+        lambda: fastrl.PPO("CartPole-v1").evaluate(1, ruleset="main"),
+        "evaluate: ruleset does not go with a run of gym",
+    ),
     "unknown word": (lambda: fastrl.PPO("cart"), "ppo does not learn in cart"),
     "of another kind": (
         lambda: fastrl.IPPO("CartPole-v1"),

@@ -220,9 +220,9 @@ def test_a_stopped_run_resumes_to_the_bit(algorithm: str, obs: str, tmp_path: An
     list(islice(rows, 12 if algorithm == "dqn" else 2))
     rows.close()
     save_checkpoint(tmp_path / "state", first.state_dict())
-    first.save_files(tmp_path)
+    first.source.save_files(tmp_path)
     second = small(algorithm, "--intrinsic=rnd", obs=obs)
-    second.load_files(tmp_path)
+    second.source.load_files(tmp_path)
     second.load_state_dict(load_checkpoint(tmp_path / "state"))
     list(second.rows())
     assert second.iteration == straight.iteration > first.iteration

@@ -294,7 +294,7 @@ def test_losses_of_the_users_own_of_algorithms_with_a_replay(name: str, tmp_path
     rows.close()
     assert half.algorithm.updates < calm["updates"]
     half.source.save_files(tmp_path)
-    resumed.load_files(tmp_path)
+    resumed.source.load_files(tmp_path)
     resumed.load_state_dict(half.state_dict())
     for _ in resumed.rows():
         pass

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-import random_actor
+from paths import import_path
 
 # A notebook, as far as processes are concerned: there is no file to read again.
 NOTEBOOK = """
@@ -119,9 +118,7 @@ print(sys.path.index(sys.argv[1]) == len(sys.path) - 1)
 
 
 def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    # The folder of `RandomActor`, which programs import.
-    folders = (str(Path(random_actor.__file__).parent), os.environ.get("PYTHONPATH"))
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
+    env = {**os.environ, "PYTHONPATH": import_path()}
     return subprocess.run(
         [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=False, env=env
     )

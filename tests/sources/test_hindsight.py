@@ -138,11 +138,11 @@ def test_a_stopped_run_resumes_to_the_bit(algo: list[str], tmp_path: Path) -> No
         list(islice(rows, stop))
         rows.close()  # type: ignore[attr-defined]
         save_checkpoint(tmp_path / "state", parts.state_dict())
-        parts.save_files(tmp_path)
+        parts.source.save_files(tmp_path)
         done = parts
         parts = trainer_of("gym", *SMALL, *algo, *BITS, console=Console(file=out, width=200))
         state = load_checkpoint(tmp_path / "state")
-        parts.load_files(tmp_path)
+        parts.source.load_files(tmp_path)
         parts.load_state_dict(state)
     assert differences(learnt_by(done), learnt_by(whole)) == []
     assert "to the bit" not in out.getvalue()

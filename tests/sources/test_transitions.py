@@ -102,10 +102,10 @@ def test_a_stopped_run_resumes_to_the_bit(obs: str, tmp_path: Path) -> None:
         list(islice(rows, stop))
         rows.close()  # type: ignore[attr-defined]
         save_checkpoint(tmp_path / "state", parts.state_dict())
-        parts.save_files(tmp_path)
+        parts.source.save_files(tmp_path)
         done, parts = parts, dqn_of(*options, obs=obs, masks=True, console=Console(file=out, width=200))
         state = load_checkpoint(tmp_path / "state")
-        parts.load_files(tmp_path)
+        parts.source.load_files(tmp_path)
         parts.load_state_dict(state)
     assert differences(learnt_by(done), learnt_by(whole)) == []
     assert "to the bit" not in out.getvalue()
@@ -131,11 +131,11 @@ def test_a_saved_replay_with_other_masks_is_refused(tmp_path: Path) -> None:
     options = ["--collector=sequential", "--replay.save"]
     first = dqn_of(*options, masks=True)
     list(islice(first.rows(), 8))
-    first.save_files(tmp_path)
+    first.source.save_files(tmp_path)
     with pytest.raises(
         TrainError, match="replay has other action masks than this run: choose the same action_masks"
     ):
-        dqn_of(*options).load_files(tmp_path)
+        dqn_of(*options).source.load_files(tmp_path)
 
 
 def test_experience_may_be_collected_while_the_learner_learns() -> None:

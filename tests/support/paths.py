@@ -8,11 +8,12 @@ import fastrl
 SUPPORT = Path(__file__).resolve().parent
 GOLDEN = SUPPORT / "golden"
 ROOT = SUPPORT.parents[1]
+BENCHES = ROOT / "benches"
 
 
 def import_path(place: str | Path = SUPPORT) -> str:
-    """PYTHONPATH for a program that imports what the tests do: helpers of the tests, and the package as it was imported
-    here, installed or in its sources.
+    """PYTHONPATH for a program that imports what the tests do: helpers of tests and of benchmarks, and the package as
+    it was imported here, installed or in its sources.
 
     Args:
         place: a folder, or a file whose folder is meant, such as the ``__file__`` of a test module.
@@ -20,4 +21,4 @@ def import_path(place: str | Path = SUPPORT) -> str:
     folder = Path(place) if Path(place).is_dir() else Path(place).parent
     inherited = [path for path in [os.environ.get("PYTHONPATH", "")] if path]
     package = Path(fastrl.__file__).parent.parent
-    return os.pathsep.join([*map(str, dict.fromkeys((folder, SUPPORT, package))), *inherited])
+    return os.pathsep.join([*map(str, dict.fromkeys((folder, SUPPORT, BENCHES, package))), *inherited])

@@ -104,7 +104,7 @@ def without_ranks(task: Task, trainer: Trainer, settings: Any, console: Console)
     """Returns the training for this process alone; all ranks must take part."""
     state = trainer.state_dict()
     alone = task.with_ranks(ALONE).make_trainer(settings, console, stage=trainer.stage)
-    alone.take_over(trainer)
+    alone.source.take_over(trainer.source)
     alone.load_state_dict(state)
     alone.seconds, alone.stopped_by = trainer.seconds, trainer.stopped_by
     alone.has_ended = trainer.has_ended
