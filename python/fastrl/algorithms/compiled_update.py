@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fastrl._native._rust import PpoUpdate
@@ -188,12 +190,11 @@ class CompiledSteps:
 
         return take
 
-    def values(self, inputs: Tensor) -> Tensor:
-        """Values float32 [B, critic's outputs] of what the critic sees, float32 [B, D]."""
-        values = torch.empty(len(inputs), self._num_values)
-        out = values.numpy().squeeze(1) if self._num_values == 1 else values.numpy()
-        self._compiled.values(self._parameters, inputs.numpy(), out)
-        return values
+    def values(self, inputs: Tensor, rows: NDArray[np.int64], out: NDArray[np.float32]) -> None:
+        """Writes the values of some rows [R] of what the critic sees, float32 [G, D], to the same rows of ``out``,
+        float32 [G, critic's outputs]."""
+        out = out.squeeze(1) if self._num_values == 1 else out
+        self._compiled.values(self._parameters, inputs.numpy(), rows, out, num_threads=threads())
 
 
 class CompiledUpdate:
