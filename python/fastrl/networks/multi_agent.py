@@ -119,7 +119,7 @@ class _Network(SavedNetwork):
     @property
     def takes_obs(self) -> bool:
         """The perceptron's inputs are an agent's observations as they are."""
-        return self.encoder is self.obs_norm is None and self.body.sizes[0] == self.obs_dim
+        return self.encoder is None and self.obs_norm is None and self.body.sizes[0] == self.obs_dim
 
     def inputs(self, obs: Tensor, agents: Tensor, memories: Tensor | None = None) -> Tensor:
         """Inputs of the perceptron float [B, n] at observations [B, obs_dim] of agents int64 [B].
