@@ -113,10 +113,6 @@ class CompiledSteps:
         self._num_values = options.get("critic_outputs", 1)
         self._compiled = PpoUpdate(nvec=nvec, numbers=box_size, **options)
 
-    def __call__(self, *args: Any, **settings: Any) -> StepMeans:
-        """Takes the gradient steps; arguments as of `prepare`."""
-        return self.prepare(*args, **settings)()
-
     def prepare(
         self,
         samples: Samples,
@@ -233,7 +229,7 @@ class CompiledUpdate:
         """Takes the gradient steps of a rollout with advantages, returns and groups."""
         obs = self._policy.normalized(torch.from_numpy(rollout.distinct_obs()))
         moments = optimizer.moments()
-        means = self._steps(
+        take = self._steps.prepare(
             samples_of(rollout, obs, rollout.flat("groups")),
             moments["exp_avg"],
             moments["exp_avg_sq"],
@@ -250,6 +246,7 @@ class CompiledUpdate:
             normalize_advantages=config.normalize_advantages == "minibatch",
             target_kl=config.target_kl,
         )
+        means = take()
         moments["step"] += means.gradient_steps
         return means
 
