@@ -277,6 +277,16 @@ class TestRefusals:
         for clips in ({"clip_range": -0.1}, {"clip_range": float("nan")}, {"value_clip": -0.1}):
             self.refuses("clip_range, value_clip: expected numbers from 0 on, got", None, None, **clips)
 
+    def test_rows_of_values(self):
+        critic = PpoUpdate(obs_dim=2, hidden=[], activation="relu", networks="critic")
+        parameters, obs, out = np.ones(3, np.float32), np.ones((4, 2), np.float32), np.zeros(4, np.float32)
+        for row in (-1, 4):
+            with pytest.raises(ValueError, match=f"rows: expected numbers from 0 to 3, got {row}"):
+                critic.values(parameters, obs, np.array([0, row]), out, num_threads=1)
+        assert not out.any()
+        critic.values(parameters, obs, np.array([3, 1]), out, num_threads=2)
+        assert out.tolist() == [0, 3, 0, 3]
+
     def test_shared_memory(self):
         shared = np.zeros(12, np.float32)
         update, given = PpoUpdate(obs_dim=2, hidden=[], activation="relu", nvec=[3]), arrays()

@@ -4,6 +4,7 @@ import math
 import os
 import secrets
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -237,6 +238,10 @@ def test_json_is_standard() -> None:
         "tuple": [1, None],
         "deep": {"x": None},
     }
+
+
+def test_json_of_a_mapping_that_is_no_dict() -> None:
+    assert json.loads(to_json({"a": MappingProxyType({"b": 1.5})})) == {"a": {"b": 1.5}}
 
 
 def test_json_has_no_control_characters_that_a_terminal_obeys() -> None:

@@ -1300,11 +1300,14 @@ class PpoUpdate:
         self,
         parameters: NDArray[np.float32],
         obs: NDArray[np.float32],
+        rows: NDArray[np.int64],
         out: NDArray[np.float32],
+        *,
+        num_threads: int,
     ) -> None:
-        """Writes the critic's values of observations `obs` [B, D] to `out` [B], or [B, `critic_outputs`] if there are
-        several, without the GIL, with the threads of the last `run`; arguments as of `run`. ValueError: an array does
-        not fit, or there is no critic."""
+        """Writes the critic's values of some rows of `obs` [G, D], int64 [R], to the same rows of `out` [G], or
+        [G, `critic_outputs`] if there are several, without the GIL; arguments as of `run`. ValueError: an array does
+        not fit, there is no such row, or there is no critic."""
 
     def imitate(
         self,

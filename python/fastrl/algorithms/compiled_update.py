@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fastrl._native._rust import PpoUpdate
@@ -111,10 +113,6 @@ class CompiledSteps:
         self._num_values = options.get("critic_outputs", 1)
         self._compiled = PpoUpdate(nvec=nvec, numbers=box_size, **options)
 
-    def __call__(self, *args: Any, **settings: Any) -> StepMeans:
-        """Takes the gradient steps; arguments as of `prepare`."""
-        return self.prepare(*args, **settings)()
-
     def prepare(
         self,
         samples: Samples,
@@ -175,12 +173,11 @@ class CompiledSteps:
 
         return take
 
-    def values(self, inputs: Tensor) -> Tensor:
-        """Values float32 [B, critic's outputs] of what the critic sees, float32 [B, D]."""
-        values = torch.empty(len(inputs), self._num_values)
-        out = values.numpy().squeeze(1) if self._num_values == 1 else values.numpy()
-        self._compiled.values(self._parameters, inputs.numpy(), out)
-        return values
+    def values(self, inputs: Tensor, rows: NDArray[np.int64], out: NDArray[np.float32]) -> None:
+        """Writes the values of some rows [R] of what the critic sees, float32 [G, D], to the same rows of ``out``,
+        float32 [G, critic's outputs]."""
+        out = out.squeeze(1) if self._num_values == 1 else out
+        self._compiled.values(self._parameters, inputs.numpy(), rows, out, num_threads=threads())
 
 
 class CompiledUpdate:
@@ -219,7 +216,7 @@ class CompiledUpdate:
         """Takes the gradient steps of a rollout with advantages, returns and groups."""
         obs = self._policy.normalized(torch.from_numpy(rollout.distinct_obs()))
         moments = optimizer.moments()
-        means = self._steps(
+        take = self._steps.prepare(
             samples_of(rollout, obs, rollout.flat("groups")),
             moments["exp_avg"],
             moments["exp_avg_sq"],
@@ -236,6 +233,7 @@ class CompiledUpdate:
             normalize_advantages=config.normalize_advantages == "minibatch",
             target_kl=config.target_kl,
         )
+        means = take()
         moments["step"] += means.gradient_steps
         return means
 

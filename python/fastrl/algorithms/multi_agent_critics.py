@@ -118,17 +118,24 @@ class Critics(ABC):
     def _seen(self, obs: Tensor, alive: Tensor, memories: Tensor) -> tuple[Tensor, ...]:
         """Arguments of the networks, by sample, from arrays [T * N, ...]."""
 
-    def _values(self, name: str, seen: Sequence[Tensor], samples: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Values float32 [S, W] of samples int64 [S]."""
+    def _write_values(
+        self, name: str, seen: Sequence[Tensor], samples: NDArray[np.int64], out: NDArray[np.float32]
+    ) -> None:
+        """Writes the values of some samples int64 [S] to their rows of ``out``, float32 [all, W]."""
         critic = self.optimizers[name].network
         is_compiled = name in self.compiled
-        network = self.compiled[name].values if is_compiled else critic.body
         with torch.inference_mode():
-            values = []
+            if is_compiled and critic.takes_obs:
+                self.compiled[name].values(seen[0], samples, out)
+                return
             for part in torch.from_numpy(samples).split(CHUNK if is_compiled else self._chunk(critic)):
                 inputs = critic.inputs(*(each.index_select(0, part).to(self.device) for each in seen))
-                values.append(network(inputs).cpu())
-            return torch.cat(values).numpy()
+                if is_compiled:
+                    values = np.empty((len(part), self._width), np.float32)
+                    self.compiled[name].values(inputs, np.arange(len(part)), values)
+                else:
+                    values = critic.body(inputs).cpu().numpy()
+                out[part.numpy()] = values
 
     def _chunk(self, critic: Critic | CentralCritic) -> int:
         """Samples of one pass."""
@@ -279,15 +286,14 @@ class OwnCritics(Critics):
                 rows = np.flatnonzero(chosen)
                 if len(rows):
                     seen = self._seen(*(torch.from_numpy(each).flatten(0, 1) for each in arrays))
-                    values.reshape(-1, 1)[rows] = self._values(name, seen, rows)
+                    self._write_values(name, seen, rows, values.reshape(-1, 1))
 
     def values_at(self, obs: Tensor, alive: Tensor) -> Tensor:
-        values, seen = torch.zeros(len(obs)), self._seen(obs, alive, obs.new_zeros(len(obs), 0))
+        values, seen = np.zeros((len(obs), 1), np.float32), self._seen(obs, alive, obs.new_zeros(len(obs), 0))
         for name in self.optimizers:
             rows = np.flatnonzero(of_agents(alive.numpy(), self._members[name]))
-            if len(rows):
-                values[rows] = torch.from_numpy(self._values(name, seen, rows)).flatten()
-        return values
+            self._write_values(name, seen, rows, values)
+        return torch.from_numpy(values).flatten()
 
     def observe(self, rollout: Rollout, rows: Rows) -> None:
         for name, optimizer in self.optimizers.items():
@@ -340,13 +346,14 @@ class CentralCritics(Critics):
             ),
         ):
             seen = self._seen(*(torch.from_numpy(each).flatten(0, 1) for each in arrays))
-            values.reshape(shape)[envs] = self._values("central", seen, envs)
+            self._write_values("central", seen, envs, values.reshape(shape))
 
     def values_at(self, obs: Tensor, alive: Tensor) -> Tensor:
         seen = self._seen(obs, alive, obs.new_zeros(len(obs), 0))
         envs = np.arange(len(obs) // self.num_agents)
-        values = torch.from_numpy(self._values("central", seen, envs))
-        return torch.where(alive, values.flatten(), 0.0)
+        values = np.empty((len(envs), self.num_agents), np.float32)
+        self._write_values("central", seen, envs, values)
+        return torch.where(alive, torch.from_numpy(values).flatten(), 0.0)
 
     def observe(self, rollout: Rollout, rows: Rows) -> None:
         """Takes what all living agents observed."""

@@ -51,7 +51,7 @@ class ReturnScale:
         sums = self._sums(rewards, rollout.terminations | rollout.truncations, rows)
         counted = np.ravel(sums) if counts is None else sums[counts]
         if counted.size:
-            self.update_values(torch.from_numpy(counted))
+            self.norm.update(torch.from_numpy(counted).view(-1, 1))
         return self.scale
 
     def update(self, fragments: Sequence[Fragment]) -> float:

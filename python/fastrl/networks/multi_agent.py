@@ -116,6 +116,11 @@ class _Network(SavedNetwork):
         """It is a perceptron of numbers that compiled actors and gradient steps know."""
         return self.encoder is None and self.body.activation in ("relu", "tanh")
 
+    @property
+    def takes_obs(self) -> bool:
+        """The perceptron's inputs are an agent's observations as they are."""
+        return self.encoder is None and self.obs_norm is None and self.body.sizes[0] == self.obs_dim
+
     def inputs(self, obs: Tensor, agents: Tensor, memories: Tensor | None = None) -> Tensor:
         """Inputs of the perceptron float [B, n] at observations [B, obs_dim] of agents int64 [B].
 

@@ -313,9 +313,14 @@ proptest! {
             case.shape.precision = Precision::Bf16;
             given.drain(..given.len() - case.shape.num_parameters());
         }
+        let (first, last) = case.groups.split_at(rows / 2);
         let got = [1, 3].map(|threads| {
-            let mut got = vec![f32::NAN; rows];
-            values(&case.shape, &given, &case.obs, &mut got, &mut Team::new(threads));
+            let (mut got, mut team) = (vec![f32::NAN; rows], Team::new(1));
+            // The second part first: rows need not be all of them, and other places stay.
+            values(&case.shape, &given, &case.obs, last, &mut got, threads, &mut team);
+            let rest = got.clone();
+            values(&case.shape, &given, &case.obs, first, &mut got, threads, &mut team);
+            assert!(rest[..rows / 2].iter().all(|value| value.is_nan()) && rest[rows / 2..] == got[rows / 2..]);
             got
         });
         prop_assert_eq!(&got[0], &got[1]);

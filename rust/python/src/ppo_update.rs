@@ -26,6 +26,8 @@ pub(crate) struct PpoUpdate {
     shape: Shape,
     /// Threads, which sleep between updates.
     team: Mutex<Team>,
+    /// Those of values, which are asked for while nothing else learns.
+    valuing: Mutex<Team>,
 }
 
 /// Precision of the products of hidden layers.
@@ -134,7 +136,8 @@ impl PpoUpdate {
             critic_outputs,
             precision: precision(bf16),
         };
-        Ok(Self { shape, team: Mutex::new(Team::new(1)) })
+        let team = || Mutex::new(Team::new(1));
+        Ok(Self { shape, team: team(), valuing: team() })
     }
 
     #[getter]
@@ -245,29 +248,38 @@ impl PpoUpdate {
         ))
     }
 
-    #[pyo3(signature = (parameters, obs, out))]
+    #[pyo3(signature = (parameters, obs, rows, out, *, num_threads))]
     fn values(
         &self,
         py: Python<'_>,
         parameters: &Bound<'_, PyAny>,
         obs: &Bound<'_, PyAny>,
+        rows: &Bound<'_, PyAny>,
         out: &Bound<'_, PyAny>,
+        num_threads: usize,
     ) -> PyResult<()> {
         let Shape { inputs, critic_outputs, networks, .. } = self.shape;
         if networks == Networks::Actor {
             return Err(PyValueError::new_err("values: expected networks='both' or 'critic'"));
         }
-        let rows = rows_of(obs);
-        let valued = if critic_outputs == 1 { vec![rows] } else { vec![rows, critic_outputs] };
+        let all = rows_of(obs);
+        let valued = if critic_outputs == 1 { vec![all] } else { vec![all, critic_outputs] };
         let parameters = readable::<f32>("parameters", parameters, &[self.shape.num_parameters()])?;
-        let obs = readable::<f32>("obs", obs, &[rows, inputs])?;
+        let obs = readable::<f32>("obs", obs, &[all, inputs])?;
+        let rows = readable::<i64>("rows", rows, &[rows_of(rows)])?;
         let out = writeable::<f32>("out", out, &valued)?;
-        disjoint(&[out.place(), parameters.place(), obs.place()])?;
+        disjoint(&[out.place(), parameters.place(), obs.place(), rows.place()])?;
         // SAFETY: checked, disjoint, and the caller's for the length of this call.
-        let (parameters, obs, out) = unsafe { (parameters.slice(), obs.slice(), out.slice_mut()) };
+        let (parameters, obs, rows, out) = unsafe { (parameters.slice(), obs.slice(), rows.slice(), out.slice_mut()) };
+        if let Some(row) = rows.iter().find(|&&row| row < 0 || row as usize >= all) {
+            return Err(PyValueError::new_err(format!(
+                "rows: expected numbers from 0 to {}, got {row}",
+                all as i64 - 1
+            )));
+        }
         py.detach(|| {
-            let team = &mut self.team.lock().unwrap_or_else(PoisonError::into_inner);
-            values(&self.shape, parameters, obs, out, team);
+            let team = &mut self.valuing.lock().unwrap_or_else(PoisonError::into_inner);
+            values(&self.shape, parameters, obs, rows, out, num_threads, team);
         });
         Ok(())
     }

@@ -6,50 +6,65 @@ use crate::bf16::Precision;
 use crate::matrix::{Aligned, stride};
 use crate::team::Team;
 
-/// Writes the values [rows, critic's outputs] of observations [rows, inputs], in one pass through the critic. They are f32
-/// whatever the precision of gradient steps.
+/// Writes the values [..., critic's outputs] of observations [..., inputs] in the places that have the numbers `rows`, in one
+/// pass through the critic. They are f32 whatever the precision of gradient steps.
 ///
-/// `team`: shares out the rows; the numbers are the same for any number of threads.
+/// # Arguments
+/// - `threads`: at most; the numbers are the same for any number.
+/// - `team`: that of earlier values, which has fewer threads only as long as there have been few rows.
 ///
 /// # Panics
-/// There is no critic, or arrays do not fit.
-pub fn values(shape: &Shape, parameters: &[f32], obs: &[f32], out: &mut [f32], team: &mut Team) {
+/// There is no critic, or arrays do not fit, or do not have such a row.
+pub fn values(
+    shape: &Shape,
+    parameters: &[f32],
+    obs: &[f32],
+    rows: &[i64],
+    out: &mut [f32],
+    threads: usize,
+    team: &mut Team,
+) {
     assert!(shape.has_critic(), "there is no critic");
     assert_eq!(parameters.len(), shape.num_parameters(), "parameters of another network");
     let (inputs, outputs) = (shape.inputs, shape.critic_outputs);
-    let rows = obs.len() / inputs;
-    assert!(obs.len() == rows * inputs && out.len() == rows * outputs, "the arrays do not fit");
-    if rows == 0 {
+    assert!(obs.len().is_multiple_of(inputs) && out.len().is_multiple_of(outputs), "the arrays do not fit");
+    if rows.is_empty() {
         return;
     }
     let network = Shape { precision: Precision::Fp32, ..shape.clone() }.critic();
     let mut vector = Aligned::zeros(network.room());
     network.read(&parameters[parameters.len() - network.len()..], &mut vector);
-    let share = rows.div_ceil(team.len()).next_multiple_of(CHUNK);
-    let parts = obs.chunks(share * inputs).zip(out.chunks_mut(share * outputs));
-    let mut parts: Vec<_> = parts.map(|(obs, out)| (obs, out, network.pass(CHUNK.min(rows)))).collect();
-    team.each(&mut parts, |(obs, out, pass)| {
-        for (obs, out) in obs.chunks(CHUNK * inputs).zip(out.chunks_mut(CHUNK * outputs)) {
-            values_of_chunk(&network, &vector, (inputs, outputs), obs, out, pass);
+    team.resize(threads.min(rows.len().div_ceil(CHUNK)).max(team.len()));
+    let share = rows.len().div_ceil(team.len()).next_multiple_of(CHUNK);
+    let part = |rows| Part { rows, pass: network.pass(CHUNK.min(rows.len())), values: vec![] };
+    let mut parts: Vec<_> = rows.chunks(share).map(part).collect();
+    team.each(&mut parts, |part| part.compute(&network, &vector, (inputs, outputs), obs));
+    for Part { rows, values, .. } in parts {
+        for (&row, values) in rows.iter().zip(values.chunks_exact(outputs)) {
+            out[row as usize * outputs..][..outputs].copy_from_slice(values);
         }
-    });
+    }
 }
 
-/// The same of [`CHUNK`] rows at most.
-fn values_of_chunk(
-    network: &Perceptron,
-    vector: &[f32],
-    (inputs, outputs): (usize, usize),
-    obs: &[f32],
-    out: &mut [f32],
-    pass: &mut Pass,
-) {
-    for (row, to) in obs.chunks_exact(inputs).zip(pass.inputs.chunks_exact_mut(stride(inputs))) {
-        to[..inputs].copy_from_slice(row);
-    }
-    network.forward(vector, obs.len() / inputs, pass);
-    let (results, _, apart) = pass.ends(network);
-    for (row, to) in results.chunks_exact(apart).zip(out.chunks_exact_mut(outputs)) {
-        to.copy_from_slice(&row[..outputs]);
+/// Some rows that a thread takes through the network, and their values.
+struct Part<'a> {
+    rows: &'a [i64],
+    pass: Pass,
+    values: Vec<f32>,
+}
+
+impl Part<'_> {
+    fn compute(&mut self, network: &Perceptron, vector: &[f32], (inputs, outputs): (usize, usize), obs: &[f32]) {
+        let Self { rows, pass, values } = self;
+        for rows in rows.chunks(CHUNK) {
+            for (&row, to) in rows.iter().zip(pass.inputs.chunks_exact_mut(stride(inputs))) {
+                to[..inputs].copy_from_slice(&obs[row as usize * inputs..][..inputs]);
+            }
+            network.forward(vector, rows.len(), pass);
+            let (results, _, apart) = pass.ends(network);
+            for row in results.chunks_exact(apart).take(rows.len()) {
+                values.extend_from_slice(&row[..outputs]);
+            }
+        }
     }
 }

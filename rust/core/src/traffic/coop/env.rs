@@ -112,10 +112,10 @@ fn on_lane(traffic: &Traffic, vehicle: usize) -> OnLane {
 }
 
 /// Seconds until a vehicle runs into the next one in its lane at their present speeds. A vehicle beside it, half off the
-/// road or across the line, is not ahead of it.
+/// road or across the line, is not ahead of it. After a frame alone: the order of the vehicles is up to date then.
 fn time_to_collision(traffic: &Traffic, vehicle: usize) -> f64 {
     let vehicles = &traffic.vehicles;
-    let (gap, front_speed) = match traffic.neighbours(vehicle, vehicles.lane[vehicle]).0 {
+    let (gap, front_speed) = match traffic.in_front(vehicle, vehicles.lane[vehicle]) {
         Some(Neighbour::Vehicle(front)) => {
             (vehicles.x[front] - vehicles.x[vehicle] - LENGTH, vehicles.velocity(front)[0])
         }
@@ -516,6 +516,7 @@ mod tests {
         let mut traffic = Traffic::new(road(&config), TARGET_SPEEDS.to_vec());
         traffic.add(&Vehicle::new(Driver::Manual, 100.0, 0.0, 20.0));
         traffic.add(&Vehicle::new(Driver::Idm, 100.0 + ahead, aside, 10.0));
+        traffic.frame(0.0);
         time_to_collision(&traffic, 0)
     }
 
