@@ -462,7 +462,7 @@ impl Tile {
                     unsafe {
                         let is_kept = match self.finish {
                             Last::Nothing => true,
-                            Last::Relu => !(sum < 0.0),
+                            Last::Relu => sum >= 0.0 || sum.is_nan(),
                             Last::Where(of) => *of.add(place) > 0.0,
                         };
                         *self.c.add(place) = if is_kept { sum } else { 0.0 };

@@ -217,6 +217,7 @@ impl Perceptron {
                 }
             } else {
                 if layer.apart == layer.outputs {
+                    // One row, or many side by side.
                     to[..from.len()].copy_from_slice(from);
                 } else {
                     let rows = to.chunks_exact_mut(layer.apart).zip(from.chunks_exact(layer.outputs));
@@ -345,7 +346,7 @@ impl Perceptron {
         let mut pieces = self.pieces();
         for piece in &mut pieces {
             let outputs = self.layers[piece.layer].outputs;
-            if outputs == padded(outputs) {
+            if outputs.is_multiple_of(STEP) {
                 piece.row = outputs;
             }
         }
@@ -422,18 +423,19 @@ impl Perceptron {
             return add_rows(&slopes[..rows * layer.row], layer.row, &mut gradient[..padded(layer.outputs)]);
         }
         let (count, first, column) = (piece.inputs.len(), piece.inputs.start, stride(layer.inputs));
+        let (outputs, finish) = (layer.outputs, Finish::Nothing);
         if let Some(LayerPairs { inputs: [_, inputs], slopes: [_, slopes] }) = pass.pairs.get(l) {
             let (left, depth) = (Left { values: &inputs[first..], row: 1, column }, rows.div_ceil(2));
-            return multiply_pairs(count, layer.outputs, depth, left, slopes, layer.row, gradient, piece.row, start, Finish::Nothing);
+            return multiply_pairs(count, outputs, depth, left, slopes, layer.row, gradient, piece.row, start, finish);
         }
         let inputs: &[f32] = if l == 0 { &pass.inputs } else { &pass.outputs[l - 1] };
         if layer.apart == 1 {
             let left = Left { values: slopes, row: 1, column: layer.row };
-            let to = padded(count);
-            return multiply(1, count, rows, left, &inputs[first..], column, gradient, to, start, Finish::Nothing);
+            let inputs = &inputs[first..];
+            return multiply(1, count, rows, left, inputs, column, gradient, padded(count), start, finish);
         }
         let left = Left { values: &inputs[first..], row: 1, column };
-        multiply(count, layer.outputs, rows, left, slopes, layer.row, gradient, piece.row, start, Finish::Nothing);
+        multiply(count, outputs, rows, left, slopes, layer.row, gradient, piece.row, start, finish);
     }
 
     /// Moves the numbers of a piece to the front of its place, side by side as an ensemble has them; returns them.
@@ -537,9 +539,8 @@ widest! {
 fn add_columns<const N: usize>(rows: &[f32], row: usize, first: usize, sums: &mut [f32; N]) {
     let mut totals = *sums;
     for row in rows.chunks_exact(row) {
-        let row = &row[first..][..N];
-        for i in 0..N {
-            totals[i] += row[i];
+        for (total, &x) in totals.iter_mut().zip(&row[first..][..N]) {
+            *total += x;
         }
     }
     *sums = totals;
@@ -556,8 +557,8 @@ widest! {
                 let (terms, last_terms) = row[..weights.len()].as_chunks::<LANES>();
                 let mut lanes = [0.0_f32; LANES];
                 for (terms, factors) in terms.iter().zip(factors) {
-                    for i in 0..LANES {
-                        lanes[i] = terms[i].mul_add(factors[i], lanes[i]);
+                    for ((lane, x), &y) in lanes.iter_mut().zip(terms).zip(factors) {
+                        *lane = x.mul_add(y, *lane);
                     }
                 }
                 *sums = lanes;
@@ -568,8 +569,8 @@ widest! {
             transpose(LANES, LANES, sums.as_flattened(), LANES, of_rows.as_flattened_mut(), LANES);
             let mut totals = [bias; LANES];
             for sums in &of_rows {
-                for i in 0..LANES {
-                    totals[i] += sums[i];
+                for (total, &sum) in totals.iter_mut().zip(sums) {
+                    *total += sum;
                 }
             }
             for (to, total) in to.chunks_mut(apart).zip(totals) {
@@ -591,6 +592,36 @@ mod tests {
         for (&slope, &y) in slopes.iter().zip(&outputs) {
             let expected = 0.75 * (-y).mul_add(y, 1.0);
             assert!(slope.to_bits() == expected.to_bits(), "{slope} at {y}");
+        }
+    }
+
+    #[test]
+    fn rows_add_up_in_their_order() {
+        let values: Vec<f32> = (0..9 * 200).map(|i| (i as f32 * 0.71).sin()).collect();
+        for columns in (8..=200).step_by(STEP) {
+            let (mut sums, mut expected) = (vec![0.5; columns], vec![0.5; columns]);
+            add_rows(&values, 200, &mut sums);
+            for row in values.chunks(200) {
+                expected.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+            }
+            assert_eq!(sums, expected);
+        }
+    }
+
+    #[test]
+    fn dots_are_sums_of_products() {
+        for (rows, count) in [(1, 1), (5, 16), (16, 30), (17, 64), (40, 129)] {
+            let row = stride(count);
+            let values: Vec<f32> = (0..rows * row).map(|i| (i as f32 * 0.71).sin()).collect();
+            let weights: Vec<f32> = (0..count).map(|i| (i as f32 * 0.37).cos()).collect();
+            let mut outputs = vec![7.0; rows * STEP];
+            dots(&values, row, &weights, 0.25, &mut outputs, STEP);
+            for (row, outputs) in values.chunks(row).zip(outputs.chunks(STEP)) {
+                let products = row.iter().zip(&weights).map(|(&x, &y)| f64::from(x) * f64::from(y));
+                let expected = 0.25 + products.sum::<f64>();
+                assert!((f64::from(outputs[0]) - expected).abs() < 1e-5, "{} and {expected}", outputs[0]);
+                assert_eq!(&outputs[1..], &[7.0; STEP - 1]);
+            }
         }
     }
 }
