@@ -264,7 +264,8 @@ macro_rules! tile_in_registers {
         #[target_feature(enable = $features)]
         unsafe fn $name<const M: usize, const N: usize>(&self, count: usize) {
             use std::arch::x86_64::{$broadcast, $load, $max, $store, $zero};
-            for tile in (0..count).map(|tile| self.below(tile * M)) {
+            for tile in 0..count {
+                let tile = self.below(tile * M);
                 let mut sums = [[$zero(); N]; M];
                 for i in 0..M {
                     for j in 0..N {
@@ -295,7 +296,13 @@ macro_rules! tile_in_registers {
                 match tile.finish {
                     Last::Nothing => {}
                     // Of NaN and a number it is the second operand.
-                    Last::Relu => sums.iter_mut().flatten().for_each(|sum| *sum = $max($zero(), *sum)),
+                    Last::Relu => {
+                        for i in 0..M {
+                            for j in 0..N {
+                                sums[i][j] = $max($zero(), sums[i][j]);
+                            }
+                        }
+                    }
                     Last::Where(of) => {
                         for i in 0..M {
                             for j in 0..N {

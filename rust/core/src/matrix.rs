@@ -156,7 +156,7 @@ mod tests {
     fn strides_of_long_rows_are_odd_numbers_of_cache_lines() {
         for columns in 9..600 {
             let lines = stride(columns) / LANES;
-            assert!(stride(columns) >= padded(columns) && stride(columns) % LANES == 0);
+            assert!(stride(columns) >= padded(columns) && stride(columns).is_multiple_of(LANES));
             assert!(if lines <= SHORT { lines == columns.div_ceil(LANES) } else { lines % 2 == 1 });
         }
         assert_eq!((stride(1), padded(1)), (STEP, STEP));
