@@ -3,18 +3,14 @@
 //! the size of its registers.
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{
-    __m256, __m256bh, __m512, __m512bh, _CMP_GT_OQ, _mm256_and_ps, _mm256_castps_si256, _mm256_castsi256_ps,
-    _mm256_cmp_ps, _mm256_dpbf16_ps, _mm256_fmadd_ps, _mm256_set1_epi32, _mm256_setzero_ps, _mm256_slli_epi32,
-    _mm512_cmp_ps_mask, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_maskz_mov_ps, _mm512_setzero_ps,
-};
-#[cfg(target_arch = "x86_64")]
-use std::mem::transmute;
+use std::arch::x86_64::{_mm256_fmadd_ps, _mm512_fmadd_ps};
 
 use crate::bf16;
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::{has_avx512, has_bf16, has_fma};
 use crate::matrix::{STEP, padded};
+#[cfg(target_arch = "x86_64")]
+use crate::registers::{dot_in_avx2, dot_in_avx512, dot_in_avx512vl, keep_in_avx2, keep_in_avx512};
 
 /// Terms that are added up before the next columns are: so many rows of two registers fit into the first cache.
 const DEPTH: usize = 256;
@@ -268,7 +264,8 @@ macro_rules! tile_in_registers {
         #[target_feature(enable = $features)]
         unsafe fn $name<const M: usize, const N: usize>(&self, count: usize) {
             use std::arch::x86_64::{$broadcast, $load, $max, $store, $zero};
-            for tile in (0..count).map(|tile| self.below(tile * M)) {
+            for tile in 0..count {
+                let tile = self.below(tile * M);
                 let mut sums = [[$zero(); N]; M];
                 for i in 0..M {
                     for j in 0..N {
@@ -299,7 +296,13 @@ macro_rules! tile_in_registers {
                 match tile.finish {
                     Last::Nothing => {}
                     // Of NaN and a number it is the second operand.
-                    Last::Relu => sums.iter_mut().flatten().for_each(|sum| *sum = $max($zero(), *sum)),
+                    Last::Relu => {
+                        for i in 0..M {
+                            for j in 0..N {
+                                sums[i][j] = $max($zero(), sums[i][j]);
+                            }
+                        }
+                    }
                     Last::Where(of) => {
                         for i in 0..M {
                             for j in 0..N {
@@ -376,35 +379,40 @@ impl Tile {
         /// # Safety
         /// The processor has AVX2 and FMA, the matrices these elements.
         fn in_avx2, "avx2,fma", 8,
-        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_max_ps, _mm256_fmadd_ps, keep_in_avx2
+        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_max_ps,
+        _mm256_fmadd_ps, keep_in_avx2
     }
 
     tile_in_registers! {
         /// # Safety
         /// The processor has AVX-512F, the matrices these elements.
         fn in_avx512, "avx512f", 16,
-        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_max_ps, _mm512_fmadd_ps, keep_in_avx512
+        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_max_ps,
+        _mm512_fmadd_ps, keep_in_avx512
     }
 
     tile_in_registers! {
         /// # Safety
         /// The processor has AVX2 and FMA, the matrices these elements.
         fn pairs_in_avx2, "avx2,fma", 8,
-        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_max_ps, dot_in_avx2, keep_in_avx2
+        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_max_ps,
+        dot_in_avx2, keep_in_avx2
     }
 
     tile_in_registers! {
         /// # Safety
         /// The processor has AVX-512 F, VL and BF16, the matrices these elements.
         fn pairs_in_avx512vl, "avx512f,avx512vl,avx512bf16", 8,
-        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_max_ps, dot_in_avx512vl, keep_in_avx2
+        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_max_ps,
+        dot_in_avx512vl, keep_in_avx2
     }
 
     tile_in_registers! {
         /// # Safety
         /// The processor has AVX-512 F and BF16, the matrices these elements.
         fn pairs_in_avx512, "avx512f,avx512bf16", 16,
-        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_max_ps, dot_in_avx512, keep_in_avx512
+        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_max_ps,
+        dot_in_avx512, keep_in_avx512
     }
 
     /// # Safety
@@ -462,7 +470,7 @@ impl Tile {
                     unsafe {
                         let is_kept = match self.finish {
                             Last::Nothing => true,
-                            Last::Relu => !(sum < 0.0),
+                            Last::Relu => sum >= 0.0 || sum.is_nan(),
                             Last::Where(of) => *of.add(place) > 0.0,
                         };
                         *self.c.add(place) = if is_kept { sum } else { 0.0 };
@@ -471,70 +479,6 @@ impl Tile {
             }
         }
     }
-}
-
-/// Numbers, and zeros where others are not above 0.
-///
-/// # Safety
-/// The processor has AVX2.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-#[target_feature(enable = "avx2")]
-fn keep_in_avx2(others: __m256, numbers: __m256) -> __m256 {
-    _mm256_and_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(others, _mm256_setzero_ps()), numbers)
-}
-
-/// [`keep_in_avx2`] of twice as many.
-///
-/// # Safety
-/// The processor has AVX-512F.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn keep_in_avx512(others: __m512, numbers: __m512) -> __m512 {
-    _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(others, _mm512_setzero_ps()), numbers)
-}
-
-/// [`bf16::dot`] of pairs side by side.
-///
-/// # Safety
-/// The processor has AVX2 and FMA.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn dot_in_avx2(left: __m256, right: __m256, sum: __m256) -> __m256 {
-    let second = _mm256_castsi256_ps(_mm256_set1_epi32(!0xffff));
-    let of_second = _mm256_fmadd_ps(_mm256_and_ps(left, second), _mm256_and_ps(right, second), sum);
-    let left = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_castps_si256(left)));
-    let right = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_castps_si256(right)));
-    _mm256_fmadd_ps(left, right, of_second)
-}
-
-/// [`dot_in_avx2`] in one instruction.
-///
-/// # Safety
-/// The processor has AVX-512 F, VL and BF16.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-#[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
-fn dot_in_avx512vl(left: __m256, right: __m256, sum: __m256) -> __m256 {
-    // SAFETY: 256 bits are 16 of bfloat16.
-    let (left, right) = unsafe { (transmute::<__m256, __m256bh>(left), transmute::<__m256, __m256bh>(right)) };
-    _mm256_dpbf16_ps(sum, left, right)
-}
-
-/// [`dot_in_avx512vl`] of twice as many.
-///
-/// # Safety
-/// The processor has AVX-512 F and BF16.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-#[target_feature(enable = "avx512f,avx512bf16")]
-fn dot_in_avx512(left: __m512, right: __m512, sum: __m512) -> __m512 {
-    // SAFETY: 512 bits are 32 of bfloat16.
-    // Each by itself: `map` has not the instructions, so that nothing of it would be inlined.
-    let (left, right) = unsafe { (transmute::<__m512, __m512bh>(left), transmute::<__m512, __m512bh>(right)) };
-    _mm512_dpbf16_ps(sum, left, right)
 }
 
 #[cfg(test)]

@@ -27,6 +27,8 @@ mod numpy_random;
 mod python_random;
 pub mod queue;
 pub mod recurrent;
+#[cfg(target_arch = "x86_64")]
+mod registers;
 pub mod rng;
 pub mod shm;
 pub mod single_agent;

@@ -7,6 +7,9 @@ use crate::lanes::{LANES, Lanes, flat, flat_mut, spread};
 /// Columns that are computed together at least. Rows of products are rounded up to a multiple.
 pub(crate) const STEP: usize = 8;
 
+/// Cache lines of rows that may lie side by side: as many of them as a product needs find places in the first cache.
+const SHORT: usize = 4;
+
 /// Floats, the first of which is aligned to a cache line.
 #[derive(Clone, Default)]
 pub(crate) struct Aligned {
@@ -39,13 +42,14 @@ pub(crate) fn padded(columns: usize) -> usize {
     columns.next_multiple_of(STEP)
 }
 
-/// Distance between rows of so many columns: an odd number of cache lines, see [`spread`].
+/// Distance between rows of so many columns: whole cache lines, more than [`SHORT`] of them an odd number, see [`spread`].
 pub(crate) fn stride(columns: usize) -> usize {
-    if columns <= STEP {
-        return STEP;
-    }
     let lanes = columns.div_ceil(LANES);
-    (if lanes <= 4 { lanes } else { spread(lanes) }) * LANES
+    match columns {
+        0..=STEP => STEP,
+        _ if lanes <= SHORT => lanes * LANES,
+        _ => spread(lanes) * LANES,
+    }
 }
 
 /// Writes the transpose of `from` [rows, columns] into `to` [columns, rows].
@@ -149,9 +153,11 @@ mod tests {
     }
 
     #[test]
-    fn strides_are_odd_numbers_of_cache_lines() {
+    fn strides_of_long_rows_are_odd_numbers_of_cache_lines() {
         for columns in 9..600 {
-            assert!(stride(columns) >= padded(columns) && (stride(columns) / LANES) % 2 == 1);
+            let lines = stride(columns) / LANES;
+            assert!(stride(columns) >= padded(columns) && stride(columns).is_multiple_of(LANES));
+            assert!(if lines <= SHORT { lines == columns.div_ceil(LANES) } else { lines % 2 == 1 });
         }
         assert_eq!((stride(1), padded(1)), (STEP, STEP));
     }

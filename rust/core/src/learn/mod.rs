@@ -22,5 +22,6 @@ mod perceptron;
 pub mod ppo;
 pub mod q_learning;
 mod rounding;
+mod row_sums;
 mod samples;
 pub mod values;

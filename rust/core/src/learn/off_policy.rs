@@ -41,8 +41,8 @@ pub struct Steps {
 impl Steps {
     pub fn new(shape: Shape, settings: Settings) -> Self {
         let networks = Networks::new(shape);
-        let pieces =
-            [&networks.policy_network, &networks.critic_network, &networks.value_network].map(Perceptron::packed_pieces);
+        let pieces = [&networks.policy_network, &networks.critic_network, &networks.value_network]
+            .map(Perceptron::packed_pieces);
         Self { settings, networks, pieces, rows: Blocks::new(0, 0, 1), blocks: vec![] }
     }
 

@@ -2,13 +2,12 @@
 
 use std::ops::Range;
 
+use super::row_sums::{add_rows, derive, dots};
 use crate::bf16::{Precision, pair_columns, pair_rows, pair_transposed};
 use crate::dense::activate;
 use crate::gemm::{Finish, Left, Start, multiply, multiply_pairs};
-use crate::lanes::LANES;
 use crate::matrix::{Aligned, STEP, padded, stride, transpose};
 use crate::mlp::Activation;
-use crate::widest::widest;
 
 /// Rows that go through a network together: enough for products of matrices, few enough for the cache.
 pub(crate) const CHUNK: usize = 128;
@@ -217,6 +216,7 @@ impl Perceptron {
                 }
             } else {
                 if layer.apart == layer.outputs {
+                    // One row, or many side by side.
                     to[..from.len()].copy_from_slice(from);
                 } else {
                     let rows = to.chunks_exact_mut(layer.apart).zip(from.chunks_exact(layer.outputs));
@@ -345,7 +345,7 @@ impl Perceptron {
         let mut pieces = self.pieces();
         for piece in &mut pieces {
             let outputs = self.layers[piece.layer].outputs;
-            if outputs == padded(outputs) {
+            if outputs.is_multiple_of(STEP) {
                 piece.row = outputs;
             }
         }
@@ -422,18 +422,19 @@ impl Perceptron {
             return add_rows(&slopes[..rows * layer.row], layer.row, &mut gradient[..padded(layer.outputs)]);
         }
         let (count, first, column) = (piece.inputs.len(), piece.inputs.start, stride(layer.inputs));
+        let (outputs, finish) = (layer.outputs, Finish::Nothing);
         if let Some(LayerPairs { inputs: [_, inputs], slopes: [_, slopes] }) = pass.pairs.get(l) {
             let (left, depth) = (Left { values: &inputs[first..], row: 1, column }, rows.div_ceil(2));
-            return multiply_pairs(count, layer.outputs, depth, left, slopes, layer.row, gradient, piece.row, start, Finish::Nothing);
+            return multiply_pairs(count, outputs, depth, left, slopes, layer.row, gradient, piece.row, start, finish);
         }
         let inputs: &[f32] = if l == 0 { &pass.inputs } else { &pass.outputs[l - 1] };
         if layer.apart == 1 {
             let left = Left { values: slopes, row: 1, column: layer.row };
-            let to = padded(count);
-            return multiply(1, count, rows, left, &inputs[first..], column, gradient, to, start, Finish::Nothing);
+            let inputs = &inputs[first..];
+            return multiply(1, count, rows, left, inputs, column, gradient, padded(count), start, finish);
         }
         let left = Left { values: &inputs[first..], row: 1, column };
-        multiply(count, layer.outputs, rows, left, slopes, layer.row, gradient, piece.row, start, Finish::Nothing);
+        multiply(count, outputs, rows, left, slopes, layer.row, gradient, piece.row, start, finish);
     }
 
     /// Moves the numbers of a piece to the front of its place, side by side as an ensemble has them; returns them.
@@ -509,88 +510,4 @@ impl Perceptron {
 /// Distance between rows of transposed weights of so many inputs: one column alone is a row.
 fn row_of_inputs(width: usize) -> usize {
     if width == 1 { 1 } else { stride(width) }
-}
-
-widest! {
-    /// Turns gradients of the outputs of tanh into those of its inputs.
-    fn derive(slopes: &mut [f32], outputs: &[f32]) {
-        slopes.iter_mut().zip(outputs).for_each(|(slope, &y)| *slope *= (-y).mul_add(y, 1.0));
-    }
-}
-
-widest! {
-    /// Adds rows, which are `row` apart, to their sum of [`padded`] columns.
-    fn add_rows(rows: &[f32], row: usize, sums: &mut [f32]) {
-        let (wide, rest) = sums.as_chunks_mut::<{ 4 * LANES }>();
-        let first_of_rest = wide.len() * 4 * LANES;
-        for (i, sums) in wide.iter_mut().enumerate() {
-            add_columns(rows, row, i * 4 * LANES, sums);
-        }
-        for (i, sums) in rest.as_chunks_mut::<STEP>().0.iter_mut().enumerate() {
-            add_columns(rows, row, first_of_rest + i * STEP, sums);
-        }
-    }
-}
-
-/// Adds columns of rows, from a first one on, to sums that stay in registers.
-#[inline(always)]
-fn add_columns<const N: usize>(rows: &[f32], row: usize, first: usize, sums: &mut [f32; N]) {
-    let mut totals = *sums;
-    for row in rows.chunks_exact(row) {
-        let row = &row[first..][..N];
-        for i in 0..N {
-            totals[i] += row[i];
-        }
-    }
-    *sums = totals;
-}
-
-widest! {
-    /// Writes the sums of a bias and of the products of rows, which are `row` apart, with as many weights as they have
-    /// numbers; these are `apart` apart. Terms add up in [`LANES`] sums in turn, and then these.
-    fn dots(rows: &[f32], row: usize, weights: &[f32], bias: f32, to: &mut [f32], apart: usize) {
-        let (factors, last_factors) = weights.as_chunks::<LANES>();
-        for (rows, to) in rows.chunks(LANES * row).zip(to.chunks_mut(LANES * apart)) {
-            let [mut sums, mut of_rows] = [[[0.0_f32; LANES]; LANES]; 2];
-            for (sums, row) in sums.iter_mut().zip(rows.chunks_exact(row)) {
-                let (terms, last_terms) = row[..weights.len()].as_chunks::<LANES>();
-                let mut lanes = [0.0_f32; LANES];
-                for (terms, factors) in terms.iter().zip(factors) {
-                    for i in 0..LANES {
-                        lanes[i] = terms[i].mul_add(factors[i], lanes[i]);
-                    }
-                }
-                *sums = lanes;
-                for ((sum, &x), &y) in sums.iter_mut().zip(last_terms).zip(last_factors) {
-                    *sum = x.mul_add(y, *sum);
-                }
-            }
-            transpose(LANES, LANES, sums.as_flattened(), LANES, of_rows.as_flattened_mut(), LANES);
-            let mut totals = [bias; LANES];
-            for sums in &of_rows {
-                for i in 0..LANES {
-                    totals[i] += sums[i];
-                }
-            }
-            for (to, total) in to.chunks_mut(apart).zip(totals) {
-                to[0] = total;
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slopes_are_the_same_in_all_registers() {
-        let outputs: Vec<f32> = (0..4000).map(|i| (i as f32 - 2000.0) * 5e-4).collect();
-        let mut slopes = vec![0.75; outputs.len()];
-        derive(&mut slopes, &outputs);
-        for (&slope, &y) in slopes.iter().zip(&outputs) {
-            let expected = 0.75 * (-y).mul_add(y, 1.0);
-            assert!(slope.to_bits() == expected.to_bits(), "{slope} at {y}");
-        }
-    }
 }
