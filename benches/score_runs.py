@@ -22,7 +22,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-# Seeds of episodes that evaluate; those of training are below.
+# Seeds of episodes that evaluate count up from here, far from where contenders start with those of training.
 FIRST_SEED = 10_000_000
 CORES = 2
 
@@ -137,8 +137,8 @@ def with_fastrl(run: Run) -> Clock:
             policy = fastrl.load(Path(folder) / "policy")
         if episodes is not None:
             return episodes.mean(lambda obs: policy.predict(obs)[0], number)
-        options = {"seed": FIRST_SEED + number, "ruleset": "main", "mode": "deterministic"}
-        return policy.evaluate(run.episodes, **options)[0]
+        seed = FIRST_SEED + number
+        return policy.evaluate(run.episodes, seed=seed, ruleset="main", mode="deterministic")[0]
 
     load_torch()
     clock = Clock(run)
