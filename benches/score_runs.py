@@ -22,7 +22,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-# Seeds of episodes that evaluate; those of training are below.
+# Seeds of episodes that evaluate count up from here, far from where contenders start with those of training.
 FIRST_SEED = 10_000_000
 CORES = 2
 
@@ -121,8 +121,6 @@ class Episodes:
 
 def with_fastrl(run: Run) -> Clock:
     """A model of fastrl; settings are those of `fastrl.Model`, ``preset`` too."""
-    import torch  # noqa: F401 (before the clock starts)
-
     import fastrl
     from fastrl.callbacks import Callback
     from fastrl.callbacks import Run as Training
@@ -139,9 +137,10 @@ def with_fastrl(run: Run) -> Clock:
             policy = fastrl.load(Path(folder) / "policy")
         if episodes is not None:
             return episodes.mean(lambda obs: policy.predict(obs)[0], number)
-        options = {"seed": FIRST_SEED + number, "ruleset": "main", "mode": "deterministic"}
-        return policy.evaluate(run.episodes, **options)[0]
+        seed = FIRST_SEED + number
+        return policy.evaluate(run.episodes, seed=seed, ruleset="main", mode="deterministic")[0]
 
+    load_torch()
     clock = Clock(run)
     model = fastrl.Model(
         run.env, algo=run.algo, seed=run.seed, device="cpu", run__eval_episodes=0, **run.settings
@@ -158,7 +157,6 @@ def with_stable_baselines3(run: Run, library: str = "stable_baselines3") -> Cloc
     ``wrapper`` of an environment; ``vector_env``, options of a compiled environment of fastrl; ``torch_threads``. A
     number such as ``"lin_0.001"`` falls to 0 in the course of the run.
     """
-    import torch
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import VecNormalize
@@ -170,7 +168,7 @@ def with_stable_baselines3(run: Run, library: str = "stable_baselines3") -> Cloc
     settings = {name: scheduled(value) for name, value in run.settings.items()}
     num_envs, options = settings.pop("n_envs", 1), settings.pop("vector_env", None)
     normalize, wrapper = settings.pop("normalize", False), named(settings.pop("wrapper", None))
-    torch.set_num_threads(settings.pop("torch_threads", CORES))
+    load_torch(settings.pop("torch_threads", CORES))
     of_policy = ("net_arch", "activation", "log_std_init", "ortho_init")
     policy = {name: settings.pop(name) for name in of_policy if name in settings}
     if "activation" in policy:
@@ -207,6 +205,14 @@ def with_stable_baselines3(run: Run, library: str = "stable_baselines3") -> Cloc
     with contextlib.suppress(OverError):
         model.learn(run.steps, callback=Evaluations())
     return clock
+
+
+def load_torch(threads: int = 1) -> None:
+    """Loads PyTorch, also what it imports with its first optimizer, which takes a second."""
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.optim.Adam([torch.zeros(1, requires_grad=True)])
 
 
 def scheduled(value: Any) -> Any:

@@ -253,7 +253,7 @@ def table(found: Sequence[Entry]) -> str:
         "least to most",
         "steps, median",
     ]
-    lines = [[*headings, f"{BESIDE}'s seconds by these"], ["---"] * 8]
+    lines = [[*headings, f"times as fast as {BESIDE}"], ["---"] * 8]
     lines += [entry.cells(beside.get(entry.run.task)) for entry in found]
     abouts = [row.about for entry in found for row in entry.rows]
     where = {"{processor}, {cores} cores".format(**about["machine"]) for about in abouts}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from draw_speed import ROOT, save
 from matplotlib.figure import Figure
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 sys.path.insert(0, str(ROOT / "benches"))
 from seconds_to_score import Entry, board
@@ -40,6 +40,7 @@ def draw(found: Sequence[Entry]) -> Figure:
     axes.set(xscale="log", ylim=(len(found) - 0.5, -0.5))
     axes.set_xlabel("seconds of training on two cores (logarithmic); hollow: the score was not reached")
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     return figure

@@ -183,6 +183,19 @@ def test_the_table_has_medians_ratios_and_what_was_not_reached() -> None:
     assert table([]).startswith("There are no rows yet")
 
 
+def test_the_chart_has_a_line_a_contender_and_a_dot_a_seed() -> None:
+    chart = pytest.importorskip("draw_seconds_to_score", reason="a source distribution has no documentation")
+    found = entries([row(run, 5.0, reached=run.seed == 0) for run in RUNS[:6]], RUNS)
+    (axes,) = chart.draw(found).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "Cart, fastrl",
+        "Stable-Baselines3",
+        "sbx",
+    ]
+    dots = [line for line in axes.lines if line.get_marker() == "o"]
+    assert len(dots) == 6 and [dot.get_markerfacecolor() for dot in dots].count("white") == 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("contender", ["fastrl", "Stable-Baselines3"])
 def test_a_run_of_a_process_ends_with_its_score(contender: str) -> None:
