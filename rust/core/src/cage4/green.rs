@@ -235,3 +235,24 @@ fn phish(slot: Slot, reds: &mut [Red; NUM_RED], world: &mut World, random: &mut 
         reds[agent].sessions.add(session);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::scenario::NUM_SUBNETS;
+    use super::*;
+    use crate::rng::Rng;
+
+    #[test]
+    fn a_wall_stands_where_one_of_two_subnets_blocks_the_other() {
+        let mut rng = Rng::new(5);
+        for _ in 0..100 {
+            let blocks: [Subnets; NUM_NETWORKS] = std::array::from_fn(|_| rng.below(1 << NUM_SUBNETS) as Subnets);
+            for (here, wall) in walls(&blocks).into_iter().enumerate() {
+                assert!((0..NUM_SUBNETS).all(|there| {
+                    let is_blocked_there = blocks.get(there).is_some_and(|from| from >> here & 1 == 1);
+                    (wall >> there & 1 == 1) == (blocks[here] >> there & 1 == 1 || is_blocked_there)
+                }));
+            }
+        }
+    }
+}
