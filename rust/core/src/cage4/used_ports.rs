@@ -76,7 +76,7 @@ impl Line {
             let differing = u64::from_le_bytes(entries) ^ (EACH_BYTE * u64::from(entry));
             // The highest bit of each byte without a difference.
             let low_bits = EACH_BYTE * 0x7f;
-            let same = !((differing & low_bits) + low_bits | differing | low_bits);
+            let same = !(((differing & low_bits) + low_bits) | differing | low_bits);
             let (before, count) = (range.start - first, range.len().min(first + AT_ONCE - range.start));
             if same >> (8 * before) << (8 * (AT_ONCE - count)) != 0 {
                 return true;
