@@ -162,9 +162,9 @@ pub trait Env: Send {
     /// or its time is over, and then the living agents are truncated.
     fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool;
 
-    /// Brings what the next step reads into the caches. It is called twice while other environments are stepped, with
-    /// `is_soon` when what the first call has asked for should be there.
-    fn prefetch(&self, _is_soon: bool) {}
+    /// Brings what the next step reads into the caches. It is called while other environments are stepped, for each
+    /// `round` from 0 to 2: what a round reads, those before have asked for.
+    fn prefetch(&self, _round: usize) {}
 
     /// Number of the actions of an agent, each of which has an entry in its action mask; 0: there are no masks.
     fn mask_len(&self) -> usize {

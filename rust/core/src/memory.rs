@@ -37,6 +37,19 @@ pub(crate) fn prefetch<T: ?Sized>(value: &T) {
     let _ = value;
 }
 
+/// Asks for the first line of a value to be brought into the caches.
+#[inline(always)]
+pub(crate) fn prefetch_line<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: as above.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
+}
+
 /// Asks for large pages for an array that is about to be filled, where the system gives them to those who ask: its
 /// addresses are found faster then.
 pub(crate) fn prefer_large_pages<T>(array: &mut [MaybeUninit<T>]) {

@@ -269,8 +269,8 @@ impl<W: Env> VecEnv<W> {
 /// Has the environments after number `i` bring into the caches what they soon read.
 #[inline]
 fn prefetch_after<W: Env>(slots: &[Slot<W>], i: usize) {
-    for (ahead, is_soon) in [(4, false), (2, true)] {
-        slots.get(i + ahead).into_iter().for_each(|slot| slot.env.prefetch(is_soon));
+    for (round, ahead) in [6, 4, 2].into_iter().enumerate() {
+        slots.get(i + ahead).into_iter().for_each(|slot| slot.env.prefetch(round));
     }
 }
 

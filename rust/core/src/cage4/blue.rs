@@ -34,6 +34,17 @@ pub enum BlueAction {
     Block(u8, u8),
 }
 
+/// Of each subnet the place in the order of names.
+const PLACES_BY_NAME: [usize; NUM_SUBNETS] = {
+    let mut places = [0; NUM_SUBNETS];
+    let mut place = 0;
+    while place < NUM_SUBNETS {
+        places[BY_NAME[place]] = place;
+        place += 1;
+    }
+    places
+};
+
 /// The host of a zone at a place among those that blue watches.
 fn watched(zone: &[Subnet], place: usize) -> Slot {
     let (subnet, place) = (zone[place / WATCHED], place % WATCHED);
@@ -43,8 +54,8 @@ fn watched(zone: &[Subnet], place: usize) -> Slot {
 /// The subnets of a traffic rule at a place among those of a zone.
 fn rule(zone: &[Subnet], place: usize) -> (u8, u8) {
     let to = zone[place / (NUM_SUBNETS - 1)];
-    let mut others = BY_NAME.into_iter().filter(|&subnet| subnet != to);
-    let from = others.nth(place % (NUM_SUBNETS - 1)).expect("there are so many others");
+    let place = place % (NUM_SUBNETS - 1);
+    let from = BY_NAME[place + usize::from(place >= PLACES_BY_NAME[to])];
     (to as u8, from as u8)
 }
 
@@ -93,9 +104,8 @@ impl BlueAction {
             among(subnet_of(slot)) * WATCHED + watch_bit(slot).trailing_zeros() as usize
         };
         let rule = |to: u8, from: u8| {
-            let mut others = BY_NAME.into_iter().filter(|&subnet| subnet != usize::from(to));
-            let from = others.position(|subnet| subnet == usize::from(from)).expect("another subnet");
-            among(to.into()) * (NUM_SUBNETS - 1) + from
+            let [own, other] = [to, from].map(|subnet| PLACES_BY_NAME[usize::from(subnet)]);
+            among(to.into()) * (NUM_SUBNETS - 1) + other - usize::from(other > own)
         };
         match self {
             Self::Analyse(host) => place(host),

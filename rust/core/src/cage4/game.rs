@@ -14,7 +14,7 @@ use super::red::{Red, hand_over};
 use super::red_actions;
 use super::red_kind::{RedAction, RedKind};
 use super::rules::Rules;
-use super::scenario::{NUM_BLUE, NUM_NETWORKS, NUM_RED, NUM_SUBNETS, PRICES, phase_lengths, subnet_of, users_of};
+use super::scenario::{NUM_BLUE, NUM_NETWORKS, NUM_RED, NUM_SUBNETS, PRICES, of_subnet, phase_lengths, subnet_of};
 use super::source::RandomSource;
 use super::watch::Watch;
 use super::world::World;
@@ -153,7 +153,7 @@ impl<R: RandomSource> Game<R> {
             green.act_at_once(choices, reds, world, random, log)
         };
         for (subnet, prices) in PRICES[phase].iter().enumerate() {
-            let [access, work] = failed.map(|users| (users & users_of(subnet)).count_ones() as i32);
+            let [access, work] = failed.map(|users| of_subnet(users, subnet).count_ones() as i32);
             let reward = rewards.at(subnet);
             reward.access_failed += access * prices.access_failed;
             reward.work_failed += work * prices.work_failed;
@@ -196,7 +196,8 @@ impl<R: RandomSource> Game<R> {
     pub(super) fn prefetch(&self) {
         prefetch(&self.random);
         prefetch(&self.time);
-        prefetch(&self.world.watch);
+        prefetch(&self.world.watch.process_alerts);
+        prefetch(&self.world.watch.connection_alerts);
         self.world.network.prefetch();
         self.reds.iter().for_each(Red::prefetch);
         if R::DRAWS_ALL {

@@ -5,8 +5,8 @@ use super::network::{FULL_HEALTH, MIXED, Up};
 use super::red::Red;
 use super::rules::Rules;
 use super::scenario::{
-    GREEN_REACH, GREEN_REACH_BYTES, NUM_NETWORKS, NUM_RED, NUM_SLOTS, OT_SERVICE, Slot, Subnets, Users, hosts_with,
-    subnet_of, user_bit, users_of,
+    GREEN_REACH, GREEN_REACH_BYTES, NUM_NETWORKS, NUM_RED, NUM_SLOTS, OT_SERVICE, Slot, Subnets, Users, hosts_in,
+    hosts_with, of_subnet, subnet_of, user, user_bit,
 };
 use super::sessions::Session;
 use super::source::{Purpose, RARELY, RandomSource};
@@ -36,18 +36,20 @@ impl Green {
     ) -> [Users; 2] {
         random.foresee(|random| self.draw([access, working], world, random));
         let mut failed = [0, 0];
-        for slot in hosts_with(access | working) {
-            let bit = user_bit(slot);
-            if access & bit != 0 {
+        each_awake([access, working], |slot, accesses| {
+            let success = if accesses {
                 let (server, success) = self.access(slot, world, random);
-                failed[0] |= if success { 0 } else { bit };
                 log.green(slot, ACCESS, Some(server), Some(success));
+                success
             } else {
                 let success = work(slot, reds, world, random);
-                failed[1] |= if success { 0 } else { bit };
                 log.green(slot, WORK, None, Some(success));
+                success
+            };
+            if !success {
+                failed[usize::from(!accesses)] |= user_bit(slot);
             }
-        }
+        });
         let asleep = world.network.user_set() & !(access | working);
         hosts_with(asleep).for_each(|slot| log.green(slot, SLEEP, None, None));
         failed
@@ -55,8 +57,8 @@ impl Green {
 
     /// Draws as [`Green::act_in_order`] does, but for what happens rarely.
     fn draw(&self, [access, working]: [Users; 2], world: &World, random: &mut impl RandomSource) {
-        for slot in hosts_with(access | working) {
-            if access & user_bit(slot) != 0 {
+        each_awake([access, working], |slot, accesses| {
+            if accesses {
                 let server = self.server(slot, world, random);
                 random.port(server);
                 if !is_blocked(slot, server, world) {
@@ -66,7 +68,7 @@ impl Green {
                 random.unused();
                 random.unused();
             }
-        }
+        });
     }
 
     /// The same in distribution, but what happens rarely is drawn for all users at once.
@@ -94,7 +96,7 @@ impl Green {
             if walls[subnet] & GREEN_REACH[self.phase][subnet] == 0 && !self.rules.green_service {
                 continue;
             }
-            for slot in hosts_with(access & users_of(subnet)) {
+            for slot in hosts_in(access, subnet) {
                 let server = self.server(slot, world, random);
                 let is_blocked = walls[subnet] >> subnet_of(server) & 1 == 1;
                 let serves = !self.rules.green_service || serves_access(server, slot, world, random);
@@ -136,6 +138,17 @@ impl Green {
     }
 }
 
+/// Calls `act` with each user who accesses or works, in their order, and whether the user accesses.
+#[inline]
+fn each_awake([access, working]: [Users; 2], mut act: impl FnMut(Slot, bool)) {
+    for subnet in 0..NUM_NETWORKS {
+        let accessing = of_subnet(access, subnet);
+        for slot in hosts_in(access | working, subnet) {
+            act(slot, accessing >> (slot - user(subnet, 0)) & 1 == 1);
+        }
+    }
+}
+
 /// Returns whether the subnet of one of two hosts blocks that of the other.
 fn is_blocked(slot: Slot, server: Slot, world: &World) -> bool {
     let (here, there) = (subnet_of(slot), subnet_of(server));
@@ -147,9 +160,15 @@ fn walls(blocks: &[Subnets; NUM_NETWORKS]) -> [Subnets; NUM_NETWORKS] {
     if *blocks == [0; NUM_NETWORKS] {
         return *blocks;
     }
-    std::array::from_fn(|here| {
-        blocks.iter().enumerate().fold(blocks[here], |wall, (there, from)| wall | (from >> here & 1) << there)
-    })
+    // The bit of a row and a column changes places with that of the column and the row.
+    let bytes = u64::from_le_bytes(blocks.map(|from| from as u8));
+    let transposed = [(7, 0x00aa_00aa_00aa_00aa), (14, 0x0000_cccc_0000_cccc), (28, 0x0000_0000_f0f0_f0f0)];
+    let transposed = transposed.into_iter().fold(bytes, |bits: u64, (distance, mask)| {
+        let swapped = (bits ^ bits >> distance) & mask;
+        bits ^ swapped ^ swapped << distance
+    });
+    let transposed = transposed.to_le_bytes();
+    std::array::from_fn(|here| blocks[here] | Subnets::from(transposed[here]))
 }
 
 /// Returns whether a server's OTService, or where it has none one of its services that are up, serves a user.
@@ -214,5 +233,26 @@ fn phish(slot: Slot, reds: &mut [Red; NUM_RED], world: &mut World, random: &mut 
         let pid = world.network.start_shell(slot, random);
         let session = Session { id: 0, pid, host: slot as u8, is_abstract: true, root: false, is_child: false };
         reds[agent].sessions.add(session);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scenario::NUM_SUBNETS;
+    use super::*;
+    use crate::rng::Rng;
+
+    #[test]
+    fn a_wall_stands_where_one_of_two_subnets_blocks_the_other() {
+        let mut rng = Rng::new(5);
+        for _ in 0..100 {
+            let blocks: [Subnets; NUM_NETWORKS] = std::array::from_fn(|_| rng.below(1 << NUM_SUBNETS) as Subnets);
+            for (here, wall) in walls(&blocks).into_iter().enumerate() {
+                assert!((0..NUM_SUBNETS).all(|there| {
+                    let is_blocked_there = blocks.get(there).is_some_and(|from| from >> here & 1 == 1);
+                    (wall >> there & 1 == 1) == (blocks[here] >> there & 1 == 1 || is_blocked_there)
+                }));
+            }
+        }
     }
 }

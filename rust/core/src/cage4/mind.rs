@@ -1,6 +1,7 @@
 //! The finite-state mind of a red agent: what it takes hosts for, and what it does next.
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use super::red_kind::{Outcome, RedKind};
 use super::scenario::{FIRST_SERVER, NUM_NETWORKS, NUM_RED, NUM_SLOTS, SUBNET_SLOTS, Slot, Subnet, subnet_of};
@@ -99,10 +100,14 @@ impl State {
     }
 }
 
+/// Places for hosts that an agent knows: an episode with more allocates.
+const USUAL_HOSTS: usize = 48;
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(C)]
 pub struct Mind {
     /// Hosts that are not foreign in the order of first sight.
-    order: Vec<u8>,
+    order: SmallVec<[u8; USUAL_HOSTS]>,
     states: [[State; SUBNET_SLOTS]; NUM_NETWORKS],
     /// Hosts whose name is known, a bit each.
     named: [u32; NUM_NETWORKS],
@@ -110,12 +115,9 @@ pub struct Mind {
 }
 
 impl Mind {
-    /// Bytes that it holds beside itself.
-    pub(super) const MEMORY: usize = NUM_SLOTS;
-
     pub(super) fn empty() -> Self {
         Self {
-            order: Vec::with_capacity(NUM_SLOTS),
+            order: SmallVec::new(),
             states: [[State::Unknown; SUBNET_SLOTS]; NUM_NETWORKS],
             named: [0; NUM_NETWORKS],
             has_thought: false,
@@ -131,9 +133,7 @@ impl Mind {
 
     /// Brings it into the caches.
     pub(super) fn prefetch(&self) {
-        prefetch(&self.states);
-        prefetch(&self.named);
-        prefetch(&self.order[..]);
+        prefetch(self);
     }
 
     #[inline]
@@ -167,7 +167,7 @@ impl Mind {
         *state = state.after(kind);
         if *state == State::User && !zone.contains(&subnet_of(slot)) {
             *state = State::Foreign;
-            self.order.retain(|&other| usize::from(other) != slot);
+            self.order.retain(|&mut other| usize::from(other) != slot);
         }
     }
 

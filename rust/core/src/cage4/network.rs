@@ -1,6 +1,7 @@
 //! The true state of the hosts: services, processes and pids.
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use super::blueprint::Blueprint;
 use super::scenario::{
@@ -135,27 +136,24 @@ pub struct Process {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Network {
-    /// Users on whose hosts not every service is up with full health; derived from the hosts.
-    hampered: Users,
-    pub users: [u8; NUM_NETWORKS],
-    pub servers: [u8; NUM_NETWORKS],
-    /// Processes that are not of an image, in the order of their start.
-    processes: Vec<Process>,
+    hosts: [[Host; SUBNET_SLOTS]; NUM_NETWORKS],
     /// Of each host the services that are up; derived from the hosts.
     services: [[Up; SUBNET_SLOTS]; NUM_NETWORKS],
-    hosts: [[Host; SUBNET_SLOTS]; NUM_NETWORKS],
+    /// Processes that are not of an image, in the order of their start.
+    processes: SmallVec<[Process; USUAL_PROCESSES]>,
+    pub users: [u8; NUM_NETWORKS],
+    pub servers: [u8; NUM_NETWORKS],
+    /// Users on whose hosts not every service is up with full health; derived from the hosts.
+    hampered: Users,
 }
 
 const EACH_BYTE: u64 = u64::from_le_bytes([1; NUM_NETWORKS]);
 const HIGHEST_BITS: u64 = EACH_BYTE << 7;
 
-/// Places reserved for processes: an episode with more allocates.
+/// Places for processes: an episode with more allocates.
 const USUAL_PROCESSES: usize = 256;
 
 impl Network {
-    /// Bytes that it holds beside itself in usual episodes.
-    pub(super) const MEMORY: usize = USUAL_PROCESSES * size_of::<Process>();
-
     pub(super) fn empty() -> Self {
         Self {
             users: [0; NUM_NETWORKS],
@@ -163,7 +161,7 @@ impl Network {
             hosts: [[Host::default(); SUBNET_SLOTS]; NUM_NETWORKS],
             services: [[Up::default(); SUBNET_SLOTS]; NUM_NETWORKS],
             hampered: 0,
-            processes: Vec::with_capacity(USUAL_PROCESSES),
+            processes: SmallVec::new(),
         }
     }
 
@@ -191,8 +189,8 @@ impl Network {
 
     /// Brings into the caches what each step reads.
     pub(super) fn prefetch(&self) {
+        prefetch(&self.users);
         prefetch(&self.hampered);
-        prefetch(&self.processes);
     }
 
     /// Brings the services into the caches.

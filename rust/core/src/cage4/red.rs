@@ -1,6 +1,7 @@
 //! Red's agents: what each does, has and knows, and how sessions pass between them.
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use super::mind::{Mind, RedAgent};
 use super::network::Network;
@@ -16,10 +17,14 @@ use crate::memory::prefetch;
 
 /// One of red's agents.
 ///
-/// Fields that each step reads come first, in the same line of a cache.
+/// Fields that each step reads come last, in the same line of a cache as the number of sessions, which stands after them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C, align(64))]
 pub struct Red {
+    pub mind: Mind,
+    /// All ids under which it ever saw an abstract session, in the order of seeing.
+    known_ids: SmallVec<[u16; USUAL_IDS]>,
+    pub sessions: Sessions,
     /// The action in progress, and steps left of it.
     pub action: Option<RedAction>,
     pub ticks: u8,
@@ -32,19 +37,12 @@ pub struct Red {
     handed: [Option<u8>; NUM_RED],
     /// Subnets that it can sweep.
     subnets: Subnets,
-    pub sessions: Sessions,
-    /// All ids under which it ever saw an abstract session, in the order of seeing.
-    known_ids: Vec<u16>,
-    pub mind: Mind,
 }
 
-/// Places reserved for known ids: an episode with more allocates.
-const USUAL_IDS: usize = 64;
+/// Places for known ids: an episode with more allocates.
+const USUAL_IDS: usize = 32;
 
 impl Red {
-    /// Bytes that it holds beside itself in usual episodes.
-    pub(super) const MEMORY: usize = Sessions::MEMORY + Mind::MEMORY + USUAL_IDS * size_of::<u16>();
-
     pub(super) fn empty() -> Self {
         Self {
             is_active: false,
@@ -52,7 +50,7 @@ impl Red {
             ticks: 0,
             sessions: Sessions::empty(),
             mind: Mind::empty(),
-            known_ids: Vec::with_capacity(USUAL_IDS),
+            known_ids: SmallVec::new(),
             subnets: 0,
             outcome: None,
             has_new_sessions: false,
@@ -85,7 +83,6 @@ impl Red {
     /// Brings into the caches what each step reads.
     pub(super) fn prefetch(&self) {
         prefetch(&self.action);
-        prefetch(&self.known_ids);
     }
 
     /// After [`Red::prefetch`], what the next step reads beside that.
@@ -96,7 +93,7 @@ impl Red {
         }
         prefetch(self.sessions.list());
         if chooses || self.has_new_sessions {
-            prefetch(&self.known_ids[..]);
+            prefetch(&self.known_ids);
             self.mind.prefetch();
         }
     }

@@ -73,11 +73,6 @@ pub(super) const fn user_bit(slot: Slot) -> Users {
     }
 }
 
-/// All users of a subnet that there may be.
-pub(super) const fn users_of(subnet: Subnet) -> Users {
-    ((1 << MOST_USERS) - 1) << (subnet * MOST_USERS)
-}
-
 /// Those of a subnet out of some users, the first lowest.
 pub(super) const fn of_subnet(users: Users, subnet: Subnet) -> u16 {
     (users >> (subnet * MOST_USERS)) as u16 & ((1 << MOST_USERS) - 1)
@@ -94,6 +89,16 @@ pub(super) fn hosts_with(mut users: Users) -> impl Iterator<Item = Slot> {
         let place = users.trailing_zeros() as usize;
         users &= users.wrapping_sub(1);
         (place < NUM_NETWORKS * MOST_USERS).then(|| user(place / MOST_USERS, place % MOST_USERS))
+    })
+}
+
+/// The same for those of one subnet.
+pub(super) fn hosts_in(users: Users, subnet: Subnet) -> impl Iterator<Item = Slot> {
+    let mut left = of_subnet(users, subnet);
+    std::iter::from_fn(move || {
+        let number = left.trailing_zeros() as usize;
+        left &= left.wrapping_sub(1);
+        (number < MOST_USERS).then(|| user(subnet, number))
     })
 }
 

@@ -1,6 +1,7 @@
 //! Red's sessions: one agent's, in the agent's order, and what each of them has found by scans.
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use super::network::Network;
 use super::scenario::{NUM_SLOTS, Ports, Slot};
@@ -31,22 +32,19 @@ struct Scan {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Sessions {
+    scans: SmallVec<[Scan; USUAL_SCANS]>,
+    list: SmallVec<[Session; USUAL_SESSIONS]>,
     /// The list has changed since this was last taken.
     has_changed: bool,
-    list: Vec<Session>,
-    scans: Vec<Scan>,
 }
 
-/// Places reserved for sessions and for scans: an episode with more allocates.
+/// Places for sessions and for scans: an episode with more allocates.
 const USUAL_SESSIONS: usize = 32;
-const USUAL_SCANS: usize = 64;
+const USUAL_SCANS: usize = 36;
 
 impl Sessions {
-    /// Bytes that it holds beside itself in usual episodes.
-    pub(super) const MEMORY: usize = USUAL_SESSIONS * size_of::<Session>() + USUAL_SCANS * size_of::<Scan>();
-
     pub(super) fn empty() -> Self {
-        Self { list: Vec::with_capacity(USUAL_SESSIONS), scans: Vec::with_capacity(USUAL_SCANS), has_changed: false }
+        Self { list: SmallVec::new(), scans: SmallVec::new(), has_changed: false }
     }
 
     pub(super) fn clear(&mut self) {

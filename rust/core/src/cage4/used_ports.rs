@@ -37,15 +37,9 @@ const PART_BITS: u32 = KEY_BITS - LINE_BITS - 8;
 const PARTS: usize = 1 << PART_BITS;
 /// Entries of a line.
 const PLACES: usize = 64 - PARTS;
-const NUMBERS: [u8; PLACES] = {
-    let mut numbers = [0; PLACES];
-    let mut place = 0;
-    while place < PLACES {
-        numbers[place] = place as u8;
-        place += 1;
-    }
-    numbers
-};
+/// Entries that are compared at a time, and a number with a one in the byte of each.
+const AT_ONCE: usize = 8;
+const EACH_BYTE: u64 = u64::from_le_bytes([1; AT_ONCE]);
 /// Places reserved in the list: an episode with more allocates.
 const USUAL_OTHERS: usize = 512;
 /// The id of a server without one.
@@ -74,11 +68,22 @@ impl Line {
     }
 
     fn contains(&self, part: usize, entry: u8) -> bool {
-        // All places are compared: a loop over a part would be of another length each time.
-        let range = self.part(part);
-        let [start, end] = [range.start as u8, range.end as u8];
-        let entries = self.entries.iter().zip(&NUMBERS);
-        entries.fold(false, |found, (&other, &place)| found | (other == entry) & (place >= start) & (place < end))
+        // Most parts have at most eight entries. The branch for more is foreseen well, other than a loop over entries.
+        let mut range = self.part(part);
+        while !range.is_empty() {
+            let first = range.start.min(PLACES - AT_ONCE);
+            let (&entries, _) = self.entries[first..].split_first_chunk().expect("eight places are left");
+            let differing = u64::from_le_bytes(entries) ^ (EACH_BYTE * u64::from(entry));
+            // The highest bit of each byte without a difference.
+            let low_bits = EACH_BYTE * 0x7f;
+            let same = !(((differing & low_bits) + low_bits) | differing | low_bits);
+            let (before, count) = (range.start - first, range.len().min(first + AT_ONCE - range.start));
+            if same >> (8 * before) << (8 * (AT_ONCE - count)) != 0 {
+                return true;
+            }
+            range.start += count;
+        }
+        false
     }
 
     /// Adds an entry to a line that has room.

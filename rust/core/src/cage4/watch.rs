@@ -1,6 +1,7 @@
 //! What blue's monitors note: alerts of the last step, and marks of suspicious processes, which stay for the episode.
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use super::network::Network;
 use super::scenario::{CON, NUM_NETWORKS, Slot, subnet_of, watch_bit};
@@ -13,8 +14,8 @@ struct Mark {
     pid: u16,
 }
 
-/// Places reserved for marks: an episode with more allocates.
-const USUAL_MARKS: usize = 128;
+/// Places for marks: an episode with more allocates.
+const USUAL_MARKS: usize = 96;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C)]
@@ -22,19 +23,12 @@ pub struct Watch {
     /// Hosts of each subnet with an alert in this step, as [`watch_bit`].
     pub process_alerts: [u32; NUM_NETWORKS],
     pub connection_alerts: [u32; NUM_NETWORKS],
-    marks: Vec<Mark>,
+    marks: SmallVec<[Mark; USUAL_MARKS]>,
 }
 
 impl Watch {
-    /// Bytes that it holds beside itself in usual episodes.
-    pub(super) const MEMORY: usize = USUAL_MARKS * size_of::<Mark>();
-
     pub(super) fn empty() -> Self {
-        Self {
-            process_alerts: [0; NUM_NETWORKS],
-            connection_alerts: [0; NUM_NETWORKS],
-            marks: Vec::with_capacity(USUAL_MARKS),
-        }
+        Self { process_alerts: [0; NUM_NETWORKS], connection_alerts: [0; NUM_NETWORKS], marks: SmallVec::new() }
     }
 
     pub(super) fn clear(&mut self) {

@@ -6,12 +6,13 @@ use super::network::Network;
 use super::scenario::{NUM_NETWORKS, Subnets};
 use super::watch::Watch;
 
-/// The network with what blue does to it and sees of it. Fields that each step reads come first, here and in its parts.
+/// The network with what blue does to it and sees of it. Fields that each step reads stand together: last in the
+/// network, first in what is seen of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct World {
-    pub watch: Watch,
+    pub network: Network,
     /// Of each subnet, those from which it blocks traffic.
     pub blocks: [Subnets; NUM_NETWORKS],
-    pub network: Network,
+    pub watch: Watch,
 }
