@@ -37,7 +37,6 @@ from fastrl.runs.logger import Logger
 from fastrl.runs.row import Row
 from fastrl.runs.settings import with_one_goal
 from fastrl.training.callbacks import Callback
-from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.run import load_weights, name_of, train
 from fastrl.training.stages import saved_settings, saved_stage, stage_of
 from fastrl.training.summary import Summary
@@ -444,6 +443,8 @@ class Model(metaclass=_ModelType):
             raise ConfigError(f"evaluate: episodes should be at least 1, got {episodes}")
         if foreign := [name for name in options if name not in self.task.evaluation_options]:
             raise ConfigError(f"evaluate: {foreign[0]} does not go with a run of {self.task.name}")
+        from fastrl.training.evaluation_options import EvaluationOptions
+
         scores = self.task.evaluate(
             self.trainer.policy_checkpoint(),
             self.task.resolve_defaults(self.play_settings),

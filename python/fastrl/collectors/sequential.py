@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastrl.collectors.failures import Failures, last_line
-from fastrl.collectors.fragment_arrays import arrays_for, fragment_of
-from fastrl.collectors.fragment_block import FragmentBlock
+from fastrl.collectors.fragment_arrays import FragmentBlock, arrays_for, fragment_of
 from fastrl.collectors.local_runner import LocalRunner
 from fastrl.collectors.protocol import UNPUBLISHED, CollectError, Collector, Difficulty, Plan, Report
 from fastrl.collectors.running import RunningEpisodes, resumed

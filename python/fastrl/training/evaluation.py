@@ -16,7 +16,6 @@ from fastrl.runs.episodes import Episodes
 from fastrl.runs.metrics import brief, counted
 from fastrl.runs.row import Number
 from fastrl.training.callbacks import Callback, Run
-from fastrl.training.evaluation_options import Advance
 from fastrl.utils.interrupts import Interruptible
 from fastrl.utils.progress import Progress
 from fastrl.utils.tables import show
@@ -24,6 +23,7 @@ from fastrl.utils.tables import show
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fastrl.training.evaluation_options import Advance
     from fastrl.training.trainer import Trainer
 
 # Name of the best evaluation's checkpoint; `Checkpoints` does not delete it.

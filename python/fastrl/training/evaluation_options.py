@@ -1,10 +1,13 @@
 """Options of an evaluation, apart from what is scored."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fastrl.training.comparison import Mode
+if TYPE_CHECKING:
+    from fastrl.training.comparison import Mode
 
 # Callback of progress: its argument is the work done since the last call.
 Advance = Callable[[int], object]

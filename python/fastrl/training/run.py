@@ -29,8 +29,6 @@ from fastrl.runs.loggers import EpisodesLogger, JsonlLogger, Loggers, start_logg
 from fastrl.runs.settings import with_one_goal
 from fastrl.sources.collecting import options_of_others
 from fastrl.training.evaluation import BEST, Evaluation, Scores
-from fastrl.training.evaluation_options import EvaluationOptions
-from fastrl.training.facts_file import FactsFile
 from fastrl.training.profiler import with_other
 from fastrl.training.stages import saved_settings, saved_stage
 from fastrl.training.summary import Summary, peak_gpu_memory_mib, peak_memory_mib
@@ -46,6 +44,9 @@ from fastrl.utils.trust import refuse_reach, trusted_import
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from fastrl.training.evaluation_options import EvaluationOptions
+    from fastrl.training.facts_file import FactsFile
 
 
 def start_run(
@@ -385,6 +386,8 @@ class _Session:
             # A run that is complete chooses nothing any more: the comments of its file stay.
             if not (trainer.is_done() and is_run(directory.path)):
                 self._write_settings()
+            from fastrl.training.facts_file import FactsFile
+
             self._facts = FactsFile(directory.path, task.name, trainer)
             over = ", whose run had no checkpoint yet: it starts over" if directory.starts_over else ""
             print_lines(console, f"training on {trainer.device}, run directory {directory.path}{over}")

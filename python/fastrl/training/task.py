@@ -25,7 +25,6 @@ from fastrl.runs.settings import RunConfig, Settings
 from fastrl.training.callbacks import Callback, EarlyStopping
 from fastrl.training.device import make_algorithm, use_threads
 from fastrl.training.evaluation import Evaluation, Returns, Scores
-from fastrl.training.evaluation_options import Advance, EvaluationOptions
 from fastrl.training.profiler import GpuMeter, Profile
 from fastrl.training.stages import Stage, stage_of, stages_of
 from fastrl.training.task_settings import TaskSettings
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from fastrl.sources.demo_arrays import Demos
     from fastrl.sources.source import Source
     from fastrl.training.comparison import Comparison
+    from fastrl.training.evaluation_options import Advance, EvaluationOptions
 
 NO_AGENTS = "an agent of your own plays CAGE 2, or environments of one agent"
 
@@ -413,6 +413,8 @@ class Task(TaskSettings, ABC):
         # Compiled actors are as good on any machine; PyTorch acts on a GPU where that is asked for.
         device = "cuda" if run.device == "cuda" else "cpu"
         seed = evaluation_seed(run.seed) if on_the_way else run.seed
+        from fastrl.training.evaluation_options import EvaluationOptions
+
         options = EvaluationOptions(run.eval_episodes, seed, advance, device=device)
         return self.evaluate(state, settings, options)
 

@@ -14,12 +14,12 @@ from fastrl.play.play import episode_returns
 from fastrl.tasks import gym
 from fastrl.tasks.gym.settings import PRESETS, EnvConfig
 from fastrl.training.evaluation import Returns
-from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.task import Task
 from fastrl.utils.env_options import parse_options
 
 if TYPE_CHECKING:
     from fastrl.play.film import Films
+    from fastrl.training.evaluation_options import EvaluationOptions
 
 
 class GymTask(Task):
@@ -62,7 +62,7 @@ class GymTask(Task):
         options = parse_options(settings.env.options)
         return EnvSpec(settings.env.id, options) if self.spec is None else self.spec.with_options(options)
 
-    def evaluate(self, state: Mapping[str, Any], settings: Any, options: EvaluationOptions) -> Returns:
+    def evaluate(self, state: Mapping[str, Any], settings: Any, options: "EvaluationOptions") -> Returns:
         """Scores a policy by the returns of episodes."""
         spec = self.play_spec(settings).as_rows()
         env = build_any(spec, self.num_envs(settings))
@@ -74,7 +74,7 @@ class GymTask(Task):
         spec.close(env)
         return Returns(returns, seeded=not is_vector)
 
-    def evaluate_agent(self, path: str, settings: Any, options: EvaluationOptions) -> Returns:
+    def evaluate_agent(self, path: str, settings: Any, options: "EvaluationOptions") -> Returns:
         """Scores an agent of the user's own in the environment as Gymnasium makes it."""
         from fastrl.play.own_agent import OwnAgent
 
