@@ -246,7 +246,7 @@ def test_texts_are_their_words() -> None:
 
 
 def test_minigrid_is_found_by_its_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("minigrid", reason="pip install minigrid")
+    pytest.importorskip("minigrid", reason="pip install '.[bench]'")
     env = EnvSpec("MiniGrid-Empty-5x5-v0", rows=True).make()
     obs, _ = env.reset(seed=0)
     assert obs.shape == (7 * 7 * 3 + 4 * (4 + TEXT_SIZE),) and obs.dtype == np.uint8
