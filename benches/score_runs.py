@@ -34,7 +34,7 @@ Score = Callable[[int], float]
 
 @dataclass(frozen=True)
 class Run:
-    """What a run does; see ``seconds_to_score.toml``."""
+    """Task, contender and settings of a run; see ``seconds_to_score.toml``."""
 
     task: str
     env: str
@@ -224,7 +224,7 @@ def scheduled(value: Any) -> Any:
 
 
 def named(path: str | None) -> Any:
-    """What ``"module:name"`` names."""
+    """The object that ``"module:name"`` names."""
     module, _, name = (path or "").partition(":")
     return getattr(importlib.import_module(module), name) if path else None
 

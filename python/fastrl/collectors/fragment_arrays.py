@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from fastrl.collectors.protocol import CollectError, Plan
 from fastrl.envs.serial_envs import StepArrays
 from fastrl.rollout.fragment import (
-    OBS_ARRAYS,
     STATE_ARRAYS,
     Fragment,
     all_finite,
@@ -19,6 +18,7 @@ from fastrl.rollout.fragment import (
     ended_steps,
     first_not_finite,
     first_steps,
+    steps_between,
 )
 from fastrl.utils.seeding import env_seed
 
@@ -261,11 +261,7 @@ class FragmentBlock:
 
     def _steps(self, first: int, end: int) -> Arrays:
         """The arrays of some fragments."""
-        start, stop = first * self._plan.num_steps, end * self._plan.num_steps
-        return {
-            name: array if name in STATE_ARRAYS else array[start : stop + (name in OBS_ARRAYS)]
-            for name, array in self._arrays.items()
-        }
+        return steps_between(self._arrays, first * self._plan.num_steps, end * self._plan.num_steps)
 
     def _fragment(self, arrays: Arrays, meta: FragmentMeta, version: int = 0) -> Fragment:
         return fragment_of(self._plan, arrays, meta, version, self._env_indices)

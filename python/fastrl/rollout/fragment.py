@@ -173,8 +173,13 @@ def allocate(
 
 def first_steps(arrays: Mapping[str, NDArray[Any]], num_steps: int) -> dict[str, NDArray[Any]]:
     """Views of the first steps of a fragment's arrays."""
+    return steps_between(arrays, 0, num_steps)
+
+
+def steps_between(arrays: Mapping[str, NDArray[Any]], start: int, stop: int) -> dict[str, NDArray[Any]]:
+    """Views of the steps from one number up to another of a fragment's arrays."""
     return {
-        name: array if name in STATE_ARRAYS else array[: num_steps + (name in OBS_ARRAYS)]
+        name: array if name in STATE_ARRAYS else array[start : stop + (name in OBS_ARRAYS)]
         for name, array in arrays.items()
     }
 
