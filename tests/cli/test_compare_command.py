@@ -9,6 +9,7 @@ from small_runs import run_cli
 
 import fastrl
 from fastrl.runs.compare import ALL, Row
+from fastrl.runs.curves import Curve
 from fastrl.runs.directory import RunDirectory
 from fastrl.runs.facts import RunFacts, State
 from fastrl.runs.statistics import bootstrap, improvement, interquartile_mean
@@ -107,6 +108,24 @@ def test_references_normalise_scores_and_join_environments(folder: Path) -> None
     singles = [row_of(rows, env, "dqn").improvement for env in (WALK, HOP)]
     assert dqn.improvement is not None
     assert dqn.improvement.value == pytest.approx(np.mean([each.value for each in singles if each]))
+
+
+@pytest.mark.slow
+def test_the_figure_joins_curves_of_all_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group that lacks an environment has no curve among them; returns of 50 and 100 steps are 1 and 2."""
+    for number, (env, algo) in enumerate([(WALK, "ppo"), (HOP, "ppo"), (WALK, "dqn")]):
+        make_run(tmp_path / str(number), 5.0, env=env, algo=algo)
+    drawn: list[tuple[bool, list[Curve]]] = []
+    monkeypatch.setattr(
+        "fastrl.runs.compare.draw_env",
+        lambda axes, curves, metric, labels, *, is_joined: drawn.append((is_joined, curves)),
+    )
+    fastrl.compare(tmp_path, "algo", references={WALK: (0, 2), HOP: (1, 2)}).draw(tmp_path / "figure.svg")
+    assert [is_joined for is_joined, _ in drawn] == [True, False, False]
+    walk, hop = drawn[0][1]
+    assert (walk.env, hop.env, walk.label, hop.label) == (WALK, HOP, "ppo", "ppo")
+    np.testing.assert_array_equal([walk.steps, hop.steps], [[0.5, 1.0]] * 2)
+    np.testing.assert_array_equal([walk.values, hop.values], [[0.5, 1.0], [0.0, 1.0]])
 
 
 @pytest.mark.slow

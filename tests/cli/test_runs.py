@@ -14,6 +14,7 @@ from fastrl.runs.curves import Curve, interquartile_curve, read_curves
 from fastrl.runs.directory import RunDirectory
 from fastrl.runs.facts import RunFacts, State
 from fastrl.runs.listing import EVALUATION, RETURN, find_runs, read_curve, read_run
+from fastrl.runs.statistics import bootstrap, interquartile_mean
 
 STEPS = "time/total_timesteps"
 
@@ -123,6 +124,21 @@ def test_a_line_is_the_interquartile_mean_of_the_runs_that_have_values() -> None
     assert not ((steps > 300) & (steps < 900)).any() and estimates[-1, 0] == 7
     steps, estimates = interquartile_curve(curves[:1])
     assert (steps[0], steps[-1], estimates[-1, 0]) == (100, 300, 3)
+
+
+def test_a_line_of_several_environments_has_runs_on_each_and_a_stratified_interval() -> None:
+    ends = {"e": [(0.1, 1.0, 2.0), (0.2, 1.0, 4.0)], "f": [(0.0, 0.9, 8.0), (0.1, 0.9, 16.0)]}
+    curves = [
+        Curve(env, "a", np.array([first, last]), np.array([0.0, value]))
+        for env, runs in ends.items()
+        for first, last, value in runs
+    ]
+    steps, estimates = interquartile_curve(curves)
+    assert 0.1 <= steps[0] < 0.11 and 0.89 < steps[-1] <= 0.9
+    at = [
+        [np.interp(steps[-1], each.steps, each.values) for each in curves if each.env == env] for env in ends
+    ]
+    assert tuple(estimates[-1]) == bootstrap(interquartile_mean, *at)
 
 
 def test_bands_stay_within_what_runs_have_reached() -> None:

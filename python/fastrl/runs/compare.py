@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.runs.curves import Curve, draw_env, read_curves
-from fastrl.runs.listing import runs_in
+from fastrl.runs.listing import EVALUATION, RETURN, runs_in
 from fastrl.runs.metrics import brief, counted, fixed
 from fastrl.runs.report import FinishedRun, differences, read_runs, table_lines
 from fastrl.runs.statistics import (
@@ -30,6 +30,8 @@ from fastrl.utils.files import save_figure
 from fastrl.utils.names import suggestion
 from fastrl.utils.output import figure_text
 
+# A score, or scores float64 [n].
+S = TypeVar("S", float, NDArray[np.float64])
 # Returns that are 0 and 1 after normalisation, by environment.
 References = Mapping[str, tuple[float, float]]
 # The key of all environments.
@@ -84,7 +86,7 @@ class Comparison:
     Attributes:
         groups: the first one is the baseline.
         envs: in the order of the table.
-        is_normalised: scores are 0 and 1 at the references.
+        references: scores are 0 and 1 at these returns; empty: scores are returns.
         metric: of the curves.
         curves: of the runs that have one, labelled by their groups.
         left_out: a line for each run that is not among them.
@@ -92,10 +94,14 @@ class Comparison:
 
     groups: Sequence[Group]
     envs: Sequence[str]
-    is_normalised: bool
+    references: References
     metric: str
     curves: Sequence[Curve]
     left_out: Sequence[str]
+
+    @property
+    def is_normalised(self) -> bool:
+        return bool(self.references)
 
     def rows(self) -> list[Row]:
         """A row for each group on each environment; those of all environments first, if scores are normalised."""
@@ -181,13 +187,35 @@ class Comparison:
             left.set_title(figure_text(env), loc="left")
             _draw_means(left, [row for row in rows if row.env == env], labels, score)
             self._draw_profiles(middle, env, score)
-            curves = [curve for curve in self.curves if curve.env == env]
+            curves = self._curves(env)
             for axes in right:
                 if curves:
-                    draw_env(axes, curves, self.metric, labels)
+                    draw_env(axes, curves, self.metric, labels, is_joined=env == ALL)
                 else:
                     axes.remove()
         save_figure(Path(path), figure, dpi=150)
+
+    def _curves(self, env: str) -> list[Curve]:
+        """Curves of an environment; of all environments normalised returns, of groups that have curves on each."""
+        if env != ALL:
+            return [curve for curve in self.curves if curve.env == env]
+        if self.metric not in (EVALUATION, RETURN):
+            return []
+        longest: dict[str, float] = {}
+        on_env = {curve.label: set[str]() for curve in self.curves}
+        for curve in self.curves:
+            longest[curve.env] = max(longest.get(curve.env, 1.0), float(curve.steps[-1]))
+            on_env[curve.label].add(curve.env)
+        return [
+            Curve(
+                curve.env,
+                curve.label,
+                curve.steps / longest[curve.env],
+                _normalised(curve.values, curve.env, self.references),
+            )
+            for curve in self.curves
+            if on_env[curve.label] >= set(self.envs)
+        ]
 
     def _draw_profiles(self, axes: Any, env: str, score: str) -> None:
         scores = [self._scores(group, env) for group in self.groups]
@@ -281,16 +309,17 @@ def compare(
     curve_metric, curves, errors = read_curves(names, metric)
     if metric is not None and not curves:
         raise errors[0]
-    return Comparison(groups, envs, bool(references), curve_metric, curves, left_out)
+    return Comparison(groups, envs, references or {}, curve_metric, curves, left_out)
 
 
-def _normalised(score: float, env: str, references: References) -> float:
+def _normalised(score: S, env: str, references: References) -> S:
     if env not in references:
         raise ConfigError(f"references: expected one for each environment, got none for {env}")
     low, high = references[env]
     if low == high:
         raise ConfigError(f"references: expected two different returns for {env}, got {low:g} twice")
-    return (score - low) / (high - low)
+    normalised: S = (score - low) / (high - low)
+    return normalised
 
 
 def _name(run: FinishedRun, runs: Sequence[FinishedRun], by: Sequence[str]) -> str:

@@ -36,7 +36,7 @@ class Curve:
     """A metric of one run.
 
     Attributes:
-        env: what the run trains on; each environment has axes of its own.
+        env: what the run trains on.
         label: of the group of runs that share a line.
         steps: environment steps, float64 [rows], rising.
         values: of the metric, float64 [rows].
@@ -75,17 +75,20 @@ def interquartile_curve(curves: Sequence[Curve]) -> tuple[NDArray[np.float64], N
     """Steps, float64 [points], and of the interquartile mean over runs the value and the ends of its interval, float64
     [points, 3].
 
-    Values between two rows are interpolated. Where some runs have not begun or are over, those that are left count; the
-    interval is NaN where one is.
+    Values between two rows are interpolated. Where some runs have not begun or are over, those that are left count, if
+    there is one on each environment; the interval is NaN where one has no other beside it.
     """
     low, high = min(curve.steps[0] for curve in curves), max(curve.steps[-1] for curve in curves)
     steps = np.linspace(low, high, POINTS) if high > low else np.array([low])
     values = np.stack(
         [np.interp(steps, curve.steps, curve.values, left=np.nan, right=np.nan) for curve in curves], axis=1
     )
+    envs = np.array([curve.env for curve in curves])
+    by_env = [values[:, envs == env] for env in dict.fromkeys(envs.tolist())]
     # Between the last row of one run and the first of another there is nothing.
-    has_values = np.isfinite(values).any(axis=1)
-    estimates = [bootstrap(interquartile_mean, row[np.isfinite(row)]) for row in values[has_values]]
+    has_values = np.all([np.isfinite(each).any(axis=1) for each in by_env], axis=0)
+    rows = zip(*(each[has_values] for each in by_env), strict=True)
+    estimates = [bootstrap(interquartile_mean, *(each[np.isfinite(each)] for each in row)) for row in rows]
     return steps[has_values], np.array(estimates)
 
 
@@ -106,8 +109,14 @@ def draw_curves(curves: Sequence[Curve], metric: str, path: Path) -> None:
     save_figure(path, figure, dpi=150)
 
 
-def draw_env(axes: "Axes", curves: Sequence[Curve], metric: str, labels: Sequence[str]) -> None:
-    """Draws the curves of one environment; the order of labels gives their colours."""
+def draw_env(
+    axes: "Axes", curves: Sequence[Curve], metric: str, labels: Sequence[str], *, is_joined: bool = False
+) -> None:
+    """Draws the curves of one environment; the order of labels gives their colours.
+
+    Args:
+        is_joined: curves are of several environments: normalised returns over the share of the longest run's steps.
+    """
     from matplotlib.ticker import EngFormatter
 
     has_bands = False
@@ -121,9 +130,14 @@ def draw_env(axes: "Axes", curves: Sequence[Curve], metric: str, labels: Sequenc
         marker = "" if len(steps) > 1 else "o"
         axes.plot(steps, estimates[:, 0], color=f"C{number}", label=figure_text(name), marker=marker)
         axes.fill_between(steps, *estimates[:, 1:].T, color=f"C{number}", alpha=0.2, linewidth=0)
-    axes.set_xlabel("environment steps")
-    axes.set_ylabel(figure_text(_WORDS.get(metric, metric)))
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    words = _WORDS.get(metric, metric)
+    if is_joined:
+        axes.set_xlabel("share of the environment steps")
+        axes.set_ylabel(figure_text(f"normalised {words}"))
+    else:
+        axes.set_xlabel("environment steps")
+        axes.set_ylabel(figure_text(words))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3)
     title = f"interquartile mean, band: {INTERVAL}" if has_bands else None
     axes.legend(framealpha=0.6, edgecolor="none", title=title, title_fontsize="small", alignment="left")
