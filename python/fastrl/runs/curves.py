@@ -133,7 +133,7 @@ def draw_env(
     words = _WORDS.get(metric, metric)
     if is_joined:
         axes.set_xlabel("share of the environment steps")
-        axes.set_ylabel(figure_text(f"normalised {words}"))
+        axes.set_ylabel(figure_text(f"{words},\nnormalised"))
     else:
         axes.set_xlabel("environment steps")
         axes.set_ylabel(figure_text(words))
