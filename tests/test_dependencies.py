@@ -20,6 +20,7 @@ PACKAGE = [path for suffix in ("py", "pyi") for path in sorted((ROOT / "python/f
 NEED_EXTRA = {
     "pettingzoo": "pettingzoo",
     "sb3": "sb3",
+    "gaussian_process": "workflow",
     **dict.fromkeys(
         ("episodes", "episode_columns", "episode_writer", "minari_files", "minari_sets"), "demos"
     ),

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import numpy as np
 
-from fastrl.tasks.workflow.gaussian_process import kendall_distances
+from fastrl.tasks.workflow.orders import kendall_distances
 from fastrl.tasks.workflow.outcome import Outcome
 from fastrl.tasks.workflow.search import Search
 

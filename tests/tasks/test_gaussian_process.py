@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastrl.tasks.workflow.gaussian_process import MallowsKernel, PermutationGP, kendall_distances
+from fastrl.tasks.workflow.gaussian_process import MallowsKernel, PermutationGP
+from fastrl.tasks.workflow.orders import kendall_distances
 
 ORDERS = list(permutations(range(5)))
 

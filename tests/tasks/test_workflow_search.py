@@ -1,5 +1,6 @@
 import json
 import statistics
+import sys
 from collections import Counter
 from dataclasses import asdict, replace
 from itertools import islice
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from workflow_fakes import ORDERS, Hidden, Workflow
 
-from fastrl.tasks.workflow.gaussian_process import kendall_distances
+from fastrl.tasks.workflow.orders import kendall_distances
 from fastrl.tasks.workflow.search import Search
 from fastrl.tasks.workflow.settings import SearchConfig
 from fastrl.tasks.workflow.strategies import SEARCHES, make_search
@@ -39,6 +40,14 @@ def search_of(
         min_learning_episodes=min_learning_episodes,
         seed=seed,
     )
+
+
+def test_the_gaussian_process_needs_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "fastrl.tasks.workflow.gaussian_process", raising=False)
+    monkeypatch.setitem(sys.modules, "sklearn.exceptions", None)
+    with pytest.raises(ConfigError, match=r"bayes needs scikit-learn .*: pip install 'fastrl\[workflow\]'"):
+        search_of("bayes", 1000)
+    assert search_of("halving", 1000).orders
 
 
 @given(

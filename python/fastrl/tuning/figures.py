@@ -1,5 +1,6 @@
 """Figures of a search: its history, its trials in parallel coordinates, what their settings matter."""
 
+import importlib.util
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +9,6 @@ from typing import NamedTuple
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fastrl.tuning.phases import Candidate
 from fastrl.tuning.progress import brief_value, short_name
@@ -127,6 +127,7 @@ def importances(space: Space, trials: Sequence[Trial]) -> list[Importance]:
     """
     from scipy.stats import rankdata  # type: ignore[import-untyped]
     from sklearn.ensemble import RandomForestRegressor  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     known = [trial for trial in trials if trial.result is not None and not math.isnan(trial.result.score)]
     if len(known) < _LEAST or not space.parameters:
@@ -185,13 +186,13 @@ def draw_importances(found: Sequence[Importance], path: Path) -> None:
 def draw(
     space: Space, trials: Sequence[Trial], candidates: Sequence[Candidate], directory: Path
 ) -> list[Path]:
-    """Draws all figures that the trials suffice for; returns their files."""
+    """Draws all figures that the trials suffice for; returns their files. Importances need scikit-learn."""
     if not best_first(trials):
         return []
     files = [directory / "history.png", directory / "parallel.png"]
     draw_history(trials, candidates, files[0])
     draw_parallel(space, trials, files[1])
-    if found := importances(space, trials):
+    if importlib.util.find_spec("sklearn") and (found := importances(space, trials)):
         files.append(directory / "importances.png")
         draw_importances(found, files[-1])
     return files

@@ -1,5 +1,6 @@
 """Searches from the start or resumed: trials, confirmation, report."""
 
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,8 @@ def finish(found: Tuned, console: Console) -> Tuned:
             save_figure(files[-1], population_figure(study), dpi=150)
         if files:
             print_lines(console, "", f"Figures: {', '.join(map(str, files))}")
+            if not importlib.util.find_spec("sklearn"):
+                print_lines(console, "Importances of settings need scikit-learn: pip install 'fastrl[tune]'")
     except Exception as error:  # A picture that cannot be drawn spoils no search.
         print_lines(console, f"the figures were not drawn: {error!r}")
     return found

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fastrl.envs.cage2.workflow import Workflow
-from fastrl.tasks.workflow.gaussian_process import kendall_distances
+from fastrl.tasks.workflow.orders import kendall_distances
 from fastrl.tasks.workflow.outcome import Outcome
 from fastrl.tasks.workflow.settings import SearchConfig
 from fastrl.utils.config import ConfigError

@@ -1,17 +1,21 @@
 """Searches by name: random, exhaustive, successive halving, Bayesian optimisation."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastrl.envs.cage2.workflow import Workflow
-from fastrl.tasks.workflow.gaussian_process import PermutationGP
 from fastrl.tasks.workflow.outcome import Outcome
 from fastrl.tasks.workflow.search import Search, Standing
 from fastrl.tasks.workflow.settings import SearchConfig
 from fastrl.utils.config import ConfigError
+
+if TYPE_CHECKING:
+    from fastrl.tasks.workflow.gaussian_process import PermutationGP
 
 
 class RandomSearch(Search):
@@ -102,6 +106,14 @@ class BayesSearch(Search):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        try:
+            from fastrl.tasks.workflow.gaussian_process import PermutationGP
+        except ImportError as error:
+            raise ConfigError(
+                f"--search bayes needs scikit-learn ({error.name} is not installed): pip install"
+                " 'fastrl[workflow]', or take --search halving"
+            ) from None
+        self._model = PermutationGP
         self._first = self._far_apart(min(self.config.initial, len(self.orders)))
         self._fitted: tuple[int, PermutationGP, PermutationGP] | None = None
 
@@ -120,10 +132,8 @@ class BayesSearch(Search):
             orders = [outcome.workflow for outcome in newest]
             self._fitted = (
                 len(self.outcomes),
-                PermutationGP().fit(
-                    orders, [o.mean_return for o in newest], [o.return_stderr for o in newest]
-                ),
-                PermutationGP().fit(
+                self._model().fit(orders, [o.mean_return for o in newest], [o.return_stderr for o in newest]),
+                self._model().fit(
                     orders, [o.compliance for o in newest], [o.compliance_stderr for o in newest]
                 ),
             )
