@@ -6,7 +6,7 @@ use std::slice::from_mut;
 
 use super::losses::Categorical;
 use super::member::{Member, fill};
-use super::off_policy_parts::{ActionKind, Actions, Algorithm, Batch, Parameters, Settings, Shape};
+use super::off_policy_parts::{ActionKind, Actions, Algorithm, Batch, Parameters, Settings, Shape, rows_of};
 use super::perceptron::{Pass, Perceptron};
 use crate::dense::{activate, exp_any, tanh};
 use crate::matrix::{Aligned, stride};
@@ -508,11 +508,6 @@ fn read(tasks: &mut [Read<'_>], team: &mut Team) {
     team.each(tasks, |(member, network, flat, index, count, learns)| {
         member.read(network, flat, *index, *count, *learns)
     });
-}
-
-/// Some rows of `width` numbers.
-fn rows_of<'a>(values: &'a [f32], width: usize, rows: &Range<usize>) -> &'a [f32] {
-    &values[rows.start * width..rows.end * width]
 }
 
 /// Some rows of continuous actions, and their width; nothing of discrete ones.
