@@ -129,7 +129,7 @@ def test_several_gradient_steps_in_one_call_learn_the_same_bits(
 
 def test_without_its_replay_a_run_fills_it_again_and_says_so() -> None:
     first = dqn_of("--collector=sequential")
-    list(islice(first.rows(), 8))
+    list(islice(first.rows(), 4))
     state = first.state_dict()
     out = io.StringIO()
     second = dqn_of("--collector=sequential", console=Console(file=out, width=200))

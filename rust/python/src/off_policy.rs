@@ -346,7 +346,7 @@ impl OffPolicySteps {
                     target_critics: &target_critics[i * asked..][..asked],
                     ..batch.part(&self.shape, i * rows..(i + 1) * rows)
                 };
-                let losses = steps.step(&mut parameters, &batch, learns_policy, learning_rate, td_errors);
+                let losses = steps.step(&mut parameters, &batch, learns_policy, learning_rate, i > 0, td_errors);
                 let means = losses.critics.iter().chain(&losses.policy);
                 sums.iter_mut().zip(means).for_each(|(sum, &mean)| *sum += mean as f32);
             }
