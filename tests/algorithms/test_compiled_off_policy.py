@@ -302,7 +302,11 @@ def arguments(critics: int = 2, rows: int = 4) -> dict[str, Any]:
         ("critics", (np.zeros(8, np.float32),), "expected a sequence of length 4"),
         ("obs", np.zeros((4, 2)), "obs: expected .* float32"),
         ("rewards", np.zeros(0, np.float32), "rewards: expected those of a transition at least"),
-        ("target_critics", [0, 2], r"target_critics: expected numbers of critics from 0 to 1, as many for .* \[0, 2\]"),
+        (
+            "target_critics",
+            [0, 2],
+            r"target_critics: expected numbers of critics from 0 to 1, as many for .* \[0, 2\]",
+        ),
         ("target_critics", [], "target_critics: expected numbers of critics"),
         ("learns_policy", [], "learns_policy: expected an item for each minibatch"),
         ("learns_policy", [True] * 3, "in each, got 3 items and 4 transitions"),
