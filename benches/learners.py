@@ -163,10 +163,12 @@ def our_gradient_steps(algorithm: str, **settings: Any) -> Advance:
         replay.add(obs, action, 0.0, next_obs, False, False)
         obs = next_obs
     sampler, watch = make_sampler(learner.replay_spec(), replay, 0), Stopwatch()
+    most = 1 if learner.replay_spec().prioritized else learner.minibatches_at_once
+    counts = [min(most, sizes.steps - done) for done in range(0, sizes.steps, most)]
 
     def advance() -> int:
-        for _ in range(sizes.steps):
-            learner.update(sampler.sample(), watch)
+        for count in counts:
+            learner.update(sampler.sample() if count == 1 else sampler.sample_several(count), watch)
         return sizes.steps
 
     return advance

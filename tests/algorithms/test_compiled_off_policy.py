@@ -12,6 +12,7 @@ from bfloat16 import RoundedProduct
 from gymnasium.spaces import Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from several import together
 from test_sac import BOX, IMAGE, OBS, OWN, WATCH, batch_of
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
@@ -217,6 +218,41 @@ def test_both_take_turns(name: str) -> None:
         assert torch.equal(tensor, again[key]), key
 
 
+@settings(deadline=None, max_examples=10)
+@given(
+    counts=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    rows=st.sampled_from([7, 300]),
+    precision=st.sampled_from(["fp32", "bf16"]),
+    num_threads=st.integers(1, 3),
+    seed=st.integers(0, 99),
+)
+@pytest.mark.parametrize(("name", "actions"), KINDS, ids=str)
+def test_several_steps_in_one_call_are_those_of_as_many_calls(
+    name: str, actions: Any, counts: list[int], rows: int, precision: str, num_threads: int, seed: int
+) -> None:
+    masks = 4 if actions is CHOICES else 0
+    config: dict[str, Any] = {"hidden": (64, 64), "precision": precision, "critics": 3}
+    if name != "iql":
+        config |= {"target_critics": 2 + seed % 2, "policy_every": 1 + seed % 3}
+    if masks:
+        config["action_masks"] = True
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fastrl.algorithms.compiled_off_policy.threads", lambda: num_threads)
+        pair = [learner(name, actions, seed=seed, **config) for _ in range(2)]
+    for count in counts:
+        batches = [batch_of(OBS, actions, rows, seed + i, masks=masks) for i in range(count)]
+        if masks:
+            for each in batches:
+                each.masks[torch.arange(rows), each.actions] = True
+        errors = pair[0].update(together(batches), WATCH)
+        assert torch.equal(errors, torch.cat([pair[1].update(each, WATCH) for each in batches]))
+    state, expected = (each.state_dict() for each in pair)
+    assert state["updates"] == expected["updates"] == sum(counts)
+    assert state["summed"] == expected["summed"]
+    for key, tensor in tensors(state).items():
+        assert torch.equal(tensor, tensors(expected)[key]), key
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("name", "actions"), KINDS, ids=str)
@@ -254,7 +290,7 @@ def arguments(critics: int = 2, rows: int = 4) -> dict[str, Any]:
         "noise": 1,
         "next_noise": 2,
         "learning_rate": 0.1,
-        "learns_policy": True,
+        "learns_policy": [True],
     }
 
 
@@ -266,8 +302,15 @@ def arguments(critics: int = 2, rows: int = 4) -> dict[str, Any]:
         ("critics", (np.zeros(8, np.float32),), "expected a sequence of length 4"),
         ("obs", np.zeros((4, 2)), "obs: expected .* float32"),
         ("rewards", np.zeros(0, np.float32), "rewards: expected those of a transition at least"),
-        ("target_critics", [0, 2], r"target_critics: expected numbers of critics from 0 to 1, got \[0, 2\]"),
+        (
+            "target_critics",
+            [0, 2],
+            r"target_critics: expected numbers of critics from 0 to 1, as many for .* \[0, 2\]",
+        ),
         ("target_critics", [], "target_critics: expected numbers of critics"),
+        ("learns_policy", [], "learns_policy: expected an item for each minibatch"),
+        ("learns_policy", [True] * 3, "in each, got 3 items and 4 transitions"),
+        ("learns_policy", [True] * 4, "as many for each minibatch"),
         ("next_noise", None, "next_noise: expected a stream"),
         ("noise", None, "noise: expected a stream"),
     ],

@@ -10,6 +10,7 @@ from dqn_cases import IMAGES, WATCH, batch_of, learner, problem
 from gymnasium.spaces import Box
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from several import together
 
 from fastrl._native._rust import QSteps
 from fastrl.algorithms.dqn import DQN
@@ -113,6 +114,36 @@ def test_results_do_not_depend_on_threads(
         )
 
 
+@settings(deadline=None, max_examples=15)
+@given(
+    counts=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    rows=st.sampled_from([7, 300]),
+    accumulate=st.integers(1, 3),
+    num_threads=st.integers(1, 3),
+    seed=st.integers(0, 99),
+)
+def test_several_steps_in_one_call_are_those_of_as_many_calls(
+    counts: list[int], rows: int, accumulate: int, num_threads: int, seed: int
+) -> None:
+    config: dict[str, Any] = {"hidden": (64, 64), "accumulate": accumulate, "target_every": 2}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fastrl.algorithms.compiled_q.threads", lambda: num_threads)
+        pair = [learner(seed=seed, **config) for _ in range(2)]
+    for count in counts:
+        batches = [batch_of(count=rows, seed=seed + i) for i in range(count)]
+        errors = pair[0].update(together(batches), WATCH)
+        assert torch.equal(errors, torch.cat([pair[1].update(each, WATCH) for each in batches]))
+    for each in (pair[0], pair[1]):
+        assert each.updates == sum(counts) // accumulate
+    for mine, other in zip(
+        pair[0].state_dict()["target"].values(), pair[1].state_dict()["target"].values(), strict=True
+    ):
+        assert torch.equal(mine, other)
+    assert torch.equal(pair[0].parameters, pair[1].parameters)
+    assert torch.equal(pair[0].parameters.grad, pair[1].parameters.grad)
+    assert pair[0].metrics() == pytest.approx(pair[1].metrics(), rel=0, abs=0, nan_ok=True)
+
+
 class Other(DQN):
     """A loss that the compiled steps are not of."""
 
@@ -146,6 +177,8 @@ def arrays(size: int = 4) -> dict[str, Any]:
         "huber": 1.0,
         "learning_rate": 0.1,
         "epsilon": 1e-5,
+        "steps": [True],
+        "taus": [None],
     }
 
 
@@ -159,6 +192,8 @@ def arrays(size: int = 4) -> dict[str, Any]:
         ("actions", np.array([0, 1, -1, 2]), "actions: expected numbers from 0 to 2, got -1"),
         ("next_masks", np.zeros((4, 2), bool), r"next_masks: expected .* shape \(4, 3\)"),
         ("demonstrations", 5, "demonstrations: expected 0 to 4, got 5"),
+        ("steps", [], "steps: expected an item for each minibatch"),
+        ("steps", [True] * 2, "taus: expected as many as steps, 2, got 1"),
         ("huber", 0.0, "huber: expected a number above 0, got 0"),
     ],
 )

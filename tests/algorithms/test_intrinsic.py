@@ -217,7 +217,7 @@ def test_a_stopped_run_resumes_to_the_bit(algorithm: str, obs: str, tmp_path: An
     list(straight.rows())
     first = small(algorithm, "--intrinsic=rnd", obs=obs)
     rows = first.rows()
-    list(islice(rows, 12 if algorithm == "dqn" else 2))
+    list(islice(rows, 6 if algorithm == "dqn" else 2))
     rows.close()
     save_checkpoint(tmp_path / "state", first.state_dict())
     first.source.save_files(tmp_path)

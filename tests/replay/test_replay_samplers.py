@@ -77,6 +77,22 @@ def test_a_seed_fixes_the_batches_and_a_state_restores_them():
     assert torch.equal(draws[0].sample().actions, draws[2].sample().actions)
 
 
+@pytest.mark.parametrize("replacement", [True, False])
+def test_several_batches_are_those_of_as_many_draws(replacement):
+    draws = [UniformSampler(filled(100, 3), 8, n_step=3, replacement=replacement, seed=1) for _ in range(2)]
+    for count in (3, 1, 5, 3):
+        several, expected = draws[0].sample_several(count), [draws[1].sample() for _ in range(count)]
+        assert several.count == count and len(several.actions) == 8 * count
+        for part, rows in zip(several.parts, several.actions.split(8), strict=True):
+            assert torch.equal(part.actions, rows)
+        # Of the draws one by one the last three are still there.
+        for part, other in zip(several.parts[-3:], expected[-3:], strict=True):
+            for name, value in vars(other).items():
+                if isinstance(value, torch.Tensor):
+                    assert torch.equal(getattr(part, name), value), name
+    assert draws[0].state_dict() == draws[1].state_dict()
+
+
 def test_batches_do_not_change_until_two_more_were_drawn():
     sampler = UniformSampler(filled(1000), 32)
     first = sampler.sample()

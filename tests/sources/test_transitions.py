@@ -111,9 +111,25 @@ def test_a_stopped_run_resumes_to_the_bit(obs: str, tmp_path: Path) -> None:
     assert "to the bit" not in out.getvalue()
 
 
+@pytest.mark.parametrize("intrinsic", [[], ["--intrinsic=rnd"]])
+def test_several_gradient_steps_in_one_call_learn_the_same_bits(
+    intrinsic: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for at_once in (1, 8):
+        monkeypatch.setattr("fastrl.algorithms.batch_arrays._AT_ONCE", at_once)
+        options = ["--collector=sequential", "--no-dqn.prioritized", "--replay.updates-per-step=0.7"]
+        trainer = dqn_of(*options, *intrinsic)
+        drawn = [trainer.source.updates for _ in trainer.rows()]
+        # 16 steps bring 11 minibatches, or 12 where the parts that are left make one.
+        assert trainer.iteration == 56 and max(drawn) == at_once
+        found.append(learnt_by(trainer))
+    assert differences(*found) == []
+
+
 def test_without_its_replay_a_run_fills_it_again_and_says_so() -> None:
     first = dqn_of("--collector=sequential")
-    list(islice(first.rows(), 8))
+    list(islice(first.rows(), 4))
     state = first.state_dict()
     out = io.StringIO()
     second = dqn_of("--collector=sequential", console=Console(file=out, width=200))

@@ -1124,7 +1124,7 @@ class OffPolicySteps:
         discounts: NDArray[np.float32],
         *,
         learning_rate: float,
-        learns_policy: bool,
+        learns_policy: list[bool],
         target_critics: list[int],
         target_policy: NDArray[np.float32] | None = None,
         masks: NDArray[np.bool_] | None = None,
@@ -1133,19 +1133,20 @@ class OffPolicySteps:
         next_noise: int | None = None,
         number: int = 0,
     ) -> None:
-        """Takes a step of Adam along the critics' loss, with `learns_policy` one along the loss of the policy too, and
-        moves the targets, those of TD3 only when its policy learns. Without the GIL.
+        """Takes for each of K minibatches a step of Adam along the critics' loss, where `learns_policy` [K] is True one
+        along the loss of the policy too, and moves the targets, those of TD3 only when its policy learns. Without the
+        GIL. B transitions are those of the first minibatch, then as many of the second and so on.
 
         `critics`, `policy`: what learns, Adam's two moments of it, [C] or [P], and the number of steps float32 [].
-        `targets` [C] and TD3's `target_policy` follow. `td_errors` [B] get the absolute TD errors before the step,
-        means over the critics. To `sums` the means over the minibatch are added: the critics' loss, the value and the
+        `targets` [C] and TD3's `target_policy` follow. `td_errors` [B] get the absolute TD errors before each step,
+        means over the critics. To `sums` the means over each minibatch are added: the critics' loss, the value and the
         TD error; of SAC the policy's loss, the entropy and the temperature; of TD3 the policy's loss; of IQL the
         losses of policy and value function, the value and the weight of imitation.
 
         `obs`, `next_obs` [B, D]; `actions` float32 [B, n] or int64 [B]; `rewards`, `discounts` [B]; `masks`,
         `next_masks` [B, M], True where an action is allowed. `noise` (SAC) and `next_noise` (SAC, TD3): streams of the
-        normal numbers [B, n] of `fill_noise` at step `number`. `target_critics`: those whose least value counts, not
-        for IQL.
+        normal numbers of `fill_noise` at steps `number`, `number` + 1, ... `target_critics`: those whose least value
+        counts, as many for each minibatch, one after the other; not for IQL.
 
         ValueError, TypeError: an array does not fit, or is missing, or names an action that is not there.
         """
@@ -1193,25 +1194,26 @@ class QSteps:
         huber: float,
         learning_rate: float,
         epsilon: float,
-        steps: bool = True,
+        steps: list[bool],
+        taus: list[float | None],
         max_grad_norm: float | None = None,
-        tau: float | None = None,
         next_masks: NDArray[np.bool_] | None = None,
         demonstrations: int = 0,
         margin: float = 0.0,
         margin_coef: float = 0.0,
         weight: float = 1.0,
     ) -> None:
-        """Adds `weight` times the gradient of the loss to `gradient` [P], and writes the absolute TD errors to
-        `td_errors` [B]. With `steps` it then takes a step of Adam along the gradient, scaled down to `max_grad_norm`,
-        zeroes it, and moves the target by `tau`, if there is one. Without the GIL.
+        """For each of K minibatches it adds `weight` times the gradient of the loss to `gradient` [P], and writes the
+        absolute TD errors to `td_errors` [B]. Where `steps` [K] is True it then takes a step of Adam along the
+        gradient, scaled down to `max_grad_norm`, zeroes it, and moves the target by `taus` [K], if there is one.
+        Without the GIL. B transitions are those of the first minibatch, then as many of the second and so on.
 
         `online`: parameters and Adam's two moments [P], and the number of steps float32 []. `target` [P]; `obs`,
         `next_obs` [B, D]; `actions`, `rewards`, `discounts`, `weights` of importance [B]; `next_masks` [B, A], True
         where an action is allowed. `double`: the network that learns chooses the next action. Errors beyond `huber`
-        count linearly. The last `demonstrations` transitions have the loss of their `margin`, with the weight
-        `margin_coef`. To `sums` [4] the loss, the mean value of the actions, the mean TD error, and with `steps` the
-        gradient's norm are added.
+        count linearly. The last `demonstrations` transitions of a minibatch that is alone have the loss of their
+        `margin`, with the weight `margin_coef`. To `sums` [4] the loss, the mean value of the actions, the mean TD
+        error, and with a step the gradient's norm are added.
 
         ValueError, TypeError: an array does not fit, or names an action that is not there.
         """

@@ -76,7 +76,8 @@ _METHODS = (
 
 
 class CompiledOffPolicy:
-    """Gradient steps of critics and policy, each in one call of ``fastrl._native._rust.OffPolicySteps``.
+    """Gradient steps of critics and policy, those of some minibatches in one call of
+    ``fastrl._native._rust.OffPolicySteps``.
 
     It changes parameters and the optimisers' moments where they are, so that it and PyTorch can take turns. Results do
     not depend on the number of threads.
@@ -125,21 +126,23 @@ class CompiledOffPolicy:
         batch: Transitions,
         means: LossMeans,
         *,
-        learns_policy: bool,
+        learns_policy: list[bool],
         learning_rate: float,
         streams: Mapping[str, int],
         number: int,
-        target_critics: list[int] | None,
+        target_critics: list[list[int] | None],
     ) -> Tensor:
-        """Takes a gradient step of the critics, and perhaps of the policy, and moves the targets.
+        """Takes for each minibatch a gradient step of the critics, and perhaps of the policy, and moves the targets.
 
         Args:
+            batch: minibatches, one after the other.
             means: to which the losses are added.
+            learns_policy: with which the policy learns.
             streams: see `OffPolicyActorCritic`; ``number``: of gradient steps before this one.
-            target_critics: that are asked; None: all.
+            target_critics: that are asked with each; None: all.
 
         Returns:
-            Absolute TD errors before it, float32 [B].
+            Absolute TD errors before each step, float32 [B].
         """
         arrays = self._arrays(batch)
         errors = np.empty_like(arrays["rewards"])
@@ -151,15 +154,15 @@ class CompiledOffPolicy:
             errors,
             learning_rate=learning_rate,
             learns_policy=learns_policy,
-            target_critics=self._all_critics if target_critics is None else target_critics,
+            target_critics=[index for asked in target_critics for index in asked or self._all_critics],
             target_policy=self._target_policy,
             noise=streams.get("noise"),
             next_noise=streams.get("next_noise"),
             number=number,
             **arrays,
         )
-        means.counts[0] += 1
-        means.counts[1] += learns_policy
+        means.counts[0] += len(learns_policy)
+        means.counts[1] += sum(learns_policy)
         return torch.from_numpy(errors)
 
 

@@ -74,8 +74,8 @@ _FIELDS = ("obs", "next_obs", "actions", "rewards", "discounts", "weights", "nex
 
 
 class CompiledQ:
-    """Gradient steps of DQN, each in one call of ``fastrl._native._rust.QSteps``. Results do not depend on the number
-    of threads.
+    """Gradient steps of DQN, those of some minibatches in one call of ``fastrl._native._rust.QSteps``. Results do not
+    depend on the number of threads.
 
     Args:
         learner: whose networks are perceptrons of vectors.
@@ -144,20 +144,21 @@ class CompiledQ:
         num_second: int,
         margin_coef: float,
         learning_rate: float,
-        steps: bool,
-        moves_target: bool,
+        steps: list[bool],
+        moves_target: list[bool],
     ) -> Tensor:
-        """Adds the gradient of a minibatch's loss.
+        """Adds the gradient of the loss of each minibatch.
 
         Args:
+            batch: minibatches, one after the other.
             means: to which the losses are added.
-            num_second: demonstrations among the transitions, the last ones.
+            num_second: demonstrations among the transitions, the last ones of a minibatch that is alone.
             margin_coef: weight of their margin.
-            steps: take a step along the gradients that were added.
-            moves_target: move the target network after it.
+            steps: after which there is a step along the gradients that were added.
+            moves_target: after which the target network moves, too.
 
         Returns:
-            Absolute TD errors before it, float32 [B].
+            Absolute TD errors before each step, float32 [B].
         """
         config, arrays = self._learner.config, self._arrays(batch)
         errors = np.empty_like(arrays["rewards"])
@@ -173,13 +174,13 @@ class CompiledQ:
             epsilon=config.adam_eps,
             steps=steps,
             max_grad_norm=config.max_grad_norm,
-            tau=config.target_tau if moves_target else None,
+            taus=[config.target_tau if moves else None for moves in moves_target],
             demonstrations=num_second,
             margin=config.margin,
             margin_coef=margin_coef,
             weight=1 / config.accumulate,
             **arrays,
         )
-        means.counts[0] += 1
-        means.counts[1] += steps
+        means.counts[0] += len(steps)
+        means.counts[1] += sum(steps)
         return torch.from_numpy(errors)

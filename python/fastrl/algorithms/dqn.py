@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastrl.algorithms.batch_arrays import minibatches_at_once
 from fastrl.algorithms.compiled_q import CompiledQ
 from fastrl.algorithms.dqn_loss import (
     bootstrap,
@@ -33,7 +34,7 @@ from fastrl.algorithms.dqn_loss import (
     td_targets,
 )
 from fastrl.algorithms.dqn_settings import DQNConfig, DQNDeclaration
-from fastrl.algorithms.loss import LossMeans, TDLoss, reduce_loss
+from fastrl.algorithms.loss import LossMeans, TDLoss, overridden, reduce_loss
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import (
     OffPolicyAlgorithm,
@@ -59,6 +60,7 @@ from fastrl.networks.parameters import (
 )
 from fastrl.networks.q_network import ActionValues, QNetwork, mean_values
 from fastrl.networks.wider import widening
+from fastrl.replay.samplers import Batches
 from fastrl.utils.heap import keep_freed_memory
 from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
@@ -164,6 +166,8 @@ class DQN(DQNDeclaration, QLearner, OffPolicyAlgorithm):
         self._batches = 0
         self._means = LossMeans(self.device, TDLoss.names(), ("grad_norm",))
         self.compiled, self._why_not_compiled = CompiledQ.of(self, DQN, self._optimizer)
+        if self.compiled is not None and not overridden(type(self), DQN, ("update",)):
+            self.minibatches_at_once = minibatches_at_once(config.batch_size, problem.obs_dim)
         keep_freed_memory()
 
     def actor_spec(self) -> ActorSpec:
@@ -186,7 +190,8 @@ class DQN(DQNDeclaration, QLearner, OffPolicyAlgorithm):
         return ReplaySpec.of(config, prioritized=prioritized)
 
     def update(self, experience: Transitions, watch: Stopwatch) -> Tensor:
-        """Learns from one minibatch; every ``accumulate``-th call is a gradient step.
+        """Learns from a minibatch, or from several, see `minibatches_at_once`; after every ``accumulate``-th there is a
+        gradient step.
 
         The minibatch may be overwritten once this returns, or, if it lies in pinned memory and the networks on a GPU,
         once the GPU is done with it.
@@ -201,10 +206,12 @@ class DQN(DQNDeclaration, QLearner, OffPolicyAlgorithm):
         margin_coef = self._margin_coef(self.steps)
         # With a margin the last ones are demonstrations.
         num_second = batch.num_second if margin_coef else 0
-        self._batches += 1
-        steps = self._batches % self.config.accumulate == 0
-        self.updates += steps
-        moves_target = steps and self.updates % self.config.target_every == 0
+        steps, moves_target = list[bool](), list[bool]()
+        for _ in range(batch.count if isinstance(batch, Batches) else 1):
+            self._batches += 1
+            steps.append(self._batches % self.config.accumulate == 0)
+            self.updates += steps[-1]
+            moves_target.append(steps[-1] and self.updates % self.config.target_every == 0)
         learning_rate = self._learning_rate(self.steps)
         if self.compiled is not None:
             return self.compiled(
@@ -216,11 +223,12 @@ class DQN(DQNDeclaration, QLearner, OffPolicyAlgorithm):
                 steps=steps,
                 moves_target=moves_target,
             )
+        [is_step], [moves] = steps, moves_target
         means, td_errors = self._descend(batch, num_second)
         self._means.add(0, means)
-        if steps:
+        if is_step:
             self._means.add(1, self._optimizer.step(self.config.max_grad_norm, learning_rate).view(1))
-        if moves_target:
+        if moves:
             self._move_target()
         return td_errors
 

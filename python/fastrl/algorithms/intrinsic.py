@@ -21,6 +21,7 @@ from fastrl.networks.encoders import Decoder, Encoder, HiddenLayers
 from fastrl.networks.normalization import RunningNorm
 from fastrl.networks.parameters import flatten_parameters, generator_of, load_weights
 from fastrl.networks.perceptron import Linear, initialize
+from fastrl.replay.samplers import Batches
 from fastrl.rollout.fragment import Fragment, last_places
 from fastrl.utils.seeding import NO_ENV
 
@@ -117,11 +118,13 @@ class RND:
         self._means = LossMeans(self.device, ("intrinsic_reward",), ("predictor_loss",))
 
     def rewarded(self, experience: Any) -> Any:
-        """Experience with intrinsic rewards: fragments with other rewards, or the minibatch of a replay, whose rewards
+        """Experience with intrinsic rewards: fragments with other rewards, or minibatches of a replay, whose rewards
         are changed in place."""
         if isinstance(experience, Sequence):
             return self._reward_fragments(experience)
-        return self._reward_transitions(experience)
+        for batch in experience.parts if isinstance(experience, Batches) else [experience]:
+            self._reward_transitions(batch)
+        return experience
 
     def _reward_fragments(self, fragments: Sequence[Fragment]) -> list[Fragment]:
         # The order of observations does not depend on the division of environments into fragments.
@@ -154,7 +157,7 @@ class RND:
             for fragment, part in zip(fragments, parts, strict=True)
         ]
 
-    def _reward_transitions(self, batch: Transitions) -> Transitions:
+    def _reward_transitions(self, batch: Transitions) -> None:
         # The frames of a stack become one row.
         rows = batch.next_obs.flatten(1)
         errors = self._errors(rows)
@@ -162,7 +165,6 @@ class RND:
         self._means.add(0, rewards.mean().view(1))
         self._learn(rows)
         batch.rewards.add_(rewards.to(batch.rewards.device))
-        return batch
 
     def _errors(self, rows: Tensor) -> Tensor:
         """The predictor's errors, float32 [B], at observations that are new to the statistics."""

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 
+from fastrl.algorithms.batch_arrays import minibatches_at_once
 from fastrl.algorithms.compiled_off_policy import CompiledOffPolicy, compiled_off_policy
-from fastrl.algorithms.loss import Loss, LossMeans, TDLoss, reduce_loss, td_loss
+from fastrl.algorithms.loss import Loss, LossMeans, TDLoss, overridden, reduce_loss, td_loss
 from fastrl.algorithms.off_policy_loss import Minibatch, PolicyLoss, categorical_loss
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import OffPolicyAlgorithm, Problem, ReplaySpec, Transitions
@@ -35,6 +36,7 @@ from fastrl.networks.parameters import (
 )
 from fastrl.networks.simba_v2 import MAX_RETURN, SimbaV2
 from fastrl.replay.recurrent import ObsSequences
+from fastrl.replay.samplers import Batches
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.heap import keep_freed_memory
@@ -243,6 +245,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             target_policy=target_policy,
             **options,
         )
+        if self.compiled is not None and not overridden(type(self), known, ("update",)):
+            self.minibatches_at_once = minibatches_at_once(self.config.batch_size, self.policy.num_features)
 
     def copy_of(self, network: N) -> N:
         """A copy of a network, with the statistics of observations that all have together."""
@@ -305,16 +309,18 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             self._returns.update(fragments)
 
     def update(self, experience: Transitions, watch: Stopwatch) -> Tensor:
-        """Takes a gradient step with one minibatch.
+        """Takes a gradient step with a minibatch, or steps with several, see `minibatches_at_once`.
 
         Returns:
-            Absolute TD errors before it, means over the critics, float32 [B] on `device`.
+            Absolute TD errors before each, means over the critics, float32 [B] on `device`.
         """
         with watch("update"):
             return self._learn(experience)
 
     def _learn(self, experience: Transitions) -> Tensor:
-        learns_policy = (self.updates + 1) % self.config.policy_every == 0
+        count = experience.count if isinstance(experience, Batches) else 1
+        numbers = range(self.updates, self.updates + count)
+        learns_policy = [(number + 1) % self.config.policy_every == 0 for number in numbers]
         if self.compiled is not None:
             td_errors = self.compiled(
                 experience,
@@ -323,18 +329,19 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
                 learning_rate=self._learning_rate(self.steps),
                 streams=self.streams,
                 number=self.updates,
-                target_critics=self._asked_critics(),
+                target_critics=[self._asked_critics(number) for number in numbers],
             )
         else:
-            batch = self.minibatch(experience, learns_policy)
+            [policy_too] = learns_policy
+            batch = self.minibatch(experience, policy_too)
             td_errors = self._descend(self._of_critics, batch)
             self._share_memory()
-            if learns_policy:
+            if policy_too:
                 self._descend(self._of_policy, batch)
             with torch.no_grad():
-                self._move_targets(learns_policy)
+                self._move_targets(policy_too)
         self._is_untrained = False
-        self.updates += 1
+        self.updates += count
         return td_errors
 
     @torch.no_grad()
@@ -354,7 +361,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
                 tensors[name] = moved.flatten(1) if "obs" in name else moved
         if self._returns is not None:
             tensors["rewards"] = tensors["rewards"] * self._returns.scale
-        size, asked = len(experience.rewards), self._asked_critics()
+        size, asked = len(experience.rewards), self._asked_critics(self.updates)
         return Minibatch(
             **tensors,
             next_noise=self._drawn("next_noise", size),
@@ -370,13 +377,13 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         drawn = noise(self.streams[name], self.updates, size * numbers)
         return torch.from_numpy(drawn.reshape(size, numbers)).to(self.device, non_blocking=True)
 
-    def _asked_critics(self) -> list[int] | None:
-        """Target critics that the next gradient step asks; None: all."""
+    def _asked_critics(self, number: int) -> list[int] | None:
+        """Target critics that a gradient step asks, after so many; None: all."""
         count = self.config.critics
         asked = getattr(self.config, "target_critics", count)
         if asked == count:
             return None
-        order: list[int] = noise(self.streams["target_critics"], self.updates, count).argsort().tolist()
+        order: list[int] = noise(self.streams["target_critics"], number, count).argsort().tolist()
         return order[:asked]
 
     def _descend(self, learned: Learned, batch: Minibatch) -> Tensor:

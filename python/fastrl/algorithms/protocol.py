@@ -373,6 +373,7 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
     Attributes:
         needs_statistics: `observe` comes before the first `update`.
         updates: gradient steps so far.
+        minibatches_at_once: the most that one call of `update` takes, as a `fastrl.replay.samplers.Batches`.
     """
 
     learns_from = "transitions"
@@ -380,6 +381,7 @@ class OffPolicyAlgorithm(Algorithm[Transitions]):
     device: torch.device
     updates: int
     needs_statistics = False
+    minibatches_at_once = 1
 
     @property
     def final_masks(self) -> bool:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fastrl.replay.samplers import Batch, PrioritizedSampler, UniformSampler, is_tensor
+from fastrl.replay.samplers import Batch, PrioritizedSampler, UniformSampler, part_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +39,7 @@ class MixedSampler(UniformSampler):
         count = second.batch_size
         self._sets = [(arrays, replace(batch, num_second=count)) for arrays, batch in self._sets]
         places = (slice(0, first.batch_size), slice(first.batch_size, self.batch_size))
-        self._slices = [[_part(arrays, batch, place) for place in places] for arrays, batch in self._sets]
+        self._slices = [[part_of(arrays, batch, place) for place in places] for arrays, batch in self._sets]
 
     def sample(self) -> Batch:
         for sampler, (arrays, batch) in zip(self.samplers, self._slices[self._next], strict=True):
@@ -91,12 +87,3 @@ class MixedSampler(UniformSampler):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for sampler, name in zip(self.samplers, ("first", "second"), strict=True):
             sampler.load_state_dict(state[name])
-
-
-def _part(
-    arrays: dict[str, NDArray[np.generic]], batch: Batch, place: slice
-) -> tuple[dict[str, NDArray[np.generic]], Batch]:
-    """A part of a batch, in the same memory."""
-    tensors: dict[str, Any] = {name: value[place] for name, value in vars(batch).items() if is_tensor(value)}
-    extra = MappingProxyType({name: value[place] for name, value in batch.extra.items()})
-    return {name: array[place] for name, array in arrays.items()}, Batch(**tensors, extra=extra)

@@ -6,7 +6,7 @@ PyTorch is imported when a sampler is made: storage alone does not need it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeGuard, TypeVar
@@ -63,6 +63,22 @@ class Batch:
     next_masks: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class Batches(Batch):
+    """Batches of the same size, whose transitions lie one after the other.
+
+    Attributes:
+        parts: each of them, in the same memory.
+    """
+
+    parts: Sequence[Batch] = ()
+
+    @property
+    def count(self) -> int:
+        """Number of batches."""
+        return len(self.parts)
+
+
 class BatchSampler(Generic[BatchT]):
     """The base of all samplers: a compiled core, and sets of arrays that it fills in turns.
 
@@ -87,6 +103,8 @@ class BatchSampler(Generic[BatchT]):
         pinned = torch.cuda.is_available() if pin_memory is None else pin_memory
         self._sets = [self._new_batch(pinned) for _ in range(ROTATION)]
         self._next = 0
+        # Several batches, and the arrays of each, by how many they are.
+        self._several: dict[int, tuple[Batches, list[dict[str, NDArray[Any]]]]] = {}
 
     def _fields(self) -> dict[str, Field]:
         """Shapes and dtypes of a batch's arrays."""
@@ -106,14 +124,16 @@ class BatchSampler(Generic[BatchT]):
             **{name: ((*steps, *dtype[name].shape), dtype[name].base) for name in self.replay.extra},
         }
 
-    def _new_batch(self, pinned: bool) -> tuple[dict[str, NDArray[Any]], BatchT]:
-        """Arrays for the compiled sampler, and the same memory as tensors."""
+    def _new_batch(self, pinned: bool, count: int = 1) -> tuple[dict[str, NDArray[Any]], BatchT]:
+        """Arrays for the compiled sampler, and the same memory as tensors; of so many batches."""
         import torch
 
         tensors = {}
-        for name, (shape, dtype) in self._fields().items():
+        for name, ((size, *shape), dtype) in self._fields().items():
             # Uniform samplers do not write the weights.
-            tensor = torch.from_numpy((np.ones if name == "weights" else np.zeros)(shape, dtype))
+            tensor = torch.from_numpy(
+                (np.ones if name == "weights" else np.zeros)((count * size, *shape), dtype)
+            )
             tensors[name] = tensor.pin_memory() if pinned else tensor
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         extra = MappingProxyType({name: tensors.pop(name) for name in self.replay.extra})
@@ -179,6 +199,23 @@ class UniformSampler(BatchSampler[Batch]):
     ) -> None:
         self._set_up(replay, batch_size, replacement)
         self._build(_replay_samplers.Uniform(replay, batch_size, n_step, gamma, seed_bits(seed)), pin_memory)
+
+    def sample_several(self, count: int) -> Batches:
+        """Draws the batches that so many calls of `sample` would. They do not change until as many are drawn again.
+
+        Raises:
+            ValueError: as of `sample`.
+        """
+        if count not in self._several:
+            arrays, batch = self._new_batch(False, count)
+            places = [slice(i * self.batch_size, (i + 1) * self.batch_size) for i in range(count)]
+            parts = [part_of(arrays, batch, place) for place in places]
+            several = Batches(**vars(batch), parts=[each for _, each in parts])
+            self._several[count] = several, [arrays for arrays, _ in parts]
+        batches, of_parts = self._several[count]
+        for arrays, each in zip(of_parts, batches.parts, strict=True):
+            self.fill(arrays, each)
+        return batches
 
     def _fields(self) -> dict[str, Field]:
         size = (self.batch_size,)
@@ -291,6 +328,15 @@ class PrioritizedSampler(UniformSampler):
             super().load_state_dict(before)
             raise
         self.beta = state["beta"]
+
+
+def part_of(
+    arrays: Mapping[str, NDArray[Any]], batch: Batch, place: slice
+) -> tuple[dict[str, NDArray[Any]], Batch]:
+    """Some of the transitions of a batch and of its arrays, in the same memory."""
+    tensors: dict[str, Any] = {name: value[place] for name, value in vars(batch).items() if is_tensor(value)}
+    extra = MappingProxyType({name: value[place] for name, value in batch.extra.items()})
+    return {name: array[place] for name, array in arrays.items()}, Batch(**tensors, extra=extra)
 
 
 def seed_bits(seed: int) -> int:

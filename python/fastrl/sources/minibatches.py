@@ -48,6 +48,7 @@ class Minibatches:
         started_at: environment steps when learning started; None before.
         count: minibatches since then.
         pretrained: minibatches of demonstrations alone, before.
+        drawn: minibatches that were drawn last.
 
     Raises:
         TrainError: settings that do not go together, or more memory than the machine has.
@@ -84,6 +85,7 @@ class Minibatches:
         self.sampler: UniformSampler | None = None
         self.started_at: int | None = None
         self.count = self.pretrained = 0
+        self.drawn = 1
         # Draws demonstrations alone while there is pre-training.
         self._pretrainer: UniformSampler | None = None
         self._prefetcher: Prefetcher[Any] | None = None
@@ -99,7 +101,7 @@ class Minibatches:
             TrainError: it does not learn from single steps, which hindsight needs.
         """
         assert isinstance(algorithm, OffPolicyAlgorithm)
-        self._device, self._spec = algorithm.device, algorithm.replay_spec()
+        self._algorithm, self._device, self._spec = algorithm, algorithm.device, algorithm.replay_spec()
         self._is_on_gpu = self._device.type == "cuda"
         if self._config.prefetch == "on":
             if not self._config.overlap:
@@ -209,14 +211,21 @@ class Minibatches:
         if self.started_at is None and len(self.replay) >= self._config.learning_starts:
             self.started_at, self.count = steps, 0
 
-    def sample(self, steps: int, watch: Stopwatch) -> Any:
-        """A minibatch, after so many environment steps. It is valid until the next call."""
+    def sample(self, steps: int, watch: Stopwatch, due: int = 1) -> Any:
+        """A minibatch, after so many environment steps, or several of those that are due, as a
+        `fastrl.replay.samplers.Batches`. It is valid until the next call.
+
+        Several are drawn where the algorithm takes them and draws do not depend on what it learns from the one before.
+        """
         batches: Any = self._prefetcher or self._pretrainer or self.sampler
+        self.drawn = min(due, self._algorithm.minibatches_at_once)
+        if type(batches) not in (UniformSampler, HindsightSampler):
+            self.drawn = 1
         with watch("sampling"):
             if self._spec.prioritized is not None:
                 batches.beta = self._spec.prioritized.beta(steps)
             try:
-                self._batch = batches.sample()
+                self._batch = batches.sample() if self.drawn == 1 else batches.sample_several(self.drawn)
             except ValueError:
                 self._check_td_errors()
                 raise
@@ -237,7 +246,7 @@ class Minibatches:
             ) from None
 
     def feedback(self, td_errors: Any) -> None:
-        """Takes the TD errors of the last minibatch."""
+        """Takes the TD errors of what was drawn last."""
         is_ahead = self._prefetcher is not None
         if self._spec.prioritized is not None:
             batches: Any = self._prefetcher or self._pretrainer or self.sampler
@@ -252,9 +261,9 @@ class Minibatches:
 
             # The GPU reads the minibatch asynchronously, and the sampler soon reuses its memory.
             torch.cuda.current_stream().synchronize()
-        self._since_row += 1
+        self._since_row += self.drawn
         if not self.is_pretraining:
-            self.count += 1
+            self.count += self.drawn
             return
         self.pretrained += 1
         self._end_pretraining()

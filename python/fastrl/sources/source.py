@@ -40,12 +40,14 @@ class Source(ABC):
         env_actions: the environment's own action space; None: it is the problem's.
         form: of a parallel environment of PettingZoo; None: it is another one.
         ranks: that train together; each brings the same experience. Set before `attach`.
+        updates: that the algorithm makes with the last experience.
     """
 
     brings: ClassVar[LearnsFrom]
     env_actions: Space[Any] | None = None
     form: "ParallelForm | None" = None
     ranks: Ranks = ALONE
+    updates = 1
     collector: str
     env_id: str
     episode_steps: int

@@ -90,8 +90,8 @@ class TransitionSource(RolloutSource):
         self._taken = 0
         # Of each environment a checksum of the observation that its next fragment starts with; None: unknown.
         self._next_obs: list[int | None] = [None] * num_envs
-        self._is_due = False
-        # Numbers of the last row of metrics.
+        # Minibatches to learn from before more experience is collected.
+        self._due = 0
         # State to resume from, for the first session.
         self._to_resume: Mapping[str, Any] | None = None
 
@@ -189,7 +189,7 @@ class TransitionSource(RolloutSource):
                     f"not to the bit as if it had never stopped: {difference}; learning continues once the replay has"
                     f" {self._replay_config.learning_starts:,} transitions",
                 )
-        self._is_due = self._has_due_minibatch()
+        self._due = self._due_minibatches()
         return self
 
     def __exit__(
@@ -204,23 +204,22 @@ class TransitionSource(RolloutSource):
     def collected_steps(self) -> int:
         return self._taken
 
-    def _has_due_minibatch(self) -> bool:
-        """True if the algorithm is to learn from another minibatch before more experience is collected."""
-        mine = self.minibatches
+    def _due_minibatches(self) -> int:
+        """The number of minibatches that the algorithm is to learn from before more experience is collected."""
+        mine, due = self.minibatches, 0
         mine.start_learning(self._taken)
-        due = mine.started_at is not None and mine.count < int(
-            (self._taken - mine.started_at) * self._replay_config.updates_per_step
-        )
-        if not due:
+        if mine.started_at is not None:
+            due = int((self._taken - mine.started_at) * self._replay_config.updates_per_step) - mine.count
+        if due <= 0:
             self.steps = self._taken
         return due
 
     def next(self, watch: Stopwatch) -> Any:
-        """A minibatch; None while the replay has too few transitions. Experience is collected when none is due, but not
-        before pre-training has ended."""
+        """A minibatch, or several; None while the replay has too few transitions. Experience is collected when none is
+        due, but not before pre-training has ended."""
         if self.minibatches.is_pretraining:
             return self.minibatches.sample(0, watch)
-        if not self._is_due:
+        if self._due <= 0:
             self._algorithm.steps = self._taken
             fragments = self._collect(watch)
             with watch("buffer"):
@@ -228,11 +227,11 @@ class TransitionSource(RolloutSource):
                     self._observe(fragments)
                 for fragment in fragments:
                     self.store(fragment)
-            self._is_due = self._has_due_minibatch()
-            if not self._is_due:
+            self._due = self._due_minibatches()
+            if self._due <= 0:
                 return None
         self._algorithm.steps = self._taken
-        return self.minibatches.sample(self._taken, watch)
+        return self.minibatches.sample(self._taken, watch, self._due)
 
     def store(self, fragment: Fragment) -> None:
         replay = self.minibatches.replay
@@ -250,9 +249,10 @@ class TransitionSource(RolloutSource):
         self._taken += len(fragment)
 
     def feedback(self, result: Any) -> None:
-        """Takes the TD errors of the last minibatch."""
+        """Takes the TD errors of the last minibatches."""
+        self.updates = self.minibatches.drawn
         self.minibatches.feedback(result)
-        self._is_due = self._has_due_minibatch()
+        self._due = self._due_minibatches()
 
     def metrics(self) -> Mapping[str, Number]:
         found = {**super().metrics(), **self.minibatches.metrics()}

@@ -135,7 +135,8 @@ class Callback:
         """Called once before the first update of a session, after a checkpoint was loaded."""
 
     def on_update(self, run: Run) -> bool | None:
-        """Called after each update; ``run.ended`` has the episodes that have ended since the last call."""
+        """Called after each update, or after several gradient steps with what a replay has; ``run.ended`` has the
+        episodes that have ended since the last call."""
 
     def on_checkpoint(self, run: Run) -> bool | None:
         """Called after each checkpoint, ``run.checkpoint``."""

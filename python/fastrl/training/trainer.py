@@ -378,7 +378,7 @@ class Trainer:
             result = self.algorithm.update(experience, self.watch)
             with self.watch("update"):
                 source.feedback(result)
-            self.iteration += 1
+            self.iteration += source.updates
         new = source.take_episodes()
         if len(new):
             self.episodes += len(new)

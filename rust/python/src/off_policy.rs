@@ -72,7 +72,20 @@ pub(crate) fn check_choices(actions: &[i64], choices: usize) -> PyResult<()> {
     }
 }
 
-/// Actions of a minibatch of either kind.
+/// Rows of each of some minibatches that lie one after the other in so many rows.
+///
+/// `name`: of the argument that has an item for each.
+pub(crate) fn rows_of_each(rows: usize, minibatches: usize, name: &str) -> PyResult<usize> {
+    if minibatches == 0 || !rows.is_multiple_of(minibatches) {
+        return Err(PyValueError::new_err(format!(
+            "{name}: expected an item for each minibatch, and as many transitions in each, got {minibatches} items and \
+             {rows} transitions"
+        )));
+    }
+    Ok(rows / minibatches)
+}
+
+/// Actions of minibatches of either kind.
 struct Taken<'a, 'py> {
     numbers: Maybe<'a, 'py, f32>,
     choices: Maybe<'a, 'py, i64>,
@@ -228,7 +241,7 @@ impl OffPolicySteps {
         rewards: &Bound<'_, PyAny>,
         discounts: &Bound<'_, PyAny>,
         learning_rate: f64,
-        learns_policy: bool,
+        #[pyo3(from_py_with = list)] learns_policy: Vec<bool>,
         #[pyo3(from_py_with = list)] target_critics: Vec<usize>,
         target_policy: Option<&Bound<'_, PyAny>>,
         masks: Option<&Bound<'_, PyAny>>,
@@ -242,15 +255,19 @@ impl OffPolicySteps {
         let (of_critics, of_target) = (self.shape.critic_parameters(), self.shape.target_policy_parameters());
         let (size, is_iql) = (rows_of(rewards), algorithm == Algorithm::Iql);
         let (numbers, choices) = (kind.numbers(), kind.choices());
-        let no_target = target_critics.is_empty() || target_critics.len() > count;
-        if !is_iql && (no_target || target_critics.iter().any(|&index| index >= count)) {
-            return refuse(format!(
-                "target_critics: expected numbers of critics from 0 to {}, got {target_critics:?}",
-                count - 1
-            ));
-        }
+        let minibatches = learns_policy.len();
         if size == 0 {
             return refuse("rewards: expected those of a transition at least, got none".to_owned());
+        }
+        let rows = rows_of_each(size, minibatches, "learns_policy")?;
+        let asked = target_critics.len() / minibatches;
+        let no_target = asked == 0 || asked > count || asked * minibatches != target_critics.len();
+        if !is_iql && (no_target || target_critics.iter().any(|&index| index >= count)) {
+            return refuse(format!(
+                "target_critics: expected numbers of critics from 0 to {}, as many for each minibatch, got \
+                 {target_critics:?}",
+                count - 1
+            ));
         }
         let critics = Optimized::new("critics", &critics, of_critics)?;
         let policy = Optimized::new("policy", &policy, self.shape.policy_parameters())?;
@@ -267,14 +284,13 @@ impl OffPolicySteps {
         let taken = Taken::new(actions, kind, size)?;
         let rewards = readable::<f32>("rewards", rewards, &[size])?;
         let discounts = readable::<f32>("discounts", discounts, &[size])?;
-        let draws = algorithm == Algorithm::Sac && numbers > 0 && learns_policy;
-        let drawn = |name: &str, stream: Option<u64>, is_needed| match stream {
-            Some(stream) if is_needed => Ok(streams::noise(stream, number, size * numbers)),
+        let stream = |name: &str, stream: Option<u64>, is_needed| match stream {
             None if is_needed => Err(PyValueError::new_err(format!("{name}: expected a stream, got None"))),
-            _ => Ok(vec![]),
+            given => Ok(given.filter(|_| is_needed)),
         };
-        let noise = drawn("noise", noise, draws)?;
-        let next_noise = drawn("next_noise", next_noise, !is_iql && numbers > 0)?;
+        let draws = algorithm == Algorithm::Sac && numbers > 0 && learns_policy.contains(&true);
+        let noise = stream("noise", noise, draws)?;
+        let next_noise = stream("next_noise", next_noise, !is_iql && numbers > 0)?;
         let has_masks = |masks: &Option<_>| masks.is_some() && choices > 0;
         let masks = needed::<Flag>("masks", masks, &[size, choices], has_masks(&masks))?;
         let next_masks = needed::<Flag>("next_masks", next_masks, &[size, choices], has_masks(&next_masks))?;
@@ -302,8 +318,8 @@ impl OffPolicySteps {
                 discounts: discounts.slice(),
                 masks: masks.as_ref().map(|masks| masks.bytes()),
                 next_masks: next_masks.as_ref().map(|masks| masks.bytes()),
-                noise: &noise,
-                next_noise: &next_noise,
+                noise: &[],
+                next_noise: &[],
                 target_critics: &target_critics,
             };
             let parameters = Parameters {
@@ -317,9 +333,23 @@ impl OffPolicySteps {
         py.detach(|| {
             let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
             let steps = steps.get_or_insert_with(|| Steps::new(self.shape.clone(), self.settings));
-            let losses = steps.step(&mut parameters, &batch, learns_policy, learning_rate, td_errors);
-            let means = losses.critics.iter().chain(&losses.policy);
-            sums.iter_mut().zip(means).for_each(|(sum, &mean)| *sum += mean as f32);
+            let all = learns_policy.iter().zip(td_errors.chunks_exact_mut(rows)).enumerate();
+            for (i, (&learns_policy, td_errors)) in all {
+                let drawn = |stream: Option<u64>| {
+                    stream
+                        .map_or(vec![], |stream| streams::noise(stream, number.wrapping_add(i as i64), rows * numbers))
+                };
+                let (noise, next_noise) = (drawn(noise.filter(|_| learns_policy)), drawn(next_noise));
+                let batch = Batch {
+                    noise: &noise,
+                    next_noise: &next_noise,
+                    target_critics: &target_critics[i * asked..][..asked],
+                    ..batch.part(&self.shape, i * rows..(i + 1) * rows)
+                };
+                let losses = steps.step(&mut parameters, &batch, learns_policy, learning_rate, i > 0, td_errors);
+                let means = losses.critics.iter().chain(&losses.policy);
+                sums.iter_mut().zip(means).for_each(|(sum, &mean)| *sum += mean as f32);
+            }
         });
         Ok(())
     }

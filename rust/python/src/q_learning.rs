@@ -7,7 +7,7 @@ use fastrl_core::learn::q_learning::{QSteps as Steps, Settings, Shape, Step, Tra
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::off_policy::{Optimized, apart, check_choices};
+use crate::off_policy::{Optimized, apart, check_choices, rows_of_each};
 use crate::ppo_update::{MAX_WIDTH, precision, rows_of};
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
@@ -47,7 +47,7 @@ impl QSteps {
 
     #[pyo3(signature = (
         online, target, gradient, sums, td_errors, obs, next_obs, actions, rewards, discounts, weights, *, double, huber,
-        learning_rate, epsilon, steps=true, max_grad_norm=None, tau=None, next_masks=None, demonstrations=0, margin=0.0,
+        learning_rate, epsilon, steps, taus, max_grad_norm=None, next_masks=None, demonstrations=0, margin=0.0,
         margin_coef=0.0, weight=1.0,
     ))]
     #[expect(clippy::too_many_arguments, reason = "the arrays and settings of a loss")]
@@ -69,9 +69,9 @@ impl QSteps {
         huber: f32,
         learning_rate: f64,
         epsilon: f32,
-        steps: bool,
+        #[pyo3(from_py_with = list)] steps: Vec<bool>,
+        #[pyo3(from_py_with = list)] taus: Vec<Option<f32>>,
         max_grad_norm: Option<f64>,
-        tau: Option<f32>,
         next_masks: Option<&Bound<'_, PyAny>>,
         demonstrations: usize,
         margin: f32,
@@ -81,14 +81,19 @@ impl QSteps {
         let refuse = |message: String| Err(PyValueError::new_err(message));
         let (size, parameters) = (rows_of(rewards), self.shape.num_parameters());
         let (width, choices) = (self.shape.obs, self.shape.actions);
-        if demonstrations > size {
-            return refuse(format!("demonstrations: expected 0 to {size}, got {demonstrations}"));
-        }
         if huber.is_nan() || huber <= 0.0 {
             return refuse(format!("huber: expected a number above 0, got {huber}"));
         }
         if size == 0 {
             return refuse("rewards: expected those of a transition at least, got none".to_owned());
+        }
+        let rows = rows_of_each(size, steps.len(), "steps")?;
+        if taus.len() != steps.len() {
+            return refuse(format!("taus: expected as many as steps, {}, got {}", steps.len(), taus.len()));
+        }
+        let most = if steps.len() == 1 { size } else { 0 };
+        if demonstrations > most {
+            return refuse(format!("demonstrations: expected 0 to {most}, got {demonstrations}"));
         }
         let online = Optimized::new("online", &online, parameters)?;
         let target = writeable::<f32>("target", target, &[parameters])?;
@@ -130,13 +135,17 @@ impl QSteps {
         };
         check_choices(batch.actions, choices)?;
         let settings = Settings { weight, double, huber, margin, margin_coef, threads: self.threads };
-        let step = steps.then_some(Step { learning_rate, epsilon, max_grad_norm, tau });
         py.detach(|| {
-            let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-            let steps = steps.get_or_insert_with(|| Steps::new(self.shape.clone()));
-            let losses = steps.step(&mut online, target, gradient, &batch, &settings, step, td_errors);
-            let means = [losses.loss, losses.q, losses.td_error, losses.grad_norm];
-            sums.iter_mut().zip(means).for_each(|(sum, mean)| *sum += mean as f32);
+            let mut learner = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+            let learner = learner.get_or_insert_with(|| Steps::new(self.shape.clone()));
+            let all = steps.iter().zip(&taus).zip(td_errors.chunks_exact_mut(rows)).enumerate();
+            for (i, ((&steps, &tau), td_errors)) in all {
+                let batch = Transitions { demonstrations, ..batch.part(&self.shape, i * rows..(i + 1) * rows) };
+                let step = steps.then_some(Step { learning_rate, epsilon, max_grad_norm, tau });
+                let losses = learner.step(&mut online, target, gradient, &batch, &settings, step, td_errors);
+                let means = [losses.loss, losses.q, losses.td_error, losses.grad_norm];
+                sums.iter_mut().zip(means).for_each(|(sum, mean)| *sum += mean as f32);
+            }
         });
         Ok(())
     }

@@ -48,13 +48,16 @@ impl Steps {
 
     /// Takes a step of the critics, with `learns_policy` one of what the policy's optimiser has, too, and moves targets.
     ///
-    /// `td_errors`: [B], get the absolute TD errors before it, means over the critics.
+    /// # Arguments
+    /// - `continues`: all parameters are as the step before left them.
+    /// - `td_errors`: [B], get the absolute TD errors before it, means over the critics.
     pub fn step(
         &mut self,
         parameters: &mut Parameters<'_>,
         batch: &Batch<'_>,
         learns_policy: bool,
         learning_rate: f64,
+        continues: bool,
         td_errors: &mut [f32],
     ) -> Losses {
         let (size, algorithm) = (batch.rewards.len(), self.networks.shape.algorithm);
@@ -65,10 +68,16 @@ impl Steps {
         let has_temperature = algorithm == Algorithm::Sac && self.settings.has_temperature;
         let alpha = if has_temperature { exp_any(parameters.policy.values[0]) } else { 0.0 };
         let mut losses = Losses::default();
+        if !continues {
+            self.networks.forget_targets();
+        }
         // IQL's policy learns from the targets before they move.
         let moves_targets = algorithm == Algorithm::Sac || (algorithm == Algorithm::Td3 && learns_policy);
         let [loss, q, ..] = self.learn_critics(parameters, batch, alpha, learning_rate, moves_targets, td_errors);
         let td_error = td_errors.iter().map(|&error| f64::from(error)).sum::<f64>() / size as f64;
+        if moves_targets {
+            self.networks.forget_targets();
+        }
         losses.critics = [loss / 2.0, q / self.networks.shape.critics as f64, td_error];
         if learns_policy {
             losses.policy = self.learn_policy(parameters, batch, alpha, learning_rate);

@@ -6,7 +6,7 @@ use std::slice::from_mut;
 
 use super::losses::Categorical;
 use super::member::{Member, fill};
-use super::off_policy_parts::{ActionKind, Actions, Algorithm, Batch, Parameters, Settings, Shape};
+use super::off_policy_parts::{ActionKind, Actions, Algorithm, Batch, Parameters, Settings, Shape, rows_of};
 use super::perceptron::{Pass, Perceptron};
 use crate::dense::{activate, exp_any, tanh};
 use crate::matrix::{Aligned, stride};
@@ -25,7 +25,10 @@ pub(super) struct Networks {
     /// In the critics' step those whose least value counts.
     targets: Vec<Member>,
     pub(super) value: Member,
-    asked: usize,
+    /// The numbers of these.
+    asked: Vec<usize>,
+    /// TD3's targets are read, and have not moved since.
+    has_targets: bool,
 }
 
 /// Memory for a block of rows.
@@ -110,7 +113,8 @@ impl Networks {
             critics: critics(),
             targets: critics(),
             value: Member::new(&value_network, 0),
-            asked: 0,
+            asked: vec![],
+            has_targets: false,
             policy_network,
             critic_network,
             value_network,
@@ -123,23 +127,31 @@ impl Networks {
         self.policy_network.work() + 2 * self.shape.critics * self.critic_network.work()
     }
 
+    /// Makes the next step of the critics read the target networks.
+    pub(super) fn forget_targets(&mut self) {
+        self.has_targets = false;
+    }
+
     /// Reads the networks that the critics' step needs.
     pub(super) fn read_for_critics(&mut self, parameters: &Parameters<'_>, batch: &Batch<'_>, team: &mut Team) {
         let Self { shape, policy_network, critic_network, value_network, policy, critics, targets, value, .. } = self;
         let (count, network): (_, &Perceptron) = (shape.critics, critic_network);
         let (of_policy, of_value) = parameters.policy.values[shape.before_policy()..].split_at(policy_network.len());
         let mut tasks: Vec<_> = members(critics, network, parameters.critics.values, true).collect();
+        let has_targets = self.has_targets && self.asked == batch.target_critics;
         let asked = targets.iter_mut().zip(batch.target_critics);
         match shape.algorithm {
+            Algorithm::Td3 if has_targets => {}
             Algorithm::Sac => tasks.push((policy, policy_network, of_policy, 0, 1, true)),
             Algorithm::Td3 => tasks.push((policy, policy_network, parameters.target_policy, 0, 1, false)),
             Algorithm::Iql => tasks.push((value, value_network, of_value, 0, 1, true)),
         }
-        if shape.algorithm != Algorithm::Iql {
-            self.asked = batch.target_critics.len();
+        if shape.algorithm != Algorithm::Iql && !has_targets {
+            self.asked = batch.target_critics.to_vec();
             tasks.extend(asked.map(|(target, &index)| (target, network, &*parameters.targets, index, count, false)));
         }
         read(&mut tasks, team);
+        self.has_targets = shape.algorithm == Algorithm::Td3;
     }
 
     /// Reads the networks that the policy's step needs, and that have changed or were not needed before.
@@ -216,7 +228,7 @@ impl Networks {
             (0..count).for_each(|i| block.values[i] = outputs[i * stride]);
             return;
         }
-        let (network, targets) = (&self.policy_network, &self.targets[..self.asked]);
+        let (network, targets) = (&self.policy_network, &self.targets[..self.asked.len()]);
         self.policy.forward(network, &mut block.policy, next, obs);
         match self.shape.actions {
             ActionKind::Box(numbers) => {
@@ -508,11 +520,6 @@ fn read(tasks: &mut [Read<'_>], team: &mut Team) {
     team.each(tasks, |(member, network, flat, index, count, learns)| {
         member.read(network, flat, *index, *count, *learns)
     });
-}
-
-/// Some rows of `width` numbers.
-fn rows_of<'a>(values: &'a [f32], width: usize, rows: &Range<usize>) -> &'a [f32] {
-    &values[rows.start * width..rows.end * width]
 }
 
 /// Some rows of continuous actions, and their width; nothing of discrete ones.

@@ -1,5 +1,7 @@
 //! Sizes, minibatches, parameters and settings of SAC, TD3 and IQL.
 
+use std::ops::Range;
+
 use super::adam::Learned;
 use super::perceptron::Perceptron;
 use crate::bf16::Precision;
@@ -131,6 +133,33 @@ pub struct Batch<'a> {
     pub next_noise: &'a [f32],
     /// Target critics whose least value counts; not for IQL.
     pub target_critics: &'a [usize],
+}
+
+impl Batch<'_> {
+    /// Some of the transitions, without what is drawn for their losses.
+    pub fn part(&self, shape: &Shape, rows: Range<usize>) -> Self {
+        let (numbers, choices) = (shape.actions.numbers(), shape.actions.choices());
+        Self {
+            obs: rows_of(self.obs, shape.obs, &rows),
+            next_obs: rows_of(self.next_obs, shape.obs, &rows),
+            actions: match self.actions {
+                Actions::Box(actions) => Actions::Box(rows_of(actions, numbers, &rows)),
+                Actions::Discrete(actions) => Actions::Discrete(rows_of(actions, 1, &rows)),
+            },
+            rewards: rows_of(self.rewards, 1, &rows),
+            discounts: rows_of(self.discounts, 1, &rows),
+            masks: self.masks.map(|masks| rows_of(masks, choices, &rows)),
+            next_masks: self.next_masks.map(|masks| rows_of(masks, choices, &rows)),
+            noise: &[],
+            next_noise: &[],
+            target_critics: &[],
+        }
+    }
+}
+
+/// Some rows of `width` elements.
+pub(super) fn rows_of<'a, T>(values: &'a [T], width: usize, rows: &Range<usize>) -> &'a [T] {
+    &values[rows.start * width..rows.end * width]
 }
 
 /// Parameters as the ensembles of PyTorch have them, see [`Shape`].

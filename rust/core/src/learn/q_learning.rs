@@ -9,6 +9,7 @@ use std::slice::from_mut;
 
 use super::adam::{Learned, follow, sum_of_squares};
 use super::member::{Blocks, Member, add_gradients};
+use super::off_policy_parts::rows_of;
 use super::perceptron::{Pass, Perceptron, Piece};
 use crate::bf16::Precision;
 use crate::gemm::Start;
@@ -107,6 +108,22 @@ pub struct Transitions<'a> {
     pub next_masks: Option<&'a [u8]>,
     /// The last so many are demonstrations.
     pub demonstrations: usize,
+}
+
+impl Transitions<'_> {
+    /// Some of them, of which none are demonstrations.
+    pub fn part(&self, shape: &Shape, rows: Range<usize>) -> Self {
+        Self {
+            obs: rows_of(self.obs, shape.obs, &rows),
+            next_obs: rows_of(self.next_obs, shape.obs, &rows),
+            actions: rows_of(self.actions, 1, &rows),
+            rewards: rows_of(self.rewards, 1, &rows),
+            discounts: rows_of(self.discounts, 1, &rows),
+            weights: rows_of(self.weights, 1, &rows),
+            next_masks: self.next_masks.map(|masks| rows_of(masks, shape.actions, &rows)),
+            demonstrations: 0,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
