@@ -155,7 +155,7 @@ def exploit_of(action: Any) -> int:
 
 def blue_action(style: str, draws: random.Random) -> int:
     """An index into the 145."""
-    if style == "sleep" or style != "uniform" and draws.random() < 0.4:
+    if style == "sleep" or (style != "uniform" and draws.random() < 0.4):
         return 0
     first, last = {"uniform": (0, 144), "decoys": (28, 131), "fixes": (2, 144)}[style]
     action = draws.randint(first, last)

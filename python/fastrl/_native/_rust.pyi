@@ -285,8 +285,8 @@ class Cage2Vec(_Vec):
 
 @final
 class Cage2GameVec(_Vec):
-    """N games of CAGE Challenge 2 of two agents, blue and red: 2 rows a game. What an agent has fewer of is zero, and an
-    action without effect with a mask of False. `fastrl.envs.Cage2GameVectorEnv` explains the options.
+    """N games of CAGE Challenge 2 of two agents, blue and red: 2 rows a game. What an agent has fewer of is zero, and
+    an action without effect with a mask of False. `fastrl.envs.Cage2GameVectorEnv` explains the options.
 
     Threads, forks and `close` as in `_Vec`.
     """

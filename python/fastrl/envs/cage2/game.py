@@ -1,8 +1,8 @@
 """CAGE Challenge 2 as a game of two agents, compiled: blue as in `fastrl.envs.cage2.env`, and red.
 
-**Red's actions**: an index into `RED_ACTIONS`, CybORG's own: Sleep, and each other kind on each subnet or host. Its mask
-is False for targets that it cannot name yet: it knows subnets, addresses and names of hosts, as CybORG's action space
-for red does. Such an action fails and does nothing.
+**Red's actions**: an index into `RED_ACTIONS`, CybORG's own: Sleep, and each other kind on each subnet or host. Its
+mask is False for targets that it cannot name yet: it knows subnets, addresses and names of hosts, as CybORG's action
+space for red does. Such an action fails and does nothing.
 
 **Red's observation**: float32 [181] from 0 to 1, named by `RED_VIEW`: what it has learnt from the results of its
 actions. Blue may have taken back what red believes to hold; it learns so when an action fails.
