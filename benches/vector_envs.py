@@ -102,15 +102,23 @@ class Cage2GameSteps:
             (2, rows, *self._env.single_observation_space.shape), np.float32
         )
         self._rewards = np.empty(rows, np.float32)
-        self._flags = np.empty((3, rows), np.bool_)
-        self._env.reset_into(self._obs, self._flags[2], seed=0)
+        self._terminations, self._truncations, self._alive = np.empty((3, rows), np.bool_)
+        self._env.reset_into(self._obs, self._alive, seed=0)
 
     def measure(self, seconds: float) -> float:
         return rate(self._steps, seconds)
 
     def _steps(self) -> int:
         for actions in self._actions:
-            self._env.step_into(actions, self._obs, self._rewards, *self._flags, self._final_obs)
+            self._env.step_into(
+                actions,
+                self._obs,
+                self._rewards,
+                self._terminations,
+                self._truncations,
+                self._alive,
+                self._final_obs,
+            )
         return self._actions.size // 2
 
 
