@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from results import Case
-from vector_envs import Cage2Steps, cyborg, measure_case
+from vector_envs import Cage2GameSteps, Cage2Steps, cyborg, measure_case
 
 ROUNDS = 7
 
@@ -25,6 +25,13 @@ def test_steps_per_second(red_agent, record):
     }
     rates = measure_case(contenders, ROUNDS, 0.3)
     record("CAGE Challenge 2", "steps/s", [Case(red_agent, rates)], list(contenders))
+
+
+def test_game_of_two_agents(record):
+    """Both sides' actions given, at random."""
+    contenders = {f"fastrl, {n:,} at a time": Cage2GameSteps(n).measure for n in (1, 64, 4096)}
+    rates = measure_case(contenders, ROUNDS, 0.3)
+    record("CAGE Challenge 2 of two agents", "steps/s", [Case("given reds", rates)], list(contenders))
 
 
 def test_memory_per_environment(record):

@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-from fastrl.envs import Cage2VectorEnv, ProcessVectorEnv
+from fastrl.envs import Cage2GameVectorEnv, Cage2VectorEnv, ProcessVectorEnv
 from fastrl.utils.progress import Progress
 from results import Benchmark, Case
 from rounds import measure_in_turns, rate
@@ -88,6 +88,38 @@ class Cage2Steps:
                 actions, self._obs, self._rewards, self._terminations, self._truncations, self._final_obs
             )
         return self._actions.size
+
+
+class Cage2GameSteps:
+    """Steps CAGE 2 with both sides' actions given, as `Cage2Steps`."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._env = Cage2GameVectorEnv(num_envs, num_threads=1)
+        rng, rows = np.random.default_rng(0), 2 * num_envs
+        # Red's actions are drawn among its 56.
+        self._actions = rng.integers([145, 56], size=(128, num_envs, 2)).reshape(128, rows)
+        self._obs, self._final_obs = np.empty(
+            (2, rows, *self._env.single_observation_space.shape), np.float32
+        )
+        self._rewards = np.empty(rows, np.float32)
+        self._terminations, self._truncations, self._alive = np.empty((3, rows), np.bool_)
+        self._env.reset_into(self._obs, self._alive, seed=0)
+
+    def measure(self, seconds: float) -> float:
+        return rate(self._steps, seconds)
+
+    def _steps(self) -> int:
+        for actions in self._actions:
+            self._env.step_into(
+                actions,
+                self._obs,
+                self._rewards,
+                self._terminations,
+                self._truncations,
+                self._alive,
+                self._final_obs,
+            )
+        return self._actions.size // 2
 
 
 def cyborg() -> Measure | None:

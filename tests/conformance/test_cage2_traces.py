@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import cyborg_red
 import numpy as np
 import pytest
 from cage2_baseline import run_baseline
@@ -22,12 +23,13 @@ from fastrl.envs.trace_files import TraceError, replay_file
 
 GOLDEN = sorted((Path(__file__).parents[1] / "support" / "golden" / "cage2").glob("*.npz"))
 SHARED = Path(__file__).parents[3] / "shared" / "cage2"
-ALL_TRACES = sorted((SHARED / "traces").glob("*.npz")) or GOLDEN
+RECORDED = sorted((SHARED / "traces").glob("*.npz"))
+ALL_TRACES = [*(path for path in GOLDEN if path.name not in {path.name for path in RECORDED}), *RECORDED]
 
 
 def test_the_golden_traces_cover_both_rulesets_and_all_red_agents() -> None:
     kinds = {(t.ruleset, t.red_agent) for t in map(load_trace, GOLDEN)}
-    assert kinds == {(v, r) for v in ("main", "leaderboard") for r in ("bline", "meander", "sleep")}
+    assert kinds == {(v, r) for v in ("main", "leaderboard") for r in ("bline", "meander", "sleep", "given")}
 
 
 @pytest.mark.parametrize("path", ALL_TRACES, ids=lambda path: path.stem)
@@ -89,6 +91,38 @@ def test_another_seed_does_not_pass() -> None:
     trace = load_trace(GOLDEN[0])
     other = Cage2Trace(trace.ruleset, trace.red_agent, trace.blue, trace.seed + 1, trace.arrays)
     assert other.replay("seed")[1] > 0
+
+
+@pytest.mark.parametrize("column", ["red_known", "red_success", "session", "reward"])
+def test_a_changed_record_of_given_reds_is_found(column: str) -> None:
+    trace = load_trace(next(p for p in GOLDEN if p.stem == "main_given_mixed"))
+    arrays = trace.arrays | {column: trace.arrays[column] + (column != "red_known")}
+    if column == "red_known":
+        arrays[column][5] ^= 1 << 20
+    changed = Cage2Trace(trace.ruleset, trace.red_agent, trace.blue, trace.seed, arrays)
+    _, mismatches, first = changed.replay("decisions")
+    assert mismatches > 0 and first is not None
+    assert column != "red_known" or (mismatches == 1 and "red's knowledge: expected" in first[2])
+
+
+def test_given_reds_that_do_not_exist_are_refused() -> None:
+    trace = load_trace(next(p for p in GOLDEN if p.stem == "main_given_mixed"))
+    for arrays, words in [
+        (trace.arrays | {"red_kind": trace.arrays["red_kind"] + 6}, "which is no action of red's"),
+        (trace.arrays | {"red_known": trace.arrays["red_known"][1:]}, "red_known"),
+    ]:
+        with pytest.raises(TraceError, match=words):
+            Cage2Trace(trace.ruleset, trace.red_agent, trace.blue, trace.seed, arrays).replay("seed")
+
+
+@pytest.mark.slow
+def test_games_of_given_reds_in_the_real_cyborg_are_reproduced() -> None:
+    """Where it can be imported, of the ruleset main."""
+    pytest.importorskip("CybORG", reason="the real CybORG is not installed")
+    meta, arrays = cyborg_red.record("main", 3200, seed=11)
+    trace = Cage2Trace.from_arrays(meta, arrays)
+    for mode in ("decisions", "seed"):
+        assert trace.replay(mode) == (3200, 0, None)  # type: ignore[arg-type]
 
 
 def saved(path: Path, **arrays: Any) -> Path:

@@ -131,7 +131,7 @@ def recorded() -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
         _rust.Cage4Vec(2, num_threads=1, numpy_random=True, **game).close()
         for env in ("Cage2-v0", "highway-v0", "roundabout-v0", "intersection-v0", "parking-v0", "ring-v0"):
             gymnasium.make_vec(f"fastrl/{env}", 2).close()
-        for env in ("coop-merge-v0", "v2x-resource-v0"):
+        for env in ("Cage2Game-v0", "coop-merge-v0", "v2x-resource-v0"):
             make_multi(f"fastrl/{env}", 2).close()
     finally:
         for name, made in classes.items():

@@ -23,6 +23,10 @@ CAGE2_SUBNETS: list[str]
 CAGE2_EXPLOITS: list[str]
 CAGE2_RED_KINDS: list[str]
 """Kinds of red's actions."""
+CAGE2_RED_ACTIONS: list[str]
+"""The 56 actions of red in a game of two agents: Sleep, then each kind on each subnet or host."""
+CAGE2_RED_VIEW: list[str]
+"""Names of the values that red observes there."""
 CAGE2_RED_AGENTS: list[str]
 CAGE2_SCAN_HOSTS: list[int]
 """Hosts, in order, that the ten scan values of an observation speak of."""
@@ -278,6 +282,33 @@ class Cage2Vec(_Vec):
 
     def render(self, index: int) -> str:
         """A table of blue's view and the truth of one game. IndexError: there is no such game."""
+
+@final
+class Cage2GameVec(_Vec):
+    """N games of CAGE Challenge 2 of two agents, blue and red: 2 rows a game. What an agent has fewer of is zero, and
+    an action without effect with a mask of False. `fastrl.envs.Cage2GameVectorEnv` explains the options.
+
+    Threads, forks and `close` as in `_Vec`.
+    """
+
+    def __new__(
+        cls,
+        num_envs: int,
+        *,
+        ruleset: str,
+        red_agents: list[str],
+        red_weights: list[float],
+        episode_length: int,
+        memory: str,
+        observe: str,
+        actions: list[int],
+        num_threads: int,
+        autoreset_mode: str,
+        python_random: bool,
+    ) -> Cage2GameVec: ...
+    def choose_red(self, out: NDArray[np.int64]) -> None:
+        """Moves the scripted reds: writes, [N], the actions that they take next, indices into `CAGE2_RED_ACTIONS`. They
+        draw from the games' random streams."""
 
 @final
 class Cage4Vec(_Vec):
@@ -792,7 +823,8 @@ def replay_cage2(
     seed: int,
     arrays: dict[str, NDArray[Any]],
 ) -> tuple[int, int, tuple[int, int | None, str] | None]:
-    """Replays a trace (arrays as in a trace file) from its recorded decisions or from its seed.
+    """Replays a trace (arrays as in a trace file) from its recorded decisions or from its seed. With the red agent
+    `"given"` red's actions are read, and there is an array `red_known`.
 
     Returns the steps, how many of them differ from the record, and the first difference: episode, step (None at the
     reset) and words. KeyError: an array is missing. TypeError, ValueError: one is of another dtype or shape, or

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use fastrl_core::cage2::blue::{BlueAction, NUM_ACTIONS, decoy_fits};
+use fastrl_core::cage2::events::{NUM_RED_ACTIONS, RedAction};
+use fastrl_core::cage2::game::Cage2Game;
 use fastrl_core::cage2::memory::{BlueMemory, Layout};
 use fastrl_core::cage2::red_agents::RedKind;
 use fastrl_core::cage2::replay::{Mode, PACKED_OBS, Trace};
@@ -11,7 +13,7 @@ use fastrl_core::cage2::scenario::{DEFENDER, HOST_NAMES, Hosts, NUM_HOSTS, OP_SE
 use fastrl_core::cage2::{Cage2, Config, Episode, Game, Ruleset, truth};
 use fastrl_core::cage2::{events::Activity, view::Compromise};
 use fastrl_core::cage2::{fast_source::FastSource, seeded_source::SeededSource};
-use fastrl_core::env::{Actions, Refused};
+use fastrl_core::env::{Actions, AgentRows, Refused};
 use fastrl_core::rng::Rng;
 use fastrl_core::single_agent::SingleAgentEnv;
 use fastrl_core::vec_env::{Autoreset, Error, Rows, VecEnv};
@@ -116,6 +118,74 @@ proptest! {
         }
     }
 
+    /// Red's own memory has every host that it holds, and its masks are what CybORG lets it do.
+    #[test]
+    fn red_never_holds_a_host_that_it_believes_lost(
+        seed: u64, ruleset in any_ruleset(), actions in any_actions(250), reds in prop::collection::vec(0..60usize, 250),
+    ) {
+        use fastrl_core::env::Env;
+        let config = Config { ruleset, episode_length: 250, ..Config::default() };
+        let mut game = Cage2Game::new(Arc::new(config));
+        let (width, masked) = (game.obs_len(), game.mask_len());
+        let (mut obs, mut rewards) = (vec![9.0; 2 * width], [9.0f64; 2]);
+        let mut flags = [[1; 2]; 3];
+        game.seed(seed);
+        game.reset(&mut obs, &mut flags[2]);
+        for (blue, draw) in actions.into_iter().zip(reds) {
+            let mut masks = vec![9; 2 * masked];
+            game.action_mask(&mut masks);
+            // One of those that may be taken, now and then any.
+            let open: Vec<usize> = (0..masked).filter(|&i| masks[masked + i] == 1).collect();
+            let red = if draw < 50 { open[draw * open.len() / 50] } else { draw };
+            let before = (game.state().episode.network.clone(), game.state().episode.knowledge.clone());
+            let [terminated, truncated, alive] = &mut flags;
+            let rows = AgentRows { obs: &mut obs, rewards: &mut rewards, terminated, truncated, alive };
+            game.step(Actions::Discrete(&[blue as i64, red as i64]), rows);
+            let (episode, view) = (&game.state().episode, &game.state().red);
+            prop_assert_eq!(episode.network.red_on & !view.exploited(), 0);
+            prop_assert_eq!(rewards[0], -rewards[1]);
+            prop_assert!(obs.iter().all(|x| (0.0..=1.0).contains(x)));
+            let action = RedAction::from_index(red);
+            prop_assert_eq!(action.is_some(), red < NUM_RED_ACTIONS);
+            let is_open = masks[masked + red] == 1;
+            prop_assert_eq!(is_open, action.is_some_and(|action| before.1.allows(action)));
+            if !is_open && matches!(BlueAction::from_index(blue), BlueAction::Sleep) {
+                prop_assert_eq!(&episode.network, &before.0);
+                prop_assert_eq!(episode.knowledge.known(), before.1.known());
+            }
+        }
+    }
+
+    /// A game in which red takes the choices of the scripted agent is the game against that agent.
+    #[test]
+    fn scripted_reds_play_the_same_games_through_the_interface(
+        seed: u64, ruleset in any_ruleset(), actions in any_actions(250), red in any_red(), layout in any_layout(),
+    ) {
+        use fastrl_core::env::Env;
+        let red = vec![(red, 0.5), (RedKind::Meander, 0.5)];
+        let config = Arc::new(Config { ruleset, red, memory: layout, truth: true, episode_length: 60, ..Config::default() });
+        let (mut game, mut plain) = (Cage2Game::new(config.clone()), Cage2::new(config));
+        let (width, plain_width) = (game.obs_len(), SingleAgentEnv::obs_len(&plain));
+        let (mut obs, mut plain_obs, mut rewards) = (vec![9.0; 2 * width], vec![9.0; plain_width], [9.0f64; 2]);
+        let mut flags = [[1; 2]; 3];
+        game.seed(seed);
+        SingleAgentEnv::seed(&mut plain, seed);
+        for episode in actions.chunks(60) {
+            game.reset(&mut obs, &mut flags[2]);
+            SingleAgentEnv::reset(&mut plain, &mut plain_obs);
+            for &blue in episode {
+                prop_assert_eq!(&obs[..plain_width], &plain_obs[..]);
+                let red = game.choose_red() as i64;
+                let [terminated, truncated, alive] = &mut flags;
+                let rows = AgentRows { obs: &mut obs, rewards: &mut rewards, terminated, truncated, alive };
+                let has_ended = game.step(Actions::Discrete(&[blue as i64, red]), rows);
+                let step = SingleAgentEnv::step(&mut plain, blue as i64, &mut plain_obs);
+                prop_assert_eq!((step.reward, step.truncated), (rewards[0], has_ended));
+            }
+            prop_assert_eq!(&game.state().episode, plain.episode());
+        }
+    }
+
     #[test]
     fn availability_costs_ten_until_the_server_is_restored(seed: u64, ruleset in any_ruleset()) {
         let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None);
@@ -196,13 +266,16 @@ proptest! {
 
     #[test]
     fn arbitrary_records_are_refused_or_replayed_without_a_panic(
-        kinds in prop::collection::vec(-3i8..9, 20), targets in prop::collection::vec(-3i8..15, 20),
+        kinds in prop_oneof![prop::collection::vec(-3i8..9, 20), prop::collection::vec(2i8..6, 20)],
+        targets in prop_oneof![prop::collection::vec(-3i8..15, 20), prop::collection::vec(0i8..13, 20)],
         draws in prop::collection::vec(-2i8..9, 60), blue in prop::collection::vec(-1i16..146, 20), red in any_red(),
+        is_given: bool,
     ) {
         let trace = Trace {
-            ruleset: Ruleset::Main, red, seed: 1, length: &[20], collided: &[1],
+            ruleset: Ruleset::Main, red: (!is_given).then_some(red), seed: 1, length: &[20], collided: &[1],
             reset_obs: &[0; PACKED_OBS], obs: &[0; 20 * PACKED_OBS], reward: &[0.0; 20],
             blue_action: &blue, red_kind: &kinds, red_target: &targets, red_success: &[1; 20],
+            red_known: &[0; 20][..if is_given { 20 } else { 0 }],
             exploit: &draws[..20], detected: &draws[20..40], session: &draws[40..],
             red_access: &[0; 20 * NUM_HOSTS], red_sessions: &[0; 20 * NUM_HOSTS], processes: &[0; 20 * NUM_HOSTS],
         };
@@ -210,7 +283,9 @@ proptest! {
             prop_assert!(trace.replay(Mode::Decisions).mismatches > 0);
             prop_assert!(trace.replay(Mode::Seed).mismatches > 0);
         } else {
-            prop_assert!(blue.iter().any(|&a| !(0..145).contains(&a)));
+            let is_red = |(&kind, &target)| RedAction::from_code(kind, target).is_some();
+            let are_reds = kinds.iter().zip(&targets).all(is_red);
+            prop_assert!(blue.iter().any(|&a| !(0..145).contains(&a)) || is_given && !are_reds);
         }
     }
 }

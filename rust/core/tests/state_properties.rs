@@ -7,6 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
+use fastrl_core::cage2::game::Cage2Game;
 use fastrl_core::cage2::memory::Layout as MemoryLayout;
 use fastrl_core::cage2::red_agents::RedKind;
 use fastrl_core::cage2::workflow::WorkflowCage2;
@@ -105,6 +106,13 @@ fn look_at_game(game: &impl Game) {
 impl Seen for Cage2 {
     fn look(&self) {
         look_at_game(self);
+    }
+}
+
+impl Seen for Cage2Game {
+    fn look(&self) {
+        render::table(self.episode());
+        self.action_mask(&mut vec![0; 2 * self.mask_len()]);
     }
 }
 
@@ -311,19 +319,27 @@ fn attack<W: Env + Seen>(
 }
 
 fn cage2(python_random: bool) -> Cage2 {
+    Cage2::new(cage2_config(python_random))
+}
+
+fn cage2_game(python_random: bool) -> Cage2Game {
+    Cage2Game::new(cage2_config(python_random))
+}
+
+fn cage2_config(python_random: bool) -> Arc<Cage2Config> {
     let red = if python_random {
         vec![(RedKind::Meander, 1.0)]
     } else {
         vec![(RedKind::BLine, 0.5), (RedKind::Meander, 0.5)]
     };
-    Cage2::new(Arc::new(Cage2Config {
+    Arc::new(Cage2Config {
         red,
         python_random,
         memory: MemoryLayout::Full,
         truth: true,
         episode_length: 30,
         ..Cage2Config::default()
-    }))
+    })
 }
 
 fn cage4(numpy_random: bool) -> Cage4 {
@@ -633,7 +649,7 @@ proptest! {
 
     #[test]
     fn altered_states_are_refused_or_work(
-        kind in 0..28usize,
+        kind in 0..30usize,
         autoreset in prop_oneof![Just(Autoreset::SameStep), Just(Autoreset::NextStep), Just(Autoreset::Disabled)],
         steps in 0..12usize,
         changes in prop::collection::vec(any_change(), 1..4),
@@ -682,6 +698,8 @@ proptest! {
             24 => attack(|| trips(grid(), Ends::Together), autoreset, steps, changes, noise)?,
             25 => attack(|| cage4(false), autoreset, steps, changes, noise)?,
             26 => attack(|| cage4(true), autoreset, steps, changes, noise)?,
+            27 => attack(|| cage2_game(false), autoreset, steps, changes, noise)?,
+            28 => attack(|| cage2_game(true), autoreset, steps, changes, noise)?,
             _ => attack(resources, autoreset, steps, changes, noise)?,
         }
     }
@@ -707,6 +725,7 @@ fn worlds_hold_no_more_memory_than_they_say() {
     }
     check("cage2", || cage2(false));
     check("cage2, Python's generator", || cage2(true));
+    check("cage2 of two agents", || cage2_game(false));
     check("cage4", || cage4(false));
     check("cage4, NumPy's generator", || cage4(true));
     check("highway", || highway(kinematics(true), meta()));

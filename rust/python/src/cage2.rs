@@ -6,13 +6,13 @@ use fastrl_binding::arrays::{Array, Element, Flag, disjoint, list, readable, wri
 use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
 use fastrl_core::cage2::blue::{BlueAction, NUM_ACTIONS};
-use fastrl_core::cage2::events::RED_KIND_NAMES;
+use fastrl_core::cage2::events::{NUM_RED_ACTIONS, RED_KIND_NAMES, RedAction};
 use fastrl_core::cage2::memory::{DECOY_PLACES, SCAN_HOSTS};
 use fastrl_core::cage2::red_agents::RedKind;
 use fastrl_core::cage2::replay::{Mode, PACKED_OBS, Trace};
 use fastrl_core::cage2::scenario::{EXPLOIT_NAMES, HOST_NAMES, NUM_HOSTS, SUBNET_NAMES};
 use fastrl_core::cage2::workflow::{UNIT_TYPES, type_of};
-use fastrl_core::cage2::{Cage2, Config, Game, Ruleset, effective_actions, render, truth};
+use fastrl_core::cage2::{Cage2, Config, Game, Ruleset, effective_actions, red_view, render, truth};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -94,6 +94,9 @@ impl Options<'_> {
 pub(crate) fn add_tables(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let actions: Vec<String> = (0..NUM_ACTIONS).map(|i| BlueAction::from_index(i).name()).collect();
     module.add("CAGE2_ACTIONS", actions)?;
+    let red_actions = (0..NUM_RED_ACTIONS).filter_map(RedAction::from_index).map(RedAction::name);
+    module.add("CAGE2_RED_ACTIONS", red_actions.collect::<Vec<_>>())?;
+    module.add("CAGE2_RED_VIEW", red_view::names())?;
     module.add("CAGE2_HOSTS", HOST_NAMES.to_vec())?;
     module.add("CAGE2_SUBNETS", SUBNET_NAMES.to_vec())?;
     module.add("CAGE2_EXPLOITS", EXPLOIT_NAMES.to_vec())?;
@@ -226,6 +229,8 @@ pub(crate) fn replay_cage2(
     let reward = get("reward")?;
     let episodes = length.len()?;
     let steps = reward.len()?;
+    // A file has it where red's actions are given.
+    let red_known = arrays.get_item("red_known")?;
     let objects = [
         "reset_obs",
         "obs",
@@ -262,7 +267,7 @@ pub(crate) fn replay_cage2(
     let (red_access, red_sessions, processes) = (red_access?, red_sessions?, processes?);
     let trace = Trace {
         ruleset: ruleset_from_name(ruleset)?,
-        red: red_from_name(red_agent)?,
+        red: if red_agent == "given" { None } else { Some(red_from_name(red_agent)?) },
         seed,
         length: read(readable("length", &length, &[episodes])?),
         // SAFETY: nothing here writes to any array, and the caller leaves them alone during this call.
@@ -274,6 +279,10 @@ pub(crate) fn replay_cage2(
         red_kind: read(readable("red_kind", &red_kind, &[steps])?),
         red_target: read(readable("red_target", &red_target, &[steps])?),
         red_success: read(readable("red_success", &red_success, &[steps])?),
+        red_known: match &red_known {
+            Some(red_known) => read(readable("red_known", red_known, &[steps])?),
+            None => &[],
+        },
         exploit: read(readable("exploit", &exploit, &[steps])?),
         detected: read(readable("detected", &detected, &[steps])?),
         session: read(readable("session", &session, &[steps])?),

@@ -3,6 +3,7 @@
 
 mod barrier;
 mod cage2;
+mod cage2_game;
 mod cage2_memory;
 mod cage2_workflow;
 mod cage4;
@@ -39,6 +40,8 @@ mod rust_module {
     use crate::barrier::LockstepBarrier;
     #[pymodule_export]
     use crate::cage2::{Cage2Vec, replay_cage2};
+    #[pymodule_export]
+    use crate::cage2_game::Cage2GameVec;
     #[pymodule_export]
     use crate::cage2_memory::BlueMemory;
     #[pymodule_export]

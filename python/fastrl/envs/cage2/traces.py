@@ -17,7 +17,7 @@ from fastrl._native import _rust
 from fastrl.envs.trace_files import Mode, Replayed, TraceError, one_line, read_arrays, seed_of
 
 # Types of the columns, which have one row for each step or episode.
-_COLUMNS: dict[str, type] = {
+COLUMNS: dict[str, type] = {
     "length": np.int32,
     "collided": np.bool_,
     "reset_obs": np.uint8,
@@ -34,6 +34,9 @@ _COLUMNS: dict[str, type] = {
     "red_sessions": np.uint8,
     "processes": np.uint8,
 }
+# The column that a trace has whose red agent is "given": then red's actions are read, not chosen. It holds what red can
+# name after each step: a bit for each subnet, for the address of each host, and for its name.
+GIVEN_COLUMNS: dict[str, type] = {"red_known": np.int32}
 # Names behind the numbers of a file; they must be the simulator's.
 _TABLES: dict[str, list[str]] = {
     "hosts": _rust.CAGE2_HOSTS,
@@ -56,17 +59,18 @@ class Cage2Trace:
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Cage2Trace:
         """A trace of the contents of a file. Raises TraceError if they are of something else."""
-        missing = [name for name in _COLUMNS if name not in arrays]
+        ruleset, red_agent, blue = (str(meta.get(key)) for key in ("version", "red", "blue"))
+        columns = COLUMNS | (GIVEN_COLUMNS if red_agent == "given" else {})
+        missing = [name for name in columns if name not in arrays]
         if missing:
             raise TraceError(f"not a CAGE 2 trace: it lacks {', '.join(missing)}")
         for name, table in _TABLES.items():
             if meta.get(name) != table:
                 raise TraceError(f"not a trace of Scenario 2: its {name} are others")
-        for name, dtype in _COLUMNS.items():
+        for name, dtype in columns.items():
             if arrays[name].dtype != dtype:
                 raise TraceError(f"{name} is {arrays[name].dtype}, expected {np.dtype(dtype)}")
-        ruleset, red_agent, blue = (str(meta.get(key)) for key in ("version", "red", "blue"))
-        return cls(ruleset, red_agent, blue, seed_of(meta), {name: arrays[name] for name in _COLUMNS})
+        return cls(ruleset, red_agent, blue, seed_of(meta), {name: arrays[name] for name in columns})
 
     def replay(self, mode: Mode) -> Replayed:
         """See `fastrl.envs.trace_files.Trace.replay`."""

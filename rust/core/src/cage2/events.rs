@@ -1,6 +1,6 @@
 //! The events of a step: red's action, the outcome of blue's, and the traces that red leaves for Monitor.
 
-use super::scenario::{HOST_NAMES, Host, NUM_HOSTS, OP_SERVER0, SUBNET_NAMES, Subnet};
+use super::scenario::{HOST_NAMES, Host, NUM_HOSTS, SUBNET_NAMES, Subnet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RedAction {
@@ -9,7 +9,8 @@ pub enum RedAction {
     DiscoverServices(Host),
     Exploit(Host),
     Escalate(Host),
-    Impact,
+    /// Stops OTService, which only Op_Server0 has.
+    Impact(Host),
 }
 
 pub const RED_KIND_NAMES: [&str; 6] = [
@@ -21,7 +22,40 @@ pub const RED_KIND_NAMES: [&str; 6] = [
     "Impact",
 ];
 
+/// Red's actions: Sleep, and each other kind on each subnet or host.
+pub const NUM_RED_ACTIONS: usize = 1 + Subnet::ALL.len() + 4 * NUM_HOSTS;
+
 impl RedAction {
+    /// The action with this index (below [`NUM_RED_ACTIONS`]): by kind in the order of [`RED_KIND_NAMES`], then by
+    /// target.
+    pub fn from_index(index: usize) -> Option<Self> {
+        let Some(i) = index.checked_sub(1 + Subnet::ALL.len()) else {
+            let subnet = index.checked_sub(1).map(|i| Subnet::ALL[i]);
+            return Some(subnet.map_or(Self::Sleep, Self::DiscoverSystems));
+        };
+        let host = i % NUM_HOSTS;
+        match i / NUM_HOSTS {
+            0 => Some(Self::DiscoverServices(host)),
+            1 => Some(Self::Exploit(host)),
+            2 => Some(Self::Escalate(host)),
+            3 => Some(Self::Impact(host)),
+            _ => None,
+        }
+    }
+
+    /// The inverse of [`RedAction::from_index`].
+    pub const fn index(self) -> usize {
+        let first = 1 + Subnet::ALL.len();
+        match self {
+            Self::Sleep => 0,
+            Self::DiscoverSystems(subnet) => 1 + subnet as usize,
+            Self::DiscoverServices(host) => first + host,
+            Self::Exploit(host) => first + NUM_HOSTS + host,
+            Self::Escalate(host) => first + 2 * NUM_HOSTS + host,
+            Self::Impact(host) => first + 3 * NUM_HOSTS + host,
+        }
+    }
+
     /// Index into [`RED_KIND_NAMES`], and the subnet or host (-1 for Sleep): the numbering of the reference traces.
     pub fn code(self) -> (i8, i8) {
         match self {
@@ -30,7 +64,7 @@ impl RedAction {
             Self::DiscoverServices(host) => (2, host as i8),
             Self::Exploit(host) => (3, host as i8),
             Self::Escalate(host) => (4, host as i8),
-            Self::Impact => (5, OP_SERVER0 as i8),
+            Self::Impact(host) => (5, host as i8),
         }
     }
 
@@ -43,7 +77,7 @@ impl RedAction {
             2 => host.map(Self::DiscoverServices),
             3 => host.map(Self::Exploit),
             4 => host.map(Self::Escalate),
-            5 => (host == Some(OP_SERVER0)).then_some(Self::Impact),
+            5 => host.map(Self::Impact),
             _ => None,
         }
     }
@@ -104,6 +138,28 @@ impl Traces {
             Activity::None
         } else {
             Activity::Scan
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reds_actions_stand_in_order_and_have_codes() {
+        let name = |i| RedAction::from_index(i).map(RedAction::name);
+        assert_eq!(name(0).as_deref(), Some("Sleep"));
+        assert_eq!(name(1).as_deref(), Some("DiscoverRemoteSystems Enterprise"));
+        assert_eq!(name(4).as_deref(), Some("DiscoverNetworkServices Defender"));
+        assert_eq!(name(29).as_deref(), Some("ExploitRemoteService User4"));
+        assert_eq!(name(30).as_deref(), Some("PrivilegeEscalate Defender"));
+        assert_eq!(name(50).as_deref(), Some("Impact Op_Server0"));
+        assert_eq!(name(NUM_RED_ACTIONS), None);
+        for i in 0..NUM_RED_ACTIONS {
+            let action = RedAction::from_index(i).expect("it is below their number");
+            let (kind, target) = action.code();
+            assert_eq!((action.index(), RedAction::from_code(kind, target)), (i, Some(action)));
         }
     }
 }

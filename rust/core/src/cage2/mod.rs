@@ -1,16 +1,19 @@
 //! CAGE Challenge 2 (CybORG 2.1, Scenario 2): one red agent against one blue defender on 13 hosts.
 //!
 //! A step: [`blue`] acts, [`red_agents`] choose and [`red_actions`] carry out, the [`network`] names the price, and
-//! Monitor fills blue's [`view`], which [`memory`] follows. All randomness comes from a [`source`].
+//! Monitor fills blue's [`view`], which [`memory`] follows. All randomness comes from a [`source`]. In [`game`] red's
+//! actions are given too, by an agent that observes [`red_view`].
 
 pub mod blue;
 pub mod events;
 pub mod fast_source;
+pub mod game;
 pub mod memory;
 mod network;
 mod python_source;
 mod red_actions;
 pub mod red_agents;
+pub mod red_view;
 pub mod render;
 pub mod replay;
 pub mod scenario;
@@ -25,7 +28,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use self::blue::{BlueAction, NUM_ACTIONS};
-use self::events::RedAction;
+use self::events::{RedAction, Traces};
 use self::fast_source::FastSource;
 use self::memory::{BlueMemory, Layout};
 use self::network::Network;
@@ -230,13 +233,43 @@ impl<D: RandomSource> Episode<D> {
         if key == "red_agent" { f64::from(self.agent.kind() as u8) } else { f64::NAN }
     }
 
-    /// One step; returns blue's reward in tenths.
+    /// One step against the red agent; returns blue's reward in tenths.
     pub fn step(&mut self, action: BlueAction, ruleset: Ruleset) -> i32 {
+        self.play(action, ruleset, |agent, knowledge, random| {
+            let chosen = agent.choose(knowledge, random);
+            (random.red_action(chosen), true)
+        })
+    }
+
+    /// One step in which red takes the given action; returns blue's reward in tenths. An action whose target red cannot
+    /// name fails without an effect, as in CybORG.
+    pub fn step_given(&mut self, action: BlueAction, red: RedAction, ruleset: Ruleset) -> i32 {
+        self.play(action, ruleset, |_, knowledge, _| (red, knowledge.allows(red)))
+    }
+
+    /// The red agent's next action, for [`Episode::step_given`].
+    pub fn choose_red(&mut self) -> RedAction {
+        self.agent.choose(&self.knowledge, &mut self.random)
+    }
+
+    /// One step in which `choose` gives red's action, and whether it is carried out.
+    #[inline(always)]
+    fn play(
+        &mut self,
+        action: BlueAction,
+        ruleset: Ruleset,
+        choose: impl FnOnce(&mut RedAgent, &Knowledge, &mut D) -> (RedAction, bool),
+    ) -> i32 {
         let Self { random, network, knowledge, agent, view, memory, .. } = self;
         let blue = blue::act(action, network, view, random);
-        let red = agent.choose(knowledge, random);
-        let red = random.red_action(red);
-        let traces = red_actions::act(red, ruleset, network, knowledge, random);
+        let (red, is_allowed) = choose(agent, knowledge, random);
+        let traces = if is_allowed {
+            red_actions::act(red, ruleset, network, knowledge, random)
+        } else {
+            knowledge.success = Some(false);
+            knowledge.saw_data = false;
+            Traces::default()
+        };
         view.monitor(traces, blue);
         memory.update(action, view.bits());
         let (kind, target) = red.code();

@@ -31,6 +31,24 @@ pub struct Knowledge {
 }
 
 impl Knowledge {
+    /// Returns whether red can name the target, so that CybORG carries the action out.
+    pub fn allows(&self, action: RedAction) -> bool {
+        match action {
+            RedAction::Sleep => true,
+            RedAction::DiscoverSystems(subnet) => self.subnets >> subnet as u8 & 1 == 1,
+            RedAction::DiscoverServices(host) | RedAction::Exploit(host) => self.addresses >> host & 1 == 1,
+            RedAction::Escalate(host) | RedAction::Impact(host) => self.names >> host & 1 == 1,
+        }
+    }
+
+    /// What red can name: a bit for each subnet, then for the address of each host, then for its name.
+    pub fn known(&self) -> u32 {
+        let addresses = Subnet::ALL.len();
+        u32::from(self.subnets)
+            | u32::from(self.addresses) << addresses
+            | u32::from(self.names) << (addresses + NUM_HOSTS)
+    }
+
     /// Refuses decoded values that no episode has; the error says why.
     pub(super) fn check(&self) -> Result<(), String> {
         let there = are_hosts(self.addresses | self.names) && Subnet::are_bits(self.subnets);
@@ -91,7 +109,7 @@ pub(super) fn act(
             let works = escalate(host, network, knowledge, random);
             (Some(works), works)
         }
-        RedAction::Impact => (Some(impact(network, knowledge, random)), false),
+        RedAction::Impact(host) => (Some(impact(host, network, knowledge, random)), false),
     };
     knowledge.success = success;
     knowledge.saw_data = saw_data;
@@ -206,15 +224,15 @@ fn escalate(host: Host, network: &mut Network, knowledge: &mut Knowledge, random
     true
 }
 
-fn impact(network: &mut Network, knowledge: &Knowledge, random: &mut impl RandomSource) -> bool {
-    if network.red_on >> OP_SERVER0 & 1 == 0 {
+fn impact(host: Host, network: &mut Network, knowledge: &Knowledge, random: &mut impl RandomSource) -> bool {
+    if network.red_on >> host & 1 == 0 {
         return false;
     }
-    if network.root_on >> OP_SERVER0 & 1 == 0 {
+    if network.root_on >> host & 1 == 0 {
         // Nothing depends on which session is drawn.
-        random.session(network.sessions_on(OP_SERVER0));
+        random.session(network.sessions_on(host));
     }
-    if !knowledge.ot_service {
+    if host != OP_SERVER0 || !knowledge.ot_service {
         return false;
     }
     let service = &mut network.ot_service;

@@ -122,7 +122,7 @@ impl BLine {
             11 => RedAction::DiscoverServices(OP_SERVER0),
             12 => RedAction::Exploit(OP_SERVER0),
             13 => RedAction::Escalate(OP_SERVER0),
-            _ => RedAction::Impact,
+            _ => RedAction::Impact(OP_SERVER0),
         }
     }
 
@@ -155,7 +155,7 @@ impl Meander {
         self.learn(knowledge);
         if self.escalated >> OP_SERVER0 & 1 == 1 {
             self.last_escalation = Some(OP_SERVER0 as u8);
-            return RedAction::Impact;
+            return RedAction::Impact(OP_SERVER0);
         }
         for subnet in Subnet::ALL {
             let bit = 1 << subnet as u8;

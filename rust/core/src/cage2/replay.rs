@@ -16,7 +16,8 @@ pub const PACKED_OBS: usize = OBS_BITS.div_ceil(8);
 /// The arrays of a trace file, all episodes one after another. S steps, E episodes.
 pub struct Trace<'a> {
     pub ruleset: Ruleset,
-    pub red: RedKind,
+    /// `None`: red's actions are given, `red_kind` and `red_target`.
+    pub red: Option<RedKind>,
     pub seed: u64,
     /// Steps of each episode, [E].
     pub length: &'a [i32],
@@ -31,6 +32,8 @@ pub struct Trace<'a> {
     pub red_kind: &'a [i8],
     pub red_target: &'a [i8],
     pub red_success: &'a [i8],
+    /// As [`Knowledge::known`](super::red_actions::Knowledge::known) after the step; empty unless red's actions are given.
+    pub red_known: &'a [i32],
     pub exploit: &'a [i8],
     pub detected: &'a [i8],
     pub session: &'a [i8],
@@ -61,9 +64,9 @@ pub struct Report {
 /// The random source of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The recorded decisions; red's own choice is checked against the recorded action.
+    /// The recorded decisions; the choice of a red agent is checked against the recorded action.
     Decisions,
-    /// Python's generator, seeded as the file says; only blue's actions are read.
+    /// Python's generator, seeded as the file says; only blue's actions are read, and red's where they are given.
     Seed,
 }
 
@@ -83,6 +86,7 @@ impl Trace<'_> {
             ("red_kind", self.red_kind.len(), steps),
             ("red_target", self.red_target.len(), steps),
             ("red_success", self.red_success.len(), steps),
+            ("red_known", self.red_known.len(), if self.red.is_none() { steps } else { 0 }),
             ("exploit", self.exploit.len(), steps),
             ("detected", self.detected.len(), steps),
             ("session", self.session.len(), steps),
@@ -95,10 +99,18 @@ impl Trace<'_> {
                 return Err(format!("{name} holds {got} values, expected {expected} for {steps} steps"));
             }
         }
-        match self.blue_action.iter().find(|&&a| !(0..NUM_ACTIONS as i16).contains(&a)) {
-            Some(bad) => Err(format!("blue_action holds {bad}, expected 0 to {}", NUM_ACTIONS - 1)),
-            None => Ok(()),
+        if let Some(bad) = self.blue_action.iter().find(|&&a| !(0..NUM_ACTIONS as i16).contains(&a)) {
+            return Err(format!("blue_action holds {bad}, expected 0 to {}", NUM_ACTIONS - 1));
         }
+        let unknown = (0..steps).find(|&i| self.red.is_none() && self.given_red(i).is_none());
+        unknown.map_or(Ok(()), |i| {
+            let (kind, target) = (self.red_kind[i], self.red_target[i]);
+            Err(format!("red_kind and red_target hold {kind} and {target}, which is no action of red's"))
+        })
+    }
+
+    fn given_red(&self, i: usize) -> Option<RedAction> {
+        RedAction::from_code(self.red_kind[i], self.red_target[i])
     }
 
     /// Replays a checked trace.
@@ -138,13 +150,17 @@ impl Trace<'_> {
         let mut sim = Episode::new(random, Layout::None);
         let mut report = Report { steps: 0, mismatches: 0, first: None };
         for (episode, &length) in self.length.iter().enumerate() {
-            sim.begin(self.red);
+            sim.begin(self.red.unwrap_or(RedKind::Sleep));
             let packed = &self.reset_obs[episode * PACKED_OBS..(episode + 1) * PACKED_OBS];
             report.note(episode, None, difference_in_obs(unpack(packed), sim.view.bits()));
             for step in 0..length as usize {
                 let i = report.steps;
                 before(&mut sim.random, episode, i);
-                let tenths = sim.step(BlueAction::from_index(self.blue_action[i] as usize), self.ruleset);
+                let blue = BlueAction::from_index(self.blue_action[i] as usize);
+                let tenths = match self.red {
+                    Some(_) => sim.step(blue, self.ruleset),
+                    None => sim.step_given(blue, self.given_red(i).unwrap_or(RedAction::Sleep), self.ruleset),
+                };
                 let what = after(&sim.random, i).or_else(|| self.difference(i, &sim, tenths));
                 report.note(episode, Some(step), what);
                 report.steps += 1;
@@ -164,6 +180,11 @@ impl Trace<'_> {
         }
         if red.success != self.red_success[i] {
             return Some(format!("red's success: expected {}, got {}", self.red_success[i], red.success));
+        }
+        if let Some(&expected) = self.red_known.get(i)
+            && expected as u32 != sim.knowledge.known()
+        {
+            return Some(format!("red's knowledge: expected {expected:#x}, got {:#x}", sim.knowledge.known()));
         }
         for (host, name) in HOST_NAMES.iter().enumerate() {
             let at = i * NUM_HOSTS + host;

@@ -92,13 +92,13 @@ impl View {
 /// Writes the lowest bits as 0.0 and 1.0.
 #[inline]
 pub fn write_bits(bits: u64, out: &mut [f32]) {
-    let mut fours = out.chunks_exact_mut(4);
+    let (fours, rest) = out.as_chunks_mut::<4>();
     let mut left = bits;
-    for entries in &mut fours {
-        entries.copy_from_slice(&NIBBLES[(left & 0xf) as usize]);
+    for entries in fours {
+        *entries = NIBBLES[(left & 0xf) as usize];
         left >>= 4;
     }
-    for (i, entry) in fours.into_remainder().iter_mut().enumerate() {
+    for (i, entry) in rest.iter_mut().enumerate() {
         *entry = (left >> i & 1) as f32;
     }
 }
