@@ -32,7 +32,9 @@ def rewarded() -> MultiAgentVectorEnv:
 
 MAKERS: dict[str, Callable[[], Env]] = {
     "cage2": lambda: Cage2VectorEnv(3, red_agent="mix", num_threads=1),
-    "cage2 with Python's draws": lambda: Cage2VectorEnv(3, random="python", red_agent="meander", num_threads=1),
+    "cage2 with Python's draws": lambda: Cage2VectorEnv(
+        3, random="python", red_agent="meander", num_threads=1
+    ),
     "workflow": lambda: Cage2WorkflowVectorEnv(num_envs=3, num_threads=1),
     "cage4": lambda: Cage4VectorEnv(3, num_threads=1),
     "cage4 with NumPy's draws": lambda: Cage4VectorEnv(3, random="numpy", num_threads=1),
@@ -52,7 +54,9 @@ def played(env: Env, steps: int, seed: int, rows: NDArray[np.int64]) -> list[tup
     agents = (env.num_agents,) if isinstance(env, MultiAgentVectorEnv) else ()
     space.seed(seed)
     for _ in range(steps):
-        drawn = np.array([[space.sample() for _ in range(int(np.prod(agents)))] for _ in range(rows.max() + 1)])
+        drawn = np.array(
+            [[space.sample() for _ in range(int(np.prod(agents)))] for _ in range(rows.max() + 1)]
+        )
         actions = drawn.reshape(rows.max() + 1, *agents, *(space.shape or ()))[rows]
         found.append(env.step(actions)[:4])
     return found

@@ -389,9 +389,7 @@ class MultiAgentVectorEnv(Rebuilt):
         made._was_reset = True
         return made
 
-    def _restore(
-        self, state: bytes, count: int, index: int | None, native: Callable[[bytes], None]
-    ) -> None:
+    def _restore(self, state: bytes, count: int, index: int | None, native: Callable[[bytes], None]) -> None:
         """Restores the state of so many environments, with ``native`` the part of it that is compiled."""
         if self._log is None:
             native(state)

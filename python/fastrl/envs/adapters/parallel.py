@@ -329,4 +329,6 @@ class _Envs:
 
 def _refuse_parts(index: int | None) -> None:
     if index is not None:
-        raise NotImplementedError("copies of a parallel environment are saved and restored together: leave out index")
+        raise NotImplementedError(
+            "copies of a parallel environment are saved and restored together: leave out index"
+        )
