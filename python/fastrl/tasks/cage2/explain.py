@@ -275,7 +275,7 @@ def explain(
             compared = ranked[: most or None]
             streams = np.random.SeedSequence([seed, number]).generate_state(continuations, np.uint64)
             games = env.branch(state, len(compared) * continuations, seed=np.tile(streams, len(compared)))
-            found = _continued(policy, games, memory, np.repeat([a for a, _ in compared], continuations))
+            found = continued(policy, games, memory, np.repeat([a for a, _ in compared], continuations))
             alternatives = _alternatives(compared, *found)
             games.close()
         seen = in_words(obs[0])
@@ -313,7 +313,7 @@ def _ranked(
     return sorted(ranked, key=lambda each: each[0] != chosen)
 
 
-def _continued(
+def continued(
     policy: Policy, games: Cage2VectorEnv, memory: NDArray[np.float32] | None, actions: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Returns [N] and costs by host [N, 13] of games that take these actions [N], then the policy's, to the end.
@@ -323,7 +323,7 @@ def _continued(
     """
     n = games.num_envs
     states = None if memory is None else np.repeat(memory, n, axis=0)
-    obs, rewards, ends = np.empty((n, policy.obs_dim), np.float32), np.empty(n), np.empty((2, n), np.bool_)
+    obs, rewards, ends = np.empty((n, policy.obs_dim), np.float32), np.empty(n), np.zeros((2, n), np.bool_)
     returns, costs = np.zeros(n), np.zeros((n, len(HOSTS)))
     while not ends[1].all():
         games.step_into(actions, obs, rewards, *ends)
