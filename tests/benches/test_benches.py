@@ -20,6 +20,7 @@ import bench_bc
 import bench_coop
 import bench_demos
 import bench_dqn
+import bench_explain
 import bench_gym
 import bench_links
 import bench_pixels
@@ -44,6 +45,7 @@ CONSTANTS: dict[Any, dict[str, Any]] = {
     bench_coop: {"NUM_ENVS": 2, "STEPS": 2, "REPEATS": 2},
     bench_demos: {"ROUNDS": 2},
     bench_dqn: {"SEEDS": (0, 1), "SCREEN_EPISODES": 2, "EPISODES": 2},
+    bench_explain: {"ROUNDS": 2, "GAMES": 10, "STEPS": 3},
     bench_gym: {"SEEDS": (0,), "PROBLEMS": {"CartPole-v1": (5, {"ppo": 2000})}},
     bench_links: {"NUM_ENVS": 2, "STEPS": 4, "REPEATS": 2},
     bench_pixels: {"STEPS": 50, "ROUNDS": 1, "WAYS": {"one process": bench_pixels.WAYS["one process"]}},

@@ -34,6 +34,8 @@ CAGE2_DECOY_PLACES: list[tuple[int, int]]
 """Decoys and hosts where they can start, in the order of the actions."""
 CAGE2_TRUTH: list[str]
 """Names of the values of the true state that observations may have."""
+CAGE2_ROOT_COSTS: list[float]
+"""Cost of each host in a step in which red is root on it."""
 CAGE2_UNIT_TYPES: list[str]
 CAGE2_TYPE_OF_HOST: list[int]
 """Index into `CAGE2_UNIT_TYPES` of each host."""
@@ -122,12 +124,18 @@ class _Vec:
         of the present episode, the index into `CAGE2_RED_AGENTS`; roads know the results of the last that has ended, by
         the names of `fastrl.envs.MultiAgentVectorEnv.episodes`."""
 
-    def save_state(self) -> bytes:
-        """Everything that the future depends on, generators included. MemoryError: there is no room for it."""
+    def save_state(self, index: int | None = None) -> bytes:
+        """Everything that the future depends on, generators included, of all environments or of one. MemoryError: there
+        is no room for it. IndexError: there is no such environment."""
 
-    def load_state(self, state: bytes) -> None:
-        """Restores it. ValueError: damaged, of another version, of other options or another number of environments, or
-        altered so that the simulator cannot continue from it; MemoryError. Nothing has changed then."""
+    def load_state(self, state: bytes, index: int | None = None) -> None:
+        """Restores it, in all environments or in one. ValueError: damaged, of another version, of other options or
+        another number of environments, or altered so that the simulator cannot continue from it; IndexError,
+        MemoryError. Nothing has changed then."""
+
+    def branch(self, state: bytes, seeds: NDArray[np.uint64] | None = None) -> None:
+        """Restores the state of one environment in all. `seeds` [N] start random streams that the episodes continue
+        with. Errors as of `load_state`."""
 
     def asynchronous(
         self, seed: int, *, same_step: bool, num_threads: int = 0, episode_info: list[str] = ...

@@ -154,7 +154,7 @@ def render(
 def _film(kind: str, run: str, env: str | None, out: Path | None, *, trust: bool, **options: Any) -> int:
     """Films a run of any task but traffic, which has more to show, or an agent of the user's own in ``env``; options
     are those of `Films.film`."""
-    from fastrl.training.evaluation import BEST
+    from fastrl.training.evaluation import to_play
     from fastrl.training.run import load_run, using_checkpoint
 
     if out is None:
@@ -170,8 +170,7 @@ def _film(kind: str, run: str, env: str | None, out: Path | None, *, trust: bool
             state: Mapping[str, Any] = {}
             films = task.agent_films(run, settings)
         else:
-            best = Path(run) / "checkpoints" / BEST
-            checkpoint = best if best.is_file() else Path(run)
+            checkpoint = to_play(Path(run))
             settings, state = load_run(task, checkpoint, trust=trust)
             films = task.films(settings)
             opened.enter_context(using_checkpoint(checkpoint, "holds no policy that this fastrl can use"))

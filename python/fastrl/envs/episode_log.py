@@ -84,27 +84,36 @@ class EpisodeLog:
         out["finished"] = self.finished.copy()
         return out
 
-    def _arrays(self) -> list[NDArray]:
-        return [self.alive, self._agents, self._returns, self._lengths, self._last, self.finished]
+    def _arrays(self, index: int | None = None) -> list[NDArray]:
+        """The arrays of all environments, or of one."""
+        at = slice(None) if index is None else slice(index, index + 1)
+        counts = self.alive[at], self._agents[at], self._returns[at], self._lengths[at]
+        return [*counts, self._last[:, at], self.finished[at]]
 
-    def save_state(self) -> bytes:
-        body = b"".join(array.tobytes() for array in self._arrays())
+    def save_state(self, index: int | None = None) -> bytes:
+        """The statistics of all environments, or of one."""
+        body = b"".join(array.tobytes() for array in self._arrays(index))
         return zlib.crc32(body).to_bytes(4, "little") + body
 
-    @property
-    def state_size(self) -> int:
-        """Length of every saved state in bytes."""
-        return 4 + sum(array.nbytes for array in self._arrays())
+    def split(self, state: bytes, num_envs: int) -> tuple[bytes, EpisodeLog]:
+        """What stands in a state before its statistics of so many environments, and these.
 
-    def check_state(self, state: bytes) -> None:
-        """Raises ValueError if it is damaged."""
-        if len(state) != self.state_size or zlib.crc32(state[4:]).to_bytes(4, "little") != state[:4]:
+        Raises:
+            ValueError: they are damaged.
+        """
+        saved = EpisodeLog(num_envs, self._shape[1])
+        arrays = saved._arrays()
+        at = len(state) - sum(array.nbytes for array in arrays)
+        if at < 4 or zlib.crc32(state[at:]).to_bytes(4, "little") != state[at - 4 : at]:
             raise ValueError("this environment state cannot be restored: its episode statistics are damaged")
-
-    def load_state(self, state: bytes) -> None:
-        """Restores a checked state."""
-        at = 4
-        for array in self._arrays():
+        rest = state[: at - 4]
+        for array in arrays:
             array[...] = np.frombuffer(state[at : at + array.nbytes], array.dtype).reshape(array.shape)
             at += array.nbytes
+        return rest, saved
+
+    def set(self, saved: EpisodeLog, index: int | None = None) -> None:
+        """Takes over statistics of as many environments, or of one in all or in one."""
+        for array, own in zip(self._arrays(index), saved._arrays(), strict=True):
+            array[...] = own
         self._all_alive = bool(self.alive.all())

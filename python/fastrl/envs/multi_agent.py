@@ -7,7 +7,7 @@ is alive. One compiled call steps all of them. `fastrl.envs.adapters` turns the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
@@ -17,7 +17,15 @@ from numpy.typing import ArrayLike, NDArray
 from fastrl._native._rust import TrafficScene
 from fastrl.envs.contract import ContractError
 from fastrl.envs.episode_log import EPISODE_FIELDS, EpisodeLog
-from fastrl.envs.vector import SEED_LIMIT, CompiledRollout, NativeVec, as_actions, as_autoreset_mode, as_seeds
+from fastrl.envs.vector import (
+    SEED_LIMIT,
+    CompiledRollout,
+    NativeVec,
+    Rebuilt,
+    as_actions,
+    as_autoreset_mode,
+    as_seeds,
+)
 from fastrl.envs.viewer import RENDER_MODES, View
 
 # Gives the rewards [K*A] of a step from the simulator's rewards [K*A], the actions, the observations float32 [K*A, D]
@@ -25,7 +33,7 @@ from fastrl.envs.viewer import RENDER_MODES, View
 Reward = Callable[..., NDArray[np.floating]]
 
 
-class MultiAgentVectorEnv:
+class MultiAgentVectorEnv(Rebuilt):
     """K environments with at most A agents each, of a compiled simulator or of `fastrl.envs.adapters.parallel`.
 
     Arrays are flat: observations float32 (with images uint8) [K*A, D], rewards float32 (or float64) [K*A],
@@ -356,22 +364,39 @@ class MultiAgentVectorEnv:
         texts."""
         return tuple(self.view.draw(self.scene(i)) for i in range(self.num_envs))
 
-    def save_state(self) -> bytes:
-        """The complete state, random generators included, for `load_state` of an environment with the same options."""
-        native: bytes = self._native.save_state()
-        return native if self._log is None else native + self._log.save_state()
+    def save_state(self, index: int | None = None) -> bytes:
+        """The complete state, random generators included, of all environments or of one of them, for `load_state` of
+        as many environments with the same options, and for `branch`."""
+        native: bytes = self._native.save_state(index)
+        return native if self._log is None else native + self._log.save_state(index)
 
-    def load_state(self, state: bytes) -> None:
-        """Restores a state of `save_state`. Raises ValueError if it is damaged or of other options, and then nothing
-        has changed."""
+    def load_state(self, state: bytes, index: int | None = None) -> None:
+        """Restores a state of `save_state`, in all environments or in one of them. Raises ValueError if it is damaged
+        or of other options, IndexError if there is no such environment, and then nothing has changed."""
+        count = self.num_envs if index is None else 1
+        self._restore(state, count, index, lambda native: self._native.load_state(native, index))
+        # In the others the streams are seeded only if they were before.
+        self._was_reset = self._was_reset or index is None
+
+    def branch(
+        self, state: bytes, num_envs: int, *, seed: int | Sequence[int] | NDArray[np.uint64] | None = None
+    ) -> Self:
+        """New environments with the options and the `reward` of these, all in the state of one; see
+        `fastrl.envs.NativeVectorEnv.branch`."""
+        made, seeds = self.rebuilt(num_envs), None if seed is None else as_seeds(seed, num_envs)
+        made.reward = self.reward
+        made._restore(state, 1, None, lambda native: made._native.branch(native, seeds))
+        made._was_reset = True
+        return made
+
+    def _restore(self, state: bytes, count: int, index: int | None, native: Callable[[bytes], None]) -> None:
+        """Restores the state of so many environments, with ``native`` the part of it that is compiled."""
         if self._log is None:
-            self._native.load_state(state)
-        else:
-            split = max(len(state) - self._log.state_size, 0)
-            self._log.check_state(state[split:])
-            self._native.load_state(state[:split])
-            self._log.load_state(state[split:])
-        self._was_reset = True
+            native(state)
+            return
+        compiled, log = self._log.split(state, count)
+        native(compiled)
+        self._log.set(log, index)
 
     def close(self) -> None:
         """Frees the environments. May be called again."""

@@ -7,7 +7,7 @@ arrays, as Gymnasium users expect; `step_into` writes into a trainer's arrays, s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from gymnasium import Space
@@ -64,8 +64,9 @@ class NativeVec(Protocol):
         final_obs: NDArray[np.float32] | None = None,
         alive: NDArray[np.bool_] | None = None,
     ) -> None: ...
-    def save_state(self) -> bytes: ...
-    def load_state(self, state: bytes) -> None: ...
+    def save_state(self, index: int | None = None) -> bytes: ...
+    def load_state(self, state: bytes, index: int | None = None) -> None: ...
+    def branch(self, state: bytes, seeds: NDArray[np.uint64] | None = None) -> None: ...
     def asynchronous(
         self, seed: int, *, same_step: bool, num_threads: int = 0, episode_info: list[str] = ...
     ) -> AsyncVec: ...
@@ -169,7 +170,24 @@ def _add_masks(info: dict[str, Any], mask: NDArray[np.bool_]) -> dict[str, Any]:
     return masked
 
 
-class NativeVectorEnv(VectorEnv[Any, Any, Any]):
+class Rebuilt:
+    """Vector environments that can be built once more, with the same options."""
+
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        made = super().__new__(cls)
+        made._arguments = args, options
+        return made
+
+    def rebuilt(self, num_envs: int) -> Self:
+        """A new vector environment of so many environments, whose first argument is their number."""
+        args, options = self._arguments
+        others = {name: value for name, value in options.items() if name != "num_envs"}
+        return type(self)(num_envs, *args[1:], **others)
+
+
+class NativeVectorEnv(Rebuilt, VectorEnv[Any, Any, Any]):
     """N environments of a compiled simulator.
 
     Observations are [N, *S] for the space's shape S and in its dtype, rewards float64 [N], terminations and
@@ -436,19 +454,42 @@ class NativeVectorEnv(VectorEnv[Any, Any, Any]):
         has_one = self._row_dtype is np.float32 and isinstance(self.single_action_space, Discrete | Box)
         return getattr(self._native, "rollout", None) if has_one else None
 
-    def save_state(self) -> bytes:
-        """The complete state, random generators included, for `load_state` of an environment with the same options."""
-        return self._native.save_state()
+    def save_state(self, index: int | None = None) -> bytes:
+        """The complete state, random generators included, of all environments or of one of them, for `load_state` of
+        as many environments with the same options, and for `branch`."""
+        return self._native.save_state(index)
 
-    def load_state(self, state: bytes) -> None:
-        """Restores a state of `save_state`. Bytes of unknown origin are safe to load.
+    def load_state(self, state: bytes, index: int | None = None) -> None:
+        """Restores a state of `save_state`, in all environments or in one of them. Bytes of unknown origin are safe to
+        load.
 
         Raises:
             ValueError: the state is damaged, of other options, or altered so that the simulator cannot continue from
                 it. Nothing has changed then.
+            IndexError: there is no such environment.
         """
-        self._native.load_state(state)
-        self.was_reset = True
+        self._native.load_state(state, index)
+        # In the others the streams are seeded only if they were before.
+        self.was_reset = self.was_reset or index is None
+
+    def branch(
+        self, state: bytes, num_envs: int, *, seed: int | Sequence[int] | NDArray[np.uint64] | None = None
+    ) -> Self:
+        """New environments with the options of these, all in the state of one.
+
+        Args:
+            state: of `save_state` with an index, at any step of an episode.
+            num_envs: N, how many.
+            seed: starts a random stream in each, as of `reset`; equal seeds are common random numbers: as long as the
+                actions are the same, so are the episodes. None: all draw on as the saved environment does.
+
+        Raises:
+            ValueError, MemoryError: as of `load_state`.
+        """
+        made = self.rebuilt(num_envs)
+        made._native.branch(state, None if seed is None else as_seeds(seed, num_envs))
+        made.was_reset = True
+        return made
 
     def asynchronous(
         self, seed: int, *, same_step: bool, num_threads: int = 0, episode_info: Sequence[str] = ()

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 BEST = "best.safetensors"
 
 
+def to_play(run: Path) -> Path:
+    """The best policy of a run directory, if its evaluations have kept one; else what is given."""
+    best = run / "checkpoints" / BEST
+    return best if best.is_file() else run
+
+
 class Scores(Protocol):
     """Results of an evaluation."""
 

@@ -1,9 +1,11 @@
 //! The vector environment that the bindings of every simulator share, and its Python methods.
 
+use std::ops::Range;
+
 use fastrl_core::async_vec::NO_MASKS;
 use fastrl_core::env::{ActionKind, Actions, Env};
 use fastrl_core::vec_env::{Autoreset, Error, Rows, VecEnv};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::arrays::{Flag, disjoint, is_of, readable, writeable};
@@ -118,6 +120,23 @@ impl<W: Env> VecBinding<W> {
             }
             Ok(())
         })
+    }
+
+    /// The environment `index`, or all. IndexError: there is no such environment.
+    pub fn which(&self, index: Option<usize>) -> PyResult<Range<usize>> {
+        match index {
+            None => Ok(0..self.num_envs),
+            Some(i) if i < self.num_envs => Ok(i..i + 1),
+            Some(i) => Err(PyIndexError::new_err(format!("index: expected 0 to {}, got {i}", self.num_envs - 1))),
+        }
+    }
+
+    /// [`VecEnv::branch`] with numpy arrays.
+    pub fn branch(&self, py: Python<'_>, state: &[u8], seeds: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let seeds = seeds.map(|seeds| readable::<u64>("seeds", seeds, &[self.num_envs])).transpose()?;
+        // SAFETY: `readable` has checked it; nothing is written to it, and the caller leaves it alone during this call.
+        let seeds = seeds.as_ref().map(|seeds| unsafe { seeds.slice() });
+        self.with(py, |venv| py.detach(|| venv.branch(state, seeds)))
     }
 
     /// Calls `use_it` with the environments. Its errors become Python's, and so does their use by another thread, after
@@ -376,16 +395,29 @@ macro_rules! vec_methods {
                 self.venv.step(py, actions, obs, rewards, terminations, truncations, final_obs, alive)
             }
 
-            fn save_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyBytes>> {
-                let bytes = self.venv.with(py, |venv| py.detach(|| venv.save()))?;
+            #[pyo3(signature = (index=None))]
+            fn save_state<'py>(
+                &self,
+                py: Python<'py>,
+                index: Option<usize>,
+            ) -> PyResult<Bound<'py, pyo3::types::PyBytes>> {
+                let which = self.venv.which(index)?;
+                let bytes = self.venv.with(py, |venv| py.detach(|| venv.save_part(which)))?;
                 pyo3::types::PyBytes::new_with(py, bytes.len(), |place| {
                     place.copy_from_slice(&bytes);
                     Ok(())
                 })
             }
 
-            fn load_state(&self, py: Python<'_>, state: &[u8]) -> PyResult<()> {
-                self.venv.with(py, |venv| py.detach(|| venv.load(state)))
+            #[pyo3(signature = (state, index=None))]
+            fn load_state(&self, py: Python<'_>, state: &[u8], index: Option<usize>) -> PyResult<()> {
+                let which = self.venv.which(index)?;
+                self.venv.with(py, |venv| py.detach(|| venv.load_part(state, which)))
+            }
+
+            #[pyo3(signature = (state, seeds=None))]
+            fn branch(&self, py: Python<'_>, state: &[u8], seeds: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+                self.venv.branch(py, state, seeds)
             }
 
             #[pyo3(signature = (seed, *, same_step, num_threads=0, episode_info=vec![]))]

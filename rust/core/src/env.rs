@@ -152,6 +152,11 @@ pub trait Env: Send {
     /// Starts the random stream of `seed`; the next `reset` draws from it.
     fn seed(&mut self, seed: u64);
 
+    /// Starts the random stream of `seed` within an episode, which continues with it.
+    fn reseed(&mut self, seed: u64) {
+        self.seed(seed);
+    }
+
     /// Starts the next episode; writes the first observations and the flags of living agents.
     fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]);
 

@@ -38,6 +38,11 @@ pub trait SingleAgentEnv: Send {
     /// Starts the random stream of `seed`; the next `reset` draws from it.
     fn seed(&mut self, seed: u64);
 
+    /// As [`Env::reseed`].
+    fn reseed(&mut self, seed: u64) {
+        self.seed(seed);
+    }
+
     /// Starts the next episode and writes its first observation.
     fn reset(&mut self, obs: &mut [f32]);
 
@@ -99,6 +104,10 @@ impl<E: SingleAgentEnv> Env for E {
 
     fn seed(&mut self, seed: u64) {
         SingleAgentEnv::seed(self, seed);
+    }
+
+    fn reseed(&mut self, seed: u64) {
+        SingleAgentEnv::reseed(self, seed);
     }
 
     fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]) {

@@ -10,7 +10,7 @@ use fastrl_core::cage2::events::{NUM_RED_ACTIONS, RED_KIND_NAMES, RedAction};
 use fastrl_core::cage2::memory::{DECOY_PLACES, SCAN_HOSTS};
 use fastrl_core::cage2::red_agents::RedKind;
 use fastrl_core::cage2::replay::{Mode, PACKED_OBS, Trace};
-use fastrl_core::cage2::scenario::{EXPLOIT_NAMES, HOST_NAMES, NUM_HOSTS, SUBNET_NAMES};
+use fastrl_core::cage2::scenario::{CONFIDENTIALITY_TENTHS, EXPLOIT_NAMES, HOST_NAMES, NUM_HOSTS, SUBNET_NAMES};
 use fastrl_core::cage2::workflow::{UNIT_TYPES, type_of};
 use fastrl_core::cage2::{Cage2, Config, Game, Ruleset, effective_actions, red_view, render, truth};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyValueError};
@@ -105,6 +105,7 @@ pub(crate) fn add_tables(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CAGE2_SCAN_HOSTS", SCAN_HOSTS.to_vec())?;
     module.add("CAGE2_DECOY_PLACES", DECOY_PLACES.to_vec())?;
     module.add("CAGE2_TRUTH", truth::names())?;
+    module.add("CAGE2_ROOT_COSTS", CONFIDENTIALITY_TENTHS.map(|tenths| f64::from(tenths) / 10.0).to_vec())?;
     module.add("CAGE2_UNIT_TYPES", UNIT_TYPES.to_vec())?;
     module.add("CAGE2_TYPE_OF_HOST", (0..NUM_HOSTS).map(type_of).collect::<Vec<_>>())?;
     module.add("CAGE2_EFFECTIVE_ACTIONS", effective_actions().into_iter().map(u32::from).collect::<Vec<_>>())

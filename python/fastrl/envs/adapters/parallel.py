@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import gymnasium
 import numpy as np
@@ -287,7 +287,8 @@ class _Envs:
             out[name] = values.copy()
         return out
 
-    def save_state(self) -> bytes:
+    def save_state(self, index: int | None = None) -> bytes:
+        _refuse_parts(index)
         facts = [
             {
                 **{name: int(self._facts[name][k]) for name in ("seed", "number", "finished")},
@@ -299,7 +300,8 @@ class _Envs:
         head = json.dumps(facts).encode()
         return len(head).to_bytes(8, "little") + head + b"".join(map(b"".join, self._actions))
 
-    def load_state(self, state: bytes) -> None:
+    def load_state(self, state: bytes, index: int | None = None) -> None:
+        _refuse_parts(index)
         size = int.from_bytes(state[:8], "little")
         step = int(np.prod(self._action_shape[1:])) * self._action_dtype.itemsize
         try:
@@ -318,5 +320,15 @@ class _Envs:
             self._actions[k] = [own[i * step : (i + 1) * step] for i in range(int(steps))]
         self._keep_facts()
 
+    def branch(self, state: bytes, num_envs: int, *, seed: Any = None) -> Self:
+        raise NotImplementedError("only compiled environments can be branched")
+
     def close(self) -> None:
         self.copies.close()
+
+
+def _refuse_parts(index: int | None) -> None:
+    if index is not None:
+        raise NotImplementedError(
+            "copies of a parallel environment are saved and restored together: leave out index"
+        )

@@ -11,7 +11,7 @@ from fastrl.runs.checkpoint import CheckpointError
 from fastrl.tasks.traffic.render import RenderError, make_env
 from fastrl.tasks.traffic.settings import environment_options
 from fastrl.tasks.traffic.task import TASK
-from fastrl.training.evaluation import BEST
+from fastrl.training.evaluation import to_play
 from fastrl.training.run import load_run, using_checkpoint
 
 
@@ -26,8 +26,7 @@ def run_env(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorEnv
         CheckpointError: there is no checkpoint, or one of another kind of run.
         RenderError: the environment refuses an option, or with it the policy does not fit.
     """
-    best = path / "checkpoints" / BEST
-    file = best if best.is_file() else path
+    file = to_play(path)
     settings, state = load_run(TASK, file)
     with using_checkpoint(file, "holds no policy that this fastrl can use"):
         policy = TeamPolicy(state["policy"])

@@ -329,6 +329,10 @@ impl SingleAgentEnv for Cage2 {
         self.episode.random = self.config.random_source(seed);
     }
 
+    fn reseed(&mut self, seed: u64) {
+        self.episode.random.reseed(seed);
+    }
+
     fn reset(&mut self, obs: &mut [f32]) {
         self.config.begin(&mut self.episode);
         self.observe(obs);

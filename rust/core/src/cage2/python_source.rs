@@ -41,6 +41,10 @@ impl PythonSource {
         }
     }
 
+    pub(super) fn reseed(&mut self, seed: u64) {
+        self.random = PythonRandom::new(seed);
+    }
+
     /// Bytes that the twister and the labels of an episode take, about.
     pub(super) const MEMORY: usize = 16 << 10;
 

@@ -6,12 +6,23 @@ use super::fast_source::FastSource;
 use super::python_source::PythonSource;
 use super::scenario::{Exploit, Host, Hosts};
 use super::source::{NewProcess, RandomSource};
+use crate::rng::Rng;
 
 /// A random source that a seed fixes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SeededSource {
     Fast(FastSource),
     Python(Box<PythonSource>),
+}
+
+impl SeededSource {
+    /// As [`crate::env::Env::reseed`]: the labels of the episode stay.
+    pub(super) fn reseed(&mut self, seed: u64) {
+        match self {
+            Self::Fast(source) => source.0 = Rng::new(seed),
+            Self::Python(source) => source.reseed(seed),
+        }
+    }
 }
 
 macro_rules! forward {

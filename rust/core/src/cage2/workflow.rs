@@ -188,6 +188,10 @@ impl SingleAgentEnv for WorkflowCage2 {
         self.state.episode.random = self.config.random_source(seed);
     }
 
+    fn reseed(&mut self, seed: u64) {
+        self.state.episode.random.reseed(seed);
+    }
+
     fn reset(&mut self, obs: &mut [f32]) {
         self.config.begin(&mut self.state.episode);
         self.state.account = Account { order: self.state.next, ..Account::default() };

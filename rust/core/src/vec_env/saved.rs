@@ -8,6 +8,8 @@
 //! a state is refused that an environment could not have come to where what it then did would end in a panic, without
 //! end or out of bounds.
 
+use std::ops::Range;
+
 use postcard::ser_flavors::Flavor;
 use postcard::{serialize_with_flavor, take_from_bytes};
 use serde::{Serialize, Serializer};
@@ -41,7 +43,10 @@ impl Flavor for Growing {
     }
 }
 
-/// Phases and states of all environments, where they are.
+/// Flags of living agents, and phases and states of environments, that were read.
+type Read<'a, W> = (&'a [u8], Vec<(Phase, <W as Env>::State)>);
+
+/// Phases and states of environments, where they are.
 struct States<'a, W>(&'a [Slot<W>]);
 
 impl<W: Env> Serialize for States<'_, W> {
@@ -61,9 +66,20 @@ fn take<'a, T: serde::Deserialize<'a>>(bytes: &mut &'a [u8]) -> Result<T, Error>
 }
 
 impl<W: Env> VecEnv<W> {
-    /// Everything that the future depends on, as bytes.
+    /// [`VecEnv::save_part`] of all environments.
     pub fn save(&self) -> Result<Vec<u8>, Error> {
-        let all = (self.fingerprint(), &self.alive, States(&self.slots));
+        self.save_part(0..self.slots.len())
+    }
+
+    /// [`VecEnv::load_part`] of all environments.
+    pub fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.load_part(bytes, 0..self.slots.len())
+    }
+
+    /// Everything that the future of the environments `which` depends on, as bytes. Panics if there are no such ones.
+    pub fn save_part(&self, which: Range<usize>) -> Result<Vec<u8>, Error> {
+        let alive = &self.alive[which.start * self.num_agents..which.end * self.num_agents];
+        let all = (self.fingerprint(), alive, States(&self.slots[which]));
         let saved = serialize_with_flavor(&all, Growing(vec![0; HEADER]));
         let mut bytes = saved.map_err(|_| self.too_large("to save the state of"))?;
         let sum = crc32fast::hash(&bytes[HEADER..]);
@@ -72,8 +88,38 @@ impl<W: Env> VecEnv<W> {
         Ok(bytes)
     }
 
-    /// Restores what `save` gave. On an error nothing has changed.
-    pub fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
+    /// Restores what was saved of as many environments as `which` in these. On an error nothing has changed. Panics if
+    /// there are no such ones.
+    pub fn load_part(&mut self, bytes: &[u8], which: Range<usize>) -> Result<(), Error> {
+        let (alive, states) = self.read(bytes, &self.slots[which.clone()])?;
+        self.alive[which.start * self.num_agents..which.end * self.num_agents].copy_from_slice(alive);
+        for (slot, (phase, state)) in self.slots[which].iter_mut().zip(states) {
+            slot.phase = phase;
+            slot.env.set_state(state);
+        }
+        Ok(())
+    }
+
+    /// Restores what was saved of one environment in all of these, and starts the random streams of `seeds` in them if
+    /// there are any. On an error nothing has changed.
+    pub fn branch(&mut self, bytes: &[u8], seeds: Option<&[u64]>) -> Result<(), Error> {
+        let (alive, states) = self.read(bytes, &self.slots[..1])?;
+        ask_for(self.slots.iter().fold(0, |sum: usize, slot| sum.saturating_add(slot.env.memory())))
+            .map_err(|_| self.too_large("to restore the state of"))?;
+        self.alive.chunks_exact_mut(self.num_agents).for_each(|flags| flags.copy_from_slice(alive));
+        for (i, slot) in self.slots.iter_mut().enumerate() {
+            let (phase, state) = &states[0];
+            slot.phase = *phase;
+            slot.env.set_state(state.clone());
+            if let Some(seeds) = seeds {
+                slot.env.reseed(seeds[i]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads and checks what was saved of as many environments as there are `slots`.
+    fn read<'a>(&self, bytes: &'a [u8], slots: &[Slot<W>]) -> Result<Read<'a, W>, Error> {
         if bytes.len() < HEADER || &bytes[..MAGIC.len()] != MAGIC {
             return Err(refused("it is not a state saved by this version of fastrl"));
         }
@@ -87,18 +133,17 @@ impl<W: Env> VecEnv<W> {
         }
         let alive: &[u8] = take(&mut body)?;
         let count: u64 = take(&mut body)?;
-        if count != self.slots.len() as u64 || alive.len() != self.alive.len() {
-            return Err(refused(format!("it holds {count} environments, here are {}", self.slots.len())));
+        if count != slots.len() as u64 || alive.len() != slots.len() * self.num_agents {
+            return Err(refused(format!("it holds {count} environments, here are {}", slots.len())));
         }
         if alive.iter().any(|&flag| flag > 1) {
             return Err(refused("a flag is neither 0 nor 1"));
         }
         let no_memory = |_| self.too_large("to restore the state of");
-        ask_for(self.slots.iter().fold(0, |sum: usize, slot| sum.saturating_add(slot.env.memory())))
-            .map_err(no_memory)?;
+        ask_for(slots.iter().fold(0, |sum: usize, slot| sum.saturating_add(slot.env.memory()))).map_err(no_memory)?;
         let mut states: Vec<(Phase, W::State)> = Vec::new();
-        states.try_reserve_exact(self.slots.len()).map_err(no_memory)?;
-        for (i, slot) in self.slots.iter().enumerate() {
+        states.try_reserve_exact(slots.len()).map_err(no_memory)?;
+        for (i, slot) in slots.iter().enumerate() {
             // A state is read only as far as the longest one of this environment.
             let own = &body[..body.len().min(slot.env.most_saved())];
             let mut rest = own;
@@ -110,12 +155,7 @@ impl<W: Env> VecEnv<W> {
         if !body.is_empty() {
             return Err(refused("more follows its last environment"));
         }
-        self.alive.copy_from_slice(alive);
-        for (slot, (phase, state)) in self.slots.iter_mut().zip(states) {
-            slot.phase = phase;
-            slot.env.set_state(state);
-        }
-        Ok(())
+        Ok((alive, states))
     }
 
     fn too_large(&self, for_what: &str) -> Error {

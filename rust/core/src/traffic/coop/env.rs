@@ -371,6 +371,13 @@ impl Env for Coop {
         self.state.links = self.config.comms.is_some().then(|| LinkState::new(seed));
     }
 
+    fn reseed(&mut self, seed: u64) {
+        self.state.rng = Rng::new(seed);
+        if let Some(links) = &mut self.state.links {
+            links.reseed(seed);
+        }
+    }
+
     fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]) {
         let difficulty = self.state.difficulty;
         let starts = spawn::starts(&self.config, difficulty, &mut self.state.rng);

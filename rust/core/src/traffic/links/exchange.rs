@@ -200,6 +200,11 @@ vectorized! {
 }
 
 impl LinkState {
+    /// As [`crate::env::Env::reseed`].
+    pub fn reseed(&mut self, seed: u64) {
+        self.seed = seed;
+    }
+
     pub fn new(seed: u64) -> Self {
         Self {
             seed,

@@ -420,6 +420,13 @@ impl Env for RoadEnv {
         self.episode.links = self.config.comms.is_some().then(|| LinkState::new(seed));
     }
 
+    fn reseed(&mut self, seed: u64) {
+        self.episode.rng = NumpyRandom::new(seed);
+        if let Some(links) = &mut self.episode.links {
+            links.reseed(seed);
+        }
+    }
+
     fn reset(&mut self, obs: &mut [f32], alive: &mut [u8]) {
         self.episode.difficulty = self.episode.next_difficulty;
         self.scenario = self.next_scenario.clone();
