@@ -310,9 +310,9 @@ def native_vector_env(plan: Plan, num_threads: int) -> NativeVectorEnv:
     """
     known = compiled_spec(plan)
     build: Any = _vector_type(known)
-    options = {"autoreset_mode": AutoresetMode.DISABLED, **known.kwargs, **plan.env.options}
-    if known.max_episode_steps is not None:
-        options["max_episode_steps"] = known.max_episode_steps
+    # As Gymnasium's wrapper limits single environments.
+    limit = {} if known.max_episode_steps is None else {"max_episode_steps": known.max_episode_steps}
+    options = {"autoreset_mode": AutoresetMode.DISABLED, **limit, **known.kwargs, **plan.env.options}
     env: NativeVectorEnv = build(plan.num_envs, **{**options, "num_threads": num_threads})
     return env
 

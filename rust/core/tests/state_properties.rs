@@ -22,7 +22,8 @@ use fastrl_core::traffic::highway::{Config, Highway};
 use fastrl_core::traffic::links::config as links;
 use fastrl_core::traffic::links::path_loss::Surroundings;
 use fastrl_core::traffic::observation::{
-    Column, Feature, Goal, Kinematics, Layer, Limits, Observation, OccupancyGrid, TimeToCollision,
+    Attribute, Attributes, Column, Feature, Goal, Kinematics, Layer, Limits, Observation, OccupancyGrid,
+    TimeToCollision,
 };
 use fastrl_core::traffic::raster::{View, draw};
 use fastrl_core::traffic::ring::config::{Config as RingConfig, Drive};
@@ -481,6 +482,17 @@ fn parking(ends: Ends) -> RoadEnv {
     roads("parking", options, Observation::Goal(Goal { features }), ends)
 }
 
+/// Of a vehicle that slips, with errors in what it shows.
+fn lane_keeping() -> RoadEnv {
+    let shown = Attribute::ALL.map(|(_, attribute)| attribute).to_vec();
+    let noise = vec![(Attribute::State, 0.05), (Attribute::Derivative, 0.05)];
+    let observation = Observation::Attributes(Attributes { shown, noise });
+    let base = roads("lane-keeping", &[], observation, Ends::Together);
+    let ActionType::Continuous(steered) = continuous() else { unreachable!("it is") };
+    let action = ActionType::Continuous(Continuous { dynamical: true, ..steered });
+    RoadEnv::new(Arc::new(RoadConfig { agent: Driver::Dynamic, action, ..base.config().clone() }))
+}
+
 fn intersection(observation: Observation, ends: Ends) -> RoadEnv {
     crossing(observation, ends, None)
 }
@@ -682,6 +694,7 @@ proptest! {
             24 => attack(|| trips(grid(), Ends::Together), autoreset, steps, changes, noise)?,
             25 => attack(|| cage4(false), autoreset, steps, changes, noise)?,
             26 => attack(|| cage4(true), autoreset, steps, changes, noise)?,
+            27 => attack(lane_keeping, autoreset, steps, changes, noise)?,
             _ => attack(resources, autoreset, steps, changes, noise)?,
         }
     }
@@ -713,6 +726,7 @@ fn worlds_hold_no_more_memory_than_they_say() {
     check("coop", || cooperative(Task::Merge, coop::ActionType::Meta));
     check("intersection", || intersection(kinematics(true), Ends::Each));
     check("parking", || parking(Ends::Each));
+    check("lane keeping", lane_keeping);
     check("links on roads", linked_intersection);
     check("trips", || trips(kinematics(true), Ends::Each));
     check("links", || linked(links::Channel::Tr37885, links::Selection::Sensing, true));

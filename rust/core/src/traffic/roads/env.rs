@@ -449,7 +449,7 @@ impl Env for RoadEnv {
 
     fn action_mask(&self, mask: &mut [u8]) {
         let world = &self.episode.world;
-        for (agent, out) in mask.chunks_exact_mut(self.mask_len()).enumerate() {
+        for (agent, out) in mask.chunks_exact_mut(self.mask_len().max(1)).enumerate() {
             // Without an episode or a vehicle no action has an effect.
             match world.vehicle_of(agent) {
                 Some(vehicle) => self.config.action.mask(&world.traffic, vehicle, out),
