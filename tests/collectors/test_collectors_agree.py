@@ -10,7 +10,7 @@ import collect_cases
 import numpy as np
 import pytest
 from collect_cases import Forking, Noise, rows
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Discrete, flatdim
 
 import fastrl  # noqa: F401 - registers the ids
 from fastrl.collectors.factory import make_collector
@@ -43,7 +43,7 @@ def plan(
     numbers = not isinstance(action_space, Discrete)
     architecture = {
         "kind": "gaussian" if numbers else "discrete",
-        "obs_dim": math.prod(obs_space.shape or ()),
+        "obs_dim": flatdim(obs_space),
         "outputs": math.prod(action_space.shape or ()) if numbers else int(action_space.n),
         "hidden": [16, 16],
         "activation": "tanh",
@@ -111,6 +111,8 @@ def expect_equal(same: Plan, names: tuple[str, ...]) -> None:
         ("fastrl/Cage2-v0", 40, {"episode_length": 30, "red_agent": "mix"}, COMPILED),
         ("fastrl/Cage2-v0", 40, {"masks": True, "episode_length": 30, "red_agent": "mix"}, COMPILED),
         ("fastrl/Cage2-v0", 40, {"memory": "gru", "episode_length": 30, "red_agent": "mix"}, COMPILED),
+        # Dicts, and a time limit of Gymnasium's.
+        ("fastrl/lane-keeping-v0", 210, {}, COMPILED),
         ("fastrl/highway-fast-v0", 12, {}, COMPILED),
         ("fastrl/highway-fast-v0", 12, {"masks": True}, COMPILED),
         (

@@ -17,7 +17,7 @@ from typing import Any
 
 from highway_lockstep import BEHAVIOUR, KEEPING, POLICIES, Case, run_cases
 
-from fastrl.envs.traffic.config_interfaces import GOAL_FEATURES, VEHICLE_FEATURES
+from fastrl.envs.traffic.config_interfaces import CLOCKS, GOAL_FEATURES, LATERAL, VEHICLE_FEATURES
 from fastrl.envs.traffic.roads_config import KINDS, Kind
 
 SEEDS = 4
@@ -59,6 +59,10 @@ def _observation(rng: random.Random, scenario: str, meta: bool) -> dict[str, Any
         goal = {"type": "KinematicsGoal", "features": features, "scales": scales}
         attributes = {"type": "AttributesObservation", "attributes": ["time", "steps"]}
         kinds = [KINDS["parking-v0"].defaults["observation"], goal, rng.choice([goal, attributes, *kinds])]
+    if scenario == "lane-keeping":
+        attributes = rng.sample([*CLOCKS, *LATERAL], rng.randint(1, 5))
+        kinds = [KINDS["lane-keeping-v0"].defaults["observation"], rng.choice(kinds)]
+        kinds += 2 * [{"type": "AttributesObservation", "attributes": attributes}]
     if meta:
         kinds.append({"type": "TimeToCollision", "horizon": rng.choice([5, 10, 12.5])})
     return rng.choice(kinds)
@@ -107,13 +111,15 @@ def random_case(id: str, number: int) -> Case:  # noqa: A002
     defaults = kind.defaults
     seeds = tuple(rng.randrange(2**32) for _ in range(SEEDS))
     if number == 0:
-        return Case(id, {}, seeds, name="defaults", most_steps=25)
+        return Case(id, {}, seeds, name="defaults", most_steps=kind.most_steps or 25)
     speeds = defaults["action"].get("target_speeds", [20, 25, 30])
     lane_change = kind.scenario == "merge" or kind.scenario.startswith(("roundabout", "merge"))
     action = _action(rng, speeds, kind)
     if lane_change and action["type"] == "ContinuousAction":
         # highway-env compares the action with 0 and 2, which fails for two numbers.
         action["lateral"] = False
+    if kind.scenario == "lane-keeping":
+        action["dynamical"] = True
     observation = _observation(rng, kind.scenario, action["type"] == "DiscreteMetaAction")
     # Draws of their own, which leave those of the other options as they were without them.
     senses = random.Random(f"{id} {number} senses")
@@ -161,6 +167,8 @@ def random_case(id: str, number: int) -> Case:  # noqa: A002
         "success_goal_reward": lambda: rng.choice([0.12, 0.3, 0.45]),
         "reward_weights": lambda: rng.choice([defaults["reward_weights"], [0.5, 1, 0.1, 0.1, 0, 0.3]]),
         "add_walls": lambda: rng.random() < 0.8,
+        "state_noise": lambda: rng.choice([0.05, 0, 0.7]),
+        "derivative_noise": lambda: rng.choice([0.05, 0, 0.3]),
     }
     for key, default in defaults.items():
         if key in random_values:
@@ -176,7 +184,7 @@ def random_case(id: str, number: int) -> Case:  # noqa: A002
         several = several and len(observation["features"]) == len(defaults["reward_weights"])
     elif several:
         config["controlled_vehicles"] = rng.randint(1, 4)
-    elif kind.without_meta:
+    elif kind.without_meta and kind.has_teams:
         config["controlled_vehicles"] = rng.choice([1, 1, 1, 3])
         several = rng.random() < 0.2
     if several:

@@ -10,9 +10,9 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl.collectors.fragment_arrays import Arrays, arrays_for, check_masks
-from fastrl.collectors.protocol import ACTIVITIES, Plan, Stopped, expect_spaces
+from fastrl.collectors.protocol import ACTIVITIES, Plan, Stopped
 from fastrl.collectors.running import RunningEpisode, actions_of, reached, state_of
-from fastrl.collectors.vector_backends import expect_masks, native_vector_env
+from fastrl.collectors.vector_backends import expect_masks, expect_native_spaces, native_vector_env
 from fastrl.collectors.vector_runner import End, EndedEpisode, EpisodeSink, episode_arrays
 from fastrl.envs.async_vector import AsyncNativeVectorEnv, Batch
 from fastrl.networks.compiled_actor import values_of
@@ -27,7 +27,7 @@ class AsyncBackend:
     def __init__(self, plan: Plan, num_threads: int) -> None:
         env = native_vector_env(plan, num_threads=1)
         try:
-            expect_spaces(plan, env.single_observation_space, env.single_action_space)
+            expect_native_spaces(plan, env)
             expect_masks(plan, env)
             whole = plan.unit == "episodes"
             mode = AutoresetMode.DISABLED if whole else AutoresetMode.SAME_STEP

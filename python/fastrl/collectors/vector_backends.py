@@ -17,6 +17,7 @@ from fastrl._native._rust import Mlp
 from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
 from fastrl.collectors.resources import memory_of
 from fastrl.collectors.running import RunningEpisode
+from fastrl.envs.rows import ObsRows
 from fastrl.envs.serial_envs import NO_RESET, NO_SEED, StepArrays
 from fastrl.envs.vector import NativeVectorEnv, RolloutEnd
 
@@ -263,7 +264,7 @@ class NativeBackend(JointBackend):
                 f"env: expected autoreset_mode 'disabled', as the collector resets it, got"
                 f" {AutoresetMode(self._env.autoreset_mode).value!r}"
             )
-        expect_spaces(plan, self._env.single_observation_space, self._env.single_action_space)
+        expect_native_spaces(plan, self._env)
         expect_masks(plan, self._env)
         super().__init__(plan)
 
@@ -309,7 +310,9 @@ def native_vector_env(plan: Plan, num_threads: int) -> NativeVectorEnv:
     """
     known = compiled_spec(plan)
     build: Any = _vector_type(known)
-    options = {"autoreset_mode": AutoresetMode.DISABLED, **known.kwargs, **plan.env.options}
+    # As Gymnasium's wrapper limits single environments.
+    limit = {} if known.max_episode_steps is None else {"max_episode_steps": known.max_episode_steps}
+    options = {"autoreset_mode": AutoresetMode.DISABLED, **limit, **known.kwargs, **plan.env.options}
     env: NativeVectorEnv = build(plan.num_envs, **{**options, "num_threads": num_threads})
     return env
 
@@ -332,6 +335,19 @@ def compiled_spec(plan: Plan) -> registration.EnvSpec:
             " 'executor'"
         )
     return known
+
+
+def expect_native_spaces(plan: Plan, env: NativeVectorEnv) -> None:
+    """Refuses a compiled environment whose spaces are not those that the learner expects.
+
+    Raises:
+        CollectError
+    """
+    space = env.single_observation_space
+    rows = ObsRows(space)
+    # It writes the rows of a Dict or Tuple, too, unless bytes are to be in them.
+    in_rows = rows.row_space if rows.dtype == np.float32 else space
+    expect_spaces(plan, in_rows, env.single_action_space)
 
 
 def expect_masks(plan: Plan, env: NativeVectorEnv | MultiAgentVectorEnv) -> None:

@@ -23,7 +23,8 @@ use fastrl_core::traffic::highway::{Config, Highway};
 use fastrl_core::traffic::links::config as links;
 use fastrl_core::traffic::links::path_loss::Surroundings;
 use fastrl_core::traffic::observation::{
-    Column, Feature, Goal, Kinematics, Layer, Limits, Observation, OccupancyGrid, TimeToCollision,
+    Attribute, Attributes, Column, Feature, Goal, Kinematics, Layer, Limits, Observation, OccupancyGrid,
+    TimeToCollision,
 };
 use fastrl_core::traffic::raster::{View, draw};
 use fastrl_core::traffic::ring::config::{Config as RingConfig, Drive};
@@ -497,6 +498,17 @@ fn parking(ends: Ends) -> RoadEnv {
     roads("parking", options, Observation::Goal(Goal { features }), ends)
 }
 
+/// Of a vehicle that slips, with errors in what it shows.
+fn lane_keeping() -> RoadEnv {
+    let shown = Attribute::ALL.map(|(_, attribute)| attribute).to_vec();
+    let noise = vec![(Attribute::State, 0.05), (Attribute::Derivative, 0.05)];
+    let observation = Observation::Attributes(Attributes { shown, noise });
+    let base = roads("lane-keeping", &[], observation, Ends::Together);
+    let ActionType::Continuous(steered) = continuous() else { unreachable!("it is") };
+    let action = ActionType::Continuous(Continuous { dynamical: true, ..steered });
+    RoadEnv::new(Arc::new(RoadConfig { agent: Driver::Dynamic, action, ..base.config().clone() }))
+}
+
 fn intersection(observation: Observation, ends: Ends) -> RoadEnv {
     crossing(observation, ends, None)
 }
@@ -649,7 +661,7 @@ proptest! {
 
     #[test]
     fn altered_states_are_refused_or_work(
-        kind in 0..30usize,
+        kind in 0..31usize,
         autoreset in prop_oneof![Just(Autoreset::SameStep), Just(Autoreset::NextStep), Just(Autoreset::Disabled)],
         steps in 0..12usize,
         changes in prop::collection::vec(any_change(), 1..4),
@@ -700,6 +712,7 @@ proptest! {
             26 => attack(|| cage4(true), autoreset, steps, changes, noise)?,
             27 => attack(|| cage2_game(false), autoreset, steps, changes, noise)?,
             28 => attack(|| cage2_game(true), autoreset, steps, changes, noise)?,
+            29 => attack(lane_keeping, autoreset, steps, changes, noise)?,
             _ => attack(resources, autoreset, steps, changes, noise)?,
         }
     }
@@ -732,6 +745,7 @@ fn worlds_hold_no_more_memory_than_they_say() {
     check("coop", || cooperative(Task::Merge, coop::ActionType::Meta));
     check("intersection", || intersection(kinematics(true), Ends::Each));
     check("parking", || parking(Ends::Each));
+    check("lane keeping", lane_keeping);
     check("links on roads", linked_intersection);
     check("trips", || trips(kinematics(true), Ends::Each));
     check("links", || linked(links::Channel::Tr37885, links::Selection::Sensing, true));

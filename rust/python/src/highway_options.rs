@@ -61,6 +61,14 @@ fn column(ranges: &Bound<'_, PyDict>, name: &str) -> PyResult<Column> {
     Ok(Column { feature: feature(name)?, limits: limits(ranges, name)? })
 }
 
+fn attribute(name: &str) -> PyResult<Attribute> {
+    let found = Attribute::ALL.into_iter().find(|(known, _)| *known == name);
+    found.map(|(_, attribute)| attribute).ok_or_else(|| {
+        let known = Attribute::ALL.map(|(known, _)| known).join(", ");
+        PyValueError::new_err(format!("attributes: expected names out of {known}, got '{name}'"))
+    })
+}
+
 /// The observation that a dict describes. `step` is the time of one step, seconds.
 pub(crate) fn observation(options: &Bound<'_, PyDict>, step: f64) -> PyResult<Observation> {
     observation_within(options, step, 0)
@@ -77,13 +85,14 @@ fn observation_within(options: &Bound<'_, PyDict>, step: f64, tuples: usize) -> 
     }
     if kind == "AttributesObservation" {
         let names: Vec<String> = get_list(options, "attributes")?;
-        let attribute = |name: &String| {
-            let found = Attribute::ALL.into_iter().find(|(known, _)| known == name);
-            found
-                .map(|(_, attribute)| attribute)
-                .ok_or_else(|| PyValueError::new_err(format!("attributes: expected 'time' or 'steps', got '{name}'")))
-        };
-        return Ok(Observation::Attributes(Attributes(names.iter().map(attribute).collect::<PyResult<_>>()?)));
+        let noise: Vec<(String, f64)> = get_list(options, "noise")?;
+        if let Some((name, most)) = noise.iter().find(|(_, most)| !(most.is_finite() && *most >= 0.0)) {
+            return Err(PyValueError::new_err(format!("noise: expected at least 0 for '{name}', got {most}")));
+        }
+        return Ok(Observation::Attributes(Attributes {
+            shown: names.iter().map(|name| attribute(name)).collect::<PyResult<_>>()?,
+            noise: noise.iter().map(|(name, most)| Ok((attribute(name)?, *most))).collect::<PyResult<_>>()?,
+        }));
     }
     if kind == "TupleObservation" {
         // A dict may contain itself.

@@ -14,6 +14,7 @@ _VERSIONS = {
     "intersection-multi-agent": 3,
     "exit": 2,
     "two-way": 1,
+    "lane-keeping": 1,
     "parking": 1,
     "parking-ActionRepeat": 1,
     "parking-parked": 1,
@@ -22,9 +23,10 @@ _VERSIONS = {
     "racetrack-large": 2,
     "racetrack-oval": 2,
 }
-# With Gymnasium's time limits.
+# Gymnasium's time limits, where there are such.
+_LIMITS = {"two-way": 15, "lane-keeping": 200}
 ROAD_IDS: dict[str, int | None] = {
-    f"{name}-v{version}": 15 if name == "two-way" else None
+    f"{name}-v{version}": _LIMITS.get(name)
     for name, versions in _VERSIONS.items()
     for version in range(versions)
 }

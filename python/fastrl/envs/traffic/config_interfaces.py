@@ -93,8 +93,9 @@ OBSERVATIONS: dict[str, dict[str, Any]] = {
 SHARED_OBSERVATIONS = (
     "Kinematics", "TimeToCollision", "OccupancyGrid", "LidarObservation", "GrayscaleObservation", "TupleObservation",
 )  # fmt: skip
-# Attributes of highway-env's environments that are numbers.
-ATTRIBUTES = ("time", "steps")
+# Attributes of highway-env's environments that are a number, and those of its lane keeping, four numbers each.
+CLOCKS = ("time", "steps")
+LATERAL = ("state", "derivative", "reference_state")
 # highway-env's order.
 GOAL_KEYS = ("observation", "achieved_goal", "desired_goal")
 ACTIONS: dict[str, dict[str, Any]] = {
@@ -196,7 +197,9 @@ _CHECKS: dict[str, Check] = {
     "centering_position": optional(partial(numbers, length=2)),
     "observation_configs": _nested_parts,
     "scales": required("a divisor for each feature", numbers),
-    "attributes": required(f"a list out of {', '.join(ATTRIBUTES)}", partial(names, known=ATTRIBUTES)),
+    "attributes": required(
+        f"a list out of {', '.join(CLOCKS + LATERAL)}", partial(names, known=CLOCKS + LATERAL)
+    ),
     "target_speeds": optional(_different_speeds),
     "acceleration_range": optional(partial(numbers, length=2)),
     "steering_range": optional(_angles),
@@ -325,7 +328,7 @@ def observation_space(config: Mapping[str, Any]) -> Box | Dict | Tuple:
     if observation["type"] == "TupleObservation":
         return Tuple([observation_space(part) for part in _parts(config)])
     if observation["type"] == "AttributesObservation":
-        return Dict({name: _unbounded(()) for name in observation["attributes"]})
+        return Dict({name: _unbounded((4, 1) if name in LATERAL else ()) for name in observation["attributes"]})
     if observation["type"] == "KinematicsGoal":
         size = len(observation_features(observation))
         return Dict({key: _unbounded((size,)) for key in GOAL_KEYS})
@@ -385,8 +388,10 @@ def native_observation(config: Mapping[str, Any], lanes: int) -> dict[str, Any]:
         parts = [native_observation(part, lanes) for part in _parts(config)]
         return {"type": observation["type"], "parts": parts}
     if observation["type"] == "AttributesObservation":
-        # In the order of the space, whose keys are sorted.
-        return {"type": observation["type"], "attributes": sorted(observation["attributes"])}
+        listed = observation["attributes"]
+        # Shown in the order of the space, whose keys are sorted; errors are drawn in that of the list.
+        noise = [(name, float(config[f"{name}_noise"])) for name in listed if f"{name}_noise" in config]
+        return {"type": observation["type"], "attributes": sorted(listed), "noise": noise}
     if observation["type"] == "KinematicsGoal":
         scales = [float(scale) for scale in observation["scales"]]
         return {"type": observation["type"], "features": observation_features(observation), "scales": scales}

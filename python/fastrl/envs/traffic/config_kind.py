@@ -17,6 +17,7 @@ from fastrl.envs.traffic.config_checks import (
     different,
     flag,
     known_keys,
+    names,
     number,
     numbers,
     only,
@@ -25,6 +26,7 @@ from fastrl.envs.traffic.config_checks import (
 )
 from fastrl.envs.traffic.config_interfaces import (
     ACTIONS,
+    CLOCKS,
     MOST_CELLS,
     MOST_VEHICLES,
     SHARED_OBSERVATIONS,
@@ -155,7 +157,7 @@ class Kind:
                 f" {config['simulation_frequency']} a step, got {config['policy_frequency']}"
             )
         self._check_rewards(config)
-        self._check_action(single["action"]["type"])
+        self._check_action(single["action"])
         for observation in single_observations(single["observation"]):
             _check_observation(single, observation)
         return config
@@ -174,7 +176,8 @@ class Kind:
                 "config['collision_reward']: expected a number other than the best reward, 1, got 1"
             )
 
-    def _check_action(self, kind: str) -> None:
+    def _check_action(self, action: Mapping[str, Any]) -> None:
+        kind = action["type"]
         if self.meta_only and kind != "DiscreteMetaAction":
             raise ValueError(
                 "config['action']['type']: the reward needs target speeds, which only DiscreteMetaAction has, got"
@@ -286,7 +289,9 @@ def _check_team(config: Mapping[str, Any]) -> bool:
 
 def _check_observation(config: Mapping[str, Any], observation: Mapping[str, Any]) -> None:
     """Checks that the rest of the config fits an observation: times to collision need target speeds, pictures a scale
-    that they can be drawn at and no traces."""
+    that they can be drawn at and no traces, attributes an environment that has them."""
+    if observation["type"] == "AttributesObservation" and "state_noise" not in config:
+        names("config['observation']['attributes']", observation["attributes"], CLOCKS)
     if observation["type"] == "GrayscaleObservation":
         if config["show_trajectories"]:
             raise ValueError(

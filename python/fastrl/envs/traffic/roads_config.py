@@ -9,7 +9,12 @@ from functools import partial
 from typing import Any
 
 from fastrl.envs.traffic.config_checks import choice, number, numbers, optional, whole
-from fastrl.envs.traffic.config_interfaces import VEHICLE_FEATURES, fill_defaults, observation_features
+from fastrl.envs.traffic.config_interfaces import (
+    LATERAL,
+    VEHICLE_FEATURES,
+    fill_defaults,
+    observation_features,
+)
 from fastrl.envs.traffic.config_kind import (
     ARMS,
     AT_LEAST_0,
@@ -354,6 +359,44 @@ _PARKING = _ParkingKind(
 )
 
 
+class _LaneKeepingKind(Kind):
+    """The kind of lane keeping, which shows how the vehicle slips."""
+
+    def _check_action(self, action: Mapping[str, Any]) -> None:
+        if not fill_defaults(action).get("dynamical", False):
+            raise ValueError(
+                "config['action']: expected ContinuousAction or DiscreteAction with 'dynamical': True, because"
+                f" highway-env's lane keeping fails with other vehicles, got {dict(action)}"
+            )
+
+
+_LANE_KEEPING = _LaneKeepingKind(
+    "lane-keeping",
+    BASE_DEFAULTS
+    | {
+        "observation": {"type": "AttributesObservation", "attributes": list(LATERAL)},
+        "action": {
+            "type": "ContinuousAction",
+            "steering_range": [-math.pi / 3, math.pi / 3],
+            "longitudinal": False,
+            "lateral": True,
+            "dynamical": True,
+        },
+        "simulation_frequency": 10,
+        "policy_frequency": 10,
+        "state_noise": 0.05,
+        "derivative_noise": 0.05,
+        "screen_width": 600,
+        "screen_height": 250,
+        "scaling": 7,
+        "centering_position": [0.4, 0.5],
+    },
+    {"state_noise": AT_LEAST_0, "derivative_noise": AT_LEAST_0},
+    without_meta=True,
+    most_steps=200,
+)
+
+
 def _both(name: str, kind: Kind) -> dict[str, Kind]:
     """Versions 0 and 1, in which vehicles also see neighbours on connected roads."""
     return {f"{name}-v0": kind, f"{name}-v1": kind.connected()}
@@ -372,6 +415,7 @@ KINDS: dict[str, Kind] = {
     "intersection-multi-agent-v2": _INTERSECTION_MULTI_AGENT.connected(),
     **_both("exit", _EXIT),
     "two-way-v0": _TWO_WAY,
+    "lane-keeping-v0": _LANE_KEEPING,
     "parking-v0": _PARKING,
     "parking-ActionRepeat-v0": _PARKING.with_defaults(policy_frequency=1, duration=20),
     "parking-parked-v0": _PARKING.with_defaults(vehicles_count=10),

@@ -16,6 +16,7 @@ ON_REQUEST = (
     "fastrl/intersection-*",
     "fastrl/exit-*",
     "fastrl/two-way-*",
+    "fastrl/lane-keeping-*",
     "fastrl/u-turn-*",
     "fastrl/parking-*",
     "fastrl/racetrack-*",

@@ -52,12 +52,24 @@ fn step(state: &State, acceleration: f64, steering: f64, dt: f64) -> State {
 }
 
 impl Vehicles {
+    /// The state of vehicle `i`; only `Dynamic` ones slide.
+    pub(super) fn bicycle(&self, i: usize) -> State {
+        let [lateral, rate] = self.slide[i];
+        [self.x[i], self.y[i], self.heading[i], self.speed[i], lateral, rate]
+    }
+
+    /// Its derivative as a `Dynamic` vehicle with the last commands. `exact`: see
+    /// [`RoadMap::EXACT`](super::map::RoadMap::EXACT).
+    pub(super) fn bicycle_derivative(&self, i: usize, exact: bool) -> State {
+        let steering = if exact { self.angle[i] } else { self.steering(i) };
+        derivative(&self.bicycle(i), self.acceleration[i], steering)
+    }
+
     /// The state of `Dynamic` vehicle `i` after `dt` seconds with that steering angle (radians) and its present
     /// acceleration.
     pub(super) fn slid(&self, i: usize, steering: f64, dt: f64) -> State {
-        let [lateral, rate] = self.slide[i];
-        let rate = rate.clamp(-MAX_TURNING_RATE, MAX_TURNING_RATE);
-        let state = [self.x[i], self.y[i], self.heading[i], self.speed[i], lateral, rate];
+        let [x, y, heading, speed, lateral, rate] = self.bicycle(i);
+        let state = [x, y, heading, speed, lateral, rate.clamp(-MAX_TURNING_RATE, MAX_TURNING_RATE)];
         let steering = steering.clamp(-FRAC_PI_2, FRAC_PI_2);
         step(&state, self.acceleration[i], steering, dt)
     }

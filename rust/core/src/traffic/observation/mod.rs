@@ -309,10 +309,22 @@ impl Observation {
     ) -> bool {
         match self {
             Self::Goal(o) => o.write(traffic, observer, out),
-            Self::Attributes(o) => o.write(clock, out),
+            Self::Attributes(o) => o.write(traffic, observer, clock, out),
             _ => return false,
         }
         true
+    }
+
+    /// Adds the errors of a look to what `write_double` wrote.
+    pub fn disturb(&self, rng: &mut NumpyRandom, out: &mut [f64]) {
+        if let Self::Attributes(o) = self {
+            o.disturb(rng, out);
+        }
+    }
+
+    /// Returns whether `write_double` writes this kind.
+    pub fn is_double(&self) -> bool {
+        matches!(self, Self::Goal(_) | Self::Attributes(_))
     }
 }
 

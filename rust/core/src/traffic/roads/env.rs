@@ -19,7 +19,7 @@ use crate::traffic::links::LinkState;
 use crate::traffic::links::account::Account as LinkAccount;
 use crate::traffic::links::choice::Choice;
 use crate::traffic::metrics::{self, Account};
-use crate::traffic::observation::{Clock, Observation};
+use crate::traffic::observation::Observation;
 use crate::traffic::obstacle::Landmark;
 use crate::traffic::scene::{Camera, Scene, Scenic};
 use crate::traffic::vehicles::Driver;
@@ -57,7 +57,7 @@ pub struct Config {
 
 impl Config {
     /// Numbers of an agent's observation: those of [`Config::observation`], then the powers that it sensed.
-    fn obs_len(&self) -> usize {
+    pub(super) fn obs_len(&self) -> usize {
         self.observation.len() + self.comms.as_ref().map_or(0, |comms| comms.links.sensed_len())
     }
 
@@ -78,11 +78,11 @@ pub struct Episode {
     /// Last action of each agent; the neutral action after a reset.
     pub actions: Vec<LastAction>,
     /// True for the agents that act.
-    alive: Vec<bool>,
+    pub(super) alive: Vec<bool>,
     /// Order of the other vehicles' rows in each agent's present observation, where it is random.
-    orders: Vec<Vec<u32>>,
+    pub(super) orders: Vec<Vec<u32>>,
     /// The present observations, where vehicles come and go after they were made, or where later ones go on from them.
-    seen: Vec<f32>,
+    pub(super) seen: Vec<f32>,
     /// With [`Config::comms`] only.
     pub links: Option<LinkState>,
     /// Difficulty of this episode and of coming ones; `None`: as configured.
@@ -95,14 +95,16 @@ pub struct Episode {
     pub last: metrics::Episode,
     /// Statistics of the links in the last episode.
     pub last_links: LinkAccount,
+    /// The present observations in double precision, where they are measured before the frames of a step.
+    pub(super) measured: Vec<f64>,
 }
 
 pub struct RoadEnv {
-    config: Arc<Config>,
+    pub(super) config: Arc<Config>,
     /// Of this episode and of coming ones.
-    scenario: Arc<dyn Scenario>,
+    pub(super) scenario: Arc<dyn Scenario>,
     next_scenario: Arc<dyn Scenario>,
-    episode: Episode,
+    pub(super) episode: Episode,
 }
 
 impl RoadEnv {
@@ -127,6 +129,7 @@ impl RoadEnv {
             finished: 0,
             last: metrics::Episode::NONE,
             last_links: LinkAccount::default(),
+            measured: Vec::new(),
         };
         let scenario = config.scenario.clone();
         Self { config, next_scenario: scenario.clone(), scenario, episode }
@@ -227,72 +230,6 @@ impl RoadEnv {
     pub fn has_succeeded(&self, agent: usize) -> bool {
         let world = &self.episode.world;
         world.vehicle_of(agent).is_none_or(|i| self.scenario.has_succeeded(world, i))
-    }
-
-    /// Writes what an agent sees in the precision of `out`. False: the kind of observation is single, and nothing was
-    /// written.
-    fn write_double<R: Real>(&self, agent: usize, out: &mut [R]) -> bool {
-        let Episode { world, time, .. } = &self.episode;
-        let clock = Clock { time: *time, frames: world.frames() };
-        let vehicle = world.vehicle_of(agent);
-        vehicle.is_some_and(|i| self.config.observation.write_double(&world.traffic, i, clock, out))
-    }
-
-    /// Writes the observations of all agents in double precision, for the kinds that are; zeros without
-    /// an episode.
-    pub fn observe_double(&self, obs: &mut [f64]) {
-        for (agent, out) in obs.chunks_exact_mut(self.config.observation.len()).enumerate() {
-            if !(self.has_vehicles() && self.write_double(agent, out)) {
-                out.fill(0.0);
-            }
-        }
-    }
-
-    fn write(&self, obs: &mut [f32]) {
-        let Episode { world, orders, alive, links, .. } = &self.episode;
-        let mut heard = Vec::new();
-        for (agent, out) in obs.chunks_exact_mut(self.config.obs_len()).enumerate() {
-            let (out, sensed) = out.split_at_mut(self.config.observation.len());
-            if let (true, Some(comms), Some(links)) = (alive[agent], &self.config.comms, links) {
-                heard.clear();
-                heard.extend(comms.heard(links, world, agent));
-                if !sensed.is_empty() {
-                    links.write_sensed(&comms.links, agent, sensed);
-                }
-            } else {
-                sensed.fill(0.0);
-            }
-            match world.vehicle_of(agent).filter(|_| alive[agent]) {
-                Some(i) => {
-                    if !self.write_double(agent, out) {
-                        self.config.observation.write(&world.traffic, i, &orders[agent], &heard, out);
-                    }
-                }
-                None => out.fill(0.0),
-            }
-        }
-    }
-
-    /// Writes observations for the first time: they may be random.
-    fn draw(&mut self, obs: &mut [f32]) {
-        for order in &mut self.episode.orders {
-            self.config.observation.draw(&mut self.episode.rng, order);
-        }
-        if self.config.observation.remembers() {
-            match &self.episode.seen[..] {
-                [] => obs.fill(0.0),
-                seen => obs.copy_from_slice(seen),
-            }
-        }
-        self.write(obs);
-        if self.keeps_observations() {
-            self.episode.seen.clear();
-            self.episode.seen.extend_from_slice(obs);
-        }
-    }
-
-    fn keeps_observations(&self) -> bool {
-        self.scenario.is_open() || self.config.observation.remembers()
     }
 
     /// Lets the scenario add and remove vehicles.
@@ -442,6 +379,7 @@ impl Env for RoadEnv {
             links.reset(&comms.links, agents, agents);
         }
         self.exchange(&[]);
+        self.learn_space();
         self.draw(obs);
         self.write_alive(alive);
     }
@@ -458,12 +396,18 @@ impl Env for RoadEnv {
     fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool {
         self.episode.time += 1.0 / self.config.policy_frequency;
         self.episode.steps = self.episode.steps.saturating_add(1);
+        self.scenario.before_step(&mut self.episode.world);
         let choices = self.act(actions);
+        if self.scenario.shows_past() {
+            self.draw(rows.obs);
+        }
         for _ in 0..self.config.frames {
             self.episode.world.frame(1.0 / self.config.simulation_frequency);
         }
         self.exchange(&choices);
-        self.draw(rows.obs);
+        if !self.scenario.shows_past() {
+            self.draw(rows.obs);
+        }
         let is_late = self.episode.time >= self.config.duration;
         let together = self.config.ends == Ends::Together;
         let (over, shared) = if together {
@@ -512,7 +456,7 @@ impl Env for RoadEnv {
 
     fn action_mask(&self, mask: &mut [u8]) {
         let world = &self.episode.world;
-        for (agent, out) in mask.chunks_exact_mut(self.mask_len()).enumerate() {
+        for (agent, out) in mask.chunks_exact_mut(self.mask_len().max(1)).enumerate() {
             // Without an episode or a vehicle no action has an effect.
             match world.vehicle_of(agent) {
                 Some(vehicle) => self.config.action.mask(&world.traffic, vehicle, out),
@@ -548,7 +492,8 @@ impl Env for RoadEnv {
         let alive = state.alive.iter().any(|&alive| alive);
         ensure(alive == (phase == Phase::Running), "the agents act when there is no episode, or none does in one")?;
         let seen = if self.keeps_observations() && began { config.agents * config.obs_len() } else { 0 };
-        ensure(state.seen.len() == seen, "the observations have another size")?;
+        let measured = if self.is_measured() && began { config.agents * config.observation.len() } else { 0 };
+        ensure([state.seen.len(), state.measured.len()] == [seen, measured], "the observations have another size")?;
         ensure(state.actions.iter().all(|action| config.action.takes(action)), "the last action does not exist")?;
         let account = &state.account;
         let acting = state.alive.iter().filter(|&&alive| alive).count();

@@ -1,7 +1,7 @@
 //! The scenarios by their names.
 
 use super::scenario::{Options, Scenario};
-use super::{exit, intersection, merge, parking, racetrack, roundabout, trips, two_way, u_turn};
+use super::{exit, intersection, lane_keeping, merge, parking, racetrack, roundabout, trips, two_way, u_turn};
 
 /// The scenario of that name with these options; the error says what is wrong.
 pub fn make(name: &str, options: &Options) -> Result<Box<dyn Scenario>, String> {
@@ -16,6 +16,7 @@ pub fn make(name: &str, options: &Options) -> Result<Box<dyn Scenario>, String> 
         "racetrack-oval" => Box::new(racetrack::Racetrack::oval(options)?),
         "exit" => Box::new(exit::Exit::new(options)?),
         "two-way" => Box::new(two_way::TwoWay::new(options)?),
+        "lane-keeping" => Box::new(lane_keeping::LaneKeeping),
         "parking" => Box::new(parking::Parking::new(options)?),
         "u-turn" => Box::new(u_turn::UTurn::new(options)?),
         "trips" => Box::new(trips::Trips::new(options)?),

@@ -105,6 +105,15 @@ pub trait Scenario: Debug + Send + Sync {
         false
     }
 
+    /// Precedes a step, actions too.
+    fn before_step(&self, _world: &mut World) {}
+
+    /// True if a step shows the state after the action and before its frames, and clocks of observations stand still
+    /// (`LaneKeepingEnv.step`).
+    fn shows_past(&self) -> bool {
+        false
+    }
+
     /// True if `after_step` changes the world.
     fn is_open(&self) -> bool {
         false
