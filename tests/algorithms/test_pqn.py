@@ -337,8 +337,13 @@ def test_weights_of_a_network_with_fewer_inputs_are_taken() -> None:
 
 
 def test_the_compiled_actor_acts_as_the_network() -> None:
-    for option in ({"normalize_obs": True}, {"memory": "lstm"}, {"activation": "tanh"}):
-        pqn = pqn_of(layer_norm=False, epsilon=0.0, final_epsilon=0.0, **option)
+    for option in (
+        {"normalize_obs": True},
+        {"memory": "lstm"},
+        {"activation": "tanh"},
+        {"layer_norm": False},
+    ):
+        pqn = pqn_of(epsilon=0.0, final_epsilon=0.0, **option)
         pqn.network.update_statistics(
             torch.randn(50, OBS_DIM, generator=torch.Generator().manual_seed(0)) + 2
         )

@@ -22,13 +22,16 @@ from fastrl.utils.seeding import GOLDEN, mix, uniforms
 from random_actor import RandomActor
 
 
-def architecture(obs_dim=5, outputs=3, hidden=(8,), activation="relu", kind="discrete", obs_clip=None):
+def architecture(
+    obs_dim=5, outputs=3, hidden=(8,), activation="relu", kind="discrete", obs_clip=None, layer_norm=False
+):
     return {
         "kind": kind,
         "obs_dim": obs_dim,
         "outputs": outputs,
         "hidden": list(hidden),
         "activation": activation,
+        "layer_norm": layer_norm,
         "obs_clip": obs_clip,
     }
 
@@ -69,6 +72,9 @@ def slow_outputs(options, weights, obs):
     for i in range(len(widths) - 1):
         x = x @ take(widths[i], widths[i + 1]) + take(widths[i + 1])
         if i < len(widths) - 2:
+            if options["layer_norm"]:
+                x = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+                x = x * take(widths[i + 1]) + take(widths[i + 1])
             x = np.tanh(x) if options["activation"] == "tanh" else np.maximum(x, 0)
     return x, rest
 
@@ -84,6 +90,7 @@ networks = st.builds(
     outputs=st.integers(1, 150),
     hidden=st.lists(st.integers(1, 100), max_size=3),
     activation=st.sampled_from(["tanh", "relu"]),
+    layer_norm=st.booleans(),
     obs_clip=st.sampled_from([None, 1.0, 10.0]),
 )
 

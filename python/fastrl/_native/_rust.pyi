@@ -727,7 +727,7 @@ class Mlp:
     many of each as `nvec` [n] says; "gaussian": means of A independent normal numbers, whose standard deviations do not
     depend on the observation. `hidden`: widths of the hidden layers, `activation` after each. `memory` "gru" or "lstm":
     a recurrent layer of `memory_size` outputs, with the equations of PyTorch's cells, lies between these and the last
-    layer. `obs_clip`: observations are whitened, `(obs - mean) * scale`, and clipped to plus and minus this; None: they
+    layer. `layer_norm`: layer normalisation, as PyTorch's, comes before each activation. `obs_clip`: observations are whitened, `(obs - mean) * scale`, and clipped to plus and minus this; None: they
     are taken as they are. `num_threads`: how many share out large batches. ValueError: an option is out of range.
     """
 
@@ -739,6 +739,7 @@ class Mlp:
         outputs: int,
         hidden: list[int],
         activation: Literal["tanh", "relu"],
+        layer_norm: bool = False,
         obs_clip: float | None = None,
         nvec: list[int] | None = None,
         memory: Literal["none", "gru", "lstm"] = "none",
@@ -755,7 +756,8 @@ class Mlp:
 
     def load(self, buffer: Buffer) -> None:
         """Copies new weights from a contiguous buffer of `num_weights` float32: with `obs_clip` mean [D] and scale [D];
-        then of each layer the weights [inputs, outputs] and biases [outputs], of a recurrent one those of its inputs,
+        then of each layer the weights [inputs, outputs] and biases [outputs], of a hidden one with layer normalisation
+        gains and shifts [outputs], of a recurrent one those of its inputs,
         then those of its state, gates in PyTorch's order; then with "gaussian" the logarithms of the standard
         deviations [A]. TypeError: no buffer. ValueError: another size, or NaN or infinity in it; the weights are those
         from before then."""
@@ -1267,8 +1269,9 @@ class PpoUpdate:
     each of their n numbers, and A is their sum; of Gaussian ones `numbers` is n, and A the same, with one standard
     deviation each that does not depend on the observation. The actor sees the first `actor_inputs` numbers of an
     observation (None: all). The critic has `critic_outputs`, one for each agent that it values. `networks`: which of
-    the two learn; one alone needs nothing of the other, whose losses are 0. `bf16`: hidden layers multiply bfloat16 and
-    add up float32. ValueError: an option is out of range.
+    the two learn; one alone needs nothing of the other, whose losses are 0. `layer_norm`: layer normalisation, as
+    PyTorch's, comes before the activation of hidden layers. `bf16`: hidden layers multiply bfloat16 and add up float32,
+    which they do not do with layer normalisation. ValueError: an option is out of range.
     """
 
     def __new__(
@@ -1282,6 +1285,7 @@ class PpoUpdate:
         actor_inputs: int | None = None,
         critic_outputs: int = 1,
         networks: Literal["both", "actor", "critic"] = "both",
+        layer_norm: bool = False,
         bf16: bool = False,
     ) -> PpoUpdate: ...
     @property
@@ -1319,8 +1323,8 @@ class PpoUpdate:
         """Learns from S samples, of which some may share one of G observations, without the GIL.
 
         Changed in place are `parameters` [P] (the logarithms of standard deviations of Gaussians, which stay within -5
-        and 2; then of each layer of the actor, then of the critic weights [outputs, inputs] and biases) and Adam's
-        moments `mean` [P] and `square` [P] after `steps` steps (Kingma and Ba, 2015, with epsilon 1e-5).
+        and 2; then of each layer of the actor, then of the critic weights [outputs, inputs] and biases, and of hidden
+        ones with layer normalisation gains and shifts) and Adam's moments `mean` [P] and `square` [P] after `steps` steps (Kingma and Ba, 2015, with epsilon 1e-5).
 
         `obs` [G, D]; `groups` [S]: which of these a sample has; `masks` [S, A], True where an action is allowed;
         `actions` int64 [S] with one number, else [S, n], or float32 [S, n] of Gaussians; `log_probs`, `advantages`,
@@ -1376,6 +1380,35 @@ class PpoUpdate:
         Returns the loss (without label smoothing and entropy), the share of the expert's numbers that are the likeliest
         or the mean square error, the entropy, and the gradient's norm before clipping. ValueError: an array does not
         fit, there is no sample, or an action is not there; `label_smoothing` is out of range; the critic learns, too.
+        """
+
+    def learn_values(
+        self,
+        parameters: NDArray[np.float32],
+        mean: NDArray[np.float32],
+        square: NDArray[np.float32],
+        obs: NDArray[np.float32],
+        groups: NDArray[np.int64],
+        actions: NDArray[np.int64],
+        returns: NDArray[np.float32],
+        order: NDArray[np.int64],
+        *,
+        steps: int,
+        minibatches: int,
+        huber: float,
+        max_grad_norm: float,
+        learning_rate: float,
+        epsilon: float,
+        num_threads: int,
+    ) -> tuple[float, float, float, float, int]:
+        """Takes gradient steps of a critic alone, whose outputs are values of actions, along half the squared errors of
+        those of the `actions` [S] that were taken to `returns` [S]; errors beyond `huber` count linearly. Without the GIL.
+
+        Other arguments are as of `run`; `epsilon`: Adam's.
+
+        Returns means over gradient steps: the loss, the value of the actions, absolute errors, the gradient's norm before
+        clipping; and the number of steps. ValueError: an array does not fit, or names an action, sample or observation
+        that is not there; an option is out of range; an actor learns, too.
         """
 
 @final

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl.algorithms.actor_critic import VALUE_CHUNK
+from fastrl.algorithms.compiled_pqn import CompiledPQN
 from fastrl.algorithms.dqn_loss import of_actions, q_losses
 from fastrl.algorithms.loss import LossMeans, TDLoss
 from fastrl.algorithms.optimizer import Optimizer
@@ -78,6 +79,7 @@ class PQN(PQNDeclaration, QLearner):
     Attributes:
         network: values of actions, in ``eval()`` mode.
         parameters: of the network, as one vector.
+        compiled: takes the gradient steps; None: PyTorch does.
         rollout: what the last update learned from.
         updates: gradient steps so far.
     """
@@ -101,6 +103,7 @@ class PQN(PQNDeclaration, QLearner):
         if self.ranks.shards:
             check_shards(self.network)
         self._optimizer = Optimizer(self.parameters, "fp32", eps=config.adam_eps)
+        self.compiled, self._why_not_compiled = CompiledPQN.of(self, PQN, self._optimizer)
         self._learning_rate = problem.schedule(config.learning_rate, config.final_learning_rate)
         self._return_scale = ReturnScale(problem.num_envs, config.gamma) if config.normalize_returns else None
         self._reward_scale = config.reward_scale
@@ -152,8 +155,17 @@ class PQN(PQNDeclaration, QLearner):
             )
         with watch("update"):
             learning_rate = self._learning_rate(self.steps)
-            for size, take in self._minibatches():
-                self._gradient_step(size, take, learning_rate)
+            if self.compiled is None:
+                for size, take in self._minibatches():
+                    self._gradient_step(size, take, learning_rate)
+            else:
+                self.updates += self.compiled(
+                    self.compiled.inputs(torch.from_numpy(self.rollout.distinct_obs())),
+                    *map(self.rollout.flat, ("groups", "actions", "returns")),
+                    self._shuffling,
+                    self._means,
+                    learning_rate,
+                )
             self.network.update_statistics(self.rollout.flat("obs"))
         self.steps += sum(map(len, experience))
 
@@ -239,6 +251,8 @@ class PQN(PQNDeclaration, QLearner):
 
     def _in_chunks(self, obs: NDArray[Any]) -> Tensor:
         """Values of actions, float32 [B, A] on the CPU, at observations [B, obs_dim]."""
+        if self.compiled is not None:
+            return self.compiled.estimates(self.compiled.inputs(torch.from_numpy(obs)))
         chunks = torch.from_numpy(obs).split(self._chunk)
         return torch.cat([self.network.estimates(chunk.to(self.device)).float() for chunk in chunks]).cpu()
 

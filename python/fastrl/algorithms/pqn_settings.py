@@ -68,6 +68,7 @@ class PQNConfig:
     reward_scale: hp.RewardScale = 1.0
     reward_clip: hp.RewardClip = None
     action_masks: hp.AllowedActions = False
+    update_backend: hp.UpdateBackend = "auto"
 
     @model_validator(mode="after")
     def _fits_together(self) -> "PQNConfig":

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.acting_network import ActingNetwork
@@ -49,7 +49,7 @@ class EncodedNetwork(ActingNetwork):
     def actor_architecture(self) -> dict[str, Any] | None:
         built = self._architecture
         is_perceptron = not self.decoder.images and built["encoder"] != "rows"
-        if not is_perceptron or built.get("layer_norm") or self.obs_dim > MAX_OBS_DIM:
+        if not is_perceptron or self.obs_dim > MAX_OBS_DIM:
             return None
         return {
             "kind": "discrete" if self.log_std is None else "gaussian",
@@ -57,6 +57,7 @@ class EncodedNetwork(ActingNetwork):
             "outputs": self.num_actions,
             "hidden": built["hidden"],
             "activation": built.get("activation", "relu"),
+            "layer_norm": built.get("layer_norm", False),
             "obs_clip": None if self.decoder.norm is None else self.decoder.norm.clip,
             "memory": built["memory"],
             "memory_size": 0 if self.memory is None else self.memory.size,
@@ -70,7 +71,9 @@ class EncodedNetwork(ActingNetwork):
         tensors = [] if norm is None else [norm.mean, norm.scale()]
         encoder, weight, bias = self.acting_layers()
         for layer in encoder.modules():
-            if isinstance(layer, Linear):
+            if isinstance(layer, nn.LayerNorm):
+                tensors += [layer.weight, layer.bias]
+            elif isinstance(layer, Linear):
                 tensors += [layer.weight.t(), layer.bias]
         if self.memory is not None:
             tensors += self.memory.actor_tensors()

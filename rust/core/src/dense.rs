@@ -261,6 +261,45 @@ widest! {
     }
 }
 
+/// Added to the variance by layer normalisation, as PyTorch does.
+const NORM_EPSILON: f32 = 1e-5;
+
+/// The sum of numbers in as many parts as there are lanes: number i belongs to part i modulo their number.
+#[inline(always)]
+pub(crate) fn lane_sum(numbers: impl Iterator<Item = f32>) -> f32 {
+    let mut lanes = [0.0; LANES];
+    numbers.enumerate().for_each(|(i, x)| lanes[i % LANES] += x);
+    lanes.into_iter().sum()
+}
+
+/// Brings numbers to mean 0 and deviation 1; returns what their differences from the mean were multiplied by.
+#[inline(always)]
+pub(crate) fn standardize(numbers: &mut [f32]) -> f32 {
+    let share = 1.0 / numbers.len() as f32;
+    let mean = share * lane_sum(numbers.iter().copied());
+    let variance = share * lane_sum(numbers.iter().map(|x| (x - mean) * (x - mean)));
+    let scale = 1.0 / (variance + NORM_EPSILON).sqrt();
+    numbers.iter_mut().for_each(|x| *x = (*x - mean) * scale);
+    scale
+}
+
+/// Scales and shifts each of some numbers.
+#[inline(always)]
+pub(crate) fn affine(numbers: &mut [f32], gain: &[f32], shift: &[f32]) {
+    numbers.iter_mut().zip(gain).zip(shift).for_each(|((x, &gain), &shift)| *x = x.mul_add(gain, shift));
+}
+
+widest! {
+    /// Layer normalisation (Ba et al., 2016) of rows of as many numbers as there are gains, which are `apart`.
+    pub(crate) fn normalize(rows: &mut [f32], apart: usize, gain: &[f32], shift: &[f32]) {
+        for row in rows.chunks_exact_mut(apart) {
+            let row = &mut row[..gain.len()];
+            standardize(row);
+            affine(row, gain, shift);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@
 //! their products are zeros, and adding a zero changes at most the sign of a zero, which no later number depends on and
 //! which the last layer takes away. Half of the hidden units of a ReLU network are zeros, and most bits of an observation.
 
-use crate::dense::{Inputs, Layer, Weights, activate, all_finite, relu, tanh};
+use crate::dense::{Inputs, Layer, Weights, activate, all_finite, normalize, relu, tanh};
 use crate::lanes::{LANES, Lanes, flat, flat_mut, spread};
 use crate::recurrent::{Cell, Gates, Recurrent};
 
@@ -25,6 +25,8 @@ pub struct Architecture {
     pub outputs: usize,
     /// The activation after each hidden layer.
     pub activation: Activation,
+    /// Layer normalisation comes before each activation.
+    pub layer_norm: bool,
     /// Inputs are whitened, `(x - mean) * scale`, and clipped to plus and minus this.
     pub clip: Option<f32>,
     /// A recurrent layer after the hidden ones, and its number of outputs.
@@ -55,7 +57,8 @@ impl Architecture {
     /// Number of weights that [`Mlp::load`] reads.
     pub fn num_weights(&self) -> usize {
         let whitening = if self.clip.is_some() { 2 * self.inputs } else { 0 };
-        let hidden: usize = self.hidden_layers().map(|(inputs, outputs)| (inputs + 1) * outputs).sum();
+        let vectors = if self.layer_norm { 3 } else { 1 };
+        let hidden: usize = self.hidden_layers().map(|(inputs, outputs)| (inputs + vectors) * outputs).sum();
         let memory = self.memory.map_or(0, |(cell, size)| Recurrent::num_weights(cell, self.features(), size));
         whitening + hidden + memory + (self.last_inputs() + 1) * self.outputs
     }
@@ -80,6 +83,8 @@ pub struct Mlp {
     architecture: Architecture,
     whitening: Option<Whitening>,
     hidden: Vec<Layer>,
+    /// Gains and shifts of the layer normalisation of each hidden layer; empty without one.
+    norms: Vec<[Vec<f32>; 2]>,
     memory: Option<Recurrent>,
     last: Layer,
 }
@@ -124,6 +129,7 @@ impl Mlp {
             architecture: architecture.clone(),
             whitening: architecture.clip.map(whiten),
             hidden: architecture.hidden.iter().map(|_| Layer::default()).collect(),
+            norms: vec![],
             memory: architecture.memory.map(|(cell, size)| Recurrent::new(cell, size)),
             last: Layer::default(),
         };
@@ -132,7 +138,7 @@ impl Mlp {
     }
 
     /// Reads mean and scale of each input if they are whitened, then each layer's weights [inputs, outputs] and biases
-    /// [outputs], before the last layer's those of [`Recurrent::load`] if there is a memory:
+    /// [outputs], and with layer normalisation gains and shifts [outputs] of hidden ones, before the last layer's those of [`Recurrent::load`] if there is a memory:
     /// [`Architecture::num_weights`] numbers, or it panics; they should be finite. What fills up the lanes of the last
     /// layer gets the bias `rest`, the same each time.
     pub fn load(&mut self, weights: &[f32], rest: f32) {
@@ -144,8 +150,12 @@ impl Mlp {
             mean.copy_from_slice(weights.take(architecture.inputs));
             scale.copy_from_slice(weights.take(architecture.inputs));
         }
+        self.norms.clear();
         for (layer, (inputs, outputs)) in self.hidden.iter_mut().zip(architecture.hidden_layers()) {
             layer.load(weights, inputs, 1, outputs, 0.0);
+            if architecture.layer_norm {
+                self.norms.push([(); 2].map(|()| weights.take(outputs).to_vec()));
+            }
         }
         if let Some(memory) = &mut self.memory {
             memory.load(architecture.features(), weights);
@@ -206,9 +216,13 @@ impl Mlp {
             None => row.iter().enumerate().for_each(|(k, &x)| inputs.push(k, x)),
             Some(whitening) => whitening.of(row).enumerate().for_each(|(k, x)| inputs.push(k, x)),
         }
-        for (layer, &width) in self.hidden.iter().zip(&self.architecture.hidden) {
+        for (l, (layer, &width)) in self.hidden.iter().zip(&self.architecture.hidden).enumerate() {
             layer.forward(inputs, hidden);
             inputs.clear();
+            if let Some([gain, shift]) = self.norms.get(l) {
+                let apart = layer.lanes() * LANES;
+                normalize(&mut flat_mut(hidden)[..apart], apart, gain, shift);
+            }
             for (lanes, first) in hidden.iter_mut().zip((0..width).step_by(LANES)) {
                 match self.architecture.activation {
                     Activation::Relu => lanes.0.iter_mut().for_each(|x| *x = relu(*x)),
@@ -236,9 +250,12 @@ impl Mlp {
                 Some(whitening) => flat_mut(to).iter_mut().zip(whitening.of(row)).for_each(|(to, x)| *to = x),
             }
         }
-        for (layer, &outputs) in self.hidden.iter().zip(&self.architecture.hidden) {
+        for (l, (layer, &outputs)) in self.hidden.iter().zip(&self.architecture.hidden).enumerate() {
             layer.forward_rows(count, width, flat(from), apart * LANES, to);
             (width, apart) = (outputs, spread(layer.lanes()));
+            if let Some([gain, shift]) = self.norms.get(l) {
+                normalize(flat_mut(&mut to[..count * apart]), apart * LANES, gain, shift);
+            }
             let with_tanh = self.architecture.activation == Activation::Tanh;
             activate(with_tanh, flat_mut(&mut to[..count * apart]));
             std::mem::swap(from, to);
@@ -272,13 +289,14 @@ mod tests {
             hidden in prop::collection::vec(1_usize..70, 0..3),
             outputs in 1_usize..60,
             relu: bool,
+            layer_norm: bool,
             clip in prop::option::of(0.1_f32..3.0),
             memory in prop::option::of((prop_oneof![Just(Cell::Gru), Just(Cell::Lstm)], 1_usize..40)),
             rows in MIN_BLOCK..=BLOCK,
             seed: u64,
         ) {
             let activation = if relu { Activation::Relu } else { Activation::Tanh };
-            let architecture = Architecture { inputs, hidden, outputs, activation, clip, memory };
+            let architecture = Architecture { inputs, hidden, outputs, activation, layer_norm, clip, memory };
             let mut state = seed;
             let mut number = || {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

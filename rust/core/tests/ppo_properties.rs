@@ -1,4 +1,5 @@
-//! Updates of PPO against the losses as the paper writes them, in f64, sample by sample, and differences of these.
+//! Updates of PPO and of values of actions against the losses as the papers write them, in f64, sample by sample, and
+//! differences of these.
 
 use fastrl_core::learn::Precision;
 use fastrl_core::learn::losses::Kind;
@@ -116,6 +117,15 @@ impl Case {
             let sums = weights.chunks(x.len()).zip(bias);
             x = sums.map(|(w, b)| w.iter().zip(&x).map(|(w, x)| w * x).sum::<f64>() + b).collect();
             if layer < self.shape.hidden.len() {
+                if self.shape.layer_norm {
+                    let (vectors, rest) = parameters.split_at(2 * width);
+                    parameters = rest;
+                    let mean = x.iter().sum::<f64>() / width as f64;
+                    let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width as f64;
+                    for (i, x) in x.iter_mut().enumerate() {
+                        *x = (*x - mean) / (variance + 1e-5).sqrt() * vectors[i] + vectors[width + i];
+                    }
+                }
                 for x in &mut x {
                     *x = if self.shape.activation == Activation::Tanh { x.tanh() } else { x.max(0.0) };
                 }
@@ -195,6 +205,16 @@ impl Case {
         policy + f64::from(settings.value_coef) * value - f64::from(settings.entropy_coef) * entropy
     }
 
+    /// Half the mean squared error of the values of the actions that were taken, beyond a bound continued linearly.
+    fn q_loss(&self, parameters: &[f64], bound: f64) -> f64 {
+        let loss = |(sample, &group): (usize, &i64)| {
+            let values = self.forward(parameters, self.shape.critic_outputs, group as usize).0;
+            let error = (values[self.choices[sample] as usize] - f64::from(self.returns[sample])).abs();
+            if error <= bound { error * error / 2.0 } else { bound * (error - bound / 2.0) }
+        };
+        self.groups.iter().enumerate().map(loss).sum::<f64>() / self.groups.len() as f64
+    }
+
     fn update(&self, settings: &Settings, order: &[i64]) -> ([Vec<f32>; 3], Outcome) {
         let [mut values, mut mean, mut square] = [&self.parameters, &self.parameters, &self.parameters].map(Vec::clone);
         mean.fill(0.0);
@@ -215,10 +235,12 @@ const SETTINGS: Settings = Settings {
     entropy_coef: 0.1,
     max_grad_norm: 1e9,
     learning_rate: 1e-3,
+    epsilon: 1e-5,
     normalize_advantages: false,
     target_kl: None,
     threads: 1,
     imitation: None,
+    huber: None,
 };
 
 fn kinds() -> impl Strategy<Value = Kind> {
@@ -242,7 +264,28 @@ fn shapes() -> impl Strategy<Value = Shape> {
 /// A shape whose actor sees all inputs.
 fn plain(inputs: usize, hidden: Vec<usize>, activation: Activation, kind: Kind) -> Shape {
     let (networks, precision) = (Networks::Both, Precision::Fp32);
-    Shape { networks, inputs, actor_inputs: inputs, hidden, activation, kind, critic_outputs: 1, precision }
+    let (actor_inputs, critic_outputs, layer_norm) = (inputs, 1, false);
+    Shape { networks, inputs, actor_inputs, hidden, activation, layer_norm, kind, critic_outputs, precision }
+}
+
+/// A critic of so many actions, and a rollout.
+fn action_values(shape: Shape, actions: usize, samples: usize, groups: usize, seed: u64, highest: f32) -> Case {
+    let kind = Kind::Categorical(vec![actions]);
+    let shape = Shape { networks: Networks::Critic, critic_outputs: actions, kind, ..shape };
+    let mut random = Random(seed);
+    Case {
+        parameters: random.floats(shape.num_parameters(), highest),
+        obs: random.floats(groups * shape.inputs, 1.5),
+        groups: (0..samples).map(|_| random.below(groups) as i64).collect(),
+        choices: (0..samples).map(|_| random.below(actions) as i64).collect(),
+        returns: random.floats(samples, 2.0),
+        masks: None,
+        draws: vec![],
+        log_probs: vec![],
+        advantages: vec![],
+        values: vec![],
+        shape,
+    }
 }
 
 proptest! {
@@ -279,6 +322,54 @@ proptest! {
             norm += slopes[0] * slopes[0];
         }
         prop_assert!((outcome.grad_norm - norm.sqrt()).abs() < 1e-3 * norm.sqrt().max(1.0));
+    }
+
+    #[test]
+    fn gradients_of_action_values_are_differences_of_the_loss(
+        shape in shapes(), layer_norm: bool, actions in 1_usize..40, samples in 1_usize..30, groups in 1_usize..20,
+        bound in prop_oneof![Just(f32::INFINITY), 0.2_f32..2.0], seed: u64,
+    ) {
+        // Two numbers alone are -1 and 1 after layer normalisation, unless they hardly differ: differences tell nothing.
+        let hidden = shape.hidden.iter().map(|width| width + 3).collect();
+        let case = action_values(Shape { layer_norm, hidden, ..shape }, actions, samples, groups, seed, 0.8);
+        let order: Vec<i64> = (0..samples as i64).rev().collect();
+        let ([_, mean, _], outcome) = case.update(&Settings { huber: Some(bound), value_coef: 1.0, ..SETTINGS }, &order);
+        let mut parameters: Vec<f64> = case.parameters.iter().copied().map(f64::from).collect();
+        let bound = f64::from(bound);
+        let expected = case.q_loss(&parameters, bound);
+        prop_assert!((outcome.value_loss - expected).abs() < 1e-4 * expected.max(1.0), "{} is not {expected}", outcome.value_loss);
+        for place in 0..parameters.len() {
+            let here = parameters[place];
+            let got = f64::from(mean[place]) * 10.0;
+            let mut errors = [1e-5, 1e-6, 1e-7].map(|step| {
+                let mut at = |x: f64| {
+                    parameters[place] = x;
+                    case.q_loss(&parameters, bound)
+                };
+                ((at(here + step) - at(here - step)) / (2.0 * step) - got).abs()
+            });
+            parameters[place] = here;
+            errors.sort_by(f64::total_cmp);
+            prop_assert!(errors[0] < 1e-3 * got.abs().max(1.0), "{place}: {got} is wrong by {}", errors[0]);
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_a_bit_of_action_values(
+        seed: u64, layer_norm: bool, hidden in prop::collection::vec(30_usize..140, 1..4), actions in 1_usize..150,
+        minibatches in 1_usize..4,
+    ) {
+        let shape = Shape { layer_norm, ..plain(5, hidden, Activation::Relu, Kind::Gaussian(1)) };
+        let case = action_values(shape, actions, 700, 650, seed, 0.1);
+        let order: Vec<i64> = (0..1400).map(|i| i * 3 % 700).collect();
+        let settings = Settings { minibatches, huber: Some(f32::INFINITY), ..SETTINGS };
+        let (alone, outcome) = case.update(&settings, &order);
+        for threads in [2, 3, 16] {
+            let (together, other) = case.update(&Settings { threads, ..settings }, &order);
+            prop_assert_eq!(outcome, other);
+            prop_assert_eq!(&alone, &together);
+        }
+        prop_assert!(outcome.grad_norm.is_finite() && outcome.grad_norm > 0.0);
     }
 
     #[test]

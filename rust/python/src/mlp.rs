@@ -52,8 +52,8 @@ impl Mlp {
 impl Mlp {
     #[new]
     #[pyo3(signature = (
-        *, kind, obs_dim, outputs, hidden, activation, obs_clip=None, nvec=None, memory="none", memory_size=0,
-        num_threads=1,
+        *, kind, obs_dim, outputs, hidden, activation, layer_norm=false, obs_clip=None, nvec=None, memory="none",
+        memory_size=0, num_threads=1,
     ))]
     #[expect(clippy::too_many_arguments, reason = "the architecture")]
     fn new(
@@ -62,6 +62,7 @@ impl Mlp {
         outputs: usize,
         #[pyo3(from_py_with = list)] hidden: Vec<usize>,
         activation: &str,
+        layer_norm: bool,
         obs_clip: Option<f32>,
         #[pyo3(from_py_with = list_or_none)] nvec: Option<Vec<usize>>,
         memory: &str,
@@ -117,7 +118,8 @@ impl Mlp {
         if !(1..=1024).contains(&num_threads) {
             return refuse(format!("num_threads: expected 1 to 1024, got {num_threads}"));
         }
-        let architecture = Architecture { inputs: obs_dim, hidden, outputs, activation, clip: obs_clip, memory };
+        let architecture =
+            Architecture { inputs: obs_dim, hidden, outputs, activation, layer_norm, clip: obs_clip, memory };
         let weights = architecture.num_weights();
         if weights > MAX_WEIGHTS {
             return refuse(format!("hidden: expected a network of at most {MAX_WEIGHTS} weights, got {weights}"));

@@ -78,7 +78,7 @@ impl PpoUpdate {
 #[pymethods]
 impl PpoUpdate {
     #[new]
-    #[pyo3(signature = (*, obs_dim, hidden, activation, nvec=None, numbers=0, actor_inputs=None, critic_outputs=1, networks="both", bf16=false))]
+    #[pyo3(signature = (*, obs_dim, hidden, activation, nvec=None, numbers=0, actor_inputs=None, critic_outputs=1, networks="both", layer_norm=false, bf16=false))]
     #[expect(clippy::too_many_arguments, reason = "the architecture")]
     fn new(
         obs_dim: usize,
@@ -89,6 +89,7 @@ impl PpoUpdate {
         actor_inputs: Option<usize>,
         critic_outputs: usize,
         networks: &str,
+        layer_norm: bool,
         bf16: bool,
     ) -> PyResult<Self> {
         let refuse = |message: String| Err(PyValueError::new_err(message));
@@ -122,6 +123,9 @@ impl PpoUpdate {
                 "obs_dim, hidden, nvec, numbers, critic_outputs: expected widths of 1 to {MAX_WIDTH}"
             ));
         }
+        if layer_norm && bf16 {
+            return refuse("bf16: expected False with layer_norm".to_owned());
+        }
         let actor_inputs = actor_inputs.unwrap_or(obs_dim);
         if !(1..=obs_dim).contains(&actor_inputs) {
             return refuse(format!("actor_inputs: expected 1 to {obs_dim}, got {actor_inputs}"));
@@ -132,6 +136,7 @@ impl PpoUpdate {
             actor_inputs,
             hidden,
             activation,
+            layer_norm,
             kind,
             critic_outputs,
             precision: precision(bf16),
@@ -234,7 +239,7 @@ impl PpoUpdate {
             normalize_advantages,
             target_kl,
             threads: num_threads,
-            imitation: None,
+            ..Settings::default()
         };
         let outcome = self.update(py, &settings, samples, order, &mut parameters)?;
         Ok((
@@ -334,19 +339,88 @@ impl PpoUpdate {
             learned: None,
         };
         let settings = Settings {
-            minibatches: 1,
-            clip_range: 0.0,
-            value_clip: None,
-            value_coef: 0.0,
             entropy_coef,
             max_grad_norm,
             learning_rate,
-            normalize_advantages: false,
-            target_kl: None,
             threads: num_threads,
             imitation: Some(Imitation { squared, label_smoothing }),
+            ..Settings::default()
         };
         let found = self.update(py, &settings, samples, &order, &mut parameters)?;
         Ok((found.policy_loss, found.score, found.entropy, found.grad_norm))
+    }
+
+    #[pyo3(signature = (
+        parameters, mean, square, obs, groups, actions, returns, order, *, steps, minibatches, huber, max_grad_norm,
+        learning_rate, epsilon, num_threads,
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "the arrays and settings of an update")]
+    fn learn_values(
+        &self,
+        py: Python<'_>,
+        parameters: &Bound<'_, PyAny>,
+        mean: &Bound<'_, PyAny>,
+        square: &Bound<'_, PyAny>,
+        obs: &Bound<'_, PyAny>,
+        groups: &Bound<'_, PyAny>,
+        actions: &Bound<'_, PyAny>,
+        returns: &Bound<'_, PyAny>,
+        order: &Bound<'_, PyAny>,
+        steps: u64,
+        minibatches: usize,
+        huber: f32,
+        max_grad_norm: f32,
+        learning_rate: f64,
+        epsilon: f32,
+        num_threads: usize,
+    ) -> PyResult<(f64, f64, f64, f64, usize)> {
+        let Shape { inputs, networks, .. } = &self.shape;
+        if *networks != Networks::Critic {
+            return Err(PyValueError::new_err("learn_values: expected networks='critic'"));
+        }
+        if huber.is_nan() || huber <= 0.0 {
+            return Err(PyValueError::new_err(format!("huber: expected a number above 0, got {huber}")));
+        }
+        let (distinct, samples, epochs) = (rows_of(obs), rows_of(groups), rows_of(order));
+        let size = [self.shape.num_parameters()];
+        let parameters = writeable::<f32>("parameters", parameters, &size)?;
+        let mean = writeable::<f32>("mean", mean, &size)?;
+        let square = writeable::<f32>("square", square, &size)?;
+        let obs = readable::<f32>("obs", obs, &[distinct, *inputs])?;
+        let groups = readable::<i64>("groups", groups, &[samples])?;
+        let actions = readable::<i64>("actions", actions, &[samples])?;
+        let returns = readable::<f32>("returns", returns, &[samples])?;
+        let order = readable::<i64>("order", order, &[epochs, samples])?;
+        let written = [parameters.place(), mean.place(), square.place()];
+        let read = [obs.place(), groups.place(), actions.place(), returns.place(), order.place()];
+        disjoint(&[&written[..], &read[..]].concat())?;
+        // SAFETY: checked, disjoint, and the caller's for the length of this call.
+        let (samples, order, mut parameters) = unsafe {
+            let samples = Samples {
+                obs: obs.slice(),
+                masks: None,
+                groups: groups.slice(),
+                actions: Actions::Categorical(actions.slice()),
+                log_probs: &[],
+                advantages: &[],
+                returns: returns.slice(),
+                values: &[],
+                learned: None,
+            };
+            let vectors = (parameters.slice_mut(), mean.slice_mut(), square.slice_mut());
+            (samples, order.slice(), Parameters { values: vectors.0, mean: vectors.1, square: vectors.2, steps })
+        };
+        let settings = Settings {
+            minibatches,
+            max_grad_norm,
+            learning_rate,
+            epsilon,
+            value_coef: 1.0,
+            threads: num_threads,
+            huber: Some(huber),
+            ..Settings::default()
+        };
+        let found = self.update(py, &settings, samples, order, &mut parameters)?;
+        Ok((found.value_loss, found.q, found.score, found.grad_norm, found.steps))
     }
 }

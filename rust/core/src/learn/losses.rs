@@ -43,7 +43,8 @@ pub(crate) struct Sums {
     pub(crate) kl: f64,
     /// Of those whose ratio is outside the clip range.
     pub(crate) clipped: f64,
-    /// Of behaviour cloning: shares of numbers that are the likeliest, or mean square errors.
+    /// Of behaviour cloning: shares of numbers that are the likeliest, or mean square errors. Of values of actions: absolute
+    /// errors.
     pub(crate) score: f64,
 }
 

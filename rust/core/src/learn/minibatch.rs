@@ -12,6 +12,7 @@ use super::imitation::{cloned_choices, cloned_draws};
 use super::losses::{Categorical, Gaussian, Kind, Sums, Surrogate, value_slope};
 use super::masked::Masked;
 use super::perceptron::{CHUNK, Pass, Perceptron, Piece};
+use super::q_learning::huber;
 use super::samples::{Actions, Parameters, Samples, Settings, Shape};
 use crate::gemm::Start;
 use crate::matrix::{Aligned, padded};
@@ -48,6 +49,7 @@ pub(super) struct Losses {
     pub(super) kl: f64,
     pub(super) clipped: f64,
     pub(super) score: f64,
+    pub(super) q: f64,
 }
 
 impl Losses {
@@ -58,6 +60,7 @@ impl Losses {
         self.kl += other.kl;
         self.clipped += other.clipped;
         self.score += other.score;
+        self.q += other.q;
     }
 }
 
@@ -89,6 +92,8 @@ struct Group {
     sums: Sums,
     /// Of squared errors of values.
     squares: f64,
+    /// Of the values of actions that were taken.
+    q: f64,
     /// Gradient in the logarithms of deviations.
     log_std: Vec<f32>,
 }
@@ -226,7 +231,7 @@ impl<'a> Minibatches<'a> {
 
     /// Number of values of a minibatch that are learned from.
     fn count_values(&self, part: &[i64]) -> usize {
-        let outputs = self.shape.critic_outputs;
+        let outputs = if self.settings.huber.is_some() { 1 } else { self.shape.critic_outputs };
         let Some(learned) = self.samples.learned else { return part.len() * outputs };
         let learned_of = |&sample: &i64| &learned[sample as usize * outputs..][..outputs];
         part.iter().flat_map(learned_of).filter(|&&learned| learned != 0).count().max(1)
@@ -287,7 +292,7 @@ impl<'a> Minibatches<'a> {
     /// Takes a step along the gradient times `scale`, and zeroes it.
     pub(super) fn step(&mut self, scale: f32) {
         self.steps += 1;
-        let rule = Rule::new(scale, self.settings.learning_rate, self.steps);
+        let rule = Rule::new(scale, self.settings.learning_rate, self.steps).with_epsilon(self.settings.epsilon);
         let mut parts: Vec<_> = self.learners.iter_mut().flat_map(|learner| learner.vectors.parts(STEP)).collect();
         self.team.each(&mut parts, |part| part.step(&rule));
         for Learner { vectors, log_std, .. } in &mut self.learners {
@@ -373,7 +378,12 @@ impl Minibatch<'_> {
         for ((rows, group), (results, slopes)) in each {
             match role {
                 Role::Actor(policy) => self.policy_rows(rows, policy, group, results, slopes, stride),
-                Role::Critic => group.squares = self.value_rows(rows, results, slopes, stride),
+                Role::Critic => match (self.settings.huber, self.samples.actions) {
+                    (Some(bound), Actions::Categorical(actions)) => {
+                        self.q_rows(rows, actions, bound, group, results, slopes, stride);
+                    }
+                    _ => group.squares = self.value_rows(rows, results, slopes, stride),
+                },
             }
         }
     }
@@ -449,6 +459,39 @@ impl Minibatch<'_> {
         squares
     }
 
+    /// The gradient of the errors of the actions that were taken in the values of some rows, and their sums.
+    #[expect(clippy::too_many_arguments, reason = "a block and its samples")]
+    fn q_rows(
+        &self,
+        rows: Range<usize>,
+        actions: &[i64],
+        bound: f32,
+        group: &mut Group,
+        results: &[f32],
+        slopes: &mut [f32],
+        stride: usize,
+    ) {
+        let weight = 1.0 / self.count as f32;
+        (group.squares, group.q, group.sums) = (0.0, 0.0, Sums::default());
+        let each = results.chunks_exact(stride).zip(slopes.chunks_exact_mut(stride));
+        for (row, (results, slopes)) in rows.zip(each) {
+            for &sample in self.batch.ahead(row) {
+                prefetch(self.samples.returns, sample as usize);
+                prefetch(actions, sample as usize);
+            }
+            slopes.fill(0.0);
+            for &sample in self.batch.of(row) {
+                let action = actions[sample as usize] as usize;
+                let error = results[action] - self.samples.returns[sample as usize];
+                let (loss, slope) = huber(error, bound);
+                slopes[action] += slope * weight;
+                group.squares += 2.0 * f64::from(loss);
+                group.q += f64::from(results[action]);
+                group.sums.score += f64::from(error.abs());
+            }
+        }
+    }
+
     /// Adds the sums of some rows to the means over the minibatch.
     fn add_losses(&self, group: &Group, losses: &mut Losses) {
         let (sums, count) = (&group.sums, self.count as f64);
@@ -457,6 +500,7 @@ impl Minibatch<'_> {
         losses.kl += sums.kl / count;
         losses.clipped += sums.clipped / count;
         losses.score += sums.score / count;
+        losses.q += group.q / count;
         losses.value += group.squares / self.values as f64 / 2.0;
     }
 }

@@ -1,8 +1,8 @@
-//! Gradient steps of small networks on the CPU: whole updates of PPO in one call, and steps of behaviour cloning, SAC,
-//! TD3, IQL and DQN.
+//! Gradient steps of small networks on the CPU: whole updates of PPO and of PQN in one call, and steps of behaviour cloning,
+//! SAC, TD3, IQL and DQN.
 //!
 //! [`ppo::update`] takes minibatches ([`minibatch`]) through perceptrons and back ([`perceptron`]), with the gradients of
-//! losses ([`losses`], with masks [`masked`], of behaviour cloning [`imitation`]), and along them with Adam ([`adam`]). All
+//! losses ([`losses`], with masks [`masked`], of behaviour cloning [`imitation`], layer normalisation [`layer_norm`]), and along them with Adam ([`adam`]). All
 //! sums have an order that depends neither on the processor nor on the number of threads, so that results are the same to
 //! the last bit. [`values::values`] is the critic's pass alone.
 
@@ -11,6 +11,7 @@ pub use crate::bf16::Precision;
 mod adam;
 mod batch;
 pub mod imitation;
+mod layer_norm;
 pub mod losses;
 mod masked;
 mod member;

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::layer_norm::LayerNorm;
 use super::row_sums::{add_rows, derive, dots};
 use crate::bf16::{Precision, pair_columns, pair_rows, pair_transposed};
 use crate::dense::activate;
@@ -25,6 +26,8 @@ struct Layer {
     apart: usize,
     weights: Range<usize>,
     bias: Range<usize>,
+    /// Gains [row] and shifts [row] of the layer normalisation that follows; empty: none does.
+    norm: Range<usize>,
 }
 
 /// The layers of a network. Its parameters, gradients and moments are vectors of [`Perceptron::room`] numbers, in which
@@ -50,6 +53,8 @@ pub(crate) struct Pass {
     slopes: Vec<Aligned>,
     /// Buffers of each layer that multiplies pairs.
     pairs: Vec<LayerPairs>,
+    /// Those of the hidden layers, if there are some.
+    norms: Vec<LayerNorm>,
 }
 
 /// Matrices that a layer multiplies, as pairs of columns and as pairs of rows.
@@ -59,16 +64,25 @@ struct LayerPairs {
     slopes: [Aligned; 2],
 }
 
-/// Some of a layer's parameters: the weights of some inputs, or the biases.
+/// Some of a layer's parameters: the weights of some inputs, or one number for each output.
 #[derive(Clone)]
 pub(crate) struct Piece {
     layer: usize,
-    /// The inputs; empty: the biases.
+    /// The inputs; empty: the numbers of `vector`.
     inputs: Range<usize>,
+    vector: Vector,
     /// Place in the vector of parameters.
     place: Range<usize>,
     /// Distance between rows of the gradient, which starts at the place.
     row: usize,
+}
+
+/// Numbers of a layer, one for each output.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Vector {
+    Bias,
+    Gain,
+    Shift,
 }
 
 /// A part of what passes multiply in place of the parameters.
@@ -84,6 +98,15 @@ enum Part {
     Inputs(usize),
     Outputs(usize),
     Bias,
+}
+
+impl Layer {
+    /// Places of the biases, and of gains and shifts if there are some.
+    fn vectors(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (norm, middle) = (self.norm.clone(), self.norm.start + self.row);
+        let pair = [norm.start..middle, middle..norm.end];
+        std::iter::once(self.bias.clone()).chain(pair.into_iter().take(norm.len()))
+    }
 }
 
 impl Piece {
@@ -109,6 +132,16 @@ impl Pass {
 impl Perceptron {
     /// `sizes`: numbers of inputs, of outputs of hidden layers, and of outputs.
     pub(crate) fn new(sizes: &[usize], activation: Activation, precision: Precision) -> Self {
+        Self::build(sizes, activation, precision, false)
+    }
+
+    /// A network in f32 with layer normalisation before the activation of each hidden layer; arguments as of
+    /// [`Perceptron::new`].
+    pub(crate) fn normalized(sizes: &[usize], activation: Activation) -> Self {
+        Self::build(sizes, activation, Precision::Fp32, true)
+    }
+
+    fn build(sizes: &[usize], activation: Activation, precision: Precision, norms: bool) -> Self {
         let mut room = 0;
         let mut take = |count: usize| {
             room += count;
@@ -118,7 +151,9 @@ impl Perceptron {
             let (inputs, outputs, row) = (ends[0], ends[1], stride(ends[1]));
             let apart = if outputs == 1 && l + 2 == sizes.len() { 1 } else { row };
             let weights = take(if apart == 1 { padded(inputs) } else { inputs * apart });
-            Layer { inputs, outputs, row, apart, weights, bias: take(row) }
+            let bias = take(row);
+            let norm = take(if norms && l + 2 < sizes.len() { 2 * row } else { 0 });
+            Layer { inputs, outputs, row, apart, weights, bias, norm }
         });
         let layers = layers.collect();
         Self { layers, activation, precision, room }
@@ -139,12 +174,13 @@ impl Perceptron {
 
     /// Number of parameters.
     pub(crate) fn len(&self) -> usize {
-        self.layers.iter().map(|layer| (layer.inputs + 1) * layer.outputs).sum()
+        let vectors = |layer: &Layer| if layer.norm.is_empty() { 1 } else { 3 };
+        self.layers.iter().map(|layer| (layer.inputs + vectors(layer)) * layer.outputs).sum()
     }
 
     /// Numbers that a pass keeps of each row.
     pub(crate) fn kept(&self) -> usize {
-        stride(self.layers[0].inputs) + self.layers.iter().map(|layer| 2 * layer.row).sum::<usize>()
+        stride(self.layers[0].inputs) + self.layers.iter().map(|layer| 2 * layer.row + layer.norm.len()).sum::<usize>()
     }
 
     /// Multiplications in a pass of one row.
@@ -152,7 +188,8 @@ impl Perceptron {
         self.layers.iter().map(|layer| layer.inputs * padded(layer.outputs)).sum()
     }
 
-    /// Reads vectors as PyTorch has them, of each layer weights [outputs, inputs] and biases.
+    /// Reads vectors as PyTorch has them, of each layer weights [outputs, inputs] and biases, and of its normalisation gains
+    /// and shifts.
     pub(crate) fn read(&self, flat: &[f32], vector: &mut [f32]) {
         let mut rest = flat;
         for layer in &self.layers {
@@ -165,9 +202,12 @@ impl Perceptron {
                 &mut vector[layer.weights.clone()],
                 layer.apart,
             );
-            let (bias, after) = after.split_at(layer.outputs);
-            vector[layer.bias.clone()][..layer.outputs].copy_from_slice(bias);
             rest = after;
+            for place in layer.vectors() {
+                let (numbers, after) = rest.split_at(layer.outputs);
+                vector[place][..layer.outputs].copy_from_slice(numbers);
+                rest = after;
+            }
         }
     }
 
@@ -177,9 +217,12 @@ impl Perceptron {
         for layer in &self.layers {
             let (weights, after) = rest.split_at_mut(layer.inputs * layer.outputs);
             transpose(layer.inputs, layer.outputs, &vector[layer.weights.clone()], layer.apart, weights, layer.inputs);
-            let (bias, after) = after.split_at_mut(layer.outputs);
-            bias.copy_from_slice(&vector[layer.bias.clone()][..layer.outputs]);
             rest = after;
+            for place in layer.vectors() {
+                let (numbers, after) = rest.split_at_mut(layer.outputs);
+                numbers.copy_from_slice(&vector[place][..layer.outputs]);
+                rest = after;
+            }
         }
     }
 
@@ -260,6 +303,7 @@ impl Perceptron {
         let matrix = |columns: usize| {
             [rows * stride(columns.div_ceil(2)), rows.div_ceil(2) * stride(columns)].map(Aligned::zeros)
         };
+        let norms = self.layers.iter().filter(|layer| !layer.norm.is_empty());
         let with_pairs = self.layers.iter().enumerate().filter(|&(l, _)| self.has_pairs(l));
         Pass {
             inputs: Aligned::zeros(rows * stride(self.layers[0].inputs)),
@@ -268,6 +312,7 @@ impl Perceptron {
             pairs: with_pairs
                 .map(|(_, layer)| LayerPairs { inputs: matrix(layer.inputs), slopes: matrix(layer.outputs) })
                 .collect(),
+            norms: norms.map(|layer| LayerNorm::new(rows, layer.outputs, layer.row)).collect(),
         }
     }
 
@@ -333,9 +378,10 @@ impl Perceptron {
             let weights = (0..inputs).step_by(PIECE).map(move |start| {
                 let inputs = start..inputs.min(start + PIECE);
                 let place = first + start * apart..end.min(first + (start + PIECE) * apart);
-                Piece { layer: index, inputs, place, row: apart }
+                Piece { layer: index, inputs, vector: Vector::Bias, place, row: apart }
             });
-            weights.chain([Piece { layer: index, inputs: 0..0, place: layer.bias.clone(), row }])
+            let vectors = layer.vectors().zip([Vector::Bias, Vector::Gain, Vector::Shift]);
+            weights.chain(vectors.map(move |(place, vector)| Piece { layer: index, inputs: 0..0, vector, place, row }))
         };
         self.layers.iter().enumerate().flat_map(of_layer).collect()
     }
@@ -366,7 +412,8 @@ impl Perceptron {
             }
             let start = Start::Bias(bias);
             let is_hidden = l + 1 < self.layers.len();
-            let finish = if is_hidden && !self.has_tanh() { Finish::Relu } else { Finish::Nothing };
+            let has_norm = !layer.norm.is_empty();
+            let finish = if is_hidden && !self.has_tanh() && !has_norm { Finish::Relu } else { Finish::Nothing };
             if self.has_pairs(l) {
                 let (depth, pairs) = (layer.inputs.div_ceil(2), &mut pass.pairs[l].inputs[0]);
                 pair_columns(rows, layer.inputs, inputs, row, pairs, stride(depth));
@@ -376,8 +423,11 @@ impl Perceptron {
                 let left = Left { values: inputs, row, column: 1 };
                 multiply(rows, layer.outputs, layer.inputs, left, weights, layer.row, to, layer.row, start, finish);
             }
-            if is_hidden && self.has_tanh() {
-                activate(true, &mut after[0][..rows * layer.row]);
+            if has_norm {
+                pass.norms[l].forward(&parameters[layer.norm.clone()], &mut after[0][..rows * layer.row]);
+            }
+            if is_hidden && (self.has_tanh() || has_norm) {
+                activate(self.has_tanh(), &mut after[0][..rows * layer.row]);
             }
         }
     }
@@ -419,7 +469,12 @@ impl Perceptron {
             if matches!(start, Start::Zero) {
                 gradient.fill(0.0);
             }
-            return add_rows(&slopes[..rows * layer.row], layer.row, &mut gradient[..padded(layer.outputs)]);
+            let terms = match piece.vector {
+                Vector::Bias => slopes,
+                Vector::Gain => pass.norms[l].gain_terms(),
+                Vector::Shift => pass.norms[l].shift_terms(),
+            };
+            return add_rows(&terms[..rows * layer.row], layer.row, &mut gradient[..padded(layer.outputs)]);
         }
         let (count, first, column) = (piece.inputs.len(), piece.inputs.start, stride(layer.inputs));
         let (outputs, finish) = (layer.outputs, Finish::Nothing);
@@ -503,6 +558,9 @@ impl Perceptron {
         }
         if self.has_tanh() {
             derive(&mut to[..rows * row], outputs);
+        }
+        if let Some(norm) = pass.norms.get_mut(l - 1) {
+            norm.backward(&mut to[..rows * row]);
         }
     }
 }

@@ -18,8 +18,11 @@ pub struct Outcome {
     pub clip_fraction: f64,
     /// Before clipping.
     pub grad_norm: f64,
-    /// Of imitation: share of numbers that are the likeliest choices, or mean square error.
+    /// Of imitation: share of numbers that are the likeliest choices, or mean square error. Of values of actions: absolute
+    /// error.
     pub score: f64,
+    /// Value of the actions that were taken.
+    pub q: f64,
     pub steps: usize,
 }
 
@@ -46,13 +49,16 @@ fn within(name: &str, values: &[i64], end: usize) -> Result<(), Refused> {
 fn check(shape: &Shape, settings: &Settings, samples: &Samples<'_>, order: &[i64]) -> Result<(), Refused> {
     let (count, width) = (samples.groups.len(), shape.kind.width());
     let groups = samples.obs.len() / shape.inputs;
+    let values_actions = settings.huber.is_some();
+    assert!(!values_actions || shape.networks == Networks::Critic && samples.learned.is_none(), "a critic alone");
     let acted = if shape.has_actor() { count } else { 0 };
     let cloned = settings.imitation.is_some();
     assert!(!cloned || shape.networks == Networks::Actor && samples.masks.is_none(), "imitation is for actors alone");
     let weighed = if cloned { 0 } else { acted };
     assert!([samples.log_probs, samples.advantages].iter().all(|array| array.len() == weighed), "of other lengths");
     let valued = if cloned { 0 } else { count * shape.critic_outputs };
-    assert!([samples.returns, samples.values].iter().all(|array| array.len() == valued), "of other lengths");
+    let lengths = if values_actions { [count, 0] } else { [valued; 2] };
+    assert_eq!([samples.returns.len(), samples.values.len()], lengths, "of other lengths");
     assert!(samples.learned.is_none_or(|learned| learned.len() == valued), "of other lengths");
     assert!(samples.masks.is_none_or(|masks| masks.len() == acted * shape.kind.outputs()), "masks of other sizes");
     if count == 0 || !order.len().is_multiple_of(count) {
@@ -72,6 +78,10 @@ fn check(shape: &Shape, settings: &Settings, samples: &Samples<'_>, order: &[i64
     within("groups", samples.groups, groups)?;
     within("order", order, count)?;
     match (&shape.kind, samples.actions) {
+        (_, Actions::Categorical(actions)) if values_actions => {
+            assert_eq!(actions.len(), count, "too few actions");
+            within("actions", actions, shape.critic_outputs)?;
+        }
         (Kind::Gaussian(_), Actions::Gaussian(draws)) => assert_eq!(draws.len(), acted * width, "too few draws"),
         (Kind::Categorical(choices), Actions::Categorical(actions)) => {
             assert_eq!(actions.len(), acted * width, "too few actions");
@@ -137,6 +147,7 @@ pub fn update(
         clip_fraction: mean(totals.clipped),
         grad_norm: mean(norms),
         score: mean(totals.score),
+        q: mean(totals.q),
         steps,
     })
 }

@@ -368,7 +368,7 @@ fn best(values: &[f32], mask: Option<&[u8]>) -> usize {
 }
 
 /// h(x) and its derivative: x^2 / 2, beyond `bound` continued linearly.
-fn huber(error: f32, bound: f32) -> (f32, f32) {
+pub(super) fn huber(error: f32, bound: f32) -> (f32, f32) {
     if error.abs() <= bound || error.is_nan() {
         (0.5 * error * error, error)
     } else {

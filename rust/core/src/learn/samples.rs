@@ -24,6 +24,8 @@ pub struct Shape {
     pub actor_inputs: usize,
     pub hidden: Vec<usize>,
     pub activation: Activation,
+    /// Layer normalisation comes before the activation of hidden layers, which multiply f32 then.
+    pub layer_norm: bool,
     pub kind: Kind,
     /// Outputs of the critic: 1, or as many as agents that it values.
     pub critic_outputs: usize,
@@ -42,7 +44,11 @@ impl Shape {
 
     fn network(&self, inputs: usize, outputs: usize) -> Perceptron {
         let sizes: Vec<usize> = std::iter::once(inputs).chain(self.hidden.iter().copied()).chain([outputs]).collect();
-        Perceptron::new(&sizes, self.activation, self.precision)
+        if self.layer_norm {
+            Perceptron::normalized(&sizes, self.activation)
+        } else {
+            Perceptron::new(&sizes, self.activation, self.precision)
+        }
     }
 
     pub(super) fn has_actor(&self) -> bool {
@@ -78,6 +84,8 @@ pub struct Settings {
     pub entropy_coef: f32,
     pub max_grad_norm: f32,
     pub learning_rate: f64,
+    /// Adam's.
+    pub epsilon: f32,
     /// Advantages of each minibatch are brought to mean 0 and (sample) deviation 1.
     pub normalize_advantages: bool,
     /// The update ends after a step whose KL is larger.
@@ -86,6 +94,30 @@ pub struct Settings {
     pub threads: usize,
     /// The loss of an actor alone in place of PPO's. Groups and order are then 0, 1, 2 and so on.
     pub imitation: Option<Imitation>,
+    /// The loss of a critic alone in place of PPO's, whose outputs are the values of actions: half the squared errors of those
+    /// that were taken, which beyond this bound count linearly (PQN, Gallici et al., 2024).
+    pub huber: Option<f32>,
+}
+
+impl Default for Settings {
+    /// Those of a loss without parts: one minibatch, whose gradient is not scaled down.
+    fn default() -> Self {
+        Self {
+            minibatches: 1,
+            clip_range: 0.0,
+            value_clip: None,
+            value_coef: 0.0,
+            entropy_coef: 0.0,
+            max_grad_norm: f32::INFINITY,
+            learning_rate: 0.0,
+            epsilon: 1e-5,
+            normalize_advantages: false,
+            target_kl: None,
+            threads: 1,
+            imitation: None,
+            huber: None,
+        }
+    }
 }
 
 /// Actions of S samples.
@@ -104,13 +136,13 @@ pub struct Samples<'a> {
     pub masks: Option<&'a [u8]>,
     /// [S], which of the observations.
     pub groups: &'a [i64],
-    /// [S, width of an action].
+    /// [S, width of an action]; [S] of a critic that values actions.
     pub actions: Actions<'a>,
     /// [S] each, when the actions were chosen. Like actions and masks, a critic alone does not need them. For imitation they
     /// are empty, like returns and values.
     pub log_probs: &'a [f32],
     pub advantages: &'a [f32],
-    /// [S, outputs of the critic] each.
+    /// [S, outputs of the critic] each; of a critic that values actions [S] and empty.
     pub returns: &'a [f32],
     pub values: &'a [f32],
     /// [S, outputs of the critic], 0 where a return is not learned from.
