@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrl.replay import PrioritizedSampler, Replay, UniformSampler
+from fastrl.replay import MixedSampler, PrioritizedSampler, Replay, UniformSampler
 
 
 def filled(count, num_envs=1, capacity=None):
@@ -91,6 +91,8 @@ def test_several_batches_are_those_of_as_many_draws(replacement):
                 if isinstance(value, torch.Tensor):
                     assert torch.equal(getattr(part, name), value), name
     assert draws[0].state_dict() == draws[1].state_dict()
+    with pytest.raises(TypeError, match="MixedSampler draws one batch at a time"):
+        MixedSampler(*draws).sample_several(2)
 
 
 def test_batches_do_not_change_until_two_more_were_drawn():

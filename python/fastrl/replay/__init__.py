@@ -36,12 +36,13 @@ missing part, by SIGBUS; nothing can prevent that for a file on disk. Only open 
 
 from fastrl.replay.hindsight import HindsightSampler
 from fastrl.replay.mixed import MixedSampler
-from fastrl.replay.samplers import Batch, PrioritizedSampler, UniformSampler
+from fastrl.replay.samplers import Batch, Batches, PrioritizedSampler, UniformSampler
 from fastrl.replay.sequences import SequenceBatch, SequenceSampler
 from fastrl.replay.storage import Replay, ReplayError
 
 __all__ = [
     "Batch",
+    "Batches",
     "HindsightSampler",
     "MixedSampler",
     "PrioritizedSampler",

@@ -204,8 +204,10 @@ class UniformSampler(BatchSampler[Batch]):
         """Draws the batches that so many calls of `sample` would. They do not change until as many are drawn again.
 
         Raises:
-            ValueError: as of `sample`.
+            ValueError: as of `sample`. TypeError: the sampler draws one batch at a time, as a `MixedSampler` does.
         """
+        if type(self).sample is not BatchSampler.sample:
+            raise TypeError(f"{type(self).__name__} draws one batch at a time: call sample()")
         if count not in self._several:
             arrays, batch = self._new_batch(False, count)
             places = [slice(i * self.batch_size, (i + 1) * self.batch_size) for i in range(count)]
