@@ -99,6 +99,7 @@ CALLS: dict[str, Callable[[Any, Path], None]] = {
         "CartPole", ("CartPole-v1", lean, 3, "sequential", 1), folder, record
     ),
     "dqn": lambda record, _: bench_dqn.test_learns(CATCH, record),
+    "explain": lambda record, _: bench_explain.test_continuations(record),
     "gym": lambda record, _: bench_gym.test_it_is_solved("CartPole-v1", record),
     "links": lambda record, _: bench_links.test_cost_of_links(record),
     "pixels": lambda record, _: bench_pixels.test_a_game_that_costs_nothing(record),

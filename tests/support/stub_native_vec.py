@@ -88,10 +88,12 @@ class StubNativeVec:
                 obs[others] = kept[others]
         alive[:] = self.alive.ravel()
 
-    def save_state(self) -> bytes:
+    def save_state(self, index: int | None = None) -> bytes:
+        assert index is None, "all are saved"
         return pickle.dumps((self.seeds, self.time, self.count, self.alive))
 
-    def load_state(self, state: bytes) -> None:
+    def load_state(self, state: bytes, index: int | None = None) -> None:
+        assert index is None, "all are restored"
         self.seeds, self.time, self.count, self.alive = pickle.loads(state)
 
     def close(self) -> None:
