@@ -114,7 +114,14 @@ def test_greedy_actions_are_the_most_probable():
     np.testing.assert_array_equal(drawn, torch.stack([first.argmax(1), second.argmax(1)], 1))
 
 
-def test_a_spec_pickles_and_its_actor_takes_weights():
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """Policies have no compiled form, as those of images."""
+    monkeypatch.setattr(EncodedPolicy, "actor_architecture", lambda self: None)
+    return monkeypatch
+
+
+def test_a_spec_pickles_and_its_actor_takes_weights(uncompiled):
     policy, actions = policy_of(Discrete(4), normalize_obs=True, dropout=0.5, layer_norm=True)
     policy.update_statistics(torch.from_numpy(observations(50)))
     actor = pickle.loads(pickle.dumps(policy.actor_spec(actions)))()
@@ -160,9 +167,9 @@ def plan_of(policy, actions, **options):
     return Plan(EnvSpec("Acrobot-v1"), policy.actor_spec(actions), OBS.space, actions.space, 2, 3, **options)
 
 
-def test_actors_of_the_learners_process_are_on_its_device():
+def test_actors_of_the_learners_process_are_on_its_device(uncompiled):
     """No memory is needed for the device "meta", which computes nothing."""
-    policy, actions = policy_of(Discrete(4), layer_norm=True)
+    policy, actions = policy_of(Discrete(4))
     local = plan_of(policy, actions, actor_device="meta").make_local_actor()
     assert {each.device.type for each in local.network.parameters()} == {"meta"}
     plan = plan_of(policy, actions)
@@ -173,6 +180,7 @@ def test_actors_of_the_learners_process_are_on_its_device():
     values = EncodedQ(OBS.state(), 4)
     exploring = moved(EpsilonGreedyActor(values.actor_spec(actions), 4), "meta")
     assert {each.device.type for each in exploring.greedy.network.parameters()} == {"meta"}
+    uncompiled.undo()
     compiled = MlpActor(policy_of(Discrete(4))[0].actor_architecture())
     assert moved(compiled, "meta") is compiled
 

@@ -727,8 +727,9 @@ class Mlp:
     many of each as `nvec` [n] says; "gaussian": means of A independent normal numbers, whose standard deviations do not
     depend on the observation. `hidden`: widths of the hidden layers, `activation` after each. `memory` "gru" or "lstm":
     a recurrent layer of `memory_size` outputs, with the equations of PyTorch's cells, lies between these and the last
-    layer. `layer_norm`: layer normalisation, as PyTorch's, comes before each activation. `obs_clip`: observations are whitened, `(obs - mean) * scale`, and clipped to plus and minus this; None: they
-    are taken as they are. `num_threads`: how many share out large batches. ValueError: an option is out of range.
+    layer. `layer_norm`: layer normalisation, as PyTorch's, comes before each activation. `obs_clip`: observations are
+    whitened, `(obs - mean) * scale`, and clipped to plus and minus this; None: they are taken as they are.
+    `num_threads`: how many share out large batches. ValueError: an option is out of range.
     """
 
     def __new__(
@@ -1324,7 +1325,8 @@ class PpoUpdate:
 
         Changed in place are `parameters` [P] (the logarithms of standard deviations of Gaussians, which stay within -5
         and 2; then of each layer of the actor, then of the critic weights [outputs, inputs] and biases, and of hidden
-        ones with layer normalisation gains and shifts) and Adam's moments `mean` [P] and `square` [P] after `steps` steps (Kingma and Ba, 2015, with epsilon 1e-5).
+        ones with layer normalisation gains and shifts) and Adam's moments `mean` [P] and `square` [P] after `steps`
+        steps (Kingma and Ba, 2015, with epsilon 1e-5).
 
         `obs` [G, D]; `groups` [S]: which of these a sample has; `masks` [S, A], True where an action is allowed;
         `actions` int64 [S] with one number, else [S, n], or float32 [S, n] of Gaussians; `log_probs`, `advantages`,
@@ -1402,13 +1404,14 @@ class PpoUpdate:
         num_threads: int,
     ) -> tuple[float, float, float, float, int]:
         """Takes gradient steps of a critic alone, whose outputs are values of actions, along half the squared errors of
-        those of the `actions` [S] that were taken to `returns` [S]; errors beyond `huber` count linearly. Without the GIL.
+        those of the `actions` [S] that were taken to `returns` [S]; errors beyond `huber` count linearly. Without the
+        GIL.
 
         Other arguments are as of `run`; `epsilon`: Adam's.
 
-        Returns means over gradient steps: the loss, the value of the actions, absolute errors, the gradient's norm before
-        clipping; and the number of steps. ValueError: an array does not fit, or names an action, sample or observation
-        that is not there; an option is out of range; an actor learns, too.
+        Returns means over gradient steps: the loss, the value of the actions, absolute errors, the gradient's norm
+        before clipping; and the number of steps. ValueError: an array does not fit, or names an action, sample or
+        observation that is not there; an option is out of range; an actor learns, too.
         """
 
 @final

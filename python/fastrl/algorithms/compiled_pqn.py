@@ -27,9 +27,9 @@ _KNOWN = {field.name for field in fields(PQNConfig)}
 
 
 class CompiledPQN:
-    """Values of actions, and gradient steps of a rollout, all of them in one call of ``fastrl._native._rust.PpoUpdate``,
-    whose critic they are. It changes parameters and the optimiser's moments where they are. Results do not depend on the
-    number of threads.
+    """Values of actions, and gradient steps of a rollout, all of them in one call of
+    ``fastrl._native._rust.PpoUpdate``, whose critic the network is. It changes parameters and the optimiser's moments
+    where they are. Results do not depend on the number of threads.
 
     Args:
         learner: whose network is a perceptron of vectors.
@@ -66,7 +66,7 @@ class CompiledPQN:
         is_compiled, why = takes_compiled_steps(
             learner.config,
             _KNOWN,
-            learner.device,
+            learner.parameters.device,
             lambda: (
                 "" if is_plain else "perceptrons of vectors, without images, memory or a network of your own"
             ),

@@ -159,9 +159,12 @@ class PQN(PQNDeclaration, QLearner):
                 for size, take in self._minibatches():
                     self._gradient_step(size, take, learning_rate)
             else:
+                rollout = self.rollout
                 self.updates += self.compiled(
-                    self.compiled.inputs(torch.from_numpy(self.rollout.distinct_obs())),
-                    *map(self.rollout.flat, ("groups", "actions", "returns")),
+                    self.compiled.inputs(torch.from_numpy(rollout.distinct_obs())),
+                    rollout.flat("groups"),
+                    rollout.flat("actions"),
+                    rollout.flat("returns"),
                     self._shuffling,
                     self._means,
                     learning_rate,

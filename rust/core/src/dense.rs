@@ -264,11 +264,17 @@ widest! {
 /// Added to the variance by layer normalisation, as PyTorch does.
 const NORM_EPSILON: f32 = 1e-5;
 
-/// The sum of numbers in as many parts as there are lanes: number i belongs to part i modulo their number.
+/// The sum of terms of two lists of numbers in as many parts as there are lanes: term i belongs to part i modulo their number.
 #[inline(always)]
-pub(crate) fn lane_sum(numbers: impl Iterator<Item = f32>) -> f32 {
+pub(crate) fn lane_sum(first: &[f32], second: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [0.0; LANES];
-    numbers.enumerate().for_each(|(i, x)| lanes[i % LANES] += x);
+    let ((firsts, first), (seconds, second)) = (first.as_chunks::<LANES>(), second.as_chunks::<LANES>());
+    for (first, second) in firsts.iter().zip(seconds) {
+        for i in 0..LANES {
+            lanes[i] += term(first[i], second[i]);
+        }
+    }
+    lanes.iter_mut().zip(first.iter().zip(second)).for_each(|(lane, (&x, &y))| *lane += term(x, y));
     lanes.into_iter().sum()
 }
 
@@ -276,8 +282,8 @@ pub(crate) fn lane_sum(numbers: impl Iterator<Item = f32>) -> f32 {
 #[inline(always)]
 pub(crate) fn standardize(numbers: &mut [f32]) -> f32 {
     let share = 1.0 / numbers.len() as f32;
-    let mean = share * lane_sum(numbers.iter().copied());
-    let variance = share * lane_sum(numbers.iter().map(|x| (x - mean) * (x - mean)));
+    let mean = share * lane_sum(numbers, numbers, |x, _| x);
+    let variance = share * lane_sum(numbers, numbers, |x, _| (x - mean) * (x - mean));
     let scale = 1.0 / (variance + NORM_EPSILON).sqrt();
     numbers.iter_mut().for_each(|x| *x = (*x - mean) * scale);
     scale

@@ -38,8 +38,7 @@ impl LayerNorm {
 
     /// Turns the gradients of the results of [`LayerNorm::forward`] into those of what it got.
     pub(super) fn backward(&mut self, slopes: &mut [f32]) {
-        self.slopes[..slopes.len()].copy_from_slice(slopes);
-        backward_rows(slopes, self.row, &self.gain, &mut self.standard, &self.scales);
+        backward_rows(slopes, self.row, &self.gain, &mut self.standard, &self.scales, &mut self.slopes);
     }
 
     /// Rows whose sum is the gradient of the gains, after the way back.
@@ -66,19 +65,26 @@ widest! {
 }
 
 widest! {
-    fn backward_rows(slopes: &mut [f32], apart: usize, gain: &[f32], standard: &mut [f32], scales: &[f32]) {
-        let each = slopes.chunks_exact_mut(apart).zip(standard.chunks_exact_mut(apart)).zip(scales);
-        for ((slopes, standard), scale) in each {
-            let (slopes, standard) = (&mut slopes[..gain.len()], &mut standard[..gain.len()]);
+    fn backward_rows(
+        slopes: &mut [f32],
+        apart: usize,
+        gain: &[f32],
+        standard: &mut [f32],
+        scales: &[f32],
+        kept: &mut [f32],
+    ) {
+        let rows = slopes.chunks_exact_mut(apart).zip(standard.chunks_exact_mut(apart));
+        for (((slopes, standard), kept), scale) in rows.zip(kept.chunks_exact_mut(apart)).zip(scales) {
+            let [slopes, standard, kept] = [slopes, standard, kept].map(|row| &mut row[..gain.len()]);
             // With g the gradient of the standardised x: scale * (g - mean(g) - x * mean(g * x)).
             let share = 1.0 / gain.len() as f32;
-            let gradients = || slopes.iter().zip(gain).map(|(&slope, &gain)| slope * gain);
-            let mean = share * lane_sum(gradients());
-            let along = share * lane_sum(gradients().zip(standard.iter()).map(|(gradient, &x)| gradient * x));
-            for ((slope, x), &gain) in slopes.iter_mut().zip(standard).zip(gain) {
-                let back = scale * (-*x).mul_add(along, slope.mul_add(gain, -mean));
-                *x *= *slope;
-                *slope = back;
+            kept.copy_from_slice(slopes);
+            slopes.iter_mut().zip(gain).for_each(|(slope, &gain)| *slope *= gain);
+            let mean = share * lane_sum(slopes, slopes, |slope, _| slope);
+            let along = share * lane_sum(slopes, standard, |slope, x| slope * x);
+            for ((slope, x), &kept) in slopes.iter_mut().zip(standard).zip(&*kept) {
+                *slope = scale * (-*x).mul_add(along, *slope - mean);
+                *x *= kept;
             }
         }
     }
