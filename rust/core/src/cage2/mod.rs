@@ -235,16 +235,13 @@ impl<D: RandomSource> Episode<D> {
 
     /// One step against the red agent; returns blue's reward in tenths.
     pub fn step(&mut self, action: BlueAction, ruleset: Ruleset) -> i32 {
-        self.play(action, ruleset, |agent, knowledge, random| {
-            let chosen = agent.choose(knowledge, random);
-            (random.red_action(chosen), true)
-        })
+        self.play(action, None, ruleset)
     }
 
     /// One step in which red takes the given action; returns blue's reward in tenths. An action whose target red cannot
     /// name fails without an effect, as in CybORG.
     pub fn step_given(&mut self, action: BlueAction, red: RedAction, ruleset: Ruleset) -> i32 {
-        self.play(action, ruleset, |_, knowledge, _| (red, knowledge.allows(red)))
+        self.play(action, Some(red), ruleset)
     }
 
     /// The red agent's next action, for [`Episode::step_given`].
@@ -252,18 +249,17 @@ impl<D: RandomSource> Episode<D> {
         self.agent.choose(&self.knowledge, &mut self.random)
     }
 
-    /// One step in which `choose` gives red's action, and whether it is carried out.
-    #[inline(always)]
-    fn play(
-        &mut self,
-        action: BlueAction,
-        ruleset: Ruleset,
-        choose: impl FnOnce(&mut RedAgent, &Knowledge, &mut D) -> (RedAction, bool),
-    ) -> i32 {
+    /// One step in which red takes the given action, or that of its agent. Both ways are one function so that all that a
+    /// step calls has one caller, into which the compiler puts it.
+    #[inline(never)]
+    fn play(&mut self, action: BlueAction, given: Option<RedAction>, ruleset: Ruleset) -> i32 {
         let Self { random, network, knowledge, agent, view, memory, .. } = self;
         let blue = blue::act(action, network, view, random);
-        let (red, is_allowed) = choose(agent, knowledge, random);
-        let traces = if is_allowed {
+        let red = given.unwrap_or_else(|| {
+            let chosen = agent.choose(knowledge, random);
+            random.red_action(chosen)
+        });
+        let traces = if given.is_none() || knowledge.allows(red) {
             red_actions::act(red, ruleset, network, knowledge, random)
         } else {
             knowledge.success = Some(false);

@@ -65,6 +65,8 @@ impl RedAgent {
         ensure(sound, "red's plan has a host or a place that is not there")
     }
 
+    // Always: it has a second caller, and a step of the first one must not call it.
+    #[inline(always)]
     pub fn choose(&mut self, knowledge: &Knowledge, random: &mut impl RandomSource) -> RedAction {
         match self {
             Self::BLine(agent) => agent.choose(knowledge, random),
@@ -91,6 +93,7 @@ impl BLine {
     /// The next place in the plan after a failure at each place.
     const AFTER_FAILURE: [u8; PLAN_LEN as usize] = [0, 1, 2, 2, 2, 2, 5, 5, 5, 5, 9, 9, 9, 12, 13];
 
+    #[inline(always)]
     fn choose(&mut self, knowledge: &Knowledge, random: &mut impl RandomSource) -> RedAction {
         self.advance(knowledge);
         if self.place == 12 && !self.server_seen {
@@ -151,6 +154,7 @@ pub struct Meander {
 }
 
 impl Meander {
+    #[inline(always)]
     fn choose(&mut self, knowledge: &Knowledge, random: &mut impl RandomSource) -> RedAction {
         self.learn(knowledge);
         if self.escalated >> OP_SERVER0 & 1 == 1 {
