@@ -122,7 +122,10 @@ def test_clocks_stand_still_and_frames_count() -> None:
     ("config", "message"),
     [
         ({"action": {"type": "DiscreteMetaAction"}}, "'dynamical': True"),
-        ({"action": {"type": "ContinuousAction"}}, "'dynamical': True, because highway-env's lane keeping fails"),
+        (
+            {"action": {"type": "ContinuousAction"}},
+            "'dynamical': True, because highway-env's lane keeping fails",
+        ),
         ({"state_noise": -0.1}, "state_noise"),
         ({"derivative_noise": "much"}, "derivative_noise"),
         ({"duration": 10}, "unknown key 'duration'"),

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.learning
         ("merge-v0", "dqn", 30_000, 12.5),
         # Random actions leave the road after 2 s with 5.6; driving straight on returns 16.
         ("racetrack-v0", "ppo", 500_000, 200),
+        # A rule that follows the lane returns 197, random steering -3,445.
+        ("lane-keeping-v0", "ppo", 100_000, 180),
     ],
 )
 def test_drives_well(road: str, algorithm: str, total_timesteps: int, least: float) -> None:

@@ -536,6 +536,15 @@ def test_roads_have_presets_of_ppo_and_dqn() -> None:
     assert PRESETS.presets_for("fastrl/intersection-multi-agent-v0") is None
 
 
+def test_lane_keeping_is_trained_in_rows_of_its_dict() -> None:
+    task = find("gym")
+    settings = task.make_settings({"env.id": "fastrl/lane-keeping-v0"})
+    assert (settings.run.algo, settings.ppo.gamma, settings.env.num_envs) == ("ppo", 0.9, 16)
+    rows = list(trainer_of("gym", "--env=fastrl/lane-keeping-v0", "--total-timesteps=4096").rows())
+    # Episodes end at Gymnasium's limit.
+    assert rows[-1].ended.lengths.tolist() == [200] * 16
+
+
 def test_dqn_steers_on_racetracks_by_angles_and_others_as_they_are() -> None:
     task = find("gym")
     dqn = task.make_settings({"env.id": "fastrl/racetrack-v0", "run.algo": "dqn"})

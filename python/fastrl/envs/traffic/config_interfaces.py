@@ -328,7 +328,9 @@ def observation_space(config: Mapping[str, Any]) -> Box | Dict | Tuple:
     if observation["type"] == "TupleObservation":
         return Tuple([observation_space(part) for part in _parts(config)])
     if observation["type"] == "AttributesObservation":
-        return Dict({name: _unbounded((4, 1) if name in LATERAL else ()) for name in observation["attributes"]})
+        return Dict(
+            {name: _unbounded((4, 1) if name in LATERAL else ()) for name in observation["attributes"]}
+        )
     if observation["type"] == "KinematicsGoal":
         size = len(observation_features(observation))
         return Dict({key: _unbounded((size,)) for key in GOAL_KEYS})
