@@ -118,7 +118,10 @@ def test_given_reds_that_do_not_exist_are_refused() -> None:
 @pytest.mark.slow
 def test_games_of_given_reds_in_the_real_cyborg_are_reproduced() -> None:
     """Where it can be imported, of the ruleset main."""
-    pytest.importorskip("CybORG", reason="the real CybORG is not installed")
+    pytest.importorskip(
+        "CybORG",
+        reason="pip install -e ./CybORG, in a checkout of github.com/cage-challenge/cage-challenge-2",
+    )
     meta, arrays = cyborg_red.record("main", 3200, seed=11)
     trace = Cage2Trace.from_arrays(meta, arrays)
     for mode in ("decisions", "seed"):
