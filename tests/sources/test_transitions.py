@@ -117,7 +117,7 @@ def test_several_gradient_steps_in_one_call_learn_the_same_bits(
 ) -> None:
     found = []
     for at_once in (1, 8):
-        monkeypatch.setattr("fastrl.algorithms.batch_arrays._AT_ONCE", at_once)
+        monkeypatch.setattr("fastrl.algorithms.batch_arrays.AT_ONCE", at_once)
         options = ["--collector=sequential", "--no-dqn.prioritized", "--replay.updates-per-step=0.7"]
         trainer = dqn_of(*options, *intrinsic)
         drawn = [trainer.source.updates for _ in trainer.rows()]

@@ -207,7 +207,7 @@ def test_a_run_resumes_on_another_number_of_ranks(on_ranks: RankProcesses, tmp_p
 )
 def test_an_update_in_shards_is_that_of_whole_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Compiled steps of whole batches could be several in one call.
-    monkeypatch.setattr("fastrl.algorithms.batch_arrays._AT_ONCE", 1)
+    monkeypatch.setattr("fastrl.algorithms.batch_arrays.AT_ONCE", 1)
     weights = []
     for options in ([], ["--run.shards=4"]):
         trainer = trainer_of(name, ALONE, *options)

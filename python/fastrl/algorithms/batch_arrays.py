@@ -9,7 +9,7 @@ from fastrl.algorithms.protocol import Transitions
 
 # The most minibatches that one call of compiled gradient steps takes, and the most numbers of their observations: more
 # would leave the cache before they are learned from.
-_AT_ONCE, _NUMBERS = 8, 1 << 17
+AT_ONCE, _NUMBERS = 8, 1 << 17
 
 # The most minibatches whose arrays are kept. Samplers fill the same few ones in turns.
 _KEPT = 8
@@ -20,7 +20,7 @@ Arrays = dict[str, Any]
 
 def minibatches_at_once(batch_size: int, obs_dim: int) -> int:
     """The most minibatches of so many observations of so many numbers that compiled gradient steps take in one call."""
-    return max(1, min(_AT_ONCE, _NUMBERS // (batch_size * obs_dim)))
+    return max(1, min(AT_ONCE, _NUMBERS // (batch_size * obs_dim)))
 
 
 class BatchArrays:
