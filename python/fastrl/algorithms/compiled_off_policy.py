@@ -5,6 +5,7 @@ which define what is learned.
 """
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -130,7 +131,7 @@ class CompiledOffPolicy:
         learning_rate: float,
         streams: Mapping[str, int],
         number: int,
-        target_critics: list[list[int] | None],
+        target_critics: list[list[int]] | None,
     ) -> Tensor:
         """Takes for each minibatch a gradient step of the critics, and perhaps of the policy, and moves the targets.
 
@@ -139,7 +140,7 @@ class CompiledOffPolicy:
             means: to which the losses are added.
             learns_policy: with which the policy learns.
             streams: see `OffPolicyActorCritic`; ``number``: of gradient steps before this one.
-            target_critics: that are asked with each; None: all.
+            target_critics: that are asked with each; None: all of them each time.
 
         Returns:
             Absolute TD errors before each step, float32 [B].
@@ -154,7 +155,11 @@ class CompiledOffPolicy:
             errors,
             learning_rate=learning_rate,
             learns_policy=learns_policy,
-            target_critics=[index for asked in target_critics for index in asked or self._all_critics],
+            target_critics=(
+                self._all_critics * len(learns_policy)
+                if target_critics is None
+                else [*chain(*target_critics)]
+            ),
             target_policy=self._target_policy,
             noise=streams.get("noise"),
             next_noise=streams.get("next_noise"),
@@ -162,7 +167,7 @@ class CompiledOffPolicy:
             **arrays,
         )
         means.counts[0] += len(learns_policy)
-        means.counts[1] += sum(learns_policy)
+        means.counts[1] += learns_policy.count(True)
         return torch.from_numpy(errors)
 
 

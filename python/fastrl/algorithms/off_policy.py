@@ -319,8 +319,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
 
     def _learn(self, experience: Transitions) -> Tensor:
         count = experience.count if isinstance(experience, Batches) else 1
-        numbers = range(self.updates, self.updates + count)
-        learns_policy = [(number + 1) % self.config.policy_every == 0 for number in numbers]
+        numbers, every = range(self.updates, self.updates + count), self.config.policy_every
+        learns_policy = [True] * count if every == 1 else [number % every == every - 1 for number in numbers]
         if self.compiled is not None:
             td_errors = self.compiled(
                 experience,
@@ -329,7 +329,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
                 learning_rate=self._learning_rate(self.steps),
                 streams=self.streams,
                 number=self.updates,
-                target_critics=[self._asked_critics(number) for number in numbers],
+                target_critics=self._asked_critics(numbers),
             )
         else:
             [policy_too] = learns_policy
@@ -361,12 +361,12 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
                 tensors[name] = moved.flatten(1) if "obs" in name else moved
         if self._returns is not None:
             tensors["rewards"] = tensors["rewards"] * self._returns.scale
-        size, asked = len(experience.rewards), self._asked_critics(self.updates)
+        size, asked = len(experience.rewards), self._asked_critics(range(self.updates, self.updates + 1))
         return Minibatch(
             **tensors,
             next_noise=self._drawn("next_noise", size),
             noise=self._drawn("noise", size) if learns_policy else None,
-            target_critics=None if asked is None else torch.tensor(asked, device=self.device),
+            target_critics=None if asked is None else torch.tensor(asked[0], device=self.device),
         )
 
     def _drawn(self, name: str, size: int) -> Tensor | None:
@@ -377,14 +377,14 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         drawn = noise(self.streams[name], self.updates, size * numbers)
         return torch.from_numpy(drawn.reshape(size, numbers)).to(self.device, non_blocking=True)
 
-    def _asked_critics(self, number: int) -> list[int] | None:
-        """Target critics that a gradient step asks, after so many; None: all."""
+    def _asked_critics(self, numbers: range) -> list[list[int]] | None:
+        """Target critics that each of some gradient steps asks, by the steps' numbers; None: all."""
         count = self.config.critics
         asked = getattr(self.config, "target_critics", count)
         if asked == count:
             return None
-        order: list[int] = noise(self.streams["target_critics"], number, count).argsort().tolist()
-        return order[:asked]
+        stream = self.streams["target_critics"]
+        return [noise(stream, number, count).argsort()[:asked].tolist() for number in numbers]
 
     def _descend(self, learned: Learned, batch: Minibatch) -> Tensor:
         """Takes a gradient step along a loss with PyTorch. Returns its TD errors, if it has some."""
