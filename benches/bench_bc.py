@@ -42,8 +42,8 @@ CASES = {
         Box(-1, 1, (6,), np.float32),
     ),
 }
-# Ratios of compiled gradient steps to PyTorch's. With 145 actions products of matrices take most of the time of both.
-BARS = dict(zip(CASES, (4, 2.5, 4), strict=True))
+# Ratio of compiled gradient steps to PyTorch's.
+BAR = 4
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -190,4 +190,4 @@ def test_gradient_steps(case, record):
     found = Case(f"{case}, 64 x 64, minibatches of 64", measure_in_turns(contenders, ROUNDS))
     about = "One thread; steps per second of processor time, drawing the minibatch included."
     record("Gradient steps of behaviour cloning", "gradient steps/s", [found], list(ours), about=about)
-    assert found.ratio("fastrl, compiled", "fastrl, PyTorch").median >= BARS[case]
+    assert found.ratio("fastrl, compiled", "fastrl, PyTorch").median >= BAR

@@ -4,7 +4,9 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl.algorithms.compiled_imitation import CompiledImitation, takes_compiled_imitation
@@ -39,6 +41,7 @@ class BC(BCDeclaration, PolicyLearner[DatasetBatch], Imitation):
         is_plain = isinstance(policy, ActorCritic) and half != torch.float16
         compiled, self._why_not_compiled = takes_compiled_imitation(self, BC, is_plain=is_plain)
         if compiled and isinstance(policy, ActorCritic):
+            _, *self._moments = self._optimizer.arrays()
             self._compiled = CompiledImitation(
                 self._parameters, policy.actor, self.actions, config, has_bf16=half == torch.bfloat16
             )
@@ -54,11 +57,10 @@ class BC(BCDeclaration, PolicyLearner[DatasetBatch], Imitation):
         with watch("update"):
             learning_rate = self._learning_rate(self.steps)
             if self._compiled is None:
-                means = self._descend(experience, learning_rate)
+                self._add(self._descend(experience, learning_rate))
             else:
-                means = self._compiled_step(self._compiled, experience, learning_rate)
+                self._add(self._compiled_step(self._compiled, experience, learning_rate))
             self._keep_deviation(self.policy.log_std)
-            self._add(means)
             self.steps += len(experience.actions)
 
     def _descend(self, batch: DatasetBatch, learning_rate: float) -> Tensor:
@@ -71,13 +73,13 @@ class BC(BCDeclaration, PolicyLearner[DatasetBatch], Imitation):
 
     def _compiled_step(
         self, compiled: CompiledImitation, batch: DatasetBatch, learning_rate: float
-    ) -> Tensor:
+    ) -> NDArray[np.float32]:
         """Does what `_descend` does."""
         assert isinstance(self.policy, ActorCritic)
-        moments = self._optimizer.moments()
-        inputs = self.policy.normalized(batch.obs)
-        mean, square, step = (moments[name] for name in ("exp_avg", "exp_avg_sq", "step"))
-        found = compiled(inputs, batch.actions, mean, square, int(step), learning_rate)
+        mean, square, step = self._moments
+        found = compiled(
+            self.policy.normalized(batch.obs), batch.actions, mean, square, int(step), learning_rate
+        )
         step += 1
         return found
 

@@ -4,7 +4,8 @@ import math
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl._native._rust import PpoUpdate
@@ -105,8 +106,14 @@ class CompiledImitation:
         }
 
     def __call__(
-        self, inputs: Tensor, actions: Tensor, mean: Tensor, square: Tensor, steps: int, learning_rate: float
-    ) -> Tensor:
+        self,
+        inputs: Tensor,
+        actions: Tensor,
+        mean: NDArray[np.float32],
+        square: NDArray[np.float32],
+        steps: int,
+        learning_rate: float,
+    ) -> NDArray[np.float32]:
         """Takes a step.
 
         Args:
@@ -120,8 +127,8 @@ class CompiledImitation:
         """
         found = self._compiled.imitate(
             self._parameters,
-            mean.numpy()[: self._size],
-            square.numpy()[: self._size],
+            mean[: self._size],
+            square[: self._size],
             inputs.contiguous().numpy(),
             # Those of MultiDiscrete have a further axis, also where they are of one choice.
             (actions.flatten() if self._has_one_choice else actions).contiguous().numpy(),
@@ -129,4 +136,4 @@ class CompiledImitation:
             learning_rate=learning_rate,
             **self._options,
         )
-        return torch.tensor(found)
+        return np.array(found, np.float32)

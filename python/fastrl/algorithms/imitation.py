@@ -4,7 +4,9 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl.algorithms.imitation_loss import ImitationLoss, imitation_loss, loss_for
@@ -47,6 +49,7 @@ class Imitation(DatasetAlgorithm):
         score = "mean_square_error" if actions.is_box else "accuracy"
         # Of the parts of `ImitationLoss` that are computed.
         self._metric_names = ("loss", score, "entropy")[: 3 if actions.is_box or config.entropy_coef else 2]
+        self._shown = [*range(len(self._metric_names)), len(ImitationLoss.names())]
         self._learning_rate = problem.schedule(config.learning_rate, config.final_learning_rate)
         self._means = LossMeans(self.device, (*self._metric_names, "grad_norm"))
         self._metrics: dict[str, float] = {}
@@ -98,9 +101,9 @@ class Imitation(DatasetAlgorithm):
             FloatingPointError
         """
 
-    def _add(self, means: Tensor) -> None:
+    def _add(self, means: Tensor | NDArray[np.float32]) -> None:
         """Adds what a gradient step gave to the metrics: the parts of an `ImitationLoss`, and the gradient's norm."""
-        self._means.add(0, torch.cat([means[: len(self._metric_names)], means[-1:]]))
+        self._means.add(0, means[self._shown])
 
     def _keep_deviation(self, log_std: Tensor | None) -> None:
         """Keeps the deviation of continuous actions within its bounds."""

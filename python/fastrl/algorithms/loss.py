@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -119,10 +121,11 @@ class LossMeans:
         if device.type == "cpu":
             self.array = self._sums.numpy()
 
-    def add(self, group: int, means: Tensor) -> None:
-        """Adds numbers [n] of a group."""
+    def add(self, group: int, means: Tensor | NDArray[np.float32]) -> None:
+        """Adds numbers [n] of a group; an array on a CPU alone, where it takes less time."""
         start = sum(map(len, self._groups[:group]))
-        self._sums[start : start + len(means)] += means
+        sums: Any = self._sums if isinstance(means, Tensor) else self.array
+        sums[start : start + len(means)] += means
         self.counts[group] += 1
 
     def take(self, after: str) -> dict[str, float]:

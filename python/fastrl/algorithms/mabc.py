@@ -90,10 +90,10 @@ class MABC(MABCDeclaration, TeamLearner[DatasetBatch], Imitation):
         assert batch.agents is not None, "a data set of many agents"
         optimizer, actions = self.actors[name], batch.actions[rows]
         inputs = optimizer.network.inputs(batch.obs[rows], batch.agents[rows])
-        compiled, moments = self._compiled[name], (optimizer.mean, optimizer.square)
-        found = compiled(inputs, actions, *moments, optimizer.steps, learning_rate)
+        moments = optimizer.mean.numpy(), optimizer.square.numpy()
+        found = self._compiled[name](inputs, actions, *moments, optimizer.steps, learning_rate)
         optimizer.steps += 1
-        return found
+        return torch.from_numpy(found)
 
     def _differentiate(self, name: str, batch: DatasetBatch, rows: Tensor, shard: Shard) -> Tensor | None:
         """Adds the gradient of a shard of a policy's rows; the parts of its `ImitationLoss`, weighted."""
