@@ -117,7 +117,7 @@ def test_given_reds_that_do_not_exist_are_refused() -> None:
 
 @pytest.mark.slow
 def test_games_of_given_reds_in_the_real_cyborg_are_reproduced() -> None:
-    """Where it can be imported, of the ruleset main."""
+    """Plays the ruleset main, in an environment that has CybORG."""
     pytest.importorskip(
         "CybORG",
         reason="pip install -e ./CybORG, in a checkout of github.com/cage-challenge/cage-challenge-2",

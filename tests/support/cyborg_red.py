@@ -92,7 +92,7 @@ class GivenRed(base_agent()):  # type: ignore[misc] # the base depends on what i
 
 
 def known_of(game: Any) -> int:
-    """What red's action space has of subnets, addresses and names: a bit each, in this order."""
+    """The subnets, addresses and names in red's action space: a bit each, in this order."""
     space = game.agent_interfaces["Red"].action_space
     subnets, addresses = game.state.subnet_name_to_cidr, game.hostname_ip_map
     known = [

@@ -81,7 +81,7 @@ class CompiledPQN:
 
     @torch.no_grad()
     def inputs(self, obs: Tensor) -> Tensor:
-        """What the perceptron sees of rows of observations [G, D], float32 [G, D]."""
+        """Inputs of the perceptron, float32 [G, D], from rows of observations [G, D]."""
         vector, _ = self._network.decoder(obs)
         return vector.contiguous()
 

@@ -96,7 +96,7 @@ class EpisodeLog:
         return zlib.crc32(body).to_bytes(4, "little") + body
 
     def split(self, state: bytes, num_envs: int) -> tuple[bytes, EpisodeLog]:
-        """What stands in a state before its statistics of so many environments, and these.
+        """Divides a saved state into the bytes before its statistics of so many environments, and these.
 
         Raises:
             ValueError: they are damaged.

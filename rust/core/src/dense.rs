@@ -264,7 +264,8 @@ widest! {
 /// Added to the variance by layer normalisation, as PyTorch does.
 const NORM_EPSILON: f32 = 1e-5;
 
-/// The sum of terms of two lists of numbers in as many parts as there are lanes: term i belongs to part i modulo their number.
+/// The sum of terms of two lists of numbers, in as many parts as there are lanes: term i belongs to part i modulo the
+/// number of lanes.
 #[inline(always)]
 pub(crate) fn lane_sum(first: &[f32], second: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [0.0; LANES];
@@ -278,7 +279,7 @@ pub(crate) fn lane_sum(first: &[f32], second: &[f32], term: impl Fn(f32, f32) ->
     lanes.into_iter().sum()
 }
 
-/// Brings numbers to mean 0 and deviation 1; returns what their differences from the mean were multiplied by.
+/// Brings numbers to mean 0 and deviation 1; returns the factor of their differences from the mean.
 #[inline(always)]
 pub(crate) fn standardize(numbers: &mut [f32]) -> f32 {
     let share = 1.0 / numbers.len() as f32;

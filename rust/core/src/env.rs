@@ -26,6 +26,15 @@ pub enum ActionKind {
 }
 
 impl<'a> Actions<'a> {
+    /// Refuses indices that are not below `count`. Panics if these are no indices.
+    pub fn check_below(&self, count: usize) -> Result<(), Refused> {
+        let Self::Discrete(all) = self else { unreachable!("the kind of actions is checked before") };
+        match all.iter().position(|action| !(0..count as i64).contains(action)) {
+            Some(agent) => Err(Refused { agent, expected: format!("an integer from 0 to {}", count - 1) }),
+            None => Ok(()),
+        }
+    }
+
     /// Returns whether these are the actions of `rows` agents of that kind.
     pub fn fit(&self, kind: ActionKind, rows: usize) -> bool {
         match (self, kind) {

@@ -138,8 +138,9 @@ impl Mlp {
     }
 
     /// Reads mean and scale of each input if they are whitened, then each layer's weights [inputs, outputs] and biases
-    /// [outputs], and with layer normalisation gains and shifts [outputs] of hidden ones, before the last layer's those of [`Recurrent::load`] if there is a memory:
-    /// [`Architecture::num_weights`] numbers, or it panics; they should be finite. What fills up the lanes of the last
+    /// [outputs], with layer normalisation also gains and shifts [outputs] of each hidden layer, and if there is a memory,
+    /// before the last layer, the numbers of [`Recurrent::load`]. These are [`Architecture::num_weights`] numbers, or it
+    /// panics; they should be finite. What fills up the lanes of the last
     /// layer gets the bias `rest`, the same each time.
     pub fn load(&mut self, weights: &[f32], rest: f32) {
         let architecture = &self.architecture;

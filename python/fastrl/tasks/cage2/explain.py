@@ -225,7 +225,7 @@ def costs_by_host(
 
 
 def in_words(bits: NDArray[np.float32]) -> str:
-    """What the defender's 52 bits show: the activity of the last step, and the hosts that it holds for red's."""
+    """The defender's 52 bits in words: the activity of the last step, and the hosts that it holds for red's."""
     activity, belief = (bits[:OBS_BITS].astype(np.int64).reshape(-1, 2, 2) @ (2, 1)).T
     words = [f"{_ACTIVITY[int(activity[host])]} {HOSTS[host]}" for host in np.flatnonzero(activity)]
     for code, name in _BELIEF.items():
@@ -337,7 +337,7 @@ def continued(
 def _alternatives(
     compared: Sequence[tuple[int, float]], returns: NDArray[np.float64], costs: NDArray[np.float64]
 ) -> list[Alternative]:
-    """What was found of the actions, of which the first one was taken; returns [A * K], costs [A * K, 13]."""
+    """The compared actions with their statistics, the taken one first, from returns [A * K] and costs [A * K, 13]."""
     each = returns.reshape(len(compared), -1)
     by_host = costs.reshape(*each.shape, -1).mean(axis=1)
     return [

@@ -41,7 +41,7 @@ impl Knowledge {
         }
     }
 
-    /// What red can name: a bit for each subnet, then for the address of each host, then for its name.
+    /// Targets that red can name: a bit for each subnet, then for the address of each host, then for its name.
     pub fn known(&self) -> u32 {
         let addresses = Subnet::ALL.len();
         u32::from(self.subnets)

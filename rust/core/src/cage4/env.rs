@@ -145,12 +145,7 @@ impl Env for Cage4 {
     }
 
     fn check(&self, actions: Actions<'_>) -> Result<(), Refused> {
-        let Actions::Discrete(actions) = actions else { unreachable!("the kind of actions is checked before") };
-        let len = self.mask_len();
-        match actions.iter().position(|action| !(0..len as i64).contains(action)) {
-            Some(agent) => Err(Refused { agent, expected: format!("an integer from 0 to {}", len - 1) }),
-            None => Ok(()),
-        }
+        actions.check_below(self.mask_len())
     }
 
     fn seed(&mut self, seed: u64) {

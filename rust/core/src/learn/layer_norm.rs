@@ -13,7 +13,7 @@ pub(super) struct LayerNorm {
     gain: Vec<f32>,
     /// The rows with mean 0 and deviation 1; after the way back times `slopes`.
     standard: Aligned,
-    /// What differences from the mean of each row were multiplied by.
+    /// Factor of the differences from the mean of each row.
     scales: Vec<f32>,
     /// Gradients of the results.
     slopes: Aligned,

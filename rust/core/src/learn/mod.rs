@@ -2,9 +2,10 @@
 //! SAC, TD3, IQL and DQN.
 //!
 //! [`ppo::update`] takes minibatches ([`minibatch`]) through perceptrons and back ([`perceptron`]), with the gradients of
-//! losses ([`losses`], with masks [`masked`], of behaviour cloning [`imitation`], layer normalisation [`layer_norm`]), and along them with Adam ([`adam`]). All
-//! sums have an order that depends neither on the processor nor on the number of threads, so that results are the same to
-//! the last bit. [`values::values`] is the critic's pass alone.
+//! losses ([`losses`], with masks [`masked`], of behaviour cloning [`imitation`]), through layer normalisation
+//! ([`layer_norm`]) where there is one, and along them with Adam ([`adam`]). All sums have an order that depends neither on
+//! the processor nor on the number of threads, so that results are the same to the last bit. [`values::values`] is the
+//! critic's pass alone.
 
 pub use crate::bf16::Precision;
 

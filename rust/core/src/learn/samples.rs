@@ -94,8 +94,8 @@ pub struct Settings {
     pub threads: usize,
     /// The loss of an actor alone in place of PPO's. Groups and order are then 0, 1, 2 and so on.
     pub imitation: Option<Imitation>,
-    /// The loss of a critic alone in place of PPO's, whose outputs are the values of actions: half the squared errors of those
-    /// that were taken, which beyond this bound count linearly (PQN, Gallici et al., 2024).
+    /// The loss of a critic alone whose outputs are values of actions, in place of PPO's: half the squared errors of the
+    /// actions that were taken. Errors beyond this bound count linearly (PQN, Gallici et al., 2024).
     pub huber: Option<f32>,
 }
 

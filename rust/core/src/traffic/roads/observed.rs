@@ -1,4 +1,4 @@
-//! What agents on a road network observe.
+//! Observations of the agents on a road network.
 
 use super::RoadEnv;
 use super::env::Episode;

@@ -168,13 +168,7 @@ impl Env for V2x {
     }
 
     fn check(&self, actions: Actions<'_>) -> Result<(), Refused> {
-        let count = self.config.num_actions();
-        let Actions::Discrete(all) = actions else { unreachable!("these environments take indices only") };
-        let refused = all.iter().position(|action| self.state.running && !(0..count as i64).contains(action));
-        match refused {
-            None => Ok(()),
-            Some(agent) => Err(Refused { agent, expected: format!("an integer from 0 to {}", count - 1) }),
-        }
+        if self.state.running { actions.check_below(self.config.num_actions()) } else { Ok(()) }
     }
 
     fn seed(&mut self, seed: u64) {
