@@ -3,6 +3,7 @@
 use fastrl_binding::arrays::{Flag, disjoint, readable, writeable};
 use fastrl_core::cage2::blue::{BlueAction, NUM_ACTIONS};
 use fastrl_core::cage2::memory::{BlueMemory as Memory, Layout};
+use fastrl_core::cage2::scenario::NUM_HOSTS;
 use fastrl_core::cage2::view::OBS_BITS;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
@@ -25,7 +26,7 @@ impl BlueMemory {
     fn action(&self, game: usize, action: i64) -> PyResult<Option<BlueAction>> {
         let refuse = |message: String| Err(PyValueError::new_err(format!("actions: {message}")));
         match usize::try_from(action) {
-            Ok(index) if index < NUM_ACTIONS => Ok(Some(BlueAction::from_index(index))),
+            Ok(index) if index < NUM_ACTIONS => Ok(Some(BlueAction::from_index(index, NUM_HOSTS))),
             Err(_) if action == -1 && (self.layout <= Layout::Scan || self.games[game].time() == 0) => Ok(None),
             Err(_) if action == -1 => refuse(format!(
                 "expected the action before this observation of game {game}, whose episode has begun, got none; reset \

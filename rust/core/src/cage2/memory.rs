@@ -1,4 +1,4 @@
-//! Blue's memory of an episode: values after the 52 bits of an observation that depend on the bits and on blue's own
+//! Blue's memory of an episode of Scenario 2: values after the 52 bits of an observation that depend on the bits and on blue's own
 //! actions alone, and the actions that may have an effect as far as blue knows.
 //!
 //! [`Layout`] names how many of them an observation has. Each layout is a prefix of the next:
@@ -311,12 +311,12 @@ impl BlueMemory {
     }
 
     /// Refuses decoded values that no episode has at that time, in a network with these ports; the error says why.
-    pub(super) fn check(&self, layout: Layout, time: u32, ports: &[Ports; NUM_HOSTS]) -> Result<(), String> {
+    pub(super) fn check(&self, layout: Layout, time: u32, ports: &[Ports]) -> Result<(), String> {
         let Self { scanned, scanned_last, standing, time: own_time, history } = self;
         let scans = scanned & !SCANNED == 0 && scanned_last & !scanned == 0 && (*scanned == 0) == (*scanned_last == 0);
         ensure(scans, "blue's memory of scans is impossible")?;
-        let known =
-            standing >> NUM_DECOYS == 0 && ports.iter().enumerate().all(|(host, &open)| self.ports(host) == open);
+        let known = standing >> NUM_DECOYS == 0
+            && ports[..NUM_HOSTS].iter().enumerate().all(|(host, &open)| self.ports(host) == open);
         ensure(known, "blue's memory has other decoys than the network")?;
         ensure(*own_time == time, "blue's memory has another time")?;
         ensure(history.is_some() == (layout == Layout::Full), "blue's memory is of another layout")?;
