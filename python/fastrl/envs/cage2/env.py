@@ -3,8 +3,8 @@
 Blue's observation is that of the challenge's wrapper: 52 bits, four for each host in the order of `HOSTS`. The first
 two are the activity of the last step (none 00, scan 10, exploit 11), the other two blue's belief about the host
 (safe 00, unknown 10, user 01, privileged 11). `fastrl.envs.cage2.memory` has more values. Its 145 actions are
-`ACTIONS`, in the challenge's order. A scenario file (`fastrl.envs.cage2.scenario`) has other hosts: four bits and eleven
-actions for each of them.
+`ACTIONS`, in the challenge's order. A scenario file (`fastrl.envs.cage2.scenario`) has other hosts, with four bits and
+eleven actions each.
 """
 
 from __future__ import annotations
@@ -205,7 +205,8 @@ class Cage2VectorEnv(Cage2Games):
             observations have 4 bits for each of `hosts`, its actions are `action_names`, and it takes ``memory``
             `"none"` and ``observe`` `"blue"` alone.
         info_state: adds the true state to `info`: red_access uint8 [N, hosts] (0 none, 1 user, 2 root), red_sessions
-            and processes uint8 [N, hosts] (255 stands for more), red_action int8 [N, 3] (kind, target, success); as `truth`.
+            and processes uint8 [N, hosts] (255 stands for more), red_action int8 [N, 3] (kind, target, success); as
+            `truth`.
         random: `"fast"`, or `"python"` for the generator of CPython's `random`: then `seed=s` gives the episodes of the
             real CybORG after `random.seed(s)`, and the stream continues through an environment's episodes. It needs a
             single red agent.

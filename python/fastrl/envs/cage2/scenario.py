@@ -32,11 +32,7 @@ _KINDS = (
     "DecoyVsftpd",
     "Restore",
 )
-_RED_ACTIONS = {"Sleep", "PrivilegeEscalate", "Impact"} | {
-    "DiscoverRemoteSystems",
-    "DiscoverNetworkServices",
-    "ExploitRemoteService",
-}
+_RED_ACTIONS = tuple(_rust.CAGE2_RED_KINDS)
 _TENTHS = {"None": 0, "Low": 1, "Medium": 10, "High": 100}
 _SESSION_KEYS = {"artifacts", "hostname", "name", "num_children_sessions", "parent", "type", "username"}
 _AGENT_KEYS = {"AllowedSubnets", "INT", "adversary", "actions", "agent_type", "reward_calculator_type"} | {
@@ -83,13 +79,16 @@ class _Node:
     def refuse(self, expected: str) -> ScenarioError:
         got = repr(self.value)
         return ScenarioError(
-            f"{self.place}: expected {expected}, got {got if len(got) <= 60 else got[:57] + '...'}"
+            f"{self.place or 'the file'}: expected {expected}, got {got if len(got) <= 60 else got[:57] + '...'}"
         )
 
     def table(self, known: set[str] | None = None) -> dict[str, _Node]:
         """The entries of a mapping; others than ``known`` are refused."""
-        if not isinstance(self.value, Mapping) or not all(isinstance(key, str) for key in self.value):
+        if not isinstance(self.value, Mapping):
             raise self.refuse("a mapping of names")
+        for key in self.value:
+            if not isinstance(key, str) or not key.isprintable() or len(key) > 60:
+                raise _Node(key, self.place).refuse("names of up to 60 characters")
         for key in self.value:
             if known is not None and key not in known:
                 raise ScenarioError(
@@ -102,7 +101,9 @@ class _Node:
         """An entry that has to be there."""
         entries = self.table()
         if key not in entries:
-            raise ScenarioError(f"{self.place or 'the file'}: expected the entry {key}, it has {', '.join(entries)}")
+            raise ScenarioError(
+                f"{self.place or 'the file'}: expected the entry {key}, it has {', '.join(entries)}"
+            )
         return entries[key]
 
     def items(self) -> list[_Node]:
@@ -181,9 +182,7 @@ def parse_scenario(tree: Any) -> Cage2Scenario:
                 if image == "OP_Server"
             ),
             info=[shown for shown, _ in info],
-            shows_service=[
-                any(images[host] == "OP_Server" for host in services) for _, services in info
-            ],
+            shows_service=[any(images[host] == "OP_Server" for host in services) for _, services in info],
             subnets=[
                 (
                     name,
@@ -273,8 +272,9 @@ def _red_start(red: _Node, names: list[str], images: list[str]) -> str:
     windows = images[names.index(start)].startswith(("windows", "Internal"))
     session.item("username").one_of(["SYSTEM" if windows else "root"])
     actions = red.item("actions")
-    if not _RED_ACTIONS <= {node.value for node in actions.items()}:
-        raise actions.refuse(f"{', '.join(sorted(_RED_ACTIONS))} among them")
+    kinds = [node.value for node in actions.items()]
+    if not all(kind in kinds for kind in _RED_ACTIONS):
+        raise actions.refuse(f"{', '.join(_RED_ACTIONS)} among them")
     known = red.item("INT").item("Hosts")
     if known.value != {start: {"Interfaces": "All", "System info": "All"}}:
         raise known.refuse(f"All of the Interfaces and System info of {start} and of no other host")
@@ -305,14 +305,15 @@ def _blue_sessions(blue: _Node, names: list[str]) -> list[int]:
                 raise node.item("artifacts").refuse("NetworkConnections among them")
             if "parent" in session:
                 raise node.refuse("a server without a parent")
-            servers.append((node.item("name").value, host))
+            servers.append((node.item("name"), host))
         else:
             clients.append((node.item("parent"), host))
     if len(servers) != 1:
         raise blue.item("starting_sessions").refuse("one VelociraptorServer")
     name, host = servers[0]
     for parent, _ in clients:
-        parent.one_of([name])
+        if parent.value != name.value:
+            raise parent.refuse(f"the name of the server, {name.value!r}")
     return [host, *(client for _, client in clients)]
 
 
