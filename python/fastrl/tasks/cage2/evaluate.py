@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, get_args
 
 import numpy as np
@@ -16,7 +17,15 @@ from fastrl.envs.cage2.memory import Memory, Observe
 from fastrl.play.own_agent import OwnAgent
 from fastrl.runs.metrics import mean_and_error
 from fastrl.tasks import cage2
-from fastrl.tasks.cage2.scores import HORIZONS, Evaluation, Score, comparison_table, score_table
+from fastrl.tasks.cage2.defence import Defence, WatchedGames
+from fastrl.tasks.cage2.scores import (
+    HORIZONS,
+    Evaluation,
+    Score,
+    comparison_table,
+    defence_tables,
+    score_table,
+)
 from fastrl.training.comparison import Comparison, Mode, check_baseline, modes
 from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.utils.tables import print_lines, show
@@ -123,9 +132,10 @@ def evaluate(
     Args:
         options: further ones of `run_protocol`.
     """
+    options |= {"make_env": WatchedGames, "facts": WatchedGames.facts}
     cells = list(run_protocol(contender, ruleset=ruleset, episodes=episodes, seed=seed, **options))
     scores = tuple(
-        Score(red_agent, horizon, episodes, *mean_and_error(facts["return"]))
+        Score(red_agent, horizon, episodes, *mean_and_error(facts["return"]), defence=Defence.of(facts))
         for red_agent, horizon, facts in cells
     )
     returns = tuple(facts["return"] for _, _, facts in cells)
@@ -281,7 +291,15 @@ class Cage2Scoring:
             else:
                 show(console, comparison_table(evaluations, comparison))
             console.print()
+            show(console, defence_tables(evaluations))
+            console.print()
         print_lines(console, *(spread.line() for spread in comparison.spreads))
+
+    def draw_scores(self, comparison: Comparison, path: Path) -> None:
+        """Draws what the contenders are judged by beside their scores, .png or .svg."""
+        from fastrl.tasks.cage2.defence_figure import save_picture
+
+        save_picture([dataclasses.replace(it.scores, contender=it.name) for it in comparison.scored], path)
 
     def evaluation_work(self, episodes: int) -> int:
         return protocol_steps(episodes)

@@ -14,6 +14,7 @@ from fastrl._native import _rust
 from fastrl.envs.cage2.env import ACTIONS, HOSTS, RED_AGENTS, RED_KINDS, Cage2VectorEnv
 from fastrl.envs.cage2.memory import OBS_BITS
 from fastrl.runs.metrics import mean_and_error
+from fastrl.tasks.cage2.defence import RESTORED
 from fastrl.utils.tables import print_lines, show
 
 if TYPE_CHECKING:
@@ -28,10 +29,6 @@ CLEAR = 3.0
 _ROOT_COSTS = np.array(_rust.CAGE2_ROOT_COSTS)
 _RESTORE_COST = 1.0
 _OP_SERVER = HOSTS.index("Op_Server0")
-# The host that each action restores, or -1.
-_RESTORED = np.array(
-    [HOSTS.index(name.split()[1]) if name.startswith("Restore ") else -1 for name in ACTIONS]
-)
 # Words for the two bits of a host's activity, as a number, and for those of blue's belief, the worst first.
 _ACTIVITY = {0b10: "scan of", 0b11: "exploit on"}
 _BELIEF = {0b11: "root", 0b01: "user", 0b10: "unknown"}
@@ -217,7 +214,7 @@ def costs_by_host(
         rewards: [N].
     """
     costs = np.where(red_access == 2, _ROOT_COSTS, 0.0)
-    restored = _RESTORED[actions]
+    restored = RESTORED[actions]
     restores = np.flatnonzero(restored >= 0)
     costs[restores, restored[restores]] += _RESTORE_COST
     costs[:, _OP_SERVER] += np.round(-rewards - costs.sum(axis=1), 6)

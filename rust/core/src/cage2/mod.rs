@@ -228,9 +228,14 @@ impl<D: RandomSource> Episode<D> {
         self.last_red = NO_ACTION;
     }
 
-    /// As [`SingleAgentEnv::episode_info`]: `red_agent` is the index of its kind in [`RedKind::ALL`].
+    /// As [`SingleAgentEnv::episode_info`]: `red_agent` is the index of its kind in [`RedKind::ALL`], `service_stopped` 1
+    /// while Impact has stopped OTService.
     pub fn info(&self, key: &str) -> f64 {
-        if key == "red_agent" { f64::from(self.agent.kind() as u8) } else { f64::NAN }
+        match key {
+            "red_agent" => f64::from(self.agent.kind() as u8),
+            "service_stopped" => f64::from(u8::from(!self.network.ot_service.up)),
+            _ => f64::NAN,
+        }
     }
 
     /// One step against the red agent; returns blue's reward in tenths.
