@@ -17,8 +17,8 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
-from fastrl.envs.cage2.memory import Memory, Observe, observation_high
-from fastrl.envs.single import SingleEnv
+from fastrl.envs.cage2.memory import OBS_BITS, Memory, Observe, observation_high
+from fastrl.envs.single import AgentView, SingleEnv
 from fastrl.envs.vector import NativeVec, NativeVectorEnv
 from fastrl.utils.arguments import as_integer
 
@@ -275,6 +275,14 @@ class Cage2Env(SingleEnv):
     def action_masks(self) -> NDArray[np.bool_]:
         """Bool [num_actions], see `Cage2VectorEnv.action_masks`."""
         return self.vector.action_masks()[0]
+
+    @property
+    def agent_view(self) -> AgentView:
+        """The challenge's 52 bits and 145 actions; those that never have an effect do what Sleep does."""
+        own = {action: place for place, action in enumerate(self.vector.actions)}
+        sleep = own.get(ACTIONS.index("Sleep"), -1)
+        other = (-1 if action in EFFECTIVE_ACTIONS else sleep for action in range(len(ACTIONS)))
+        return AgentView(OBS_BITS, tuple(own.get(action, place) for action, place in enumerate(other)))
 
     def alerts(self) -> NDArray[np.bool_]:
         """Bool [13], see `Cage2VectorEnv.alerts`."""
