@@ -62,8 +62,11 @@ def evaluate(
     episodes: Annotated[Count, Arg("episodes; of CAGE 2 against each red agent over each horizon")] = 1000,
     seed: Annotated[Seed, Arg("seed of the episodes")] = 0,
     ruleset: Annotated[
-        Literal["main", "leaderboard", "both"] | None,
-        Arg("CAGE 2: main is today's CybORG, leaderboard the one that the leaderboard was scored on [both]"),
+        Literal["main", "leaderboard", "plusplus", "both"] | None,
+        Arg(
+            "CAGE 2: main is today's CybORG, leaderboard the one that the leaderboard was scored on, plusplus the one"
+            " that CybORG++ has mended, both the first two [both]"
+        ),
     ] = None,
     mode: Annotated[
         Literal["deterministic", "stochastic", "both"] | None,

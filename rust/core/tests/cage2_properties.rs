@@ -20,7 +20,7 @@ use fastrl_core::vec_env::{Autoreset, Error, Rows, VecEnv};
 use proptest::prelude::*;
 
 fn any_ruleset() -> impl Strategy<Value = Ruleset> {
-    prop_oneof![Just(Ruleset::Main), Just(Ruleset::Leaderboard)]
+    prop::sample::select(Ruleset::ALL.as_slice())
 }
 
 fn any_red() -> impl Strategy<Value = RedKind> {
@@ -62,7 +62,7 @@ proptest! {
         seed: u64, red in any_red(), ruleset in any_ruleset(), actions in any_actions(250),
     ) {
         let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::Full);
-        episode.begin(red);
+        episode.begin(red, ruleset);
         prop_assert_eq!(episode.view.bits(), 0);
         for action in actions {
             let action = BlueAction::from_index(action);
@@ -100,7 +100,7 @@ proptest! {
     ) {
         let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None);
         let mut memory = BlueMemory::new(Layout::Decoys);
-        episode.begin(red);
+        episode.begin(red, ruleset);
         for action in actions {
             for i in 0..NUM_ACTIONS {
                 let action = BlueAction::from_index(i);
@@ -110,11 +110,11 @@ proptest! {
                     BlueAction::Decoy(decoy, host) => decoy_fits(&episode.network, decoy, host),
                     BlueAction::Sleep | BlueAction::Remove(_) | BlueAction::Restore(_) => true,
                 };
-                prop_assert_eq!(memory.may_have_effect(action), expected, "{}", action.name());
+                prop_assert_eq!(memory.may_have_effect(action, ruleset), expected, "{}", action.name());
             }
             let action = BlueAction::from_index(action);
             episode.step(action, ruleset);
-            memory.update(action, episode.view.bits());
+            memory.update(action, episode.view.bits(), ruleset);
         }
     }
 
@@ -189,7 +189,7 @@ proptest! {
     #[test]
     fn availability_costs_ten_until_the_server_is_restored(seed: u64, ruleset in any_ruleset()) {
         let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None);
-        episode.begin(RedKind::BLine);
+        episode.begin(RedKind::BLine, ruleset);
         let sleep = BlueAction::Sleep;
         while episode.network.ot_service.up {
             episode.step(sleep, ruleset);
@@ -321,7 +321,7 @@ fn the_true_state_is_the_whole_state() {
     for seed in 0..600 {
         let ruleset = if seed % 2 == 0 { Ruleset::Main } else { Ruleset::Leaderboard };
         let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None);
-        episode.begin(RedKind::ALL[seed as usize / 2 % 3]);
+        episode.begin(RedKind::ALL[seed as usize / 2 % 3], ruleset);
         for _ in 0..40 {
             let action = [0, 0, 0, 0, 133, 141, 29, 119, 16][random.below(9) as usize];
             episode.step(BlueAction::from_index(action), ruleset);

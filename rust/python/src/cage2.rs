@@ -20,12 +20,11 @@ use pyo3::types::PyDict;
 use crate::cage2_memory::layout_from_name;
 use crate::rollout::rollout_method;
 
-fn ruleset_from_name(name: &str) -> PyResult<Ruleset> {
-    match name {
-        "main" => Ok(Ruleset::Main),
-        "leaderboard" => Ok(Ruleset::Leaderboard),
-        _ => Err(PyValueError::new_err(format!("ruleset: expected 'main' or 'leaderboard', got '{name}'"))),
-    }
+pub(crate) fn ruleset_from_name(name: &str) -> PyResult<Ruleset> {
+    let place = Ruleset::NAMES.iter().position(|n| *n == name);
+    place.map(|i| Ruleset::ALL[i]).ok_or_else(|| {
+        PyValueError::new_err(format!("ruleset: expected 'main', 'leaderboard' or 'plusplus', got '{name}'"))
+    })
 }
 
 /// Returns whether observations have the true state.

@@ -17,12 +17,11 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
-from fastrl.envs.cage2.memory import OBS_BITS, Memory, Observe, observation_high
+from fastrl.envs.cage2.memory import OBS_BITS, Memory, Observe, Ruleset, observation_high
 from fastrl.envs.single import AgentView, SingleEnv
 from fastrl.envs.vector import NativeVec, NativeVectorEnv
 from fastrl.utils.arguments import as_integer
 
-Ruleset = Literal["main", "leaderboard"]
 RedAgent = str | Mapping[str, float]
 
 HOSTS: tuple[str, ...] = tuple(_rust.CAGE2_HOSTS)
@@ -170,8 +169,9 @@ class Cage2VectorEnv(Cage2Games):
 
     Args:
         num_envs: number of games, N.
-        ruleset: `"main"` (today's repository, the default) or `"leaderboard"` (commit 606813b, on which the final
-            leaderboard was scored). They score the same policy very differently.
+        ruleset: `"main"` (today's repository, the default), `"leaderboard"` (commit 606813b, on which the final
+            leaderboard was scored) or `"plusplus"` (as CybORG++ has mended `"main"`). They score the same policy very
+            differently.
         red_agent: `"bline"` (the default), `"meander"`, `"sleep"`, `"mix"` (B_line and Meander, even), or a mapping of
             names to weights from which each episode's agent is drawn.
         episode_length: steps after which an episode is truncated, by default 100. It never terminates.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,12 @@ _PANELS: tuple[tuple[str, Callable[[Defence], Estimate], float], ...] = (
 _RED = "#d1495b"
 
 
-def save_picture(evaluations: Sequence[Evaluation], path: Path) -> None:
+def save_picture(evaluations: Iterable[Evaluation], path: Path) -> None:
     """Writes the picture of `draw`, .png or .svg."""
     save_figure(path, draw(evaluations))
 
 
-def draw(evaluations: Sequence[Evaluation]) -> Figure:
+def draw(evaluations: Iterable[Evaluation]) -> Figure:
     """A figure with a row for each contender, ruleset and red agent that attacks, over the longest horizon."""
     rows = [
         (f"{figure_text(each.contender)}\n{each.mode}, {each.ruleset}, {RED_TITLES[score.red_agent]}", found)

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,8 @@ from fastrl.utils.tables import print_lines, show
 if TYPE_CHECKING:
     from fastrl.play.policy import Policy
 
-RULESETS: tuple[Ruleset, ...] = get_args(Ruleset)
+# The challenge's own.
+RULESETS: tuple[Ruleset, ...] = ("main", "leaderboard")
 
 # Games that are stepped together: enough to be fast, few enough to stay in caches.
 BATCH = 1024
@@ -281,9 +282,7 @@ class Cage2Scoring:
 
     def show_scores(self, comparison: Comparison, console: Console) -> None:
         by_ruleset: dict[Ruleset, list[Evaluation]] = {}
-        for scored in comparison.scored:
-            assert isinstance(scored.scores, Evaluation)
-            evaluation = dataclasses.replace(scored.scores, contender=scored.name)
+        for evaluation in _named(comparison):
             by_ruleset.setdefault(evaluation.ruleset, []).append(evaluation)
         for evaluations in by_ruleset.values():
             if len({each.contender for each in evaluations}) == 1:
@@ -299,10 +298,17 @@ class Cage2Scoring:
         """Draws what the contenders are judged by beside their scores, .png or .svg."""
         from fastrl.tasks.cage2.defence_figure import save_picture
 
-        save_picture([dataclasses.replace(it.scores, contender=it.name) for it in comparison.scored], path)
+        save_picture(_named(comparison), path)
 
     def evaluation_work(self, episodes: int) -> int:
         return protocol_steps(episodes)
+
+
+def _named(comparison: Comparison) -> Iterator[Evaluation]:
+    """The evaluations, each with the name that its contender has beside the others."""
+    for scored in comparison.scored:
+        assert isinstance(scored.scores, Evaluation)
+        yield dataclasses.replace(scored.scores, contender=scored.name)
 
 
 SCORING = Cage2Scoring()

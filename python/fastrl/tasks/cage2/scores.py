@@ -174,7 +174,8 @@ def score_table(evaluations: Sequence[Evaluation]) -> Group:
         *("" if other.total is None else f"{other.total:.2f}" for other in beside),
     )
     totals = [f"{other.name} {other.total:.2f}" for other in others if not other.scores]
-    return Group(table, _notes(first), *bounds(evaluations), f"Published totals: {', '.join(totals)}.")
+    published = [f"Published totals: {', '.join(totals)}."] if totals else []
+    return Group(table, _notes(first), *bounds(evaluations), *published)
 
 
 def comparison_table(evaluations: Sequence[Evaluation], comparison: Comparison) -> Group:

@@ -1,8 +1,9 @@
 //! Blue's 145 actions and what they do.
 
+use super::Ruleset;
 use super::events::BlueOutcome;
 use super::network::Network;
-use super::scenario::{DECOYS, HOST_NAMES, Host, Hosts, IMAGES, NUM_HOSTS, OP_SERVER0, RESTORE_TENTHS};
+use super::scenario::{DECOYS, HOST_NAMES, Host, Hosts, IMAGES, NUM_HOSTS, OP_SERVER0, RESTORE_TENTHS, images};
 use super::source::RandomSource;
 use super::view::{Compromise, View};
 
@@ -66,7 +67,13 @@ pub fn decoy_fits(network: &Network, decoy: usize, host: Host) -> bool {
     network.ports[host] & decoy.checks == 0 && decoy.windows.is_none_or(|windows| windows == IMAGES[host].windows)
 }
 
-pub fn act(action: BlueAction, network: &mut Network, view: &mut View, random: &mut impl RandomSource) -> BlueOutcome {
+pub fn act(
+    action: BlueAction,
+    ruleset: Ruleset,
+    network: &mut Network,
+    view: &mut View,
+    random: &mut impl RandomSource,
+) -> BlueOutcome {
     let mut outcome = BlueOutcome::default();
     match action {
         BlueAction::Sleep | BlueAction::Monitor => {}
@@ -86,17 +93,18 @@ pub fn act(action: BlueAction, network: &mut Network, view: &mut View, random: &
             if decoy_fits(network, decoy, host) {
                 random.decoy_process(host);
                 let decoy = &DECOYS[decoy];
-                network.ports[host] |= decoy.opens;
+                let opens = decoy.opens(ruleset);
+                network.ports[host] |= opens;
                 // Beyond any count that a scan or an observation tells apart.
                 network.decoys[host] = network.decoys[host].saturating_add(1);
-                network.fooled[host] |= decoy.fools.bit() & !IMAGES[host].vulnerable;
+                network.fooled[host] |= decoy.fools.bit() & opens as u8 & !images(ruleset)[host].vulnerable;
                 outcome.decoy_on = Some(host);
             }
         }
         BlueAction::Restore(host) => {
             random.blue_session(host);
             outcome.cost_tenths = RESTORE_TENTHS;
-            restore(host, network);
+            restore(host, ruleset, network);
             random.host_restored(host);
             view.set_compromise(host, Compromise::No);
         }
@@ -104,12 +112,12 @@ pub fn act(action: BlueAction, network: &mut Network, view: &mut View, random: &
     outcome
 }
 
-fn restore(host: Host, network: &mut Network) {
+fn restore(host: Host, ruleset: Ruleset, network: &mut Network) {
     let bit: Hosts = 1 << host;
     network.end_sessions(host, |_| true, |_| {});
     network.files &= !bit;
     network.restored |= bit;
-    network.ports[host] = IMAGES[host].ports;
+    network.ports[host] = images(ruleset)[host].ports;
     network.decoys[host] = 0;
     network.fooled[host] = 0;
     if host == OP_SERVER0 {
@@ -141,9 +149,11 @@ mod tests {
     fn a_decoy_starts_once_but_vsftpd_again_and_again() {
         let mut network = Network::default();
         assert!(decoy_fits(&network, 0, 1));
-        network.ports[1] |= DECOYS[0].opens;
+        network.ports[1] |= DECOYS[0].opens(Ruleset::Main);
         assert!(!decoy_fits(&network, 0, 1));
-        network.ports[1] |= DECOYS[7].opens;
+        network.ports[1] |= DECOYS[7].opens(Ruleset::Main);
         assert!(decoy_fits(&network, 7, 1));
+        network.ports[1] |= DECOYS[7].opens(Ruleset::PlusPlus);
+        assert!(!decoy_fits(&network, 7, 1));
     }
 }

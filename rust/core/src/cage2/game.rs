@@ -124,7 +124,7 @@ impl Env for Cage2Game {
         let State { episode, .. } = &self.state;
         let (blue, red) = mask.split_at_mut(self.mask_len());
         let (blue, padding) = blue.split_at_mut(self.config.actions.len());
-        episode.memory.write_mask(&self.config.actions, blue);
+        episode.memory.write_mask(&self.config.actions, blue, self.config.ruleset);
         padding.fill(0);
         for (index, flag) in red.iter_mut().enumerate() {
             *flag = RedAction::from_index(index).is_some_and(|action| episode.knowledge.allows(action)).into();

@@ -18,8 +18,9 @@ use std::collections::TryReserveError;
 
 use serde::{Deserialize, Serialize};
 
+use super::Ruleset;
 use super::blue::{BlueAction, NUM_ACTIONS};
-use super::scenario::{DECOYS, DEFENDER, Host, Hosts, IMAGES, NUM_HOSTS, Ports};
+use super::scenario::{DECOYS, DEFENDER, Host, Hosts, IMAGES, NUM_HOSTS, Ports, images};
 use super::view::write_bits;
 use crate::env::ensure;
 use crate::memory::{arrays, ask_for};
@@ -96,7 +97,13 @@ type Places = u64;
 const ALWAYS: Places = 1 << 63;
 
 /// For each action the standing decoys that leave it without an effect; so long that no `u8` needs a check.
-static BLOCKED_BY: [Places; 256] = {
+fn blocked_by(ruleset: Ruleset) -> &'static [Places; 256] {
+    static ORIGINAL: [Places; 256] = blocked(Ruleset::Main);
+    static MENDED: [Places; 256] = blocked(Ruleset::PlusPlus);
+    if ruleset == Ruleset::PlusPlus { &MENDED } else { &ORIGINAL }
+}
+
+const fn blocked(ruleset: Ruleset) -> [Places; 256] {
     let mut blocked = [0; 256];
     // Every step monitors: the action does what Sleep does.
     blocked[BlueAction::Monitor.index()] = ALWAYS;
@@ -114,7 +121,7 @@ static BLOCKED_BY: [Places; 256] = {
         let mut j = 0;
         while j < NUM_DECOYS {
             let (other, there) = DECOY_PLACES[j];
-            if there == host && DECOYS[other].opens & DECOYS[decoy].checks != 0 {
+            if there == host && DECOYS[other].opens(ruleset) & DECOYS[decoy].checks != 0 {
                 places |= 1 << j;
             }
             j += 1;
@@ -123,7 +130,7 @@ static BLOCKED_BY: [Places; 256] = {
         i += 1;
     }
     blocked
-};
+}
 
 /// The place of each action that starts a decoy which can start; 0 for all other actions.
 static STARTS: [Places; NUM_ACTIONS] = {
@@ -291,32 +298,38 @@ impl BlueMemory {
 
     /// Returns whether the action may change anything now. Sleep always counts; Monitor never does, since every step
     /// monitors and it is the same as Sleep.
-    pub fn may_have_effect(&self, action: BlueAction) -> bool {
-        (self.standing | ALWAYS) & BLOCKED_BY[action.index()] == 0
+    pub fn may_have_effect(&self, action: BlueAction, ruleset: Ruleset) -> bool {
+        (self.standing | ALWAYS) & blocked_by(ruleset)[action.index()] == 0
     }
 
     /// Marks with 1 those among actions, indices into the challenge's, that may have an effect now.
-    pub fn write_mask(&self, actions: &[u8], mask: &mut [u8]) {
-        let standing = self.standing | ALWAYS;
+    pub fn write_mask(&self, actions: &[u8], mask: &mut [u8], ruleset: Ruleset) {
+        let (standing, blocked) = (self.standing | ALWAYS, blocked_by(ruleset));
         for (entry, &action) in mask.iter_mut().zip(actions) {
-            *entry = u8::from(standing & BLOCKED_BY[usize::from(action)] == 0);
+            *entry = u8::from(standing & blocked[usize::from(action)] == 0);
         }
     }
 
     /// Ports on which the host listens: its own and those of its decoys.
-    fn ports(&self, host: Host) -> Ports {
+    fn ports(&self, host: Host, ruleset: Ruleset) -> Ports {
         let standing =
             DECOY_PLACES.iter().enumerate().filter(|&(i, place)| place.1 == host && self.standing >> i & 1 == 1);
-        standing.fold(IMAGES[host].ports, |ports, (_, &(decoy, _))| ports | DECOYS[decoy].opens)
+        standing.fold(images(ruleset)[host].ports, |ports, (_, &(decoy, _))| ports | DECOYS[decoy].opens(ruleset))
     }
 
     /// Refuses decoded values that no episode has at that time, in a network with these ports; the error says why.
-    pub(super) fn check(&self, layout: Layout, time: u32, ports: &[Ports; NUM_HOSTS]) -> Result<(), String> {
+    pub(super) fn check(
+        &self,
+        layout: Layout,
+        time: u32,
+        ports: &[Ports; NUM_HOSTS],
+        ruleset: Ruleset,
+    ) -> Result<(), String> {
         let Self { scanned, scanned_last, standing, time: own_time, history } = self;
         let scans = scanned & !SCANNED == 0 && scanned_last & !scanned == 0 && (*scanned == 0) == (*scanned_last == 0);
         ensure(scans, "blue's memory of scans is impossible")?;
-        let known =
-            standing >> NUM_DECOYS == 0 && ports.iter().enumerate().all(|(host, &open)| self.ports(host) == open);
+        let known = standing >> NUM_DECOYS == 0
+            && ports.iter().enumerate().all(|(host, &open)| self.ports(host, ruleset) == open);
         ensure(known, "blue's memory has other decoys than the network")?;
         ensure(*own_time == time, "blue's memory has another time")?;
         ensure(history.is_some() == (layout == Layout::Full), "blue's memory is of another layout")?;
@@ -324,9 +337,9 @@ impl BlueMemory {
     }
 
     /// Notes blue's action and the 52 bits after its step.
-    pub fn update(&mut self, action: BlueAction, bits: u64) {
+    pub fn update(&mut self, action: BlueAction, bits: u64, ruleset: Ruleset) {
         self.time += 1;
-        let effective = self.may_have_effect(action);
+        let effective = self.may_have_effect(action, ruleset);
         if let Some(history) = &mut self.history {
             history.act(action, effective, self.time);
         }
@@ -406,7 +419,7 @@ mod tests {
     fn only_the_last_scan_counts_two() {
         let mut memory = BlueMemory::new(Layout::Scan);
         for host in [9, 4, 12] {
-            memory.update(BlueAction::Sleep, 1 << (4 * host));
+            memory.update(BlueAction::Sleep, 1 << (4 * host), Ruleset::Main);
         }
         assert_eq!(written(&memory, Layout::Scan), [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 2.0]);
     }
@@ -416,19 +429,23 @@ mod tests {
         let mut memory = BlueMemory::new(Layout::Decoys);
         let place = DECOY_PLACES.iter().position(|&place| place == (0, 1)).unwrap();
         let (apache, vsftpd) = (BlueAction::Decoy(0, 1), BlueAction::Decoy(7, 1));
-        assert!(memory.may_have_effect(apache));
-        memory.update(apache, 0);
-        assert!(!memory.may_have_effect(apache) && memory.may_have_effect(vsftpd));
+        assert!(memory.may_have_effect(apache, Ruleset::Main));
+        memory.update(apache, 0, Ruleset::Main);
+        assert!(!memory.may_have_effect(apache, Ruleset::Main) && memory.may_have_effect(vsftpd, Ruleset::Main));
         let standing = |memory: &BlueMemory| written(memory, Layout::Decoys)[SCAN_HOSTS.len() + place];
         assert_eq!(standing(&memory), 1.0);
-        memory.update(BlueAction::Remove(1), 0);
-        memory.update(BlueAction::Restore(2), 0);
+        memory.update(BlueAction::Remove(1), 0, Ruleset::Main);
+        memory.update(BlueAction::Restore(2), 0, Ruleset::Main);
         assert_eq!(standing(&memory), 1.0);
-        memory.update(BlueAction::Restore(1), 0);
+        memory.update(BlueAction::Restore(1), 0, Ruleset::Main);
         assert_eq!(standing(&memory), 0.0);
         // Vsftpd takes Apache's port without checking it, again and again.
-        memory.update(vsftpd, 0);
-        assert!(!memory.may_have_effect(apache) && memory.may_have_effect(vsftpd));
+        memory.update(vsftpd, 0, Ruleset::Main);
+        assert!(!memory.may_have_effect(apache, Ruleset::Main) && memory.may_have_effect(vsftpd, Ruleset::Main));
+        // In CybORG++ it takes its own.
+        assert!(
+            memory.may_have_effect(apache, Ruleset::PlusPlus) && !memory.may_have_effect(vsftpd, Ruleset::PlusPlus)
+        );
     }
 
     #[test]
@@ -436,8 +453,8 @@ mod tests {
         let mut memory = BlueMemory::new(Layout::Full);
         let events = Layout::Decoys.len();
         assert!(written(&memory, Layout::Full).iter().all(|&x| x == 0.0));
-        memory.update(BlueAction::Restore(3), 0b11 << 20);
-        memory.update(BlueAction::Monitor, 0b01 << 20);
+        memory.update(BlueAction::Restore(3), 0b11 << 20, Ruleset::Main);
+        memory.update(BlueAction::Monitor, 0b01 << 20, Ruleset::Main);
         let values = written(&memory, Layout::Full);
         let (age, count) =
             (|event: usize, host| events + 26 * event + host, |event: usize, host| events + 26 * event + 13 + host);

@@ -51,6 +51,14 @@ pub enum Ruleset {
     Main,
     /// Commit 606813b, on which the final leaderboard was scored.
     Leaderboard,
+    /// The main branch as CybORG++ has mended it: every session of red's costs, EternalBlue works on Enterprise1 and 2,
+    /// User3's mysql and the decoy Vsftpd listen on their own ports.
+    PlusPlus,
+}
+
+impl Ruleset {
+    pub const ALL: [Self; 3] = [Self::Main, Self::Leaderboard, Self::PlusPlus];
+    pub const NAMES: [&str; 3] = ["main", "leaderboard", "plusplus"];
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -77,7 +85,9 @@ impl Config {
 
     /// An episode that has not begun.
     pub fn new_episode(&self) -> Episode<SeededSource> {
-        Episode::new(self.random_source(0), self.memory)
+        let mut episode = Episode::new(self.random_source(0), self.memory);
+        episode.network.reset(self.ruleset);
+        episode
     }
 
     /// Writes an observation.
@@ -113,7 +123,7 @@ impl Config {
                 std::array::from_fn(|i| self.red.get(i).map_or(0.0, |(_, weight)| *weight));
             episode.random.red_agent(&weights[..self.red.len()])
         };
-        episode.begin(self.red[i].0);
+        episode.begin(self.red[i].0, self.ruleset);
     }
 
     /// Refuses a decoded episode that no run of the simulator has; the error says why.
@@ -130,7 +140,7 @@ impl Config {
         let plays = self.red.iter().any(|(kind, _)| *kind == agent.kind());
         ensure(plays || phase == Phase::NeverReset, "its red agent is none of the options")?;
         view.check()?;
-        memory.check(self.memory, *time, &network.ports)?;
+        memory.check(self.memory, *time, &network.ports, self.ruleset)?;
         ensure(
             *time < self.episode_length || phase == Phase::Ended && *time == self.episode_length,
             "the time is beyond the episode",
@@ -174,7 +184,8 @@ impl Default for Config {
 pub fn effective_actions() -> Vec<u8> {
     let memory = BlueMemory::new(Layout::None);
     let actions = 0..NUM_ACTIONS as u8;
-    actions.filter(|&i| memory.may_have_effect(BlueAction::from_index(i.into()))).collect()
+    // Which ones, the rulesets agree on.
+    actions.filter(|&i| memory.may_have_effect(BlueAction::from_index(i.into()), Ruleset::Main)).collect()
 }
 
 /// Red's last action, in the numbering of the reference traces.
@@ -217,9 +228,9 @@ impl<D: RandomSource> Episode<D> {
     }
 
     /// Starts the next episode against `red`.
-    pub fn begin(&mut self, red: RedKind) {
+    pub fn begin(&mut self, red: RedKind, ruleset: Ruleset) {
         self.random.start_episode();
-        self.network.reset();
+        self.network.reset(ruleset);
         self.knowledge = Knowledge::default();
         self.agent = red.new_agent();
         self.view = View::default();
@@ -259,7 +270,7 @@ impl<D: RandomSource> Episode<D> {
     #[inline(never)]
     fn play(&mut self, action: BlueAction, given: Option<RedAction>, ruleset: Ruleset) -> i32 {
         let Self { random, network, knowledge, agent, view, memory, .. } = self;
-        let blue = blue::act(action, network, view, random);
+        let blue = blue::act(action, ruleset, network, view, random);
         let red = given.unwrap_or_else(|| {
             let chosen = agent.choose(knowledge, random);
             random.red_action(chosen)
@@ -272,12 +283,12 @@ impl<D: RandomSource> Episode<D> {
             Traces::default()
         };
         view.monitor(traces, blue);
-        memory.update(action, view.bits());
+        memory.update(action, view.bits(), ruleset);
         let (kind, target) = red.code();
         let success = knowledge.success.map_or(-1, i8::from);
         self.last_red = LastRed { kind, target, success };
         self.time += 1;
-        -self.network.penalty_tenths() - blue.cost_tenths
+        -self.network.penalty_tenths(ruleset) - blue.cost_tenths
     }
 }
 
@@ -355,7 +366,7 @@ impl SingleAgentEnv for Cage2 {
     }
 
     fn action_mask(&self, mask: &mut [u8]) {
-        self.episode.memory.write_mask(&self.config.actions, mask);
+        self.episode.memory.write_mask(&self.config.actions, mask, self.config.ruleset);
     }
 
     fn episode_info(&self, key: &str) -> f64 {

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Ruleset;
 use super::scenario::{
     AVAILABILITY_TENTHS, BOOT_PROCESSES, CONFIDENTIALITY_TENTHS, GATEWAYS, Host, Hosts, IMAGES, NUM_HOSTS, OP_SERVER0,
-    Ports, Subnet, USER0, are_hosts,
+    Ports, Subnet, USER0, are_hosts, images,
 };
 use crate::env::ensure;
 
@@ -50,7 +51,7 @@ pub struct Network {
 
 impl Default for Network {
     fn default() -> Self {
-        Self::boot(Vec::with_capacity(16))
+        Self::boot(Vec::with_capacity(16), Ruleset::Main)
     }
 }
 
@@ -73,11 +74,11 @@ impl Network {
     }
 
     /// Back to the state in which an episode begins; keeps the memory.
-    pub fn reset(&mut self) {
-        *self = Self::boot(std::mem::take(&mut self.sessions));
+    pub fn reset(&mut self, ruleset: Ruleset) {
+        *self = Self::boot(std::mem::take(&mut self.sessions), ruleset);
     }
 
-    fn boot(mut sessions: Vec<Session>) -> Self {
+    fn boot(mut sessions: Vec<Session>, ruleset: Ruleset) -> Self {
         sessions.clear();
         sessions.push(Session { host: USER0 as u8, root: true, marked: false, pid: 0 });
         Self {
@@ -86,7 +87,7 @@ impl Network {
             root_on: 1 << USER0,
             files: 0,
             restored: 0,
-            ports: std::array::from_fn(|host| IMAGES[host].ports),
+            ports: std::array::from_fn(|host| images(ruleset)[host].ports),
             decoys: [0; NUM_HOSTS],
             fooled: [0; NUM_HOSTS],
             ot_service: OtService { up: true, stoppable: true, pid_known: true },
@@ -144,9 +145,10 @@ impl Network {
     }
 
     /// The penalty of this step without the cost of blue's action, in tenths.
-    pub fn penalty_tenths(&self) -> i32 {
+    pub fn penalty_tenths(&self, ruleset: Ruleset) -> i32 {
+        let paid = if ruleset == Ruleset::PlusPlus { self.red_on } else { self.root_on };
         let confidentiality = CONFIDENTIALITY_TENTHS.iter().enumerate();
-        let lost: i32 = confidentiality.map(|(h, tenths)| tenths * i32::from(self.root_on >> h & 1)).sum();
+        let lost: i32 = confidentiality.map(|(h, tenths)| tenths * i32::from(paid >> h & 1)).sum();
         lost + if self.ot_service.up { 0 } else { AVAILABILITY_TENTHS }
     }
 

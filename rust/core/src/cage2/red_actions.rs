@@ -6,7 +6,7 @@ use super::Ruleset;
 use super::events::{RedAction, Traces};
 use super::network::{Network, Session};
 use super::scenario::{
-    Exploit, Host, Hosts, IMAGES, NUM_HOSTS, OP_SERVER0, OT_SERVICE_PID, Subnet, USER0, WEB_PORTS, are_hosts,
+    Exploit, Host, Hosts, NUM_HOSTS, OP_SERVER0, OT_SERVICE_PID, Subnet, USER0, WEB_PORTS, are_hosts, images,
     revealed_by,
 };
 use super::source::RandomSource;
@@ -129,7 +129,7 @@ fn discover_services(
     }
     let seen = network.ports[host] as u8;
     match ruleset {
-        Ruleset::Main => knowledge.ports[host] = seen,
+        Ruleset::Main | Ruleset::PlusPlus => knowledge.ports[host] = seen,
         // Never forgets a port, so it keeps attacking decoys that are gone.
         Ruleset::Leaderboard => knowledge.ports[host] |= seen,
     }
@@ -156,7 +156,7 @@ fn exploit(
     if !network.routable(host) {
         return false;
     }
-    let image = &IMAGES[host];
+    let image = &images(ruleset)[host];
     let real = image.vulnerable & exploit.bit() != 0;
     let decoy = !real && network.fooled[host] & exploit.bit() != 0;
     if !real && !decoy {

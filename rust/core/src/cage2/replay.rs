@@ -150,7 +150,7 @@ impl Trace<'_> {
         let mut sim = Episode::new(random, Layout::None);
         let mut report = Report { steps: 0, mismatches: 0, first: None };
         for (episode, &length) in self.length.iter().enumerate() {
-            sim.begin(self.red.unwrap_or(RedKind::Sleep));
+            sim.begin(self.red.unwrap_or(RedKind::Sleep), self.ruleset);
             let packed = &self.reset_obs[episode * PACKED_OBS..(episode + 1) * PACKED_OBS];
             report.note(episode, None, difference_in_obs(unpack(packed), sim.view.bits()));
             for step in 0..length as usize {

@@ -2,6 +2,8 @@
 //!
 //! Source: the behaviour of CybORG 2.1 (`cage-challenge/cage-challenge-2`, Scenario2), MIT licence, DST Group.
 
+use super::Ruleset;
+
 /// Index of a host, in the order of the challenge's observation and actions.
 pub type Host = usize;
 /// A set of hosts, one bit each.
@@ -254,7 +256,9 @@ const VELOCIRAPTOR: Image = Image {
     ],
 };
 
-pub static IMAGES: [Image; NUM_HOSTS] = [
+pub static IMAGES: [Image; NUM_HOSTS] = ORIGINAL_IMAGES;
+
+const ORIGINAL_IMAGES: [Image; NUM_HOSTS] = [
     VELOCIRAPTOR,
     GATEWAY,
     INTERNAL,
@@ -269,6 +273,31 @@ pub static IMAGES: [Image; NUM_HOSTS] = [
     LINUX_USER1,
     LINUX_USER2,
 ];
+
+/// The images of CybORG++: smss, which EternalBlue attacks, has a type on Enterprise1 and 2, and User3's mysql listens on
+/// its own port.
+static MENDED_IMAGES: [Image; NUM_HOSTS] = {
+    const ETERNAL: u8 = Exploit::EternalBlue.bit();
+    const SQL: u8 = Exploit::SqlInjection.bit();
+    const MENDED: Image =
+        Image { vulnerable: INTERNAL.vulnerable | ETERNAL, gives_root: INTERNAL.gives_root | ETERNAL, ..INTERNAL };
+    let mut images = ORIGINAL_IMAGES;
+    images[ENTERPRISE1] = MENDED;
+    images[ENTERPRISE2] = MENDED;
+    images[11] = Image {
+        ports: P80 | P3390 | P443 | P25,
+        vulnerable: LINUX_USER1.vulnerable | SQL,
+        gives_root: LINUX_USER1.gives_root | SQL,
+        ..LINUX_USER1
+    };
+    images
+};
+
+/// The images of a ruleset.
+#[inline]
+pub fn images(ruleset: Ruleset) -> &'static [Image; NUM_HOSTS] {
+    if ruleset == Ruleset::PlusPlus { &MENDED_IMAGES } else { &IMAGES }
+}
 
 pub const OT_SERVICE_PID: u16 = 1043;
 
@@ -299,10 +328,18 @@ pub struct Decoy {
     pub name: &'static str,
     /// Port on which nothing may listen yet.
     pub checks: Ports,
-    pub opens: Ports,
+    opens: Ports,
+    /// As far as it opens the port of this exploit.
     pub fools: Exploit,
     /// The only operating system it runs on, if there is one: Windows (`Some(true)`) or Linux (`Some(false)`).
     pub windows: Option<bool>,
+}
+
+impl Decoy {
+    /// The ports that it opens; in CybORG++ every decoy opens the one that it checks.
+    pub const fn opens(&self, ruleset: Ruleset) -> Ports {
+        if matches!(ruleset, Ruleset::PlusPlus) { self.checks } else { self.opens }
+    }
 }
 
 /// Decoys in the order of blue's actions.
@@ -320,7 +357,7 @@ pub static DECOYS: [Decoy; 8] = [
     Decoy { name: "DecoySSHD", checks: P22, opens: P22, fools: Exploit::SshBruteForce, windows: None },
     Decoy { name: "DecoySvchost", checks: P3389, opens: P3389, fools: Exploit::BlueKeep, windows: Some(true) },
     Decoy { name: "DecoyTomcat", checks: P443, opens: P443, fools: Exploit::HttpsRfi, windows: None },
-    // It checks one port and opens another, so it can be started again and again.
+    // It checks one port and opens another, so it can be started again and again, but in CybORG++.
     Decoy { name: "DecoyVsftpd", checks: P21, opens: P80, fools: Exploit::HttpRfi, windows: Some(false) },
 ];
 
@@ -339,7 +376,7 @@ mod tests {
 
     #[test]
     fn exploits_that_give_root_have_a_service_and_a_port() {
-        for image in &IMAGES {
+        for image in IMAGES.iter().chain(&MENDED_IMAGES) {
             assert_eq!(image.gives_root & !image.vulnerable, 0);
             assert_eq!(image.vulnerable & !(image.ports as u8), 0);
         }

@@ -231,7 +231,7 @@ impl SingleAgentEnv for WorkflowCage2 {
     }
 
     fn action_mask(&self, mask: &mut [u8]) {
-        self.state.episode.memory.write_mask(&self.config.actions, mask);
+        self.state.episode.memory.write_mask(&self.config.actions, mask, self.config.ruleset);
     }
 
     fn episode_info(&self, key: &str) -> f64 {
