@@ -21,7 +21,7 @@ use fastrl_core::vec_env::{Autoreset, Error, Rows, VecEnv};
 use proptest::prelude::*;
 
 fn any_ruleset() -> impl Strategy<Value = Ruleset> {
-    prop_oneof![Just(Ruleset::Main), Just(Ruleset::Leaderboard)]
+    prop::sample::select(Ruleset::ALL.as_slice())
 }
 
 fn any_red() -> impl Strategy<Value = RedKind> {
@@ -62,12 +62,13 @@ proptest! {
     fn any_play_keeps_the_state_consistent(
         seed: u64, red in any_red(), ruleset in any_ruleset(), actions in any_actions(250),
     ) {
-        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::Full, &SCENARIO2);
-        episode.begin(red, &SCENARIO2);
+        let scenario = &**ruleset.scenario2();
+        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::Full, scenario);
+        episode.begin(red, scenario);
         prop_assert_eq!(episode.view.bits(), 0);
         for action in actions {
             let action = BlueAction::from_index(action, NUM_HOSTS);
-            let tenths = episode.step(action, ruleset, &SCENARIO2);
+            let tenths = episode.step(action, ruleset, scenario);
             let own = if matches!(action, BlueAction::Restore(_)) { 10 } else { 0 };
             // All hosts lost, OTService down, and a Restore.
             prop_assert!((-(48 + 100 + 10)..=0).contains(&tenths), "{}", tenths);
@@ -99,23 +100,24 @@ proptest! {
     fn blue_remembers_which_decoys_stand(
         seed: u64, red in any_red(), ruleset in any_ruleset(), actions in any_actions(250),
     ) {
-        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None, &SCENARIO2);
+        let scenario = &**ruleset.scenario2();
+        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None, scenario);
         let mut memory = BlueMemory::new(Layout::Decoys);
-        episode.begin(red, &SCENARIO2);
+        episode.begin(red, scenario);
         for action in actions {
             for i in 0..NUM_ACTIONS {
                 let action = BlueAction::from_index(i, NUM_HOSTS);
                 let expected = match action {
                     BlueAction::Monitor => false,
                     BlueAction::Analyse(host) => host != DEFENDER,
-                    BlueAction::Decoy(decoy, host) => decoy_fits(&episode.network, decoy, host, &SCENARIO2),
+                    BlueAction::Decoy(decoy, host) => decoy_fits(&episode.network, decoy, host, scenario),
                     BlueAction::Sleep | BlueAction::Remove(_) | BlueAction::Restore(_) => true,
                 };
-                prop_assert_eq!(memory.may_have_effect(action), expected, "{}", action.name(&SCENARIO2));
+                prop_assert_eq!(memory.may_have_effect(action, scenario.mended), expected, "{}", action.name(scenario));
             }
             let action = BlueAction::from_index(action, NUM_HOSTS);
-            episode.step(action, ruleset, &SCENARIO2);
-            memory.update(action, episode.view.bits());
+            episode.step(action, ruleset, scenario);
+            memory.update(action, episode.view.bits(), scenario.mended);
         }
     }
 
@@ -125,7 +127,7 @@ proptest! {
         seed: u64, ruleset in any_ruleset(), actions in any_actions(250), reds in prop::collection::vec(0..60usize, 250),
     ) {
         use fastrl_core::env::Env;
-        let config = Config { ruleset, episode_length: 250, ..Config::default() };
+        let config = Config { ruleset, scenario: ruleset.scenario2().clone(), episode_length: 250, ..Config::default() };
         let mut game = Cage2Game::new(Arc::new(config));
         let (width, masked) = (game.obs_len(), game.mask_len());
         let (mut obs, mut rewards) = (vec![9.0; 2 * width], [9.0f64; 2]);
@@ -189,18 +191,19 @@ proptest! {
 
     #[test]
     fn availability_costs_ten_until_the_server_is_restored(seed: u64, ruleset in any_ruleset()) {
-        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None, &SCENARIO2);
-        episode.begin(RedKind::BLine, &SCENARIO2);
+        let scenario = &**ruleset.scenario2();
+        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None, scenario);
+        episode.begin(RedKind::BLine, scenario);
         let sleep = BlueAction::Sleep;
         while episode.network.ot_service.up {
-            episode.step(sleep, ruleset, &SCENARIO2);
+            episode.step(sleep, ruleset, scenario);
             prop_assert!(episode.time < 200, "B_line reaches the server undisturbed");
         }
-        prop_assert!(episode.step(sleep, ruleset, &SCENARIO2) <= -100);
-        let restored = episode.step(BlueAction::Restore(OP_SERVER0), ruleset, &SCENARIO2);
+        prop_assert!(episode.step(sleep, ruleset, scenario) <= -100);
+        let restored = episode.step(BlueAction::Restore(OP_SERVER0), ruleset, scenario);
         prop_assert!(restored > -100);
         for _ in 0..100 {
-            prop_assert!(episode.step(sleep, ruleset, &SCENARIO2) > -100, "and then it stays up");
+            prop_assert!(episode.step(sleep, ruleset, scenario) > -100, "and then it stays up");
         }
     }
 
@@ -321,11 +324,12 @@ fn the_true_state_is_the_whole_state() {
     let mut random = Rng::new(5);
     for seed in 0..600 {
         let ruleset = if seed % 2 == 0 { Ruleset::Main } else { Ruleset::Leaderboard };
-        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None, &SCENARIO2);
-        episode.begin(RedKind::ALL[seed as usize / 2 % 3]);
+        let scenario = &**ruleset.scenario2();
+        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None, scenario);
+        episode.begin(RedKind::ALL[seed as usize / 2 % 3], scenario);
         for _ in 0..40 {
             let action = [0, 0, 0, 0, 133, 141, 29, 119, 16][random.below(9) as usize];
-            episode.step(BlueAction::from_index(action, NUM_HOSTS), ruleset, &SCENARIO2);
+            episode.step(BlueAction::from_index(action, NUM_HOSTS), ruleset, scenario);
             let mut values = [0.0f32; truth::LEN];
             truth::write(&episode, &mut values);
             let bits = episode.view.bits();

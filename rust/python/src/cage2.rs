@@ -23,12 +23,21 @@ use crate::cage2_memory::layout_from_name;
 use crate::cage2_scenario::{Cage2Scenario, action_names};
 use crate::rollout::rollout_method;
 
-fn ruleset_from_name(name: &str) -> PyResult<Ruleset> {
-    match name {
-        "main" => Ok(Ruleset::Main),
-        "leaderboard" => Ok(Ruleset::Leaderboard),
-        _ => Err(PyValueError::new_err(format!("ruleset: expected 'main' or 'leaderboard', got '{name}'"))),
+pub(crate) fn ruleset_from_name(name: &str) -> PyResult<Ruleset> {
+    let place = Ruleset::NAMES.iter().position(|n| *n == name);
+    place.map(|i| Ruleset::ALL[i]).ok_or_else(|| {
+        PyValueError::new_err(format!("ruleset: expected 'main', 'leaderboard' or 'plusplus', got '{name}'"))
+    })
+}
+
+/// The ruleset, and the scenario; None: Scenario 2.
+fn tables(ruleset: &str, scenario: Option<Arc<Scenario>>) -> PyResult<(Ruleset, Arc<Scenario>)> {
+    let ruleset = ruleset_from_name(ruleset)?;
+    if scenario.is_some() && ruleset == Ruleset::PlusPlus {
+        let message = "ruleset: expected 'main' or 'leaderboard' with a scenario of your own, got 'plusplus'";
+        return Err(PyValueError::new_err(message));
     }
+    Ok((ruleset, scenario.unwrap_or_else(|| ruleset.scenario2().clone())))
 }
 
 /// Returns whether observations have the true state.
@@ -80,7 +89,7 @@ impl Options<'_> {
             return refuse("random='python' plays a single red agent, as the challenge does: name one".into());
         }
         let is_builtin = scenario.is_none();
-        let scenario = scenario.unwrap_or_else(|| SCENARIO2.clone());
+        let (ruleset, scenario) = tables(ruleset, scenario)?;
         let last = scenario.actions.len() - 1;
         if actions.is_empty() || actions.iter().any(|&a| usize::from(a) > last) {
             return refuse(format!("actions: expected indices from 0 to {last}, got {actions:?}"));
@@ -102,7 +111,7 @@ impl Options<'_> {
             ));
         }
         Ok(Arc::new(Config {
-            ruleset: ruleset_from_name(ruleset)?,
+            ruleset,
             scenario,
             red: kinds.into_iter().zip(red_weights.iter().map(|w| w / total)).collect(),
             episode_length,
@@ -303,11 +312,11 @@ pub(crate) fn replay_cage2(
     let (red_kind, red_target, red_success) = (red_kind?, red_target?, red_success?);
     let (exploit, detected, session) = (exploit?, detected?, session?);
     let (red_access, red_sessions, processes) = (red_access?, red_sessions?, processes?);
-    let scenario = scenario.map_or(&**SCENARIO2, |scenario| &*scenario.tables);
+    let (ruleset, scenario) = tables(ruleset, scenario.map(|scenario| scenario.tables.clone()))?;
     let (hosts, packed) = (scenario.len(), packed_obs(scenario.len()));
     let trace = Trace {
-        ruleset: ruleset_from_name(ruleset)?,
-        scenario,
+        ruleset,
+        scenario: &scenario,
         red: if red_agent == "given" { None } else { Some(red_from_name(red_agent)?) },
         seed,
         length: read(readable("length", &length, &[episodes])?),

@@ -68,7 +68,7 @@ impl Cage2Scenario {
             blue_sessions,
             green_sessions,
         };
-        Ok(Self { tables: Arc::new(Scenario::new(description).map_err(PyValueError::new_err)?) })
+        Ok(Self { tables: Arc::new(Scenario::new(description, false).map_err(PyValueError::new_err)?) })
     }
 
     #[getter]

@@ -20,15 +20,14 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
-from fastrl.envs.cage2.memory import Memory, Observe, observation_high
-from fastrl.envs.single import SingleEnv
+from fastrl.envs.cage2.memory import OBS_BITS, Memory, Observe, Ruleset, observation_high
+from fastrl.envs.single import AgentView, SingleEnv
 from fastrl.envs.vector import NativeVec, NativeVectorEnv
 from fastrl.utils.arguments import as_integer
 
 if TYPE_CHECKING:
     from fastrl.envs.cage2.scenario import Cage2Scenario
 
-Ruleset = Literal["main", "leaderboard"]
 RedAgent = str | Mapping[str, float]
 
 HOSTS: tuple[str, ...] = tuple(_rust.CAGE2_HOSTS)
@@ -187,8 +186,9 @@ class Cage2VectorEnv(Cage2Games):
 
     Args:
         num_envs: number of games, N.
-        ruleset: `"main"` (today's repository, the default) or `"leaderboard"` (commit 606813b, on which the final
-            leaderboard was scored). They score the same policy very differently.
+        ruleset: `"main"` (today's repository, the default), `"leaderboard"` (commit 606813b, on which the final
+            leaderboard was scored) or `"plusplus"` (as CybORG++ has mended `"main"`). They score the same policy very
+            differently.
         red_agent: `"bline"` (the default), `"meander"`, `"sleep"`, `"mix"` (B_line and Meander, even), or a mapping of
             names to weights from which each episode's agent is drawn.
         episode_length: steps after which an episode is truncated, by default 100. It never terminates.
@@ -306,6 +306,14 @@ class Cage2Env(SingleEnv):
     def action_masks(self) -> NDArray[np.bool_]:
         """Bool [num_actions], see `Cage2VectorEnv.action_masks`."""
         return self.vector.action_masks()[0]
+
+    @property
+    def agent_view(self) -> AgentView:
+        """The challenge's 52 bits and 145 actions; those that never have an effect do what Sleep does."""
+        own = {action: place for place, action in enumerate(self.vector.actions)}
+        sleep = own.get(ACTIONS.index("Sleep"), -1)
+        other = (-1 if action in EFFECTIVE_ACTIONS else sleep for action in range(len(ACTIONS)))
+        return AgentView(OBS_BITS, tuple(own.get(action, place) for action, place in enumerate(other)))
 
     def alerts(self) -> NDArray[np.bool_]:
         """Bool [hosts], see `Cage2VectorEnv.alerts`."""

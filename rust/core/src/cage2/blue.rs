@@ -102,10 +102,11 @@ pub fn act(
             if decoy_fits(network, decoy, host, scenario) {
                 random.decoy_process(host);
                 let decoy = &DECOYS[decoy];
-                network.ports[host] |= decoy.opens;
+                let opens = decoy.opens(scenario.mended);
+                network.ports[host] |= opens;
                 // Beyond any count that a scan or an observation tells apart.
                 network.decoys[host] = network.decoys[host].saturating_add(1);
-                network.fooled[host] |= decoy.fools.bit() & !scenario.images[host].vulnerable;
+                network.fooled[host] |= decoy.fools.bit() & opens as u8 & !scenario.images[host].vulnerable;
                 outcome.decoy_on = Some(host);
             }
         }
@@ -158,9 +159,11 @@ mod tests {
     fn a_decoy_starts_once_but_vsftpd_again_and_again() {
         let mut network = Network::new(&SCENARIO2);
         assert!(decoy_fits(&network, 0, 1, &SCENARIO2));
-        network.ports[1] |= DECOYS[0].opens;
+        network.ports[1] |= DECOYS[0].opens(false);
         assert!(!decoy_fits(&network, 0, 1, &SCENARIO2));
-        network.ports[1] |= DECOYS[7].opens;
+        network.ports[1] |= DECOYS[7].opens(false);
         assert!(decoy_fits(&network, 7, 1, &SCENARIO2));
+        network.ports[1] |= DECOYS[7].opens(true);
+        assert!(!decoy_fits(&network, 7, 1, &SCENARIO2));
     }
 }

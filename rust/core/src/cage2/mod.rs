@@ -39,7 +39,7 @@ use self::red_actions::Knowledge;
 use self::red_agents::{RedAgent, RedKind};
 use self::seeded_source::SeededSource;
 use self::source::RandomSource;
-use self::tables::{SCENARIO2, Scenario};
+use self::tables::{MENDED_SCENARIO2, SCENARIO2, Scenario};
 use self::view::View;
 use crate::env::{Phase, ensure};
 use crate::memory::arrays;
@@ -53,12 +53,25 @@ pub enum Ruleset {
     Main,
     /// Commit 606813b, on which the final leaderboard was scored.
     Leaderboard,
+    /// The main branch as CybORG++ has mended it: every session of red's costs, EternalBlue works on Enterprise1 and 2,
+    /// User3's mysql and the decoy Vsftpd listen on their own ports.
+    PlusPlus,
+}
+
+impl Ruleset {
+    pub const ALL: [Self; 3] = [Self::Main, Self::Leaderboard, Self::PlusPlus];
+    pub const NAMES: [&str; 3] = ["main", "leaderboard", "plusplus"];
+
+    /// Scenario 2 by these rules.
+    pub fn scenario2(self) -> &'static Arc<Scenario> {
+        if self == Self::PlusPlus { &MENDED_SCENARIO2 } else { &SCENARIO2 }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub ruleset: Ruleset,
-    /// Memory, truth and games of two agents are for Scenario 2 alone.
+    /// That of the ruleset, or of a file. Memory, truth and games of two agents are for Scenario 2 alone.
     pub scenario: Arc<Scenario>,
     /// Red agents with the chance of each to play an episode; the chances add up to 1.
     pub red: Vec<(RedKind, f64)>,
@@ -150,7 +163,7 @@ impl Config {
         ensure(plays || phase == Phase::NeverReset, "its red agent is none of the options")?;
         view.check(scenario)?;
         if scenario.is_scenario2() {
-            memory.check(self.memory, *time, &network.ports)?;
+            memory.check(self.memory, *time, &network.ports, scenario)?;
         }
         ensure(
             *time < self.episode_length || phase == Phase::Ended && *time == self.episode_length,
@@ -255,9 +268,14 @@ impl<D: RandomSource> Episode<D> {
         self.last_red = NO_ACTION;
     }
 
-    /// As [`SingleAgentEnv::episode_info`]: `red_agent` is the index of its kind in [`RedKind::ALL`].
+    /// As [`SingleAgentEnv::episode_info`]: `red_agent` is the index of its kind in [`RedKind::ALL`], `service_stopped` 1
+    /// while Impact has stopped OTService.
     pub fn info(&self, key: &str) -> f64 {
-        if key == "red_agent" { f64::from(self.agent.kind() as u8) } else { f64::NAN }
+        match key {
+            "red_agent" => f64::from(self.agent.kind() as u8),
+            "service_stopped" => f64::from(u8::from(!self.network.ot_service.up)),
+            _ => f64::NAN,
+        }
     }
 
     /// One step against the red agent; returns blue's reward in tenths.
@@ -295,7 +313,7 @@ impl<D: RandomSource> Episode<D> {
         };
         view.monitor(traces, blue);
         if scenario.is_scenario2() {
-            memory.update(action, view.bits());
+            memory.update(action, view.bits(), scenario.mended);
         }
         let (kind, target) = red.code();
         let success = knowledge.success.map_or(-1, i8::from);

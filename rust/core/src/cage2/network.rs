@@ -147,7 +147,7 @@ impl Network {
     /// The penalty of this step without the cost of blue's action, in tenths.
     pub fn penalty_tenths(&self, scenario: &Scenario) -> i32 {
         let mut tenths = if self.ot_service.up { 0 } else { scenario.availability_tenths };
-        let mut lost = self.root_on;
+        let mut lost = if scenario.mended { self.red_on } else { self.root_on };
         while lost != 0 {
             tenths += scenario.confidentiality_tenths[lost.trailing_zeros() as usize];
             lost &= lost - 1;

@@ -127,7 +127,7 @@ fn discover_services(
     }
     let seen = network.ports[host] as u8;
     match ruleset {
-        Ruleset::Main => knowledge.ports[host] = seen,
+        Ruleset::Main | Ruleset::PlusPlus => knowledge.ports[host] = seen,
         // Never forgets a port, so it keeps attacking decoys that are gone.
         Ruleset::Leaderboard => knowledge.ports[host] |= seen,
     }

@@ -214,16 +214,36 @@ const VELOCIRAPTOR: Image = Image {
 };
 
 /// The images of CybORG that hosts can have, by their names there.
-pub static IMAGE_KINDS: [(&str, Image); 8] = [
-    ("Gateway", GATEWAY),
-    ("OP_Server", OP_SERVER),
-    ("Internal", INTERNAL),
-    ("windows_user_host1", WINDOWS_USER1),
-    ("windows_user_host2", WINDOWS_USER2),
-    ("linux_user_host1", LINUX_USER1),
-    ("linux_user_host2", LINUX_USER2),
-    ("Velociraptor_Server", VELOCIRAPTOR),
-];
+pub static IMAGE_KINDS: [(&str, Image); 8] = image_kinds(INTERNAL, LINUX_USER1);
+
+/// The same of CybORG++: smss, which EternalBlue attacks, has a type on Internal, and the mysql of linux_user_host1
+/// listens on its own port.
+pub static MENDED_IMAGE_KINDS: [(&str, Image); 8] = {
+    const ETERNAL: u8 = Exploit::EternalBlue.bit();
+    const SQL: u8 = Exploit::SqlInjection.bit();
+    image_kinds(
+        Image { vulnerable: INTERNAL.vulnerable | ETERNAL, gives_root: INTERNAL.gives_root | ETERNAL, ..INTERNAL },
+        Image {
+            ports: P80 | P3390 | P443 | P25,
+            vulnerable: LINUX_USER1.vulnerable | SQL,
+            gives_root: LINUX_USER1.gives_root | SQL,
+            ..LINUX_USER1
+        },
+    )
+};
+
+const fn image_kinds(internal: Image, linux_user1: Image) -> [(&'static str, Image); 8] {
+    [
+        ("Gateway", GATEWAY),
+        ("OP_Server", OP_SERVER),
+        ("Internal", internal),
+        ("windows_user_host1", WINDOWS_USER1),
+        ("windows_user_host2", WINDOWS_USER2),
+        ("linux_user_host1", linux_user1),
+        ("linux_user_host2", LINUX_USER2),
+        ("Velociraptor_Server", VELOCIRAPTOR),
+    ]
+}
 
 /// The images of Scenario 2.
 pub static IMAGES: [Image; NUM_HOSTS] = [
@@ -249,10 +269,18 @@ pub struct Decoy {
     pub name: &'static str,
     /// Port on which nothing may listen yet.
     pub checks: Ports,
-    pub opens: Ports,
+    opens: Ports,
+    /// As far as it opens the port of this exploit.
     pub fools: Exploit,
     /// The only operating system it runs on, if there is one: Windows (`Some(true)`) or Linux (`Some(false)`).
     pub windows: Option<bool>,
+}
+
+impl Decoy {
+    /// The ports that it opens; by the mended rules of CybORG++ every decoy opens the one that it checks.
+    pub const fn opens(&self, mended: bool) -> Ports {
+        if mended { self.checks } else { self.opens }
+    }
 }
 
 /// Decoys in the order of blue's actions.
@@ -270,7 +298,7 @@ pub static DECOYS: [Decoy; 8] = [
     Decoy { name: "DecoySSHD", checks: P22, opens: P22, fools: Exploit::SshBruteForce, windows: None },
     Decoy { name: "DecoySvchost", checks: P3389, opens: P3389, fools: Exploit::BlueKeep, windows: Some(true) },
     Decoy { name: "DecoyTomcat", checks: P443, opens: P443, fools: Exploit::HttpsRfi, windows: None },
-    // It checks one port and opens another, so it can be started again and again.
+    // It checks one port and opens another, so it can be started again and again, but in CybORG++.
     Decoy { name: "DecoyVsftpd", checks: P21, opens: P80, fools: Exploit::HttpRfi, windows: Some(false) },
 ];
 
@@ -280,7 +308,7 @@ mod tests {
 
     #[test]
     fn exploits_that_give_root_have_a_service_and_a_port() {
-        for image in &IMAGES {
+        for (_, image) in IMAGE_KINDS.iter().chain(&MENDED_IMAGE_KINDS) {
             assert_eq!(image.gives_root & !image.vulnerable, 0);
             assert_eq!(image.vulnerable & !(image.ports as u8), 0);
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use super::blue::{BlueAction, num_actions};
 use super::scenario::{
     AVAILABILITY_TENTHS, CONFIDENTIALITY_TENTHS, DECOYS, DEFENDER, ENTERPRISE0, ENTERPRISE1, ENTERPRISE2, Exploit,
-    HOST_NAMES, Host, Hosts, IMAGE_KINDS, Image, OP_SERVER0, Ports, SUBNET_NAMES, Subnet, USER0,
+    HOST_NAMES, Host, Hosts, IMAGE_KINDS, Image, MENDED_IMAGE_KINDS, OP_SERVER0, Ports, SUBNET_NAMES, Subnet, USER0,
 };
 
 /// The most hosts that a scenario can have: a state has arrays of this length, so that a step allocates nothing.
@@ -87,6 +87,8 @@ pub struct AddressDraws {
 /// See the documentation of the module. Arrays by host go on with zeros after the last one.
 #[derive(PartialEq)]
 pub struct Scenario {
+    /// CybORG++'s rules: its images and decoys, and every session of red's costs.
+    pub mended: bool,
     pub hosts: Vec<String>,
     /// In the order of their first hosts.
     pub subnets: Vec<String>,
@@ -126,7 +128,8 @@ impl Scenario {
     ///
     /// # Errors
     /// What is impossible about it, in a line.
-    pub fn new(description: Description) -> Result<Self, String> {
+    pub fn new(description: Description, mended: bool) -> Result<Self, String> {
+        let kinds = if mended { &MENDED_IMAGE_KINDS } else { &IMAGE_KINDS };
         let Description { hosts, images, subnets: described, start, info, .. } = description;
         let n = hosts.len();
         if !(2..=MAX_HOSTS).contains(&n) {
@@ -156,7 +159,7 @@ impl Scenario {
             return Err(format!("Subnets: expected each host in one, {} is in none", hosts[host]));
         }
         let target = hosts.iter().position(|name| name == TARGET);
-        let has_service = |host: Host| IMAGE_KINDS[images[host]].0 == "OP_Server";
+        let has_service = |host: Host| kinds[images[host]].0 == "OP_Server";
         let Some(target) = target.filter(|&target| (0..n).all(|host| has_service(host) == (host == target))) else {
             return Err(format!("Hosts: expected the image OP_Server on {TARGET} and on no other host"));
         };
@@ -212,7 +215,7 @@ impl Scenario {
         }
         let sessions = || description.blue_sessions.iter().chain(&description.green_sessions).chain([&start]);
         let mut boot_processes = [0; MAX_HOSTS];
-        (0..n).for_each(|host| boot_processes[host] = IMAGE_KINDS[images[host]].1.pids.len() as u32);
+        (0..n).for_each(|host| boot_processes[host] = kinds[images[host]].1.pids.len() as u32);
         sessions().for_each(|&host| boot_processes[host] += 1);
         let server = description.blue_sessions.first().copied().unwrap_or_default();
         for host in 0..n {
@@ -234,13 +237,14 @@ impl Scenario {
             Ok([operational, enterprise])
         };
         let actions: Vec<_> = (0..num_actions(n)).map(|i| BlueAction::from_index(i, n)).collect();
-        let image = |host: Host| &IMAGE_KINDS[images[host]].1;
+        let image = |host: Host| &kinds[images[host]].1;
         let blockers = actions.iter().map(|&action| blockers(action, image)).collect();
         let mut confidentiality_tenths = [0; MAX_HOSTS];
         confidentiality_tenths[..n].copy_from_slice(&description.confidentiality_tenths);
         Ok(Self {
+            mended,
             subnets: order.iter().map(|&i| described[i].name.clone()).collect(),
-            images: std::array::from_fn(|host| &IMAGE_KINDS[images.get(host).copied().unwrap_or_default()].1),
+            images: std::array::from_fn(|host| &kinds[images.get(host).copied().unwrap_or_default()].1),
             subnet_of,
             members,
             open,
@@ -282,9 +286,9 @@ impl Scenario {
         u16::from(bits) >> self.subnets.len() == 0
     }
 
-    /// Returns whether this is Scenario 2.
+    /// Returns whether this is Scenario 2, by whichever rules.
     pub fn is_scenario2(&self) -> bool {
-        std::ptr::eq(self, Arc::as_ptr(&SCENARIO2))
+        std::ptr::eq(self, Arc::as_ptr(if self.mended { &MENDED_SCENARIO2 } else { &SCENARIO2 }))
     }
 }
 
@@ -379,7 +383,11 @@ fn routes(
 }
 
 /// Scenario 2, the challenge's own.
-pub static SCENARIO2: LazyLock<Arc<Scenario>> = LazyLock::new(|| {
+pub static SCENARIO2: LazyLock<Arc<Scenario>> = LazyLock::new(|| scenario2(false));
+/// Scenario 2 by the rules of CybORG++.
+pub static MENDED_SCENARIO2: LazyLock<Arc<Scenario>> = LazyLock::new(|| scenario2(true));
+
+fn scenario2(mended: bool) -> Arc<Scenario> {
     let subnet = |i: usize, hosts: &[Host], access| SubnetDescription {
         name: SUBNET_NAMES[i].into(),
         size: [3, 4, 5][i],
@@ -410,8 +418,8 @@ pub static SCENARIO2: LazyLock<Arc<Scenario>> = LazyLock::new(|| {
         blue_sessions: vec![0, 8, 9, 10, 11, 12, 1, 2, 3, 0, 7, 4, 5, 6],
         green_sessions: vec![8, 9, 10, 11, 12, 4, 5, 6],
     };
-    Arc::new(Scenario::new(description).expect("Scenario 2 is one"))
-});
+    Arc::new(Scenario::new(description, mended).expect("Scenario 2 is one"))
+}
 
 /// The subnet of a host of Scenario 2.
 pub fn subnet_of(host: Host) -> Subnet {
