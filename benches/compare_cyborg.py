@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from fastrl import load_policy
 from fastrl.envs.adapters.cyborg import RED_AGENT_CLASSES, Cage2Agent, import_cyborg
-from fastrl.envs.cage2.env import ACTIONS, Cage2VectorEnv, Ruleset
+from fastrl.envs.cage2.env import ACTIONS, Cage2VectorEnv
+from fastrl.envs.cage2.memory import Ruleset
 from fastrl.play.policy import Policy
 from fastrl.runs.metrics import mean_and_error, plus_minus
 from fastrl.tasks.cage2.evaluate import Contender, evaluate

@@ -82,9 +82,19 @@ def test_a_changed_record_is_found_and_described(column: str, change: int, words
         assert first[:2] == (1, 5) and words in first[2]
 
 
-def test_the_other_ruleset_does_not_pass() -> None:
-    trace = load_trace(next(p for p in GOLDEN if p.stem == "leaderboard_meander_restore"))
-    other = Cage2Trace("main", trace.red_agent, trace.blue, trace.seed, trace.arrays)
+@pytest.mark.parametrize(
+    ("name", "ruleset"),
+    [
+        ("leaderboard_meander_restore", "main"),
+        ("plusplus_given_mixed", "main"),
+        ("plusplus_bline_mixed", "main"),
+        ("plusplus_meander_mixed", "leaderboard"),
+        ("main_meander_uniform", "plusplus"),
+    ],
+)
+def test_another_ruleset_does_not_pass(name: str, ruleset: str) -> None:
+    trace = load_trace(next(p for p in GOLDEN if p.stem == name))
+    other = Cage2Trace(ruleset, trace.red_agent, trace.blue, trace.seed, trace.arrays)
     assert other.replay("seed")[1] > 0
 
 

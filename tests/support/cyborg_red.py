@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from fastrl._native import _rust
 from fastrl.envs.adapters.cyborg import RED_AGENT_CLASSES, base_agent, import_cyborg
-from fastrl.envs.cage2.env import Ruleset
+from fastrl.envs.cage2.memory import Ruleset
 from fastrl.envs.cage2.traces import COLUMNS, GIVEN_COLUMNS, Cage2Trace
 
 HOSTS, SUBNETS, KINDS = _rust.CAGE2_HOSTS, _rust.CAGE2_SUBNETS, _rust.CAGE2_RED_KINDS

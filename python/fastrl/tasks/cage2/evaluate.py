@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from fastrl.envs.cage2.baselines import BASELINES, make_baseline
-from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, Cage2Games, Cage2VectorEnv, Ruleset
-from fastrl.envs.cage2.memory import Memory, Observe
+from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, Cage2Games, Cage2VectorEnv
+from fastrl.envs.cage2.memory import Memory, Observe, Ruleset
 from fastrl.play.own_agent import OwnAgent
 from fastrl.runs.metrics import mean_and_error
 from fastrl.tasks import cage2

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
-from fastrl.envs.cage2.env import ACTIONS, HOSTS, RED_AGENTS, RED_KINDS, Cage2VectorEnv, Ruleset
-from fastrl.envs.cage2.memory import OBS_BITS
+from fastrl.envs.cage2.env import ACTIONS, HOSTS, RED_AGENTS, RED_KINDS, Cage2VectorEnv
+from fastrl.envs.cage2.memory import OBS_BITS, Ruleset
 from fastrl.runs.metrics import mean_and_error
 from fastrl.tasks.cage2.defence import RESTORED
 from fastrl.utils.tables import print_lines, show

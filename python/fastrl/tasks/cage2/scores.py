@@ -12,8 +12,8 @@ from rich import box
 from rich.console import Console, Group
 from rich.table import Table
 
-from fastrl.envs.cage2.env import HOSTS, Ruleset
-from fastrl.envs.cage2.memory import Observe
+from fastrl.envs.cage2.env import HOSTS
+from fastrl.envs.cage2.memory import Observe, Ruleset
 from fastrl.runs.metrics import counted, fixed, plus_minus
 from fastrl.tasks.cage2.defence import Defence, Estimate
 from fastrl.training.comparison import Comparison, Mode
