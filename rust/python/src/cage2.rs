@@ -97,7 +97,7 @@ impl Options<'_> {
         let kinds = red_agents.iter().map(|name| red_from_name(name)).collect::<PyResult<Vec<_>>>()?;
         for kind in &kinds {
             let cannot = match kind {
-                RedKind::BLine => scenario.routes.as_ref().err(),
+                RedKind::BLine => scenario.entries.as_ref().err(),
                 RedKind::Meander => scenario.nearest.as_ref().err(),
                 RedKind::Sleep => None,
             };

@@ -75,6 +75,8 @@ pub fn decoy_fits(network: &Network, decoy: usize, host: Host, scenario: &Scenar
         && decoy.windows.is_none_or(|windows| windows == scenario.images[host].windows)
 }
 
+// Always: a step must not call it.
+#[inline(always)]
 pub fn act(
     action: BlueAction,
     scenario: &Scenario,

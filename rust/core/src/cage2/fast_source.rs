@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::scenario::{Exploit, Host, Hosts};
 use super::source::{DETECTION, RandomSource, TOP_EXPLOIT, split_top};
-use super::tables::Route;
 use crate::rng::Rng;
 
 /// The `n`th member of the set, counted from 0.
@@ -57,8 +56,8 @@ impl RandomSource for FastSource {
         self.0.below(n as u32) as usize
     }
 
-    fn bline_target(&mut self, routes: &[Route]) -> Route {
-        routes[self.0.below(routes.len() as u32) as usize]
+    fn bline_target(&mut self, entries: &[u8]) -> u8 {
+        entries[self.0.below(entries.len() as u32) as usize]
     }
 
     fn shuffle_addresses(&mut self) {}

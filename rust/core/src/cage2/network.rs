@@ -82,7 +82,7 @@ impl Network {
             root_on: 1 << scenario.start,
             files: 0,
             restored: 0,
-            ports: std::array::from_fn(|host| scenario.images[host].ports),
+            ports: scenario.ports,
             decoys: [0; MAX_HOSTS],
             fooled: [0; MAX_HOSTS],
             ot_service: OtService { up: true, stoppable: true, pid_known: true },
@@ -146,13 +146,10 @@ impl Network {
 
     /// The penalty of this step without the cost of blue's action, in tenths.
     pub fn penalty_tenths(&self, scenario: &Scenario) -> i32 {
-        let mut tenths = if self.ot_service.up { 0 } else { scenario.availability_tenths };
-        let mut lost = if scenario.mended { self.red_on } else { self.root_on };
-        while lost != 0 {
-            tenths += scenario.confidentiality_tenths[lost.trailing_zeros() as usize];
-            lost &= lost - 1;
-        }
-        tenths
+        let paid = if scenario.mended { self.red_on } else { self.root_on };
+        let lost: i32 =
+            scenario.root_costs.iter().zip(paid.to_le_bytes()).map(|(costs, byte)| costs[usize::from(byte)]).sum();
+        lost + if self.ot_service.up { 0 } else { scenario.availability_tenths }
     }
 
     /// Red's best session on the host: 0 none, 1 user, 2 root or SYSTEM.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::scenario::{Exploit, Host, Hosts};
 use super::source::{DETECTION, NewProcess, RandomSource, TOP_EXPLOIT, split_top};
-use super::tables::{Route, Scenario};
+use super::tables::Scenario;
 use crate::python_random::PythonRandom;
 
 /// Process ids are below this.
@@ -161,8 +161,8 @@ impl RandomSource for PythonSource {
         self.random.below(n as u32) as usize
     }
 
-    fn bline_target(&mut self, routes: &[Route]) -> Route {
-        routes[self.random.below(routes.len() as u32) as usize]
+    fn bline_target(&mut self, entries: &[u8]) -> u8 {
+        entries[self.random.below(entries.len() as u32) as usize]
     }
 
     fn shuffle_addresses(&mut self) {

@@ -6,7 +6,7 @@ use super::events::RedAction;
 use super::red_actions::Knowledge;
 use super::scenario::{Host, Hosts};
 use super::source::RandomSource;
-use super::tables::{Route, Scenario};
+use super::tables::Scenario;
 use crate::env::ensure;
 
 /// The kind of a red agent.
@@ -51,7 +51,7 @@ impl RedAgent {
     pub(super) fn check(&self, scenario: &Scenario) -> Result<(), String> {
         let sound = match self {
             Self::BLine(agent) => match agent.user {
-                Some(user) => BLine::route(scenario, user).is_some(),
+                Some(user) => scenario.entries.as_ref().is_ok_and(|entries| entries.contains(&user)),
                 None => agent.place == 0,
             },
             Self::Meander(agent) => {
@@ -107,14 +107,12 @@ impl BLine {
             }
         }
         if self.place == 1 && self.user.is_none() {
-            let routes = scenario.routes.as_ref().map_or(&[][..], Vec::as_slice);
-            self.user = Some(random.bline_target(routes).user);
+            self.user = scenario.entries.as_ref().ok().map(|entries| random.bline_target(entries));
         }
+        let user = usize::from(self.user.unwrap_or_default());
+        let route = &scenario.routes[user];
+        let (enterprise, gateway) = (usize::from(route.enterprise), usize::from(route.gateway));
         let target = scenario.target;
-        let Some(route) = self.user.and_then(|user| Self::route(scenario, user)) else {
-            return RedAction::DiscoverSystems(scenario.subnet_of[scenario.start].into());
-        };
-        let [user, enterprise, gateway] = [route.user, route.enterprise, route.gateway].map(usize::from);
         match self.place {
             0 => RedAction::DiscoverSystems(scenario.subnet_of[scenario.start].into()),
             1 => RedAction::DiscoverServices(user),
@@ -134,11 +132,7 @@ impl BLine {
         }
     }
 
-    /// The route by way of the host.
-    fn route(scenario: &Scenario, user: u8) -> Option<&Route> {
-        scenario.routes.as_ref().ok()?.iter().find(|route| route.user == user)
-    }
-
+    #[inline(always)]
     fn advance(&mut self, knowledge: &Knowledge) {
         let place = self.place.min(PLAN_LEN - 1);
         self.place = match knowledge.success {
@@ -203,6 +197,7 @@ impl Meander {
     }
 
     /// Updates its beliefs with the result of the last action.
+    #[inline(always)]
     fn learn(&mut self, knowledge: &Knowledge, scenario: &Scenario) {
         let bit = |host: u8| 1 << Host::from(host);
         if let Some(host) = self.last_exploit.take() {

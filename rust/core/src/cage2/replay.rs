@@ -6,7 +6,7 @@ use super::python_source::PythonSource;
 use super::red_agents::RedKind;
 use super::scenario::{EXPLOIT_NAMES, Exploit, Host, Hosts};
 use super::source::{NewProcess, RandomSource, split_top};
-use super::tables::{Route, Scenario};
+use super::tables::Scenario;
 use super::view::WORD_HOSTS;
 use super::{Episode, Ruleset};
 
@@ -354,9 +354,8 @@ impl RandomSource for RecordedSource<'_> {
         }
     }
 
-    fn bline_target(&mut self, routes: &[Route]) -> Route {
-        let recorded = routes.iter().find(|route| i8::try_from(route.user) == Ok(self.target));
-        *recorded.unwrap_or(&routes[0])
+    fn bline_target(&mut self, entries: &[u8]) -> u8 {
+        *entries.iter().find(|&&host| i8::try_from(host) == Ok(self.target)).unwrap_or(&entries[0])
     }
 
     fn shuffle_addresses(&mut self) {}

@@ -3,7 +3,7 @@
 
 use super::events::RedAction;
 use super::scenario::{Exploit, Host, Hosts};
-use super::tables::{Route, Scenario};
+use super::tables::Scenario;
 
 /// Chance that red takes the exploit it likes best, where it has several.
 pub(super) const TOP_EXPLOIT: f64 = 0.75;
@@ -41,8 +41,8 @@ pub trait RandomSource {
     fn detected(&mut self, host: Host, pid: u16) -> bool;
     /// One of `n` sessions, by age.
     fn session(&mut self, n: usize) -> usize;
-    /// The route that B_line takes, one of these.
-    fn bline_target(&mut self, routes: &[Route]) -> Route;
+    /// The host by which B_line enters, one of these.
+    fn bline_target(&mut self, entries: &[u8]) -> u8;
     /// Puts the addresses in a new random order, from which [`RandomSource::first_address`] takes.
     fn shuffle_addresses(&mut self);
     /// The first address in the shuffled order that belongs to `hosts`, if any.

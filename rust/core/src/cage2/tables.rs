@@ -67,9 +67,8 @@ pub struct Shown {
 }
 
 /// Where B_line goes from a host that it enters by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    pub user: u8,
     pub enterprise: u8,
     /// The third host of the second one's subnet.
     pub gateway: u8,
@@ -93,6 +92,8 @@ pub struct Scenario {
     /// In the order of their first hosts.
     pub subnets: Vec<String>,
     pub images: [&'static Image; MAX_HOSTS],
+    /// Ports on which the images listen.
+    pub ports: [Ports; MAX_HOSTS],
     pub subnet_of: [u8; MAX_HOSTS],
     pub members: [Hosts; MAX_SUBNETS],
     /// Hosts that red reaches from its first one, and those that it reaches while it has one of `gateways`.
@@ -103,7 +104,8 @@ pub struct Scenario {
     /// The host with OTService.
     pub target: Host,
     pub shown: [Shown; MAX_HOSTS],
-    pub confidentiality_tenths: [i32; MAX_HOSTS],
+    /// Cost of a step in tenths while red is root on some hosts: for each byte of the set of them.
+    pub root_costs: [[i32; 256]; MAX_HOSTS / 8],
     pub availability_tenths: i32,
     /// The host with two sessions of blue's.
     pub server: Host,
@@ -114,13 +116,15 @@ pub struct Scenario {
     /// Blocks of addresses to draw from, and the draws of each subnet in the order of the file.
     pub blocks: u32,
     pub address_draws: Vec<AddressDraws>,
-    /// B_line's routes, in the order from which it draws, or why it has none here.
-    pub routes: Result<Vec<Route>, String>,
+    /// Hosts by which B_line enters, in the order from which it draws, or why it cannot play; and the route from each.
+    pub entries: Result<Vec<u8>, String>,
+    pub routes: [Route; MAX_HOSTS],
     /// Hosts whose loss Meander assumes first after a failure, and second; or why it cannot play.
     pub nearest: Result<[Hosts; 2], String>,
     /// Blue's actions in the challenge's order; each has an effect while nothing on the host listens on the ports.
     pub actions: Vec<BlueAction>,
     pub blockers: Vec<(u8, Ports)>,
+    is_scenario2: bool,
 }
 
 impl Scenario {
@@ -229,7 +233,8 @@ impl Scenario {
                 ));
             }
         }
-        let routes = routes(&hosts, &described, &order, &subnet_of, open, start, target, &info);
+        let mut routes = [Route::default(); MAX_HOSTS];
+        let entries = entries(&hosts, &described, &order, &subnet_of, open, start, target, &info, &mut routes);
         let (operational, enterprise) = (with("Op"), with("Ent"));
         let nearest = if (operational | enterprise) >> start & 1 == 1 {
             Err(format!("Meander needs a start whose name has neither Op nor Ent in it, got {}", hosts[start]))
@@ -239,12 +244,14 @@ impl Scenario {
         let actions: Vec<_> = (0..num_actions(n)).map(|i| BlueAction::from_index(i, n)).collect();
         let image = |host: Host| &kinds[images[host]].1;
         let blockers = actions.iter().map(|&action| blockers(action, image)).collect();
-        let mut confidentiality_tenths = [0; MAX_HOSTS];
-        confidentiality_tenths[..n].copy_from_slice(&description.confidentiality_tenths);
+        let tenths = |host: Host| description.confidentiality_tenths.get(host).copied().unwrap_or(0);
+        let cost = |byte, set| (0..8).filter(|bit| set >> bit & 1 == 1).map(|bit| tenths(8 * byte + bit)).sum();
+        let root_costs = std::array::from_fn(|byte| std::array::from_fn(|set| cost(byte, set)));
         Ok(Self {
             mended,
             subnets: order.iter().map(|&i| described[i].name.clone()).collect(),
             images: std::array::from_fn(|host| &kinds[images.get(host).copied().unwrap_or_default()].1),
+            ports: std::array::from_fn(|host| if host < n { image(host).ports } else { 0 }),
             subnet_of,
             members,
             open,
@@ -253,17 +260,19 @@ impl Scenario {
             start,
             target,
             shown,
-            confidentiality_tenths,
+            root_costs,
             availability_tenths: description.availability_tenths,
             server,
             sessions: sessions().map(|&host| host as u8).collect(),
             boot_processes,
             blocks: 1 << (16 - largest),
             address_draws,
+            entries,
             routes,
             nearest,
             actions,
             blockers,
+            is_scenario2: false,
             hosts,
         })
     }
@@ -288,7 +297,7 @@ impl Scenario {
 
     /// Returns whether this is Scenario 2, by whichever rules.
     pub fn is_scenario2(&self) -> bool {
-        std::ptr::eq(self, Arc::as_ptr(if self.mended { &MENDED_SCENARIO2 } else { &SCENARIO2 }))
+        self.is_scenario2
     }
 }
 
@@ -299,13 +308,13 @@ impl fmt::Debug for Scenario {
             return f.write_str("Scenario2");
         }
         let Self { hosts, images, subnets, subnet_of, open, gated, start, shown, .. } = self;
-        let Self { confidentiality_tenths, availability_tenths, sessions, address_draws, routes, .. } = self;
+        let Self { root_costs, availability_tenths, sessions, address_draws, routes, .. } = self;
         let images = &images[..hosts.len()];
         let all = format!(
             "{:?}",
             (
                 (hosts, images, subnets, subnet_of, open, gated, start, shown),
-                (confidentiality_tenths, availability_tenths, sessions, address_draws, routes)
+                (root_costs, availability_tenths, sessions, address_draws, routes)
             )
         );
         write!(f, "Scenario({} hosts, {:08x})", hosts.len(), crc32fast::hash(all.as_bytes()))
@@ -335,10 +344,10 @@ fn blockers(action: BlueAction, image: impl Fn(Host) -> &'static Image) -> (u8, 
     }
 }
 
-/// B_line's routes. Its plan names User0, Op_Server0 and hosts with `Enterprise` in their names, and takes what it has
+/// Hosts by which B_line enters, with their routes. Its plan names User0, Op_Server0 and hosts with `Enterprise` in their names, and takes what it has
 /// just seen for granted: where that could be missing, CybORG stops with an error.
 #[expect(clippy::too_many_arguments, reason = "parts of a scenario that is not there yet")]
-fn routes(
+fn entries(
     hosts: &[String],
     subnets: &[SubnetDescription],
     order: &[usize],
@@ -347,12 +356,13 @@ fn routes(
     start: Host,
     target: Host,
     info: &[Vec<(Host, bool)>],
-) -> Result<Vec<Route>, String> {
+    routes: &mut [Route; MAX_HOSTS],
+) -> Result<Vec<u8>, String> {
     let subnet_at = |host: Host| &subnets[order[usize::from(subnet_of[host])]];
     if hosts[start] != "User0" {
         return Err(format!("B_line starts on a host named User0, red starts on {}", hosts[start]));
     }
-    let mut routes = Vec::new();
+    let mut entries = Vec::new();
     for &user in subnet_at(start).hosts.iter().filter(|&&host| host != start) {
         let mut seen: Vec<Host> = info[user].iter().map(|&(host, _)| host).collect();
         seen.sort_unstable();
@@ -373,13 +383,13 @@ fn routes(
         if [user, enterprise, gateway].iter().any(|host| open >> host & 1 == 0) {
             return Err(format!("B_line needs a way that the firewall leaves open to {}", hosts[enterprise]));
         }
-        let [user, enterprise, gateway] = [user, enterprise, gateway].map(|host| host as u8);
-        routes.push(Route { user, enterprise, gateway, subnet: subnet_of[usize::from(enterprise)] });
+        entries.push(user as u8);
+        routes[user] = Route { enterprise: enterprise as u8, gateway: gateway as u8, subnet: subnet_of[enterprise] };
     }
-    if routes.is_empty() {
+    if entries.is_empty() {
         return Err("B_line needs another host in the subnet of User0".into());
     }
-    Ok(routes)
+    Ok(entries)
 }
 
 /// Scenario 2, the challenge's own.
@@ -418,7 +428,7 @@ fn scenario2(mended: bool) -> Arc<Scenario> {
         blue_sessions: vec![0, 8, 9, 10, 11, 12, 1, 2, 3, 0, 7, 4, 5, 6],
         green_sessions: vec![8, 9, 10, 11, 12, 4, 5, 6],
     };
-    Arc::new(Scenario::new(description, mended).expect("Scenario 2 is one"))
+    Arc::new(Scenario { is_scenario2: true, ..Scenario::new(description, mended).expect("Scenario 2 is one") })
 }
 
 /// The subnet of a host of Scenario 2.
@@ -439,11 +449,11 @@ mod tests {
         assert_eq!((scenario.gateways, scenario.gated), (GATEWAYS, 0xf0));
         assert_eq!([ENTERPRISE, OPERATIONAL, USER].map(|i| scenario.members[i]), [0x0f, 0xf0, 0x1f00]);
         assert_eq!(scenario.blocks, 4096);
-        let routes = scenario.routes.as_ref().expect("B_line plays here");
-        assert_eq!(
-            routes.iter().map(|r| (r.user, r.enterprise, r.gateway)).collect::<Vec<_>>(),
-            [(9, 2, 3), (10, 2, 3), (11, 1, 3), (12, 1, 3)]
-        );
+        assert_eq!(scenario.entries, Ok(vec![9, 10, 11, 12]));
+        let hosts = |user: usize| (scenario.routes[user].enterprise, scenario.routes[user].gateway);
+        assert_eq!([9, 10, 11, 12].map(hosts), [(2, 3), (2, 3), (1, 3), (1, 3)]);
+        let cost = |set: usize| scenario.root_costs[set / 256][set % 256];
+        assert_eq!((cost(0b1010), scenario.root_costs[1][0b11], cost(0xff)), (20, 1, 44));
         assert_eq!(format!("{scenario:?}"), "Scenario2");
     }
 }
