@@ -17,7 +17,7 @@ import math
 import random
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from fastrl import load_policy
 from fastrl.envs.adapters.cyborg import RED_AGENT_CLASSES, Cage2Agent, import_cyborg
 from fastrl.envs.cage2.env import ACTIONS, Cage2VectorEnv
+from fastrl.envs.cage2.memory import Ruleset
 from fastrl.play.policy import Policy
 from fastrl.runs.metrics import mean_and_error, plus_minus
 from fastrl.tasks.cage2.evaluate import Contender, evaluate
@@ -43,7 +44,7 @@ def main() -> None:
     parser.add_argument(
         "--red-agents", nargs="+", default=["bline", "meander"], choices=list(RED_AGENT_CLASSES)
     )
-    parser.add_argument("--ruleset", default="main", choices=["main", "leaderboard"], help="of CybORG here")
+    parser.add_argument("--ruleset", default="main", choices=get_args(Ruleset), help="of CybORG here")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--many", type=int, default=10_000, help="episodes with the simulator's fast generator"
@@ -61,7 +62,7 @@ def main() -> None:
 
 def compare(policy: Policy, red_agent: str, options: argparse.Namespace) -> dict[str, Any]:
     start = time.perf_counter()
-    real = play_cyborg(policy, red_agent, options.steps, options.episodes, options.seed)
+    real = play_cyborg(policy, red_agent, options.ruleset, options.steps, options.episodes, options.seed)
     seconds = time.perf_counter() - start
     ours = play_simulator(policy, red_agent, options.ruleset, options.steps, options.episodes, options.seed)
     differs = np.logical_or.reduce([(real[0] != ours[0]).any(-1), real[1] != ours[1], real[2] != ours[2]])
@@ -103,7 +104,9 @@ def line(result: dict[str, Any]) -> str:
     )
 
 
-def play_cyborg(policy: Policy, red_agent: str, num_steps: int, episodes: int, seed: int) -> Steps:
+def play_cyborg(
+    policy: Policy, red_agent: str, ruleset: Any, num_steps: int, episodes: int, seed: int
+) -> Steps:
     """Observations before each action [episodes, steps, 52], actions and rewards [episodes, steps] of the loop of the
     challenge's ``evaluation.py``."""
     cyborg, agents, wrappers = import_cyborg()
@@ -113,26 +116,31 @@ def play_cyborg(policy: Policy, red_agent: str, num_steps: int, episodes: int, s
     names = [str(action) for action in wrapped.get_attr("possible_actions")]
     if names != list(ACTIONS):
         raise SystemExit(f"the wrapper has other actions: {names}")
-    agent = Cage2Agent(policy)
+    agent = Cage2Agent(policy, ruleset=ruleset)
     random.seed(seed)
-    observation = wrapped.reset()
+    observation = _first(wrapped.reset())
     action_space = wrapped.get_action_space("Blue")
     seen, chosen, rewards = [], [], []
     for _ in range(episodes):
         for _ in range(num_steps):
             action = agent.get_action(observation, action_space)
             seen.append(observation)
-            observation, reward, _, _ = wrapped.step(action)
+            observation, reward, *_ = wrapped.step(action)
             chosen.append(action)
             rewards.append(reward)
         agent.end_episode()
-        observation = wrapped.reset()
+        observation = _first(wrapped.reset())
     shape = episodes, num_steps
     return (
         np.array(seen, np.bool_).reshape(*shape, -1),
         np.array(chosen, np.int64).reshape(shape),
         np.array(rewards, np.float64).reshape(shape),
     )
+
+
+def _first(result: Any) -> Any:
+    """The first observation of an episode; the wrapper of CybORG++ gives an info too."""
+    return result[0] if isinstance(result, tuple) else result
 
 
 def play_simulator(

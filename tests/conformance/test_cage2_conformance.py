@@ -14,7 +14,7 @@ from fastrl.testing import check_vector_env
 LENGTH = 13
 
 
-@pytest.mark.parametrize("ruleset", ["main", pytest.param("leaderboard", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ruleset", ["main", "plusplus", pytest.param("leaderboard", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "options",
     [

@@ -8,7 +8,7 @@ import importlib.util
 import io
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import cyborg_red
 import numpy as np
@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrl.envs.cage2.env import Cage2VectorEnv
+from fastrl.envs.cage2.memory import Ruleset
 from fastrl.envs.cage2.traces import Cage2Trace, load_trace
 from fastrl.envs.trace_files import TraceError, replay_file
 
@@ -27,9 +28,9 @@ RECORDED = sorted((SHARED / "traces").glob("*.npz"))
 ALL_TRACES = [*(path for path in GOLDEN if path.name not in {path.name for path in RECORDED}), *RECORDED]
 
 
-def test_the_golden_traces_cover_both_rulesets_and_all_red_agents() -> None:
+def test_the_golden_traces_cover_all_rulesets_and_red_agents() -> None:
     kinds = {(t.ruleset, t.red_agent) for t in map(load_trace, GOLDEN)}
-    assert kinds == {(v, r) for v in ("main", "leaderboard") for r in ("bline", "meander", "sleep", "given")}
+    assert kinds == {(v, r) for v in get_args(Ruleset) for r in ("bline", "meander", "sleep", "given")}
 
 
 @pytest.mark.parametrize("path", ALL_TRACES, ids=lambda path: path.stem)
@@ -81,9 +82,19 @@ def test_a_changed_record_is_found_and_described(column: str, change: int, words
         assert first[:2] == (1, 5) and words in first[2]
 
 
-def test_the_other_ruleset_does_not_pass() -> None:
-    trace = load_trace(next(p for p in GOLDEN if p.stem == "leaderboard_meander_restore"))
-    other = Cage2Trace("main", trace.red_agent, trace.blue, trace.seed, trace.arrays)
+@pytest.mark.parametrize(
+    ("name", "ruleset"),
+    [
+        ("leaderboard_meander_restore", "main"),
+        ("plusplus_given_mixed", "main"),
+        ("plusplus_bline_mixed", "main"),
+        ("plusplus_meander_mixed", "leaderboard"),
+        ("main_meander_uniform", "plusplus"),
+    ],
+)
+def test_another_ruleset_does_not_pass(name: str, ruleset: str) -> None:
+    trace = load_trace(next(p for p in GOLDEN if p.stem == name))
+    other = Cage2Trace(ruleset, trace.red_agent, trace.blue, trace.seed, trace.arrays)
     assert other.replay("seed")[1] > 0
 
 
@@ -246,7 +257,7 @@ def test_the_fast_generator_agrees_with_the_traces_in_distribution(path: Path) -
     assert distance < critical
 
 
-@pytest.mark.parametrize("ruleset", ["main", "leaderboard"])
+@pytest.mark.parametrize("ruleset", get_args(Ruleset))
 @pytest.mark.parametrize("red", ["bline", "meander"])
 @pytest.mark.parametrize("blue", ["react-restore", "react-remove", "random"])
 def test_the_fast_generator_agrees_with_pythons_draws_in_distribution(

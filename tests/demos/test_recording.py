@@ -438,6 +438,20 @@ def test_workers_of_compiled_actors_load_no_torch(tmp_path: Path) -> None:
         assert all(0 < mib <= 60 for mib in recording.collector.report().memory_mib)
 
 
+def test_an_agent_with_a_memory_is_an_expert(tmp_path: Path) -> None:
+    options = {"env": "cage2", "expert": "demo_experts:Submission", "episodes": 5}
+    demos = record(tmp_path / "sequential", "sequential", **options)
+    record(tmp_path / "executor", "executor", **options)
+    assert files(tmp_path / "executor") == files(tmp_path / "sequential")
+    # Each episode begins anew, and the environment's other actions and observations change nothing.
+    plain = {**options, "env": "fastrl/Cage2-v0", "env_options": {"red_agent": "mix"}}
+    others = record(tmp_path / "plain", "sequential", **plain)
+    np.testing.assert_array_equal(others.returns, demos.returns)
+    assert [list(episode.actions[:3]) for episode in others] == [[133, 28, 135]] * 5
+    with pytest.raises(CollectError, match="plays one episode at a time, --collector sequential or executor"):
+        record(tmp_path / "sync", "sync", **options)
+
+
 # Errors
 
 

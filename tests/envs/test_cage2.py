@@ -269,7 +269,7 @@ BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"num_envs": -3}, ValueError, "num_envs"),
     ({"num_envs": 10**12}, ValueError, "num_envs"),
     ({"num_envs": 2.0}, TypeError, "num_envs: expected an integer"),
-    ({"ruleset": "mian"}, ValueError, "ruleset: expected 'main' or 'leaderboard', got 'mian'"),
+    ({"ruleset": "mian"}, ValueError, "ruleset: expected 'main', 'leaderboard' or 'plusplus', got 'mian'"),
     ({"red_agent": "blin"}, ValueError, "red_agent: expected 'bline', 'meander' or 'sleep', got 'blin'"),
     ({"red_agent": {}}, ValueError, "red_agent"),
     ({"red_agent": {"bline": float("nan")}}, ValueError, "positive weights"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from fastrl.envs import Cage2GameVectorEnv, Cage2VectorEnv, make_multi
 from fastrl.envs.adapters import parallel_env
 from fastrl.envs.cage2.env import ACTIONS, HOSTS
 from fastrl.envs.cage2.game import RED_ACTIONS, RED_VIEW
-from fastrl.envs.cage2.memory import observation_names
+from fastrl.envs.cage2.memory import Ruleset, observation_names
 from fastrl.envs.cage2.traces import load_trace
 
 GOLDEN = Path(__file__).parents[1] / "support" / "golden" / "cage2"
@@ -30,7 +30,7 @@ def view(env: Cage2GameVectorEnv) -> set[str]:
     return {name for name, value in zip(RED_VIEW, row, strict=True) if value == 1}
 
 
-@pytest.mark.parametrize("ruleset", ["main", "leaderboard"])
+@pytest.mark.parametrize("ruleset", get_args(Ruleset))
 @pytest.mark.parametrize("red_agent", ["bline", "meander", "sleep", "mix"])
 def test_scripted_reds_play_the_same_games_through_the_interface(ruleset: Any, red_agent: str) -> None:
     options: dict[str, Any] = {
@@ -56,7 +56,7 @@ def test_scripted_reds_play_the_same_games_through_the_interface(ruleset: Any, r
         assert (truncations == truncated[:, None]).all() and not terminations.any() and alive.all()
 
 
-@pytest.mark.parametrize("ruleset", ["main", "leaderboard"])
+@pytest.mark.parametrize("ruleset", get_args(Ruleset))
 def test_a_game_of_cyborg_is_reproduced_from_its_seed(ruleset: Any) -> None:
     trace = load_trace(GOLDEN / f"{ruleset}_given_mixed.npz")
     arrays = trace.arrays
@@ -178,7 +178,7 @@ def test_scripted_reds_of_ended_games_sleep() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ruleset": "x"}, "ruleset: expected 'main' or 'leaderboard', got 'x'"),
+        ({"ruleset": "x"}, "ruleset: expected 'main', 'leaderboard' or 'plusplus', got 'x'"),
         ({"red_agent": "x"}, "red_agent: expected 'bline', 'meander' or 'sleep', got 'x'"),
         ({"random": "numpy"}, "random: expected 'fast' or 'python', got 'numpy'"),
         ({"random": "python", "red_agent": "mix"}, "random='python' plays a single red agent"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from fastrl.envs.cage2.memory import (
     OBS_BITS,
     SCAN_HOSTS,
     BlueMemory,
+    Ruleset,
     observation_high,
     observation_names,
 )
@@ -136,14 +137,16 @@ def test_it_is_as_the_plain_model_says(games: list[Any], reset_at: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
-@pytest.mark.parametrize("ruleset", ["main", "leaderboard"])
+@pytest.mark.parametrize("ruleset", get_args(Ruleset))
 @pytest.mark.parametrize("red_agent", ["bline", "meander", "sleep"])
 @pytest.mark.parametrize("make", [Cage2VectorEnv, Cage2WorkflowVectorEnv])
-def test_environments_have_what_blue_remembers(make: Any, red_agent: str, ruleset: str, mode: str) -> None:
+def test_environments_have_what_blue_remembers(
+    make: Any, red_agent: str, ruleset: Ruleset, mode: str
+) -> None:
     n, length = 4, 19
     options = {"ruleset": ruleset, "red_agent": red_agent, "episode_length": length, "autoreset_mode": mode}
     envs = {memory: make(n, memory=memory, **options) for memory in MEMORIES}
-    blues = {memory: BlueMemory(n, memory) for memory in MEMORIES}
+    blues = {memory: BlueMemory(n, memory, ruleset) for memory in MEMORIES}
     rng = np.random.default_rng(0)
     after_code = 25 if make is Cage2WorkflowVectorEnv else 0
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from fastrl.envs.cage2.env import HOSTS, RED_AGENTS, Cage2VectorEnv
-from fastrl.envs.cage2.memory import DECOY_PLACES, MEMORIES, observation_high, observation_names
+from fastrl.envs.cage2.memory import DECOY_PLACES, MEMORIES, Ruleset, observation_high, observation_names
 from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv
 
 LEN = 390
@@ -44,7 +44,7 @@ def test_it_changes_nothing_else(make: Any) -> None:
         np.testing.assert_array_equal(results, others)
 
 
-@pytest.mark.parametrize("ruleset", ["main", "leaderboard"])
+@pytest.mark.parametrize("ruleset", get_args(Ruleset))
 def test_it_is_the_state_that_info_has(ruleset: Any) -> None:
     env = Cage2VectorEnv(
         30,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium
 import numpy as np
@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrl.envs.cage2.env import ACTIONS, HOSTS, Cage2VectorEnv
+from fastrl.envs.cage2.memory import Ruleset
 from fastrl.envs.cage2.workflow import (
     TYPE_OF_HOST,
     UNIT_TYPES,
@@ -67,7 +68,7 @@ HABITS = {"anything": range(len(ACTIONS)), "fixes": FIXES, "fixes seldom": [0] *
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
-    ruleset=st.sampled_from(["main", "leaderboard"]),
+    ruleset=st.sampled_from(get_args(Ruleset)),
     red_agent=st.sampled_from(["bline", "meander", "sleep", "mix"]),
     habit=st.sampled_from(sorted(HABITS)),
     weight=st.sampled_from([0.0, 1.0, 7.5]),
@@ -217,7 +218,7 @@ def test_state_has_workflows_and_episode_statistics() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ruleset", ["main", "leaderboard"])
+@pytest.mark.parametrize("ruleset", get_args(Ruleset))
 @pytest.mark.parametrize(
     "options",
     [

@@ -4,10 +4,11 @@ Run it where CybORG can be imported, of the ruleset that is named::
 
     python tests/support/cyborg_red.py main --steps 50000
     python tests/support/cyborg_red.py leaderboard --steps 1200 --out leaderboard_given.npz
+    python tests/support/cyborg_red.py plusplus --steps 50000      # the debugged CybORG of CybORG++
 
 Red draws among all of its actions, among those that it may take, or follows a scripted agent of the challenge that
 strays now and then; blue likewise. The trace has the columns of the others (`fastrl.envs.cage2.traces`) and
-`red_known`, what red can name after each step.
+`red_known`, what red can name after each step. With ``--red bline`` and so on the scripted agent plays alone.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ import inspect
 import json
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
-from fastrl.envs.adapters.cyborg import base_agent, import_cyborg
+from fastrl.envs.adapters.cyborg import RED_AGENT_CLASSES, base_agent, import_cyborg
+from fastrl.envs.cage2.memory import Ruleset
 from fastrl.envs.cage2.traces import COLUMNS, GIVEN_COLUMNS, Cage2Trace
 
 HOSTS, SUBNETS, KINDS = _rust.CAGE2_HOSTS, _rust.CAGE2_SUBNETS, _rust.CAGE2_RED_KINDS
@@ -33,6 +35,7 @@ BLUES = ("sleep", "uniform", "decoys", "fixes")
 STRAY = 0.15
 """Chance that a scripted agent's action is replaced by one that is drawn."""
 EPISODE = 100
+SOURCES = {"plusplus": "alan-turing-institute/CybORG_plus_plus"}
 _ABSTRACT, _CONCRETE = "CybORG.Shared.Actions.AbstractActions", "CybORG.Shared.Actions.ConcreteActions"
 
 
@@ -118,9 +121,13 @@ def code_of(action: Any, game: Any) -> tuple[int, int]:
 
 
 class Draws:
-    """The draws of CybORG's that decide something, of the present step; -1 where none was made."""
+    """The draws of CybORG's that decide something, of the present step; -1 where none was made.
 
-    def __init__(self) -> None:
+    Args:
+        are_given: red's actions are.
+    """
+
+    def __init__(self, *, are_given: bool = True) -> None:
         self.clear()
         exploit = importlib.import_module(f"{_CONCRETE}.ExploitAction")
         draw = exploit.random
@@ -134,8 +141,8 @@ class Draws:
         for name in ("PrivilegeEscalate", "Impact"):
             module = importlib.import_module(f"{_ABSTRACT}.{name}")
             vars(module)["choice"] = self._session
-        # The agents' own draws are not the game's.
-        for name in ("B_line", "Meander"):
+        # The agents' own draws are not the game's, where they do not play alone.
+        for name in ("B_line", "Meander") if are_given else ():
             vars(importlib.import_module(f"CybORG.Agents.SimpleAgents.{name}"))["random"] = GivenRed.draws
 
     def clear(self) -> None:
@@ -165,22 +172,33 @@ def blue_action(style: str, draws: random.Random) -> int:
     return action
 
 
-def record(ruleset: str, steps: int, seed: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def reset(wrapped: Any) -> Any:
+    """The first observation of an episode; the wrapper of CybORG++ gives an info too."""
+    result = wrapped.reset()
+    return result[0] if isinstance(result, tuple) else result
+
+
+def record(
+    ruleset: str, steps: int, seed: int, red_agent: str = "given"
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """The meta data and arrays of a trace of at least `steps` steps: each style of red's against each of blue's."""
-    cyborg, _, wrappers = import_cyborg()
+    cyborg, agents, wrappers = import_cyborg()
+    is_given = red_agent == "given"
+    red_class = GivenRed if is_given else getattr(agents, RED_AGENT_CLASSES[red_agent])
     scenario = Path(inspect.getfile(cyborg)).parent / "Shared" / "Scenarios" / "Scenario2.yaml"
-    core = cyborg.CybORG(str(scenario), "sim", agents={"Red": GivenRed})
+    core = cyborg.CybORG(str(scenario), "sim", agents={"Red": red_class})
     wrapped = wrappers.ChallengeWrapper(env=core, agent_name="Blue")
     game = core.environment_controller
     GivenRed.game = game
-    draws, blue_draws = Draws(), random.Random(seed)
+    draws, blue_draws = Draws(are_given=is_given), random.Random(seed)
     GivenRed.draws.seed(seed)
-    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS | GIVEN_COLUMNS}
+    types = COLUMNS | (GIVEN_COLUMNS if is_given else {})
+    columns: dict[str, list[Any]] = {name: [] for name in types}
     pairs = [(red, blue) for red in REDS for blue in BLUES]
     random.seed(seed)
     for episode in range(-(-steps // EPISODE)):
         GivenRed.style, blue = pairs[episode % len(pairs)]
-        columns["reset_obs"].append(np.packbits(np.asarray(wrapped.reset(), np.uint8)))
+        columns["reset_obs"].append(np.packbits(np.asarray(reset(wrapped), np.uint8)))
         columns["length"].append(EPISODE)
         collided = False
         for _ in range(EPISODE):
@@ -189,7 +207,7 @@ def record(ruleset: str, steps: int, seed: int) -> tuple[dict[str, Any], dict[st
             marked = {(host, pid) for s in monitors for host, pids in s.sus_pids.items() for pid in pids}
             before = set(game.state.sessions["Red"])
             action = blue_action(blue, blue_draws)
-            obs, reward, _, _ = wrapped.step(action)
+            obs, reward, *_ = wrapped.step(action)
             red = game.action["Red"]
             kind, target = code_of(red, game)
             sessions = game.state.sessions["Red"]
@@ -214,16 +232,16 @@ def record(ruleset: str, steps: int, seed: int) -> tuple[dict[str, Any], dict[st
                 "red_sessions": [len(mine) for mine in counts.values()],
                 "processes": [len(game.state.hosts[host].processes) for host in HOSTS],
             }
-            for name, value in row.items():
-                columns[name].append(value)
+            for name, values in columns.items():
+                if name in row:
+                    values.append(row[name])
         columns["collided"].append(collided)
-    types = COLUMNS | GIVEN_COLUMNS
     meta = {
         "version": ruleset,
-        "red": "given",
+        "red": red_agent,
         "blue": "mixed",
         "seed": seed,
-        "source": "cage-challenge/cage-challenge-2",
+        "source": SOURCES.get(ruleset, "cage-challenge/cage-challenge-2"),
         "hosts": HOSTS,
         "subnets": SUBNETS,
         "exploits": _rust.CAGE2_EXPLOITS,
@@ -237,12 +255,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("ruleset", choices=["main", "leaderboard"], help="of the CybORG that is imported")
+    parser.add_argument("ruleset", choices=get_args(Ruleset), help="of the CybORG that is imported")
     parser.add_argument("--steps", type=int, default=1600)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="a file for the trace")
+    parser.add_argument("--red", default="given", choices=["given", *RED_AGENT_CLASSES])
     options = parser.parse_args()
-    meta, arrays = record(options.ruleset, options.steps, options.seed)
+    meta, arrays = record(options.ruleset, options.steps, options.seed, options.red)
     if options.out is not None:
         np.savez_compressed(options.out, meta=np.array(json.dumps(meta)), **arrays)
     trace = Cage2Trace.from_arrays(meta, arrays)

@@ -153,3 +153,19 @@ def slow_cartpole(seconds: float = 0.002) -> Any:
             return super().step(action)
 
     return Slow(gymnasium.make("CartPole-v1"))
+
+
+class Submission:
+    """A defender with the interface of CAGE Challenge 2, which acts by how long its episode is."""
+
+    def set_initial_values(self, action_space, observation):
+        self.actions = action_space
+
+    def end_episode(self):
+        self.steps = 0
+
+    def get_action(self, observation, action_space):
+        assert observation.shape == (52,) and self.actions == action_space == 145
+        self.steps += 1
+        # Every second action is among those that never have an effect.
+        return 132 + self.steps % 13 if self.steps % 2 else 28

@@ -271,6 +271,15 @@ def test_the_table_shows_all_scores_beside_the_published_ones(ruleset: Any) -> N
     assert "-0.00" not in text
 
 
+def test_the_ruleset_of_cyborg_plusplus() -> None:
+    """There every session of red's costs, so that B_line against nobody always costs the same."""
+    evaluation = evaluate(always("Sleep"), ruleset="plusplus", episodes=20)
+    score = by_cell(evaluation)["bline", 100]
+    assert (score.mean, score.standard_error) == (pytest.approx(-1143.8), pytest.approx(0, abs=1e-9))
+    text = text_of([score_table([evaluation])])
+    assert "on ruleset 'plusplus'" in text and "Published" not in text
+
+
 @pytest.mark.parametrize("ruleset", RULESETS)
 def test_several_contenders_are_rows_of_one_table(ruleset: Any) -> None:
     rng = np.random.default_rng(0)

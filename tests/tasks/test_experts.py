@@ -38,7 +38,7 @@ def test_messages_and_help_name_the_experts_of_all_tasks() -> None:
     assert {"cage2", "traffic"} <= {folder.NAME for folder in with_experts()}
     assert forms() == (
         "a run directory, a checkpoint file, baseline:NAME (CAGE 2), driver:NAME (traffic), random, a zip file of"
-        " Stable-Baselines3, or module:function"
+        " Stable-Baselines3, module:function, or module:Agent"
     )
     prefixes = [prefix(folder) for folder in with_experts()]
     assert len(set(prefixes)) == len(prefixes) and all(each.endswith(":") for each in prefixes)

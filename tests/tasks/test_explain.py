@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ import fastrl
 from fastrl.cli.main import main
 from fastrl.envs import Cage2VectorEnv
 from fastrl.envs.cage2.env import ACTIONS, HOSTS
+from fastrl.envs.cage2.memory import Ruleset
 from fastrl.play.policy import Policy
 from fastrl.tasks.cage2.explain import CLEAR, Explanation, costs_by_host, explain, in_words
 
@@ -111,14 +112,15 @@ def test_an_attack_that_nobody_stops(policy: Policy) -> None:
     assert step.saved[HOSTS.index("Op_Server0")] > 5, "Impact costs most"
 
 
-def test_costs_add_up_to_rewards() -> None:
-    env = Cage2VectorEnv(64, red_agent="bline")
+@pytest.mark.parametrize("ruleset", get_args(Ruleset))
+def test_costs_add_up_to_rewards(ruleset: Ruleset) -> None:
+    env = Cage2VectorEnv(64, red_agent="bline", ruleset=ruleset)
     env.reset(seed=0)
     generator, impact = np.random.default_rng(0), 0.0
     for _ in range(60):
         actions = np.where(generator.random(64) < 0.9, 0, generator.integers(145, size=64))
         _, rewards, *_ = env.step(actions)
-        costs = costs_by_host(env.truth()["red_access"], actions, rewards)
+        costs = costs_by_host(env.truth()["red_access"], actions, rewards, ruleset)
         np.testing.assert_allclose(costs.sum(axis=1), -rewards, atol=1e-9)
         assert (costs > -1e-6).all()
         impact = max(impact, costs[:, HOSTS.index("Op_Server0")].max())

@@ -19,6 +19,8 @@ __version__: str
 CAGE2_ACTIONS: list[str]
 """The 145 actions of blue, as the challenge prints them, in its order."""
 CAGE2_HOSTS: list[str]
+CAGE2_IMAGES: list[str]
+"""The images of CybORG that hosts of a scenario can have."""
 CAGE2_SUBNETS: list[str]
 CAGE2_EXPLOITS: list[str]
 CAGE2_RED_KINDS: list[str]
@@ -254,6 +256,57 @@ class AsyncVec:
         """Ends threads and environments. May be called again."""
 
 @final
+class Cage2Scenario:
+    """A scenario of CAGE Challenge 2, compiled. `fastrl.envs.cage2.scenario` reads files and makes it.
+
+    Args:
+        hosts: names, 2 to 32. Hosts are indices into it elsewhere.
+        images: one of `CAGE2_IMAGES` for each; OP_Server is for Op_Server0.
+        confidentiality_tenths: the cost of a step while red is root there, for each.
+        availability_tenths: the cost of a step while OTService is down.
+        info: what an escalation on each shows red: hosts, with True where it shows the subnet too.
+        shows_service: whether it shows OTService, for each.
+        subnets: names, sizes, hosts, and how red reaches them from where it starts: "open", "gated" (while it has a
+            session on a host with Enterprise in its name) or "closed".
+        start: the host where red starts.
+        blue_sessions: hosts of blue's sessions, the server's first.
+        green_sessions: hosts of green's sessions.
+
+    Raises:
+        ValueError: no such scenario can be played.
+    """
+
+    def __new__(
+        cls,
+        *,
+        hosts: list[str],
+        images: list[str],
+        confidentiality_tenths: list[int],
+        availability_tenths: int,
+        info: list[list[tuple[int, bool]]],
+        shows_service: list[bool],
+        subnets: list[tuple[str, int, list[int], str]],
+        start: int,
+        blue_sessions: list[int],
+        green_sessions: list[int],
+    ) -> Cage2Scenario: ...
+    @property
+    def hosts(self) -> list[str]:
+        """Names of the hosts."""
+
+    @property
+    def subnets(self) -> list[str]:
+        """Names of the subnets, in the order of their first hosts."""
+
+    @property
+    def actions(self) -> list[str]:
+        """Names of blue's actions in the challenge's order."""
+
+    @property
+    def effective_actions(self) -> list[int]:
+        """Indices of the actions that can ever have an effect."""
+
+@final
 class Cage2Vec(_Vec):
     """N games of CAGE Challenge 2. `fastrl.envs.Cage2VectorEnv` explains the options.
 
@@ -274,9 +327,10 @@ class Cage2Vec(_Vec):
         num_threads: int,
         autoreset_mode: str,
         python_random: bool,
+        scenario: Cage2Scenario | None = None,
     ) -> Cage2Vec: ...
     def alerts(self, out: NDArray[np.bool_]) -> None:
-        """Writes, [N, 13], on which hosts Monitor named a suspicious process in the last step."""
+        """Writes, [N, hosts], on which hosts Monitor named a suspicious process in the last step."""
 
     def truth(
         self,
@@ -384,7 +438,7 @@ class Cage4Vec(_Vec):
 class BlueMemory:
     """Blue's memory of N games of CAGE Challenge 2 that run elsewhere. `fastrl.envs.cage2.memory` explains it."""
 
-    def __new__(cls, num_envs: int, memory: str) -> BlueMemory: ...
+    def __new__(cls, num_envs: int, memory: str, ruleset: str) -> BlueMemory: ...
     @property
     def num_envs(self) -> int: ...
     @property
@@ -833,8 +887,9 @@ def replay_cage2(
     red_agent: str,
     seed: int,
     arrays: dict[str, NDArray[Any]],
+    scenario: Cage2Scenario | None = None,
 ) -> tuple[int, int, tuple[int, int | None, str] | None]:
-    """Replays a trace (arrays as in a trace file) from its recorded decisions or from its seed. With the red agent
+    """Replays a trace of a scenario, None for Scenario 2 (arrays as in a trace file), from its recorded decisions or from its seed. With the red agent
     `"given"` red's actions are read, and there is an array `red_known`.
 
     Returns the steps, how many of them differ from the record, and the first difference: episode, step (None at the

@@ -27,8 +27,8 @@ from fastrl.utils.tables import print_lines
 def _experts() -> str:
     scripted = "; ".join(f"{folder.EXPERTS}: {folder.EXPERT_NAMES}" for folder in with_experts())
     return (
-        f"a run directory or checkpoint file; {scripted}; random; a zip file of Stable-Baselines3; or module:function,"
-        " from an observation, of many agents also the agent's name, to an action"
+        f"a run directory or checkpoint file; {scripted}; random; a zip file of Stable-Baselines3; module:function,"
+        " from an observation, of many agents also the agent's name, to an action; or module:Agent, as of fastrl eval"
     )
 
 

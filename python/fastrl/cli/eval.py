@@ -5,8 +5,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from fastrl.cli.arguments import Arg, Count, Name, Seed, TrustRuns, command, import_from_here
+from fastrl.cli.arguments import Arg, Count, Name, Picture, Seed, TrustRuns, command, import_from_here
 from fastrl.play.own_agent import is_agent
+from fastrl.runs.curves import SUFFIXES
 from fastrl.runs.directory import is_run
 from fastrl.tasks import agent_task_on, find, load_saved, tasks
 from fastrl.training.comparison import Scored, compare
@@ -61,8 +62,11 @@ def evaluate(
     episodes: Annotated[Count, Arg("episodes; of CAGE 2 against each red agent over each horizon")] = 1000,
     seed: Annotated[Seed, Arg("seed of the episodes")] = 0,
     ruleset: Annotated[
-        Literal["main", "leaderboard", "both"] | None,
-        Arg("CAGE 2: main is today's CybORG, leaderboard the one that the leaderboard was scored on [both]"),
+        Literal["main", "leaderboard", "plusplus", "both"] | None,
+        Arg(
+            "CAGE 2: main is today's CybORG, leaderboard the one that the leaderboard was scored on, plusplus the one"
+            " that CybORG++ has mended, both the first two [both]"
+        ),
     ] = None,
     mode: Annotated[
         Literal["deterministic", "stochastic", "both"] | None,
@@ -89,6 +93,10 @@ def evaluate(
     ] = None,
     trust: TrustRuns = False,
     json: Annotated[bool, Arg("print the results as JSON and nothing else")] = False,
+    figure: Annotated[
+        Picture | None,
+        Arg(f"CAGE 2: also draw what red held and lost, {' or '.join(SUFFIXES)}", "FILE"),
+    ] = None,
 ) -> int:
     """Scores runs of one kind on episodes that they were not trained on. Defenders of CAGE Challenges 2 and 4 are
     scored by the challenges' protocols, beside the published scores."""
@@ -102,6 +110,10 @@ def evaluate(
     options = {name: value for name, value in options.items() if value is not None}
     if foreign := [name for name in options if name not in task.evaluation_options]:
         raise ConfigError(f"--{foreign[0]} does not go with a run of {task.name}")
+    if figure is not None and not hasattr(task, "draw_scores"):
+        raise ConfigError(f"--figure does not go with a run of {task.name}")
+    if figure is not None and not figure.parent.is_dir():
+        raise ConfigError(f"{figure}: there is no folder {figure.parent}")
     named = {} if env is None or env == task.name else {"env.id": env}
     scored = []
     agents = any(map(_is_agent, names))
@@ -141,6 +153,8 @@ def evaluate(
         print(to_json(tree, indent=2))
     else:
         task.show_scores(comparison, plain_console())
+    if figure is not None:
+        task.draw_scores(comparison, figure)
     return 0
 
 

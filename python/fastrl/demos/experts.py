@@ -10,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.spaces import Discrete, Space
@@ -21,9 +21,13 @@ from fastrl.collectors.protocol import CollectError
 from fastrl.demos.plan import exact_action
 from fastrl.envs.exact_rows import ExactRows
 from fastrl.envs.rows import ActionRows, ObsRows
+from fastrl.envs.single import AgentView
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import Actor, Rows
 from fastrl.utils.torch_threads import one_thread
+
+if TYPE_CHECKING:
+    from fastrl.play.own_agent import OwnAgent
 
 
 def one_thread_if_loaded() -> contextlib.AbstractContextManager[None]:
@@ -139,6 +143,59 @@ class FunctionExpert:
             is_number = given.__class__ is int and given in self._numbers
             chosen[i] = given if is_number else checked(self._space, given, i)
         return chosen
+
+
+@dataclass(frozen=True)
+class MakeAgent:
+    """Makes an `AgentExpert`.
+
+    Attributes:
+        path: of a class, see `fastrl.play.own_agent.OwnAgent`.
+        view: what it sees and does; None: all of the environment.
+    """
+
+    path: str
+    view: AgentView | None
+
+    def __call__(self, rows: ExactRows, action_space: Space[Any]) -> AgentExpert:
+        from fastrl.play.own_agent import OwnAgent
+
+        space = action_space if self.view is None else len(self.view.actions)
+        return AgentExpert(OwnAgent(self.path, space), self.view, rows, action_space)
+
+
+class AgentExpert:
+    """An agent of the user's own, which may remember its episode: it plays one at a time."""
+
+    state_size = 0
+
+    def __init__(
+        self, agent: OwnAgent, view: AgentView | None, rows: ExactRows, action_space: Space[Any]
+    ) -> None:
+        self._agent, self._view, self._rows, self._space = agent, view, rows, action_space
+        self._episode: int | None = None
+
+    def act(self, rows: Rows) -> NDArray[Any]:
+        chosen = np.empty((len(rows.obs), *(self._space.shape or ())), self._space.dtype)
+        for i, (obs, stream, step) in enumerate(zip(rows.obs, rows.streams, rows.steps, strict=True)):
+            if step == 0:
+                self._episode = int(stream)
+                called(self._agent.start, i)
+            elif self._episode != stream:
+                raise ExpertError(
+                    i, "plays one episode at a time, --collector sequential or executor; got another one"
+                )
+            chosen[i] = self._choose(self._rows.read_one(obs), i)
+        return chosen
+
+    def _choose(self, obs: Any, row: int) -> Any:
+        view = self._view
+        if view is None:
+            return checked(self._space, called(self._agent.act, row, obs), row)
+        action = int(checked(Discrete(len(view.actions)), called(self._agent.act, row, obs[: view.obs]), row))
+        if view.actions[action] < 0:
+            raise ExpertError(row, f"chose action {action}, which is not among the environment's,")
+        return view.actions[action]
 
 
 def called(function: Callable[..., Any], row: int, *arguments: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ import gymnasium
 
 from fastrl.collectors.expert import ExpertSpec, RandomExpert
 from fastrl.collectors.team_spec import TeamSpec
-from fastrl.demos.experts import MakeFunction, MakePolicy, MakeSB3, function_at
+from fastrl.demos.experts import MakeAgent, MakeFunction, MakePolicy, MakeSB3, function_at
 from fastrl.demos.team_experts import MakeTeamFunction, MakeTeamPolicy, RandomTeam
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.spec import EnvSpec
+from fastrl.play.own_agent import is_agent
 from fastrl.tasks import with_experts
 from fastrl.utils.config import ConfigError
 from fastrl.utils.files import parse_json
@@ -27,7 +29,7 @@ from fastrl.utils.trust import TrustError
 def forms() -> str:
     """The kinds of experts, for messages."""
     scripted = ", ".join(folder.EXPERTS for folder in with_experts())
-    others = "random, a zip file of Stable-Baselines3, or module:function"
+    others = "random, a zip file of Stable-Baselines3, module:function, or module:Agent"
     return f"a run directory, a checkpoint file, {scripted}, {others}"
 
 
@@ -66,6 +68,9 @@ def find_expert(
         return _sb3(path, trust=trust)
     if (run := run or find_run(expert, trust=trust)) is not None:
         return _run_expert(run, env, deterministic=deterministic)
+    if is_agent(expert) and inspect.isclass(function_at(expert)):
+        make = MakeAgent(expert, getattr(env.unwrapped, "agent_view", None))
+        return ExpertSpec(expert, make, {"kind": "agent", "path": expert})
     return _function(expert, MakeFunction(expert), forms())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -14,6 +14,18 @@ from numpy.typing import NDArray
 from fastrl._native._rust import TrafficScene
 from fastrl.envs.vector import NativeVectorEnv
 from fastrl.envs.viewer import View
+
+
+class AgentView(NamedTuple):
+    """What agents of users see of an environment and may do, where it has more or fewer than its original.
+
+    Attributes:
+        obs: values at the start of an observation.
+        actions: for each of the agent's actions the environment's; -1: it does not have it.
+    """
+
+    obs: int
+    actions: tuple[int, ...]
 
 
 class SingleEnv(gymnasium.Env[NDArray[Any], Any]):

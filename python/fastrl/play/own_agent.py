@@ -22,8 +22,9 @@ class OwnAgent:
     """An agent of a user's own: an `fastrl.play.play.Act`.
 
     It is a function from an observation to an action, or a class with ``act(obs)`` or, as in CAGE Challenge 2,
-    ``get_action(observation, action_space)``. A class is made once, without arguments; if it has ``reset()`` or
-    ``end_episode()``, that is called at the start of each episode.
+    ``get_action(observation, action_space)``. A class is made once, without arguments. If it has
+    ``set_initial_values(action_space, observation)``, that is called before its first action, and ``reset()`` or
+    ``end_episode()`` at the start of each episode.
 
     Args:
         path: the import path.
@@ -42,6 +43,7 @@ class OwnAgent:
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"agent {path}: {error}") from None
         agent = self._call(found) if inspect.isclass(found) else found
+        self._begin = getattr(agent, "set_initial_values", None)
         self._start = getattr(agent, "reset", None) or getattr(agent, "end_episode", None)
         if callable(getattr(agent, "act", None)):
             self._choose: Callable[[Any], Any] = agent.act
@@ -67,6 +69,9 @@ class OwnAgent:
 
     def act(self, obs: Any) -> Any:
         """The action for an observation."""
+        if self._begin is not None:
+            self._call(self._begin, self._space, obs)
+            self._begin = None
         return self._call(self._choose, obs)
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -8,8 +8,9 @@ use fastrl_core::cage2::events::{NUM_RED_ACTIONS, RedAction};
 use fastrl_core::cage2::game::Cage2Game;
 use fastrl_core::cage2::memory::{BlueMemory, Layout};
 use fastrl_core::cage2::red_agents::RedKind;
-use fastrl_core::cage2::replay::{Mode, PACKED_OBS, Trace};
+use fastrl_core::cage2::replay::{Mode, Trace, packed_obs};
 use fastrl_core::cage2::scenario::{DEFENDER, HOST_NAMES, Hosts, NUM_HOSTS, OP_SERVER0, Ports, USER0};
+use fastrl_core::cage2::tables::SCENARIO2;
 use fastrl_core::cage2::{Cage2, Config, Episode, Game, Ruleset, truth};
 use fastrl_core::cage2::{events::Activity, view::Compromise};
 use fastrl_core::cage2::{fast_source::FastSource, seeded_source::SeededSource};
@@ -20,7 +21,7 @@ use fastrl_core::vec_env::{Autoreset, Error, Rows, VecEnv};
 use proptest::prelude::*;
 
 fn any_ruleset() -> impl Strategy<Value = Ruleset> {
-    prop_oneof![Just(Ruleset::Main), Just(Ruleset::Leaderboard)]
+    prop::sample::select(Ruleset::ALL.as_slice())
 }
 
 fn any_red() -> impl Strategy<Value = RedKind> {
@@ -45,7 +46,7 @@ fn check_state(episode: &Episode<FastSource>) -> Result<(), TestCaseError> {
         let mine = || network.sessions.iter().filter(|s| usize::from(s.host) == host);
         prop_assert_eq!(network.red_on >> host & 1 == 1, mine().count() > 0, "{} red_on", name);
         prop_assert_eq!(network.root_on >> host & 1 == 1, mine().any(|s| s.root), "{} root_on", name);
-        prop_assert!(network.processes(host) as usize >= mine().count());
+        prop_assert!(network.processes(host, &SCENARIO2) as usize >= mine().count());
     }
     // Red never loses its foothold, and never gets into Defender.
     prop_assert_eq!(usize::from(network.sessions[0].host), USER0);
@@ -61,12 +62,13 @@ proptest! {
     fn any_play_keeps_the_state_consistent(
         seed: u64, red in any_red(), ruleset in any_ruleset(), actions in any_actions(250),
     ) {
-        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::Full);
-        episode.begin(red);
+        let scenario = &**ruleset.scenario2();
+        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::Full, scenario);
+        episode.begin(red, scenario);
         prop_assert_eq!(episode.view.bits(), 0);
         for action in actions {
-            let action = BlueAction::from_index(action);
-            let tenths = episode.step(action, ruleset);
+            let action = BlueAction::from_index(action, NUM_HOSTS);
+            let tenths = episode.step(action, ruleset, scenario);
             let own = if matches!(action, BlueAction::Restore(_)) { 10 } else { 0 };
             // All hosts lost, OTService down, and a Restore.
             prop_assert!((-(48 + 100 + 10)..=0).contains(&tenths), "{}", tenths);
@@ -98,23 +100,24 @@ proptest! {
     fn blue_remembers_which_decoys_stand(
         seed: u64, red in any_red(), ruleset in any_ruleset(), actions in any_actions(250),
     ) {
-        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None);
+        let scenario = &**ruleset.scenario2();
+        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None, scenario);
         let mut memory = BlueMemory::new(Layout::Decoys);
-        episode.begin(red);
+        episode.begin(red, scenario);
         for action in actions {
             for i in 0..NUM_ACTIONS {
-                let action = BlueAction::from_index(i);
+                let action = BlueAction::from_index(i, NUM_HOSTS);
                 let expected = match action {
                     BlueAction::Monitor => false,
                     BlueAction::Analyse(host) => host != DEFENDER,
-                    BlueAction::Decoy(decoy, host) => decoy_fits(&episode.network, decoy, host),
+                    BlueAction::Decoy(decoy, host) => decoy_fits(&episode.network, decoy, host, scenario),
                     BlueAction::Sleep | BlueAction::Remove(_) | BlueAction::Restore(_) => true,
                 };
-                prop_assert_eq!(memory.may_have_effect(action), expected, "{}", action.name());
+                prop_assert_eq!(memory.may_have_effect(action, scenario.mended), expected, "{}", action.name(scenario));
             }
-            let action = BlueAction::from_index(action);
-            episode.step(action, ruleset);
-            memory.update(action, episode.view.bits());
+            let action = BlueAction::from_index(action, NUM_HOSTS);
+            episode.step(action, ruleset, scenario);
+            memory.update(action, episode.view.bits(), scenario.mended);
         }
     }
 
@@ -124,7 +127,7 @@ proptest! {
         seed: u64, ruleset in any_ruleset(), actions in any_actions(250), reds in prop::collection::vec(0..60usize, 250),
     ) {
         use fastrl_core::env::Env;
-        let config = Config { ruleset, episode_length: 250, ..Config::default() };
+        let config = Config { ruleset, scenario: ruleset.scenario2().clone(), episode_length: 250, ..Config::default() };
         let mut game = Cage2Game::new(Arc::new(config));
         let (width, masked) = (game.obs_len(), game.mask_len());
         let (mut obs, mut rewards) = (vec![9.0; 2 * width], [9.0f64; 2]);
@@ -149,7 +152,7 @@ proptest! {
             prop_assert_eq!(action.is_some(), red < NUM_RED_ACTIONS);
             let is_open = masks[masked + red] == 1;
             prop_assert_eq!(is_open, action.is_some_and(|action| before.1.allows(action)));
-            if !is_open && matches!(BlueAction::from_index(blue), BlueAction::Sleep) {
+            if !is_open && matches!(BlueAction::from_index(blue, NUM_HOSTS), BlueAction::Sleep) {
                 prop_assert_eq!(&episode.network, &before.0);
                 prop_assert_eq!(episode.knowledge.known(), before.1.known());
             }
@@ -188,18 +191,19 @@ proptest! {
 
     #[test]
     fn availability_costs_ten_until_the_server_is_restored(seed: u64, ruleset in any_ruleset()) {
-        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None);
-        episode.begin(RedKind::BLine);
+        let scenario = &**ruleset.scenario2();
+        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None, scenario);
+        episode.begin(RedKind::BLine, scenario);
         let sleep = BlueAction::Sleep;
         while episode.network.ot_service.up {
-            episode.step(sleep, ruleset);
+            episode.step(sleep, ruleset, scenario);
             prop_assert!(episode.time < 200, "B_line reaches the server undisturbed");
         }
-        prop_assert!(episode.step(sleep, ruleset) <= -100);
-        let restored = episode.step(BlueAction::Restore(OP_SERVER0), ruleset);
+        prop_assert!(episode.step(sleep, ruleset, scenario) <= -100);
+        let restored = episode.step(BlueAction::Restore(OP_SERVER0), ruleset, scenario);
         prop_assert!(restored > -100);
         for _ in 0..100 {
-            prop_assert!(episode.step(sleep, ruleset) > -100, "and then it stays up");
+            prop_assert!(episode.step(sleep, ruleset, scenario) > -100, "and then it stays up");
         }
     }
 
@@ -272,8 +276,8 @@ proptest! {
         is_given: bool,
     ) {
         let trace = Trace {
-            ruleset: Ruleset::Main, red: (!is_given).then_some(red), seed: 1, length: &[20], collided: &[1],
-            reset_obs: &[0; PACKED_OBS], obs: &[0; 20 * PACKED_OBS], reward: &[0.0; 20],
+            ruleset: Ruleset::Main, scenario: &SCENARIO2, red: (!is_given).then_some(red), seed: 1, length: &[20], collided: &[1],
+            reset_obs: &[0; packed_obs(NUM_HOSTS)], obs: &[0; 20 * packed_obs(NUM_HOSTS)], reward: &[0.0; 20],
             blue_action: &blue, red_kind: &kinds, red_target: &targets, red_success: &[1; 20],
             red_known: &[0; 20][..if is_given { 20 } else { 0 }],
             exploit: &draws[..20], detected: &draws[20..40], session: &draws[40..],
@@ -283,7 +287,7 @@ proptest! {
             prop_assert!(trace.replay(Mode::Decisions).mismatches > 0);
             prop_assert!(trace.replay(Mode::Seed).mismatches > 0);
         } else {
-            let is_red = |(&kind, &target)| RedAction::from_code(kind, target).is_some();
+            let is_red = |(&kind, &target)| RedAction::from_code(kind, target, &SCENARIO2).is_some();
             let are_reds = kinds.iter().zip(&targets).all(is_red);
             prop_assert!(blue.iter().any(|&a| !(0..145).contains(&a)) || is_given && !are_reds);
         }
@@ -320,11 +324,12 @@ fn the_true_state_is_the_whole_state() {
     let mut random = Rng::new(5);
     for seed in 0..600 {
         let ruleset = if seed % 2 == 0 { Ruleset::Main } else { Ruleset::Leaderboard };
-        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None);
-        episode.begin(RedKind::ALL[seed as usize / 2 % 3]);
+        let scenario = &**ruleset.scenario2();
+        let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None, scenario);
+        episode.begin(RedKind::ALL[seed as usize / 2 % 3], scenario);
         for _ in 0..40 {
             let action = [0, 0, 0, 0, 133, 141, 29, 119, 16][random.below(9) as usize];
-            episode.step(BlueAction::from_index(action), ruleset);
+            episode.step(BlueAction::from_index(action, NUM_HOSTS), ruleset, scenario);
             let mut values = [0.0f32; truth::LEN];
             truth::write(&episode, &mut values);
             let bits = episode.view.bits();

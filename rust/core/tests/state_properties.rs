@@ -10,6 +10,7 @@ use std::sync::Arc;
 use fastrl_core::cage2::game::Cage2Game;
 use fastrl_core::cage2::memory::Layout as MemoryLayout;
 use fastrl_core::cage2::red_agents::RedKind;
+use fastrl_core::cage2::tables::SCENARIO2;
 use fastrl_core::cage2::workflow::WorkflowCage2;
 use fastrl_core::cage2::{Cage2, Config as Cage2Config, Game, render};
 use fastrl_core::cage4::mind::RedAgent;
@@ -96,11 +97,11 @@ fn look_at_scene(world: &impl Scenic) {
 }
 
 fn look_at_game(game: &impl Game) {
-    render::table(game.episode());
+    render::table(game.episode(), &SCENARIO2);
     game.action_mask(&mut vec![0; game.mask_len()]);
     for host in 0..13 {
         let network = &game.episode().network;
-        let _ = (network.red_access(host), network.sessions_on(host), network.processes(host));
+        let _ = (network.red_access(host), network.sessions_on(host), network.processes(host, &SCENARIO2));
     }
 }
 
@@ -112,7 +113,7 @@ impl Seen for Cage2 {
 
 impl Seen for Cage2Game {
     fn look(&self) {
-        render::table(self.episode());
+        render::table(self.episode(), &SCENARIO2);
         self.action_mask(&mut vec![0; 2 * self.mask_len()]);
     }
 }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use fastrl_binding::arrays::{Array, Element, Flag, disjoint, list, readable, writeable};
 use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
-use fastrl_core::cage2::blue::{BlueAction, NUM_ACTIONS};
 use fastrl_core::cage2::events::{NUM_RED_ACTIONS, RED_KIND_NAMES, RedAction};
 use fastrl_core::cage2::memory::{DECOY_PLACES, SCAN_HOSTS};
 use fastrl_core::cage2::red_agents::RedKind;
-use fastrl_core::cage2::replay::{Mode, PACKED_OBS, Trace};
-use fastrl_core::cage2::scenario::{CONFIDENTIALITY_TENTHS, EXPLOIT_NAMES, HOST_NAMES, NUM_HOSTS, SUBNET_NAMES};
+use fastrl_core::cage2::replay::{Mode, Trace, packed_obs};
+use fastrl_core::cage2::scenario::{
+    CONFIDENTIALITY_TENTHS, EXPLOIT_NAMES, HOST_NAMES, IMAGE_KINDS, NUM_HOSTS, SUBNET_NAMES,
+};
+use fastrl_core::cage2::tables::{SCENARIO2, Scenario};
 use fastrl_core::cage2::workflow::{UNIT_TYPES, type_of};
 use fastrl_core::cage2::{Cage2, Config, Game, Ruleset, effective_actions, red_view, render, truth};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyValueError};
@@ -18,14 +20,24 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::cage2_memory::layout_from_name;
+use crate::cage2_scenario::{Cage2Scenario, action_names};
 use crate::rollout::rollout_method;
 
-fn ruleset_from_name(name: &str) -> PyResult<Ruleset> {
-    match name {
-        "main" => Ok(Ruleset::Main),
-        "leaderboard" => Ok(Ruleset::Leaderboard),
-        _ => Err(PyValueError::new_err(format!("ruleset: expected 'main' or 'leaderboard', got '{name}'"))),
+pub(crate) fn ruleset_from_name(name: &str) -> PyResult<Ruleset> {
+    let place = Ruleset::NAMES.iter().position(|n| *n == name);
+    place.map(|i| Ruleset::ALL[i]).ok_or_else(|| {
+        PyValueError::new_err(format!("ruleset: expected 'main', 'leaderboard' or 'plusplus', got '{name}'"))
+    })
+}
+
+/// The ruleset, and the scenario; None: Scenario 2.
+fn tables(ruleset: &str, scenario: Option<Arc<Scenario>>) -> PyResult<(Ruleset, Arc<Scenario>)> {
+    let ruleset = ruleset_from_name(ruleset)?;
+    if scenario.is_some() && ruleset == Ruleset::PlusPlus {
+        let message = "ruleset: expected 'main' or 'leaderboard' with a scenario of your own, got 'plusplus'";
+        return Err(PyValueError::new_err(message));
     }
+    Ok((ruleset, scenario.unwrap_or_else(|| ruleset.scenario2().clone())))
 }
 
 /// Returns whether observations have the true state.
@@ -52,14 +64,16 @@ pub(crate) struct Options<'a> {
     pub(crate) episode_length: u32,
     pub(crate) memory: &'a str,
     pub(crate) observe: &'a str,
-    pub(crate) actions: Vec<u8>,
+    pub(crate) actions: Vec<u16>,
+    /// None: Scenario 2.
+    pub(crate) scenario: Option<Arc<Scenario>>,
     pub(crate) python_random: bool,
 }
 
 impl Options<'_> {
     pub(crate) fn check(self) -> PyResult<Arc<Config>> {
         let Self { ruleset, red_agents, red_weights, episode_length, .. } = self;
-        let Self { memory, observe, actions, python_random, .. } = self;
+        let Self { memory, observe, actions, scenario, python_random, .. } = self;
         let refuse = |message: String| Err(PyValueError::new_err(message));
         if episode_length == 0 {
             return refuse("episode_length: expected at least 1, got 0".into());
@@ -74,12 +88,31 @@ impl Options<'_> {
         if python_random && red_agents.len() > 1 {
             return refuse("random='python' plays a single red agent, as the challenge does: name one".into());
         }
-        if actions.is_empty() || actions.iter().any(|&a| usize::from(a) >= NUM_ACTIONS) {
-            return refuse(format!("actions: expected indices from 0 to {}, got {actions:?}", NUM_ACTIONS - 1));
+        let is_builtin = scenario.is_none();
+        let (ruleset, scenario) = tables(ruleset, scenario)?;
+        let last = scenario.actions.len() - 1;
+        if actions.is_empty() || actions.iter().any(|&a| usize::from(a) > last) {
+            return refuse(format!("actions: expected indices from 0 to {last}, got {actions:?}"));
         }
         let kinds = red_agents.iter().map(|name| red_from_name(name)).collect::<PyResult<Vec<_>>>()?;
+        for kind in &kinds {
+            let cannot = match kind {
+                RedKind::BLine => scenario.entries.as_ref().err(),
+                RedKind::Meander => scenario.nearest.as_ref().err(),
+                RedKind::Sleep => None,
+            };
+            if let Some(why) = cannot {
+                return refuse(format!("red_agent: {why}"));
+            }
+        }
+        if !is_builtin && (memory, observe) != ("none", "blue") {
+            return refuse(format!(
+                "memory, observe: expected 'none' and 'blue' with a scenario of your own, got '{memory}' and '{observe}'"
+            ));
+        }
         Ok(Arc::new(Config {
-            ruleset: ruleset_from_name(ruleset)?,
+            ruleset,
+            scenario,
             red: kinds.into_iter().zip(red_weights.iter().map(|w| w / total)).collect(),
             episode_length,
             memory: layout_from_name(memory)?,
@@ -92,11 +125,11 @@ impl Options<'_> {
 
 /// The tables that indices point into.
 pub(crate) fn add_tables(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let actions: Vec<String> = (0..NUM_ACTIONS).map(|i| BlueAction::from_index(i).name()).collect();
-    module.add("CAGE2_ACTIONS", actions)?;
-    let red_actions = (0..NUM_RED_ACTIONS).filter_map(RedAction::from_index).map(RedAction::name);
+    module.add("CAGE2_ACTIONS", action_names(&SCENARIO2))?;
+    let red_actions = (0..NUM_RED_ACTIONS).filter_map(RedAction::from_index).map(|action| action.name(&SCENARIO2));
     module.add("CAGE2_RED_ACTIONS", red_actions.collect::<Vec<_>>())?;
     module.add("CAGE2_RED_VIEW", red_view::names())?;
+    module.add("CAGE2_IMAGES", IMAGE_KINDS.iter().map(|(name, _)| *name).collect::<Vec<_>>())?;
     module.add("CAGE2_HOSTS", HOST_NAMES.to_vec())?;
     module.add("CAGE2_SUBNETS", SUBNET_NAMES.to_vec())?;
     module.add("CAGE2_EXPLOITS", EXPLOIT_NAMES.to_vec())?;
@@ -108,12 +141,13 @@ pub(crate) fn add_tables(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CAGE2_ROOT_COSTS", CONFIDENTIALITY_TENTHS.map(|tenths| f64::from(tenths) / 10.0).to_vec())?;
     module.add("CAGE2_UNIT_TYPES", UNIT_TYPES.to_vec())?;
     module.add("CAGE2_TYPE_OF_HOST", (0..NUM_HOSTS).map(type_of).collect::<Vec<_>>())?;
-    module.add("CAGE2_EFFECTIVE_ACTIONS", effective_actions().into_iter().map(u32::from).collect::<Vec<_>>())
+    module.add("CAGE2_EFFECTIVE_ACTIONS", effective_actions(&SCENARIO2))
 }
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Cage2Vec {
     venv: VecBinding<Cage2>,
+    scenario: Arc<Scenario>,
 }
 
 vec_methods!(Cage2Vec);
@@ -123,7 +157,7 @@ rollout_method!(Cage2Vec);
 impl Cage2Vec {
     #[new]
     #[pyo3(signature = (num_envs, *, ruleset, red_agents, red_weights, episode_length, memory, observe, actions, num_threads,
-                        autoreset_mode, python_random))]
+                        autoreset_mode, python_random, scenario=None))]
     #[expect(clippy::too_many_arguments, reason = "the options of the environment, by name")]
     fn new(
         py: Python<'_>,
@@ -134,25 +168,36 @@ impl Cage2Vec {
         episode_length: u32,
         memory: &str,
         observe: &str,
-        #[pyo3(from_py_with = list)] actions: Vec<u8>,
+        #[pyo3(from_py_with = list)] actions: Vec<u16>,
         num_threads: usize,
         autoreset_mode: &str,
         python_random: bool,
+        scenario: Option<&Cage2Scenario>,
     ) -> PyResult<Self> {
-        let options =
-            Options { ruleset, red_agents, red_weights, episode_length, memory, observe, actions, python_random };
+        let options = Options {
+            ruleset,
+            red_agents,
+            red_weights,
+            episode_length,
+            memory,
+            observe,
+            actions,
+            scenario: scenario.map(|scenario| scenario.tables.clone()),
+            python_random,
+        };
         let config = options.check()?;
         let make = || Cage2::new(config.clone());
         let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
-        Ok(Self { venv })
+        Ok(Self { venv, scenario: config.scenario.clone() })
     }
 
     fn alerts(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        let out = writeable::<Flag>("out", out, &[self.num_envs(), NUM_HOSTS])?;
+        let hosts = self.scenario.len();
+        let out = writeable::<Flag>("out", out, &[self.num_envs(), hosts])?;
         // SAFETY: checked, and the caller's for the length of this call.
         let out = unsafe { out.bytes_mut() };
         self.venv.with(py, |venv| {
-            for (env, flags) in venv.envs().zip(out.chunks_exact_mut(NUM_HOSTS)) {
+            for (env, flags) in venv.envs().zip(out.chunks_exact_mut(hosts)) {
                 let alerts = env.episode().view.alerts();
                 for (host, flag) in flags.iter_mut().enumerate() {
                     *flag = (alerts >> host & 1) as u8;
@@ -170,10 +215,10 @@ impl Cage2Vec {
         processes: &Bound<'_, PyAny>,
         red_action: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let n = self.num_envs();
-        let red_access = writeable::<u8>("red_access", red_access, &[n, NUM_HOSTS])?;
-        let red_sessions = writeable::<u8>("red_sessions", red_sessions, &[n, NUM_HOSTS])?;
-        let processes = writeable::<u8>("processes", processes, &[n, NUM_HOSTS])?;
+        let (n, hosts) = (self.num_envs(), self.scenario.len());
+        let red_access = writeable::<u8>("red_access", red_access, &[n, hosts])?;
+        let red_sessions = writeable::<u8>("red_sessions", red_sessions, &[n, hosts])?;
+        let processes = writeable::<u8>("processes", processes, &[n, hosts])?;
         let red_action = writeable::<i8>("red_action", red_action, &[n, 3])?;
         disjoint(&[red_access.place(), red_sessions.place(), processes.place(), red_action.place()])?;
         // SAFETY: checked, disjoint, and the caller's for the length of this call.
@@ -184,11 +229,11 @@ impl Cage2Vec {
         self.venv.with(py, |venv| {
             for (i, env) in venv.envs().enumerate() {
                 let episode = env.episode();
-                for host in 0..NUM_HOSTS {
-                    let at = i * NUM_HOSTS + host;
+                for host in 0..hosts {
+                    let at = i * hosts + host;
                     access[at] = episode.network.red_access(host);
                     sessions[at] = count(episode.network.sessions_on(host));
-                    processes[at] = count(episode.network.processes(host) as usize);
+                    processes[at] = count(episode.network.processes(host, &self.scenario) as usize);
                 }
                 let red = episode.last_red;
                 action[3 * i..3 * i + 3].copy_from_slice(&[red.kind, red.target, red.success]);
@@ -201,13 +246,13 @@ impl Cage2Vec {
         if index >= self.num_envs() {
             return Err(PyIndexError::new_err(format!("index: expected 0 to {}, got {index}", self.num_envs() - 1)));
         }
-        self.venv.with(py, |venv| Ok(render::table(venv.env(index).episode())))
+        self.venv.with(py, |venv| Ok(render::table(venv.env(index).episode(), &self.scenario)))
     }
 }
 
 /// Replays a trace. Returns steps, mismatches and the first difference as (episode, step or None, text).
 #[pyfunction]
-#[pyo3(signature = (mode, ruleset, red_agent, seed, arrays))]
+#[pyo3(signature = (mode, ruleset, red_agent, seed, arrays, scenario=None))]
 #[expect(clippy::type_complexity, reason = "a plain tuple for Python to name")]
 pub(crate) fn replay_cage2(
     py: Python<'_>,
@@ -216,6 +261,7 @@ pub(crate) fn replay_cage2(
     red_agent: &str,
     seed: u64,
     arrays: &Bound<'_, PyDict>,
+    scenario: Option<&Cage2Scenario>,
 ) -> PyResult<(usize, usize, Option<(usize, Option<usize>, String)>)> {
     let mode = match mode {
         "decisions" => Mode::Decisions,
@@ -266,15 +312,18 @@ pub(crate) fn replay_cage2(
     let (red_kind, red_target, red_success) = (red_kind?, red_target?, red_success?);
     let (exploit, detected, session) = (exploit?, detected?, session?);
     let (red_access, red_sessions, processes) = (red_access?, red_sessions?, processes?);
+    let (ruleset, scenario) = tables(ruleset, scenario.map(|scenario| scenario.tables.clone()))?;
+    let (hosts, packed) = (scenario.len(), packed_obs(scenario.len()));
     let trace = Trace {
-        ruleset: ruleset_from_name(ruleset)?,
+        ruleset,
+        scenario: &scenario,
         red: if red_agent == "given" { None } else { Some(red_from_name(red_agent)?) },
         seed,
         length: read(readable("length", &length, &[episodes])?),
         // SAFETY: nothing here writes to any array, and the caller leaves them alone during this call.
         collided: unsafe { readable::<Flag>("collided", &collided, &[episodes])?.bytes() },
-        reset_obs: read(readable("reset_obs", &reset_obs, &[episodes, PACKED_OBS])?),
-        obs: read(readable("obs", &obs, &[steps, PACKED_OBS])?),
+        reset_obs: read(readable("reset_obs", &reset_obs, &[episodes, packed])?),
+        obs: read(readable("obs", &obs, &[steps, packed])?),
         reward: read(readable("reward", &reward, &[steps])?),
         blue_action: read(readable("blue_action", &blue_action, &[steps])?),
         red_kind: read(readable("red_kind", &red_kind, &[steps])?),
@@ -287,9 +336,9 @@ pub(crate) fn replay_cage2(
         exploit: read(readable("exploit", &exploit, &[steps])?),
         detected: read(readable("detected", &detected, &[steps])?),
         session: read(readable("session", &session, &[steps])?),
-        red_access: read(readable("red_access", &red_access, &[steps, NUM_HOSTS])?),
-        red_sessions: read(readable("red_sessions", &red_sessions, &[steps, NUM_HOSTS])?),
-        processes: read(readable("processes", &processes, &[steps, NUM_HOSTS])?),
+        red_access: read(readable("red_access", &red_access, &[steps, hosts])?),
+        red_sessions: read(readable("red_sessions", &red_sessions, &[steps, hosts])?),
+        processes: read(readable("processes", &processes, &[steps, hosts])?),
     };
     trace.check().map_err(PyValueError::new_err)?;
     let report = py.detach(|| trace.replay(mode));

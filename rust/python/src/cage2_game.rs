@@ -32,13 +32,22 @@ impl Cage2GameVec {
         episode_length: u32,
         memory: &str,
         observe: &str,
-        #[pyo3(from_py_with = list)] actions: Vec<u8>,
+        #[pyo3(from_py_with = list)] actions: Vec<u16>,
         num_threads: usize,
         autoreset_mode: &str,
         python_random: bool,
     ) -> PyResult<Self> {
-        let options =
-            Options { ruleset, red_agents, red_weights, episode_length, memory, observe, actions, python_random };
+        let options = Options {
+            ruleset,
+            red_agents,
+            red_weights,
+            episode_length,
+            memory,
+            observe,
+            actions,
+            scenario: None,
+            python_random,
+        };
         let config = options.check()?;
         let make = || Cage2Game::new(config.clone());
         let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;

@@ -1,11 +1,15 @@
 //! Blue's memory of games of CAGE Challenge 2 that run elsewhere, for Python.
 
 use fastrl_binding::arrays::{Flag, disjoint, readable, writeable};
+use fastrl_core::cage2::Ruleset;
 use fastrl_core::cage2::blue::{BlueAction, NUM_ACTIONS};
 use fastrl_core::cage2::memory::{BlueMemory as Memory, Layout};
+use fastrl_core::cage2::scenario::NUM_HOSTS;
 use fastrl_core::cage2::view::OBS_BITS;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
+
+use crate::cage2::ruleset_from_name;
 
 pub(crate) fn layout_from_name(name: &str) -> PyResult<Layout> {
     let place = Layout::NAMES.iter().position(|n| *n == name);
@@ -17,6 +21,8 @@ pub(crate) fn layout_from_name(name: &str) -> PyResult<Layout> {
 #[pyclass(module = "fastrl._native._rust")]
 pub(crate) struct BlueMemory {
     layout: Layout,
+    /// Rules of CybORG++.
+    mended: bool,
     games: Vec<Memory>,
 }
 
@@ -25,7 +31,7 @@ impl BlueMemory {
     fn action(&self, game: usize, action: i64) -> PyResult<Option<BlueAction>> {
         let refuse = |message: String| Err(PyValueError::new_err(format!("actions: {message}")));
         match usize::try_from(action) {
-            Ok(index) if index < NUM_ACTIONS => Ok(Some(BlueAction::from_index(index))),
+            Ok(index) if index < NUM_ACTIONS => Ok(Some(BlueAction::from_index(index, NUM_HOSTS))),
             Err(_) if action == -1 && (self.layout <= Layout::Scan || self.games[game].time() == 0) => Ok(None),
             Err(_) if action == -1 => refuse(format!(
                 "expected the action before this observation of game {game}, whose episode has begun, got none; reset \
@@ -52,10 +58,10 @@ fn packed(game: usize, obs: &[f32]) -> PyResult<u64> {
 #[pymethods]
 impl BlueMemory {
     #[new]
-    fn new(num_envs: usize, memory: &str) -> PyResult<Self> {
-        let layout = layout_from_name(memory)?;
+    fn new(num_envs: usize, memory: &str, ruleset: &str) -> PyResult<Self> {
+        let (layout, mended) = (layout_from_name(memory)?, ruleset_from_name(ruleset)? == Ruleset::PlusPlus);
         let games = Memory::many(layout, num_envs).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
-        Ok(Self { layout, games })
+        Ok(Self { layout, mended, games })
     }
 
     #[getter]
@@ -104,7 +110,7 @@ impl BlueMemory {
         let rows = bits.chunks_exact(OBS_BITS).zip(obs.chunks_exact_mut(dim));
         for ((game, (action, packed)), (bits, row)) in self.games.iter_mut().zip(events).zip(rows) {
             match action {
-                Some(action) => game.update(action, packed),
+                Some(action) => game.update(action, packed, self.mended),
                 None => game.note_activity(packed),
             }
             let (own, values) = row.split_at_mut(OBS_BITS);
@@ -120,7 +126,7 @@ impl BlueMemory {
         let out = unsafe { out.bytes_mut() };
         let actions: [u8; NUM_ACTIONS] = std::array::from_fn(|i| i as u8);
         for (game, mask) in self.games.iter().zip(out.chunks_exact_mut(NUM_ACTIONS)) {
-            game.write_mask(&actions, mask);
+            game.write_mask(&actions, mask, self.mended);
         }
         Ok(())
     }

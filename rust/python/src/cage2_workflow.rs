@@ -34,7 +34,7 @@ impl Cage2WorkflowVec {
         episode_length: u32,
         memory: &str,
         observe: &str,
-        #[pyo3(from_py_with = list)] actions: Vec<u8>,
+        #[pyo3(from_py_with = list)] actions: Vec<u16>,
         compliance_weight: f64,
         num_threads: usize,
         autoreset_mode: &str,
@@ -47,6 +47,7 @@ impl Cage2WorkflowVec {
             memory,
             observe,
             actions,
+            scenario: None,
             python_random: false,
         };
         let config = options.check()?;

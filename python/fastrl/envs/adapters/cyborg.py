@@ -25,7 +25,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-from fastrl.envs.cage2.memory import BlueMemory, Memory, Observe, observation_high
+from fastrl.envs.cage2.memory import BlueMemory, Memory, Observe, Ruleset, observation_high
 
 RedAgent = Literal["bline", "meander", "sleep"]
 
@@ -181,12 +181,13 @@ class Cage2Agent(base_agent()):  # type: ignore[misc] # the base depends on what
     Args:
         policy: trained on CAGE 2; `fastrl.load_policy` loads it from a run directory or a checkpoint file.
         deterministic: takes the most probable actions; otherwise they are drawn from the policy.
+        ruleset: of the CybORG in which it plays.
 
     Raises:
         ValueError: a policy of other games, or one that was trained on the true state of the game.
     """
 
-    def __init__(self, policy: Acting, *, deterministic: bool = True) -> None:
+    def __init__(self, policy: Acting, *, deterministic: bool = True, ruleset: Ruleset = "main") -> None:
         if policy.num_actions != _ACTIONS:
             raise ValueError(
                 f"a policy of CAGE 2 chooses among {_ACTIONS} actions, this one among {policy.num_actions}"
@@ -196,7 +197,7 @@ class Cage2Agent(base_agent()):  # type: ignore[misc] # the base depends on what
                 "this policy observes the true state of the game, which CybORG shows to no agent"
             )
         self._policy, self._deterministic = policy, deterministic
-        self._memory = BlueMemory(1, policy.memory)
+        self._memory = BlueMemory(1, policy.memory, ruleset)
         self._states = np.zeros((1, policy.state_size), np.float32) if policy.state_size else None
         self._action: NDArray[np.int64] | None = None
 

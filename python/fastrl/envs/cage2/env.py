@@ -3,13 +3,16 @@
 Blue's observation is that of the challenge's wrapper: 52 bits, four for each host in the order of `HOSTS`. The first
 two are the activity of the last step (none 00, scan 10, exploit 11), the other two blue's belief about the host
 (safe 00, unknown 10, user 01, privileged 11). `fastrl.envs.cage2.memory` has more values. Its 145 actions are
-`ACTIONS`, in the challenge's order.
+`ACTIONS`, in the challenge's order. A scenario file (`fastrl.envs.cage2.scenario`) has other hosts, with four bits and
+eleven actions each.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypedDict, Unpack, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -17,12 +20,14 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
-from fastrl.envs.cage2.memory import Memory, Observe, observation_high
-from fastrl.envs.single import SingleEnv
+from fastrl.envs.cage2.memory import OBS_BITS, Memory, Observe, Ruleset, observation_high
+from fastrl.envs.single import AgentView, SingleEnv
 from fastrl.envs.vector import NativeVec, NativeVectorEnv
 from fastrl.utils.arguments import as_integer
 
-Ruleset = Literal["main", "leaderboard"]
+if TYPE_CHECKING:
+    from fastrl.envs.cage2.scenario import Cage2Scenario
+
 RedAgent = str | Mapping[str, float]
 
 HOSTS: tuple[str, ...] = tuple(_rust.CAGE2_HOSTS)
@@ -43,29 +48,32 @@ def red_mix(red_agent: RedAgent) -> dict[str, float]:
     return {red_agent: 1.0}
 
 
-def action_indices(actions: Literal["effective"] | Sequence[int] | None) -> tuple[int, ...]:
-    """Indices into `ACTIONS` of an environment's actions, in its order."""
+def action_indices(
+    actions: Literal["effective"] | Sequence[int] | None, scenario: Cage2Scenario | None = None
+) -> tuple[int, ...]:
+    """Indices into `ACTIONS`, or into those of a scenario, of an environment's actions, in its order."""
+    num_actions = len(ACTIONS) if scenario is None else len(scenario.actions)
     if actions is None:
-        return tuple(range(len(ACTIONS)))
+        return tuple(range(num_actions))
     if isinstance(actions, str):
         if actions != "effective":
             raise ValueError(f"actions: expected None, 'effective' or indices, got {actions!r}")
-        return EFFECTIVE_ACTIONS
+        return EFFECTIVE_ACTIONS if scenario is None else scenario.effective_actions
     indices = tuple(int(a) for a in actions)
-    if not indices or not all(0 <= a < len(ACTIONS) for a in indices) or len(set(indices)) != len(indices):
+    if not indices or not all(0 <= a < num_actions for a in indices) or len(set(indices)) != len(indices):
         raise ValueError(
-            f"actions: expected different indices from 0 to {len(ACTIONS) - 1}, got {list(actions)}"
+            f"actions: expected different indices from 0 to {num_actions - 1}, got {list(actions)}"
         )
     return indices
 
 
-def _truth(native: NativeVec) -> dict[str, NDArray[Any]]:
-    """The true state [N, 13] and red's last action [N, 3]: index into `RED_KINDS`, target, success."""
+def _truth(num_hosts: int, native: NativeVec) -> dict[str, NDArray[Any]]:
+    """The true state [N, hosts] and red's last action [N, 3]: index into `RED_KINDS`, target, success."""
     n = native.num_envs
     truth: dict[str, NDArray[Any]] = {
-        "red_access": np.empty((n, len(HOSTS)), np.uint8),
-        "red_sessions": np.empty((n, len(HOSTS)), np.uint8),
-        "processes": np.empty((n, len(HOSTS)), np.uint8),
+        "red_access": np.empty((n, num_hosts), np.uint8),
+        "red_sessions": np.empty((n, num_hosts), np.uint8),
+        "processes": np.empty((n, num_hosts), np.uint8),
         "red_action": np.empty((n, 3), np.int8),
     }
     cast(_rust.Cage2Vec, native).truth(**truth)
@@ -98,6 +106,7 @@ class Cage2Games(NativeVectorEnv):
         compiled: builds the compiled games from the options under their compiled names, and from ``own``.
         own: options of the subclass.
         code_len: entries from 0 to 1 that observations have after the challenge's.
+        scenario: the one that is played; None for Scenario 2.
         render_modes, info_of: as in `NativeVectorEnv`.
         num_envs, and all others: as in `Cage2VectorEnv`.
     """
@@ -111,6 +120,7 @@ class Cage2Games(NativeVectorEnv):
         render_modes: Sequence[str] = ("ansi",),
         info_of: Callable[[NativeVec], dict[str, Any]] | None = None,
         code_len: int = 0,
+        scenario: Cage2Scenario | None = None,
         ruleset: Ruleset = "main",
         red_agent: RedAgent = "bline",
         episode_length: int = 100,
@@ -129,7 +139,10 @@ class Cage2Games(NativeVectorEnv):
         )
         self.memory = memory
         self.observe = observe
-        self.actions = action_indices(actions)
+        self.actions = action_indices(actions, scenario)
+        self.hosts = HOSTS if scenario is None else scenario.hosts
+        names = ACTIONS if scenario is None else scenario.actions
+        self.action_names = tuple(names[action] for action in self.actions)
         self.num_threads = as_integer("num_threads", num_threads, 0)
         num_envs = as_integer("num_envs", num_envs, 1)
 
@@ -142,13 +155,16 @@ class Cage2Games(NativeVectorEnv):
                 episode_length=self.episode_length,
                 memory=memory,
                 observe=observe,
-                actions=list(self.actions),
+                actions=list(self.actions) if scenario is None else scenario.places(self.actions),
                 num_threads=self.num_threads,
                 autoreset_mode=mode,
                 **own,
             )
 
-        game = observation_high(memory, self.episode_length, observe)
+        if scenario is None:
+            game = observation_high(memory, self.episode_length, observe)
+        else:
+            game = np.ones(4 * len(self.hosts), np.float32)
         high = np.append(game, np.ones(code_len, np.float32))
         super().__init__(
             native,
@@ -170,8 +186,9 @@ class Cage2VectorEnv(Cage2Games):
 
     Args:
         num_envs: number of games, N.
-        ruleset: `"main"` (today's repository, the default) or `"leaderboard"` (commit 606813b, on which the final
-            leaderboard was scored). They score the same policy very differently.
+        ruleset: `"main"` (today's repository, the default), `"leaderboard"` (commit 606813b, on which the final
+            leaderboard was scored) or `"plusplus"` (as CybORG++ has mended `"main"`). They score the same policy very
+            differently.
         red_agent: `"bline"` (the default), `"meander"`, `"sleep"`, `"mix"` (B_line and Meander, even), or a mapping of
             names to weights from which each episode's agent is drawn.
         episode_length: steps after which an episode is truncated, by default 100. It never terminates.
@@ -184,8 +201,12 @@ class Cage2VectorEnv(Cage2Games):
             action a of the environment is then the a-th of them.
         num_threads: threads that step the games; 0 for one a core.
         autoreset_mode: see `NativeVectorEnv`.
-        info_state: adds the true state to `info`: red_access uint8 [N, 13] (0 none, 1 user, 2 root), red_sessions and
-            processes uint8 [N, 13] (255 stands for more), red_action int8 [N, 3] (kind, target, success); as `truth`.
+        scenario: a scenario file in CybORG's YAML, or one that `load_scenario` has read; None for Scenario 2. Its
+            observations have 4 bits for each of `hosts`, its actions are `action_names`, and it takes ``memory``
+            `"none"` and ``observe`` `"blue"` alone.
+        info_state: adds the true state to `info`: red_access uint8 [N, hosts] (0 none, 1 user, 2 root), red_sessions
+            and processes uint8 [N, hosts] (255 stands for more), red_action int8 [N, 3] (kind, target, success); as
+            `truth`.
         random: `"fast"`, or `"python"` for the generator of CPython's `random`: then `seed=s` gives the episodes of the
             real CybORG after `random.seed(s)`, and the stream continues through an environment's episodes. It needs a
             single red agent.
@@ -199,31 +220,39 @@ class Cage2VectorEnv(Cage2Games):
         self,
         num_envs: int = 1,
         *,
+        scenario: str | Path | Cage2Scenario | None = None,
         info_state: bool = False,
         random: Literal["fast", "python"] = "fast",
         **games: Unpack[GameOptions],
     ) -> None:
         if random not in ("fast", "python"):
             raise ValueError(f"random: expected 'fast' or 'python', got {random!r}")
+        if isinstance(scenario, str | Path):
+            from fastrl.envs.cage2.scenario import load_scenario  # what Scenario 2 does not need
+
+            scenario = load_scenario(scenario)
+        self._truth_of = functools.partial(_truth, len(HOSTS if scenario is None else scenario.hosts))
         super().__init__(
             _rust.Cage2Vec,
-            {"python_random": random == "python"},
+            {"python_random": random == "python"}
+            | ({} if scenario is None else {"scenario": scenario.native}),
             num_envs,
-            info_of=_truth if info_state else None,
+            scenario=scenario,
+            info_of=self._truth_of if info_state else None,
             **games,
         )
 
     def truth(self) -> dict[str, NDArray[Any]]:
         """The true state, which ``info_state`` adds to `info`."""
-        return _truth(self._native)
+        return self._truth_of(self._native)
 
     def alerts(self) -> NDArray[np.bool_]:
-        """Bool [N, 13]: hosts on which Monitor named a suspicious process in the last step.
+        """Bool [N, hosts]: hosts on which Monitor named a suspicious process in the last step.
 
         The alerts are part of CybORG's raw observation, which the challenge's scripted defenders read, not of the 52
         bits.
         """
-        out = np.empty((self.num_envs, len(HOSTS)), np.bool_)
+        out = np.empty((self.num_envs, len(self.hosts)), np.bool_)
         cast(_rust.Cage2Vec, self._native).alerts(out)
         return out
 
@@ -243,6 +272,8 @@ class Cage2Env(SingleEnv):
     def __init__(self, *, render_mode: str | None = None, **options: Any) -> None:
         # The picture shows what the vector environment does not keep.
         super().__init__(render_mode=None if render_mode == "rgb_array" else render_mode, **options)
+        if render_mode == "rgb_array" and self.vector.hosts != HOSTS:
+            raise ValueError("render_mode: expected 'ansi' with a scenario of other hosts, got 'rgb_array'")
         self.render_mode = render_mode
         self._blue_action, self._steps, self._total = "", 0, 0.0
 
@@ -255,7 +286,7 @@ class Cage2Env(SingleEnv):
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         result = _, reward, *_ = super().step(action)
-        self._blue_action = ACTIONS[self.vector.actions[int(action)]]
+        self._blue_action = self.vector.action_names[int(action)]
         self._steps += 1
         self._total += reward
         return result
@@ -276,6 +307,14 @@ class Cage2Env(SingleEnv):
         """Bool [num_actions], see `Cage2VectorEnv.action_masks`."""
         return self.vector.action_masks()[0]
 
+    @property
+    def agent_view(self) -> AgentView:
+        """The challenge's 52 bits and 145 actions; those that never have an effect do what Sleep does."""
+        own = {action: place for place, action in enumerate(self.vector.actions)}
+        sleep = own.get(ACTIONS.index("Sleep"), -1)
+        other = (-1 if action in EFFECTIVE_ACTIONS else sleep for action in range(len(ACTIONS)))
+        return AgentView(OBS_BITS, tuple(own.get(action, place) for action, place in enumerate(other)))
+
     def alerts(self) -> NDArray[np.bool_]:
-        """Bool [13], see `Cage2VectorEnv.alerts`."""
+        """Bool [hosts], see `Cage2VectorEnv.alerts`."""
         return self.vector.alerts()[0]

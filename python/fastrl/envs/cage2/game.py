@@ -24,8 +24,8 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
-from fastrl.envs.cage2.env import RedAgent, Ruleset, action_indices, red_mix
-from fastrl.envs.cage2.memory import Memory, Observe, observation_high
+from fastrl.envs.cage2.env import RedAgent, action_indices, red_mix
+from fastrl.envs.cage2.memory import Memory, Observe, Ruleset, observation_high
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.vector import as_autoreset_mode
 from fastrl.utils.arguments import as_integer

@@ -36,6 +36,8 @@ Memory = Literal["none", "scan", "decoys", "full"]
 
 Observe = Literal["blue", "truth"]
 
+Ruleset = Literal["main", "leaderboard", "plusplus"]
+
 MEMORIES: tuple[Memory, ...] = get_args(Memory)
 OBS_BITS = 4 * len(_rust.CAGE2_HOSTS)
 SCAN_HOSTS: tuple[int, ...] = tuple(_rust.CAGE2_SCAN_HOSTS)
@@ -121,13 +123,14 @@ class BlueMemory:
     Args:
         num_envs: number of games, N.
         memory: one of `MEMORIES`.
+        ruleset: of the games. What blocks a decoy differs in `"plusplus"`.
 
     Raises:
         ValueError: an argument out of its range.
     """
 
-    def __init__(self, num_envs: int = 1, memory: Memory = "full") -> None:
-        self._native = _rust.BlueMemory(as_integer("num_envs", num_envs, 1), memory)
+    def __init__(self, num_envs: int = 1, memory: Memory = "full", ruleset: Ruleset = "main") -> None:
+        self._native = _rust.BlueMemory(as_integer("num_envs", num_envs, 1), memory, ruleset)
         self.memory: Memory = memory
 
     @property

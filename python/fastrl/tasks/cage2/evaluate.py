@@ -4,19 +4,28 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
 from fastrl.envs.cage2.baselines import BASELINES, make_baseline
-from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, Cage2Games, Cage2VectorEnv, Ruleset
-from fastrl.envs.cage2.memory import Memory, Observe
+from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, Cage2Games, Cage2VectorEnv
+from fastrl.envs.cage2.memory import Memory, Observe, Ruleset
 from fastrl.play.own_agent import OwnAgent
 from fastrl.runs.metrics import mean_and_error
 from fastrl.tasks import cage2
-from fastrl.tasks.cage2.scores import HORIZONS, Evaluation, Score, comparison_table, score_table
+from fastrl.tasks.cage2.defence import Defence, WatchedGames
+from fastrl.tasks.cage2.scores import (
+    HORIZONS,
+    Evaluation,
+    Score,
+    comparison_table,
+    defence_tables,
+    score_table,
+)
 from fastrl.training.comparison import Comparison, Mode, check_baseline, modes
 from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.utils.tables import print_lines, show
@@ -24,7 +33,8 @@ from fastrl.utils.tables import print_lines, show
 if TYPE_CHECKING:
     from fastrl.play.policy import Policy
 
-RULESETS: tuple[Ruleset, ...] = get_args(Ruleset)
+# The challenge's own.
+RULESETS: tuple[Ruleset, ...] = ("main", "leaderboard")
 
 # Games that are stepped together: enough to be fast, few enough to stay in caches.
 BATCH = 1024
@@ -123,9 +133,10 @@ def evaluate(
     Args:
         options: further ones of `run_protocol`.
     """
+    options |= {"make_env": WatchedGames, "facts": WatchedGames.facts}
     cells = list(run_protocol(contender, ruleset=ruleset, episodes=episodes, seed=seed, **options))
     scores = tuple(
-        Score(red_agent, horizon, episodes, *mean_and_error(facts["return"]))
+        Score(red_agent, horizon, episodes, *mean_and_error(facts["return"]), defence=Defence.of(facts))
         for red_agent, horizon, facts in cells
     )
     returns = tuple(facts["return"] for _, _, facts in cells)
@@ -271,9 +282,7 @@ class Cage2Scoring:
 
     def show_scores(self, comparison: Comparison, console: Console) -> None:
         by_ruleset: dict[Ruleset, list[Evaluation]] = {}
-        for scored in comparison.scored:
-            assert isinstance(scored.scores, Evaluation)
-            evaluation = dataclasses.replace(scored.scores, contender=scored.name)
+        for evaluation in _named(comparison):
             by_ruleset.setdefault(evaluation.ruleset, []).append(evaluation)
         for evaluations in by_ruleset.values():
             if len({each.contender for each in evaluations}) == 1:
@@ -281,10 +290,25 @@ class Cage2Scoring:
             else:
                 show(console, comparison_table(evaluations, comparison))
             console.print()
+            show(console, defence_tables(evaluations))
+            console.print()
         print_lines(console, *(spread.line() for spread in comparison.spreads))
+
+    def draw_scores(self, comparison: Comparison, path: Path) -> None:
+        """Draws what the contenders are judged by beside their scores, .png or .svg."""
+        from fastrl.tasks.cage2.defence_figure import save_picture
+
+        save_picture(_named(comparison), path)
 
     def evaluation_work(self, episodes: int) -> int:
         return protocol_steps(episodes)
+
+
+def _named(comparison: Comparison) -> Iterator[Evaluation]:
+    """The evaluations, each with the name that its contender has beside the others."""
+    for scored in comparison.scored:
+        assert isinstance(scored.scores, Evaluation)
+        yield dataclasses.replace(scored.scores, contender=scored.name)
 
 
 SCORING = Cage2Scoring()

@@ -44,7 +44,7 @@ def find_expert(expert: str, env: gymnasium.Env[Any, Any]) -> ExpertSpec:
     if name == "random":
         return ExpertSpec(expert, RandomExpert, facts, batched=True)
     sense = Alerts() if name.startswith("react") else None
-    make = MakeDefender(name, tuple(game.vector.actions))
+    make = MakeDefender(name, game.agent_view.actions)
     return ExpertSpec(expert, make, facts, sense=sense, batched=True)
 
 
@@ -70,7 +70,7 @@ class MakeDefender:
 
     Attributes:
         name: of `fastrl.envs.cage2.baselines.BASELINES`.
-        actions: of the environment, indices into `ACTIONS`.
+        actions: of the environment for each of `ACTIONS`, see `AgentView`.
     """
 
     name: str
@@ -85,13 +85,7 @@ class DefenderExpert:
 
     def __init__(self, made: MakeDefender, rows: ExactRows) -> None:
         self._rows, self._name = rows, made.name
-        # From the 145 actions to the environment's; -1: it does not have them.
-        self._env_actions = np.full(len(ACTIONS), -1)
-        self._env_actions[list(made.actions)] = np.arange(len(made.actions))
-        sleep, monitor = ACTIONS.index("Sleep"), ACTIONS.index("Monitor")
-        if self._env_actions[monitor] < 0:
-            # Every step monitors, so that Monitor does what Sleep does.
-            self._env_actions[monitor] = self._env_actions[sleep]
+        self._env_actions = np.array(made.actions)
         self.state_size = len(HOSTS) + 1 if made.name.startswith("react") else 0
         self._policy: baselines.BluePolicy | None = None
         self._count = -1

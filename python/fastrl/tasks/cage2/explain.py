@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from fastrl._native import _rust
 from fastrl.envs.cage2.env import ACTIONS, HOSTS, RED_AGENTS, RED_KINDS, Cage2VectorEnv
-from fastrl.envs.cage2.memory import OBS_BITS
+from fastrl.envs.cage2.memory import OBS_BITS, Ruleset
 from fastrl.runs.metrics import mean_and_error
+from fastrl.tasks.cage2.defence import RESTORED
 from fastrl.utils.tables import print_lines, show
 
 if TYPE_CHECKING:
@@ -28,10 +29,6 @@ CLEAR = 3.0
 _ROOT_COSTS = np.array(_rust.CAGE2_ROOT_COSTS)
 _RESTORE_COST = 1.0
 _OP_SERVER = HOSTS.index("Op_Server0")
-# The host that each action restores, or -1.
-_RESTORED = np.array(
-    [HOSTS.index(name.split()[1]) if name.startswith("Restore ") else -1 for name in ACTIONS]
-)
 # Words for the two bits of a host's activity, as a number, and for those of blue's belief, the worst first.
 _ACTIVITY = {0b10: "scan of", 0b11: "exploit on"}
 _BELIEF = {0b11: "root", 0b01: "user", 0b10: "unknown"}
@@ -204,20 +201,23 @@ class Explanation:
 
 
 def costs_by_host(
-    red_access: NDArray[np.uint8], actions: NDArray[np.int64], rewards: NDArray[np.float64]
+    red_access: NDArray[np.uint8],
+    actions: NDArray[np.int64],
+    rewards: NDArray[np.float64],
+    ruleset: Ruleset = "main",
 ) -> NDArray[np.float64]:
     """The costs of one step of N games by the host that each comes from, float64 [N, 13]. They add up to the rewards.
 
-    A host on which red is root costs 1 or 0.1, a Restore 1 on its host. What is left is the price of Impact, on
-    Op_Server0.
+    A host on which red is root costs 1 or 0.1, on the ruleset plusplus also one on which it is a user. A Restore costs
+    1 on its host. What is left is the price of Impact, on Op_Server0.
 
     Args:
         red_access: [N, 13], after the step: 0 none, 1 user, 2 root.
         actions: [N], among the challenge's 145.
         rewards: [N].
     """
-    costs = np.where(red_access == 2, _ROOT_COSTS, 0.0)
-    restored = _RESTORED[actions]
+    costs = np.where(red_access >= (1 if ruleset == "plusplus" else 2), _ROOT_COSTS, 0.0)
+    restored = RESTORED[actions]
     restores = np.flatnonzero(restored >= 0)
     costs[restores, restored[restores]] += _RESTORE_COST
     costs[:, _OP_SERVER] += np.round(-rewards - costs.sum(axis=1), 6)
@@ -281,7 +281,7 @@ def explain(
         seen = in_words(obs[0])
         obs, rewards, *_ = env.step([chosen])
         truth = env.truth()
-        costs = costs_by_host(truth["red_access"], np.array([chosen]), rewards)[0]
+        costs = costs_by_host(truth["red_access"], np.array([chosen]), rewards, env.ruleset)[0]
         red, access = _red_action(*truth["red_action"][0]), truth["red_access"][0]
         reward = float(rewards[0])
         played.append(ExplainedStep(number, seen, ACTIONS[chosen], red, reward, access, costs, alternatives))
@@ -328,7 +328,7 @@ def continued(
     while not ends[1].all():
         games.step_into(actions, obs, rewards, *ends)
         returns += rewards
-        costs += costs_by_host(games.truth()["red_access"], actions, rewards)
+        costs += costs_by_host(games.truth()["red_access"], actions, rewards, games.ruleset)
         if not ends[1].all():
             actions = _act(policy, games, obs, states)
     return returns, costs

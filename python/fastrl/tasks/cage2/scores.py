@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -12,9 +12,10 @@ from rich import box
 from rich.console import Console, Group
 from rich.table import Table
 
-from fastrl.envs.cage2.env import Ruleset
-from fastrl.envs.cage2.memory import Observe
+from fastrl.envs.cage2.env import HOSTS
+from fastrl.envs.cage2.memory import Observe, Ruleset
 from fastrl.runs.metrics import counted, fixed, plus_minus
+from fastrl.tasks.cage2.defence import Defence, Estimate
 from fastrl.training.comparison import Comparison, Mode
 from fastrl.utils.tables import show
 
@@ -24,13 +25,18 @@ RED_TITLES = {"bline": "B_line", "meander": "Meander", "sleep": "Sleep"}
 
 @dataclass(frozen=True)
 class Score:
-    """Returns of episodes against one red agent over one horizon."""
+    """Returns of episodes against one red agent over one horizon.
+
+    Attributes:
+        defence: what the defender is judged by beside them; None where it was not measured.
+    """
 
     red_agent: str
     horizon: int
     episodes: int
     mean: float
     standard_error: float
+    defence: Defence | None = field(default=None, kw_only=True)
 
     @property
     def part(self) -> str:
@@ -92,7 +98,8 @@ class Evaluation:
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> "Evaluation":
         """The inverse of `to_tree`."""
-        scores = tuple(Score(**score) for score in tree["scores"])
+        measured = ({**score, "defence": Defence.from_tree(score.get("defence"))} for score in tree["scores"])
+        scores = tuple(Score(**score) for score in measured)
         return cls(tree["contender"], tree["ruleset"], tree["seed"], scores, tree["mode"], tree["observe"])
 
     def show(self, console: Console) -> None:
@@ -167,7 +174,8 @@ def score_table(evaluations: Sequence[Evaluation]) -> Group:
         *("" if other.total is None else f"{other.total:.2f}" for other in beside),
     )
     totals = [f"{other.name} {other.total:.2f}" for other in others if not other.scores]
-    return Group(table, _notes(first), *bounds(evaluations), f"Published totals: {', '.join(totals)}.")
+    published = [f"Published totals: {', '.join(totals)}."] if totals else []
+    return Group(table, _notes(first), *bounds(evaluations), *published)
 
 
 def comparison_table(evaluations: Sequence[Evaluation], comparison: Comparison) -> Group:
@@ -215,6 +223,74 @@ def comparison_table(evaluations: Sequence[Evaluation], comparison: Comparison) 
             known = (other.scores.get((score.red_agent, score.horizon)) for score in first.scores)
             table.add_row(other.name, *("" if it is None else fixed(it) for it in (*known, other.total)))
     return Group(table, *notes, *bounds(evaluations))
+
+
+def defence_tables(evaluations: Sequence[Evaluation]) -> Group:
+    """What contenders on one ruleset are judged by beside their scores, in the longest episodes of each red agent."""
+    first = evaluations[0]
+    measures = _defence_table(f"what red held and lost, ruleset {first.ruleset!r}", _MEASURES)
+    hosts = _defence_table(
+        "% of the steps that red has each host", [_in_two_lines(host) for host in SHOWN_HOSTS]
+    )
+    for each in evaluations:
+        for score, found in longest(each):
+            name = f"{each.contender}\n  {each.mode}, {RED_TITLES[score.red_agent]}"
+            measures.add_row(
+                name,
+                _two_lines(found.steps_to_removal),
+                _two_lines(found.removed, 100, 1),
+                _two_lines(found.needless_restores),
+                _two_lines(found.server_reached, 100, 1),
+                _two_lines(found.first_step_at_server, digits=1),
+            )
+            if found.removed.mean == found.removed.mean:
+                hosts.add_row(name, *(_two_lines(found.held[host], 100, 1) for host in SHOWN_HOSTS))
+    lines = (
+        f"Episodes of {first.scores[-1].horizon} steps, ± standard errors. Removal: from red's first session on a host"
+        " to the end of its last one there. Needless: a Restore where red has no session, unless it starts"
+        " Op_Server0's service. User0 is always red's."
+    )
+    return Group(measures, "", hosts, lines)
+
+
+# Columns of the table of measures.
+_MEASURES = (
+    "steps to\nremoval",
+    "removed\n%",
+    "needless\nrestores",
+    "reached\nserver %",
+    "first at\nstep",
+)
+# Red is always on User0 and never on Defender.
+SHOWN_HOSTS = [host for host in HOSTS if host not in ("Defender", "User0")]
+
+
+def longest(evaluation: Evaluation) -> Iterator[tuple[Score, Defence]]:
+    """The scores over the longest horizon that were measured, with their measures."""
+    for score in evaluation.scores:
+        if score.defence is not None and score.horizon == evaluation.scores[-1].horizon:
+            yield score, score.defence
+
+
+def _defence_table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    table.add_column("", overflow="fold")
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _in_two_lines(host: str) -> str:
+    """``Enter-, prise0``: a name of a host for a narrow column."""
+    for start in ("Op_", "User", "Enter"):
+        if host.startswith(start):
+            return f"{start}{'-' if start == 'Enter' else ''}\n{host.removeprefix(start)}"
+    return host
+
+
+def _two_lines(estimate: Estimate, scale: float = 1.0, digits: int = 2) -> str:
+    mean, error = fixed(scale * estimate.mean, digits), scale * estimate.standard_error
+    return mean if math.isnan(error) else f"{mean}\n±{error:.{digits}f}"
 
 
 def bounds(evaluations: Sequence[Evaluation]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, action_indices, red_mix
-from fastrl.envs.cage2.memory import Memory, Observe
+from fastrl.envs.cage2.memory import Memory, Observe, Ruleset
 from fastrl.tasks.preset_file import PresetFile
 from fastrl.utils.config import Setting, section
 
@@ -70,8 +70,11 @@ class GameConfig:
         Setting(option="--red-agent"),
     ] = "bline:0.5,meander:0.5"
     ruleset: Annotated[
-        Literal["main", "leaderboard"],
-        Field(description="main: today's CybORG; leaderboard: the one that the leaderboard was scored on"),
+        Ruleset,
+        Field(
+            description="main: today's CybORG; leaderboard: the one that the leaderboard was scored on; plusplus: as"
+            " CybORG++ has mended it"
+        ),
         Setting(option="--ruleset"),
     ] = "main"
     episode_length: Annotated[int, Field(ge=1, le=1_000_000, description="steps of an episode")] = 100

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console, Group
 from rich.table import Table
 
-from fastrl.envs.cage2.env import Ruleset
+from fastrl.envs.cage2.memory import Ruleset
 from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv, Workflow, parse_workflow, workflow_name
 from fastrl.play.policy import Policy
 from fastrl.runs.metrics import counted, fixed, mean_and_error, plus_minus

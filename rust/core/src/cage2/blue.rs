@@ -1,12 +1,19 @@
-//! Blue's 145 actions and what they do.
+//! Blue's actions and what they do.
 
 use super::events::BlueOutcome;
 use super::network::Network;
-use super::scenario::{DECOYS, HOST_NAMES, Host, Hosts, IMAGES, NUM_HOSTS, OP_SERVER0, RESTORE_TENTHS};
+use super::scenario::{DECOYS, Host, Hosts, NUM_HOSTS, RESTORE_TENTHS};
 use super::source::RandomSource;
+use super::tables::Scenario;
 use super::view::{Compromise, View};
 
-pub const NUM_ACTIONS: usize = 145;
+/// Blue's actions in Scenario 2.
+pub const NUM_ACTIONS: usize = num_actions(NUM_HOSTS);
+
+/// Blue's actions in a scenario of so many hosts.
+pub const fn num_actions(hosts: usize) -> usize {
+    2 + 11 * hosts
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlueAction {
@@ -20,13 +27,13 @@ pub enum BlueAction {
 }
 
 impl BlueAction {
-    /// The action with this index in the challenge's list (below [`NUM_ACTIONS`]).
-    pub fn from_index(index: usize) -> Self {
+    /// The action with this index (below [`num_actions`]) in the challenge's list for so many hosts.
+    pub fn from_index(index: usize, hosts: usize) -> Self {
         let Some(i) = index.checked_sub(2) else {
             return if index == 0 { Self::Sleep } else { Self::Monitor };
         };
-        let host = i % NUM_HOSTS;
-        match i / NUM_HOSTS {
+        let host = i % hosts;
+        match i / hosts {
             0 => Self::Analyse(host),
             1 => Self::Remove(host),
             10 => Self::Restore(host),
@@ -34,7 +41,7 @@ impl BlueAction {
         }
     }
 
-    /// The inverse of [`BlueAction::from_index`].
+    /// The inverse of [`BlueAction::from_index`] for Scenario 2.
     pub const fn index(self) -> usize {
         match self {
             Self::Sleep => 0,
@@ -47,56 +54,68 @@ impl BlueAction {
     }
 
     /// The name that the challenge prints.
-    pub fn name(self) -> String {
+    pub fn name(self, scenario: &Scenario) -> String {
+        let names = &scenario.hosts;
         match self {
             Self::Sleep => "Sleep".into(),
             Self::Monitor => "Monitor".into(),
-            Self::Analyse(host) => format!("Analyse {}", HOST_NAMES[host]),
-            Self::Remove(host) => format!("Remove {}", HOST_NAMES[host]),
-            Self::Decoy(decoy, host) => format!("{} {}", DECOYS[decoy].name, HOST_NAMES[host]),
-            Self::Restore(host) => format!("Restore {}", HOST_NAMES[host]),
+            Self::Analyse(host) => format!("Analyse {}", names[host]),
+            Self::Remove(host) => format!("Remove {}", names[host]),
+            Self::Decoy(decoy, host) => format!("{} {}", DECOYS[decoy].name, names[host]),
+            Self::Restore(host) => format!("Restore {}", names[host]),
         }
     }
 }
 
 /// Returns whether the decoy would start on the host now. Blue knows the answer, see [`super::memory::BlueMemory`]: it
 /// knows each host's own services, and which decoys it started.
-pub fn decoy_fits(network: &Network, decoy: usize, host: Host) -> bool {
+pub fn decoy_fits(network: &Network, decoy: usize, host: Host, scenario: &Scenario) -> bool {
     let decoy = &DECOYS[decoy];
-    network.ports[host] & decoy.checks == 0 && decoy.windows.is_none_or(|windows| windows == IMAGES[host].windows)
+    network.ports[host] & decoy.checks == 0
+        && decoy.windows.is_none_or(|windows| windows == scenario.images[host].windows)
 }
 
-pub fn act(action: BlueAction, network: &mut Network, view: &mut View, random: &mut impl RandomSource) -> BlueOutcome {
+// Always: a step must not call it.
+#[inline(always)]
+pub fn act(
+    action: BlueAction,
+    scenario: &Scenario,
+    network: &mut Network,
+    view: &mut View,
+    random: &mut impl RandomSource,
+) -> BlueOutcome {
+    let sessions = |host| 1 + u32::from(host == scenario.server);
     let mut outcome = BlueOutcome::default();
     match action {
         BlueAction::Sleep | BlueAction::Monitor => {}
         BlueAction::Analyse(host) => {
-            random.blue_session(host);
+            random.blue_session(sessions(host));
             outcome.file_on = (network.files >> host & 1 == 1).then_some(host);
         }
         BlueAction::Remove(host) => {
-            random.blue_session(host);
+            random.blue_session(sessions(host));
             network.end_sessions(host, |s| s.marked && !s.root, |pid| random.process_ended(host, pid));
             if view.compromise(host) != Compromise::No {
                 view.set_compromise(host, Compromise::Unknown);
             }
         }
         BlueAction::Decoy(decoy, host) => {
-            random.blue_session(host);
-            if decoy_fits(network, decoy, host) {
+            random.blue_session(sessions(host));
+            if decoy_fits(network, decoy, host, scenario) {
                 random.decoy_process(host);
                 let decoy = &DECOYS[decoy];
-                network.ports[host] |= decoy.opens;
+                let opens = decoy.opens(scenario.mended);
+                network.ports[host] |= opens;
                 // Beyond any count that a scan or an observation tells apart.
                 network.decoys[host] = network.decoys[host].saturating_add(1);
-                network.fooled[host] |= decoy.fools.bit() & !IMAGES[host].vulnerable;
+                network.fooled[host] |= decoy.fools.bit() & opens as u8 & !scenario.images[host].vulnerable;
                 outcome.decoy_on = Some(host);
             }
         }
         BlueAction::Restore(host) => {
-            random.blue_session(host);
+            random.blue_session(sessions(host));
             outcome.cost_tenths = RESTORE_TENTHS;
-            restore(host, network);
+            restore(host, scenario, network);
             random.host_restored(host);
             view.set_compromise(host, Compromise::No);
         }
@@ -104,15 +123,15 @@ pub fn act(action: BlueAction, network: &mut Network, view: &mut View, random: &
     outcome
 }
 
-fn restore(host: Host, network: &mut Network) {
+fn restore(host: Host, scenario: &Scenario, network: &mut Network) {
     let bit: Hosts = 1 << host;
     network.end_sessions(host, |_| true, |_| {});
     network.files &= !bit;
     network.restored |= bit;
-    network.ports[host] = IMAGES[host].ports;
+    network.ports[host] = scenario.images[host].ports;
     network.decoys[host] = 0;
     network.fooled[host] = 0;
-    if host == OP_SERVER0 {
+    if host == scenario.target {
         network.ot_service.up = true;
         network.ot_service.stoppable = true;
         network.ot_service.pid_known = false;
@@ -122,10 +141,11 @@ fn restore(host: Host, network: &mut Network) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cage2::tables::SCENARIO2;
 
     #[test]
     fn actions_stand_in_the_order_of_the_challenge() {
-        let name = |i| BlueAction::from_index(i).name();
+        let name = |i: usize| SCENARIO2.actions[i].name(&SCENARIO2);
         assert_eq!(name(0), "Sleep");
         assert_eq!(name(1), "Monitor");
         assert_eq!(name(2), "Analyse Defender");
@@ -134,16 +154,18 @@ mod tests {
         assert_eq!(name(131), "DecoyVsftpd User4");
         assert_eq!(name(132), "Restore Defender");
         assert_eq!(name(144), "Restore User4");
-        assert!((0..NUM_ACTIONS).all(|i| BlueAction::from_index(i).index() == i));
+        assert!((0..NUM_ACTIONS).all(|i| SCENARIO2.actions[i].index() == i));
     }
 
     #[test]
     fn a_decoy_starts_once_but_vsftpd_again_and_again() {
-        let mut network = Network::default();
-        assert!(decoy_fits(&network, 0, 1));
-        network.ports[1] |= DECOYS[0].opens;
-        assert!(!decoy_fits(&network, 0, 1));
-        network.ports[1] |= DECOYS[7].opens;
-        assert!(decoy_fits(&network, 7, 1));
+        let mut network = Network::new(&SCENARIO2);
+        assert!(decoy_fits(&network, 0, 1, &SCENARIO2));
+        network.ports[1] |= DECOYS[0].opens(false);
+        assert!(!decoy_fits(&network, 0, 1, &SCENARIO2));
+        network.ports[1] |= DECOYS[7].opens(false);
+        assert!(decoy_fits(&network, 7, 1, &SCENARIO2));
+        network.ports[1] |= DECOYS[7].opens(true);
+        assert!(!decoy_fits(&network, 7, 1, &SCENARIO2));
     }
 }

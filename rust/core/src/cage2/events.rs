@@ -1,6 +1,7 @@
 //! The events of a step: red's action, the outcome of blue's, and the traces that red leaves for Monitor.
 
-use super::scenario::{HOST_NAMES, Host, NUM_HOSTS, SUBNET_NAMES, Subnet};
+use super::scenario::{Host, NUM_HOSTS, NUM_SUBNETS, Subnet};
+use super::tables::Scenario;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RedAction {
@@ -22,16 +23,15 @@ pub const RED_KIND_NAMES: [&str; 6] = [
     "Impact",
 ];
 
-/// Red's actions: Sleep, and each other kind on each subnet or host.
-pub const NUM_RED_ACTIONS: usize = 1 + Subnet::ALL.len() + 4 * NUM_HOSTS;
+/// Red's actions in Scenario 2: Sleep, and each other kind on each subnet or host.
+pub const NUM_RED_ACTIONS: usize = 1 + NUM_SUBNETS + 4 * NUM_HOSTS;
 
 impl RedAction {
-    /// The action with this index (below [`NUM_RED_ACTIONS`]): by kind in the order of [`RED_KIND_NAMES`], then by
+    /// The action of Scenario 2 with this index (below [`NUM_RED_ACTIONS`]): by kind in the order of [`RED_KIND_NAMES`], then by
     /// target.
     pub fn from_index(index: usize) -> Option<Self> {
-        let Some(i) = index.checked_sub(1 + Subnet::ALL.len()) else {
-            let subnet = index.checked_sub(1).map(|i| Subnet::ALL[i]);
-            return Some(subnet.map_or(Self::Sleep, Self::DiscoverSystems));
+        let Some(i) = index.checked_sub(1 + NUM_SUBNETS) else {
+            return Some(index.checked_sub(1).map_or(Self::Sleep, Self::DiscoverSystems));
         };
         let host = i % NUM_HOSTS;
         match i / NUM_HOSTS {
@@ -45,10 +45,10 @@ impl RedAction {
 
     /// The inverse of [`RedAction::from_index`].
     pub const fn index(self) -> usize {
-        let first = 1 + Subnet::ALL.len();
+        let first = 1 + NUM_SUBNETS;
         match self {
             Self::Sleep => 0,
-            Self::DiscoverSystems(subnet) => 1 + subnet as usize,
+            Self::DiscoverSystems(subnet) => 1 + subnet,
             Self::DiscoverServices(host) => first + host,
             Self::Exploit(host) => first + NUM_HOSTS + host,
             Self::Escalate(host) => first + 2 * NUM_HOSTS + host,
@@ -68,12 +68,13 @@ impl RedAction {
         }
     }
 
-    /// The action of a code, if it is one.
-    pub fn from_code(kind: i8, target: i8) -> Option<Self> {
-        let host = usize::try_from(target).ok().filter(|&host| host < NUM_HOSTS);
+    /// The action of a code, if it is one in this scenario.
+    pub fn from_code(kind: i8, target: i8, scenario: &Scenario) -> Option<Self> {
+        let below = |number: usize| usize::try_from(target).ok().filter(|&target| target < number);
+        let host = below(scenario.len());
         match kind {
             0 => Some(Self::Sleep),
-            1 => Subnet::ALL.get(usize::try_from(target).ok()?).map(|&subnet| Self::DiscoverSystems(subnet)),
+            1 => below(scenario.subnets.len()).map(Self::DiscoverSystems),
             2 => host.map(Self::DiscoverServices),
             3 => host.map(Self::Exploit),
             4 => host.map(Self::Escalate),
@@ -82,13 +83,13 @@ impl RedAction {
         }
     }
 
-    pub fn name(self) -> String {
+    pub fn name(self, scenario: &Scenario) -> String {
         let (kind, target) = self.code();
         let kind = RED_KIND_NAMES[kind as usize];
         match self {
             Self::Sleep => kind.into(),
-            Self::DiscoverSystems(_) => format!("{kind} {}", SUBNET_NAMES[target as usize]),
-            _ => format!("{kind} {}", HOST_NAMES[target as usize]),
+            Self::DiscoverSystems(_) => format!("{kind} {}", scenario.subnets[target as usize]),
+            _ => format!("{kind} {}", scenario.hosts[target as usize]),
         }
     }
 }
@@ -145,10 +146,11 @@ impl Traces {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cage2::tables::SCENARIO2;
 
     #[test]
     fn reds_actions_stand_in_order_and_have_codes() {
-        let name = |i| RedAction::from_index(i).map(RedAction::name);
+        let name = |i| RedAction::from_index(i).map(|action| action.name(&SCENARIO2));
         assert_eq!(name(0).as_deref(), Some("Sleep"));
         assert_eq!(name(1).as_deref(), Some("DiscoverRemoteSystems Enterprise"));
         assert_eq!(name(4).as_deref(), Some("DiscoverNetworkServices Defender"));
@@ -159,7 +161,7 @@ mod tests {
         for i in 0..NUM_RED_ACTIONS {
             let action = RedAction::from_index(i).expect("it is below their number");
             let (kind, target) = action.code();
-            assert_eq!((action.index(), RedAction::from_code(kind, target)), (i, Some(action)));
+            assert_eq!((action.index(), RedAction::from_code(kind, target, &SCENARIO2)), (i, Some(action)));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::scenario::{Exploit, Host, Hosts, USER1};
+use super::scenario::{Exploit, Host, Hosts};
 use super::source::{DETECTION, RandomSource, TOP_EXPLOIT, split_top};
 use crate::rng::Rng;
 
@@ -56,8 +56,8 @@ impl RandomSource for FastSource {
         self.0.below(n as u32) as usize
     }
 
-    fn bline_target(&mut self) -> Host {
-        USER1 + self.0.below(4) as usize
+    fn bline_target(&mut self, entries: &[u8]) -> u8 {
+        entries[self.0.below(entries.len() as u32) as usize]
     }
 
     fn shuffle_addresses(&mut self) {}

@@ -44,7 +44,11 @@ impl Cage2Game {
     /// Python's generator, where blue draws first.
     pub fn choose_red(&mut self) -> usize {
         let episode = &mut self.state.episode;
-        let choice = if episode.time < self.config.episode_length { episode.choose_red() } else { RedAction::Sleep };
+        let choice = if episode.time < self.config.episode_length {
+            episode.choose_red(&self.config.scenario)
+        } else {
+            RedAction::Sleep
+        };
         choice.index()
     }
 
@@ -97,11 +101,14 @@ impl Env for Cage2Game {
     fn step<R: Real>(&mut self, actions: Actions<'_>, rows: AgentRows<'_, R>) -> bool {
         let Actions::Discrete(&[blue, red]) = actions else { unreachable!("actions are checked before a step") };
         let State { episode, red: view } = &mut self.state;
-        let blue =
-            self.config.actions.get(blue as usize).map_or(BlueAction::Sleep, |&i| BlueAction::from_index(i.into()));
+        let blue = if (blue as usize) < self.config.actions.len() {
+            self.config.action(blue as usize)
+        } else {
+            BlueAction::Sleep
+        };
         let red = RedAction::from_index(red as usize).unwrap_or(RedAction::Sleep);
         let is_allowed = episode.knowledge.allows(red);
-        let reward = f64::from(episode.step_given(blue, red, self.config.ruleset)) / 10.0;
+        let reward = f64::from(episode.step_given(blue, red, self.config.ruleset, &self.config.scenario)) / 10.0;
         if is_allowed {
             view.learn(red, &episode.knowledge);
         }
@@ -124,7 +131,7 @@ impl Env for Cage2Game {
         let State { episode, .. } = &self.state;
         let (blue, red) = mask.split_at_mut(self.mask_len());
         let (blue, padding) = blue.split_at_mut(self.config.actions.len());
-        episode.memory.write_mask(&self.config.actions, blue);
+        self.config.write_mask(episode, blue);
         padding.fill(0);
         for (index, flag) in red.iter_mut().enumerate() {
             *flag = RedAction::from_index(index).is_some_and(|action| episode.knowledge.allows(action)).into();

@@ -1,4 +1,4 @@
-//! Blue's memory of an episode: values after the 52 bits of an observation that depend on the bits and on blue's own
+//! Blue's memory of an episode of Scenario 2: values after the 52 bits of an observation that depend on the bits and on blue's own
 //! actions alone, and the actions that may have an effect as far as blue knows.
 //!
 //! [`Layout`] names how many of them an observation has. Each layout is a prefix of the next:
@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::blue::{BlueAction, NUM_ACTIONS};
 use super::scenario::{DECOYS, DEFENDER, Host, Hosts, IMAGES, NUM_HOSTS, Ports};
+use super::tables::Scenario;
 use super::view::write_bits;
 use crate::env::ensure;
 use crate::memory::{arrays, ask_for};
@@ -96,7 +97,13 @@ type Places = u64;
 const ALWAYS: Places = 1 << 63;
 
 /// For each action the standing decoys that leave it without an effect; so long that no `u8` needs a check.
-static BLOCKED_BY: [Places; 256] = {
+fn blocked_by(mended: bool) -> &'static [Places; 256] {
+    static ORIGINAL: [Places; 256] = blocked(false);
+    static MENDED: [Places; 256] = blocked(true);
+    if mended { &MENDED } else { &ORIGINAL }
+}
+
+const fn blocked(mended: bool) -> [Places; 256] {
     let mut blocked = [0; 256];
     // Every step monitors: the action does what Sleep does.
     blocked[BlueAction::Monitor.index()] = ALWAYS;
@@ -114,7 +121,7 @@ static BLOCKED_BY: [Places; 256] = {
         let mut j = 0;
         while j < NUM_DECOYS {
             let (other, there) = DECOY_PLACES[j];
-            if there == host && DECOYS[other].opens & DECOYS[decoy].checks != 0 {
+            if there == host && DECOYS[other].opens(mended) & DECOYS[decoy].checks != 0 {
                 places |= 1 << j;
             }
             j += 1;
@@ -123,7 +130,7 @@ static BLOCKED_BY: [Places; 256] = {
         i += 1;
     }
     blocked
-};
+}
 
 /// The place of each action that starts a decoy which can start; 0 for all other actions.
 static STARTS: [Places; NUM_ACTIONS] = {
@@ -291,32 +298,33 @@ impl BlueMemory {
 
     /// Returns whether the action may change anything now. Sleep always counts; Monitor never does, since every step
     /// monitors and it is the same as Sleep.
-    pub fn may_have_effect(&self, action: BlueAction) -> bool {
-        (self.standing | ALWAYS) & BLOCKED_BY[action.index()] == 0
+    pub fn may_have_effect(&self, action: BlueAction, mended: bool) -> bool {
+        (self.standing | ALWAYS) & blocked_by(mended)[action.index()] == 0
     }
 
     /// Marks with 1 those among actions, indices into the challenge's, that may have an effect now.
-    pub fn write_mask(&self, actions: &[u8], mask: &mut [u8]) {
-        let standing = self.standing | ALWAYS;
+    pub fn write_mask(&self, actions: &[u8], mask: &mut [u8], mended: bool) {
+        let (standing, blocked) = (self.standing | ALWAYS, blocked_by(mended));
         for (entry, &action) in mask.iter_mut().zip(actions) {
-            *entry = u8::from(standing & BLOCKED_BY[usize::from(action)] == 0);
+            *entry = u8::from(standing & blocked[usize::from(action)] == 0);
         }
     }
 
     /// Ports on which the host listens: its own and those of its decoys.
-    fn ports(&self, host: Host) -> Ports {
+    fn ports(&self, host: Host, scenario: &Scenario) -> Ports {
         let standing =
             DECOY_PLACES.iter().enumerate().filter(|&(i, place)| place.1 == host && self.standing >> i & 1 == 1);
-        standing.fold(IMAGES[host].ports, |ports, (_, &(decoy, _))| ports | DECOYS[decoy].opens)
+        standing
+            .fold(scenario.images[host].ports, |ports, (_, &(decoy, _))| ports | DECOYS[decoy].opens(scenario.mended))
     }
 
     /// Refuses decoded values that no episode has at that time, in a network with these ports; the error says why.
-    pub(super) fn check(&self, layout: Layout, time: u32, ports: &[Ports; NUM_HOSTS]) -> Result<(), String> {
+    pub(super) fn check(&self, layout: Layout, time: u32, ports: &[Ports], scenario: &Scenario) -> Result<(), String> {
         let Self { scanned, scanned_last, standing, time: own_time, history } = self;
         let scans = scanned & !SCANNED == 0 && scanned_last & !scanned == 0 && (*scanned == 0) == (*scanned_last == 0);
         ensure(scans, "blue's memory of scans is impossible")?;
-        let known =
-            standing >> NUM_DECOYS == 0 && ports.iter().enumerate().all(|(host, &open)| self.ports(host) == open);
+        let known = standing >> NUM_DECOYS == 0
+            && ports[..NUM_HOSTS].iter().enumerate().all(|(host, &open)| self.ports(host, scenario) == open);
         ensure(known, "blue's memory has other decoys than the network")?;
         ensure(*own_time == time, "blue's memory has another time")?;
         ensure(history.is_some() == (layout == Layout::Full), "blue's memory is of another layout")?;
@@ -324,9 +332,9 @@ impl BlueMemory {
     }
 
     /// Notes blue's action and the 52 bits after its step.
-    pub fn update(&mut self, action: BlueAction, bits: u64) {
+    pub fn update(&mut self, action: BlueAction, bits: u64, mended: bool) {
         self.time += 1;
-        let effective = self.may_have_effect(action);
+        let effective = self.may_have_effect(action, mended);
         if let Some(history) = &mut self.history {
             history.act(action, effective, self.time);
         }
@@ -406,7 +414,7 @@ mod tests {
     fn only_the_last_scan_counts_two() {
         let mut memory = BlueMemory::new(Layout::Scan);
         for host in [9, 4, 12] {
-            memory.update(BlueAction::Sleep, 1 << (4 * host));
+            memory.update(BlueAction::Sleep, 1 << (4 * host), false);
         }
         assert_eq!(written(&memory, Layout::Scan), [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 2.0]);
     }
@@ -416,19 +424,21 @@ mod tests {
         let mut memory = BlueMemory::new(Layout::Decoys);
         let place = DECOY_PLACES.iter().position(|&place| place == (0, 1)).unwrap();
         let (apache, vsftpd) = (BlueAction::Decoy(0, 1), BlueAction::Decoy(7, 1));
-        assert!(memory.may_have_effect(apache));
-        memory.update(apache, 0);
-        assert!(!memory.may_have_effect(apache) && memory.may_have_effect(vsftpd));
+        assert!(memory.may_have_effect(apache, false));
+        memory.update(apache, 0, false);
+        assert!(!memory.may_have_effect(apache, false) && memory.may_have_effect(vsftpd, false));
         let standing = |memory: &BlueMemory| written(memory, Layout::Decoys)[SCAN_HOSTS.len() + place];
         assert_eq!(standing(&memory), 1.0);
-        memory.update(BlueAction::Remove(1), 0);
-        memory.update(BlueAction::Restore(2), 0);
+        memory.update(BlueAction::Remove(1), 0, false);
+        memory.update(BlueAction::Restore(2), 0, false);
         assert_eq!(standing(&memory), 1.0);
-        memory.update(BlueAction::Restore(1), 0);
+        memory.update(BlueAction::Restore(1), 0, false);
         assert_eq!(standing(&memory), 0.0);
         // Vsftpd takes Apache's port without checking it, again and again.
-        memory.update(vsftpd, 0);
-        assert!(!memory.may_have_effect(apache) && memory.may_have_effect(vsftpd));
+        memory.update(vsftpd, 0, false);
+        assert!(!memory.may_have_effect(apache, false) && memory.may_have_effect(vsftpd, false));
+        // In CybORG++ it takes its own.
+        assert!(memory.may_have_effect(apache, true) && !memory.may_have_effect(vsftpd, true));
     }
 
     #[test]
@@ -436,8 +446,8 @@ mod tests {
         let mut memory = BlueMemory::new(Layout::Full);
         let events = Layout::Decoys.len();
         assert!(written(&memory, Layout::Full).iter().all(|&x| x == 0.0));
-        memory.update(BlueAction::Restore(3), 0b11 << 20);
-        memory.update(BlueAction::Monitor, 0b01 << 20);
+        memory.update(BlueAction::Restore(3), 0b11 << 20, false);
+        memory.update(BlueAction::Monitor, 0b01 << 20, false);
         let values = written(&memory, Layout::Full);
         let (age, count) =
             (|event: usize, host| events + 26 * event + host, |event: usize, host| events + 26 * event + 13 + host);

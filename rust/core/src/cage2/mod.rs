@@ -1,4 +1,5 @@
-//! CAGE Challenge 2 (CybORG 2.1, Scenario 2): one red agent against one blue defender on 13 hosts.
+//! CAGE Challenge 2 (CybORG 2.1): one red agent against one blue defender, on the 13 hosts of Scenario 2 or in another
+//! scenario of [`tables`].
 //!
 //! A step: [`blue`] acts, [`red_agents`] choose and [`red_actions`] carry out, the [`network`] names the price, and
 //! Monitor fills blue's [`view`], which [`memory`] follows. All randomness comes from a [`source`]. In [`game`] red's
@@ -19,6 +20,7 @@ pub mod replay;
 pub mod scenario;
 pub mod seeded_source;
 mod source;
+pub mod tables;
 pub mod truth;
 pub mod view;
 pub mod workflow;
@@ -35,10 +37,10 @@ use self::network::Network;
 use self::python_source::PythonSource;
 use self::red_actions::Knowledge;
 use self::red_agents::{RedAgent, RedKind};
-use self::scenario::NUM_HOSTS;
 use self::seeded_source::SeededSource;
 use self::source::RandomSource;
-use self::view::{OBS_BITS, View};
+use self::tables::{MENDED_SCENARIO2, SCENARIO2, Scenario};
+use self::view::View;
 use crate::env::{Phase, ensure};
 use crate::memory::arrays;
 use crate::rng::Rng;
@@ -51,11 +53,26 @@ pub enum Ruleset {
     Main,
     /// Commit 606813b, on which the final leaderboard was scored.
     Leaderboard,
+    /// The main branch as CybORG++ has mended it: every session of red's costs, EternalBlue works on Enterprise1 and 2,
+    /// User3's mysql and the decoy Vsftpd listen on their own ports.
+    PlusPlus,
+}
+
+impl Ruleset {
+    pub const ALL: [Self; 3] = [Self::Main, Self::Leaderboard, Self::PlusPlus];
+    pub const NAMES: [&str; 3] = ["main", "leaderboard", "plusplus"];
+
+    /// Scenario 2 by these rules.
+    pub fn scenario2(self) -> &'static Arc<Scenario> {
+        if self == Self::PlusPlus { &MENDED_SCENARIO2 } else { &SCENARIO2 }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub ruleset: Ruleset,
+    /// That of the ruleset, or of a file. Memory, truth and games of two agents are for Scenario 2 alone.
+    pub scenario: Arc<Scenario>,
     /// Red agents with the chance of each to play an episode; the chances add up to 1.
     pub red: Vec<(RedKind, f64)>,
     pub episode_length: u32,
@@ -63,8 +80,8 @@ pub struct Config {
     pub memory: Layout,
     /// Adds the true state of the game to an observation, which no defender can see.
     pub truth: bool,
-    /// The actions on offer, as indices into the challenge's 145.
-    pub actions: Vec<u8>,
+    /// The actions on offer, as indices into those of the scenario.
+    pub actions: Vec<u16>,
     /// Draw as CPython does; needs a single red agent.
     pub python_random: bool,
 }
@@ -72,17 +89,22 @@ pub struct Config {
 impl Config {
     /// Length of the challenge's observation with the values of blue's memory and of the true state.
     pub fn obs_len(&self) -> usize {
-        OBS_BITS + self.memory.len() + if self.truth { truth::LEN } else { 0 }
+        self.num_bits() + self.memory.len() + if self.truth { truth::LEN } else { 0 }
+    }
+
+    /// Bits of the challenge's observation.
+    fn num_bits(&self) -> usize {
+        4 * self.scenario.len()
     }
 
     /// An episode that has not begun.
     pub fn new_episode(&self) -> Episode<SeededSource> {
-        Episode::new(self.random_source(0), self.memory)
+        Episode::new(self.random_source(0), self.memory, &self.scenario)
     }
 
     /// Writes an observation.
     pub fn observe(&self, episode: &Episode<SeededSource>, obs: &mut [f32]) {
-        let (bits, values) = obs.split_at_mut(OBS_BITS);
+        let (bits, values) = obs.split_at_mut(self.num_bits());
         episode.view.write(bits);
         episode.memory.write(self.memory, values);
         if self.truth {
@@ -92,13 +114,22 @@ impl Config {
 
     /// The action on offer under this index.
     pub fn action(&self, index: usize) -> BlueAction {
-        BlueAction::from_index(self.actions[index].into())
+        self.scenario.actions[usize::from(self.actions[index])]
+    }
+
+    /// Marks with 1 those among the actions on offer that may have an effect now. It tells blue nothing new: blue knows
+    /// each host's own services, and which decoys it started.
+    pub fn write_mask(&self, episode: &Episode<SeededSource>, mask: &mut [u8]) {
+        for (entry, &action) in mask.iter_mut().zip(&self.actions) {
+            let (host, blockers) = self.scenario.blockers[usize::from(action)];
+            *entry = (episode.network.ports[usize::from(host)] & blockers == 0).into();
+        }
     }
 
     /// The random source of `seed`.
     pub fn random_source(&self, seed: u64) -> SeededSource {
         if self.python_random {
-            SeededSource::Python(Box::new(PythonSource::new(seed)))
+            SeededSource::Python(Box::new(PythonSource::new(seed, self.scenario.len())))
         } else {
             SeededSource::Fast(FastSource(Rng::new(seed)))
         }
@@ -113,36 +144,42 @@ impl Config {
                 std::array::from_fn(|i| self.red.get(i).map_or(0.0, |(_, weight)| *weight));
             episode.random.red_agent(&weights[..self.red.len()])
         };
-        episode.begin(self.red[i].0);
+        episode.begin(self.red[i].0, &self.scenario);
     }
 
     /// Refuses a decoded episode that no run of the simulator has; the error says why.
     pub fn check(&self, episode: &Episode<SeededSource>, phase: Phase) -> Result<(), String> {
         let Episode { random, network, knowledge, agent, view, memory, time, last_red } = episode;
+        let scenario = &*self.scenario;
         let drawn = match random {
             SeededSource::Fast(random) => !self.python_random && random.is_sound(),
-            SeededSource::Python(random) => self.python_random && random.is_sound(),
+            SeededSource::Python(random) => self.python_random && random.is_sound(scenario.len()),
         };
         ensure(drawn, "the random generator has an impossible state or is of another kind")?;
-        network.check(*time)?;
-        knowledge.check()?;
-        agent.check()?;
+        network.check(*time, scenario)?;
+        knowledge.check(scenario)?;
+        agent.check(scenario)?;
         let plays = self.red.iter().any(|(kind, _)| *kind == agent.kind());
         ensure(plays || phase == Phase::NeverReset, "its red agent is none of the options")?;
-        view.check()?;
-        memory.check(self.memory, *time, &network.ports)?;
+        view.check(scenario)?;
+        if scenario.is_scenario2() {
+            memory.check(self.memory, *time, &network.ports, scenario)?;
+        }
         ensure(
             *time < self.episode_length || phase == Phase::Ended && *time == self.episode_length,
             "the time is beyond the episode",
         )?;
-        let red = RedAction::from_code(last_red.kind, last_red.target).is_some();
+        let red = RedAction::from_code(last_red.kind, last_red.target, scenario).is_some();
         ensure(red && (-1..=1).contains(&last_red.success), "red's last action does not exist")
     }
 
     /// As [`SingleAgentEnv::memory`].
     fn memory(&self) -> usize {
-        let (labels, random) =
-            if self.python_random { (4 * NUM_HOSTS, size_of::<PythonSource>() + PythonSource::MEMORY) } else { (0, 0) };
+        let (labels, random) = if self.python_random {
+            (4 * self.scenario.len() + 3, size_of::<PythonSource>() + PythonSource::MEMORY)
+        } else {
+            (0, 0)
+        };
         // Sessions beyond the capacity that a network starts with.
         arrays(3 + labels, random + 32 * size_of::<network::Session>() + BlueMemory::heap(self.memory))
     }
@@ -160,21 +197,24 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             ruleset: Ruleset::Main,
+            scenario: SCENARIO2.clone(),
             red: vec![(RedKind::BLine, 1.0)],
             episode_length: 100,
             memory: Layout::None,
             truth: false,
-            actions: (0..NUM_ACTIONS as u8).collect(),
+            actions: (0..NUM_ACTIONS as u16).collect(),
             python_random: false,
         }
     }
 }
 
 /// The actions that can ever have an effect: those that have one when an episode begins.
-pub fn effective_actions() -> Vec<u8> {
-    let memory = BlueMemory::new(Layout::None);
-    let actions = 0..NUM_ACTIONS as u8;
-    actions.filter(|&i| memory.may_have_effect(BlueAction::from_index(i.into()))).collect()
+pub fn effective_actions(scenario: &Scenario) -> Vec<u16> {
+    let has_effect = |&i: &u16| {
+        let (host, blockers) = scenario.blockers[usize::from(i)];
+        scenario.images[usize::from(host)].ports & blockers == 0
+    };
+    (0..scenario.actions.len() as u16).filter(has_effect).collect()
 }
 
 /// Red's last action, in the numbering of the reference traces.
@@ -203,11 +243,11 @@ pub struct Episode<D> {
 }
 
 impl<D: RandomSource> Episode<D> {
-    pub fn new(random: D, memory: Layout) -> Self {
+    pub fn new(random: D, memory: Layout, scenario: &Scenario) -> Self {
         Self {
             random,
-            network: Network::default(),
-            knowledge: Knowledge::default(),
+            network: Network::new(scenario),
+            knowledge: Knowledge::new(scenario),
             agent: RedAgent::Sleep,
             view: View::default(),
             memory: BlueMemory::new(memory),
@@ -217,10 +257,10 @@ impl<D: RandomSource> Episode<D> {
     }
 
     /// Starts the next episode against `red`.
-    pub fn begin(&mut self, red: RedKind) {
-        self.random.start_episode();
-        self.network.reset();
-        self.knowledge = Knowledge::default();
+    pub fn begin(&mut self, red: RedKind, scenario: &Scenario) {
+        self.random.start_episode(scenario);
+        self.network.reset(scenario);
+        self.knowledge = Knowledge::new(scenario);
         self.agent = red.new_agent();
         self.view = View::default();
         self.memory.reset();
@@ -228,51 +268,58 @@ impl<D: RandomSource> Episode<D> {
         self.last_red = NO_ACTION;
     }
 
-    /// As [`SingleAgentEnv::episode_info`]: `red_agent` is the index of its kind in [`RedKind::ALL`].
+    /// As [`SingleAgentEnv::episode_info`]: `red_agent` is the index of its kind in [`RedKind::ALL`], `service_stopped` 1
+    /// while Impact has stopped OTService.
     pub fn info(&self, key: &str) -> f64 {
-        if key == "red_agent" { f64::from(self.agent.kind() as u8) } else { f64::NAN }
+        match key {
+            "red_agent" => f64::from(self.agent.kind() as u8),
+            "service_stopped" => f64::from(u8::from(!self.network.ot_service.up)),
+            _ => f64::NAN,
+        }
     }
 
     /// One step against the red agent; returns blue's reward in tenths.
-    pub fn step(&mut self, action: BlueAction, ruleset: Ruleset) -> i32 {
-        self.play(action, None, ruleset)
+    pub fn step(&mut self, action: BlueAction, ruleset: Ruleset, scenario: &Scenario) -> i32 {
+        self.play(action, None, ruleset, scenario)
     }
 
     /// One step in which red takes the given action; returns blue's reward in tenths. An action whose target red cannot
     /// name fails without an effect, as in CybORG.
-    pub fn step_given(&mut self, action: BlueAction, red: RedAction, ruleset: Ruleset) -> i32 {
-        self.play(action, Some(red), ruleset)
+    pub fn step_given(&mut self, action: BlueAction, red: RedAction, ruleset: Ruleset, scenario: &Scenario) -> i32 {
+        self.play(action, Some(red), ruleset, scenario)
     }
 
     /// The red agent's next action, for [`Episode::step_given`].
-    pub fn choose_red(&mut self) -> RedAction {
-        self.agent.choose(&self.knowledge, &mut self.random)
+    pub fn choose_red(&mut self, scenario: &Scenario) -> RedAction {
+        self.agent.choose(&self.knowledge, scenario, &mut self.random)
     }
 
     /// One step in which red takes the given action, or that of its agent. Both ways are one function so that all that a
     /// step calls has one caller, into which the compiler puts it.
     #[inline(never)]
-    fn play(&mut self, action: BlueAction, given: Option<RedAction>, ruleset: Ruleset) -> i32 {
+    fn play(&mut self, action: BlueAction, given: Option<RedAction>, ruleset: Ruleset, scenario: &Scenario) -> i32 {
         let Self { random, network, knowledge, agent, view, memory, .. } = self;
-        let blue = blue::act(action, network, view, random);
+        let blue = blue::act(action, scenario, network, view, random);
         let red = given.unwrap_or_else(|| {
-            let chosen = agent.choose(knowledge, random);
+            let chosen = agent.choose(knowledge, scenario, random);
             random.red_action(chosen)
         });
         let traces = if given.is_none() || knowledge.allows(red) {
-            red_actions::act(red, ruleset, network, knowledge, random)
+            red_actions::act(red, ruleset, scenario, network, knowledge, random)
         } else {
             knowledge.success = Some(false);
             knowledge.saw_data = false;
             Traces::default()
         };
         view.monitor(traces, blue);
-        memory.update(action, view.bits());
+        if scenario.is_scenario2() {
+            memory.update(action, view.bits(), scenario.mended);
+        }
         let (kind, target) = red.code();
         let success = knowledge.success.map_or(-1, i8::from);
         self.last_red = LastRed { kind, target, success };
         self.time += 1;
-        -self.network.penalty_tenths() - blue.cost_tenths
+        -self.network.penalty_tenths(scenario) - blue.cost_tenths
     }
 }
 
@@ -339,7 +386,7 @@ impl SingleAgentEnv for Cage2 {
     }
 
     fn step(&mut self, action: i64, obs: &mut [f32]) -> Step {
-        let tenths = self.episode.step(self.config.action(action as usize), self.config.ruleset);
+        let tenths = self.episode.step(self.config.action(action as usize), self.config.ruleset, &self.config.scenario);
         self.observe(obs);
         let truncated = self.episode.time >= self.config.episode_length;
         Step { reward: f64::from(tenths) / 10.0, terminated: false, truncated }
@@ -350,7 +397,7 @@ impl SingleAgentEnv for Cage2 {
     }
 
     fn action_mask(&self, mask: &mut [u8]) {
-        self.episode.memory.write_mask(&self.config.actions, mask);
+        self.config.write_mask(&self.episode, mask);
     }
 
     fn episode_info(&self, key: &str) -> f64 {

@@ -2,10 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::scenario::{
-    AVAILABILITY_TENTHS, BOOT_PROCESSES, CONFIDENTIALITY_TENTHS, GATEWAYS, Host, Hosts, IMAGES, NUM_HOSTS, OP_SERVER0,
-    Ports, Subnet, USER0, are_hosts,
-};
+use super::scenario::{Host, Hosts, Ports};
+use super::tables::{MAX_HOSTS, Scenario};
 use crate::env::ensure;
 
 /// One of red's sessions.
@@ -19,7 +17,7 @@ pub struct Session {
     pub pid: u16,
 }
 
-/// OTService on Op_Server0, the target of Impact.
+/// OTService, the target of Impact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtService {
     pub up: bool,
@@ -31,7 +29,7 @@ pub struct OtService {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
-    /// Red's sessions in the order of their creation. The first one stands on User0 for ever.
+    /// Red's sessions in the order of their creation. The first one stands where red starts for ever.
     pub sessions: Vec<Session>,
     /// Hosts where red has a session, and those where it has one as root or SYSTEM; derived from `sessions`.
     pub red_on: Hosts,
@@ -41,26 +39,24 @@ pub struct Network {
     /// Hosts that blue has restored at least once.
     pub restored: Hosts,
     /// Listening ports, decoys included.
-    pub ports: [Ports; NUM_HOSTS],
+    pub ports: [Ports; MAX_HOSTS],
     /// Decoys running, and the exploits that they fool (where no real service answers first).
-    pub decoys: [u32; NUM_HOSTS],
-    pub fooled: [u8; NUM_HOSTS],
+    pub decoys: [u32; MAX_HOSTS],
+    pub fooled: [u8; MAX_HOSTS],
     pub ot_service: OtService,
 }
 
-impl Default for Network {
-    fn default() -> Self {
-        Self::boot(Vec::with_capacity(16))
-    }
-}
-
 impl Network {
+    pub fn new(scenario: &Scenario) -> Self {
+        Self::boot(Vec::with_capacity(16), scenario)
+    }
+
     /// Refuses decoded values that no episode has at that time; the error says why.
-    pub(super) fn check(&self, time: u32) -> Result<(), String> {
-        let foothold = self.sessions.first().is_some_and(|s| usize::from(s.host) == USER0 && s.root);
+    pub(super) fn check(&self, time: u32, scenario: &Scenario) -> Result<(), String> {
+        let foothold = self.sessions.first().is_some_and(|s| usize::from(s.host) == scenario.start && s.root);
         ensure(foothold, "red has lost its first session")?;
         ensure(
-            self.sessions.iter().all(|s| usize::from(s.host) < NUM_HOSTS),
+            self.sessions.iter().all(|s| usize::from(s.host) < scenario.len()),
             "a session is on a host that is not there",
         )?;
         let on = |counts: fn(&Session) -> bool| {
@@ -68,38 +64,43 @@ impl Network {
         };
         let derived = (self.red_on, self.root_on) == (on(|_| true), on(|s| s.root));
         ensure(derived, "red is on other hosts than its sessions are")?;
-        ensure(are_hosts(self.files | self.restored), "a file is on a host that is not there")?;
+        ensure(scenario.are_hosts(self.files | self.restored), "a file is on a host that is not there")?;
         ensure(self.decoys.iter().all(|&decoys| decoys <= time), "more decoys run than steps were taken")
     }
 
     /// Back to the state in which an episode begins; keeps the memory.
-    pub fn reset(&mut self) {
-        *self = Self::boot(std::mem::take(&mut self.sessions));
+    pub fn reset(&mut self, scenario: &Scenario) {
+        *self = Self::boot(std::mem::take(&mut self.sessions), scenario);
     }
 
-    fn boot(mut sessions: Vec<Session>) -> Self {
+    fn boot(mut sessions: Vec<Session>, scenario: &Scenario) -> Self {
         sessions.clear();
-        sessions.push(Session { host: USER0 as u8, root: true, marked: false, pid: 0 });
+        sessions.push(Session { host: scenario.start as u8, root: true, marked: false, pid: 0 });
         Self {
             sessions,
-            red_on: 1 << USER0,
-            root_on: 1 << USER0,
+            red_on: 1 << scenario.start,
+            root_on: 1 << scenario.start,
             files: 0,
             restored: 0,
-            ports: std::array::from_fn(|host| IMAGES[host].ports),
-            decoys: [0; NUM_HOSTS],
-            fooled: [0; NUM_HOSTS],
+            ports: scenario.ports,
+            decoys: [0; MAX_HOSTS],
+            fooled: [0; MAX_HOSTS],
             ot_service: OtService { up: true, stoppable: true, pid_known: true },
         }
     }
 
     /// Returns whether red can reach the host from where it stands.
-    pub fn routable(&self, host: Host) -> bool {
-        Subnet::of(host) != Subnet::Operational || self.red_on & GATEWAYS != 0
+    pub fn routable(&self, host: Host, scenario: &Scenario) -> bool {
+        self.any_routable(1 << host, scenario)
     }
 
-    pub fn listeners(&self, host: Host) -> u32 {
-        IMAGES[host].listeners + self.decoys[host]
+    /// Returns whether red can reach one of the hosts.
+    pub fn any_routable(&self, hosts: Hosts, scenario: &Scenario) -> bool {
+        hosts & scenario.open != 0 || hosts & scenario.gated != 0 && self.red_on & scenario.gateways != 0
+    }
+
+    pub fn listeners(&self, host: Host, scenario: &Scenario) -> u32 {
+        scenario.images[host].listeners + self.decoys[host]
     }
 
     pub fn sessions_on(&self, host: Host) -> usize {
@@ -144,10 +145,11 @@ impl Network {
     }
 
     /// The penalty of this step without the cost of blue's action, in tenths.
-    pub fn penalty_tenths(&self) -> i32 {
-        let confidentiality = CONFIDENTIALITY_TENTHS.iter().enumerate();
-        let lost: i32 = confidentiality.map(|(h, tenths)| tenths * i32::from(self.root_on >> h & 1)).sum();
-        lost + if self.ot_service.up { 0 } else { AVAILABILITY_TENTHS }
+    pub fn penalty_tenths(&self, scenario: &Scenario) -> i32 {
+        let paid = if scenario.mended { self.red_on } else { self.root_on };
+        let lost: i32 =
+            scenario.root_costs.iter().zip(paid.to_le_bytes()).map(|(costs, byte)| costs[usize::from(byte)]).sum();
+        lost + if self.ot_service.up { 0 } else { scenario.availability_tenths }
     }
 
     /// Red's best session on the host: 0 none, 1 user, 2 root or SYSTEM.
@@ -156,9 +158,10 @@ impl Network {
     }
 
     /// Number of processes on the host, decoys and red's own included.
-    pub fn processes(&self, host: Host) -> u32 {
-        // User0's first red session is one of its boot processes.
-        let red = self.sessions_on(host) as u32 - u32::from(host == USER0);
-        BOOT_PROCESSES[host] + self.decoys[host] + red - u32::from(host == OP_SERVER0 && !self.ot_service.up)
+    pub fn processes(&self, host: Host, scenario: &Scenario) -> u32 {
+        // Red's first session is one of the boot processes.
+        let red = self.sessions_on(host) as u32 - u32::from(host == scenario.start);
+        let boot = scenario.boot_processes[host];
+        boot + self.decoys[host] + red - u32::from(host == scenario.target && !self.ot_service.up)
     }
 }

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::scenario::{BLUE_SESSIONS, DEFENDER, Exploit, GREEN_SESSIONS, Host, Hosts, IMAGES, NUM_HOSTS, USER0, USER1};
+use super::scenario::{Exploit, Host, Hosts};
 use super::source::{DETECTION, NewProcess, RandomSource, TOP_EXPLOIT, split_top};
+use super::tables::Scenario;
 use crate::python_random::PythonRandom;
 
 /// Process ids are below this.
@@ -22,21 +23,22 @@ struct Labels {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PythonSource {
     random: PythonRandom,
-    labels: [Labels; NUM_HOSTS],
-    addresses: [u8; NUM_HOSTS],
-    hosts: [u8; NUM_HOSTS],
+    /// Of each host.
+    labels: Vec<Labels>,
+    addresses: Vec<u8>,
+    hosts: Vec<u8>,
     /// One of red's processes has got a marked id since this was last cleared.
     pub(super) collided: bool,
 }
 
 impl PythonSource {
     /// The state after `random.seed(seed)` in CybORG, once its environment is constructed.
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: u64, hosts: usize) -> Self {
         Self {
             random: PythonRandom::new(seed),
-            labels: Default::default(),
-            addresses: [0; NUM_HOSTS],
-            hosts: [0; NUM_HOSTS],
+            labels: vec![Labels::default(); hosts],
+            addresses: vec![0; hosts],
+            hosts: vec![0; hosts],
             collided: false,
         }
     }
@@ -48,9 +50,10 @@ impl PythonSource {
     /// Bytes that the twister and the labels of an episode take, about.
     pub(super) const MEMORY: usize = 16 << 10;
 
-    pub(super) fn is_sound(&self) -> bool {
-        let hosts = self.addresses.iter().chain(&self.hosts);
-        self.random.is_sound() && hosts.into_iter().all(|&host| usize::from(host) < NUM_HOSTS)
+    pub(super) fn is_sound(&self, hosts: usize) -> bool {
+        let orders = [&self.addresses, &self.hosts];
+        let fit = |order: &&Vec<u8>| order.len() == hosts && order.iter().all(|&host| usize::from(host) < hosts);
+        self.random.is_sound() && self.labels.len() == hosts && orders.iter().all(fit)
     }
 
     fn new_pid(&mut self, host: Host) -> u16 {
@@ -64,38 +67,38 @@ impl PythonSource {
             }
         }
     }
-
-    fn shuffled(&mut self) -> [u8; NUM_HOSTS] {
-        let mut order = std::array::from_fn(|host| host as u8);
-        self.random.shuffle(&mut order);
-        order
-    }
 }
 
-fn first(order: &[u8; NUM_HOSTS], hosts: Hosts) -> Option<Host> {
+/// Puts the hosts in a new random order.
+fn shuffle(order: &mut [u8], random: &mut PythonRandom) {
+    order.iter_mut().zip(0..).for_each(|(place, host)| *place = host);
+    random.shuffle(order);
+}
+
+fn first(order: &[u8], hosts: Hosts) -> Option<Host> {
     order.iter().map(|&host| usize::from(host)).find(|host| hosts >> host & 1 == 1)
 }
 
 impl RandomSource for PythonSource {
-    fn start_episode(&mut self) {
-        self.random.sample(4096, 3);
-        for hosts in [4, 4, 5] {
-            self.random.below(1);
-            self.random.sample(14, hosts);
+    fn start_episode(&mut self, scenario: &Scenario) {
+        self.random.sample(scenario.blocks, scenario.address_draws.len());
+        for draws in &scenario.address_draws {
+            self.random.below(draws.parts);
+            self.random.sample(draws.addresses, draws.hosts);
         }
-        for (labels, image) in self.labels.iter_mut().zip(&IMAGES) {
+        for (labels, image) in self.labels.iter_mut().zip(&scenario.images) {
             *labels = Labels { pids: image.pids.to_vec(), ..Labels::default() };
         }
-        for host in BLUE_SESSIONS.into_iter().chain(GREEN_SESSIONS).chain([USER0]) {
-            self.new_pid(host);
+        for &host in &scenario.sessions {
+            self.new_pid(host.into());
         }
         for labels in &mut self.labels {
             labels.boot_pids.clone_from(&labels.pids);
         }
     }
 
-    fn blue_session(&mut self, host: Host) {
-        self.random.below(if host == DEFENDER { 2 } else { 1 });
+    fn blue_session(&mut self, sessions: u32) {
+        self.random.below(sessions);
     }
 
     fn decoy_process(&mut self, host: Host) {
@@ -158,12 +161,12 @@ impl RandomSource for PythonSource {
         self.random.below(n as u32) as usize
     }
 
-    fn bline_target(&mut self) -> Host {
-        USER1 + self.random.below(4) as usize
+    fn bline_target(&mut self, entries: &[u8]) -> u8 {
+        entries[self.random.below(entries.len() as u32) as usize]
     }
 
     fn shuffle_addresses(&mut self) {
-        self.addresses = self.shuffled();
+        shuffle(&mut self.addresses, &mut self.random);
     }
 
     fn first_address(&mut self, hosts: Hosts) -> Option<Host> {
@@ -171,7 +174,7 @@ impl RandomSource for PythonSource {
     }
 
     fn shuffle_hosts(&mut self) {
-        self.hosts = self.shuffled();
+        shuffle(&mut self.hosts, &mut self.random);
     }
 
     fn first_host(&mut self, hosts: Hosts) -> Option<Host> {
@@ -183,11 +186,12 @@ impl RandomSource for PythonSource {
 mod tests {
     use super::*;
     use crate::cage2::scenario::{OP_SERVER0, OT_SERVICE_PID};
+    use crate::cage2::tables::SCENARIO2;
 
     #[test]
     fn the_ot_service_has_its_pid_on_the_op_server() {
-        let mut source = PythonSource::new(1);
-        source.start_episode();
+        let mut source = PythonSource::new(1, SCENARIO2.len());
+        source.start_episode(&SCENARIO2);
         assert!(source.labels[OP_SERVER0].pids.contains(&OT_SERVICE_PID));
         source.process_ended(OP_SERVER0, OT_SERVICE_PID);
         assert!(!source.labels[OP_SERVER0].pids.contains(&OT_SERVICE_PID));

@@ -5,11 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::Ruleset;
 use super::events::{RedAction, Traces};
 use super::network::{Network, Session};
-use super::scenario::{
-    Exploit, Host, Hosts, IMAGES, NUM_HOSTS, OP_SERVER0, OT_SERVICE_PID, Subnet, USER0, WEB_PORTS, are_hosts,
-    revealed_by,
-};
+use super::scenario::{Exploit, Host, Hosts, NUM_HOSTS, NUM_SUBNETS, OT_SERVICE_PID, WEB_PORTS};
 use super::source::RandomSource;
+use super::tables::{MAX_HOSTS, Scenario};
 use crate::env::ensure;
 
 /// Red's knowledge of the network, and the result of its last action.
@@ -22,10 +20,10 @@ pub struct Knowledge {
     /// Hosts whose address is known, and those known by name.
     pub addresses: Hosts,
     pub names: Hosts,
-    /// Known subnets, bit by [`Subnet`].
+    /// Known subnets, bit by [`Subnet`](super::scenario::Subnet).
     pub subnets: u8,
     /// Ports that red believes open, as far as an exploit needs them.
-    pub ports: [u8; NUM_HOSTS],
+    pub ports: [u8; MAX_HOSTS],
     /// Red has found OTService.
     pub ot_service: bool,
 }
@@ -35,36 +33,33 @@ impl Knowledge {
     pub fn allows(&self, action: RedAction) -> bool {
         match action {
             RedAction::Sleep => true,
-            RedAction::DiscoverSystems(subnet) => self.subnets >> subnet as u8 & 1 == 1,
+            RedAction::DiscoverSystems(subnet) => self.subnets >> subnet & 1 == 1,
             RedAction::DiscoverServices(host) | RedAction::Exploit(host) => self.addresses >> host & 1 == 1,
             RedAction::Escalate(host) | RedAction::Impact(host) => self.names >> host & 1 == 1,
         }
     }
 
-    /// Targets that red can name: a bit for each subnet, then for the address of each host, then for its name.
+    /// Targets that red can name in Scenario 2: a bit for each subnet, then for the address of each host, then for its name.
     pub fn known(&self) -> u32 {
-        let addresses = Subnet::ALL.len();
-        u32::from(self.subnets)
-            | u32::from(self.addresses) << addresses
-            | u32::from(self.names) << (addresses + NUM_HOSTS)
+        let addresses = NUM_SUBNETS;
+        u32::from(self.subnets) | self.addresses << addresses | self.names << (addresses + NUM_HOSTS)
     }
 
     /// Refuses decoded values that no episode has; the error says why.
-    pub(super) fn check(&self) -> Result<(), String> {
-        let there = are_hosts(self.addresses | self.names) && Subnet::are_bits(self.subnets);
+    pub(super) fn check(&self, scenario: &Scenario) -> Result<(), String> {
+        let there = scenario.are_hosts(self.addresses | self.names) && scenario.are_subnets(self.subnets);
         ensure(there, "red knows of a host or subnet that is not there")
     }
-}
 
-impl Default for Knowledge {
-    fn default() -> Self {
+    /// That of the start of an episode.
+    pub fn new(scenario: &Scenario) -> Self {
         Self {
             success: None,
             saw_data: false,
-            addresses: 1 << USER0,
-            names: 1 << USER0,
-            subnets: 1 << Subnet::User as u8,
-            ports: [0; NUM_HOSTS],
+            addresses: 1 << scenario.start,
+            names: 1 << scenario.start,
+            subnets: 1 << scenario.subnet_of[scenario.start],
+            ports: [0; MAX_HOSTS],
             ot_service: false,
         }
     }
@@ -74,6 +69,7 @@ impl Default for Knowledge {
 pub(super) fn act(
     action: RedAction,
     ruleset: Ruleset,
+    scenario: &Scenario,
     network: &mut Network,
     knowledge: &mut Knowledge,
     random: &mut impl RandomSource,
@@ -82,23 +78,24 @@ pub(super) fn act(
     let (success, saw_data) = match action {
         RedAction::Sleep => (None, false),
         RedAction::DiscoverSystems(subnet) => {
-            let found = subnet != Subnet::Operational || network.routable(OP_SERVER0);
+            let hosts = scenario.members[subnet];
+            let found = network.any_routable(hosts, scenario);
             if found {
-                knowledge.addresses |= subnet.hosts();
-                knowledge.subnets |= 1 << subnet as u8;
+                knowledge.addresses |= hosts;
+                knowledge.subnets |= 1 << subnet;
             }
             (Some(found), found)
         }
         RedAction::DiscoverServices(host) => {
-            let reached = network.routable(host);
+            let reached = network.routable(host, scenario);
             if reached {
-                traces = discover_services(host, ruleset, network, knowledge, random);
+                traces = discover_services(host, ruleset, scenario, network, knowledge, random);
             }
             // Success even where the host cannot be reached: then it shows nothing.
             (Some(true), reached)
         }
         RedAction::Exploit(host) => {
-            let works = exploit(host, ruleset, network, knowledge, &mut traces, random);
+            let works = exploit(host, ruleset, scenario, network, knowledge, &mut traces, random);
             if works {
                 knowledge.names |= 1 << host;
                 knowledge.addresses |= 1 << host;
@@ -106,10 +103,10 @@ pub(super) fn act(
             (Some(works), works)
         }
         RedAction::Escalate(host) => {
-            let works = escalate(host, network, knowledge, random);
+            let works = escalate(host, scenario, network, knowledge, random);
             (Some(works), works)
         }
-        RedAction::Impact(host) => (Some(impact(host, network, knowledge, random)), false),
+        RedAction::Impact(host) => (Some(impact(host, scenario, network, knowledge, random)), false),
     };
     knowledge.success = success;
     knowledge.saw_data = saw_data;
@@ -119,17 +116,18 @@ pub(super) fn act(
 fn discover_services(
     host: Host,
     ruleset: Ruleset,
+    scenario: &Scenario,
     network: &Network,
     knowledge: &mut Knowledge,
     random: &mut impl RandomSource,
 ) -> Traces {
-    let listeners = network.listeners(host);
+    let listeners = network.listeners(host, scenario);
     for _ in 0..listeners {
         random.ephemeral_port(host);
     }
     let seen = network.ports[host] as u8;
     match ruleset {
-        Ruleset::Main => knowledge.ports[host] = seen,
+        Ruleset::Main | Ruleset::PlusPlus => knowledge.ports[host] = seen,
         // Never forgets a port, so it keeps attacking decoys that are gone.
         Ruleset::Leaderboard => knowledge.ports[host] |= seen,
     }
@@ -140,6 +138,7 @@ fn discover_services(
 fn exploit(
     host: Host,
     ruleset: Ruleset,
+    scenario: &Scenario,
     network: &mut Network,
     knowledge: &Knowledge,
     traces: &mut Traces,
@@ -153,10 +152,10 @@ fn exploit(
         return false;
     }
     let exploit = random.exploit(options);
-    if !network.routable(host) {
+    if !network.routable(host, scenario) {
         return false;
     }
-    let image = &IMAGES[host];
+    let image = scenario.images[host];
     let real = image.vulnerable & exploit.bit() != 0;
     let decoy = !real && network.fooled[host] & exploit.bit() != 0;
     if !real && !decoy {
@@ -166,7 +165,7 @@ fn exploit(
     traces.ports = 1;
     if exploit == Exploit::SshBruteForce {
         for _ in 0..10 {
-            random.ephemeral_port(USER0);
+            random.ephemeral_port(scenario.start);
         }
         traces.connections = 10;
         if decoy || !image.brute_forceable {
@@ -206,7 +205,13 @@ fn exploit(
     true
 }
 
-fn escalate(host: Host, network: &mut Network, knowledge: &mut Knowledge, random: &mut impl RandomSource) -> bool {
+fn escalate(
+    host: Host,
+    scenario: &Scenario,
+    network: &mut Network,
+    knowledge: &mut Knowledge,
+    random: &mut impl RandomSource,
+) -> bool {
     if network.red_on >> host & 1 == 0 {
         return false;
     }
@@ -215,16 +220,20 @@ fn escalate(host: Host, network: &mut Network, knowledge: &mut Knowledge, random
         network.escalate(host, nth);
         network.files |= 1 << host;
     }
-    knowledge.addresses |= 1 << host;
-    knowledge.subnets |= 1 << Subnet::of(host) as u8;
-    if let Some(revealed) = revealed_by(host) {
-        knowledge.addresses |= 1 << revealed;
-    }
-    knowledge.ot_service |= host == OP_SERVER0;
+    let shown = &scenario.shown[host];
+    knowledge.addresses |= shown.addresses;
+    knowledge.subnets |= shown.subnets;
+    knowledge.ot_service |= shown.service;
     true
 }
 
-fn impact(host: Host, network: &mut Network, knowledge: &Knowledge, random: &mut impl RandomSource) -> bool {
+fn impact(
+    host: Host,
+    scenario: &Scenario,
+    network: &mut Network,
+    knowledge: &Knowledge,
+    random: &mut impl RandomSource,
+) -> bool {
     if network.red_on >> host & 1 == 0 {
         return false;
     }
@@ -232,7 +241,7 @@ fn impact(host: Host, network: &mut Network, knowledge: &Knowledge, random: &mut
         // Nothing depends on which session is drawn.
         random.session(network.sessions_on(host));
     }
-    if host != OP_SERVER0 || !knowledge.ot_service {
+    if host != scenario.target || !knowledge.ot_service {
         return false;
     }
     let service = &mut network.ot_service;
@@ -240,7 +249,7 @@ fn impact(host: Host, network: &mut Network, knowledge: &Knowledge, random: &mut
         service.stoppable = false;
         if service.pid_known {
             service.up = false;
-            random.process_ended(OP_SERVER0, OT_SERVICE_PID);
+            random.process_ended(scenario.target, OT_SERVICE_PID);
         }
     }
     true

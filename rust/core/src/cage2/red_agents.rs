@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::events::RedAction;
 use super::red_actions::Knowledge;
-use super::scenario::{ENTERPRISE2, Host, Hosts, NUM_HOSTS, OP_SERVER0, Subnet, are_hosts, revealed_by};
+use super::scenario::{Host, Hosts};
 use super::source::RandomSource;
+use super::tables::Scenario;
 use crate::env::ensure;
 
 /// The kind of a red agent.
@@ -47,18 +48,18 @@ impl RedAgent {
     }
 
     /// Refuses decoded values that no episode has; the error says why.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self, scenario: &Scenario) -> Result<(), String> {
         let sound = match self {
             Self::BLine(agent) => match agent.user {
-                Some(user) => revealed_by(user.into()).is_some() && Subnet::of(user.into()) == Subnet::User,
+                Some(user) => scenario.entries.as_ref().is_ok_and(|entries| entries.contains(&user)),
                 None => agent.place == 0,
             },
             Self::Meander(agent) => {
                 let Meander { subnets, scanned, exploited, escalated, entered, last_exploit, last_escalation } = agent;
                 let last = last_exploit.iter().chain(last_escalation);
-                are_hosts(scanned | exploited | escalated | entered)
-                    && Subnet::are_bits(*subnets)
-                    && last.into_iter().all(|&host| usize::from(host) < NUM_HOSTS)
+                scenario.are_hosts(scanned | exploited | escalated | entered)
+                    && scenario.are_subnets(*subnets)
+                    && last.into_iter().all(|&host| usize::from(host) < scenario.len())
             }
             Self::Sleep => true,
         };
@@ -67,10 +68,10 @@ impl RedAgent {
 
     // Always: it has a second caller, and a step of the first one must not call it.
     #[inline(always)]
-    pub fn choose(&mut self, knowledge: &Knowledge, random: &mut impl RandomSource) -> RedAction {
+    pub fn choose(&mut self, knowledge: &Knowledge, scenario: &Scenario, random: &mut impl RandomSource) -> RedAction {
         match self {
-            Self::BLine(agent) => agent.choose(knowledge, random),
-            Self::Meander(agent) => agent.choose(knowledge, random),
+            Self::BLine(agent) => agent.choose(knowledge, scenario, random),
+            Self::Meander(agent) => agent.choose(knowledge, scenario, random),
             Self::Sleep => RedAction::Sleep,
         }
     }
@@ -94,7 +95,7 @@ impl BLine {
     const AFTER_FAILURE: [u8; PLAN_LEN as usize] = [0, 1, 2, 2, 2, 2, 5, 5, 5, 5, 9, 9, 9, 12, 13];
 
     #[inline(always)]
-    fn choose(&mut self, knowledge: &Knowledge, random: &mut impl RandomSource) -> RedAction {
+    fn choose(&mut self, knowledge: &Knowledge, scenario: &Scenario, random: &mut impl RandomSource) -> RedAction {
         self.advance(knowledge);
         if self.place == 12 && !self.server_seen {
             if knowledge.saw_data {
@@ -106,29 +107,32 @@ impl BLine {
             }
         }
         if self.place == 1 && self.user.is_none() {
-            self.user = Some(random.bline_target() as u8);
+            self.user = scenario.entries.as_ref().ok().map(|entries| random.bline_target(entries));
         }
         let user = usize::from(self.user.unwrap_or_default());
-        let enterprise = || revealed_by(user).expect("user hosts reveal an enterprise host");
+        let route = &scenario.routes[user];
+        let (enterprise, gateway) = (usize::from(route.enterprise), usize::from(route.gateway));
+        let target = scenario.target;
         match self.place {
-            0 => RedAction::DiscoverSystems(Subnet::User),
+            0 => RedAction::DiscoverSystems(scenario.subnet_of[scenario.start].into()),
             1 => RedAction::DiscoverServices(user),
             2 => RedAction::Exploit(user),
             3 => RedAction::Escalate(user),
-            4 => RedAction::DiscoverServices(enterprise()),
-            5 => RedAction::Exploit(enterprise()),
-            6 => RedAction::Escalate(enterprise()),
-            7 => RedAction::DiscoverSystems(Subnet::Enterprise),
-            8 => RedAction::DiscoverServices(ENTERPRISE2),
-            9 => RedAction::Exploit(ENTERPRISE2),
-            10 => RedAction::Escalate(ENTERPRISE2),
-            11 => RedAction::DiscoverServices(OP_SERVER0),
-            12 => RedAction::Exploit(OP_SERVER0),
-            13 => RedAction::Escalate(OP_SERVER0),
-            _ => RedAction::Impact(OP_SERVER0),
+            4 => RedAction::DiscoverServices(enterprise),
+            5 => RedAction::Exploit(enterprise),
+            6 => RedAction::Escalate(enterprise),
+            7 => RedAction::DiscoverSystems(route.subnet.into()),
+            8 => RedAction::DiscoverServices(gateway),
+            9 => RedAction::Exploit(gateway),
+            10 => RedAction::Escalate(gateway),
+            11 => RedAction::DiscoverServices(target),
+            12 => RedAction::Exploit(target),
+            13 => RedAction::Escalate(target),
+            _ => RedAction::Impact(target),
         }
     }
 
+    #[inline(always)]
     fn advance(&mut self, knowledge: &Knowledge) {
         let place = self.place.min(PLAN_LEN - 1);
         self.place = match knowledge.success {
@@ -141,7 +145,7 @@ impl BLine {
 /// Meander: scans and exploits every host that it can find, in random order, before the next subnet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meander {
-    /// Subnets (bit by [`Subnet`]) and hosts that it has scanned.
+    /// Subnets (bit by [`Subnet`](super::scenario::Subnet)) and hosts that it has scanned.
     pub(super) subnets: u8,
     pub(super) scanned: Hosts,
     /// Hosts that it believes exploited, and escalated.
@@ -155,18 +159,18 @@ pub struct Meander {
 
 impl Meander {
     #[inline(always)]
-    fn choose(&mut self, knowledge: &Knowledge, random: &mut impl RandomSource) -> RedAction {
-        self.learn(knowledge);
-        if self.escalated >> OP_SERVER0 & 1 == 1 {
-            self.last_escalation = Some(OP_SERVER0 as u8);
-            return RedAction::Impact(OP_SERVER0);
+    fn choose(&mut self, knowledge: &Knowledge, scenario: &Scenario, random: &mut impl RandomSource) -> RedAction {
+        self.learn(knowledge, scenario);
+        let target = scenario.target;
+        if self.escalated >> target & 1 == 1 {
+            self.last_escalation = Some(target as u8);
+            return RedAction::Impact(target);
         }
-        for subnet in Subnet::ALL {
-            let bit = 1 << subnet as u8;
-            if knowledge.subnets & bit != 0 && self.subnets & bit == 0 {
-                self.subnets |= bit;
-                return RedAction::DiscoverSystems(subnet);
-            }
+        let unseen = knowledge.subnets & !self.subnets;
+        if unseen != 0 {
+            let subnet = unseen.trailing_zeros();
+            self.subnets |= 1 << subnet;
+            return RedAction::DiscoverSystems(subnet as usize);
         }
         random.shuffle_addresses();
         if let Some(host) = random.first_address(knowledge.addresses & !self.scanned) {
@@ -186,13 +190,15 @@ impl Meander {
                 self.last_exploit = Some(host as u8);
                 RedAction::Exploit(host)
             }
-            // It cannot happen: Defender and, while that one is not escalated, Op_Server0 always remain.
+            // It cannot happen in Scenario 2: Defender and, while that one is not escalated, Op_Server0 always remain.
+            // Elsewhere CybORG stops here with an error.
             None => RedAction::Sleep,
         }
     }
 
     /// Updates its beliefs with the result of the last action.
-    fn learn(&mut self, knowledge: &Knowledge) {
+    #[inline(always)]
+    fn learn(&mut self, knowledge: &Knowledge, scenario: &Scenario) {
         let bit = |host: u8| 1 << Host::from(host);
         if let Some(host) = self.last_exploit.take() {
             if knowledge.success == Some(true) {
@@ -200,8 +206,7 @@ impl Meander {
             } else {
                 self.exploited &= !bit(host);
                 // It assumes that it has lost the subnet nearest to the target.
-                const ENTERPRISE_HOSTS: Hosts = 0b1110;
-                for nearest in [Subnet::Operational.hosts(), ENTERPRISE_HOSTS] {
+                for nearest in *scenario.nearest.as_ref().unwrap_or(&[0; 2]) {
                     let lost = self.escalated & nearest;
                     if lost != 0 {
                         self.escalated &= !lost;

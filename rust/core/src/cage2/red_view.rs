@@ -1,4 +1,4 @@
-//! Red's view in a game of two agents: what it has learnt from the results of its actions.
+//! Red's view in a game of two agents in Scenario 2: what it has learnt from the results of its actions.
 //!
 //! Blue may have taken back what red believes to hold: it learns so when an action fails.
 
@@ -7,19 +7,20 @@ use serde::{Deserialize, Serialize};
 use super::events::RedAction;
 use super::red_actions::Knowledge;
 use super::scenario::{
-    EXPLOIT_NAMES, GATEWAYS, HOST_NAMES, Host, Hosts, NUM_HOSTS, OP_SERVER0, SUBNET_NAMES, Subnet, USER0, are_hosts,
+    EXPLOIT_NAMES, GATEWAYS, HOST_NAMES, Host, Hosts, NUM_HOSTS, NUM_SUBNETS, OP_SERVER0, SUBNET_NAMES, USER0,
 };
+use super::tables::SCENARIO2;
 use super::view::write_bits;
 use crate::env::ensure;
 
 /// Values of an observation; [`names`] names each of them.
 pub const LEN: usize = FLAGS + 8 * NUM_HOSTS + 1;
 /// Values before the ports.
-const FLAGS: usize = 5 * NUM_HOSTS + 2 * Subnet::ALL.len() + 5;
+const FLAGS: usize = 5 * NUM_HOSTS + 2 * NUM_SUBNETS + 5;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RedView {
-    /// Subnets, bit by [`Subnet`], and hosts whose scan showed red something.
+    /// Subnets, bit by [`Subnet`](super::scenario::Subnet), and hosts whose scan showed red something.
     swept: u8,
     scanned: Hosts,
     /// Hosts where an exploit has worked, and an escalation, and nothing since has shown that the session is gone.
@@ -38,7 +39,8 @@ impl Default for RedView {
 impl RedView {
     /// Refuses decoded values that no episode has; the error says why.
     pub(super) fn check(&self) -> Result<(), String> {
-        let there = are_hosts(self.scanned | self.exploited | self.escalated) && Subnet::are_bits(self.swept);
+        let there =
+            SCENARIO2.are_hosts(self.scanned | self.exploited | self.escalated) && SCENARIO2.are_subnets(self.swept);
         ensure(there, "red's view has a host or subnet that is not there")
     }
 
@@ -57,7 +59,7 @@ impl RedView {
         let has_worked = knowledge.success == Some(true);
         match action {
             RedAction::Sleep => {}
-            RedAction::DiscoverSystems(subnet) if has_worked => self.swept |= 1 << subnet as u8,
+            RedAction::DiscoverSystems(subnet) if has_worked => self.swept |= 1 << subnet,
             RedAction::DiscoverServices(host) if knowledge.saw_data => self.scanned |= 1 << host,
             // Out of reach: red holds no host any more from which the operational subnet can be reached.
             RedAction::DiscoverSystems(_) | RedAction::DiscoverServices(_) => self.lose(GATEWAYS),
@@ -85,7 +87,7 @@ impl RedView {
     pub fn write(&self, knowledge: &Knowledge, time: f32, obs: &mut [f32]) {
         let mut flags = 0u128;
         let mut shift = 0;
-        let mut put = |bits: u16, len: usize| {
+        let mut put = |bits: Hosts, len: usize| {
             flags |= u128::from(bits) << shift;
             shift += len;
         };
@@ -93,7 +95,7 @@ impl RedView {
             put(hosts, NUM_HOSTS);
         }
         for subnets in [knowledge.subnets, self.swept] {
-            put(subnets.into(), Subnet::ALL.len());
+            put(subnets.into(), NUM_SUBNETS);
         }
         let success = knowledge.success;
         for flag in
@@ -133,6 +135,7 @@ pub fn names() -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cage2::scenario::USER;
 
     #[test]
     fn every_value_has_a_name_of_its_own() {
@@ -147,10 +150,11 @@ mod tests {
     fn values_stand_where_their_names_do() {
         let names = names();
         let at = |name: &str| names.iter().position(|n| n == name).expect("there is such a value");
-        let mut knowledge = Knowledge { saw_data: true, success: Some(true), ot_service: true, ..Knowledge::default() };
+        let mut knowledge =
+            Knowledge { saw_data: true, success: Some(true), ot_service: true, ..Knowledge::new(&SCENARIO2) };
         knowledge.ports[12] = 1 << 7;
         let mut view = RedView::default();
-        view.learn(RedAction::DiscoverSystems(Subnet::User), &knowledge);
+        view.learn(RedAction::DiscoverSystems(USER), &knowledge);
         view.learn(RedAction::DiscoverServices(12), &knowledge);
         view.learn(RedAction::Exploit(12), &knowledge);
         view.learn(RedAction::Impact(OP_SERVER0), &knowledge);

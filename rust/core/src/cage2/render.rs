@@ -4,14 +4,14 @@ use std::fmt::Write;
 
 use super::Episode;
 use super::events::{Activity, RedAction};
-use super::scenario::{HOST_NAMES, SUBNET_NAMES, Subnet};
 use super::source::RandomSource;
+use super::tables::Scenario;
 use super::view::Compromise;
 
 /// One line a host: what blue sees, then what is true.
-pub fn table<D: RandomSource>(episode: &Episode<D>) -> String {
-    let red =
-        RedAction::from_code(episode.last_red.kind, episode.last_red.target).map_or_else(String::new, RedAction::name);
+pub fn table<D: RandomSource>(episode: &Episode<D>, scenario: &Scenario) -> String {
+    let red = RedAction::from_code(episode.last_red.kind, episode.last_red.target, scenario)
+        .map_or_else(String::new, |action| action.name(scenario));
     let outcome = match episode.last_red.success {
         1 => "worked",
         0 => "failed",
@@ -31,7 +31,7 @@ pub fn table<D: RandomSource>(episode: &Episode<D>) -> String {
         "{:<12} {:<15} | {:<8} {:<13} | {:<6} {:>8} {:>9}",
         "subnet", "host", "activity", "compromised", "red", "sessions", "processes"
     );
-    for (host, name) in HOST_NAMES.iter().enumerate() {
+    for (host, name) in scenario.hosts.iter().enumerate() {
         let activity = match episode.view.activity(host) {
             Activity::None => "-",
             Activity::Scan => "scan",
@@ -44,14 +44,14 @@ pub fn table<D: RandomSource>(episode: &Episode<D>) -> String {
             Compromise::Privileged => "privileged",
         };
         let access = ["-", "user", "root"][usize::from(episode.network.red_access(host))];
-        let subnet = SUBNET_NAMES[Subnet::of(host) as usize];
-        let (sessions, processes) = (episode.network.sessions_on(host), episode.network.processes(host));
+        let subnet = &scenario.subnets[usize::from(scenario.subnet_of[host])];
+        let (sessions, processes) = (episode.network.sessions_on(host), episode.network.processes(host, scenario));
         let _ = writeln!(
             out,
             "{subnet:<12} {name:<15} | {activity:<8} {compromise:<13} | {access:<6} {sessions:>8} {processes:>9}"
         );
     }
     let service = if episode.network.ot_service.up { "up" } else { "DOWN" };
-    let _ = write!(out, "OTService on Op_Server0: {service}");
+    let _ = write!(out, "OTService on {}: {service}", scenario.hosts[scenario.target]);
     out
 }

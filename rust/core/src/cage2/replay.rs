@@ -1,29 +1,32 @@
 //! Replays reference traces: from the recorded decisions, and from nothing but the seed.
 
-use super::blue::{BlueAction, NUM_ACTIONS};
 use super::events::RedAction;
 use super::memory::Layout;
 use super::python_source::PythonSource;
 use super::red_agents::RedKind;
-use super::scenario::{EXPLOIT_NAMES, Exploit, HOST_NAMES, Host, Hosts, NUM_HOSTS, USER1};
+use super::scenario::{EXPLOIT_NAMES, Exploit, Host, Hosts};
 use super::source::{NewProcess, RandomSource, split_top};
-use super::view::OBS_BITS;
+use super::tables::Scenario;
+use super::view::WORD_HOSTS;
 use super::{Episode, Ruleset};
 
-/// Bytes of a packed observation.
-pub const PACKED_OBS: usize = OBS_BITS.div_ceil(8);
+/// Bytes of a packed observation of so many hosts.
+pub const fn packed_obs(hosts: usize) -> usize {
+    (4 * hosts).div_ceil(8)
+}
 
-/// The arrays of a trace file, all episodes one after another. S steps, E episodes.
+/// The arrays of a trace file, all episodes one after another. S steps, E episodes, N hosts, B bytes of [`packed_obs`].
 pub struct Trace<'a> {
     pub ruleset: Ruleset,
-    /// `None`: red's actions are given, `red_kind` and `red_target`.
+    pub scenario: &'a Scenario,
+    /// `None`: red's actions are given, `red_kind` and `red_target`; only in Scenario 2.
     pub red: Option<RedKind>,
     pub seed: u64,
     /// Steps of each episode, [E].
     pub length: &'a [i32],
     /// [E], bytes: a process of red's was given an id that Monitor had marked before.
     pub collided: &'a [u8],
-    /// [E, 7] and [S, 7]: 52 bits, the first one highest in its byte.
+    /// [E, B] and [S, B]: 4 N bits, the first one highest in its byte.
     pub reset_obs: &'a [u8],
     pub obs: &'a [u8],
     /// [S].
@@ -37,7 +40,7 @@ pub struct Trace<'a> {
     pub exploit: &'a [i8],
     pub detected: &'a [i8],
     pub session: &'a [i8],
-    /// [S, 13].
+    /// [S, N].
     pub red_access: &'a [u8],
     pub red_sessions: &'a [u8],
     pub processes: &'a [u8],
@@ -70,17 +73,18 @@ pub enum Mode {
     Seed,
 }
 
-impl Trace<'_> {
+impl<'a> Trace<'a> {
     /// Checks that the arrays fit each other and hold possible values; the error names the first that does not.
     pub fn check(&self) -> Result<(), String> {
         if let Some(bad) = self.length.iter().find(|&&n| n < 0) {
             return Err(format!("an episode has {bad} steps"));
         }
+        let (hosts, packed) = (self.scenario.len(), packed_obs(self.scenario.len()));
         let (steps, episodes) = (self.length.iter().map(|&n| n as usize).sum::<usize>(), self.length.len());
         let lengths = [
             ("collided", self.collided.len(), episodes),
-            ("reset_obs", self.reset_obs.len(), episodes * PACKED_OBS),
-            ("obs", self.obs.len(), steps * PACKED_OBS),
+            ("reset_obs", self.reset_obs.len(), episodes * packed),
+            ("obs", self.obs.len(), steps * packed),
             ("reward", self.reward.len(), steps),
             ("blue_action", self.blue_action.len(), steps),
             ("red_kind", self.red_kind.len(), steps),
@@ -90,17 +94,18 @@ impl Trace<'_> {
             ("exploit", self.exploit.len(), steps),
             ("detected", self.detected.len(), steps),
             ("session", self.session.len(), steps),
-            ("red_access", self.red_access.len(), steps * NUM_HOSTS),
-            ("red_sessions", self.red_sessions.len(), steps * NUM_HOSTS),
-            ("processes", self.processes.len(), steps * NUM_HOSTS),
+            ("red_access", self.red_access.len(), steps * hosts),
+            ("red_sessions", self.red_sessions.len(), steps * hosts),
+            ("processes", self.processes.len(), steps * hosts),
         ];
         for (name, got, expected) in lengths {
             if got != expected {
                 return Err(format!("{name} holds {got} values, expected {expected} for {steps} steps"));
             }
         }
-        if let Some(bad) = self.blue_action.iter().find(|&&a| !(0..NUM_ACTIONS as i16).contains(&a)) {
-            return Err(format!("blue_action holds {bad}, expected 0 to {}", NUM_ACTIONS - 1));
+        let actions = self.scenario.actions.len();
+        if let Some(bad) = self.blue_action.iter().find(|&&a| !(0..actions as i16).contains(&a)) {
+            return Err(format!("blue_action holds {bad}, expected 0 to {}", actions - 1));
         }
         let unknown = (0..steps).find(|&i| self.red.is_none() && self.given_red(i).is_none());
         unknown.map_or(Ok(()), |i| {
@@ -110,7 +115,7 @@ impl Trace<'_> {
     }
 
     fn given_red(&self, i: usize) -> Option<RedAction> {
-        RedAction::from_code(self.red_kind[i], self.red_target[i])
+        RedAction::from_code(self.red_kind[i], self.red_target[i], self.scenario)
     }
 
     /// Replays a checked trace.
@@ -118,7 +123,7 @@ impl Trace<'_> {
         // A collision of process ids changes the outcome but is not among the recorded decisions. The trace tells in
         // which episodes one happens, and a replay from the seed tells the step.
         let mut collisions = vec![false; self.reward.len()];
-        let seeded = || PythonSource::new(self.seed);
+        let seeded = || PythonSource::new(self.seed, self.scenario.len());
         match mode {
             Mode::Seed => self.run(seeded(), |_, _, _| {}, |_, _| None),
             Mode::Decisions => {
@@ -132,10 +137,10 @@ impl Trace<'_> {
                         },
                     );
                 }
-                let recorded = |random: &mut RecordedSource, episode: usize, i| {
+                let recorded = |random: &mut RecordedSource<'a>, episode: usize, i| {
                     *random = RecordedSource::of(self, i, self.collided[episode] != 0 && collisions[i]);
                 };
-                self.run(RecordedSource::default(), recorded, |random, _| random.complaint())
+                self.run(RecordedSource::new(self.scenario), recorded, |random, _| random.complaint())
             }
         }
     }
@@ -147,19 +152,23 @@ impl Trace<'_> {
         before: impl Fn(&mut D, usize, usize),
         mut after: impl FnMut(&D, usize) -> Option<String>,
     ) -> Report {
-        let mut sim = Episode::new(random, Layout::None);
+        let (scenario, packed) = (self.scenario, packed_obs(self.scenario.len()));
+        let mut sim = Episode::new(random, Layout::None, scenario);
         let mut report = Report { steps: 0, mismatches: 0, first: None };
         for (episode, &length) in self.length.iter().enumerate() {
-            sim.begin(self.red.unwrap_or(RedKind::Sleep));
-            let packed = &self.reset_obs[episode * PACKED_OBS..(episode + 1) * PACKED_OBS];
-            report.note(episode, None, difference_in_obs(unpack(packed), sim.view.bits()));
+            sim.begin(self.red.unwrap_or(RedKind::Sleep), scenario);
+            let row = &self.reset_obs[episode * packed..(episode + 1) * packed];
+            report.note(episode, None, self.difference_in_obs(unpack(row), sim.view.words()));
             for step in 0..length as usize {
                 let i = report.steps;
                 before(&mut sim.random, episode, i);
-                let blue = BlueAction::from_index(self.blue_action[i] as usize);
+                let blue = scenario.actions[self.blue_action[i] as usize];
                 let tenths = match self.red {
-                    Some(_) => sim.step(blue, self.ruleset),
-                    None => sim.step_given(blue, self.given_red(i).unwrap_or(RedAction::Sleep), self.ruleset),
+                    Some(_) => sim.step(blue, self.ruleset, scenario),
+                    None => {
+                        let red = self.given_red(i).unwrap_or(RedAction::Sleep);
+                        sim.step_given(blue, red, self.ruleset, scenario)
+                    }
                 };
                 let what = after(&sim.random, i).or_else(|| self.difference(i, &sim, tenths));
                 report.note(episode, Some(step), what);
@@ -171,11 +180,13 @@ impl Trace<'_> {
 
     /// The first thing in which the simulator differs from row `i`.
     fn difference<D: RandomSource>(&self, i: usize, sim: &Episode<D>, tenths: i32) -> Option<String> {
-        let red = sim.last_red;
+        let (red, scenario, hosts) = (sim.last_red, self.scenario, self.scenario.len());
         let expected = (self.red_kind[i], self.red_target[i]);
         if (red.kind, red.target) != expected {
-            let name =
-                |(kind, target)| RedAction::from_code(kind, target).map_or("an invalid action".into(), RedAction::name);
+            let name = |(kind, target)| {
+                RedAction::from_code(kind, target, scenario)
+                    .map_or("an invalid action".into(), |action| action.name(scenario))
+            };
             return Some(format!("red's action: expected {}, got {}", name(expected), name((red.kind, red.target))));
         }
         if red.success != self.red_success[i] {
@@ -186,13 +197,13 @@ impl Trace<'_> {
         {
             return Some(format!("red's knowledge: expected {expected:#x}, got {:#x}", sim.knowledge.known()));
         }
-        for (host, name) in HOST_NAMES.iter().enumerate() {
-            let at = i * NUM_HOSTS + host;
+        for (host, name) in scenario.hosts.iter().enumerate() {
+            let at = i * hosts + host;
             let network = &sim.network;
             let pairs = [
                 ("red access", self.red_access[at], u32::from(network.red_access(host))),
                 ("red sessions", self.red_sessions[at], network.sessions_on(host) as u32),
-                ("processes", self.processes[at], network.processes(host)),
+                ("processes", self.processes[at], network.processes(host, scenario)),
             ];
             for (what, expected, got) in pairs {
                 if u32::from(expected) != got {
@@ -204,7 +215,18 @@ impl Trace<'_> {
         if reward != self.reward[i] {
             return Some(format!("reward: expected {}, got {reward}", self.reward[i]));
         }
-        difference_in_obs(unpack(&self.obs[i * PACKED_OBS..(i + 1) * PACKED_OBS]), sim.view.bits())
+        let packed = packed_obs(hosts);
+        self.difference_in_obs(unpack(&self.obs[i * packed..(i + 1) * packed]), sim.view.words())
+    }
+
+    fn difference_in_obs(&self, expected: [u64; 2], got: [u64; 2]) -> Option<String> {
+        let word = (0..2).find(|&word| expected[word] != got[word])?;
+        let (expected, got) = (expected[word], got[word]);
+        let host = (expected ^ got).trailing_zeros() as usize / 4;
+        let entries =
+            |bits: u64| (0..4).map(|k| if bits >> (4 * host + k) & 1 == 1 { '1' } else { '0' }).collect::<String>();
+        let name = self.scenario.hosts.get(WORD_HOSTS * word + host).map_or("no host", String::as_str);
+        Some(format!("observation of {name}: expected {}, got {}", entries(expected), entries(got)))
     }
 }
 
@@ -217,23 +239,17 @@ impl Report {
     }
 }
 
-fn unpack(bytes: &[u8]) -> u64 {
-    (0..OBS_BITS).fold(0, |bits, i| bits | u64::from(bytes[i / 8] >> (7 - i % 8) & 1) << i)
-}
-
-fn difference_in_obs(expected: u64, got: u64) -> Option<String> {
-    if expected == got {
-        return None;
+fn unpack(bytes: &[u8]) -> [u64; 2] {
+    let mut words = [0; 2];
+    for (i, byte) in bytes.iter().enumerate() {
+        words[i / 8] |= u64::from(byte.reverse_bits()) << (8 * (i % 8));
     }
-    let host = (expected ^ got).trailing_zeros() as usize / 4;
-    let entries =
-        |bits: u64| (0..4).map(|k| if bits >> (4 * host + k) & 1 == 1 { '1' } else { '0' }).collect::<String>();
-    Some(format!("observation of {}: expected {}, got {}", HOST_NAMES[host], entries(expected), entries(got)))
+    words
 }
 
 /// The recorded decisions of one step. It notes the first draw that does not fit them.
-#[derive(Default)]
-struct RecordedSource {
+struct RecordedSource<'a> {
+    scenario: &'a Scenario,
     kind: i8,
     target: i8,
     exploit: i8,
@@ -244,8 +260,22 @@ struct RecordedSource {
     complaint: Option<String>,
 }
 
-impl RecordedSource {
-    fn of(trace: &Trace<'_>, i: usize, collision: bool) -> Self {
+impl<'a> RecordedSource<'a> {
+    fn new(scenario: &'a Scenario) -> Self {
+        Self {
+            scenario,
+            kind: 0,
+            target: -1,
+            exploit: -1,
+            detected: -1,
+            session: -1,
+            collision: false,
+            used: [false; 3],
+            complaint: None,
+        }
+    }
+
+    fn of(trace: &Trace<'a>, i: usize, collision: bool) -> Self {
         Self {
             kind: trace.red_kind[i],
             target: trace.red_target[i],
@@ -253,8 +283,7 @@ impl RecordedSource {
             detected: trace.detected[i],
             session: trace.session[i],
             collision,
-            used: [false; 3],
-            complaint: None,
+            ..Self::new(trace.scenario)
         }
     }
 
@@ -272,13 +301,13 @@ impl RecordedSource {
     }
 
     fn target_in(&self, hosts: Hosts) -> Option<Host> {
-        let target = usize::try_from(self.target).ok().filter(|&t| t < NUM_HOSTS && hosts >> t & 1 == 1);
+        let target = usize::try_from(self.target).ok().filter(|&t| t < self.scenario.len() && hosts >> t & 1 == 1);
         // Any other choice shows as a wrong action of red's.
         target.or_else(|| (hosts != 0).then(|| hosts.trailing_zeros() as Host))
     }
 }
 
-impl RandomSource for RecordedSource {
+impl RandomSource for RecordedSource<'_> {
     fn red_process(&mut self, _host: Host) -> NewProcess {
         NewProcess { pid: 0, marked: self.collision }
     }
@@ -309,7 +338,7 @@ impl RandomSource for RecordedSource {
     fn detected(&mut self, host: Host, _pid: u16) -> bool {
         self.used[1] = true;
         if self.detected < 0 {
-            self.complain(format!("a shell on {} may be detected, nothing is recorded", HOST_NAMES[host]));
+            self.complain(format!("a shell on {} may be detected, nothing is recorded", self.scenario.hosts[host]));
         }
         self.detected == 1
     }
@@ -325,8 +354,8 @@ impl RandomSource for RecordedSource {
         }
     }
 
-    fn bline_target(&mut self) -> Host {
-        self.target_in(0b1_1110_0000_0000).unwrap_or(USER1)
+    fn bline_target(&mut self, entries: &[u8]) -> u8 {
+        *entries.iter().find(|&&host| i8::try_from(host) == Ok(self.target)).unwrap_or(&entries[0])
     }
 
     fn shuffle_addresses(&mut self) {}
@@ -345,9 +374,9 @@ impl RandomSource for RecordedSource {
         if chosen.code() == (self.kind, self.target) {
             return chosen;
         }
-        let recorded = RedAction::from_code(self.kind, self.target);
-        let name = recorded.map_or_else(|| "an invalid action".into(), RedAction::name);
-        self.complain(format!("red's action: recorded is {name}, the agent chooses {}", chosen.name()));
+        let recorded = RedAction::from_code(self.kind, self.target, self.scenario);
+        let name = recorded.map_or_else(|| "an invalid action".into(), |action| action.name(self.scenario));
+        self.complain(format!("red's action: recorded is {name}, the agent chooses {}", chosen.name(self.scenario)));
         recorded.unwrap_or(chosen)
     }
 }

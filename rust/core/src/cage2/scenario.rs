@@ -1,11 +1,13 @@
-//! Scenario 2 as it stands when an episode begins: hosts, their images, exploits and decoys.
+//! What scenarios are made of (images, exploits, decoys), and Scenario 2 as it stands when an episode begins.
 //!
 //! Source: the behaviour of CybORG 2.1 (`cage-challenge/cage-challenge-2`, Scenario2), MIT licence, DST Group.
 
 /// Index of a host, in the order of the challenge's observation and actions.
 pub type Host = usize;
 /// A set of hosts, one bit each.
-pub type Hosts = u16;
+pub type Hosts = u32;
+/// Index of a subnet, in the order of the first host of each.
+pub type Subnet = usize;
 
 pub const NUM_HOSTS: usize = 13;
 pub const HOST_NAMES: [&str; NUM_HOSTS] = [
@@ -24,11 +26,6 @@ pub const HOST_NAMES: [&str; NUM_HOSTS] = [
     "User4",
 ];
 
-/// Returns whether the set has no other members than there are hosts.
-pub fn are_hosts(hosts: Hosts) -> bool {
-    hosts >> NUM_HOSTS == 0
-}
-
 pub const DEFENDER: Host = 0;
 pub const ENTERPRISE0: Host = 1;
 pub const ENTERPRISE1: Host = 2;
@@ -41,50 +38,11 @@ pub const USER1: Host = 9;
 /// The hosts from which, and only from which, the operational subnet can be reached.
 pub const GATEWAYS: Hosts = 0b1110;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Subnet {
-    Enterprise,
-    Operational,
-    User,
-}
-
-pub const SUBNET_NAMES: [&str; 3] = ["Enterprise", "Operational", "User"];
-
-impl Subnet {
-    pub const ALL: [Self; 3] = [Self::Enterprise, Self::Operational, Self::User];
-
-    pub fn of(host: Host) -> Self {
-        match host {
-            0..4 => Self::Enterprise,
-            4..8 => Self::Operational,
-            _ => Self::User,
-        }
-    }
-
-    /// Returns whether there are no other bits than those of subnets.
-    pub fn are_bits(bits: u8) -> bool {
-        bits >> Self::ALL.len() == 0
-    }
-
-    pub fn hosts(self) -> Hosts {
-        match self {
-            Self::Enterprise => 0x000f,
-            Self::Operational => 0x00f0,
-            Self::User => 0x1f00,
-        }
-    }
-}
-
-/// The host that a privilege escalation on `host` reveals, if any.
-pub fn revealed_by(host: Host) -> Option<Host> {
-    match host {
-        9 | 10 => Some(ENTERPRISE1),
-        11 | 12 => Some(ENTERPRISE0),
-        ENTERPRISE2 => Some(OP_SERVER0),
-        _ => None,
-    }
-}
+pub const NUM_SUBNETS: usize = 3;
+pub const SUBNET_NAMES: [&str; NUM_SUBNETS] = ["Enterprise", "Operational", "User"];
+pub const ENTERPRISE: Subnet = 0;
+pub const OPERATIONAL: Subnet = 1;
+pub const USER: Subnet = 2;
 
 /// Cost of a step while red holds a root or SYSTEM session on the host, in tenths.
 pub const CONFIDENTIALITY_TENTHS: [i32; NUM_HOSTS] = [1, 10, 10, 10, 1, 1, 1, 10, 0, 1, 1, 1, 1];
@@ -166,6 +124,7 @@ const P68: Ports = 1 << 11;
 pub const WEB_PORTS: u8 = (P80 | P443) as u8;
 
 /// The services and processes of a host at the start of an episode.
+#[derive(Debug, PartialEq)]
 pub struct Image {
     pub windows: bool,
     /// Some account falls to an SSH brute force.
@@ -254,6 +213,39 @@ const VELOCIRAPTOR: Image = Image {
     ],
 };
 
+/// The images of CybORG that hosts can have, by their names there.
+pub static IMAGE_KINDS: [(&str, Image); 8] = image_kinds(INTERNAL, LINUX_USER1);
+
+/// The same of CybORG++: smss, which EternalBlue attacks, has a type on Internal, and the mysql of linux_user_host1
+/// listens on its own port.
+pub static MENDED_IMAGE_KINDS: [(&str, Image); 8] = {
+    const ETERNAL: u8 = Exploit::EternalBlue.bit();
+    const SQL: u8 = Exploit::SqlInjection.bit();
+    image_kinds(
+        Image { vulnerable: INTERNAL.vulnerable | ETERNAL, gives_root: INTERNAL.gives_root | ETERNAL, ..INTERNAL },
+        Image {
+            ports: P80 | P3390 | P443 | P25,
+            vulnerable: LINUX_USER1.vulnerable | SQL,
+            gives_root: LINUX_USER1.gives_root | SQL,
+            ..LINUX_USER1
+        },
+    )
+};
+
+const fn image_kinds(internal: Image, linux_user1: Image) -> [(&'static str, Image); 8] {
+    [
+        ("Gateway", GATEWAY),
+        ("OP_Server", OP_SERVER),
+        ("Internal", internal),
+        ("windows_user_host1", WINDOWS_USER1),
+        ("windows_user_host2", WINDOWS_USER2),
+        ("linux_user_host1", linux_user1),
+        ("linux_user_host2", LINUX_USER2),
+        ("Velociraptor_Server", VELOCIRAPTOR),
+    ]
+}
+
+/// The images of Scenario 2.
 pub static IMAGES: [Image; NUM_HOSTS] = [
     VELOCIRAPTOR,
     GATEWAY,
@@ -272,37 +264,23 @@ pub static IMAGES: [Image; NUM_HOSTS] = [
 
 pub const OT_SERVICE_PID: u16 = 1043;
 
-/// Blue's sessions are started in this order when an episode begins.
-pub const BLUE_SESSIONS: [Host; 14] = [0, 8, 9, 10, 11, 12, 1, 2, 3, 0, 7, 4, 5, 6];
-/// Green's sessions, which are started after blue's.
-pub const GREEN_SESSIONS: [Host; 8] = [8, 9, 10, 11, 12, 4, 5, 6];
-
-/// Processes of each host when an episode begins: its image, blue's and green's sessions, and red's first one.
-pub const BOOT_PROCESSES: [u32; NUM_HOSTS] = {
-    let mut count = [27, 1, 5, 5, 1, 1, 1, 2, 2, 2, 3, 4, 5];
-    let mut i = 0;
-    while i < BLUE_SESSIONS.len() {
-        count[BLUE_SESSIONS[i]] += 1;
-        i += 1;
-    }
-    i = 0;
-    while i < GREEN_SESSIONS.len() {
-        count[GREEN_SESSIONS[i]] += 1;
-        i += 1;
-    }
-    count[USER0] += 1;
-    count
-};
-
 /// A decoy service that blue can start.
 pub struct Decoy {
     pub name: &'static str,
     /// Port on which nothing may listen yet.
     pub checks: Ports,
-    pub opens: Ports,
+    opens: Ports,
+    /// As far as it opens the port of this exploit.
     pub fools: Exploit,
     /// The only operating system it runs on, if there is one: Windows (`Some(true)`) or Linux (`Some(false)`).
     pub windows: Option<bool>,
+}
+
+impl Decoy {
+    /// The ports that it opens; by the mended rules of CybORG++ every decoy opens the one that it checks.
+    pub const fn opens(&self, mended: bool) -> Ports {
+        if mended { self.checks } else { self.opens }
+    }
 }
 
 /// Decoys in the order of blue's actions.
@@ -320,7 +298,7 @@ pub static DECOYS: [Decoy; 8] = [
     Decoy { name: "DecoySSHD", checks: P22, opens: P22, fools: Exploit::SshBruteForce, windows: None },
     Decoy { name: "DecoySvchost", checks: P3389, opens: P3389, fools: Exploit::BlueKeep, windows: Some(true) },
     Decoy { name: "DecoyTomcat", checks: P443, opens: P443, fools: Exploit::HttpsRfi, windows: None },
-    // It checks one port and opens another, so it can be started again and again.
+    // It checks one port and opens another, so it can be started again and again, but in CybORG++.
     Decoy { name: "DecoyVsftpd", checks: P21, opens: P80, fools: Exploit::HttpRfi, windows: Some(false) },
 ];
 
@@ -329,17 +307,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn boot_processes_count_the_images() {
-        for host in 0..NUM_HOSTS {
-            let sessions = BLUE_SESSIONS.iter().chain(&GREEN_SESSIONS).filter(|&&h| h == host).count();
-            let red = usize::from(host == USER0);
-            assert_eq!(BOOT_PROCESSES[host] as usize, IMAGES[host].pids.len() + sessions + red, "{}", HOST_NAMES[host]);
-        }
-    }
-
-    #[test]
     fn exploits_that_give_root_have_a_service_and_a_port() {
-        for image in &IMAGES {
+        for (_, image) in IMAGE_KINDS.iter().chain(&MENDED_IMAGE_KINDS) {
             assert_eq!(image.gives_root & !image.vulnerable, 0);
             assert_eq!(image.vulnerable & !(image.ports as u8), 0);
         }

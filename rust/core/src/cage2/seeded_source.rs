@@ -6,6 +6,7 @@ use super::fast_source::FastSource;
 use super::python_source::PythonSource;
 use super::scenario::{Exploit, Host, Hosts};
 use super::source::{NewProcess, RandomSource};
+use super::tables::Scenario;
 use crate::rng::Rng;
 
 /// A random source that a seed fixes.
@@ -42,8 +43,8 @@ macro_rules! forward {
 }
 
 forward! {
-    fn start_episode(&mut self);
-    fn blue_session(&mut self, host: Host);
+    fn start_episode(&mut self, scenario: &Scenario);
+    fn blue_session(&mut self, sessions: u32);
     fn decoy_process(&mut self, host: Host);
     fn ephemeral_port(&mut self, host: Host);
     fn red_process(&mut self, host: Host) -> NewProcess;
@@ -53,7 +54,7 @@ forward! {
     fn exploit(&mut self, options: u8) -> Exploit;
     fn detected(&mut self, host: Host, pid: u16) -> bool;
     fn session(&mut self, n: usize) -> usize;
-    fn bline_target(&mut self) -> Host;
+    fn bline_target(&mut self, entries: &[u8]) -> u8;
     fn shuffle_addresses(&mut self);
     fn first_address(&mut self, hosts: Hosts) -> Option<Host>;
     fn shuffle_hosts(&mut self);

@@ -3,6 +3,7 @@
 
 use super::events::RedAction;
 use super::scenario::{Exploit, Host, Hosts};
+use super::tables::Scenario;
 
 /// Chance that red takes the exploit it likes best, where it has several.
 pub(super) const TOP_EXPLOIT: f64 = 0.75;
@@ -20,9 +21,9 @@ pub struct NewProcess {
 /// The random decisions of an episode. Methods without a result decide nothing but labels (addresses, ports, process
 /// ids): only Python's generator must advance for them, so they do nothing by default.
 pub trait RandomSource {
-    fn start_episode(&mut self) {}
-    /// Choice of blue's session that acts on the host.
-    fn blue_session(&mut self, _host: Host) {}
+    fn start_episode(&mut self, _scenario: &Scenario) {}
+    /// Choice of the session of blue's that acts, among so many on the host.
+    fn blue_session(&mut self, _sessions: u32) {}
     fn decoy_process(&mut self, _host: Host) {}
     fn ephemeral_port(&mut self, _host: Host) {}
     fn red_process(&mut self, _host: Host) -> NewProcess {
@@ -40,8 +41,8 @@ pub trait RandomSource {
     fn detected(&mut self, host: Host, pid: u16) -> bool;
     /// One of `n` sessions, by age.
     fn session(&mut self, n: usize) -> usize;
-    /// The user host that B_line targets: User1 to User4.
-    fn bline_target(&mut self) -> Host;
+    /// The host by which B_line enters, one of these.
+    fn bline_target(&mut self, entries: &[u8]) -> u8;
     /// Puts the addresses in a new random order, from which [`RandomSource::first_address`] takes.
     fn shuffle_addresses(&mut self);
     /// The first address in the shuffled order that belongs to `hosts`, if any.

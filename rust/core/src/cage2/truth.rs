@@ -1,4 +1,4 @@
-//! The true state of the game as values after blue's memory in an observation: what no defender can see. Scores of
+//! The true state of a game of Scenario 2 as values after blue's memory in an observation: what no defender can see. Scores of
 //! policies that observe it are a bound for those that cannot.
 //!
 //! Together with the 52 bits these values are all of the state that the future depends on, except for random draws to
@@ -11,6 +11,7 @@ use super::network::Network;
 use super::red_actions::Knowledge;
 use super::red_agents::{BLine, Meander, PLAN_LEN, RedAgent, RedKind};
 use super::scenario::{DECOYS, EXPLOIT_NAMES, HOST_NAMES, Hosts, NUM_HOSTS, SUBNET_NAMES, USER1};
+use super::tables::SCENARIO2;
 use crate::rng::Rng;
 
 /// Number of values.
@@ -37,8 +38,8 @@ trait Sink {
     }
 
     /// A count for each host, at most 10, divided by 10.
-    fn counts(&mut self, counts: [u32; NUM_HOSTS], what: &str) {
-        for (count, name) in counts.into_iter().zip(HOST_NAMES) {
+    fn counts(&mut self, counts: &[u32], what: &str) {
+        for (&count, name) in counts.iter().zip(HOST_NAMES) {
             self.put(count.min(10) as f32 / 10.0, || format!("{name}: count of {what}"));
         }
     }
@@ -68,7 +69,7 @@ pub fn write<D>(episode: &Episode<D>, values: &mut [f32]) {
 /// The names of the values.
 pub fn names() -> Vec<String> {
     let mut names = Names(Vec::with_capacity(LEN));
-    describe(&Episode::new(FastSource(Rng::new(0)), Layout::None), &mut names);
+    describe(&Episode::new(FastSource(Rng::new(0)), Layout::None, &SCENARIO2), &mut names);
     names.0
 }
 
@@ -95,12 +96,12 @@ fn network(network: &Network, to: &mut impl Sink) {
         };
         kind[usize::from(session.host)] += 1;
     }
-    to.counts(found, "red's user sessions that Remove ends");
-    to.counts(hidden, "red's user sessions that Remove leaves");
-    to.counts(root, "red's root sessions");
+    to.counts(&found, "red's user sessions that Remove ends");
+    to.counts(&hidden, "red's user sessions that Remove leaves");
+    to.counts(&root, "red's root sessions");
     to.hosts(network.files, "has a file that Analyse finds");
     to.hosts(network.restored, "was restored");
-    to.counts(network.decoys, "decoy processes");
+    to.counts(&network.decoys, "decoy processes");
     to.flag(network.ot_service.up, || "OTService is up".into());
     to.flag(network.ot_service.stoppable, || "Impact still tries to stop OTService".into());
     to.flag(network.ot_service.pid_known, || "Impact can stop OTService".into());

@@ -1,4 +1,4 @@
-//! Blue's view: the 52 bits of the challenge's wrapper, and what else Monitor names.
+//! Blue's view: the bits of the challenge's wrapper, and what else Monitor names.
 //!
 //! Four bits a host: activity (none 00, scan 10, exploit 11), then compromise (no 00, unknown 10, user 01,
 //! privileged 11).
@@ -6,10 +6,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::events::{Activity, BlueOutcome, Traces};
-use super::scenario::{Host, Hosts, NUM_HOSTS, are_hosts};
+use super::scenario::{Host, Hosts, NUM_HOSTS};
+use super::tables::{MAX_HOSTS, Scenario};
 use crate::env::ensure;
 
-/// Bits of an observation.
+/// Bits of an observation of Scenario 2.
 pub const OBS_BITS: usize = 4 * NUM_HOSTS;
 
 /// The values are the two bits of the observation, the first one lowest.
@@ -21,25 +22,40 @@ pub enum Compromise {
     Privileged = 0b11,
 }
 
+/// Hosts whose bits make a word.
+pub const WORD_HOSTS: usize = 16;
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
-    /// Bit `4 * host + k` is bit `k` of the host.
-    bits: u64,
-    /// Hosts where Monitor named a suspicious process in the last step. CybORG's raw observation has them, the 52 bits
-    /// do not; the scripted baselines of the challenge rely on them.
+    /// Bit `4 * host + k` is bit `k` of the host, of the first [`WORD_HOSTS`] hosts and the next ones.
+    bits: [u64; MAX_HOSTS / WORD_HOSTS],
+    /// Hosts where Monitor named a suspicious process in the last step. CybORG's raw observation has them, the bits do
+    /// not; the scripted baselines of the challenge rely on them.
     alerts: Hosts,
 }
 
 impl View {
     /// Refuses decoded values that no episode has; the error says why.
-    pub(super) fn check(&self) -> Result<(), String> {
-        let there = self.bits >> OBS_BITS == 0 && are_hosts(self.alerts);
+    pub(super) fn check(&self, scenario: &Scenario) -> Result<(), String> {
+        let [first, second] = self.bits;
+        let bits = u128::from(second) << 64 | u128::from(first);
+        let there = bits.checked_shr(4 * scenario.len() as u32).unwrap_or(0) == 0 && scenario.are_hosts(self.alerts);
         ensure(there, "blue's view is impossible")
     }
 
-    /// The observation; bit `i` is its entry `i`.
+    /// The observation of the first [`WORD_HOSTS`] hosts; bit `i` is its entry `i`.
     pub fn bits(&self) -> u64 {
+        self.bits[0]
+    }
+
+    /// The observation, [`WORD_HOSTS`] hosts a word.
+    pub fn words(&self) -> [u64; MAX_HOSTS / WORD_HOSTS] {
         self.bits
+    }
+
+    /// The bits of the host, lowest.
+    fn of(&self, host: Host) -> u64 {
+        self.bits[host / WORD_HOSTS] >> (4 * (host % WORD_HOSTS))
     }
 
     pub fn alerts(&self) -> Hosts {
@@ -47,7 +63,7 @@ impl View {
     }
 
     pub fn activity(&self, host: Host) -> Activity {
-        match self.bits >> (4 * host) & 0b11 {
+        match self.of(host) & 0b11 {
             0b00 => Activity::None,
             0b01 => Activity::Scan,
             _ => Activity::Exploit,
@@ -55,7 +71,7 @@ impl View {
     }
 
     pub fn compromise(&self, host: Host) -> Compromise {
-        match self.bits >> (4 * host + 2) & 0b11 {
+        match self.of(host) >> 2 & 0b11 {
             0b00 => Compromise::No,
             0b01 => Compromise::Unknown,
             0b10 => Compromise::User,
@@ -64,17 +80,18 @@ impl View {
     }
 
     pub fn set_compromise(&mut self, host: Host, compromise: Compromise) {
-        let shift = 4 * host + 2;
-        self.bits = self.bits & !(0b11 << shift) | (compromise as u64) << shift;
+        let shift = 4 * (host % WORD_HOSTS) + 2;
+        let word = &mut self.bits[host / WORD_HOSTS];
+        *word = *word & !(0b11 << shift) | (compromise as u64) << shift;
     }
 
     /// Monitor at the end of a step: red's traces become activity, and what Analyse found is noted.
     pub fn monitor(&mut self, traces: Traces, blue: BlueOutcome) {
-        const ACTIVITY: u64 = 0x3_3333_3333_3333;
-        self.bits &= !ACTIVITY;
+        const ACTIVITY: u64 = 0x3333_3333_3333_3333;
+        self.bits.iter_mut().for_each(|word| *word &= !ACTIVITY);
         self.alerts = Hosts::from(traces.shell) << traces.host;
         let activity = traces.activity(blue.decoy_on);
-        self.bits |= (activity as u64) << (4 * traces.host);
+        self.bits[traces.host / WORD_HOSTS] |= (activity as u64) << (4 * (traces.host % WORD_HOSTS));
         if activity == Activity::Exploit {
             self.set_compromise(traces.host, Compromise::User);
         }
@@ -83,9 +100,15 @@ impl View {
         }
     }
 
-    /// Writes the 52 bits.
+    /// Writes the bits of as many hosts as there is room for.
     pub fn write(&self, obs: &mut [f32]) {
-        write_bits(self.bits, &mut obs[..OBS_BITS]);
+        // A length that the compiler knows, of Scenario 2, makes it faster.
+        if let Ok(obs) = <&mut [f32; OBS_BITS]>::try_from(&mut *obs) {
+            return write_bits(self.bits[0], obs);
+        }
+        for (&word, entries) in self.bits.iter().zip(obs.chunks_mut(4 * WORD_HOSTS)) {
+            write_bits(word, entries);
+        }
     }
 }
 

@@ -17,8 +17,9 @@ use serde::{Deserialize, Serialize};
 use super::blue::BlueAction;
 use super::network::Network;
 use super::red_agents::RedKind;
-use super::scenario::{DEFENDER, Host, Hosts, OP_SERVER0, Subnet, USER0};
+use super::scenario::{DEFENDER, ENTERPRISE, Host, Hosts, OP_SERVER0, OPERATIONAL, USER0};
 use super::seeded_source::SeededSource;
+use super::tables::subnet_of;
 use super::{Config, Episode, Game};
 use crate::env::{Phase, ensure};
 use crate::single_agent::{SingleAgentEnv, Step};
@@ -32,12 +33,12 @@ pub const NO_FIX: f64 = 0.5;
 
 /// Index into [`UNIT_TYPES`].
 pub fn type_of(host: Host) -> usize {
-    match (host, Subnet::of(host)) {
+    match (host, subnet_of(host)) {
         (DEFENDER, _) => 0,
-        (_, Subnet::Enterprise) => 1,
+        (_, ENTERPRISE) => 1,
         (OP_SERVER0, _) => 2,
-        (_, Subnet::Operational) => 3,
-        (_, Subnet::User) => 4,
+        (_, OPERATIONAL) => 3,
+        _ => 4,
     }
 }
 
@@ -215,7 +216,7 @@ impl SingleAgentEnv for WorkflowCage2 {
             account.complying += u32::from(account.order.complies(&episode.network, host));
             change += account.compliance() - before;
         }
-        let tenths = episode.step(action, self.config.ruleset);
+        let tenths = episode.step(action, self.config.ruleset, &self.config.scenario);
         account.return_tenths += tenths;
         let reward = f64::from(tenths) / 10.0 + self.weight * change;
         let terminated = episode.time >= self.config.episode_length;
@@ -231,7 +232,7 @@ impl SingleAgentEnv for WorkflowCage2 {
     }
 
     fn action_mask(&self, mask: &mut [u8]) {
-        self.state.episode.memory.write_mask(&self.config.actions, mask);
+        self.config.write_mask(&self.state.episode, mask);
     }
 
     fn episode_info(&self, key: &str) -> f64 {
@@ -272,6 +273,7 @@ mod tests {
     use super::*;
     use crate::cage2::network::Session;
     use crate::cage2::scenario::{ENTERPRISE0, HOST_NAMES, USER1};
+    use crate::cage2::tables::SCENARIO2;
     use crate::cage2::view::OBS_BITS;
 
     fn taken(host: Host) -> Session {
@@ -298,7 +300,7 @@ mod tests {
     #[test]
     fn the_first_type_that_red_holds_is_urgent() {
         let order = Order::new([2, 4, 1, 0, 3]).unwrap();
-        let mut network = Network::default();
+        let mut network = Network::new(&SCENARIO2);
         assert_eq!(order.most_urgent(&network), None, "the foothold does not count");
         assert!(order.complies(&network, OP_SERVER0));
         network.add_session(taken(ENTERPRISE0));

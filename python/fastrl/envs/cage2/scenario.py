@@ -1,0 +1,328 @@
+"""Scenario files of CAGE Challenge 2: networks of your own, in the YAML of CybORG 2.1.
+
+A file has the three parts that Scenario2.yaml of the challenge has, `Agents`, `Hosts` and `Subnets`. Every part of it
+that changes a game is read; what CybORG could do and this simulator does not is refused, in one line that names the
+place. `docs/environments/cage2-scenarios.md` lists what may stand where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastrl._native import _rust
+from fastrl.utils.names import did_you_mean
+
+MAX_BYTES = 1 << 20
+"""Longer files are refused."""
+_KINDS = (
+    "Sleep",
+    "Monitor",
+    "Analyse",
+    "Remove",
+    "DecoyApache",
+    "DecoyFemitter",
+    "DecoyHarakaSMPT",
+    "DecoySmss",
+    "DecoySSHD",
+    "DecoySvchost",
+    "DecoyTomcat",
+    "DecoyVsftpd",
+    "Restore",
+)
+_RED_ACTIONS = tuple(_rust.CAGE2_RED_KINDS)
+_TENTHS = {"None": 0, "Low": 1, "Medium": 10, "High": 100}
+_SESSION_KEYS = {"artifacts", "hostname", "name", "num_children_sessions", "parent", "type", "username"}
+_AGENT_KEYS = {"AllowedSubnets", "INT", "adversary", "actions", "agent_type", "reward_calculator_type"} | {
+    "starting_sessions",
+    "wrappers",
+}
+
+
+class ScenarioError(ValueError):
+    """A scenario file that cannot be read or played; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Cage2Scenario:
+    """A scenario, ready to be played.
+
+    Attributes:
+        hosts: names of the hosts, in the order of observations and actions.
+        subnets: names of the subnets, in the order of their first hosts.
+        actions: names of blue's actions, in the order of CybORG's ``ChallengeWrapper``.
+        effective_actions: indices into ``actions`` of those that can ever have an effect.
+        native: the compiled tables.
+    """
+
+    hosts: tuple[str, ...]
+    subnets: tuple[str, ...]
+    actions: tuple[str, ...]
+    effective_actions: tuple[int, ...]
+    native: _rust.Cage2Scenario
+    _places: tuple[int, ...]
+
+    def places(self, actions: Sequence[int]) -> list[int]:
+        """Indices into the compiled scenario's actions, which are all that there are, of indices into ``actions``."""
+        return [self._places[action] for action in actions]
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A value of the file and the keys that lead to it."""
+
+    value: Any
+    place: str
+
+    def refuse(self, expected: str) -> ScenarioError:
+        got = repr(self.value)
+        return ScenarioError(
+            f"{self.place or 'the file'}: expected {expected}, got {got if len(got) <= 60 else got[:57] + '...'}"
+        )
+
+    def table(self, known: set[str] | None = None) -> dict[str, _Node]:
+        """The entries of a mapping; others than ``known`` are refused."""
+        if not isinstance(self.value, Mapping):
+            raise self.refuse("a mapping of names")
+        for key in self.value:
+            if not isinstance(key, str) or not key.isprintable() or len(key) > 60:
+                raise _Node(key, self.place).refuse("names of up to 60 characters")
+        for key in self.value:
+            if known is not None and key not in known:
+                raise ScenarioError(
+                    f"{self.place}: expected {', '.join(sorted(known))}, got {key!r}{did_you_mean(key, known)}"
+                )
+        prefix = f"{self.place}." if self.place else ""
+        return {key: _Node(value, prefix + key) for key, value in self.value.items()}
+
+    def item(self, key: str) -> _Node:
+        """An entry that has to be there."""
+        entries = self.table()
+        if key not in entries:
+            raise ScenarioError(
+                f"{self.place or 'the file'}: expected the entry {key}, it has {', '.join(entries)}"
+            )
+        return entries[key]
+
+    def items(self) -> list[_Node]:
+        if not isinstance(self.value, Sequence) or isinstance(self.value, str):
+            raise self.refuse("a list")
+        return [_Node(value, f"{self.place}[{i}]") for i, value in enumerate(self.value)]
+
+    def one_of(self, known: Sequence[str]) -> str:
+        if not isinstance(self.value, str) or self.value not in known:
+            hint = did_you_mean(self.value, known) if isinstance(self.value, str) else ""
+            raise ScenarioError(f"{self.refuse(' or '.join(known))}{hint}")
+        return self.value
+
+    def names(self, known: Sequence[str]) -> list[str]:
+        """Different names out of ``known``."""
+        names = [node.one_of(known) for node in self.items()]
+        if len(set(names)) != len(names):
+            raise self.refuse("different names")
+        return names
+
+
+def load_scenario(path: str | Path) -> Cage2Scenario:
+    """Reads a scenario file.
+
+    Raises:
+        ScenarioError: it cannot be read, is no YAML, or has something that the simulator does not play. The message
+            names the file and the place in it.
+    """
+    import yaml  # a slow import, which most games do not need
+
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ScenarioError(f"expected at most {MAX_BYTES:,} bytes")
+        return parse_scenario(yaml.safe_load(content))
+    except OSError as error:
+        raise ScenarioError(f"scenario {path}: {error.strerror}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ScenarioError(f"scenario {path}: expected YAML: {' '.join(str(error).split())}") from None
+    except ScenarioError as error:
+        raise ScenarioError(f"scenario {path}: {error}") from None
+
+
+def parse_scenario(tree: Any) -> Cage2Scenario:
+    """Compiles the content of a scenario file, as a YAML reader gives it.
+
+    Raises:
+        ScenarioError: it has something that the simulator does not play.
+    """
+    root = _Node(tree, "")
+    root.table({"Agents", "Hosts", "Subnets"})
+    hosts = root.item("Hosts").table()
+    names = list(hosts)
+    subnets = root.item("Subnets").table()
+    agents = root.item("Agents")
+    if list(agents.table({"Blue", "Green", "Red"})) != ["Blue", "Green", "Red"]:
+        raise agents.refuse("Blue, Green and Red in this order")
+    images = [node.item("image").one_of(_rust.CAGE2_IMAGES) for node in hosts.values()]
+    start = _red_start(agents.item("Red"), names, images)
+    of_start = [name for name, node in subnets.items() if start in node.item("Hosts").names(names)]
+    for agent in ("Blue", "Red"):
+        allowed = agents.item(agent).item("AllowedSubnets")
+        if set(allowed.names(list(subnets))) != set(subnets):
+            raise allowed.refuse("all subnets")
+    info = [_info(node, names) for node in hosts.values()]
+    kinds = _blue_kinds(agents.item("Blue"), names)
+    try:
+        native = _rust.Cage2Scenario(
+            hosts=names,
+            images=images,
+            confidentiality_tenths=[_tenths(node, "ConfidentialityValue") for node in hosts.values()],
+            availability_tenths=sum(
+                _tenths(node, "AvailabilityValue")
+                for node, image in zip(hosts.values(), images, strict=True)
+                if image == "OP_Server"
+            ),
+            info=[shown for shown, _ in info],
+            shows_service=[any(images[host] == "OP_Server" for host in services) for _, services in info],
+            subnets=[
+                (
+                    name,
+                    _size(node),
+                    [names.index(host) for host in node.item("Hosts").names(names)],
+                    _access(node, list(subnets), of_start[0] if of_start else ""),
+                )
+                for name, node in subnets.items()
+            ],
+            start=names.index(start),
+            blue_sessions=_blue_sessions(agents.item("Blue"), names),
+            green_sessions=_green_sessions(agents.item("Green"), names),
+        )
+    except ValueError as error:
+        if isinstance(error, ScenarioError):
+            raise
+        raise ScenarioError(str(error)) from None
+    places = [place for kind in kinds for place in _places(kind, len(names))]
+    effective = set(native.effective_actions)
+    return Cage2Scenario(
+        tuple(names),
+        tuple(native.subnets),
+        tuple(native.actions[place] for place in places),
+        tuple(i for i, place in enumerate(places) if place in effective),
+        native,
+        tuple(places),
+    )
+
+
+def _places(kind: str, hosts: int) -> list[int]:
+    """Indices of the actions of a kind among all actions."""
+    i = _KINDS.index(kind)
+    return [i] if i < 2 else list(range(2 + (i - 2) * hosts, 2 + (i - 1) * hosts))
+
+
+def _tenths(host: _Node, key: str) -> int:
+    return _TENTHS[host.table()[key].one_of(list(_TENTHS))] if key in host.table() else _TENTHS["Low"]
+
+
+def _size(subnet: _Node) -> int:
+    size = subnet.item("Size")
+    if type(size.value) is not int or not 1 <= size.value <= 1000:
+        raise size.refuse("an integer from 1 to 1000")
+    return size.value
+
+
+def _info(host: _Node, names: list[str]) -> tuple[list[tuple[int, bool]], list[int]]:
+    """Hosts that an escalation shows, with True where it shows the subnet too, and those whose OTService it shows."""
+    entries = host.table({"AWS_Info", "image", "info", "ConfidentialityValue", "AvailabilityValue"})
+    shown, services = [], []
+    if "info" in entries:
+        for name, node in entries["info"].table(set(names)).items():
+            parts = node.table({"Interfaces", "Services"})
+            if "Interfaces" in parts:
+                how = parts["Interfaces"].one_of(["All", "IP Address"])
+                shown.append((names.index(name), how == "All"))
+            if "Services" in parts and parts["Services"].names(["OTService"]):
+                services.append(names.index(name))
+    return shown, services
+
+
+def _access(subnet: _Node, subnets: list[str], start: str) -> str:
+    """What the firewall lets through from the subnet where red starts: "open", "gated" or "closed"."""
+    subnet.table({"Hosts", "NACLs", "Size"})
+    rules = subnet.item("NACLs").table({*subnets, "all"})
+    inwards = {}
+    for source, rule in rules.items():
+        rule.table({"in", "out"})
+        # CybORG stops with an error at a None for all.
+        inwards[source] = rule.item("in").one_of(["all"] if source == "all" else ["all", "None"])
+    applies = inwards.get(start, inwards.get("all"))
+    return "closed" if applies is None else "open" if applies == "all" else "gated"
+
+
+def _sessions(agent: _Node) -> list[tuple[dict[str, _Node], _Node]]:
+    agent.table(_AGENT_KEYS)
+    return [(node.table(_SESSION_KEYS), node) for node in agent.item("starting_sessions").items()]
+
+
+def _red_start(red: _Node, names: list[str], images: list[str]) -> str:
+    sessions = _sessions(red)
+    if len(sessions) != 1:
+        raise red.item("starting_sessions").refuse("one session")
+    _, session = sessions[0]
+    session.item("type").one_of(["RedAbstractSession"])
+    start = session.item("hostname").one_of(names)
+    windows = images[names.index(start)].startswith(("windows", "Internal"))
+    session.item("username").one_of(["SYSTEM" if windows else "root"])
+    actions = red.item("actions")
+    kinds = [node.value for node in actions.items()]
+    if not all(kind in kinds for kind in _RED_ACTIONS):
+        raise actions.refuse(f"{', '.join(_RED_ACTIONS)} among them")
+    known = red.item("INT").item("Hosts")
+    if known.value != {start: {"Interfaces": "All", "System info": "All"}}:
+        raise known.refuse(f"All of the Interfaces and System info of {start} and of no other host")
+    return start
+
+
+def _blue_kinds(blue: _Node, names: list[str]) -> list[str]:
+    """The kinds of blue's actions, in the order of the file."""
+    blue.item("reward_calculator_type").one_of(["HybridAvailabilityConfidentiality"])
+    blue.item("adversary").one_of(["Red"])
+    known = blue.item("INT").item("Hosts")
+    for name in names:
+        entry = known.item(name)
+        for part in ("Interfaces", "System info"):
+            entry.item(part).one_of(["All"])
+    return blue.item("actions").names(_KINDS)
+
+
+def _blue_sessions(blue: _Node, names: list[str]) -> list[int]:
+    """Hosts of blue's sessions, that of the server first."""
+    servers, clients = [], []
+    for session, node in _sessions(blue):
+        kind = node.item("type").one_of(["VelociraptorServer", "VelociraptorClient"])
+        host = names.index(node.item("hostname").one_of(names))
+        if kind == "VelociraptorServer":
+            artifacts = node.item("artifacts").names(["NetworkConnections", "ProcessCreation"])
+            if "NetworkConnections" not in artifacts:
+                raise node.item("artifacts").refuse("NetworkConnections among them")
+            if "parent" in session:
+                raise node.refuse("a server without a parent")
+            servers.append((node.item("name"), host))
+        else:
+            clients.append((node.item("parent"), host))
+    if len(servers) != 1:
+        raise blue.item("starting_sessions").refuse("one VelociraptorServer")
+    name, host = servers[0]
+    for parent, _ in clients:
+        if parent.value != name.value:
+            raise parent.refuse(f"the name of the server, {name.value!r}")
+    return [host, *(client for _, client in clients)]
+
+
+def _green_sessions(green: _Node, names: list[str]) -> list[int]:
+    green.item("agent_type").one_of(["SleepAgent"])
+    sessions = []
+    for session, node in _sessions(green):
+        node.item("type").one_of(["green_session"])
+        if "parent" in session:
+            raise node.refuse("a session without a parent")
+        sessions.append(names.index(node.item("hostname").one_of(names)))
+    return sessions

@@ -1,0 +1,168 @@
+"""What a defender of CAGE Challenge 2 is judged by beside its score: what red held, for how long, and needless work."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastrl.envs.cage2.env import ACTIONS, HOSTS, Cage2VectorEnv
+from fastrl.runs.metrics import mean_and_error
+
+# Red stands on User0 from the first step to the last.
+_FOOTHOLD = HOSTS.index("User0")
+_OP_SERVER = HOSTS.index("Op_Server0")
+# The host that each action restores, or -1.
+RESTORED = np.array([HOSTS.index(name.split()[1]) if name.startswith("Restore ") else -1 for name in ACTIONS])
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its standard error; NaN where there is nothing to take it of."""
+
+    mean: float
+    standard_error: float
+
+
+@dataclass(frozen=True)
+class Defence:
+    """Measures of episodes against one red agent over one horizon. Red has a host where it has a session.
+
+    Attributes:
+        held: by host the share of the steps after which red has it.
+        steps_to_removal: from the step in which red gets a host to the one in which it loses it, where it does.
+        removed: share of the hosts that red gets, counted anew each time, which it loses before the episode ends.
+        needless_restores: in an episode, each of a host that red did not have and whose service ran.
+        server_reached: share of the episodes in which red ever has Op_Server0.
+        first_step_at_server: the first step after which it has it, counted from 1, in these episodes.
+    """
+
+    held: dict[str, Estimate]
+    steps_to_removal: Estimate
+    removed: Estimate
+    needless_restores: Estimate
+    server_reached: Estimate
+    first_step_at_server: Estimate
+
+    @classmethod
+    def of(cls, facts: Mapping[str, NDArray[Any]]) -> "Defence":
+        """The measures of E episodes from their `WatchedGames.facts`."""
+        reached = facts["first_step_at_server"] > 0
+        return cls(
+            {host: _mean(held) for host, held in zip(HOSTS, facts["held"].T, strict=True)},
+            _ratio(facts["removal_steps"], facts["removals"]),
+            _ratio(facts["removals"], facts["compromises"]),
+            _mean(facts["needless_restores"]),
+            _mean(reached),
+            _mean(facts["first_step_at_server"][reached]),
+        )
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any] | None) -> "Defence | None":
+        """The inverse of `dataclasses.asdict`, from JSON, which has null for NaN; of None it is None."""
+        if tree is None:
+            return None
+        found = {name: _estimate(value) for name, value in tree.items() if name != "held"}
+        return cls(held={host: _estimate(value) for host, value in tree["held"].items()}, **found)
+
+
+class WatchedGames(Cage2VectorEnv):
+    """Games that note the true state after each step of one episode; they do not reset themselves."""
+
+    def reset(self, **options: Any) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        n, length = self.num_envs, self.episode_length
+        self._steps = 0
+        self._actions = np.empty((length, n), np.int64)
+        self._has = np.empty((length + 1, n, len(HOSTS)), np.bool_)
+        self._stopped = np.empty((length + 1, n), np.bool_)
+        result = super().reset(**options)
+        self._note()
+        return result
+
+    def step_into(self, actions: NDArray[Any], *out: Any, **more: Any) -> None:
+        self._actions[self._steps] = np.take(self.actions, actions)
+        super().step_into(actions, *out, **more)
+        self._steps += 1
+        self._note()
+
+    def facts(self) -> dict[str, NDArray[Any]]:
+        """Facts of the N episodes, which have ended, see `facts_of`."""
+        return facts_of(self._has, self._stopped, self._actions)
+
+    def _note(self) -> None:
+        self._has[self._steps] = self.truth()["red_access"] > 0
+        self._stopped[self._steps] = self.episode_info("service_stopped")
+
+
+def facts_of(
+    has: NDArray[np.bool_], stopped: NDArray[np.bool_], actions: NDArray[np.int64]
+) -> dict[str, NDArray[Any]]:
+    """Facts of N episodes of T steps.
+
+    Args:
+        has: [T + 1, N, 13], hosts on which red has a session, before the first step and after each.
+        stopped: [T + 1, N], red has stopped the service of Op_Server0.
+        actions: [T, N], blue's, among the challenge's 145.
+
+    Returns:
+        held [N, 13], share of the steps after which red has each host; [N] each: compromises, removals and
+        removal_steps, counts without those of User0, the last of the steps from compromise to removal;
+        needless_restores; first_step_at_server, 0 if red never gets there.
+    """
+    before, after = has[:-1], has[1:]
+    taken, lost = (_of_others(changed) for changed in (after & ~before, before & ~after))
+    # Of what red has at the end nobody knows how long it would have kept it.
+    kept = np.logical_and.accumulate(after[::-1], axis=0)
+    at_server = after[..., _OP_SERVER]
+    return {
+        "held": after.mean(axis=0),
+        "compromises": taken,
+        "removals": lost,
+        "removal_steps": _of_others(after) - _of_others(kept),
+        "needless_restores": _needless(before, stopped[:-1], actions).sum(axis=0),
+        "first_step_at_server": np.where(at_server.any(axis=0), at_server.argmax(axis=0) + 1, 0),
+    }
+
+
+def _of_others(steps: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Counts [N] of what is true, [T, N, 13], without those of User0."""
+    by_host = steps.sum(axis=0)
+    counts: NDArray[np.int64] = by_host.sum(axis=1) - by_host[:, _FOOTHOLD]
+    return counts
+
+
+def _needless(
+    has: NDArray[np.bool_], stopped: NDArray[np.bool_], actions: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Whether each action, [T, N], is a Restore that takes nothing from red, given the state before it."""
+    needless = np.zeros(actions.shape, np.bool_)
+    steps, games = restores = np.nonzero(RESTORED[actions] >= 0)
+    host = RESTORED[actions[restores]]
+    useful = has[steps, games, host] & (host != _FOOTHOLD) | stopped[restores] & (host == _OP_SERVER)
+    needless[restores] = ~useful
+    return needless
+
+
+def _mean(values: NDArray[Any]) -> Estimate:
+    if not len(values):
+        return _NOTHING
+    mean, error = mean_and_error(values.astype(np.float64))
+    return Estimate(mean, error if len(values) > 1 else np.nan)
+
+
+def _ratio(parts: NDArray[Any], counts: NDArray[Any]) -> Estimate:
+    """The mean over all that is counted in E episodes; its standard error is that of a ratio of means."""
+    if not counts.any():
+        return _NOTHING
+    ratio = float(parts.sum() / counts.sum())
+    error = mean_and_error(parts - ratio * counts)[1] / float(counts.mean())
+    return Estimate(ratio, error if len(counts) > 1 else np.nan)
+
+
+def _estimate(tree: Mapping[str, Any]) -> Estimate:
+    return Estimate(*(np.nan if value is None else value for value in tree.values()))
+
+
+# One object for all NaNs: measures without some of them are equal.
+_NOTHING = Estimate(np.nan, np.nan)

@@ -1,0 +1,75 @@
+"""Picture of what defenders of CAGE Challenge 2 are judged by: how long red has each host, and bars of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from fastrl.tasks.cage2.defence import Defence, Estimate
+from fastrl.tasks.cage2.scores import RED_TITLES, SHOWN_HOSTS, Evaluation, longest
+from fastrl.utils.files import save_figure
+from fastrl.utils.output import figure_text
+
+# Panels beside the map: a title, and the measure in the title's unit.
+_PANELS: tuple[tuple[str, Callable[[Defence], Estimate], float], ...] = (
+    ("steps to removal", lambda it: it.steps_to_removal, 1),
+    ("removed, %", lambda it: it.removed, 100),
+    ("needless restores", lambda it: it.needless_restores, 1),
+    ("server reached, %", lambda it: it.server_reached, 100),
+    ("first at server, step", lambda it: it.first_step_at_server, 1),
+)
+_RED = "#d1495b"
+
+
+def save_picture(evaluations: Iterable[Evaluation], path: Path) -> None:
+    """Writes the picture of `draw`, .png or .svg."""
+    save_figure(path, draw(evaluations))
+
+
+def draw(evaluations: Iterable[Evaluation]) -> Figure:
+    """A figure with a row for each contender, ruleset and red agent that attacks, over the longest horizon."""
+    rows = [
+        (f"{figure_text(each.contender)}\n{each.mode}, {each.ruleset}, {RED_TITLES[score.red_agent]}", found)
+        for each in evaluations
+        for score, found in longest(each)
+        if score.red_agent != "sleep"
+    ]
+    figure = Figure(figsize=(17, 1.6 + 0.55 * len(rows)), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    first, *others = figure.subplots(
+        1, 1 + len(_PANELS), sharey=True, width_ratios=[6, *(1 for _ in _PANELS)]
+    )
+    _draw_hosts([found for _, found in rows], first)
+    first.set_yticks(range(len(rows)), [name for name, _ in rows], fontsize=8)
+    for axes, (title, measure, scale) in zip(others, _PANELS, strict=True):
+        estimates = [measure(found) for _, found in rows]
+        means, errors = (
+            scale * np.array([getattr(it, name) for it in estimates]) for name in ("mean", "standard_error")
+        )
+        # A bar that is missing has no length, an error that is missing no whiskers.
+        bars: dict[str, Any] = {"color": _RED, "error_kw": {"elinewidth": 1}, "capsize": 3}
+        axes.barh(range(len(rows)), np.nan_to_num(means), xerr=np.nan_to_num(errors), height=0.6, **bars)
+        axes.set_title(title, fontsize=9)
+        axes.tick_params(left=False, labelsize=8)
+        axes.set_xlim(left=0)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _draw_hosts(measures: Sequence[Defence], axes: Axes) -> None:
+    shares = 100 * np.array([[found.held[host].mean for host in SHOWN_HOSTS] for found in measures])
+    axes.imshow(shares, "Reds", vmin=0, vmax=100, aspect="auto")
+    for (row, column), share in np.ndenumerate(shares):
+        error = 100 * measures[row].held[SHOWN_HOSTS[column]].standard_error
+        text = f"{share:.1f}" if np.isnan(error) or not share else f"{share:.1f}\n±{error:.1f}"
+        colour = "white" if share > 60 else "black"
+        axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
+    axes.set_xticks(range(len(SHOWN_HOSTS)), SHOWN_HOSTS, rotation=30, ha="right", fontsize=8)
+    axes.tick_params(length=0)
+    axes.set_title("% of the steps that red has a host", fontsize=9)

@@ -1,0 +1,93 @@
+//! Scenarios of CAGE Challenge 2, compiled, for Python.
+
+use std::sync::Arc;
+
+use fastrl_core::cage2::effective_actions;
+use fastrl_core::cage2::scenario::{Host, IMAGE_KINDS};
+use fastrl_core::cage2::tables::{Access, Description, Scenario, SubnetDescription};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+#[pyclass(frozen, module = "fastrl._native._rust")]
+pub(crate) struct Cage2Scenario {
+    pub(crate) tables: Arc<Scenario>,
+}
+
+/// Names of blue's actions in the challenge's order.
+pub(crate) fn action_names(scenario: &Scenario) -> Vec<String> {
+    scenario.actions.iter().map(|action| action.name(scenario)).collect()
+}
+
+fn image_from_name(name: &str) -> PyResult<usize> {
+    let place = IMAGE_KINDS.iter().position(|(image, _)| *image == name);
+    place.ok_or_else(|| {
+        let known = IMAGE_KINDS.iter().map(|(image, _)| *image).collect::<Vec<_>>().join(", ");
+        PyValueError::new_err(format!("image: expected one of {known}, got '{name}'"))
+    })
+}
+
+fn access_from_name(name: &str) -> PyResult<Access> {
+    match name {
+        "open" => Ok(Access::Open),
+        "gated" => Ok(Access::Gated),
+        "closed" => Ok(Access::Closed),
+        _ => Err(PyValueError::new_err(format!("access: expected 'open', 'gated' or 'closed', got '{name}'"))),
+    }
+}
+
+#[pymethods]
+impl Cage2Scenario {
+    #[new]
+    #[pyo3(signature = (*, hosts, images, confidentiality_tenths, availability_tenths, info, shows_service, subnets, start,
+                        blue_sessions, green_sessions))]
+    #[expect(clippy::too_many_arguments, reason = "the parts of a scenario, by name")]
+    fn new(
+        hosts: Vec<String>,
+        images: Vec<String>,
+        confidentiality_tenths: Vec<i32>,
+        availability_tenths: i32,
+        info: Vec<Vec<(Host, bool)>>,
+        shows_service: Vec<bool>,
+        subnets: Vec<(String, u32, Vec<Host>, String)>,
+        start: Host,
+        blue_sessions: Vec<Host>,
+        green_sessions: Vec<Host>,
+    ) -> PyResult<Self> {
+        let subnets = subnets.into_iter().map(|(name, size, hosts, access)| {
+            Ok(SubnetDescription { name, size, hosts, access: access_from_name(&access)? })
+        });
+        let description = Description {
+            hosts,
+            images: images.iter().map(|name| image_from_name(name)).collect::<PyResult<_>>()?,
+            confidentiality_tenths,
+            availability_tenths,
+            info,
+            shows_service,
+            subnets: subnets.collect::<PyResult<_>>()?,
+            start,
+            blue_sessions,
+            green_sessions,
+        };
+        Ok(Self { tables: Arc::new(Scenario::new(description, false).map_err(PyValueError::new_err)?) })
+    }
+
+    #[getter]
+    fn hosts(&self) -> Vec<String> {
+        self.tables.hosts.clone()
+    }
+
+    #[getter]
+    fn subnets(&self) -> Vec<String> {
+        self.tables.subnets.clone()
+    }
+
+    #[getter]
+    fn actions(&self) -> Vec<String> {
+        action_names(&self.tables)
+    }
+
+    #[getter]
+    fn effective_actions(&self) -> Vec<u16> {
+        effective_actions(&self.tables)
+    }
+}
