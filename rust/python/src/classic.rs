@@ -34,7 +34,7 @@ impl ClassicVec {
         num_threads: usize,
         autoreset_mode: &str,
     ) -> PyResult<Self> {
-        if !(option.abs() <= MOST) {
+        if !(-MOST..=MOST).contains(&option) {
             return Err(PyValueError::new_err(format!("option: expected -{MOST} to {MOST}, got {option}")));
         }
         if limit == 0 {
