@@ -199,6 +199,7 @@ def their_gradient_steps(library: str, algorithm: str) -> Advance:
 
 
 def our_pendulum(compiled: bool = False) -> Advance:
+    """SAC on Gymnasium's environment, or on the compiled one."""
     import fastrl
 
     own: dict[str, Any] = {"run__row_seconds": 0.5, "run__eval_episodes": 0, "device": "cpu"}
