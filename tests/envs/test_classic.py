@@ -104,8 +104,16 @@ def test_presets_are_those_of_gymnasiums_ids() -> None:
         assert found == PRESETS.presets_for(name) is not None
 
 
-def test_ppo_learns_on_the_compiled_one() -> None:
-    model = fastrl.PPO("fastrl/CartPole-v1", seed=0, run__eval_episodes=0)
-    model.learn(30_000)
-    assert model.trainer.collector == "native"
-    assert model.evaluate(10)[0] > 150
+@pytest.mark.parametrize(("kind", "name"), [(fastrl.PPO, "CartPole-v1"), (fastrl.SAC, "Pendulum-v1")])
+def test_a_run_is_the_same_on_gymnasiums_and_on_the_compiled_one(kind: Any, name: str) -> None:
+    settings: dict[str, Any] = {"seed": 3, "num_envs": 2, "hidden": [16, 16], "run__eval_episodes": 0}
+    if kind is fastrl.SAC:
+        settings["replay"] = {"learning_starts": 100}
+    found = []
+    for collector, env in (("sequential", name), ("auto", f"fastrl/{name}")):
+        model = kind(env, collector=collector, **settings)
+        model.learn(600)
+        assert model.trainer.collector == collector.replace("auto", "native")
+        found.append([each.detach().numpy() for each in model.parameters()])
+    for theirs, ours in zip(*found, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
