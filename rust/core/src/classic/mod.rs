@@ -239,7 +239,7 @@ mod tests {
     fn altered_states_are_refused() {
         for name in NAMES {
             let mut env = Classic::new(task(name, 0.0).expect("a known task"), name.into(), 10);
-            env.reset(&mut [0.0; 6], &mut [0]);
+            env.reset(&mut vec![0.0; env.shape.obs_len], &mut [0]);
             assert_eq!(env.check_state(&env.state, Phase::Running), Ok(()));
             let altered: [fn(&mut State); 4] = [
                 |state| state.variables[1] = f64::NAN,
