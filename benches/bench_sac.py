@@ -5,6 +5,7 @@ those that are not there are left out. Contenders take turns, and medians are co
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -34,13 +35,22 @@ def test_gradient_steps(algorithm: str, record: Callable[..., Benchmark]) -> Non
 
 def test_pendulum(record: Callable[..., Benchmark]) -> None:
     peers = {name: ("their pendulum", {"library": library}) for name, library in LIBRARIES.items()}
-    ours: dict[str, tuple[str, dict[str, str]]] = {
+    ours: dict[str, tuple[str, dict[str, Any]]] = {
         "fastrl": ("our pendulum", {}),
+        "fastrl, compiled environment": ("our pendulum", {"compiled": True}),
         "RLtools": ("RLtools' pendulum", {}),
     }
     rates, left_out = measured({**ours, **peers}, ROUNDS)
     case = Case("Pendulum-v1, 64 x 64, minibatches of 100", rates)
-    about = "One core; environment steps per second of processor time, each with a gradient step."
-    record("Training by SAC on Pendulum", "steps/s", [case], ["fastrl"], about=about, left_out=left_out)
-    for other, bar in (("RLtools", 1.0), ("Stable-Baselines3", 2.0)):
-        assert other in left_out or case.ratio("fastrl", other).median >= bar, f"beside {other}"
+    about = (
+        "One core; environment steps per second of processor time, each with a gradient step. The environment is"
+        " Gymnasium's, but where it is said to be compiled."
+    )
+    own = [name for name in ours if name.startswith("fastrl")]
+    record("Training by SAC on Pendulum", "steps/s", [case], own, about=about, left_out=left_out)
+    for name, other, bar in (
+        (own[0], "RLtools", 1.0),
+        (own[1], "RLtools", 1.05),
+        (own[0], "Stable-Baselines3", 2.0),
+    ):
+        assert other in left_out or case.ratio(name, other).median >= bar, f"{name} beside {other}"

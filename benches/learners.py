@@ -198,14 +198,15 @@ def their_gradient_steps(library: str, algorithm: str) -> Advance:
     return advance
 
 
-def our_pendulum() -> Advance:
+def our_pendulum(compiled: bool = False) -> Advance:
+    """SAC on Gymnasium's environment, or on the compiled one."""
     import fastrl
 
     own: dict[str, Any] = {"run__row_seconds": 0.5, "run__eval_episodes": 0, "device": "cpu"}
     model = fastrl.SAC(
-        "Pendulum-v1",
+        "fastrl/Pendulum-v1" if compiled else "Pendulum-v1",
         num_envs=1,
-        collector="sequential",
+        collector="native" if compiled else "sequential",
         hidden=[PENDULUM_WIDTH] * 2,
         batch_size=PENDULUM_BATCH,
         replay={"capacity": 100_000, "learning_starts": PENDULUM_BATCH, "updates_per_step": 1.0},

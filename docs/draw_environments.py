@@ -215,6 +215,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "v2x": lambda: multi("fastrl/v2x-resource-v0", 3, 0),
     "town": lambda: single("fastrl/road-v0", 8, 1, config=TOWN),
     "ring": lambda: single("fastrl/ring-v0", 300, np.zeros(1, np.float32), drive="humans"),
+    "classic": lambda: single("fastrl/CartPole-v1", 8, 1),
     "catch": catch,
     "bit-flip": bit_flip,
     "uneven": uneven,

@@ -113,6 +113,8 @@ def expect_equal(same: Plan, names: tuple[str, ...]) -> None:
         ("fastrl/Cage2-v0", 40, {"memory": "gru", "episode_length": 30, "red_agent": "mix"}, COMPILED),
         # Dicts, and a time limit of Gymnasium's.
         ("fastrl/lane-keeping-v0", 210, {}, COMPILED),
+        ("fastrl/CartPole-v1", 40, {}, COMPILED),
+        ("fastrl/Pendulum-v1", 210, {}, COMPILED),
         ("fastrl/highway-fast-v0", 12, {}, COMPILED),
         ("fastrl/highway-fast-v0", 12, {"masks": True}, COMPILED),
         (

@@ -23,6 +23,7 @@ CASES = [
     ("fastrl/Cage2-v0", {"episode_length": 7}),
     ("fastrl/highway-fast-v0", {"config": {"vehicles_count": 5, "duration": 4}}),
     ("fastrl/ring-v0", {"horizon": 6, "warmup_steps": 3}),
+    ("fastrl/Pendulum-v1", {"max_episode_steps": 6}),
 ]
 
 

@@ -13,6 +13,7 @@ from fastrl.envs import (
     Cage2VectorEnv,
     Cage2WorkflowVectorEnv,
     Cage4VectorEnv,
+    ClassicVectorEnv,
     HighwayVectorEnv,
     NativeVectorEnv,
     RingVectorEnv,
@@ -39,6 +40,7 @@ MAKERS: dict[str, Callable[[], Env]] = {
     "cage4": lambda: Cage4VectorEnv(3, num_threads=1),
     "cage4 with NumPy's draws": lambda: Cage4VectorEnv(3, random="numpy", num_threads=1),
     "highway": lambda: HighwayVectorEnv(3, config={"vehicles_count": 4}, num_threads=1),
+    "acrobot": lambda: ClassicVectorEnv(3, task="Acrobot", max_episode_steps=20, num_threads=1),
     "ring": lambda: RingVectorEnv(3, num_threads=1, warmup_steps=1, horizon=20),
     "merge with radio": lambda: make_multi(
         "fastrl/coop-merge-v0", 3, max_agents=3, background=2, comms="37885", num_threads=1

@@ -21,6 +21,7 @@ from waiting import TIMEOUT
 from fastrl.envs import (
     Cage2VectorEnv,
     Cage2WorkflowVectorEnv,
+    ClassicVectorEnv,
     HighwayVectorEnv,
     NativeVectorEnv,
     RingVectorEnv,
@@ -43,6 +44,8 @@ MAKERS: dict[str, Callable[[], NativeVectorEnv | MultiAgentVectorEnv]] = {
     "cage2 with Python's draws": lambda: Cage2VectorEnv(2, random="python", num_threads=1),
     "workflow": lambda: Cage2WorkflowVectorEnv(2, num_threads=1),
     "highway": lambda: HighwayVectorEnv(2, config={"vehicles_count": 4}, num_threads=1),
+    "cartpole": lambda: ClassicVectorEnv(2, num_threads=1),
+    "acrobot": lambda: ClassicVectorEnv(2, task="Acrobot", num_threads=1),
     "ring": lambda: RingVectorEnv(2, num_threads=1, warmup_steps=1, horizon=20),
     "coop": lambda: make_multi("fastrl/coop-merge-v0", 2, max_agents=3, background=2, num_threads=1),
     "crossing with few agents": few_agents,

@@ -129,7 +129,15 @@ def recorded() -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
         Cage2WorkflowVectorEnv(2).close()
         game = {"red_agent": "fsm", "episode_length": 20, "autoreset_mode": "same_step"}
         _rust.Cage4Vec(2, num_threads=1, numpy_random=True, **game).close()
-        for env in ("Cage2-v0", "highway-v0", "roundabout-v0", "intersection-v0", "parking-v0", "ring-v0"):
+        for env in (
+            "Cage2-v0",
+            "highway-v0",
+            "roundabout-v0",
+            "intersection-v0",
+            "parking-v0",
+            "ring-v0",
+            "CartPole-v1",
+        ):
             gymnasium.make_vec(f"fastrl/{env}", 2).close()
         for env in ("Cage2Game-v0", "coop-merge-v0", "v2x-resource-v0"):
             make_multi(f"fastrl/{env}", 2).close()

@@ -569,6 +569,29 @@ class CoopVec(_Vec):
         """The scene of an environment, as `RingVec.scene`."""
 
 @final
+class ClassicVec(_Vec):
+    """N environments of a task of classic control. `fastrl.envs.classic.control` explains the options.
+
+    `task`: Gymnasium's name without a version. `option`: the value of the task's one option, a flag as 0 or 1; Acrobot
+    has none and ignores it. `limit`: steps after which an episode is truncated. Threads, forks and `close` as in
+    `_Vec`. ValueError: an option is out of range.
+    """
+
+    def __new__(
+        cls,
+        num_envs: int,
+        *,
+        task: str,
+        option: float,
+        limit: int,
+        num_threads: int,
+        autoreset_mode: str,
+    ) -> ClassicVec: ...
+    def variables(self, env: int) -> list[float]:
+        """The variables of an environment, four numbers; those that the task does not have are zeros. IndexError: there
+        is no such environment."""
+
+@final
 class V2xVec(_Vec):
     """N environments of resource allocation. `fastrl.envs.traffic.v2x` explains the options. Threads, forks and `close`
     as in `_Vec`.

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.collectors.protocol import CollectError, Plan
+from fastrl.collectors.running import RunningEpisodes
 from fastrl.envs.serial_envs import StepArrays
 from fastrl.rollout.fragment import (
     STATE_ARRAYS,
@@ -236,10 +237,11 @@ class FragmentBlock:
 
     Args:
         env_indices: int64 [R].
+        running: gets the fragments: all at once where the block is full, and after one with ends.
     """
 
-    def __init__(self, plan: Plan, env_indices: NDArray[np.int64]) -> None:
-        self._plan, self._env_indices = plan, env_indices
+    def __init__(self, plan: Plan, env_indices: NDArray[np.int64], running: RunningEpisodes) -> None:
+        self._plan, self._env_indices, self._running = plan, env_indices, running
         bytes_of_one = sum(
             array.nbytes for array in allocate_steps(plan, plan.num_steps, len(env_indices)).values()
         )
@@ -266,34 +268,44 @@ class FragmentBlock:
     def _fragment(self, arrays: Arrays, meta: FragmentMeta, version: int = 0) -> Fragment:
         return fragment_of(self._plan, arrays, meta, version, self._env_indices)
 
-    @property
-    def is_full(self) -> bool:
-        return self._next == len(self._parts)
-
     def next(self) -> Part:
         """The next fragment's arrays, ready to be written. Where the block is full, they are the first ones again."""
-        if self.is_full:
+        if self._next == len(self._parts):
+            self.add_running()
             self._next = self._first = 0
         if self._is_written:
             clear_ends(self._arrays)
         self._is_written = True
         return self._parts[self._next]
 
-    def written(self, part: Part, meta: FragmentMeta, version: int) -> Fragment:
-        """The fragment of arrays that have been written; valid until they are written again."""
+    def written(
+        self, part: Part, meta: FragmentMeta, version: int, restarted: Sequence[int] = ()
+    ) -> Fragment:
+        """The fragment of arrays that have been written; valid until they are written again.
+
+        Args:
+            restarted: rows whose episodes were restarted at its start.
+        """
         self._next += 1
         self._ends = meta
         self._is_written = bool(meta.episodes)
+        fragment = part.fragment
         if meta.episodes:
-            return self._fragment(part.arrays, meta, version)
-        part.fragment.version = version
-        return part.fragment
+            fragment = self._fragment(part.arrays, meta, version)
+        fragment.version = version
+        if restarted or meta.episodes:
+            self.add_running(restarted)
+        return fragment
 
-    def take(self) -> Fragment | None:
-        """The fragments since the last call as one, in which only the last may have ends; None without any. Call it
-        after each fragment that has some, and where the block is full."""
-        if self._first == self._next:
-            return None
-        arrays = self._steps(self._first, self._next)
+    def add_running(self, restarted: Sequence[int] = ()) -> None:
+        """Adds the fragments since the last call to the running episodes. They are restarted with the first alone, and
+        end with the last."""
+        if self._first < self._next:
+            arrays = self._steps(self._first, self._next)
+            self._first = self._next
+            meta = self._ends._replace(num_steps=len(arrays["rewards"]))
+            self._running.add(self._fragment(arrays, meta), restarted)
+
+    def drop(self) -> None:
+        """Forgets the fragments that the running episodes have not got."""
         self._first = self._next
-        return self._fragment(arrays, self._ends._replace(num_steps=len(arrays["rewards"])))

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fastrl.collectors.failures import Failures, last_line
@@ -55,7 +55,7 @@ class SequentialCollector(Collector):
         if self.plan.unit == "episodes":
             return [self._collect_new() for _ in range(self.plan.episodes)]
         if self._block is None:
-            self._block = FragmentBlock(self.plan, self.runner.env_indices)
+            self._block = FragmentBlock(self.plan, self.runner.env_indices, self.running_episodes)
         return [self._collect_next(self._block)]
 
     def take_many(self, most: int, timeout: float | None = None) -> list[Fragment]:
@@ -87,23 +87,17 @@ class SequentialCollector(Collector):
     def _collect_next(self, block: FragmentBlock) -> Fragment:
         """Collects the next fragment of a block."""
         runner = self.runner
-        if block.is_full:
-            self._add_running()
 
         def attempt() -> Fragment:
             part = block.next()
-            return block.written(part, runner.collect(part.arrays, views=part.steps), self.version)
+            meta = runner.collect(part.arrays, views=part.steps)
+            return block.written(part, meta, self.version, runner.restarted)
 
-        fragment = self._collect(attempt)
-        if runner.restarted or len(fragment.episodes):
-            self._add_running(runner.restarted)
-        return fragment
+        return self._collect(attempt)
 
-    def _add_running(self, restarted: Sequence[int] = ()) -> None:
-        """Adds the block's fragments to the running episodes. They are restarted with the first fragment alone, and end
-        with the last."""
-        if self._block is not None and (fragment := self._block.take()) is not None:
-            self.running_episodes.add(fragment, restarted)
+    def _add_running(self) -> None:
+        if self._block is not None:
+            self._block.add_running()
 
     def _collect(self, attempt: Callable[[], Fragment]) -> Fragment:
         """A fragment, after as many attempts as the settings allow."""
@@ -136,7 +130,7 @@ class SequentialCollector(Collector):
         """
         trace, plan, runner = traceback.format_exc(), self.plan, self.runner
         if self._block is not None:
-            self._block.take()
+            self._block.drop()
         self.running_episodes.forget()
         if plan.unit == "episodes":
             task, episodes = f"episode {self._next}", [(NO_ENV, self._next)]

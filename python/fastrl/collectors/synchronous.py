@@ -14,7 +14,14 @@ import numpy as np
 
 from fastrl.collectors.async_runner import AsyncBackend, AsyncEnvRunner
 from fastrl.collectors.failures import Failures
-from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for, clear_ends, fragment_of
+from fastrl.collectors.fragment_arrays import (
+    Arrays,
+    FragmentBlock,
+    FragmentMeta,
+    arrays_for,
+    clear_ends,
+    fragment_of,
+)
 from fastrl.collectors.protocol import (
     ACTIVITIES,
     UNPUBLISHED,
@@ -86,6 +93,8 @@ class LockstepCollector(Collector):
         self._steps = self._episodes = 0
         self._seconds = dict.fromkeys(ACTIVITIES, 0.0)
         self._arrays: list[Arrays] = []
+        # Of a compiled environment: where a worker dies, arrays have ends that are no episode's.
+        self._block: FragmentBlock | None = None
         self.background: _Background | None = None
         self.runner = make_runner(self._failures)
         self._cold_start = self._failures.elapsed()
@@ -114,6 +123,8 @@ class LockstepCollector(Collector):
                 "this collector collects in the background since take(): take fragments, or make another one"
             )
         if not self._whole:
+            if isinstance(self.runner, VectorEnvRunner) and isinstance(self.runner.backend, NativeBackend):
+                return [self._collect_next(self.runner)]
             if not self._arrays:
                 self._arrays = [arrays_for(self.plan, self.plan.num_envs)]
             return self._collect_steps(self._arrays[0])
@@ -134,6 +145,7 @@ class LockstepCollector(Collector):
 
     def take_many(self, most: int, timeout: float | None = None) -> list[Fragment]:
         if self.background is None:
+            self._add_running()
             self.background = _Background(self._collect_ahead, self._max_pending, self._is_allowed)
         return self.background.take(most, timeout)
 
@@ -154,6 +166,21 @@ class LockstepCollector(Collector):
                 self._collect_episodes(background.give, int(min(batch, self._stop_at - self._next)))
             else:
                 background.give(self._collect_steps(arrays_for(self.plan, self.plan.num_envs)))
+
+    def _collect_next(self, runner: VectorEnvRunner) -> Fragment:
+        """Collects the next fragment of the block."""
+        version = self._load()
+        if self._block is None:
+            self._block = FragmentBlock(self.plan, runner.env_indices, self.running_episodes)
+        part = self._block.next()
+        meta = meta_of(self.plan.num_steps, runner.run_steps(part.arrays, part.steps))
+        fragment = self._block.written(part, meta, version, runner.restarted)
+        self._count(fragment)
+        return fragment
+
+    def _add_running(self) -> None:
+        if self._block is not None:
+            self._block.add_running()
 
     def _collect_steps(self, arrays: Arrays) -> list[Fragment]:
         """Collects the next steps into some arrays: one fragment, unless the backend has steps that are no steps of the
@@ -222,6 +249,7 @@ class LockstepCollector(Collector):
         )
 
     def state_dict(self) -> dict[str, Any]:
+        self._add_running()
         numbers, running = ({NO_ENV: self._next}, {}) if self._whole else self.running_episodes.state()
         if not self._replays:
             numbers, running = dict(zip(self.plan.env_indices, self._episode_numbers, strict=True)), {}

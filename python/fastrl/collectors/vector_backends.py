@@ -208,7 +208,7 @@ class JointBackend(VectorBackend):
 
     def _reset_due(self) -> None:
         """Starts episodes in rows that have none, so that they can be stepped."""
-        if self._due.any():
+        if np.count_nonzero(self._due):
             self._reset(self._unseen, self._due.copy())
 
     def rollout(self, actor: Mlp, **arrays: Any) -> tuple[list[RolloutEnd], float]:
@@ -278,7 +278,7 @@ class NativeBackend(JointBackend):
         if self._limit:
             truncations |= self._at_limit() & ~terminations
         ended = terminations | truncations
-        if not ended.any():
+        if not np.count_nonzero(ended):
             return False
         final_obs[ended] = obs[ended]
         if final_masks is not None and (cut := truncations & ~terminations).any():

@@ -173,8 +173,10 @@ class VectorEnvRunner:
         passes = self._passes()
         for part in passes:
             ends += self._roll_out(out, part)
-        if views is None:
-            views = () if passes else (step_of(out, t) for t in range(self.plan.num_steps))
+        if passes:
+            views = ()
+        elif views is None:
+            views = (step_of(out, t) for t in range(self.plan.num_steps))
         for t, step in enumerate(views):
             if before_step is not None:
                 before_step(t)

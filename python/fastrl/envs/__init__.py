@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from fastrl.envs.cage2.game import Cage2GameVectorEnv as Cage2GameVectorEnv
     from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv as Cage2WorkflowVectorEnv
     from fastrl.envs.cage4.env import Cage4VectorEnv as Cage4VectorEnv
+    from fastrl.envs.classic.control import ClassicEnv as ClassicEnv
+    from fastrl.envs.classic.control import ClassicVectorEnv as ClassicVectorEnv
     from fastrl.envs.multi_agent import MultiAgentVectorEnv as MultiAgentVectorEnv
     from fastrl.envs.pixels import PixelEnv as PixelEnv
     from fastrl.envs.pixels import make_pixels as make_pixels
@@ -36,6 +38,8 @@ _MODULES = {
     "Cage2WorkflowVectorEnv": "cage2.workflow",
     "Cage4VectorEnv": "cage4.env",
     "CatchEnv": "toys.catch",
+    "ClassicEnv": "classic.control",
+    "ClassicVectorEnv": "classic.control",
     "CoopVectorEnv": "traffic.coop",
     "HighwayEnv": "traffic.highway",
     "HighwayMultiAgentVectorEnv": "traffic.highway",

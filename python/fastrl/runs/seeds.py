@@ -9,10 +9,10 @@ import functools
 import math
 import multiprocessing
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -41,7 +41,7 @@ Train = Callable[[Sequence[str], Path, Connection], None]
 
 _STATES = ("complete", "failed", "interrupted", "running", "waiting")
 
-# Seconds between two looks at the runs, and that a run has to save its checkpoint when all are stopped at once.
+# The most seconds between two looks at the runs, and that a run has to save its checkpoint when all are stopped.
 _INTERVAL, _GRACE = 0.5, 10.0
 
 
@@ -140,12 +140,14 @@ def train_seeds(
                     if run.look() and not console.is_terminal:
                         print_lines(console, f"seed {run.seed}: {run.state} ({_counts(runs)})")
                 stop.pass_on(functools.partial(_stop, runs))
-                working = sum(run.state == "running" for run in runs)
-                for run in [run for run in runs if run.state == "waiting"][: jobs - working]:
+                free = jobs - sum(run.state == "running" for run in runs)
+                for run in [run for run in runs if run.state == "waiting"][:free]:
                     run.start(train, preload)
                 if console.is_terminal:
                     live.update(table_of(runs), refresh=True)
-                time.sleep(_INTERVAL)
+                working = [run.process.sentinel for run in runs if run.process and run.state == "running"]
+                if working:
+                    connection.wait(working, _INTERVAL)
         finally:
             # Those that still run, after a second Ctrl-C or an error.
             child_process.end([run.process for run in runs if run.process], _GRACE, signal.SIGTERM)

@@ -122,6 +122,12 @@ class Child:
         """Why it has ended, in one line: ``"killed by SIGKILL"``, ``"exit code 3"``, ``"no answer for 30 s"``."""
         return self.hangs or exit_cause(self.code)
 
+    @property
+    def sentinel(self) -> int:
+        """A descriptor of a worker, for ``multiprocessing.connection.wait``: it is ready once the worker has ended."""
+        assert isinstance(self._process, BaseProcess), "it is a worker"
+        return self._process.sentinel
+
     def is_alive(self) -> bool:
         return self.code is None
 

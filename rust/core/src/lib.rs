@@ -1,6 +1,6 @@
 //! The compiled heart of fastrl. Nothing here knows Python.
 //!
-//! - Simulators ([`cage2`], [`cage4`], [`traffic`]) implement [`env::Env`], or [`single_agent::SingleAgentEnv`] with one agent.
+//! - Simulators ([`cage2`], [`cage4`], [`classic`], [`traffic`]) implement [`env::Env`], or [`single_agent::SingleAgentEnv`] with one agent.
 //!   [`vec_env::VecEnv`] steps many of them in parallel into the caller's arrays, [`async_vec::AsyncVec`] each one when
 //!   its action comes.
 //! - Processes share memory ([`shm`]): [`queue::Queue`] carries experience from many producers to one consumer,
@@ -15,6 +15,7 @@ mod bf16;
 pub mod cage2;
 pub mod cage4;
 mod choice;
+pub mod classic;
 pub mod dense;
 pub mod env;
 mod gemm;

@@ -15,6 +15,7 @@ use fastrl_core::cage2::workflow::WorkflowCage2;
 use fastrl_core::cage2::{Cage2, Config as Cage2Config, Game, render};
 use fastrl_core::cage4::mind::RedAgent;
 use fastrl_core::cage4::{Cage4, Config as Cage4Config};
+use fastrl_core::classic::{self, Classic};
 use fastrl_core::env::{ActionKind, Actions, Env};
 use fastrl_core::rng::Rng;
 use fastrl_core::traffic::action::{ActionType, Continuous, Span};
@@ -171,6 +172,12 @@ impl Seen for Ring {
     fn look(&self) {
         look_at_scene(self);
         self.account();
+    }
+}
+
+impl Seen for Classic {
+    fn look(&self) {
+        self.variables();
     }
 }
 
@@ -639,6 +646,10 @@ fn resources() -> V2x {
     V2x::new(Arc::new(V2xConfig { steps: 7, ..V2xConfig::default() }))
 }
 
+fn pendulum() -> Classic {
+    Classic::new(classic::task("Pendulum", 10.0).unwrap(), "Pendulum".into(), 8)
+}
+
 fn ring(drive: Drive) -> Ring {
     let (num_vehicles, ring_length) = (6, (100.0, 110.0));
     let config = RingConfig {
@@ -662,7 +673,7 @@ proptest! {
 
     #[test]
     fn altered_states_are_refused_or_work(
-        kind in 0..31usize,
+        kind in 0..32usize,
         autoreset in prop_oneof![Just(Autoreset::SameStep), Just(Autoreset::NextStep), Just(Autoreset::Disabled)],
         steps in 0..12usize,
         changes in prop::collection::vec(any_change(), 1..4),
@@ -713,7 +724,8 @@ proptest! {
             26 => attack(|| cage4(true), autoreset, steps, changes, noise)?,
             27 => attack(|| cage2_game(false), autoreset, steps, changes, noise)?,
             28 => attack(|| cage2_game(true), autoreset, steps, changes, noise)?,
-            29 => attack(lane_keeping, autoreset, steps, changes, noise)?,
+            29 => attack(pendulum, autoreset, steps, changes, noise)?,
+            30 => attack(lane_keeping, autoreset, steps, changes, noise)?,
             _ => attack(resources, autoreset, steps, changes, noise)?,
         }
     }
@@ -751,6 +763,7 @@ fn worlds_hold_no_more_memory_than_they_say() {
     check("trips", || trips(kinematics(true), Ends::Each));
     check("links", || linked(links::Channel::Tr37885, links::Selection::Sensing, true));
     check("v2x", resources);
+    check("pendulum", pendulum);
     check("ring", || ring(Drive::PiSaturation));
 }
 

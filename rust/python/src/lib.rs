@@ -8,6 +8,7 @@ mod cage2_memory;
 mod cage2_scenario;
 mod cage2_workflow;
 mod cage4;
+mod classic;
 mod coop;
 mod difficulty;
 mod episodes;
@@ -51,6 +52,8 @@ mod rust_module {
     use crate::cage2_workflow::Cage2WorkflowVec;
     #[pymodule_export]
     use crate::cage4::{Cage4Vec, replay_cage4};
+    #[pymodule_export]
+    use crate::classic::ClassicVec;
     #[pymodule_export]
     use crate::coop::CoopVec;
     #[pymodule_export]
