@@ -340,8 +340,8 @@ class OwnEndsRoadEnv(RoadEnv):
 
 class RoadMultiAgentVectorEnv(LinkedVectorEnv):
     """K environments of an id with as many agents as the config has; each agent has its own reward and end.
-    Observations are flat. With several `controlled_vehicles` the observation and action of the config are those of
-    each.
+    Observations are flat; `obs_space` has their shape. With several `controlled_vehicles` the observation and action of
+    the config are those of each.
 
     Links (`comms`, `docs/links.md`): with "perfect" agents see all others as they are. With "range" or "37885" every
     agent's vehicle broadcasts its state at the end of each step, at resets too, as long as it is on the road, and an
@@ -433,6 +433,9 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
             view=View.of_config(settings),
             fps=float(settings["policy_frequency"]),
         )
+        if options is None and isinstance(space, Box) and space.dtype == np.float32:
+            # Whose rows an encoder may tell apart.
+            self.obs_space = space
 
     def vehicles(self, index: int = 0) -> dict[str, NDArray[Any]]:
         """All vehicles of one environment, see `RoadVectorEnv.vehicles`."""
