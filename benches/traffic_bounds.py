@@ -191,7 +191,11 @@ def search(bed: Bed, root: Node, steps: int, width: int, fan: int, rng: np.rando
         # Half of the beam are those with the highest rewards, half are drawn: who waits has less at first.
         left = sorted(found.values(), key=lambda each: (each.crashed.sum(), -each.reward))
         whole = [each for each in left if each.crashed.sum() == left[0].crashed.sum()]
-        rest = [whole[i] for i in rng.permutation(np.arange(width // 2, len(whole)))] if len(whole) > width // 2 else []
+        rest = (
+            [whole[i] for i in rng.permutation(np.arange(width // 2, len(whole)))]
+            if len(whole) > width // 2
+            else []
+        )
         beam = (whole[: width // 2] + rest + left[len(whole) :])[:width]
     return best
 
@@ -276,7 +280,9 @@ def main() -> None:
         bed = Bed(case, BED if driver == "bound" else 1)
         drive = Planner(case) if driver == "planner" else {"idle": idle, "brake": brake}.get(driver, idle)
         ends = [bound(bed, seed) if driver == "bound" else play(bed, seed, drive) for seed in seeds]
-        arrived, crashed = (100 * np.mean([getattr(end, key) for end in ends]) for key in ("arrived", "crashed"))
+        arrived, crashed = (
+            100 * np.mean([getattr(end, key) for end in ends]) for key in ("arrived", "crashed")
+        )
         row = {"case": name, "driver": driver, "episodes": len(ends)}
         shares = {"arrived": round(float(arrived), 1), "crashed": round(float(crashed), 1)}
         print(json.dumps(row | shares | {"cpu_seconds": round(time.process_time() - start)}), flush=True)

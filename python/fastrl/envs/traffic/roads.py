@@ -418,7 +418,9 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
         space, actions = observation_space(single), action_space(single)
         flat = flat_space(space)
         if options is not None:
-            flat = Box(-np.inf, np.inf, (native.obs_dim,), np.float32)
+            count = single["observation"]["vehicles_count"]
+            space = Box(-np.inf, np.inf, (count, native.obs_dim // count), np.float32)
+            flat = flat_space(space)
             actions = (
                 Discrete(native.num_actions)
                 if isinstance(actions, Discrete)
@@ -433,7 +435,7 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
             view=View.of_config(settings),
             fps=float(settings["policy_frequency"]),
         )
-        if options is None and isinstance(space, Box) and space.dtype == np.float32:
+        if isinstance(space, Box) and space.dtype == np.float32:
             # Whose rows an encoder may tell apart.
             self.obs_space = space
 
