@@ -202,7 +202,8 @@ def test_a_config_that_is_none_is_refused() -> None:
         (
             [CROSSING, "--preset=performance"],
             (
-                f"--preset performance is for other environments than --env {CROSSING}, which has few-episodes, crossing"
+                f"--preset performance is for other environments than --env {CROSSING}, which has few-episodes,"
+                " crossing"
             ),
         ),
     ],

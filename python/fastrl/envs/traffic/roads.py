@@ -418,8 +418,11 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
         space, actions = observation_space(single), action_space(single)
         flat = flat_space(space)
         if options is not None:
-            count = single["observation"]["vehicles_count"]
-            space = Box(-np.inf, np.inf, (count, native.obs_dim // count), np.float32)
+            assert isinstance(space, Box), "of a table"
+            count, width = space.shape[0], space.shape[1] + 1
+            space = Box(-np.inf, np.inf, (count, width), np.float32)
+            if sensed := native.obs_dim - count * width:
+                space = Tuple([space, Box(-np.inf, np.inf, (sensed,), np.float32)])
             flat = flat_space(space)
             actions = (
                 Discrete(native.num_actions)
@@ -435,7 +438,7 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
             view=View.of_config(settings),
             fps=float(settings["policy_frequency"]),
         )
-        if isinstance(space, Box) and space.dtype == np.float32:
+        if options is not None or (isinstance(space, Box) and space.dtype == np.float32):
             # Whose rows an encoder may tell apart.
             self.obs_space = space
 
