@@ -73,6 +73,7 @@ def test_the_algorithm_decides_whether_a_road_has_one_agent_or_several(
         ("fastrl/intersection-multi-agent-v0", "ippo", (), 2),
         ("fastrl/intersection-multi-agent-v1", "mappo", (), 2),
         (CROSSING, "reinforce", ("--vehicles=4",), 4),
+        (CROSSING, "mappo", ("--env-options", "comms=range"), 2),
         ("fastrl/roundabout-v0", "ippo", ("--vehicles=3",), 3),
         ("fastrl/merge-v0", "mappo", ("--vehicles=3",), 3),
         ("fastrl/racetrack-v0", "ippo", ("--vehicles=2", "--env.duration=4"), 2),
@@ -200,7 +201,10 @@ def test_a_config_that_is_none_is_refused() -> None:
         ),
         (
             [CROSSING, "--preset=performance"],
-            f"--preset performance is for other environments than --env {CROSSING}, which has few-episodes",
+            (
+                f"--preset performance is for other environments than --env {CROSSING}, which has few-episodes,"
+                " crossing"
+            ),
         ),
     ],
 )

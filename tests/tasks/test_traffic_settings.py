@@ -83,6 +83,12 @@ def test_all_environments_but_the_ring_learn_from_few_episodes() -> None:
     assert preset("few-episodes").ippo == preset("performance").ippo
 
 
+def test_crossings_of_several_agents_pool_over_the_vehicles_around_them() -> None:
+    it = TASK.make_settings({"env.id": "fastrl/intersection-multi-agent-v0", "run.algo": "mappo"})
+    assert (it.mappo.encoder, it.mappo.gamma, it.run.total_episodes) == ("rows", 0.9, 50_000)
+    assert TASK.make_settings({"env.id": "fastrl/intersection-v0", "run.algo": "ippo"}).ippo.encoder == "auto"
+
+
 def test_only_presets_of_very_few_episodes_change_what_a_crash_costs() -> None:
     costs = {name: preset(name).env.collision_reward for name in PRESETS}
     assert {name for name, cost in costs.items() if cost is not None} == {"fast", "large-scale"}

@@ -144,8 +144,8 @@ class PolicyNetwork(_Network, ActingNetwork):
         obs_dim: length of an observation.
         actions: what is chosen.
         num_ids: agents, of which each has a one-hot index behind its observation; 0: no index.
-        obs: `ObsRows.state` of observations with images, which go through an encoder; None: they are vectors.
-        encoder: network for images, see `fastrl.networks.encoders.Encoder`; "mlp": they are numbers like others.
+        obs: `ObsRows.state` of observations with images or tables, which go through an encoder; None: they are vectors.
+        encoder: its network, see `fastrl.networks.encoders.Encoder`; "mlp": images are numbers like others.
         hidden, activation, init: of the `Perceptron`.
         normalize_obs: whiten numbers of observations by running statistics.
         memory: a recurrent layer before the last layer; then `sequences` computes the policy.
@@ -205,8 +205,8 @@ class PolicyNetwork(_Network, ActingNetwork):
         self.log_std = log_std_parameter(actions.size, initial_log_std) if actions.is_box else None
 
     @property
-    def images(self) -> Mapping[str, Any] | None:
-        """`ObsRows.state` of observations with images; None: they are vectors."""
+    def obs_parts(self) -> Mapping[str, Any] | None:
+        """`ObsRows.state` of observations whose parts an encoder takes: images or tables; None: they are vectors."""
         return self._architecture["obs"]
 
     @functools.cached_property

@@ -77,10 +77,12 @@ class TeamPolicy:
             CheckpointError
         """
         rows, shape = ObsRows(env.obs_space), env.single_observation_space.shape
-        images = rows.state() if rows.dtype == np.uint8 else None
-        there = (env.num_agents, shape, images, Actions(env.single_action_space).state())
         for net in self.team.networks.values():
-            here = (self.team.num_agents, (net.obs_dim,), net.images, self.team.actions.state())
+            # A perceptron takes a table as numbers.
+            has_parts = rows.dtype == np.uint8 or net.obs_parts is not None
+            parts = rows.state() if has_parts else None
+            there = (env.num_agents, shape, parts, Actions(env.single_action_space).state())
+            here = (self.team.num_agents, (net.obs_dim,), net.obs_parts, self.team.actions.state())
             if here != there:
                 raise CheckpointError(
                     f"the policy does not fit its environment, {env.name}: it is for {_described(*here)};"
@@ -257,6 +259,5 @@ class TeamPolicy:
         return found
 
 
-def _described(num_agents: int, obs: Any, images: Any, actions: Any) -> str:
-    seen = f"images {images}" if images else f"observations {obs}"
-    return f"{counted(num_agents, 'agent')}, {seen} and actions {actions}"
+def _described(num_agents: int, obs: Any, parts: Any, actions: Any) -> str:
+    return f"{counted(num_agents, 'agent')}, observations {parts or obs} and actions {actions}"

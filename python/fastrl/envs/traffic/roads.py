@@ -340,8 +340,8 @@ class OwnEndsRoadEnv(RoadEnv):
 
 class RoadMultiAgentVectorEnv(LinkedVectorEnv):
     """K environments of an id with as many agents as the config has; each agent has its own reward and end.
-    Observations are flat. With several `controlled_vehicles` the observation and action of the config are those of
-    each.
+    Observations are flat; `obs_space` has their shape. With several `controlled_vehicles` the observation and action of
+    the config are those of each.
 
     Links (`comms`, `docs/links.md`): with "perfect" agents see all others as they are. With "range" or "37885" every
     agent's vehicle broadcasts its state at the end of each step, at resets too, as long as it is on the road, and an
@@ -418,7 +418,12 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
         space, actions = observation_space(single), action_space(single)
         flat = flat_space(space)
         if options is not None:
-            flat = Box(-np.inf, np.inf, (native.obs_dim,), np.float32)
+            assert isinstance(space, Box), "of a table"
+            count, width = space.shape[0], space.shape[1] + 1
+            space = Box(-np.inf, np.inf, (count, width), np.float32)
+            if sensed := native.obs_dim - count * width:
+                space = Tuple([space, Box(-np.inf, np.inf, (sensed,), np.float32)])
+            flat = flat_space(space)
             actions = (
                 Discrete(native.num_actions)
                 if isinstance(actions, Discrete)
@@ -433,6 +438,9 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
             view=View.of_config(settings),
             fps=float(settings["policy_frequency"]),
         )
+        if options is not None or (isinstance(space, Box) and space.dtype == np.float32):
+            # Whose rows an encoder may tell apart.
+            self.obs_space = space
 
     def vehicles(self, index: int = 0) -> dict[str, NDArray[Any]]:
         """All vehicles of one environment, see `RoadVectorEnv.vehicles`."""

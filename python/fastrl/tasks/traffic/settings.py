@@ -240,5 +240,7 @@ def check_preset(name: str, env_id: str) -> None:
 def _suits(preset: str, env_id: str) -> bool:
     if preset == "few-episodes":
         return True
-    only = {"ring": RING, "v2x": V2X}.get(preset)
-    return env_id.startswith("fastrl/coop-") if only is None else env_id == only
+    only = {"ring": RING, "v2x": V2X, "crossing": "fastrl/intersection-multi-agent-"}.get(
+        preset, "fastrl/coop-"
+    )
+    return env_id.startswith(only)
