@@ -97,9 +97,9 @@ class GameSpec(CompiledTeamSpec):
                 raise ConfigError(
                     f"opponents: expected run directories of blue, got {', '.join(scripts) or 'none'}"
                 )
-            states = [(run, _newest(run)) for run in runs]
+            states = [(run, policy_state(run)) for run in runs]
             memory = max((_memory(state) for _, state in states), key=MEMORIES.index)
-            opponents = [frozen_blue(run, state, self.options) for run, state in states]
+            opponents = [frozen_blue(run, state) for run, state in states]
             return opponents, [1.0] * len(runs), {"memory": memory, "actions": None, "observe": "blue"}
         weights: list[float] = []
         if scripts or not runs:
@@ -107,11 +107,12 @@ class GameSpec(CompiledTeamSpec):
             weights.append(max(len(scripts), 1))
         if scripts:
             changes["red_agent"] = dict.fromkeys(scripts, 1.0)
-        opponents += [frozen_red(run, _newest(run)) for run in runs]
+        opponents += [frozen_red(run, policy_state(run)) for run in runs]
         return opponents, weights + [1.0] * len(runs), changes
 
 
-def _newest(run: str) -> dict[str, Any]:
+def policy_state(run: str) -> dict[str, Any]:
+    """The state of the policy that a run plays with."""
     return load_newest(to_play(Path(run)))[1]
 
 
@@ -120,13 +121,12 @@ def _memory(state: Mapping[str, Any]) -> Memory:
     return memory
 
 
-def frozen_blue(run: str, state: Mapping[str, Any], options: Mapping[str, Any]) -> Opponent:
+def frozen_blue(run: str, state: Mapping[str, Any]) -> Opponent:
     """The blue side of a run of cage2 or cage2-game, in games of all actions and at least its memory.
 
     Args:
         run: its directory, for messages.
         state: of its checkpoint.
-        options: of the games.
 
     Raises:
         CheckpointError: it cannot play there.
@@ -139,13 +139,12 @@ def frozen_blue(run: str, state: Mapping[str, Any], options: Mapping[str, Any]) 
             run, state, _BLUE, len(observation_names(_memory(state))), action_indices(env["actions"])
         )
     from fastrl.play.opponents import PolicyOpponent
-    from fastrl.play.policy import Policy
+    from fastrl.play.policy import load_policy
 
     if state.get("kind") != "cage2":
         raise CheckpointError(f"{run} is a run of {state.get('kind')}: expected one of cage2 or cage2-game")
-    with using_checkpoint(Path(run), "holds no policy that this fastrl can use"):
-        policy = Policy(state)
-        return PolicyOpponent.from_policy(policy, _BLUE, columns=policy.obs_dim)
+    policy = load_policy(to_play(Path(run)))
+    return PolicyOpponent.from_policy(policy, _BLUE, columns=policy.obs_dim)
 
 
 def frozen_red(run: str, state: Mapping[str, Any]) -> Opponent:
