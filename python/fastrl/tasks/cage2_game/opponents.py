@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,8 @@ class GameSpec(CompiledTeamSpec):
 
     Attributes:
         side: that learns.
-        opponents: names of scripts of red and run directories; empty: for blue the scripts that the options name.
+        opponents: names of scripts of red and run directories, perhaps with `weighted` weights; empty: for blue the
+            scripts that the options name.
     """
 
     side: Side = "both"
@@ -88,8 +90,9 @@ class GameSpec(CompiledTeamSpec):
 
     def _others(self) -> tuple[list[Opponent], list[float], dict[str, Any]]:
         """The opponents, their weights, and options of the games that they need."""
-        scripts = [name for name in self.opponents if name in RED_AGENTS]
-        runs = [name for name in self.opponents if name not in RED_AGENTS]
+        shares = dict(map(weighted, self.opponents))
+        scripts = {name: share for name, share in shares.items() if name in RED_AGENTS}
+        runs = {name: share for name, share in shares.items() if name not in RED_AGENTS}
         changes: dict[str, Any] = {}
         opponents: list[Opponent] = []
         if self.side == "red":
@@ -98,17 +101,27 @@ class GameSpec(CompiledTeamSpec):
                     f"opponents: expected run directories of blue, got {', '.join(scripts) or 'none'}"
                 )
             states = [(run, policy_state(run)) for run in runs]
-            memory = max((_memory(state) for _, state in states), key=MEMORIES.index)
+            memory = max((memory_of(state) for _, state in states), key=MEMORIES.index)
             opponents = [frozen_blue(run, state) for run, state in states]
-            return opponents, [1.0] * len(runs), {"memory": memory, "actions": None, "observe": "blue"}
+            return opponents, [*runs.values()], {"memory": memory, "actions": None, "observe": "blue"}
         weights: list[float] = []
         if scripts or not runs:
             opponents.append(ScriptedRed())
-            weights.append(max(len(scripts), 1))
+            weights.append(sum(scripts.values()) or 1.0)
         if scripts:
-            changes["red_agent"] = dict.fromkeys(scripts, 1.0)
+            changes["red_agent"] = scripts
         opponents += [frozen_red(run, policy_state(run)) for run in runs]
-        return opponents, weights + [1.0] * len(runs), changes
+        return opponents, [*weights, *runs.values()], changes
+
+
+def weighted(opponent: str) -> tuple[str, float]:
+    """The name or path of an opponent, and its weight: ``runs/a:0.5``, or 1."""
+    name, _, text = opponent.rpartition(":")
+    try:
+        weight = float(text) if name else 0.0
+    except ValueError:
+        weight = 0.0
+    return (name, weight) if 0 < weight < math.inf else (opponent, 1.0)
 
 
 def policy_state(run: str) -> dict[str, Any]:
@@ -116,7 +129,7 @@ def policy_state(run: str) -> dict[str, Any]:
     return load_newest(to_play(Path(run)))[1]
 
 
-def _memory(state: Mapping[str, Any]) -> Memory:
+def memory_of(state: Mapping[str, Any]) -> Memory:
     memory: Memory = state["config"]["env"].get("memory", "none")
     return memory
 
@@ -136,7 +149,7 @@ def frozen_blue(run: str, state: Mapping[str, Any]) -> Opponent:
         raise CheckpointError(f"{run}: its blue sees the true state of the game, which no opponent can see")
     if state.get("kind") == "cage2-game":
         return _of_game(
-            run, state, _BLUE, len(observation_names(_memory(state))), action_indices(env["actions"])
+            run, state, _BLUE, len(observation_names(memory_of(state))), action_indices(env["actions"])
         )
     from fastrl.play.opponents import PolicyOpponent
     from fastrl.play.policy import load_policy

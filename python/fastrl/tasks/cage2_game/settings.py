@@ -25,7 +25,8 @@ class EnvConfig(GameConfig):
         tuple[str, ...],
         Field(
             description="of the side that learns, one drawn for each episode: run directories, of cage2 as blue or of"
-            " cage2-game, and for blue bline, meander or sleep; empty: for blue red_agent's"
+            " cage2-game, and for blue bline, meander or sleep, each perhaps with a weight, as runs/a:0.5; empty: for"
+            " blue red_agent's"
         ),
         Setting(option="--opponents"),
     ] = ()
