@@ -102,7 +102,10 @@ class League:
             table.add_row(name, *(fixed(each, 1) for each in numbers), fixed(blue[i]))
         table.add_section()
         table.add_row(
-            "rating", *(fixed(each, 1) for each in red_ratings), "", fixed(blue @ self.returns @ red, 1)
+            "rating",
+            *(fixed(each, 1) for each in red_ratings),
+            "",
+            fixed(float(blue @ self.returns @ red), 1),
         )
         table.add_row("Nash share", *map(fixed, red))
         show(console, table)
