@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from fastrl.tasks.cage2.settings import GameConfig
+from fastrl.tasks.cage2 import settings as cage2_settings
 from fastrl.tasks.preset_file import PresetFile
 from fastrl.utils.config import Setting, section
 
@@ -13,7 +13,7 @@ Side = Literal["both", "blue", "red"]
 
 
 @section
-class EnvConfig(GameConfig):
+class EnvConfig(cage2_settings.EnvConfig):
     """CAGE Challenge 2 between blue and red, see fastrl.envs.Cage2GameVectorEnv."""
 
     side: Annotated[
@@ -30,11 +30,6 @@ class EnvConfig(GameConfig):
         ),
         Setting(option="--opponents"),
     ] = ()
-    num_envs: Annotated[
-        int,
-        Field(ge=1, le=1_000_000, description="games that are stepped together"),
-        Setting(option="--num-envs"),
-    ] = 256
     num_threads: Annotated[
         int,
         Field(ge=0, le=1024, description="threads of the simulator; 0: one per core"),
