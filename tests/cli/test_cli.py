@@ -229,8 +229,8 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
         (
             ["train", "foo"],
             (
-                "fastrl train: error: unknown environment foo: give cage2, cage2-workflow, cage4, traffic, a"
-                " Gymnasium id such as CartPole-v1, or module:function"
+                "fastrl train: error: unknown environment foo: give cage2, cage2-game, cage2-workflow, cage4, traffic,"
+                " a Gymnasium id such as CartPole-v1, or module:function"
             ),
         ),
         (

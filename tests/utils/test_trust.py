@@ -204,10 +204,12 @@ def test_every_setting_of_text_or_a_path_is_marked_or_listed_as_harmless() -> No
         # Any names.
         *(
             (task, f"{name}.policies")
-            for task in ("cage4", "traffic", "pettingzoo")
+            for task in ("cage2-game", "cage4", "traffic", "pettingzoo")
             for name in ("ippo", "mabc", "mappo", "reinforce")
         ),
         ("cage2", "env.red_agent"),  # three names
+        ("cage2-game", "env.red_agent"),
+        ("cage2-game", "env.opponents"),  # checkpoints
         ("cage2-workflow", "env.red_agent"),
         ("cage4", "env.rules"),
         ("cage2-workflow", "search.workflow"),  # five names

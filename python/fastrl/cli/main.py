@@ -1,5 +1,5 @@
-"""The command line: ``fastrl train | tune | autotune | eval | explain | export | render | demos | pipeline | runs |
-plot | compare | report | verify``, and ``fastrl-train`` for the first.
+"""The command line: ``fastrl train | tune | autotune | eval | explain | exploit | league | export | render | demos |
+pipeline | runs | plot | compare | report | verify``, and ``fastrl-train`` for the first.
 
 Each command imports what it needs when it runs: PyTorch takes seconds, ``fastrl --help`` should not.
 """
@@ -18,7 +18,9 @@ from fastrl.cli.compare import compare
 from fastrl.cli.demos import demos
 from fastrl.cli.eval import evaluate
 from fastrl.cli.explain import explain
+from fastrl.cli.exploit import exploit
 from fastrl.cli.export import export
+from fastrl.cli.league import league
 from fastrl.cli.pipeline import pipeline
 from fastrl.cli.plot import plot
 from fastrl.cli.ranks import is_launched
@@ -150,6 +152,8 @@ COMMANDS: Commands = {
     "autotune": (autotune, "measure how a run is fastest on this machine, and write its settings"),
     "eval": (evaluate, "score runs, checkpoints or baselines"),
     "explain": (explain, "say what a defender of CAGE 2 might have done better at each step of a game"),
+    "exploit": (exploit, "train attackers against a defender of CAGE Challenge 2, and say what they cost it"),
+    "league": (league, "play defenders against attackers of CAGE Challenge 2: a table, ratings, priorities"),
     "export": (export, "write a policy to a file that needs no PyTorch"),
     "render": (render, "film episodes of a run; of traffic also a log and a diagram"),
     "demos": (demos, "record, replay and inspect episodes of an expert"),

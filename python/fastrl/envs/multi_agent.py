@@ -157,7 +157,7 @@ class MultiAgentVectorEnv(Rebuilt):
         obs: NDArray[Any],
         alive: NDArray[np.bool_],
         *,
-        seed: int | Sequence[int] | None = None,
+        seed: int | Sequence[int] | NDArray[np.uint64] | None = None,
         reset_mask: NDArray[np.bool_] | None = None,
     ) -> None:
         """Does as `reset`, into `obs` float32 [K*A, D] and `alive` bool [K*A]: writes the entries of the environments
@@ -167,7 +167,7 @@ class MultiAgentVectorEnv(Rebuilt):
             self._log.reset(alive, reset_mask)
         self._was_reset = True
 
-    def _seeds(self, seed: int | Sequence[int] | None) -> NDArray[np.uint64] | None:
+    def _seeds(self, seed: int | Sequence[int] | NDArray[np.uint64] | None) -> NDArray[np.uint64] | None:
         if seed is not None:
             return as_seeds(seed, self.num_envs)
         if self._was_reset:

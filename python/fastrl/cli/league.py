@@ -1,0 +1,59 @@
+"""The command ``fastrl league``: who beats whom among defenders and attackers of CAGE Challenge 2."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from fastrl.cli.arguments import Arg, Count, Name, Picture, at_least, command
+from fastrl.runs.curves import SUFFIXES
+from fastrl.utils.config import ConfigError
+from fastrl.utils.output import plain_console
+from fastrl.utils.progress import Progress, load_torch
+
+
+@command("{prog} runs/a runs/b --attackers bline meander reds/seed0.safetensors --figure league.png")
+def league(
+    arguments: list[str],
+    defenders: Annotated[
+        Sequence[Name], Arg("runs of cage2, or of blue in cage2-game, or checkpoint files", "DEFENDER")
+    ],
+    *,
+    attackers: Annotated[
+        Sequence[Name],
+        Arg("bline, meander, sleep, and runs of red in cage2-game or checkpoint files", "ATTACKER"),
+    ] = ("bline", "meander"),
+    episodes: Annotated[int, at_least(2, 100_000), Arg("episodes of each pair")] = 500,
+    episode_length: Annotated[Count, Arg("steps of an episode")] = 100,
+    ruleset: Annotated[Literal["main", "leaderboard"], Arg("of the games")] = "main",
+    json: Annotated[Path | None, Arg("also write everything that was found, as JSON", "FILE")] = None,
+    figure: Annotated[Picture | None, Arg(f"also draw the table, {' or '.join(SUFFIXES)}", "FILE")] = None,
+) -> int:
+    """Plays each defender of CAGE Challenge 2 against each attacker, all with their most probable actions: a table of
+    the defenders' returns, ratings of both by Nash averaging, and for each defender the opponents to train it against,
+    with priorities by what they cost it (prioritised fictitious self-play)."""
+    for path in filter(None, (json, figure)):
+        if not path.parent.is_dir():
+            raise ConfigError(f"{path}: there is no folder {path.parent}")
+    load_torch(arguments)
+    from fastrl.tasks.cage2_game.league import league as play_league
+    from fastrl.utils.files import to_json, write_atomically
+
+    with Progress("playing", len(defenders) * len(attackers)) as progress:
+        found = play_league(
+            defenders,
+            attackers,
+            episodes=episodes,
+            ruleset=ruleset,
+            episode_length=episode_length,
+            advance=progress.advance,
+        )
+    found.show(plain_console())
+    if json is not None:
+        write_atomically(json, to_json(found.to_tree(), indent=2).encode())
+        print(f"{json}: {episodes} episodes of each pair")
+    if figure is not None:
+        from fastrl.tasks.cage2_game.league_figure import save_picture
+
+        save_picture(found, figure)
+        print(f"{figure}: {episodes} episodes of each pair")
+    return 0

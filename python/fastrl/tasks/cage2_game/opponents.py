@@ -1,0 +1,186 @@
+"""Games of CAGE Challenge 2 in which one side learns, and what plays the other."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from fastrl.collectors.team_spec import CompiledTeamSpec
+from fastrl.envs.cage2.env import RED_AGENTS, action_indices
+from fastrl.envs.cage2.game import AGENTS, RED_ACTIONS, RED_VIEW, Cage2GameVectorEnv
+from fastrl.envs.cage2.memory import MEMORIES, Memory, observation_names
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.opponents import Opponent, OpponentVectorEnv, Turn
+from fastrl.runs.checkpoint import CheckpointError, load_newest
+from fastrl.tasks.cage2_game.settings import Side
+from fastrl.training.evaluation import to_play
+from fastrl.training.run import using_checkpoint
+from fastrl.utils.config import ConfigError
+
+_BLUE, _RED = range(2)
+
+
+class ScriptedRed:
+    """Plays red as the game's `choose_red`."""
+
+    state_size = 0
+
+    def act(self, turn: Turn) -> NDArray[np.int64]:
+        """See `Opponent.act`."""
+        # Scripts take their next move whoever plays: random numbers of a game do not depend on the others.
+        red = cast(Cage2GameVectorEnv, turn.env).choose_red()
+        return red[turn.mine.reshape(-1, len(AGENTS))[:, _RED]]
+
+
+@dataclass(frozen=True)
+class GameSpec(CompiledTeamSpec):
+    """A spec of games.
+
+    Attributes:
+        side: that learns.
+        opponents: names of scripts of red and run directories, perhaps with `weighted` weights; empty: for blue the
+            scripts that the options name.
+    """
+
+    side: Side = "both"
+    opponents: Sequence[str] = ()
+
+    def make_team(
+        self,
+        num_envs: int,
+        *,
+        workers: int | None = None,
+        action_masks: bool = False,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+    ) -> MultiAgentVectorEnv:
+        """See `TeamSpec.make_team`.
+
+        Args:
+            autoreset_mode: another one, for evaluation.
+
+        Raises:
+            ConfigError: opponents that do not go with the side.
+            CheckpointError: a run directory has no policy that can play the other side.
+        """
+        options = dict(self.options) if workers is None else {**self.options, "num_threads": workers}
+        if self.side == "both":
+            if self.opponents:
+                raise ConfigError(
+                    "opponents: expected none where both sides learn; --side says which one does"
+                )
+            return Cage2GameVectorEnv(num_envs, **options, autoreset_mode=autoreset_mode)
+        opponents, weights, changes = self._others()
+        options = {**options, **changes, "autoreset_mode": AutoresetMode.DISABLED}
+        return OpponentVectorEnv(
+            num_envs,
+            functools.partial(Cage2GameVectorEnv, **options),
+            opponents=opponents,
+            weights=weights,
+            frozen=[_RED if self.side == "blue" else _BLUE],
+            autoreset_mode=autoreset_mode,
+        )
+
+    def _others(self) -> tuple[list[Opponent], list[float], dict[str, Any]]:
+        """The opponents, their weights, and options of the games that they need."""
+        shares = dict(map(weighted, self.opponents))
+        scripts = {name: share for name, share in shares.items() if name in RED_AGENTS}
+        runs = {name: share for name, share in shares.items() if name not in RED_AGENTS}
+        changes: dict[str, Any] = {}
+        opponents: list[Opponent] = []
+        if self.side == "red":
+            if scripts or not runs:
+                raise ConfigError(
+                    f"opponents: expected run directories of blue, got {', '.join(scripts) or 'none'}"
+                )
+            states = [(run, policy_state(run)) for run in runs]
+            memory = max((memory_of(state) for _, state in states), key=MEMORIES.index)
+            opponents = [frozen_blue(run, state) for run, state in states]
+            return opponents, [*runs.values()], {"memory": memory, "actions": None, "observe": "blue"}
+        weights: list[float] = []
+        if scripts or not runs:
+            opponents.append(ScriptedRed())
+            weights.append(sum(scripts.values()) or 1.0)
+        if scripts:
+            changes["red_agent"] = scripts
+        opponents += [frozen_red(run, policy_state(run)) for run in runs]
+        return opponents, [*weights, *runs.values()], changes
+
+
+def weighted(opponent: str) -> tuple[str, float]:
+    """The name or path of an opponent, and its weight: ``runs/a:0.5``, or 1."""
+    name, _, text = opponent.rpartition(":")
+    try:
+        weight = float(text) if name else 0.0
+    except ValueError:
+        weight = 0.0
+    return (name, weight) if 0 < weight < math.inf else (opponent, 1.0)
+
+
+def policy_state(run: str) -> dict[str, Any]:
+    """The state of the policy that a run plays with."""
+    return load_newest(to_play(Path(run)))[1]
+
+
+def memory_of(state: Mapping[str, Any]) -> Memory:
+    memory: Memory = state["config"]["env"].get("memory", "none")
+    return memory
+
+
+def frozen_blue(run: str, state: Mapping[str, Any]) -> Opponent:
+    """The blue side of a run of cage2 or cage2-game, in games of all actions and at least its memory.
+
+    Args:
+        run: its directory, for messages.
+        state: of its checkpoint.
+
+    Raises:
+        CheckpointError: it cannot play there.
+    """
+    env = state["config"]["env"]
+    if env.get("observe", "blue") != "blue":
+        raise CheckpointError(f"{run}: its blue sees the true state of the game, which no opponent can see")
+    if state.get("kind") == "cage2-game":
+        return _of_game(
+            run, state, _BLUE, len(observation_names(memory_of(state))), action_indices(env["actions"])
+        )
+    from fastrl.play.opponents import PolicyOpponent
+    from fastrl.play.policy import load_policy
+
+    if state.get("kind") != "cage2":
+        raise CheckpointError(f"{run} is a run of {state.get('kind')}: expected one of cage2 or cage2-game")
+    policy = load_policy(to_play(Path(run)))
+    return PolicyOpponent.from_policy(policy, _BLUE, columns=policy.obs_dim)
+
+
+def frozen_red(run: str, state: Mapping[str, Any]) -> Opponent:
+    """The red side of a run of cage2-game; see `frozen_blue`."""
+    if state.get("kind") != "cage2-game":
+        raise CheckpointError(f"{run} is a run of {state.get('kind')}: expected one of cage2-game")
+    return _of_game(run, state, _RED, len(RED_VIEW), range(len(RED_ACTIONS)))
+
+
+def _of_game(
+    run: str, state: Mapping[str, Any], agent: int, columns: int, choices: Sequence[int]
+) -> Opponent:
+    from fastrl.play.opponents import PolicyOpponent
+
+    learned: Side = state["config"]["env"]["side"]
+    if learned not in ("both", AGENTS[agent]):
+        raise CheckpointError(f"{run} has learned {learned}, and cannot play {AGENTS[agent]}")
+    table = state["config"][state["algorithm"]]
+    with using_checkpoint(Path(run), "holds no policy that this fastrl can use"):
+        return PolicyOpponent.from_team(
+            state["policy"],
+            {agent: agent if learned == "both" else 0},
+            columns=columns,
+            choices=np.array(choices, np.int64),
+            action_masks=table["action_masks"],
+        )

@@ -1,0 +1,43 @@
+"""Settings of the game of two agents of CAGE Challenge 2."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from fastrl.tasks.cage2 import settings as cage2_settings
+from fastrl.tasks.preset_file import PresetFile
+from fastrl.utils.config import Setting, section
+
+Side = Literal["both", "blue", "red"]
+
+
+@section
+class EnvConfig(cage2_settings.EnvConfig):
+    """CAGE Challenge 2 between blue and red, see fastrl.envs.Cage2GameVectorEnv."""
+
+    side: Annotated[
+        Side,
+        Field(description="the side that learns; against blue or red alone opponents play the other"),
+        Setting(option="--side"),
+    ] = "both"
+    opponents: Annotated[
+        tuple[str, ...],
+        Field(
+            description="of the side that learns, one drawn for each episode: run directories, of cage2 as blue or of"
+            " cage2-game, and for blue bline, meander or sleep, each perhaps with a weight, as runs/a:0.5; empty: for"
+            " blue red_agent's"
+        ),
+        Setting(option="--opponents"),
+    ] = ()
+    num_threads: Annotated[
+        int,
+        Field(ge=0, le=1024, description="threads of the simulator; 0: one per core"),
+        Setting(resumable=True),
+    ] = 1
+
+    def options(self) -> dict[str, Any]:
+        return {**super().options(), "num_threads": self.num_threads}
+
+
+PRESETS = PresetFile(Path(__file__).with_name("presets.toml"))
