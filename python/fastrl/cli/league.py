@@ -24,7 +24,7 @@ def league(
     ] = ("bline", "meander"),
     episodes: Annotated[int, at_least(2, 100_000), Arg("episodes of each pair")] = 500,
     episode_length: Annotated[Count, Arg("steps of an episode")] = 100,
-    ruleset: Annotated[Literal["main", "leaderboard"], Arg("of the games")] = "main",
+    ruleset: Annotated[Literal["main", "leaderboard", "plusplus"], Arg("of the games")] = "main",
     json: Annotated[Path | None, Arg("also write everything that was found, as JSON", "FILE")] = None,
     figure: Annotated[Picture | None, Arg(f"also draw the table, {' or '.join(SUFFIXES)}", "FILE")] = None,
 ) -> int:
