@@ -340,8 +340,8 @@ fn blockers(action: BlueAction, image: impl Fn(Host) -> &'static Image) -> (u8, 
     }
 }
 
-/// Hosts by which B_line enters, with their routes. Its plan names User0, Op_Server0 and hosts with `Enterprise` in their names, and takes what it has
-/// just seen for granted: where that could be missing, CybORG stops with an error.
+/// Hosts by which B_line enters, with their routes. Its plan names User0, Op_Server0 and hosts with `Enterprise` in their
+/// names, and takes what it has just seen for granted: where that could be missing, CybORG stops with an error.
 #[expect(clippy::too_many_arguments, reason = "parts of a scenario that is not there yet")]
 fn entries(
     hosts: &[String],
