@@ -111,7 +111,7 @@ proptest! {
                     BlueAction::Decoy(decoy, host) => decoy_fits(&episode.network, decoy, host, &SCENARIO2),
                     BlueAction::Sleep | BlueAction::Remove(_) | BlueAction::Restore(_) => true,
                 };
-                prop_assert_eq!(memory.may_have_effect(action), expected, "{}", action.name(&SCENARIO2));
+                prop_assert_eq!(memory.may_have_effect(action), expected, "{}", action.name(&HOST_NAMES));
             }
             let action = BlueAction::from_index(action, NUM_HOSTS);
             episode.step(action, ruleset, &SCENARIO2);
@@ -322,7 +322,7 @@ fn the_true_state_is_the_whole_state() {
     for seed in 0..600 {
         let ruleset = if seed % 2 == 0 { Ruleset::Main } else { Ruleset::Leaderboard };
         let mut episode = Episode::new(FastSource(Rng::new(seed)), Layout::None, &SCENARIO2);
-        episode.begin(RedKind::ALL[seed as usize / 2 % 3]);
+        episode.begin(RedKind::ALL[seed as usize / 2 % 3], &SCENARIO2);
         for _ in 0..40 {
             let action = [0, 0, 0, 0, 133, 141, 29, 119, 16][random.below(9) as usize];
             episode.step(BlueAction::from_index(action, NUM_HOSTS), ruleset, &SCENARIO2);

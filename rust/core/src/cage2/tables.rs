@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-use super::blue::{BlueAction, num_actions};
+use super::blue_action::{BlueAction, num_actions};
 use super::scenario::{
     AVAILABILITY_TENTHS, CONFIDENTIALITY_TENTHS, DECOYS, DEFENDER, ENTERPRISE0, ENTERPRISE1, ENTERPRISE2, Exploit,
     HOST_NAMES, Host, Hosts, IMAGE_KINDS, Image, OP_SERVER0, Ports, SUBNET_NAMES, Subnet, USER0,
