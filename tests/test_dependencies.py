@@ -135,7 +135,7 @@ def test_tests_import_what_their_extra_names() -> None:
     ("source", "missing"),
     [
         ("import json, numpy.typing", set()),
-        ("import yaml", {"yaml"}),
+        ("import lxml", {"lxml"}),
         ("from fastrl.training.run import start_run\nfrom . import x", set()),
         ("import ray", {"ray"}),
         ("def f():\n    import ray", set()),

@@ -112,9 +112,9 @@ def test_observations_and_actions_grow_with_the_hosts() -> None:
     _, _, _, truncated, _ = env.step(names.index("DecoyTomcat Op_Host3"))
     assert not truncated
     assert names[int(np.flatnonzero(~games.action_masks())[0])] == "DecoyTomcat Op_Host3"
-    assert "OTService on Op_Server0: up" in Cage2VectorEnv(1, scenario=FILES / "offices.yaml")._native.render(
-        0
-    )
+    table = Cage2Env(scenario=FILES / "offices.yaml", render_mode="ansi")
+    table.reset(seed=1)
+    assert "OTService on Op_Server0: up" in str(table.render())
     plain = Cage2VectorEnv(2, scenario=FILES / "offices.yaml")
     assert (plain.alerts().shape, plain.truth()["red_access"].shape) == ((2, 30), (2, 30))
 

@@ -114,7 +114,9 @@ def main() -> None:
                 flush=True,
             )
             if options.out is not None:
-                np.savez_compressed(options.out / f"{path.stem}_{red}.npz", seed=options.seed, **arrays)
+                np.savez_compressed(
+                    options.out / f"{path.stem}_{red}.npz", **arrays | {"seed": np.array(options.seed)}
+                )  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -912,8 +912,8 @@ def replay_cage2(
     arrays: dict[str, NDArray[Any]],
     scenario: Cage2Scenario | None = None,
 ) -> tuple[int, int, tuple[int, int | None, str] | None]:
-    """Replays a trace of a scenario, None for Scenario 2 (arrays as in a trace file), from its recorded decisions or from its seed. With the red agent
-    `"given"` red's actions are read, and there is an array `red_known`.
+    """Replays a trace of a scenario, None for Scenario 2 (arrays as in a trace file), from its recorded decisions or
+    from its seed. With the red agent `"given"` red's actions are read, and there is an array `red_known`.
 
     Returns the steps, how many of them differ from the record, and the first difference: episode, step (None at the
     reset) and words. KeyError: an array is missing. TypeError, ValueError: one is of another dtype or shape, or

@@ -113,7 +113,7 @@ proptest! {
                     BlueAction::Decoy(decoy, host) => decoy_fits(&episode.network, decoy, host, scenario),
                     BlueAction::Sleep | BlueAction::Remove(_) | BlueAction::Restore(_) => true,
                 };
-                prop_assert_eq!(memory.may_have_effect(action, scenario.mended), expected, "{}", action.name(scenario));
+                prop_assert_eq!(memory.may_have_effect(action, scenario.mended), expected, "{}", action.name(&HOST_NAMES));
             }
             let action = BlueAction::from_index(action, NUM_HOSTS);
             episode.step(action, ruleset, scenario);

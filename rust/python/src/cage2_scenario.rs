@@ -15,7 +15,7 @@ pub(crate) struct Cage2Scenario {
 
 /// Names of blue's actions in the challenge's order.
 pub(crate) fn action_names(scenario: &Scenario) -> Vec<String> {
-    scenario.actions.iter().map(|action| action.name(scenario)).collect()
+    scenario.actions.iter().map(|action| action.name(&scenario.hosts)).collect()
 }
 
 fn image_from_name(name: &str) -> PyResult<usize> {

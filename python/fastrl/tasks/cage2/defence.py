@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fastrl.envs.cage2.env import ACTIONS, HOSTS, Cage2VectorEnv
 from fastrl.runs.metrics import mean_and_error
+from fastrl.training.comparison import Estimate
 
 # Red stands on User0 from the first step to the last.
 _FOOTHOLD = HOSTS.index("User0")
@@ -18,16 +19,10 @@ RESTORED = np.array([HOSTS.index(name.split()[1]) if name.startswith("Restore ")
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A mean with its standard error; NaN where there is nothing to take it of."""
-
-    mean: float
-    standard_error: float
-
-
-@dataclass(frozen=True)
 class Defence:
     """Measures of episodes against one red agent over one horizon. Red has a host where it has a session.
+
+    Estimates without anything to take them of are NaN.
 
     Attributes:
         held: by host the share of the steps after which red has it.

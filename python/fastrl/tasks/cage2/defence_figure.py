@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fastrl.tasks.cage2.defence import Defence, Estimate
+from fastrl.tasks.cage2.defence import Defence
 from fastrl.tasks.cage2.scores import RED_TITLES, SHOWN_HOSTS, Evaluation, longest
+from fastrl.training.comparison import Estimate
 from fastrl.utils.files import save_figure
 from fastrl.utils.output import figure_text
 

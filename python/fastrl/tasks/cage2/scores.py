@@ -15,8 +15,8 @@ from rich.table import Table
 from fastrl.envs.cage2.env import HOSTS
 from fastrl.envs.cage2.memory import Observe, Ruleset
 from fastrl.runs.metrics import counted, fixed, plus_minus
-from fastrl.tasks.cage2.defence import Defence, Estimate
-from fastrl.training.comparison import Comparison, Mode
+from fastrl.tasks.cage2.defence import Defence
+from fastrl.training.comparison import Comparison, Estimate, Mode
 from fastrl.utils.tables import show
 
 HORIZONS = (30, 50, 100)

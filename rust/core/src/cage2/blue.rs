@@ -1,71 +1,12 @@
-//! Blue's actions and what they do.
+//! What blue's actions do.
 
+pub use super::blue_action::{BlueAction, NUM_ACTIONS, num_actions};
 use super::events::BlueOutcome;
 use super::network::Network;
-use super::scenario::{DECOYS, Host, Hosts, NUM_HOSTS, RESTORE_TENTHS};
+use super::scenario::{DECOYS, Host, Hosts, RESTORE_TENTHS};
 use super::source::RandomSource;
 use super::tables::Scenario;
 use super::view::{Compromise, View};
-
-/// Blue's actions in Scenario 2.
-pub const NUM_ACTIONS: usize = num_actions(NUM_HOSTS);
-
-/// Blue's actions in a scenario of so many hosts.
-pub const fn num_actions(hosts: usize) -> usize {
-    2 + 11 * hosts
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlueAction {
-    Sleep,
-    Monitor,
-    Analyse(Host),
-    Remove(Host),
-    /// Starts decoy number `.0` on the host.
-    Decoy(usize, Host),
-    Restore(Host),
-}
-
-impl BlueAction {
-    /// The action with this index (below [`num_actions`]) in the challenge's list for so many hosts.
-    pub fn from_index(index: usize, hosts: usize) -> Self {
-        let Some(i) = index.checked_sub(2) else {
-            return if index == 0 { Self::Sleep } else { Self::Monitor };
-        };
-        let host = i % hosts;
-        match i / hosts {
-            0 => Self::Analyse(host),
-            1 => Self::Remove(host),
-            10 => Self::Restore(host),
-            kind => Self::Decoy(kind - 2, host),
-        }
-    }
-
-    /// The inverse of [`BlueAction::from_index`] for Scenario 2.
-    pub const fn index(self) -> usize {
-        match self {
-            Self::Sleep => 0,
-            Self::Monitor => 1,
-            Self::Analyse(host) => 2 + host,
-            Self::Remove(host) => 2 + NUM_HOSTS + host,
-            Self::Decoy(decoy, host) => 2 + (2 + decoy) * NUM_HOSTS + host,
-            Self::Restore(host) => 2 + 10 * NUM_HOSTS + host,
-        }
-    }
-
-    /// The name that the challenge prints.
-    pub fn name(self, scenario: &Scenario) -> String {
-        let names = &scenario.hosts;
-        match self {
-            Self::Sleep => "Sleep".into(),
-            Self::Monitor => "Monitor".into(),
-            Self::Analyse(host) => format!("Analyse {}", names[host]),
-            Self::Remove(host) => format!("Remove {}", names[host]),
-            Self::Decoy(decoy, host) => format!("{} {}", DECOYS[decoy].name, names[host]),
-            Self::Restore(host) => format!("Restore {}", names[host]),
-        }
-    }
-}
 
 /// Returns whether the decoy would start on the host now. Blue knows the answer, see [`super::memory::BlueMemory`]: it
 /// knows each host's own services, and which decoys it started.
@@ -142,20 +83,6 @@ fn restore(host: Host, scenario: &Scenario, network: &mut Network) {
 mod tests {
     use super::*;
     use crate::cage2::tables::SCENARIO2;
-
-    #[test]
-    fn actions_stand_in_the_order_of_the_challenge() {
-        let name = |i: usize| SCENARIO2.actions[i].name(&SCENARIO2);
-        assert_eq!(name(0), "Sleep");
-        assert_eq!(name(1), "Monitor");
-        assert_eq!(name(2), "Analyse Defender");
-        assert_eq!(name(27), "Remove User4");
-        assert_eq!(name(28), "DecoyApache Defender");
-        assert_eq!(name(131), "DecoyVsftpd User4");
-        assert_eq!(name(132), "Restore Defender");
-        assert_eq!(name(144), "Restore User4");
-        assert!((0..NUM_ACTIONS).all(|i| SCENARIO2.actions[i].index() == i));
-    }
 
     #[test]
     fn a_decoy_starts_once_but_vsftpd_again_and_again() {

@@ -27,8 +27,8 @@ pub const RED_KIND_NAMES: [&str; 6] = [
 pub const NUM_RED_ACTIONS: usize = 1 + NUM_SUBNETS + 4 * NUM_HOSTS;
 
 impl RedAction {
-    /// The action of Scenario 2 with this index (below [`NUM_RED_ACTIONS`]): by kind in the order of [`RED_KIND_NAMES`], then by
-    /// target.
+    /// The action of Scenario 2 with this index (below [`NUM_RED_ACTIONS`]): by kind in the order of [`RED_KIND_NAMES`], then
+    /// by target.
     pub fn from_index(index: usize) -> Option<Self> {
         let Some(i) = index.checked_sub(1 + NUM_SUBNETS) else {
             return Some(index.checked_sub(1).map_or(Self::Sleep, Self::DiscoverSystems));

@@ -1,5 +1,5 @@
-//! Blue's memory of an episode of Scenario 2: values after the 52 bits of an observation that depend on the bits and on blue's own
-//! actions alone, and the actions that may have an effect as far as blue knows.
+//! Blue's memory of an episode of Scenario 2: values after the 52 bits of an observation that depend on the bits and on
+//! blue's own actions alone, and the actions that may have an effect as far as blue knows.
 //!
 //! [`Layout`] names how many of them an observation has. Each layout is a prefix of the next:
 //!

@@ -6,6 +6,7 @@
 //! actions are given too, by an agent that observes [`red_view`].
 
 pub mod blue;
+mod blue_action;
 pub mod events;
 pub mod fast_source;
 pub mod game;

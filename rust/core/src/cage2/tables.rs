@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-use super::blue::{BlueAction, num_actions};
+use super::blue_action::{BlueAction, num_actions};
 use super::scenario::{
     AVAILABILITY_TENTHS, CONFIDENTIALITY_TENTHS, DECOYS, DEFENDER, ENTERPRISE0, ENTERPRISE1, ENTERPRISE2, Exploit,
     HOST_NAMES, Host, Hosts, IMAGE_KINDS, Image, MENDED_IMAGE_KINDS, OP_SERVER0, Ports, SUBNET_NAMES, Subnet, USER0,
@@ -344,8 +344,8 @@ fn blockers(action: BlueAction, image: impl Fn(Host) -> &'static Image) -> (u8, 
     }
 }
 
-/// Hosts by which B_line enters, with their routes. Its plan names User0, Op_Server0 and hosts with `Enterprise` in their names, and takes what it has
-/// just seen for granted: where that could be missing, CybORG stops with an error.
+/// Hosts by which B_line enters, with their routes. Its plan names User0, Op_Server0 and hosts with `Enterprise` in their
+/// names, and takes what it has just seen for granted: where that could be missing, CybORG stops with an error.
 #[expect(clippy::too_many_arguments, reason = "parts of a scenario that is not there yet")]
 fn entries(
     hosts: &[String],

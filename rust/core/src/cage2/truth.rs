@@ -1,5 +1,5 @@
-//! The true state of a game of Scenario 2 as values after blue's memory in an observation: what no defender can see. Scores of
-//! policies that observe it are a bound for those that cannot.
+//! The true state of a game of Scenario 2 as values after blue's memory in an observation: what no defender can see.
+//! Scores of policies that observe it are a bound for those that cannot.
 //!
 //! Together with the 52 bits these values are all of the state that the future depends on, except for random draws to
 //! come, the order of red's sessions, process ids, and counts above 10. [`names`] names each of them.
