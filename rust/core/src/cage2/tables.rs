@@ -222,14 +222,14 @@ impl Scenario {
         (0..n).for_each(|host| boot_processes[host] = kinds[images[host]].1.pids.len() as u32);
         sessions().for_each(|&host| boot_processes[host] += 1);
         let server = description.blue_sessions.first().copied().unwrap_or_default();
-        for host in 0..n {
+        for (host, name) in hosts.iter().enumerate() {
             let (got, expected) =
                 (description.blue_sessions.iter().filter(|&&h| h == host).count(), 1 + usize::from(host == server));
             if got != expected {
                 return Err(format!(
                     "Agents.Blue.starting_sessions: expected one VelociraptorClient on each host, and the server; {} has {got} \
                      sessions",
-                    hosts[host]
+                    name
                 ));
             }
         }
