@@ -20,15 +20,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::cage2_memory::layout_from_name;
-use crate::cage2_scenario::{Cage2Scenario, action_names};
+use crate::cage2_scenario::{Cage2Scenario, action_names, ruleset_from_name};
 use crate::rollout::rollout_method;
-
-pub(crate) fn ruleset_from_name(name: &str) -> PyResult<Ruleset> {
-    let place = Ruleset::NAMES.iter().position(|n| *n == name);
-    place.map(|i| Ruleset::ALL[i]).ok_or_else(|| {
-        PyValueError::new_err(format!("ruleset: expected 'main', 'leaderboard' or 'plusplus', got '{name}'"))
-    })
-}
 
 /// The ruleset, and the scenario; None: Scenario 2.
 fn tables(ruleset: &str, scenario: Option<Arc<Scenario>>) -> PyResult<(Ruleset, Arc<Scenario>)> {

@@ -9,7 +9,7 @@ use fastrl_core::cage2::view::OBS_BITS;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::cage2::ruleset_from_name;
+use crate::cage2_scenario::ruleset_from_name;
 
 pub(crate) fn layout_from_name(name: &str) -> PyResult<Layout> {
     let place = Layout::NAMES.iter().position(|n| *n == name);

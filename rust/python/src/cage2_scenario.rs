@@ -2,15 +2,22 @@
 
 use std::sync::Arc;
 
-use fastrl_core::cage2::effective_actions;
 use fastrl_core::cage2::scenario::{Host, IMAGE_KINDS};
 use fastrl_core::cage2::tables::{Access, Description, Scenario, SubnetDescription};
+use fastrl_core::cage2::{Ruleset, effective_actions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Cage2Scenario {
     pub(crate) tables: Arc<Scenario>,
+}
+
+pub(crate) fn ruleset_from_name(name: &str) -> PyResult<Ruleset> {
+    let place = Ruleset::NAMES.iter().position(|n| *n == name);
+    place.map(|i| Ruleset::ALL[i]).ok_or_else(|| {
+        PyValueError::new_err(format!("ruleset: expected 'main', 'leaderboard' or 'plusplus', got '{name}'"))
+    })
 }
 
 /// Names of blue's actions in the challenge's order.
