@@ -43,10 +43,11 @@ def single_plan(env_id: str, memory: str, options: dict[str, Any], **others: Any
 def team_plan(env_id: str, memory: str, options: dict[str, Any], **others: Any) -> Plan:
     spec = CompiledTeamSpec(env_id, options)
     one = spec.make_team(1, workers=1)
-    spaces, num_agents = (one.single_observation_space, one.single_action_space), one.num_agents
+    spaces, num_agents = (one.obs_space, one.single_action_space), one.num_agents
+    obs_dim = one.single_observation_space.shape[0]
     one.close()
     actions = Actions(spaces[1])
-    member = Member(network(spaces[0].shape[0], actions, memory))
+    member = Member(network(obs_dim, actions, memory))
     make_actor = partial(TeamActor, ["all"] * num_agents, {"all": member}, actions.state())
     sizes = {"num_envs": 5, "num_steps": 60, "seed": 7}
     return Plan(
