@@ -28,8 +28,6 @@ from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.registration import make_multi
 from fastrl.play.play import team_seeds
 
-# Steering of racetracks: five angles.
-_ANGLES = np.linspace(-1, 1, 5, dtype=np.float32)[:, None]
 _SPEEDS = np.arange(3)  # slower, idle, faster
 
 
@@ -58,10 +56,6 @@ def _crossing(agents: int, seconds: int) -> Case:
     return Case("intersection-multi-agent-v2", seconds, {"controlled_vehicles": agents, "duration": seconds})
 
 
-def _racetrack(kind: str) -> Case:
-    return Case(f"racetrack{kind}-v0", 1500, actions=_ANGLES, idle=2, arrives=False)
-
-
 _ROUNDABOUT = {"actions": np.arange(5), "slower": 4, "arrives": False}
 CASES = {
     "crossing": _crossing(1, 13),
@@ -72,9 +66,6 @@ CASES = {
     "crossing-4-long": _crossing(4, 26),
     "roundabout": Case("roundabout-v0", 11, **_ROUNDABOUT),
     "roundabout-long": Case("roundabout-v0", 22, {"duration": 22}, **_ROUNDABOUT),
-    "racetrack": _racetrack(""),
-    "racetrack-large": _racetrack("-large"),
-    "racetrack-oval": _racetrack("-oval"),
 }
 
 

@@ -85,7 +85,7 @@ def test_all_environments_but_the_ring_learn_from_few_episodes() -> None:
 
 def test_crossings_of_several_agents_pool_over_the_vehicles_around_them() -> None:
     it = TASK.make_settings({"env.id": "fastrl/intersection-multi-agent-v0", "run.algo": "mappo"})
-    assert (it.mappo.encoder, it.mappo.gamma, it.run.total_episodes) == ("rows", 0.9, 50_000)
+    assert (it.mappo.encoder, it.mappo.gamma, it.curriculum.start_vehicles) == ("rows", 0.9, 1)
     assert TASK.make_settings({"env.id": "fastrl/intersection-v0", "run.algo": "ippo"}).ippo.encoder == "auto"
 
 
