@@ -224,6 +224,7 @@ WHOLE = (
     'comms_options={"selection": "agent", "slots": 2}',
     "--curriculum.mode=auto",
     "--curriculum.start-vehicles=1",
+    "--curriculum.start-density=0.5",
     "--curriculum.levels=2",
     "--curriculum.window=6",
     "--curriculum.up=0.2",
