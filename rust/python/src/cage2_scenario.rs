@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fastrl_binding::arrays::list;
 use fastrl_core::cage2::scenario::{Host, IMAGE_KINDS};
 use fastrl_core::cage2::tables::{Access, Description, Scenario, SubnetDescription};
 use fastrl_core::cage2::{Ruleset, effective_actions};
@@ -49,19 +50,21 @@ impl Cage2Scenario {
                         blue_sessions, green_sessions))]
     #[expect(clippy::too_many_arguments, reason = "the parts of a scenario, by name")]
     fn new(
-        hosts: Vec<String>,
-        images: Vec<String>,
-        confidentiality_tenths: Vec<i32>,
+        py: Python<'_>,
+        #[pyo3(from_py_with = list)] hosts: Vec<String>,
+        #[pyo3(from_py_with = list)] images: Vec<String>,
+        #[pyo3(from_py_with = list)] confidentiality_tenths: Vec<i32>,
         availability_tenths: i32,
-        info: Vec<Vec<(Host, bool)>>,
-        shows_service: Vec<bool>,
-        subnets: Vec<(String, u32, Vec<Host>, String)>,
+        #[pyo3(from_py_with = list)] info: Vec<Py<PyAny>>,
+        #[pyo3(from_py_with = list)] shows_service: Vec<bool>,
+        #[pyo3(from_py_with = list)] subnets: Vec<(String, u32, Py<PyAny>, String)>,
         start: Host,
-        blue_sessions: Vec<Host>,
-        green_sessions: Vec<Host>,
+        #[pyo3(from_py_with = list)] blue_sessions: Vec<Host>,
+        #[pyo3(from_py_with = list)] green_sessions: Vec<Host>,
     ) -> PyResult<Self> {
+        let info = info.iter().map(|shown| list(shown.bind(py))).collect::<PyResult<_>>()?;
         let subnets = subnets.into_iter().map(|(name, size, hosts, access)| {
-            Ok(SubnetDescription { name, size, hosts, access: access_from_name(&access)? })
+            Ok(SubnetDescription { name, size, hosts: list(hosts.bind(py))?, access: access_from_name(&access)? })
         });
         let description = Description {
             hosts,
