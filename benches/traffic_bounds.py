@@ -151,7 +151,7 @@ class Bed:
             yield Node(self.env.save_state(i), arrived, crashed, is_late, reward, first)
 
     def key(self, i: int, node: Node) -> tuple[Any, ...]:
-        """What tells states of a step apart: places and speeds of the agents, in whole metres and m/s."""
+        """Key of a state among those of a step: places and speeds of the agents, in whole metres and m/s."""
         vehicles = self.env.vehicles(i)
         mine = vehicles["agent"] >= 0
         numbers = np.stack([vehicles[name][mine] for name in ("x", "y", "speed", "target_speed")])

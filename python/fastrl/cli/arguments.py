@@ -7,11 +7,13 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from fastrl.runs.curves import SUFFIXES
 from fastrl.utils.command_line import ArgumentParser
+from fastrl.utils.config import ConfigError
 from fastrl.utils.names import nearest
 from fastrl.utils.output import printable
 from fastrl.utils.refusals import brief
@@ -230,6 +232,40 @@ def picture(text: str) -> Path:
     if found.suffix.lower() not in SUFFIXES:
         raise argparse.ArgumentTypeError(f"expected a name that ends in {' or '.join(SUFFIXES)}, got {text}")
     return found
+
+
+def check_folders(*paths: Path | None) -> None:
+    """Refuses files to be written into folders that are not there.
+
+    Raises:
+        ConfigError
+    """
+    for file in filter(None, paths):
+        if not file.parent.is_dir():
+            raise ConfigError(f"{file}: there is no folder {file.parent}")
+
+
+def write_found(
+    found: Any, json: Path | None, figure: Path | None, *, pictures: str, said: str, **facts: Any
+) -> None:
+    """Writes what a command has found, where it was asked to, and names the files.
+
+    Args:
+        found: has `to_tree`.
+        json: file for its tree.
+        figure: file for its picture.
+        pictures: the module whose `save_picture` draws it.
+        said: what is in the files.
+        facts: entries of the JSON before the tree's.
+    """
+    if json is not None:
+        from fastrl.utils.files import to_json, write_atomically
+
+        write_atomically(json, to_json({**facts, **found.to_tree()}, indent=2).encode())
+        print(f"{json}: {said}")
+    if figure is not None:
+        import_module(pictures).save_picture(found, figure)
+        print(f"{figure}: {said}")
 
 
 def number(text: str) -> float:

@@ -5,7 +5,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from fastrl.cli.arguments import Arg, Count, Name, Picture, Seed, TrustRuns, command, import_from_here
+from fastrl.cli.arguments import (
+    Arg,
+    Count,
+    Name,
+    Picture,
+    Seed,
+    TrustRuns,
+    check_folders,
+    command,
+    import_from_here,
+)
 from fastrl.play.own_agent import is_agent
 from fastrl.runs.curves import SUFFIXES
 from fastrl.runs.directory import is_run
@@ -112,8 +122,7 @@ def evaluate(
         raise ConfigError(f"--{foreign[0]} does not go with a run of {task.name}")
     if figure is not None and not hasattr(task, "draw_scores"):
         raise ConfigError(f"--figure does not go with a run of {task.name}")
-    if figure is not None and not figure.parent.is_dir():
-        raise ConfigError(f"{figure}: there is no folder {figure.parent}")
+    check_folders(figure)
     named = {} if env is None or env == task.name else {"env.id": env}
     scored = []
     agents = any(map(_is_agent, names))

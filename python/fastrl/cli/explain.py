@@ -4,7 +4,18 @@ import argparse
 from pathlib import Path
 from typing import Annotated
 
-from fastrl.cli.arguments import Arg, Count, Picture, Seed, TrustRuns, at_least, command, import_from_here
+from fastrl.cli.arguments import (
+    Arg,
+    Count,
+    Picture,
+    Seed,
+    TrustRuns,
+    at_least,
+    check_folders,
+    command,
+    import_from_here,
+    write_found,
+)
 from fastrl.runs.curves import SUFFIXES
 from fastrl.tasks import find, load_saved
 from fastrl.utils.config import ConfigError
@@ -55,14 +66,11 @@ def explain(
     from fastrl.tasks.cage2.explain import explain as explain_game
     from fastrl.training.evaluation import to_play
     from fastrl.training.run import load_run, using_checkpoint
-    from fastrl.utils.files import to_json, write_atomically
 
     kind = load_saved(run)[0]
     if kind != "cage2":
         raise ConfigError(f"{run} is a run of {kind}: only runs of cage2 can be explained")
-    for path in filter(None, (json, figure)):
-        if not path.parent.is_dir():
-            raise ConfigError(f"{path}: there is no folder {path.parent}")
+    check_folders(json, figure)
     checkpoint = to_play(run)
     settings, state = load_run(find(kind), checkpoint, trust=trust)
     options = settings.env.options()
@@ -84,12 +92,12 @@ def explain(
             advance=progress.advance,
         )
     found.show(plain_console())
-    if json is not None:
-        write_atomically(json, to_json({"run": str(run), **found.to_tree()}, indent=2).encode())
-        print(f"{json}: {length} steps")
-    if figure is not None:
-        from fastrl.tasks.cage2.explain_figure import save_picture
-
-        save_picture(found, figure)
-        print(f"{figure}: {length} steps")
+    write_found(
+        found,
+        json,
+        figure,
+        pictures="fastrl.tasks.cage2.explain_figure",
+        said=f"{length} steps",
+        run=str(run),
+    )
     return 0

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from fastrl.cli.arguments import Arg, Count, Name, Picture, at_least, command
+from fastrl.cli.arguments import Arg, Count, Name, Picture, at_least, check_folders, command, write_found
 from fastrl.runs.curves import SUFFIXES
-from fastrl.utils.config import ConfigError
 from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress, load_torch
 
@@ -31,12 +30,9 @@ def league(
     """Plays each defender of CAGE Challenge 2 against each attacker, all with their most probable actions: a table of
     the defenders' returns, ratings of both by Nash averaging, and for each defender the opponents to train it against,
     with priorities by what they cost it (prioritised fictitious self-play)."""
-    for path in filter(None, (json, figure)):
-        if not path.parent.is_dir():
-            raise ConfigError(f"{path}: there is no folder {path.parent}")
+    check_folders(json, figure)
     load_torch(arguments)
     from fastrl.tasks.cage2_game.league import league as play_league
-    from fastrl.utils.files import to_json, write_atomically
 
     with Progress("playing", len(defenders) * len(attackers)) as progress:
         found = play_league(
@@ -48,12 +44,11 @@ def league(
             advance=progress.advance,
         )
     found.show(plain_console())
-    if json is not None:
-        write_atomically(json, to_json(found.to_tree(), indent=2).encode())
-        print(f"{json}: {episodes} episodes of each pair")
-    if figure is not None:
-        from fastrl.tasks.cage2_game.league_figure import save_picture
-
-        save_picture(found, figure)
-        print(f"{figure}: {episodes} episodes of each pair")
+    write_found(
+        found,
+        json,
+        figure,
+        pictures="fastrl.tasks.cage2_game.league_figure",
+        said=f"{episodes} episodes of each pair",
+    )
     return 0

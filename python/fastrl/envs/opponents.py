@@ -175,7 +175,7 @@ class _Opposed:
         return self
 
     def _of_free(self, flat: NDArray[Any]) -> NDArray[Any]:
-        """What agents have that learn, [K, A', ...], of [K * A, ...]."""
+        """The rows of the agents that learn, [K, A', ...], out of [K * A, ...]."""
         return flat.reshape(self.num_envs, -1, *flat.shape[1:])[:, self.free]
 
     def _as_own(self, flat: NDArray[Any]) -> NDArray[Any]:

@@ -17,7 +17,7 @@ from fastrl.envs.viewer import View
 
 
 class AgentView(NamedTuple):
-    """What agents of users see of an environment and may do, where it has more or fewer than its original.
+    """The part of an environment that agents of users observe and act in, where it differs from its original.
 
     Attributes:
         obs: values at the start of an observation.

@@ -75,7 +75,16 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
-    file, state = load_newest(path)
+    return policy_of(*load_newest(path), device=device, seed=seed)
+
+
+def policy_of(file: Path, state: dict[str, Any], *, device: str = "cpu", seed: int = 0) -> "Policy":
+    """The policy of a checkpoint that has been read; as `load_policy`, which has its arguments and errors.
+
+    Args:
+        file: for messages.
+        state: of the checkpoint.
+    """
     policy = state.get("policy")
     try:
         needs_code = policy and ("architecture" not in policy or own_path(policy) or "actor" in policy)
@@ -92,7 +101,7 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
         warnings.warn(
             f"{file} is of an older version, which did not save the action space: actions are of one dimension, from 0"
             " on or float32; where the environment's are others, use fastrl.load(...).predict",
-            stacklevel=2,
+            stacklevel=3,
         )
     return made
 

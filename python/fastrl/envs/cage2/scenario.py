@@ -17,21 +17,8 @@ from fastrl.utils.names import did_you_mean
 
 MAX_BYTES = 1 << 20
 """Longer files are refused."""
-_KINDS = (
-    "Sleep",
-    "Monitor",
-    "Analyse",
-    "Remove",
-    "DecoyApache",
-    "DecoyFemitter",
-    "DecoyHarakaSMPT",
-    "DecoySmss",
-    "DecoySSHD",
-    "DecoySvchost",
-    "DecoyTomcat",
-    "DecoyVsftpd",
-    "Restore",
-)
+# Kinds of blue's actions, in the challenge's order.
+_KINDS = tuple(dict.fromkeys(action.split()[0] for action in _rust.CAGE2_ACTIONS))
 _RED_ACTIONS = tuple(_rust.CAGE2_RED_KINDS)
 _TENTHS = {"None": 0, "Low": 1, "Medium": 10, "High": 100}
 _SESSION_KEYS = {"artifacts", "hostname", "name", "num_children_sessions", "parent", "type", "username"}
@@ -245,7 +232,7 @@ def _info(host: _Node, names: list[str]) -> tuple[list[tuple[int, bool]], list[i
 
 
 def _access(subnet: _Node, subnets: list[str], start: str) -> str:
-    """What the firewall lets through from the subnet where red starts: "open", "gated" or "closed"."""
+    """The firewall's rule for traffic from the subnet where red starts: "open", "gated" or "closed"."""
     subnet.table({"Hosts", "NACLs", "Size"})
     rules = subnet.item("NACLs").table({*subnets, "all"})
     inwards = {}

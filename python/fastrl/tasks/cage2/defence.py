@@ -1,4 +1,4 @@
-"""What a defender of CAGE Challenge 2 is judged by beside its score: what red held, for how long, and needless work."""
+"""Measures of a defender of CAGE Challenge 2 beside its score: hosts that red held, for how long, and needless work."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Picture of what defenders of CAGE Challenge 2 are judged by: how long red has each host, and bars of the rest."""
+"""Picture of the measures of defenders of CAGE Challenge 2: how long red has each host, and bars of the rest."""
 
 from __future__ import annotations
 

@@ -295,7 +295,7 @@ class Cage2Scoring:
         print_lines(console, *(spread.line() for spread in comparison.spreads))
 
     def draw_scores(self, comparison: Comparison, path: Path) -> None:
-        """Draws what the contenders are judged by beside their scores, .png or .svg."""
+        """Draws the measures of the contenders beside their scores, .png or .svg."""
         from fastrl.tasks.cage2.defence_figure import save_picture
 
         save_picture(_named(comparison), path)

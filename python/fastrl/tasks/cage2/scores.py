@@ -28,7 +28,7 @@ class Score:
     """Returns of episodes against one red agent over one horizon.
 
     Attributes:
-        defence: what the defender is judged by beside them; None where it was not measured.
+        defence: measures of the defender beside them; None where they were not taken.
     """
 
     red_agent: str
@@ -226,7 +226,7 @@ def comparison_table(evaluations: Sequence[Evaluation], comparison: Comparison) 
 
 
 def defence_tables(evaluations: Sequence[Evaluation]) -> Group:
-    """What contenders on one ruleset are judged by beside their scores, in the longest episodes of each red agent."""
+    """Tables of the measures beside scores, of contenders on one ruleset, in the longest episodes of each red agent."""
     first = evaluations[0]
     measures = _defence_table(f"what red held and lost, ruleset {first.ruleset!r}", _MEASURES)
     hosts = _defence_table(

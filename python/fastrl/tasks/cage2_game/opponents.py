@@ -134,7 +134,7 @@ def memory_of(state: Mapping[str, Any]) -> Memory:
     return memory
 
 
-def frozen_blue(run: str, state: Mapping[str, Any]) -> Opponent:
+def frozen_blue(run: str, state: dict[str, Any]) -> Opponent:
     """The blue side of a run of cage2 or cage2-game, in games of all actions and at least its memory.
 
     Args:
@@ -152,11 +152,11 @@ def frozen_blue(run: str, state: Mapping[str, Any]) -> Opponent:
             run, state, _BLUE, len(observation_names(memory_of(state))), action_indices(env["actions"])
         )
     from fastrl.play.opponents import PolicyOpponent
-    from fastrl.play.policy import load_policy
+    from fastrl.play.policy import policy_of
 
     if state.get("kind") != "cage2":
         raise CheckpointError(f"{run} is a run of {state.get('kind')}: expected one of cage2 or cage2-game")
-    policy = load_policy(to_play(Path(run)))
+    policy = policy_of(Path(run), state)
     return PolicyOpponent.from_policy(policy, _BLUE, columns=policy.obs_dim)
 
 
