@@ -68,7 +68,7 @@ proptest! {
         prop_assert_eq!(episode.view.bits(), 0);
         for action in actions {
             let action = BlueAction::from_index(action, NUM_HOSTS);
-            let tenths = episode.step(action, ruleset, scenario);
+            let tenths = episode.step(action, scenario);
             let own = if matches!(action, BlueAction::Restore(_)) { 10 } else { 0 };
             // All hosts lost, OTService down, and a Restore.
             prop_assert!((-(48 + 100 + 10)..=0).contains(&tenths), "{}", tenths);
@@ -113,11 +113,11 @@ proptest! {
                     BlueAction::Decoy(decoy, host) => decoy_fits(&episode.network, decoy, host, scenario),
                     BlueAction::Sleep | BlueAction::Remove(_) | BlueAction::Restore(_) => true,
                 };
-                prop_assert_eq!(memory.may_have_effect(action, scenario.mended), expected, "{}", action.name(&HOST_NAMES));
+                prop_assert_eq!(memory.may_have_effect(action, scenario.ruleset), expected, "{}", action.name(&HOST_NAMES));
             }
             let action = BlueAction::from_index(action, NUM_HOSTS);
-            episode.step(action, ruleset, scenario);
-            memory.update(action, episode.view.bits(), scenario.mended);
+            episode.step(action, scenario);
+            memory.update(action, episode.view.bits(), scenario.ruleset);
         }
     }
 
@@ -127,7 +127,7 @@ proptest! {
         seed: u64, ruleset in any_ruleset(), actions in any_actions(250), reds in prop::collection::vec(0..60usize, 250),
     ) {
         use fastrl_core::env::Env;
-        let config = Config { ruleset, scenario: ruleset.scenario2().clone(), episode_length: 250, ..Config::default() };
+        let config = Config { scenario: ruleset.scenario2().clone(), episode_length: 250, ..Config::default() };
         let mut game = Cage2Game::new(Arc::new(config));
         let (width, masked) = (game.obs_len(), game.mask_len());
         let (mut obs, mut rewards) = (vec![9.0; 2 * width], [9.0f64; 2]);
@@ -166,7 +166,7 @@ proptest! {
     ) {
         use fastrl_core::env::Env;
         let red = vec![(red, 0.5), (RedKind::Meander, 0.5)];
-        let config = Arc::new(Config { ruleset, red, memory: layout, truth: true, episode_length: 60, ..Config::default() });
+        let config = Arc::new(Config { scenario: ruleset.scenario2().clone(), red, memory: layout, truth: true, episode_length: 60, ..Config::default() });
         let (mut game, mut plain) = (Cage2Game::new(config.clone()), Cage2::new(config));
         let (width, plain_width) = (game.obs_len(), SingleAgentEnv::obs_len(&plain));
         let (mut obs, mut plain_obs, mut rewards) = (vec![9.0; 2 * width], vec![9.0; plain_width], [9.0f64; 2]);
@@ -196,14 +196,14 @@ proptest! {
         episode.begin(RedKind::BLine, scenario);
         let sleep = BlueAction::Sleep;
         while episode.network.ot_service.up {
-            episode.step(sleep, ruleset, scenario);
+            episode.step(sleep, scenario);
             prop_assert!(episode.time < 200, "B_line reaches the server undisturbed");
         }
-        prop_assert!(episode.step(sleep, ruleset, scenario) <= -100);
-        let restored = episode.step(BlueAction::Restore(OP_SERVER0), ruleset, scenario);
+        prop_assert!(episode.step(sleep, scenario) <= -100);
+        let restored = episode.step(BlueAction::Restore(OP_SERVER0), scenario);
         prop_assert!(restored > -100);
         for _ in 0..100 {
-            prop_assert!(episode.step(sleep, ruleset, scenario) > -100, "and then it stays up");
+            prop_assert!(episode.step(sleep, scenario) > -100, "and then it stays up");
         }
     }
 
@@ -213,7 +213,7 @@ proptest! {
         ruleset in any_ruleset(),
     ) {
         let red = if python { vec![(RedKind::Meander, 1.0)] } else { vec![(RedKind::BLine, 0.5), (RedKind::Meander, 0.5)] };
-        let config = Config { ruleset, red, memory, truth, python_random: python, ..Config::default() };
+        let config = Config { scenario: ruleset.scenario2().clone(), red, memory, truth, python_random: python, ..Config::default() };
         let mut venv = vec_env(config.clone(), 3, 1, Autoreset::SameStep);
         let mut actions = Rng::new(seed ^ 1);
         venv.reset(Some(&[seed, seed ^ 7, 3]), None, &mut vec![0.0; 3 * venv.obs_len()]);
@@ -276,7 +276,7 @@ proptest! {
         is_given: bool,
     ) {
         let trace = Trace {
-            ruleset: Ruleset::Main, scenario: &SCENARIO2, red: (!is_given).then_some(red), seed: 1, length: &[20], collided: &[1],
+            scenario: &SCENARIO2, red: (!is_given).then_some(red), seed: 1, length: &[20], collided: &[1],
             reset_obs: &[0; packed_obs(NUM_HOSTS)], obs: &[0; 20 * packed_obs(NUM_HOSTS)], reward: &[0.0; 20],
             blue_action: &blue, red_kind: &kinds, red_target: &targets, red_success: &[1; 20],
             red_known: &[0; 20][..if is_given { 20 } else { 0 }],
@@ -329,7 +329,7 @@ fn the_true_state_is_the_whole_state() {
         episode.begin(RedKind::ALL[seed as usize / 2 % 3], scenario);
         for _ in 0..40 {
             let action = [0, 0, 0, 0, 133, 141, 29, 119, 16][random.below(9) as usize];
-            episode.step(BlueAction::from_index(action, NUM_HOSTS), ruleset, scenario);
+            episode.step(BlueAction::from_index(action, NUM_HOSTS), scenario);
             let mut values = [0.0f32; truth::LEN];
             truth::write(&episode, &mut values);
             let bits = episode.view.bits();
@@ -394,7 +394,7 @@ fn refused_calls_change_nothing() {
 #[test]
 fn a_state_of_other_options_is_refused() {
     let mut main = vec_env(Config::default(), 1, 1, Autoreset::NextStep);
-    let leaderboard = Config { ruleset: Ruleset::Leaderboard, ..Config::default() };
+    let leaderboard = Config { scenario: Ruleset::Leaderboard.scenario2().clone(), ..Config::default() };
     let state = vec_env(leaderboard, 1, 1, Autoreset::NextStep).save().unwrap();
     let Err(Error::State(why)) = main.load(&state) else { panic!("accepted") };
     assert!(why.contains("Leaderboard"), "{why}");

@@ -23,14 +23,17 @@ use crate::cage2_memory::layout_from_name;
 use crate::cage2_scenario::{Cage2Scenario, action_names, ruleset_from_name};
 use crate::rollout::rollout_method;
 
-/// The ruleset, and the scenario; None: Scenario 2.
-fn tables(ruleset: &str, scenario: Option<Arc<Scenario>>) -> PyResult<(Ruleset, Arc<Scenario>)> {
+/// A scenario by the rules of a name; None: Scenario 2.
+fn tables(ruleset: &str, scenario: Option<&Cage2Scenario>) -> PyResult<Arc<Scenario>> {
     let ruleset = ruleset_from_name(ruleset)?;
-    if scenario.is_some() && ruleset == Ruleset::PlusPlus {
-        let message = "ruleset: expected 'main' or 'leaderboard' with a scenario of your own, got 'plusplus'";
-        return Err(PyValueError::new_err(message));
+    let Some(Cage2Scenario { tables }) = scenario else { return Ok(ruleset.scenario2().clone()) };
+    match ruleset {
+        Ruleset::Main => Ok(tables.clone()),
+        Ruleset::Leaderboard => Ok(Arc::new(tables.with_ruleset(ruleset))),
+        Ruleset::PlusPlus => Err(PyValueError::new_err(
+            "ruleset: expected 'main' or 'leaderboard' with a scenario of your own, got 'plusplus'",
+        )),
     }
-    Ok((ruleset, scenario.unwrap_or_else(|| ruleset.scenario2().clone())))
 }
 
 /// Returns whether observations have the true state.
@@ -58,15 +61,15 @@ pub(crate) struct Options<'a> {
     pub(crate) memory: &'a str,
     pub(crate) observe: &'a str,
     pub(crate) actions: Vec<u16>,
-    /// None: Scenario 2.
-    pub(crate) scenario: Option<Arc<Scenario>>,
     pub(crate) python_random: bool,
 }
 
 impl Options<'_> {
-    pub(crate) fn check(self) -> PyResult<Arc<Config>> {
+    /// # Arguments
+    /// - `scenario`: `None`: Scenario 2.
+    pub(crate) fn check(self, scenario: Option<&Cage2Scenario>) -> PyResult<Arc<Config>> {
         let Self { ruleset, red_agents, red_weights, episode_length, .. } = self;
-        let Self { memory, observe, actions, scenario, python_random, .. } = self;
+        let Self { memory, observe, actions, python_random, .. } = self;
         let refuse = |message: String| Err(PyValueError::new_err(message));
         if episode_length == 0 {
             return refuse("episode_length: expected at least 1, got 0".into());
@@ -81,8 +84,7 @@ impl Options<'_> {
         if python_random && red_agents.len() > 1 {
             return refuse("random='python' plays a single red agent, as the challenge does: name one".into());
         }
-        let is_builtin = scenario.is_none();
-        let (ruleset, scenario) = tables(ruleset, scenario)?;
+        let scenario = tables(ruleset, scenario)?;
         let last = scenario.actions.len() - 1;
         if actions.is_empty() || actions.iter().any(|&a| usize::from(a) > last) {
             return refuse(format!("actions: expected indices from 0 to {last}, got {actions:?}"));
@@ -98,13 +100,12 @@ impl Options<'_> {
                 return refuse(format!("red_agent: {why}"));
             }
         }
-        if !is_builtin && (memory, observe) != ("none", "blue") {
+        if !scenario.is_scenario2() && (memory, observe) != ("none", "blue") {
             return refuse(format!(
                 "memory, observe: expected 'none' and 'blue' with a scenario of your own, got '{memory}' and '{observe}'"
             ));
         }
         Ok(Arc::new(Config {
-            ruleset,
             scenario,
             red: kinds.into_iter().zip(red_weights.iter().map(|w| w / total)).collect(),
             episode_length,
@@ -167,18 +168,9 @@ impl Cage2Vec {
         python_random: bool,
         scenario: Option<&Cage2Scenario>,
     ) -> PyResult<Self> {
-        let options = Options {
-            ruleset,
-            red_agents,
-            red_weights,
-            episode_length,
-            memory,
-            observe,
-            actions,
-            scenario: scenario.map(|scenario| scenario.tables.clone()),
-            python_random,
-        };
-        let config = options.check()?;
+        let options =
+            Options { ruleset, red_agents, red_weights, episode_length, memory, observe, actions, python_random };
+        let config = options.check(scenario)?;
         let make = || Cage2::new(config.clone());
         let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
         Ok(Self { venv, scenario: config.scenario.clone() })
@@ -305,10 +297,9 @@ pub(crate) fn replay_cage2(
     let (red_kind, red_target, red_success) = (red_kind?, red_target?, red_success?);
     let (exploit, detected, session) = (exploit?, detected?, session?);
     let (red_access, red_sessions, processes) = (red_access?, red_sessions?, processes?);
-    let (ruleset, scenario) = tables(ruleset, scenario.map(|scenario| scenario.tables.clone()))?;
+    let scenario = tables(ruleset, scenario)?;
     let (hosts, packed) = (scenario.len(), packed_obs(scenario.len()));
     let trace = Trace {
-        ruleset,
         scenario: &scenario,
         red: if red_agent == "given" { None } else { Some(red_from_name(red_agent)?) },
         seed,

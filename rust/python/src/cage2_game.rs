@@ -37,18 +37,9 @@ impl Cage2GameVec {
         autoreset_mode: &str,
         python_random: bool,
     ) -> PyResult<Self> {
-        let options = Options {
-            ruleset,
-            red_agents,
-            red_weights,
-            episode_length,
-            memory,
-            observe,
-            actions,
-            scenario: None,
-            python_random,
-        };
-        let config = options.check()?;
+        let options =
+            Options { ruleset, red_agents, red_weights, episode_length, memory, observe, actions, python_random };
+        let config = options.check(None)?;
         let make = || Cage2Game::new(config.clone());
         let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
         Ok(Self { venv })

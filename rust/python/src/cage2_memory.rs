@@ -21,8 +21,7 @@ pub(crate) fn layout_from_name(name: &str) -> PyResult<Layout> {
 #[pyclass(module = "fastrl._native._rust")]
 pub(crate) struct BlueMemory {
     layout: Layout,
-    /// Rules of CybORG++.
-    mended: bool,
+    ruleset: Ruleset,
     games: Vec<Memory>,
 }
 
@@ -59,9 +58,9 @@ fn packed(game: usize, obs: &[f32]) -> PyResult<u64> {
 impl BlueMemory {
     #[new]
     fn new(num_envs: usize, memory: &str, ruleset: &str) -> PyResult<Self> {
-        let (layout, mended) = (layout_from_name(memory)?, ruleset_from_name(ruleset)? == Ruleset::PlusPlus);
+        let (layout, ruleset) = (layout_from_name(memory)?, ruleset_from_name(ruleset)?);
         let games = Memory::many(layout, num_envs).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
-        Ok(Self { layout, mended, games })
+        Ok(Self { layout, ruleset, games })
     }
 
     #[getter]
@@ -110,7 +109,7 @@ impl BlueMemory {
         let rows = bits.chunks_exact(OBS_BITS).zip(obs.chunks_exact_mut(dim));
         for ((game, (action, packed)), (bits, row)) in self.games.iter_mut().zip(events).zip(rows) {
             match action {
-                Some(action) => game.update(action, packed, self.mended),
+                Some(action) => game.update(action, packed, self.ruleset),
                 None => game.note_activity(packed),
             }
             let (own, values) = row.split_at_mut(OBS_BITS);
@@ -126,7 +125,7 @@ impl BlueMemory {
         let out = unsafe { out.bytes_mut() };
         let actions: [u8; NUM_ACTIONS] = std::array::from_fn(|i| i as u8);
         for (game, mask) in self.games.iter().zip(out.chunks_exact_mut(NUM_ACTIONS)) {
-            game.write_mask(&actions, mask, self.mended);
+            game.write_mask(&actions, mask, self.ruleset);
         }
         Ok(())
     }

@@ -78,7 +78,7 @@ impl Cage2Scenario {
             blue_sessions,
             green_sessions,
         };
-        Ok(Self { tables: Arc::new(Scenario::new(description, false).map_err(PyValueError::new_err)?) })
+        Ok(Self { tables: Arc::new(Scenario::new(description, Ruleset::Main).map_err(PyValueError::new_err)?) })
     }
 
     #[getter]

@@ -47,10 +47,9 @@ impl Cage2WorkflowVec {
             memory,
             observe,
             actions,
-            scenario: None,
             python_random: false,
         };
-        let config = options.check()?;
+        let config = options.check(None)?;
         if !(0.0..=1e6).contains(&compliance_weight) {
             return Err(PyValueError::new_err(format!(
                 "compliance_weight: expected 0 to 1,000,000, got {compliance_weight}"

@@ -26,8 +26,8 @@ Space = Box | Discrete
 
 
 class _Task(NamedTuple):
-    """Facts of a task from Gymnasium: bounds of observations, actions, pictures a second, the number of variables of its
-    state, and an option with its default."""
+    """Facts of a task from Gymnasium: bounds of observations, actions, pictures a second, the number of variables of
+    its state, and an option with its default."""
 
     high: tuple[float, ...]
     actions: Callable[[], Space]

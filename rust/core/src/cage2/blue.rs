@@ -45,7 +45,7 @@ pub fn act(
             if decoy_fits(network, decoy, host, scenario) {
                 random.decoy_process(host);
                 let decoy = &DECOYS[decoy];
-                let opens = decoy.opens(scenario.mended);
+                let opens = decoy.opens(scenario.ruleset);
                 network.ports[host] |= opens;
                 // Beyond any count that a scan or an observation tells apart.
                 network.decoys[host] = network.decoys[host].saturating_add(1);
@@ -82,17 +82,18 @@ fn restore(host: Host, scenario: &Scenario, network: &mut Network) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cage2::Ruleset;
     use crate::cage2::tables::SCENARIO2;
 
     #[test]
     fn a_decoy_starts_once_but_vsftpd_again_and_again() {
         let mut network = Network::new(&SCENARIO2);
         assert!(decoy_fits(&network, 0, 1, &SCENARIO2));
-        network.ports[1] |= DECOYS[0].opens(false);
+        network.ports[1] |= DECOYS[0].opens(Ruleset::Main);
         assert!(!decoy_fits(&network, 0, 1, &SCENARIO2));
-        network.ports[1] |= DECOYS[7].opens(false);
+        network.ports[1] |= DECOYS[7].opens(Ruleset::Main);
         assert!(decoy_fits(&network, 7, 1, &SCENARIO2));
-        network.ports[1] |= DECOYS[7].opens(true);
+        network.ports[1] |= DECOYS[7].opens(Ruleset::PlusPlus);
         assert!(!decoy_fits(&network, 7, 1, &SCENARIO2));
     }
 }

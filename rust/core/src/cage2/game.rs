@@ -108,7 +108,7 @@ impl Env for Cage2Game {
         };
         let red = RedAction::from_index(red as usize).unwrap_or(RedAction::Sleep);
         let is_allowed = episode.knowledge.allows(red);
-        let reward = f64::from(episode.step_given(blue, red, self.config.ruleset, &self.config.scenario)) / 10.0;
+        let reward = f64::from(episode.step_given(blue, red, &self.config.scenario)) / 10.0;
         if is_allowed {
             view.learn(red, &episode.knowledge);
         }

@@ -18,6 +18,7 @@ use std::collections::TryReserveError;
 
 use serde::{Deserialize, Serialize};
 
+use super::Ruleset;
 use super::blue::{BlueAction, NUM_ACTIONS};
 use super::scenario::{DECOYS, DEFENDER, Host, Hosts, IMAGES, NUM_HOSTS, Ports};
 use super::tables::Scenario;
@@ -97,13 +98,13 @@ type Places = u64;
 const ALWAYS: Places = 1 << 63;
 
 /// For each action the standing decoys that leave it without an effect; so long that no `u8` needs a check.
-fn blocked_by(mended: bool) -> &'static [Places; 256] {
-    static ORIGINAL: [Places; 256] = blocked(false);
-    static MENDED: [Places; 256] = blocked(true);
-    if mended { &MENDED } else { &ORIGINAL }
+fn blocked_by(ruleset: Ruleset) -> &'static [Places; 256] {
+    static ORIGINAL: [Places; 256] = blocked(Ruleset::Main);
+    static MENDED: [Places; 256] = blocked(Ruleset::PlusPlus);
+    if ruleset == Ruleset::PlusPlus { &MENDED } else { &ORIGINAL }
 }
 
-const fn blocked(mended: bool) -> [Places; 256] {
+const fn blocked(ruleset: Ruleset) -> [Places; 256] {
     let mut blocked = [0; 256];
     // Every step monitors: the action does what Sleep does.
     blocked[BlueAction::Monitor.index()] = ALWAYS;
@@ -121,7 +122,7 @@ const fn blocked(mended: bool) -> [Places; 256] {
         let mut j = 0;
         while j < NUM_DECOYS {
             let (other, there) = DECOY_PLACES[j];
-            if there == host && DECOYS[other].opens(mended) & DECOYS[decoy].checks != 0 {
+            if there == host && DECOYS[other].opens(ruleset) & DECOYS[decoy].checks != 0 {
                 places |= 1 << j;
             }
             j += 1;
@@ -298,13 +299,13 @@ impl BlueMemory {
 
     /// Returns whether the action may change anything now. Sleep always counts; Monitor never does, since every step
     /// monitors and it is the same as Sleep.
-    pub fn may_have_effect(&self, action: BlueAction, mended: bool) -> bool {
-        (self.standing | ALWAYS) & blocked_by(mended)[action.index()] == 0
+    pub fn may_have_effect(&self, action: BlueAction, ruleset: Ruleset) -> bool {
+        (self.standing | ALWAYS) & blocked_by(ruleset)[action.index()] == 0
     }
 
     /// Marks with 1 those among actions, indices into the challenge's, that may have an effect now.
-    pub fn write_mask(&self, actions: &[u8], mask: &mut [u8], mended: bool) {
-        let (standing, blocked) = (self.standing | ALWAYS, blocked_by(mended));
+    pub fn write_mask(&self, actions: &[u8], mask: &mut [u8], ruleset: Ruleset) {
+        let (standing, blocked) = (self.standing | ALWAYS, blocked_by(ruleset));
         for (entry, &action) in mask.iter_mut().zip(actions) {
             *entry = u8::from(standing & blocked[usize::from(action)] == 0);
         }
@@ -315,7 +316,7 @@ impl BlueMemory {
         let standing =
             DECOY_PLACES.iter().enumerate().filter(|&(i, place)| place.1 == host && self.standing >> i & 1 == 1);
         standing
-            .fold(scenario.images[host].ports, |ports, (_, &(decoy, _))| ports | DECOYS[decoy].opens(scenario.mended))
+            .fold(scenario.images[host].ports, |ports, (_, &(decoy, _))| ports | DECOYS[decoy].opens(scenario.ruleset))
     }
 
     /// Refuses decoded values that no episode has at that time, in a network with these ports; the error says why.
@@ -332,9 +333,9 @@ impl BlueMemory {
     }
 
     /// Notes blue's action and the 52 bits after its step.
-    pub fn update(&mut self, action: BlueAction, bits: u64, mended: bool) {
+    pub fn update(&mut self, action: BlueAction, bits: u64, ruleset: Ruleset) {
         self.time += 1;
-        let effective = self.may_have_effect(action, mended);
+        let effective = self.may_have_effect(action, ruleset);
         if let Some(history) = &mut self.history {
             history.act(action, effective, self.time);
         }
@@ -414,7 +415,7 @@ mod tests {
     fn only_the_last_scan_counts_two() {
         let mut memory = BlueMemory::new(Layout::Scan);
         for host in [9, 4, 12] {
-            memory.update(BlueAction::Sleep, 1 << (4 * host), false);
+            memory.update(BlueAction::Sleep, 1 << (4 * host), Ruleset::Main);
         }
         assert_eq!(written(&memory, Layout::Scan), [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 2.0]);
     }
@@ -424,21 +425,23 @@ mod tests {
         let mut memory = BlueMemory::new(Layout::Decoys);
         let place = DECOY_PLACES.iter().position(|&place| place == (0, 1)).unwrap();
         let (apache, vsftpd) = (BlueAction::Decoy(0, 1), BlueAction::Decoy(7, 1));
-        assert!(memory.may_have_effect(apache, false));
-        memory.update(apache, 0, false);
-        assert!(!memory.may_have_effect(apache, false) && memory.may_have_effect(vsftpd, false));
+        assert!(memory.may_have_effect(apache, Ruleset::Main));
+        memory.update(apache, 0, Ruleset::Main);
+        assert!(!memory.may_have_effect(apache, Ruleset::Main) && memory.may_have_effect(vsftpd, Ruleset::Main));
         let standing = |memory: &BlueMemory| written(memory, Layout::Decoys)[SCAN_HOSTS.len() + place];
         assert_eq!(standing(&memory), 1.0);
-        memory.update(BlueAction::Remove(1), 0, false);
-        memory.update(BlueAction::Restore(2), 0, false);
+        memory.update(BlueAction::Remove(1), 0, Ruleset::Main);
+        memory.update(BlueAction::Restore(2), 0, Ruleset::Main);
         assert_eq!(standing(&memory), 1.0);
-        memory.update(BlueAction::Restore(1), 0, false);
+        memory.update(BlueAction::Restore(1), 0, Ruleset::Main);
         assert_eq!(standing(&memory), 0.0);
         // Vsftpd takes Apache's port without checking it, again and again.
-        memory.update(vsftpd, 0, false);
-        assert!(!memory.may_have_effect(apache, false) && memory.may_have_effect(vsftpd, false));
+        memory.update(vsftpd, 0, Ruleset::Main);
+        assert!(!memory.may_have_effect(apache, Ruleset::Main) && memory.may_have_effect(vsftpd, Ruleset::Main));
         // In CybORG++ it takes its own.
-        assert!(memory.may_have_effect(apache, true) && !memory.may_have_effect(vsftpd, true));
+        assert!(
+            memory.may_have_effect(apache, Ruleset::PlusPlus) && !memory.may_have_effect(vsftpd, Ruleset::PlusPlus)
+        );
     }
 
     #[test]
@@ -446,8 +449,8 @@ mod tests {
         let mut memory = BlueMemory::new(Layout::Full);
         let events = Layout::Decoys.len();
         assert!(written(&memory, Layout::Full).iter().all(|&x| x == 0.0));
-        memory.update(BlueAction::Restore(3), 0b11 << 20, false);
-        memory.update(BlueAction::Monitor, 0b01 << 20, false);
+        memory.update(BlueAction::Restore(3), 0b11 << 20, Ruleset::Main);
+        memory.update(BlueAction::Monitor, 0b01 << 20, Ruleset::Main);
         let values = written(&memory, Layout::Full);
         let (age, count) =
             (|event: usize, host| events + 26 * event + host, |event: usize, host| events + 26 * event + 13 + host);

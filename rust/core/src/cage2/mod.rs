@@ -40,7 +40,7 @@ use self::red_actions::Knowledge;
 use self::red_agents::{RedAgent, RedKind};
 use self::seeded_source::SeededSource;
 use self::source::RandomSource;
-use self::tables::{MENDED_SCENARIO2, SCENARIO2, Scenario};
+use self::tables::Scenario;
 use self::view::View;
 use crate::env::{Phase, ensure};
 use crate::memory::arrays;
@@ -62,17 +62,11 @@ pub enum Ruleset {
 impl Ruleset {
     pub const ALL: [Self; 3] = [Self::Main, Self::Leaderboard, Self::PlusPlus];
     pub const NAMES: [&str; 3] = ["main", "leaderboard", "plusplus"];
-
-    /// Scenario 2 by these rules.
-    pub fn scenario2(self) -> &'static Arc<Scenario> {
-        if self == Self::PlusPlus { &MENDED_SCENARIO2 } else { &SCENARIO2 }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    pub ruleset: Ruleset,
-    /// That of the ruleset, or of a file. Memory, truth and games of two agents are for Scenario 2 alone.
+    /// Memory, truth and games of two agents are for Scenario 2 alone.
     pub scenario: Arc<Scenario>,
     /// Red agents with the chance of each to play an episode; the chances add up to 1.
     pub red: Vec<(RedKind, f64)>,
@@ -197,8 +191,7 @@ impl Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            ruleset: Ruleset::Main,
-            scenario: SCENARIO2.clone(),
+            scenario: Ruleset::Main.scenario2().clone(),
             red: vec![(RedKind::BLine, 1.0)],
             episode_length: 100,
             memory: Layout::None,
@@ -280,14 +273,14 @@ impl<D: RandomSource> Episode<D> {
     }
 
     /// One step against the red agent; returns blue's reward in tenths.
-    pub fn step(&mut self, action: BlueAction, ruleset: Ruleset, scenario: &Scenario) -> i32 {
-        self.play(action, None, ruleset, scenario)
+    pub fn step(&mut self, action: BlueAction, scenario: &Scenario) -> i32 {
+        self.play(action, None, scenario)
     }
 
     /// One step in which red takes the given action; returns blue's reward in tenths. An action whose target red cannot
     /// name fails without an effect, as in CybORG.
-    pub fn step_given(&mut self, action: BlueAction, red: RedAction, ruleset: Ruleset, scenario: &Scenario) -> i32 {
-        self.play(action, Some(red), ruleset, scenario)
+    pub fn step_given(&mut self, action: BlueAction, red: RedAction, scenario: &Scenario) -> i32 {
+        self.play(action, Some(red), scenario)
     }
 
     /// The red agent's next action, for [`Episode::step_given`].
@@ -298,7 +291,7 @@ impl<D: RandomSource> Episode<D> {
     /// One step in which red takes the given action, or that of its agent. Both ways are one function so that all that a
     /// step calls has one caller, into which the compiler puts it.
     #[inline(never)]
-    fn play(&mut self, action: BlueAction, given: Option<RedAction>, ruleset: Ruleset, scenario: &Scenario) -> i32 {
+    fn play(&mut self, action: BlueAction, given: Option<RedAction>, scenario: &Scenario) -> i32 {
         let Self { random, network, knowledge, agent, view, memory, .. } = self;
         let blue = blue::act(action, scenario, network, view, random);
         let red = given.unwrap_or_else(|| {
@@ -306,7 +299,7 @@ impl<D: RandomSource> Episode<D> {
             random.red_action(chosen)
         });
         let traces = if given.is_none() || knowledge.allows(red) {
-            red_actions::act(red, ruleset, scenario, network, knowledge, random)
+            red_actions::act(red, scenario, network, knowledge, random)
         } else {
             knowledge.success = Some(false);
             knowledge.saw_data = false;
@@ -314,7 +307,7 @@ impl<D: RandomSource> Episode<D> {
         };
         view.monitor(traces, blue);
         if scenario.is_scenario2() {
-            memory.update(action, view.bits(), scenario.mended);
+            memory.update(action, view.bits(), scenario.ruleset);
         }
         let (kind, target) = red.code();
         let success = knowledge.success.map_or(-1, i8::from);
@@ -387,7 +380,7 @@ impl SingleAgentEnv for Cage2 {
     }
 
     fn step(&mut self, action: i64, obs: &mut [f32]) -> Step {
-        let tenths = self.episode.step(self.config.action(action as usize), self.config.ruleset, &self.config.scenario);
+        let tenths = self.episode.step(self.config.action(action as usize), &self.config.scenario);
         self.observe(obs);
         let truncated = self.episode.time >= self.config.episode_length;
         Step { reward: f64::from(tenths) / 10.0, terminated: false, truncated }

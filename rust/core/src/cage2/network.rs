@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Ruleset;
 use super::scenario::{Host, Hosts, Ports};
 use super::tables::{MAX_HOSTS, Scenario};
 use crate::env::ensure;
@@ -146,7 +147,7 @@ impl Network {
 
     /// The penalty of this step without the cost of blue's action, in tenths.
     pub fn penalty_tenths(&self, scenario: &Scenario) -> i32 {
-        let paid = if scenario.mended { self.red_on } else { self.root_on };
+        let paid = if scenario.ruleset == Ruleset::PlusPlus { self.red_on } else { self.root_on };
         let lost: i32 =
             scenario.root_costs.iter().zip(paid.to_le_bytes()).map(|(costs, byte)| costs[usize::from(byte)]).sum();
         lost + if self.ot_service.up { 0 } else { scenario.availability_tenths }

@@ -68,7 +68,6 @@ impl Knowledge {
 /// Carries the action out.
 pub(super) fn act(
     action: RedAction,
-    ruleset: Ruleset,
     scenario: &Scenario,
     network: &mut Network,
     knowledge: &mut Knowledge,
@@ -89,13 +88,13 @@ pub(super) fn act(
         RedAction::DiscoverServices(host) => {
             let reached = network.routable(host, scenario);
             if reached {
-                traces = discover_services(host, ruleset, scenario, network, knowledge, random);
+                traces = discover_services(host, scenario, network, knowledge, random);
             }
             // Success even where the host cannot be reached: then it shows nothing.
             (Some(true), reached)
         }
         RedAction::Exploit(host) => {
-            let works = exploit(host, ruleset, scenario, network, knowledge, &mut traces, random);
+            let works = exploit(host, scenario, network, knowledge, &mut traces, random);
             if works {
                 knowledge.names |= 1 << host;
                 knowledge.addresses |= 1 << host;
@@ -115,7 +114,6 @@ pub(super) fn act(
 
 fn discover_services(
     host: Host,
-    ruleset: Ruleset,
     scenario: &Scenario,
     network: &Network,
     knowledge: &mut Knowledge,
@@ -126,7 +124,7 @@ fn discover_services(
         random.ephemeral_port(host);
     }
     let seen = network.ports[host] as u8;
-    match ruleset {
+    match scenario.ruleset {
         Ruleset::Main | Ruleset::PlusPlus => knowledge.ports[host] = seen,
         // Never forgets a port, so it keeps attacking decoys that are gone.
         Ruleset::Leaderboard => knowledge.ports[host] |= seen,
@@ -137,7 +135,6 @@ fn discover_services(
 
 fn exploit(
     host: Host,
-    ruleset: Ruleset,
     scenario: &Scenario,
     network: &mut Network,
     knowledge: &Knowledge,
@@ -184,7 +181,7 @@ fn exploit(
         return false;
     }
     // A restored host has lost the version of its processes there, and Haraka is attacked by version.
-    if exploit == Exploit::HarakaRce && ruleset == Ruleset::Leaderboard && network.restored >> host & 1 == 1 {
+    if exploit == Exploit::HarakaRce && scenario.ruleset == Ruleset::Leaderboard && network.restored >> host & 1 == 1 {
         return false;
     }
     random.ephemeral_port(host);

@@ -1,5 +1,6 @@
 //! Replays reference traces: from the recorded decisions, and from nothing but the seed.
 
+use super::Episode;
 use super::events::RedAction;
 use super::memory::Layout;
 use super::python_source::PythonSource;
@@ -8,7 +9,6 @@ use super::scenario::{EXPLOIT_NAMES, Exploit, Host, Hosts};
 use super::source::{NewProcess, RandomSource, split_top};
 use super::tables::Scenario;
 use super::view::WORD_HOSTS;
-use super::{Episode, Ruleset};
 
 /// Bytes of a packed observation of so many hosts.
 pub const fn packed_obs(hosts: usize) -> usize {
@@ -17,7 +17,6 @@ pub const fn packed_obs(hosts: usize) -> usize {
 
 /// The arrays of a trace file, all episodes one after another. S steps, E episodes, N hosts, B bytes of [`packed_obs`].
 pub struct Trace<'a> {
-    pub ruleset: Ruleset,
     pub scenario: &'a Scenario,
     /// `None`: red's actions are given, `red_kind` and `red_target`; only in Scenario 2.
     pub red: Option<RedKind>,
@@ -164,10 +163,10 @@ impl<'a> Trace<'a> {
                 before(&mut sim.random, episode, i);
                 let blue = scenario.actions[self.blue_action[i] as usize];
                 let tenths = match self.red {
-                    Some(_) => sim.step(blue, self.ruleset, scenario),
+                    Some(_) => sim.step(blue, scenario),
                     None => {
                         let red = self.given_red(i).unwrap_or(RedAction::Sleep);
-                        sim.step_given(blue, red, self.ruleset, scenario)
+                        sim.step_given(blue, red, scenario)
                     }
                 };
                 let what = after(&sim.random, i).or_else(|| self.difference(i, &sim, tenths));

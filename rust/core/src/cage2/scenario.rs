@@ -2,6 +2,8 @@
 //!
 //! Source: the behaviour of CybORG 2.1 (`cage-challenge/cage-challenge-2`, Scenario2), MIT licence, DST Group.
 
+use super::Ruleset;
+
 /// Index of a host, in the order of the challenge's observation and actions.
 pub type Host = usize;
 /// A set of hosts, one bit each.
@@ -277,9 +279,9 @@ pub struct Decoy {
 }
 
 impl Decoy {
-    /// The ports that it opens; by the mended rules of CybORG++ every decoy opens the one that it checks.
-    pub const fn opens(&self, mended: bool) -> Ports {
-        if mended { self.checks } else { self.opens }
+    /// The ports that it opens; in CybORG++ every decoy opens the one that it checks.
+    pub const fn opens(&self, ruleset: Ruleset) -> Ports {
+        if matches!(ruleset, Ruleset::PlusPlus) { self.checks } else { self.opens }
     }
 }
 

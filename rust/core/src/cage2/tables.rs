@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
+use super::Ruleset;
 use super::blue_action::{BlueAction, num_actions};
 use super::scenario::{
     AVAILABILITY_TENTHS, CONFIDENTIALITY_TENTHS, DECOYS, DEFENDER, ENTERPRISE0, ENTERPRISE1, ENTERPRISE2, Exploit,
@@ -84,10 +85,9 @@ pub struct AddressDraws {
 }
 
 /// See the documentation of the module. Arrays by host go on with zeros after the last one.
-#[derive(PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Scenario {
-    /// CybORG++'s rules: its images and decoys, and every session of red's costs.
-    pub mended: bool,
+    pub ruleset: Ruleset,
     pub hosts: Vec<String>,
     /// In the order of their first hosts.
     pub subnets: Vec<String>,
@@ -132,8 +132,8 @@ impl Scenario {
     ///
     /// # Errors
     /// What is impossible about it, in a line.
-    pub fn new(description: Description, mended: bool) -> Result<Self, String> {
-        let kinds = if mended { &MENDED_IMAGE_KINDS } else { &IMAGE_KINDS };
+    pub fn new(description: Description, ruleset: Ruleset) -> Result<Self, String> {
+        let kinds = if ruleset == Ruleset::PlusPlus { &MENDED_IMAGE_KINDS } else { &IMAGE_KINDS };
         let Description { hosts, images, subnets: described, start, info, .. } = description;
         let n = hosts.len();
         if !(2..=MAX_HOSTS).contains(&n) {
@@ -248,7 +248,7 @@ impl Scenario {
         let cost = |byte, set| (0..8).filter(|bit| set >> bit & 1 == 1).map(|bit| tenths(8 * byte + bit)).sum();
         let root_costs = std::array::from_fn(|byte| std::array::from_fn(|set| cost(byte, set)));
         Ok(Self {
-            mended,
+            ruleset,
             subnets: order.iter().map(|&i| described[i].name.clone()).collect(),
             images: std::array::from_fn(|host| &kinds[images.get(host).copied().unwrap_or_default()].1),
             ports: std::array::from_fn(|host| if host < n { image(host).ports } else { 0 }),
@@ -275,6 +275,11 @@ impl Scenario {
             is_scenario2: false,
             hosts,
         })
+    }
+
+    /// The same network by another ruleset that has the same images, as all but [`Ruleset::PlusPlus`] have.
+    pub fn with_ruleset(&self, ruleset: Ruleset) -> Self {
+        Self { ruleset, ..self.clone() }
     }
 
     pub fn len(&self) -> usize {
@@ -304,8 +309,9 @@ impl Scenario {
 /// Names it: other scenarios have other texts, which tell saved states apart.
 impl fmt::Debug for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ruleset = self.ruleset;
         if self.is_scenario2() {
-            return f.write_str("Scenario2");
+            return write!(f, "Scenario2 ({ruleset:?})");
         }
         let Self { hosts, images, subnets, subnet_of, open, gated, start, shown, .. } = self;
         let Self { root_costs, availability_tenths, sessions, address_draws, routes, .. } = self;
@@ -317,7 +323,7 @@ impl fmt::Debug for Scenario {
                 (root_costs, availability_tenths, sessions, address_draws, routes)
             )
         );
-        write!(f, "Scenario({} hosts, {:08x})", hosts.len(), crc32fast::hash(all.as_bytes()))
+        write!(f, "Scenario({ruleset:?}, {} hosts, {:08x})", hosts.len(), crc32fast::hash(all.as_bytes()))
     }
 }
 
@@ -392,12 +398,20 @@ fn entries(
     Ok(entries)
 }
 
-/// Scenario 2, the challenge's own.
-pub static SCENARIO2: LazyLock<Arc<Scenario>> = LazyLock::new(|| scenario2(false));
-/// Scenario 2 by the rules of CybORG++.
-pub static MENDED_SCENARIO2: LazyLock<Arc<Scenario>> = LazyLock::new(|| scenario2(true));
+/// Scenario 2, the challenge's own, by the rules of its main branch.
+pub static SCENARIO2: LazyLock<&Arc<Scenario>> = LazyLock::new(|| Ruleset::Main.scenario2());
 
-fn scenario2(mended: bool) -> Arc<Scenario> {
+/// Scenario 2 in the order of [`Ruleset::ALL`].
+static BY_RULESET: LazyLock<[Arc<Scenario>; 3]> = LazyLock::new(|| Ruleset::ALL.map(scenario2));
+
+impl Ruleset {
+    /// Scenario 2 by these rules.
+    pub fn scenario2(self) -> &'static Arc<Scenario> {
+        &BY_RULESET[self as usize]
+    }
+}
+
+fn scenario2(ruleset: Ruleset) -> Arc<Scenario> {
     let subnet = |i: usize, hosts: &[Host], access| SubnetDescription {
         name: SUBNET_NAMES[i].into(),
         size: [3, 4, 5][i],
@@ -428,7 +442,7 @@ fn scenario2(mended: bool) -> Arc<Scenario> {
         blue_sessions: vec![0, 8, 9, 10, 11, 12, 1, 2, 3, 0, 7, 4, 5, 6],
         green_sessions: vec![8, 9, 10, 11, 12, 4, 5, 6],
     };
-    Arc::new(Scenario { is_scenario2: true, ..Scenario::new(description, mended).expect("Scenario 2 is one") })
+    Arc::new(Scenario { is_scenario2: true, ..Scenario::new(description, ruleset).expect("Scenario 2 is one") })
 }
 
 /// The subnet of a host of Scenario 2.
@@ -454,6 +468,6 @@ mod tests {
         assert_eq!([9, 10, 11, 12].map(hosts), [(2, 3), (2, 3), (1, 3), (1, 3)]);
         let cost = |set: usize| scenario.root_costs[set / 256][set % 256];
         assert_eq!((cost(0b1010), scenario.root_costs[1][0b11], cost(0xff)), (20, 1, 44));
-        assert_eq!(format!("{scenario:?}"), "Scenario2");
+        assert_eq!(format!("{scenario:?}"), "Scenario2 (Main)");
     }
 }

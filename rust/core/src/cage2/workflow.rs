@@ -216,7 +216,7 @@ impl SingleAgentEnv for WorkflowCage2 {
             account.complying += u32::from(account.order.complies(&episode.network, host));
             change += account.compliance() - before;
         }
-        let tenths = episode.step(action, self.config.ruleset, &self.config.scenario);
+        let tenths = episode.step(action, &self.config.scenario);
         account.return_tenths += tenths;
         let reward = f64::from(tenths) / 10.0 + self.weight * change;
         let terminated = episode.time >= self.config.episode_length;
