@@ -24,6 +24,7 @@ extensions = [
     "sphinx_design",
     "fastrl_docstrings",
     "fastrl_results",
+    "fastrl_presets",
     "fastrl_tables",
 ]
 exclude_patterns = ["_*"]

@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 RESULTS = sorted((DOCS / "benchmarks" / "results").glob("*.toml"))
+PRESETS = sorted((ROOT / "python" / "fastrl" / "tasks").glob("*/presets.toml"))
 if not RESULTS:
     pytest.skip("a source distribution has no documentation", allow_module_level=True)
 
@@ -80,3 +81,30 @@ def test_every_table_that_a_page_shows_has_data(directives: ModuleType) -> None:
             assert f"| {case.name} |" in tables
     with pytest.raises(ValueError, match="there are no results none-such"):
         directives.found("none-such")
+
+
+@pytest.mark.parametrize("file", PRESETS, ids=lambda file: file.parent.name)
+def test_each_file_of_results_that_a_preset_cites_has_runs_of_it(file: Path, directives: ModuleType) -> None:
+    presets = importlib.import_module("fastrl_presets")
+    tree = tomllib.loads(file.read_text(encoding="utf-8"))
+    table = presets.presets_table(tree)
+    assert table.count("\n") == len(tree["presets"]) + 1
+    for name, preset in tree["presets"].items():
+        for cited in preset.get("results", ()):
+            found = list(presets.reached(cited, name, presets.patterns_of(tree, name)))
+            assert found, f"{file}: {name} cites {cited}, which has no run of it"
+            assert all(text in table for text in found)
+
+
+def test_results_of_peers_and_of_other_presets_are_not_those_of_a_preset(directives: ModuleType) -> None:
+    presets = importlib.import_module("fastrl_presets")
+    patterns = ["CartPole-*"]
+    assert presets.is_of({"environment": "CartPole-v1", "contender": "fastrl, PPO"}, "classic", patterns)
+    assert presets.is_of({"command": "fastrl train CartPole-v1 --algo dqn"}, "classic", patterns)
+    assert presets.is_of({"command": "fastrl train CartPole-v1 --preset rainbow"}, "rainbow", [])
+    for group in (
+        {"environment": "CartPole-v1", "contender": "Stable-Baselines3, PPO"},
+        {"environment": "Acrobot-v1", "contender": "fastrl, PPO"},
+        {"command": "fastrl train CartPole-v1 --preset rainbow"},
+    ):
+        assert not presets.is_of(group, "classic", patterns)

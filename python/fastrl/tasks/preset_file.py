@@ -20,6 +20,7 @@ class PresetFile(Mapping[str, Preset]):
         its own replace all;
       - ``with``: settings on top by the table that a run must have, as `Preset.with_table`;
       - ``for_any_algorithm``: as of `Preset`;
+      - ``results``: names of the files in ``docs/benchmarks/results`` that say what it reached, for the documentation;
 
     - ``[parts.NAME]``: what several presets extend, with the same keys;
     - ``[tables]``: names that stand for several tables, which have the same settings;
@@ -70,6 +71,7 @@ class PresetFile(Mapping[str, Preset]):
         """A preset or part on top of what it extends."""
         known = self._tree["presets"] | self._tree.get("parts", {})
         preset = dict(known[name])
+        preset.pop("results", None)
         bases = [self._extended(base) for base in preset.pop("extends", ())]
         return functools.reduce(_merged, [*bases, self._spelled_out(preset)])
 
