@@ -12,6 +12,7 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::columns::column_methods;
 use crate::difficulty;
 use crate::episodes;
 use crate::links;
@@ -55,6 +56,7 @@ pub(crate) struct CoopVec {
 
 vec_methods!(CoopVec);
 rollout_method!(CoopVec);
+column_methods!(CoopVec);
 
 #[pymethods]
 impl CoopVec {

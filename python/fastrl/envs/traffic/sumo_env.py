@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastrl.envs.traffic.config_kind import Kind
 from fastrl.envs.traffic.roads import RoadEnv, RoadMultiAgentVectorEnv, RoadVectorEnv
 from fastrl.envs.traffic.sumo_config import SUMO_KINDS, network_of
 from fastrl.envs.traffic.sumo_network import RoadNetwork
+
+if TYPE_CHECKING:
+    from fastrl.envs.traffic.driving_task import DrivingTask
 
 Net = RoadNetwork | str | Path | None
 ID = "road-v0"
@@ -88,11 +91,12 @@ class SumoRoadEnv(RoadEnv):
         *,
         net: Net = None,
         demand: str | Path | None = None,
+        task: DrivingTask | str | None = None,
     ) -> None:
-        super().__init__(_with_files(config, net, demand), render_mode, id=ID)
+        super().__init__(_with_files(config, net, demand), render_mode, id=ID, task=task)
 
     def _fixed(self) -> dict[str, Any]:
-        return {}
+        return {"task": self.task}
 
 
 class SumoRoadMultiAgentVectorEnv(_OnNetwork, RoadMultiAgentVectorEnv):
