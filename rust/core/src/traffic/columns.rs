@@ -16,7 +16,7 @@ pub trait Driven {
     /// The same, whose intermediate results may be computed anew.
     fn traffic_mut(&mut self) -> &mut Traffic<Self::Map>;
 
-    /// The vehicle of an agent, after its end too; None: it is not on the road.
+    /// The vehicle of an agent, after its end too; None: it is not on the road. Vehicles are in the order of their agents.
     fn vehicle_of(&self, agent: usize) -> Option<usize>;
 
     /// Returns whether an agent has reached its goal.
@@ -71,12 +71,16 @@ pub fn width<D: Driven>(env: &D, agents: usize) -> usize {
 
 /// Calls `put` with the place in the row and the vehicle, for all vehicles.
 pub fn each_vehicle<D: Driven>(env: &D, agents: usize, mut put: impl FnMut(usize, usize)) {
-    let mut of_agents: Vec<usize> =
-        (0..agents).filter_map(|agent| env.vehicle_of(agent).inspect(|&vehicle| put(agent, vehicle))).collect();
-    of_agents.sort_unstable();
-    let mut next = of_agents.iter().peekable();
-    let others = (0..env.traffic().vehicles.len()).filter(|vehicle| next.next_if_eq(&vehicle).is_none());
-    others.enumerate().for_each(|(place, vehicle)| put(agents + place, vehicle));
+    let mut of_agents = (0..agents).filter_map(|agent| Some((agent, env.vehicle_of(agent)?))).peekable();
+    let mut next = agents;
+    for vehicle in 0..env.traffic().vehicles.len() {
+        if let Some((agent, _)) = of_agents.next_if(|&(_, own)| own == vehicle) {
+            put(agent, vehicle);
+        } else {
+            put(next, vehicle);
+            next += 1;
+        }
+    }
 }
 
 impl<M: RoadMap> Traffic<M> {
@@ -104,5 +108,72 @@ impl<M: RoadMap> Traffic<M> {
                 (distance - (LENGTH + self.road.obstacles()[j].length) / 2.0, 0.0)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::obstacle::Obstacle;
+    use crate::traffic::road::Road;
+    use crate::traffic::vehicles::{Driver, Vehicle};
+
+    struct Two(Traffic, [Option<usize>; 2]);
+
+    impl Driven for Two {
+        type Map = Road;
+
+        fn traffic(&self) -> &Traffic {
+            &self.0
+        }
+
+        fn traffic_mut(&mut self) -> &mut Traffic {
+            &mut self.0
+        }
+
+        fn vehicle_of(&self, agent: usize) -> Option<usize> {
+            self.1[agent]
+        }
+
+        fn has_arrived(&self, _agent: usize) -> bool {
+            false
+        }
+
+        fn time(&self) -> f64 {
+            0.0
+        }
+
+        fn end(&mut self, _ended: &[u8], _alive: &mut [u8]) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn agents_come_first_in_a_row() {
+        let mut traffic = Traffic::new(Road::straight(2, 400.0, 30.0), vec![20.0]);
+        for x in [10.0, 40.0, 70.0] {
+            traffic.add(&Vehicle::new(Driver::Idm, x, 4.0, x));
+        }
+        for (agents, expected) in [
+            ([Some(0), Some(2)], [Some(0), Some(2), Some(1), None]),
+            ([None, Some(1)], [None, Some(1), Some(0), Some(2)]),
+        ] {
+            let env = Two(traffic.clone(), agents);
+            let mut row = vec![None; width(&env, 2)];
+            each_vehicle(&env, 2, |place, vehicle| row[place] = Some(vehicle));
+            assert_eq!(row, expected[..row.len()]);
+        }
+    }
+
+    #[test]
+    fn a_gap_ends_at_the_rear_of_what_is_ahead() {
+        let road = Road::new(Road::straight(1, 400.0, 30.0).lanes().to_vec(), vec![Obstacle::new(100.0, 0.0)]);
+        let mut traffic = Traffic::new(road, vec![20.0]);
+        for x in [10.0, 40.0, 150.0] {
+            traffic.add(&Vehicle::new(Driver::Idm, x, 0.0, x));
+        }
+        assert_eq!(traffic.leader(0), (25.0, 40.0));
+        assert_eq!(traffic.leader(1), (60.0 - 3.5, 0.0));
+        assert_eq!(traffic.leader(2), (f64::INFINITY, 150.0));
     }
 }

@@ -474,6 +474,8 @@ impl Env for Coop {
             numbers.len() == n && statuses.len() == n,
             "the properties of vehicles are not as many as the vehicles",
         )?;
+        let rising = numbers.windows(2).all(|pair| pair[0] < pair[1]);
+        ensure(rising, "the vehicles are not in the order of their numbers")?;
         ensure(drivers.len() == config.max_agents, "there are more or fewer agents than rows")?;
         let mut free = vec![true; n];
         let distinct = drivers.iter().flatten().all(|&i| free.get_mut(i).is_some_and(std::mem::take));
@@ -495,7 +497,7 @@ impl Env for Coop {
             && account.passed as usize <= Difficulty::most_vehicles(config)
             && state.finished < 1 << 62;
         ensure(counted, "the counters of the episode are impossible")?;
-        links::check(config, links.as_ref(), numbers, (agents as usize, drivers))
+        links::check(config, links.as_ref(), (agents as usize, drivers))
     }
 
     fn set_state(&mut self, state: State) {
@@ -526,9 +528,9 @@ impl Driven for Coop {
     }
 
     fn vehicle_of(&self, agent: usize) -> Option<usize> {
-        // The numbers of the agents' vehicles are the first.
+        // The numbers of the agents' vehicles are the first, and all are in their order.
         let is_agent = agent < self.state.account.agents as usize;
-        self.state.numbers.iter().position(|&number| is_agent && number as usize == agent)
+        self.state.numbers.binary_search(&(agent as u32)).ok().filter(|_| is_agent)
     }
 
     fn has_arrived(&self, agent: usize) -> bool {
