@@ -158,23 +158,24 @@ def as_task(task: object) -> DrivingTask:
         TypeError: it is none, or does not say how many numbers it observes.
         ValueError: there is nothing at the path.
     """
-    if isinstance(task, str):
-        module, colon, name = task.partition(":")
+    made = task
+    if isinstance(made, str) and ":" in made:
+        module, _, name = made.partition(":")
         try:
-            task = getattr(importlib.import_module(module), name) if colon else None
+            made = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
             raise ValueError(f"task: {error}") from None
-    if isinstance(task, type) and issubclass(task, DrivingTask):
-        task = task()
-    if not isinstance(task, DrivingTask):
+    if isinstance(made, type) and issubclass(made, DrivingTask):
+        made = made()
+    if not isinstance(made, DrivingTask):
         raise TypeError(
             f"task: expected a fastrl.envs.DrivingTask or an import path such as my_module:MyTask, got {task!r}"
         )
-    observes, terms = type(task).observe is not DrivingTask.observe, task.terms
+    observes, terms = type(made).observe is not DrivingTask.observe, made.terms
     if isinstance(terms, bool) or not isinstance(terms, int) or observes != (terms > 0):
         expected = "at least 1, the numbers that observe gives" if observes else "0 without a method observe"
-        raise TypeError(f"{type(task).__name__}.terms: expected {expected}, got {terms!r}")
-    return task
+        raise TypeError(f"{type(made).__name__}.terms: expected {expected}, got {terms!r}")
+    return made
 
 
 class TaskVec:
