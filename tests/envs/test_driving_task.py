@@ -241,9 +241,13 @@ def one(method: str, value: Any, terms: int = 0) -> DrivingTask:
 )
 def test_what_a_task_gives_is_checked(task: DrivingTask, message: str) -> None:
     env = HighwayVectorEnv(3, num_threads=1, task=task)
-    with pytest.raises(ContractError, match=ONE_LINE) as caught:
+
+    def play() -> None:
         env.reset(seed=0)
         env.step(np.ones(3, np.int64))
+
+    with pytest.raises(ContractError, match=ONE_LINE) as caught:
+        play()
     assert caught.match(message)
 
 
@@ -307,11 +311,16 @@ def test_roads_of_any_shape_have_worlds(id: str) -> None:  # noqa: A002
             return world.speed[:, 0]
 
     env = gymnasium.make_vec(f"fastrl/{id}", 3, "vector_entry_point", task=All())
+    assert isinstance(env, RoadVectorEnv)
     env.reset(seed=0)
     _, rewards, *_ = env.step(env.action_space.sample())
     (world,) = seen
     np.testing.assert_array_equal(rewards, world.speed[:, 0])
-    assert world.present[:, 0].all() and (world.lane_number[:, 0] >= 0).all() and len(world.lanes) > 0
+    assert (
+        world.present[:, 0].all()
+        and (world.lane_number[:, 0] >= 0).all()
+        and world.lanes == env.lane_indices()
+    )
 
 
 def test_teams_of_gymnasium_and_lone_steps_take_no_task() -> None:

@@ -500,9 +500,9 @@ class Cage2WorkflowVec(_Vec):
         others mean nothing."""
 
 class _Columns(_Vec):
-    """Methods of the vector classes whose agents drive vehicles among traffic, for `fastrl.envs.DrivingTask` (there is no
-    such class at run time). V is `num_columns`: columns 0 to A - 1 are the agents' vehicles, the others follow in the
-    order of the simulator. What belongs to no vehicle stays as it is."""
+    """Methods of the vector classes whose agents drive vehicles among traffic, for `fastrl.envs.DrivingTask` (there is
+    no such class at run time). V is `num_columns`: columns 0 to A - 1 are the agents' vehicles, the others follow in
+    the order of the simulator. What belongs to no vehicle stays as it is."""
 
     @property
     def num_columns(self) -> int:

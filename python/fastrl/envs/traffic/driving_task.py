@@ -1,4 +1,4 @@
-"""Tasks of users for compiled traffic: a reward, ends and further observations, computed from arrays of all environments.
+"""Tasks of users for compiled traffic: a reward, ends and further observations, from arrays of all environments.
 
 >>> import numpy as np
 >>> class Tailgating(DrivingTask):
@@ -26,6 +26,9 @@ _COLUMNS: dict[str, type] = {
 }
 
 
+Lanes = Callable[[], list[tuple[str, str, int]]]
+
+
 class UnknownArrayError(ContractError, AttributeError):
     """A task asked a `DrivingWorld` for something that it does not have; the message names what there is."""
 
@@ -33,9 +36,9 @@ class UnknownArrayError(ContractError, AttributeError):
 class DrivingWorld:
     """The state of N environments after a step or a reset, as arrays, each of which is made when it is first read.
 
-    Columns 0 to A - 1 of arrays [N, V] are the vehicles of the A agents, the others follow in the simulator's order. V is
-    that of the environment with the most vehicles now. Where there is no vehicle (`present` is False) numbers are 0, flags
-    False and lanes -1. The arrays are copies.
+    Columns 0 to A - 1 of arrays [N, V] are the vehicles of the A agents, the others follow in the simulator's order. V
+    is that of the environment with the most vehicles now. Where there is no vehicle (`present` is False) numbers are 0,
+    flags False and lanes -1. The arrays are copies.
     """
 
     num_agents: int
@@ -90,10 +93,11 @@ class DrivingWorld:
     truncated: NDArray[np.bool_]
     """The time is up, [N, A]."""
     lanes: list[tuple[str, str, int]]
-    """highway-env's index of each lane; straight roads do not have it: their lanes are numbered from the left."""
+    """Two nodes and a number for each lane, as `lane_indices` of `RoadVectorEnv` has them. Cooperative driving does not
+    have them: its lanes are numbered from the left, with the ramp last."""
 
-    def __init__(self, native: Any, step: dict[str, NDArray[Any]]) -> None:
-        self._native = native
+    def __init__(self, native: Any, step: dict[str, NDArray[Any]], lanes: Lanes | None = None) -> None:
+        self._native, self._lanes = native, lanes
         self._shape = (native.num_envs, native.num_agents)
         self._columns = 0
         self.num_agents = native.num_agents
@@ -114,8 +118,8 @@ class DrivingWorld:
         elif name in ("arrived", "time"):
             self.arrived, self.time = np.empty(self._shape, np.bool_), np.empty(self._shape[0])
             self._native.progress(self.arrived, self.time)
-        elif name == "lanes" and hasattr(self._native, "lane_indices"):
-            self.lanes = self._native.lane_indices()
+        elif name == "lanes" and self._lanes is not None:
+            self.lanes = self._lanes()
         else:
             known = ", ".join(type(self).__annotations__)
             raise UnknownArrayError(f"world.{name}: these environments have {known}")
@@ -125,9 +129,9 @@ class DrivingWorld:
 class DrivingTask:
     """Base of tasks: what a subclass does not define stays as the environment has it.
 
-    Each method is called once a step for all environments. With one agent, arrays of an entry an agent are [N] or [N, 1];
-    with A agents they are [N, A], or [N] for the same in all. What agents get that did not act has no effect. Methods keep
-    nothing between steps: saved states of environments do not have it, and they see more than one episode.
+    Each method is called once a step for all environments. With one agent, arrays of an entry an agent are [N] or
+    [N, 1]; with A agents they are [N, A], or [N] for the same in all. What agents get that did not act has no effect.
+    Methods keep nothing between steps: saved states of environments do not have it, and they see more than one episode.
 
     Attributes:
         terms: numbers that `observe` gives an agent.
@@ -136,8 +140,8 @@ class DrivingTask:
     terms: int = 0
 
     def reward(self, world: DrivingWorld) -> ArrayLike:
-        """Rewards of the step, finite numbers [N, A], instead of the environment's (`world.reward`). In the last step of
-        an episode the world is the one that it ends in."""
+        """Rewards of the step, finite numbers [N, A], instead of the environment's (`world.reward`). In the last step
+        of an episode the world is the one that it ends in."""
         return world.reward
 
     def terminated(self, world: DrivingWorld) -> ArrayLike:
@@ -185,10 +189,13 @@ class TaskVec:
     Args:
         build: builds them for the name of an autoreset mode.
         mode: "next_step", "same_step" or "disabled".
+        lanes: gives the names of the lanes; None: they have none.
     """
 
-    def __init__(self, build: Callable[[str], Any], task: DrivingTask | str, mode: str) -> None:
-        self.task = as_task(task)
+    def __init__(
+        self, build: Callable[[str], Any], task: DrivingTask | str, mode: str, lanes: Lanes | None
+    ) -> None:
+        self.task, self._lanes = as_task(task), lanes
         # The last state of an episode is read before its environment is reset.
         self._resets = mode == "same_step"
         self.native = native = build("disabled" if self._resets else mode)
@@ -280,7 +287,8 @@ class TaskVec:
     ) -> None:
         """Resets the environments in which nobody acts any more."""
         shape = (self.num_envs, self.num_agents)
-        over = acted.reshape(shape).any(axis=1) & ~self._alive.reshape(shape).any(axis=1)
+        over: NDArray[np.bool_] = np.any(acted.reshape(shape), axis=1)
+        over &= ~np.any(self._alive.reshape(shape), axis=1)
         if over.any():
             if final_obs is not None:
                 rows = np.repeat(over, self.num_agents)
@@ -314,7 +322,7 @@ class TaskVec:
         step: dict[str, NDArray[Any]],
     ) -> DrivingWorld:
         """Writes rows of observations, with the terms of the task. Returns the world that it sees."""
-        world = DrivingWorld(self.native, step)
+        world = DrivingWorld(self.native, step, self._lanes)
         if self.task.terms:
             # Those that have just ended, too.
             sees = self._alive | step["acted"]

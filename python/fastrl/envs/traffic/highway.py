@@ -101,13 +101,17 @@ class HighwayMultiAgentVectorEnv(RoadMultiAgentVectorEnv):
     Args:
         num_envs: K.
         fast: as in `HighwayVectorEnv`.
-        options: config, task, num_threads and autoreset_mode, as in `RoadMultiAgentVectorEnv`; there are no radio links.
+        options: config, task, num_threads, autoreset_mode, as in `RoadMultiAgentVectorEnv`; there are no radio links.
     """
 
     kinds = HIGHWAYS
 
     def __init__(self, num_envs: int, *, fast: bool = False, **options: Any) -> None:
         super().__init__(num_envs, id=_id(fast), **options)
+
+    def lane_indices(self) -> list[tuple[str, str, int]]:
+        """highway-env's index of each lane."""
+        return [("0", "1", lane) for lane in range(self.config["lanes_count"])]
 
 
 def highway_fast(num_envs: int, **options: Any) -> HighwayMultiAgentVectorEnv:

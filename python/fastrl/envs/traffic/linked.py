@@ -13,17 +13,19 @@ from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.traffic.links import STATISTICS
 
 if TYPE_CHECKING:
-    from fastrl.envs.traffic.driving_task import DrivingTask
+    from fastrl.envs.traffic.driving_task import DrivingTask, Lanes
 
 
-def build_with(task: DrivingTask | str | None, build: Callable[[str], Any], mode: str) -> tuple[Any, int]:
+def build_with(
+    task: DrivingTask | str | None, build: Callable[[str], Any], mode: str, lanes: Lanes | None = None
+) -> tuple[Any, int]:
     """The compiled environments that `build` makes for the name of an autoreset mode, with a task, and how many numbers
-    it adds to observations."""
+    it adds to observations. `lanes` gives the names of lanes, where they have some."""
     if task is None:
         return build(mode), 0
     from fastrl.envs.traffic.driving_task import TaskVec
 
-    native = TaskVec(build, task, mode)
+    native = TaskVec(build, task, mode, lanes)
     return native, native.task.terms
 
 

@@ -205,7 +205,7 @@ class RoadVectorEnv(NativeVectorEnv):
         self.task = None if task is None else self._with_task(task)
 
         def build(mode: str) -> Any:
-            inner, _ = build_with(self.task, native, mode)
+            inner, _ = build_with(self.task, native, mode, self.lane_indices)
             self.roads = inner if self.task is None else inner.native
             if self._agents or isinstance(self._agent_obs, Dict):
                 return _InRows(inner, bool(self._agents))
@@ -441,7 +441,8 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
         links = {"comms": options, "age_reward": age_reward, "delivery_reward": delivery_reward}
         if options is not None:
             build = functools.partial(build, **links)
-        native, terms = build_with(task, build, mode.name.lower())
+        self.config = settings
+        native, terms = build_with(task, build, mode.name.lower(), self.lane_indices)
         space, actions = observation_space(single), action_space(single)
         flat = flat_space(space)
         if options is not None:
@@ -470,6 +471,11 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
             further = (Box(-np.inf, np.inf, (terms,), np.float32),) if terms else ()
             parts = (*(space if isinstance(space, Tuple) else (space,)), *further)
             self.obs_space = Tuple(parts) if len(parts) > 1 else space
+
+    def lane_indices(self) -> list[tuple[str, str, int]]:
+        """The index of each lane, see `RoadVectorEnv.lane_indices`."""
+        indices: list[tuple[str, str, int]] = self._native.lane_indices()
+        return indices
 
     def vehicles(self, index: int = 0) -> dict[str, NDArray[Any]]:
         """All vehicles of one environment, see `RoadVectorEnv.vehicles`."""

@@ -35,9 +35,10 @@ def _with_files(config: Any, net: Net, demand: str | Path | None) -> Any:
 
 
 class _OnNetwork:
-    """The constructor that the environments of one and of several agents share."""
+    """What the environments of one and of several agents share."""
 
     kinds: ClassVar[Mapping[str, Kind]] = SUMO_KINDS
+    config: dict[str, Any]
 
     def __init__(
         self,
@@ -50,6 +51,16 @@ class _OnNetwork:
     ) -> None:
         construct: Any = super().__init__
         construct(num_envs, id=ID, config=_with_files(config, net, demand), **options)
+
+    @property
+    def network(self) -> RoadNetwork:
+        """The network that vehicles drive on."""
+        return network_of(self.config["net"])
+
+    def lane_indices(self) -> list[tuple[str, str, int]]:
+        """Names of the lanes by the numbers of `vehicles`: on an edge its id, twice, and SUMO's index of the lane; in a
+        junction the edges that it lies between, and a number."""
+        return self.network.lane_indices
 
 
 class SumoRoadVectorEnv(_OnNetwork, RoadVectorEnv):
@@ -67,16 +78,6 @@ class SumoRoadVectorEnv(_OnNetwork, RoadVectorEnv):
     Raises:
         ValueError, TypeError: an option out of its range, a file that is not supported; one line that names it.
     """
-
-    @property
-    def network(self) -> RoadNetwork:
-        """The network that vehicles drive on."""
-        return network_of(self.config["net"])
-
-    def lane_indices(self) -> list[tuple[str, str, int]]:
-        """Names of the lanes by the numbers of `vehicles`: on an edge its id, twice, and SUMO's index of the lane; in a
-        junction the edges that it lies between, and a number."""
-        return self.network.lane_indices
 
 
 class SumoRoadEnv(RoadEnv):
