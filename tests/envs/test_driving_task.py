@@ -13,6 +13,7 @@ from driving_tasks import CoopMerge, Highway, Merge
 from numpy.typing import ArrayLike, NDArray
 from saved_states import assert_a_state_continues
 
+import fastrl
 from fastrl.envs import DrivingTask, DrivingWorld, HighwayVectorEnv, make_multi
 from fastrl.envs.contract import ContractError
 from fastrl.envs.traffic.roads import RoadVectorEnv
@@ -332,8 +333,45 @@ def test_teams_of_gymnasium_and_lone_steps_take_no_task() -> None:
         env.asynchronous(0, same_step=True)
 
 
+def test_hindsight_knows_no_rewards_of_a_task() -> None:
+    env: Any = gymnasium.make("fastrl/parking-v0", task=one("terminated", np.zeros(1, np.bool_))).unwrapped
+    obs, _ = env.reset(seed=0)
+    for parking in (env, env.vector):
+        with pytest.raises(ValueError, match="compute_reward: hindsight knows no rewards of a task"):
+            parking.compute_reward(obs["achieved_goal"], obs["desired_goal"], {})
+
+
 def test_a_task_goes_to_other_processes() -> None:
     from fastrl.envs.spec import as_spec
 
     spec = pickle.loads(pickle.dumps(as_spec("fastrl/merge-v0", task=Slow())))
     assert spec.build().observation_space.shape == (27,)
+
+
+@pytest.mark.parametrize(
+    ("algo", "id"),
+    [
+        (fastrl.PPO, "fastrl/merge-v1"),
+        (fastrl.IPPO, "fastrl/merge-v1"),
+        (fastrl.IPPO, "fastrl/coop-highway-v0"),
+    ],
+)
+def test_collectors_train_alike_with_a_task(algo: Any, id: str) -> None:  # noqa: A002
+    settings: dict[str, Any] = {"num_envs": 4, "num_steps": 16, "minibatch_size": 32, "hidden": (8,)}
+    if algo is fastrl.IPPO:
+        settings["env__vehicles"] = 2
+    returns = []
+    for collector in ("native", "sequential"):
+        model = algo(
+            id,
+            env_options={"task": f"{__name__}:Slow"},
+            seed=0,
+            eval_episodes=0,
+            collector=collector,
+            **settings,
+        )
+        model.learn(256, progress=False)
+        returns.append(model.metrics[-1]["rollout/ep_rew_mean"])
+        assert model.evaluate(2)[0] > 0
+    # The sum of the seconds of each step.
+    assert returns[0] == returns[1] > 1

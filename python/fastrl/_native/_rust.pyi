@@ -528,7 +528,7 @@ class _Columns(_Vec):
 @final
 class CoopVec(_Columns):
     """N environments of cooperative driving, M rows each. `fastrl.envs.CoopVectorEnv` explains the options; None takes
-    the default of the task. Row = environment * M + agent; K = N * M rows in all.
+    the default of the road. Row = environment * M + agent; K = N * M rows in all.
 
     Threads, forks and `close` as in `_Vec`.
     """
@@ -537,7 +537,7 @@ class CoopVec(_Columns):
         cls,
         num_envs: int,
         *,
-        task: str,
+        road: str,
         autoreset_mode: str,
         num_threads: int,
         num_agents: int | None = None,

@@ -141,7 +141,7 @@ class CoopVectorEnv(LinkedVectorEnv):
 
         def build(mode: str) -> _rust.CoopVec:
             return _rust.CoopVec(
-                num_envs, task=road, comms=links, autoreset_mode=mode, num_threads=num_threads, **options
+                num_envs, road=road, comms=links, autoreset_mode=mode, num_threads=num_threads, **options
             )
 
         native, terms = build_with(task, build, as_autoreset_mode(autoreset_mode).name.lower())
