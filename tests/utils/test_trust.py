@@ -182,7 +182,7 @@ def test_import_paths_are_not_passed_to_environments(options: tuple[str, ...], t
 
 def test_no_task_of_traffic_is_imported_from_a_file() -> None:
     tree = {"env": {"options": ["task=evil:Task"]}}
-    with pytest.raises(TrustError, match="env.options would pass 'evil:Task' to the environment"):
+    with pytest.raises(TrustError, match=r"env.options would pass 'evil:Task' to the environment"):
         from_file(CONFIGS["traffic", "ippo"], tree, "run")
 
 

@@ -20,7 +20,9 @@ def goal_rewards(
         ValueError: goals of another shape, or a task, whose rewards need more than goals.
     """
     if env.task is not None:
-        raise ValueError("compute_reward: hindsight knows no rewards of a task: choose another algorithm or no task")
+        raise ValueError(
+            "compute_reward: hindsight knows no rewards of a task: choose another algorithm or no task"
+        )
     config = env.config
     apart, weights = np.abs(achieved_goal - desired_goal), np.array(config["reward_weights"])
     if apart.shape[-1:] != weights.shape:
