@@ -252,6 +252,18 @@ def test_what_a_task_gives_is_checked(task: DrivingTask, message: str) -> None:
     assert caught.match(message)
 
 
+def test_arrays_of_another_form_are_refused() -> None:
+    env = slow("disabled")
+    arrays: list[Any] = [np.empty(3), *np.empty((2, 3), np.bool_)]
+    for obs, error in ((np.empty((3, 25), np.float32), ValueError), (np.empty((3, 27)), TypeError)):
+        with pytest.raises(error, match=r"^obs: expected a float32 array of shape \(3, 27\), got"):
+            env.reset_into(obs, seed=0)
+    obs = np.empty((3, 27), np.float32)
+    env.reset_into(obs, seed=0)
+    with pytest.raises(ValueError, match="final_obs: expected None unless"):
+        env.step_into(np.ones(3, np.int64), obs, *arrays, obs.copy())
+
+
 def test_an_unknown_array_is_named_beside_those_that_there_are() -> None:
     class Typo(DrivingTask):
         def reward(self, world: DrivingWorld) -> ArrayLike:

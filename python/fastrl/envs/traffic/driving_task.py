@@ -34,7 +34,8 @@ class UnknownArrayError(ContractError, AttributeError):
 
 
 class DrivingWorld:
-    """The state of N environments after a step or a reset, as arrays, each of which is made when it is first read.
+    """The state of N environments after a step or a reset, as arrays. Each is made when it is first read, of the
+    present state: read them in the method that is given the world.
 
     Columns 0 to A - 1 of arrays [N, V] are the vehicles of the A agents, the others follow in the simulator's order. V
     is that of the environment with the most vehicles now. Where there is no vehicle (`present` is False) numbers are 0,
@@ -199,11 +200,7 @@ class TaskVec:
         # The last state of an episode is read before its environment is reset.
         self._resets = mode == "same_step"
         self.native = native = build("disabled" if self._resets else mode)
-        self.num_envs, self.num_agents, self.num_masked = (
-            native.num_envs,
-            native.num_agents,
-            native.num_masked,
-        )
+        self.num_envs, self.num_agents = native.num_envs, native.num_agents
         self._len = native.obs_dim
         self.obs_dim = self._len + self.task.terms
         rows = self.num_envs * self.num_agents
@@ -217,6 +214,8 @@ class TaskVec:
             "terminated": np.zeros(rows, np.bool_),
             "truncated": np.zeros(rows, np.bool_),
         }
+        for array in self._no_step.values():
+            array.flags.writeable = False
 
     def __getattr__(self, name: str) -> Any:
         # A compiled rollout would leave the task out.
@@ -259,7 +258,9 @@ class TaskVec:
         alive: NDArray[np.bool_] | None = None,
     ) -> None:
         acted, seen, task = self._alive.copy(), self._seen(obs), type(self.task)
-        self.native.step(actions, seen, rewards, terminations, truncations, None, self._alive)
+        acted.flags.writeable = False
+        last = None if self._resets else final_obs  # which other modes refuse
+        self.native.step(actions, seen, rewards, terminations, truncations, last, self._alive)
         step = {
             "action": actions,
             "acted": acted,
@@ -310,8 +311,11 @@ class TaskVec:
         """Rows for what the simulator observes."""
         if not self.task.terms:
             return obs
-        if obs.shape != (len(self._alive), self.obs_dim):
-            raise ValueError(f"obs: expected shape {(len(self._alive), self.obs_dim)}, got {obs.shape}")
+        shape = (len(self._alive), self.obs_dim)
+        if obs.dtype != np.float32:
+            raise TypeError(f"obs: expected a float32 array of shape {shape}, got dtype {obs.dtype}")
+        if obs.shape != shape:
+            raise ValueError(f"obs: expected a float32 array of shape {shape}, got shape {obs.shape}")
         return np.zeros((len(obs), self._len), np.float32)
 
     def _write(
