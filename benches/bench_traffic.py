@@ -6,6 +6,7 @@ lives in a process of its own that is kept on one core; they are measured in tur
 - highway-v0 and highway-fast-v0, random actions: highway-env, and the C++ port of it in EnvPool.
 - ring-v0, 22 vehicles: the same ring in SUMO through libsumo, which is not reset meanwhile.
 - coop-highway-v0, 15 agents: VMAS's road_traffic with as many, vehicles on other roads, which is not reset either.
+- Tasks of users: environments beside themselves with their own reward, computed by a `DrivingTask`.
 
 highway-env and libsumo come from the present environment (extras ``test`` and ``sumo``). EnvPool and VMAS want other
 versions of other things: name the Python of an environment that has them in FASTRL_ENVPOOL_PYTHON (envpool==1.2.5,
@@ -105,8 +106,8 @@ def compare(
     heading: str = "Traffic on one core",
     rounds: int = ROUNDS,
     seconds: float = SECONDS,
-) -> None:
-    """Measures in turns and records the speeds.
+) -> Case:
+    """Measures in turns, records the speeds and returns them.
 
     Args:
         record: the fixture.
@@ -141,6 +142,7 @@ def compare(
     assert (
         max(ratio.median for _, _, ratio in result.ratios(case)) > 1 if len(case.rates) > len(ours) else True
     )
+    return case
 
 
 @pytest.mark.parametrize(("name", "env_id"), [("highway", "highway-v0"), ("fast", "highway-fast-v0")])
@@ -193,3 +195,15 @@ def test_cooperation(record: Callable[..., Benchmark]) -> None:
         },
         {f"VMAS, {NUM_ENVS}, road_traffic": ("coop, VMAS", python)},
     )
+
+
+@pytest.mark.parametrize(
+    ("env_id", "plain"),
+    [("highway-v0", "make_vec"), ("merge-v0", "make_vec"), ("coop-merge-v0", "make_multi")],
+)
+def test_tasks_of_users(env_id: str, plain: str, record: Callable[..., Benchmark]) -> None:
+    task, compiled = "its reward as a task in Python", "its own reward, compiled"
+    ours = {task: f"{env_id}, here, task", compiled: f"{env_id}, here, {plain}"}
+    heading = f"Tasks of users, {NUM_ENVS} environments"
+    case = compare(record, env_id, "environment steps", ours, {}, heading=heading)
+    assert case.ratio(task, compiled).median > 0.5

@@ -8,7 +8,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,13 +45,13 @@ def gymnasium_single(env_id: str) -> Steps:
             yield 1
 
 
-def gymnasium_vector(env_id: str) -> Steps:
+def gymnasium_vector(env_id: str, **options: Any) -> Steps:
     import gymnasium
 
     import fastrl.envs  # noqa: F401
 
     gymnasium.logger.min_level = gymnasium.logger.ERROR
-    env = gymnasium.make_vec(env_id, NUM_ENVS, num_threads=1)
+    env = gymnasium.make_vec(env_id, NUM_ENVS, num_threads=1, **options)
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(1000)]
     env.reset(seed=0)
@@ -131,10 +133,10 @@ def sumo_ring(reads: bool) -> Steps:
             yield 1
 
 
-def coop(idle: bool) -> Steps:
+def coop(env_id: str = "coop-highway-v0", *, idle: bool = False, task: Any = None) -> Steps:
     from fastrl.envs import make_multi
 
-    env = make_multi("fastrl/coop-highway-v0", NUM_ENVS, max_agents=15, num_threads=1)
+    env = make_multi(f"fastrl/{env_id}", NUM_ENVS, max_agents=15, num_threads=1, task=task)
     rows = NUM_ENVS * 15
     actions = np.random.default_rng(0).integers(5, size=(1000, rows))
     if idle:
@@ -147,6 +149,23 @@ def coop(idle: bool) -> Steps:
         for row in actions:
             env.step_into(row, obs, rewards, terminations, truncations, alive)
             yield NUM_ENVS
+
+
+def rewarded(env_id: str) -> Steps:
+    """The environments with their own reward, computed by a task in Python."""
+    sys.path.insert(0, str(TESTS))
+    import driving_tasks
+
+    task = {
+        "highway-v0": driving_tasks.Highway,
+        "merge-v0": driving_tasks.Merge,
+        "coop-merge-v0": driving_tasks.CoopMerge,
+    }[env_id]()
+    return (
+        coop(env_id, task=task)
+        if env_id.startswith("coop")
+        else gymnasium_vector(f"fastrl/{env_id}", task=task)
+    )
 
 
 def vmas_road_traffic() -> Steps:
@@ -178,9 +197,14 @@ CONTENDERS: dict[str, Callable[[], Steps]] = {
     "ring, here": rings,
     "ring, libsumo": lambda: sumo_ring(reads=False),
     "ring, libsumo, env": lambda: sumo_ring(reads=True),
-    "coop, here, random": lambda: coop(idle=False),
+    "coop, here, random": coop,
     "coop, here, idle": lambda: coop(idle=True),
     "coop, VMAS": vmas_road_traffic,
+    "coop-merge-v0, here, make_multi": lambda: coop("coop-merge-v0"),
+    **{
+        f"{env_id}, here, task": partial(rewarded, env_id)
+        for env_id in ("highway-v0", "merge-v0", "coop-merge-v0")
+    },
 }
 
 

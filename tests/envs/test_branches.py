@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fastrl.envs import (
     Cage2VectorEnv,
     Cage2WorkflowVectorEnv,
     Cage4VectorEnv,
     ClassicVectorEnv,
+    DrivingTask,
+    DrivingWorld,
     HighwayVectorEnv,
     NativeVectorEnv,
     RingVectorEnv,
@@ -29,6 +31,21 @@ def rewarded() -> MultiAgentVectorEnv:
     env = make_multi("fastrl/coop-highway-v0", 3, num_agents=2, max_agents=2, num_threads=1)
     env.reward = lambda rewards, *_: 2 * rewards + 1
     return env
+
+
+class Slow(DrivingTask):
+    """Rewards and ends of the user's own, and a number more to observe."""
+
+    terms = 1
+
+    def reward(self, world: DrivingWorld) -> ArrayLike:
+        return world.speed[:, : world.num_agents]
+
+    def terminated(self, world: DrivingWorld) -> ArrayLike:
+        return world.speed[:, : world.num_agents] < 20
+
+    def observe(self, world: DrivingWorld) -> ArrayLike:
+        return np.minimum(world.gap, 100)[:, :, np.newaxis]
 
 
 MAKERS: dict[str, Callable[[], Env]] = {
@@ -47,6 +64,10 @@ MAKERS: dict[str, Callable[[], Env]] = {
     ),
     "roundabout of several": lambda: make_multi("fastrl/intersection-multi-agent-v1", 3, num_threads=1),
     "own rewards": rewarded,
+    "driving task": lambda: HighwayVectorEnv(3, config={"vehicles_count": 4}, num_threads=1, task=Slow()),
+    "driving task of several": lambda: make_multi(
+        "fastrl/merge-v0", 3, config={"controlled_vehicles": 2}, num_threads=1, task=Slow()
+    ),
 }
 
 

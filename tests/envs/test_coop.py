@@ -269,7 +269,7 @@ def test_episode_statistics_agree_with_sums_over_steps(seed: int) -> None:
         ({"autoreset_mode": "never"}, ValueError, "autoreset_mode"),
         ({"num_threads": -1}, ValueError, "num_threads"),
         ({"lane_count": 3}, TypeError, "lane_count"),
-        ({"task": "drift"}, ValueError, "task: expected 'highway' or 'merge', got 'drift'"),
+        ({"road": "drift"}, ValueError, "road: expected 'highway' or 'merge', got 'drift'"),
     ],
 )
 def test_unusable_options_are_named(options: Any, kind: Any, message: str) -> None:

@@ -180,6 +180,12 @@ def test_import_paths_are_not_passed_to_environments(options: tuple[str, ...], t
     assert from_file(GymConfig, tree, "run", trust=True)["env.options"] == options
 
 
+def test_no_task_of_traffic_is_imported_from_a_file() -> None:
+    tree = {"env": {"options": ["task=evil:Task"]}}
+    with pytest.raises(TrustError, match=r"env.options would pass 'evil:Task' to the environment"):
+        from_file(CONFIGS["traffic", "ippo"], tree, "run")
+
+
 def test_settings_without_effects_beyond_the_run_need_no_trust() -> None:
     options = ("a=1", "time=12:30", 'text="at 5: go"', "map=4x4", "url=")
     assert reaches(GymConfig, gym_values(id="fastrl/Cage2-v0", options=options)) == {}
@@ -200,7 +206,6 @@ def test_every_setting_of_text_or_a_path_is_marked_or_listed_as_harmless() -> No
         # Settings that import nothing: `fastrl.training.stages` refuses others.
         *((task, "run.stages") for task in tasks()),
         ("traffic", "env.id"),  # of fastrl's own, from a fixed list
-        ("traffic", "env.options"),  # literals for compiled environments
         # Any names.
         *(
             (task, f"{name}.policies")

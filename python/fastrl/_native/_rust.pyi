@@ -499,10 +499,36 @@ class Cage2WorkflowVec(_Vec):
         compliance, the fixes, the red agent's index, [N] each, and the workflow, [N, 5]. Where none has ended the
         others mean nothing."""
 
+class _Columns(_Vec):
+    """Methods of the vector classes whose agents drive vehicles among traffic, for `fastrl.envs.DrivingTask` (there is
+    no such class at run time). V is `num_columns`: columns 0 to A - 1 are the agents' vehicles, the others follow in
+    the order of the simulator. What belongs to no vehicle stays as it is."""
+
+    @property
+    def num_columns(self) -> int:
+        """Columns of the environment that needs the most now, V; an agent has one if its vehicle is gone, too."""
+
+    def column(self, name: str, out: NDArray[Any]) -> None:
+        """Writes a property of all vehicles [N, V]. float64: x, y, along, offset (m, the last two on the nearest lane,
+        to its right), heading, lane_heading (rad), speed, target_speed (m/s), acceleration (m/s²). int64: lane,
+        target_lane, lane_number (from the left among those beside it). bool: present, crashed, on_road. ValueError:
+        another name."""
+
+    def leaders(self, gaps: NDArray[np.float64], speeds: NDArray[np.float64]) -> None:
+        """Writes of each agent's vehicle [N, A] the gap to what is before it on its lane, bumper to bumper, m, and the
+        speed of that, m/s; infinity and its own speed if there is nothing."""
+
+    def progress(self, arrived: NDArray[np.bool_], time: NDArray[np.float64]) -> None:
+        """Writes whether agents have reached their goals [N, A], and the seconds since the episodes began [N]."""
+
+    def end(self, ended: NDArray[np.bool_], alive: NDArray[np.bool_]) -> None:
+        """Ends the episode for the agents of rows [K] that act, as if it had ended with the last step; their vehicles
+        stay on the road, and keep lane and speed. Writes whose agents act next, all of `alive` [K]."""
+
 @final
-class CoopVec(_Vec):
+class CoopVec(_Columns):
     """N environments of cooperative driving, M rows each. `fastrl.envs.CoopVectorEnv` explains the options; None takes
-    the default of the task. Row = environment * M + agent; K = N * M rows in all.
+    the default of the road. Row = environment * M + agent; K = N * M rows in all.
 
     Threads, forks and `close` as in `_Vec`.
     """
@@ -511,7 +537,7 @@ class CoopVec(_Vec):
         cls,
         num_envs: int,
         *,
-        task: str,
+        road: str,
         autoreset_mode: str,
         num_threads: int,
         num_agents: int | None = None,
@@ -616,7 +642,7 @@ class V2xVec(_Vec):
         """The scene of an environment, as `RingVec.scene`."""
 
 @final
-class HighwayVec(_Vec):
+class HighwayVec(_Columns):
     """N highways of highway-env 1.12.1, an agent each. `fastrl.envs.traffic.highway` explains the options and checks
     them.
 
@@ -652,6 +678,10 @@ class HighwayVec(_Vec):
         num_threads: int,
         autoreset_mode: str,
     ) -> HighwayVec: ...
+    @property
+    def action_len(self) -> int:
+        """Numbers of a continuous action; 0 if actions are discrete."""
+
     def info(
         self,
         speed: NDArray[np.float64],
@@ -675,7 +705,7 @@ class HighwayVec(_Vec):
         """The scene of a highway, as `RingVec.scene`."""
 
 @final
-class RoadVec(_Vec):
+class RoadVec(_Columns):
     """N environments of highway-env 1.12.1 on road networks. `fastrl.envs.traffic.roads` explains the options and
     checks them.
 

@@ -465,8 +465,10 @@ class Command:
 def _train(command: Command) -> int:
     """Starts a run, resumes one, or prints the settings; returns the exit code."""
     options, task = command.options, command.task
-    for key in ("env.id", "env.reward"):
-        import_from_here(command.changes.get(key), trust=options.trust)
+    # Options of environments are texts "name=value".
+    changes = command.changes
+    for text in (changes.get("env.id"), changes.get("env.reward"), *(changes.get("env.options") or ())):
+        import_from_here(text, trust=options.trust)
     if options.print_config:
         print(f'kind = "{task.name}"\n\n{to_toml(command.settings())}', end="")
         return 0

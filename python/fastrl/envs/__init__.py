@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from fastrl.envs.toys.catch import CatchEnv as CatchEnv
     from fastrl.envs.toys.uneven import UnevenEnv as UnevenEnv
     from fastrl.envs.traffic.coop import CoopVectorEnv as CoopVectorEnv
+    from fastrl.envs.traffic.driving_task import DrivingTask as DrivingTask
+    from fastrl.envs.traffic.driving_task import DrivingWorld as DrivingWorld
     from fastrl.envs.traffic.highway import HighwayEnv as HighwayEnv
     from fastrl.envs.traffic.highway import HighwayMultiAgentVectorEnv as HighwayMultiAgentVectorEnv
     from fastrl.envs.traffic.highway import HighwayVectorEnv as HighwayVectorEnv
@@ -41,6 +43,8 @@ _MODULES = {
     "ClassicEnv": "classic.control",
     "ClassicVectorEnv": "classic.control",
     "CoopVectorEnv": "traffic.coop",
+    "DrivingTask": "traffic.driving_task",
+    "DrivingWorld": "traffic.driving_task",
     "HighwayEnv": "traffic.highway",
     "HighwayMultiAgentVectorEnv": "traffic.highway",
     "HighwayVectorEnv": "traffic.highway",

@@ -106,8 +106,9 @@ class MultiAgentVectorEnv(Rebuilt):
             raise ValueError(
                 f"observation_space: expected shape {self._obs_shape[1:]}, got {observation_space.shape}"
             )
-        # Only where the simulator does not count the returns of episodes itself.
-        self._log = None if hasattr(self._native, "episodes") else EpisodeLog(self.num_envs, self.num_agents)
+        # Only where the simulator does not count the returns of episodes itself, or not those of a user's task.
+        counts = hasattr(self._native, "episodes") and not hasattr(self._native, "task")
+        self._log = None if counts else EpisodeLog(self.num_envs, self.num_agents)
         self._reward: Reward | None = None
         self._was_reset = False
 

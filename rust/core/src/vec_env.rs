@@ -16,6 +16,7 @@ use std::fmt;
 use crate::env::{Actions, AgentRows, Env, Phase, Real, Refused};
 use crate::memory::{ask_for, prefer_large_pages};
 use crate::team::Team;
+use crate::traffic::columns::Driven;
 
 pub use rollout::{Drawn, End, Rollout, Scaling};
 
@@ -263,6 +264,20 @@ impl<W: Env> VecEnv<W> {
         }
         self.team.each(&mut jobs, |(job, _)| job.run());
         Ok(())
+    }
+}
+
+impl<W: Env + Driven> VecEnv<W> {
+    /// Ends the episode for the agents of the rows that `ended` marks, where they act, as if the environments had ended
+    /// it in the last step.
+    pub fn end(&mut self, ended: &[u8]) {
+        let rows = self.alive.chunks_exact_mut(self.num_agents).zip(ended.chunks_exact(self.num_agents));
+        for (slot, (alive, ended)) in self.slots.iter_mut().zip(rows) {
+            let some = ended.iter().any(|&flag| flag != 0);
+            if some && slot.phase == Phase::Running && slot.env.end(ended, alive) {
+                slot.phase = Phase::Ended;
+            }
+        }
     }
 }
 

@@ -12,17 +12,18 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::columns::column_methods;
 use crate::difficulty;
 use crate::episodes;
 use crate::links;
 use crate::rollout::rollout_method;
 use crate::scene::{self, TrafficScene};
 
-fn task_from_name(name: &str) -> PyResult<Task> {
+fn road_from_name(name: &str) -> PyResult<Task> {
     match name {
         "highway" => Ok(Task::Highway),
         "merge" => Ok(Task::Merge),
-        _ => Err(PyValueError::new_err(format!("task: expected 'highway' or 'merge', got '{name}'"))),
+        _ => Err(PyValueError::new_err(format!("road: expected 'highway' or 'merge', got '{name}'"))),
     }
 }
 
@@ -55,11 +56,12 @@ pub(crate) struct CoopVec {
 
 vec_methods!(CoopVec);
 rollout_method!(CoopVec);
+column_methods!(CoopVec);
 
 #[pymethods]
 impl CoopVec {
     #[new]
-    #[pyo3(signature = (num_envs, *, task, autoreset_mode, num_threads, num_agents=None, density=None, lanes=None,
+    #[pyo3(signature = (num_envs, *, road, autoreset_mode, num_threads, num_agents=None, density=None, lanes=None,
                         max_agents=None, background=None, action_type=None, simulation_frequency=None,
                         policy_frequency=None, duration=None, cooperation=None, collision_reward=None,
                         speed_reward=None, lane_reward=None, arrival_reward=None, age_reward=None, delivery_reward=None,
@@ -68,7 +70,7 @@ impl CoopVec {
     fn new(
         py: Python<'_>,
         num_envs: &Bound<'_, PyAny>,
-        task: &str,
+        road: &str,
         autoreset_mode: &str,
         num_threads: &Bound<'_, PyAny>,
         num_agents: Option<&Bound<'_, PyAny>>,
@@ -99,7 +101,7 @@ impl CoopVec {
             let message = format!("num_threads: expected 0 (all cores) to 1024, got {num_threads}");
             return Err(PyValueError::new_err(message));
         }
-        let mut config = Config::new(task_from_name(task)?);
+        let mut config = Config::new(road_from_name(road)?);
         config.lanes = count("lanes", lanes, config.lanes)?;
         config.max_agents = count("max_agents", max_agents, config.max_agents)?;
         config.background = count("background", background, config.background)?;

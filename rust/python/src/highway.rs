@@ -14,6 +14,7 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::columns::column_methods;
 use crate::highway_options;
 use crate::rollout::rollout_method;
 use crate::scene::{self, TrafficScene};
@@ -41,6 +42,7 @@ pub(crate) struct HighwayVec {
 
 vec_methods!(HighwayVec);
 rollout_method!(HighwayVec);
+column_methods!(HighwayVec);
 
 #[pymethods]
 impl HighwayVec {
@@ -131,6 +133,15 @@ impl HighwayVec {
         let make = || Highway::new(config.clone());
         let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
         Ok(Self { venv, config })
+    }
+
+    /// Numbers of a continuous action.
+    #[getter]
+    fn action_len(&self) -> usize {
+        match self.config.action.kind() {
+            ActionKind::Discrete => 0,
+            ActionKind::Box(len) => len,
+        }
     }
 
     fn info(

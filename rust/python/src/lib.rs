@@ -9,6 +9,7 @@ mod cage2_scenario;
 mod cage2_workflow;
 mod cage4;
 mod classic;
+mod columns;
 mod coop;
 mod difficulty;
 mod episodes;

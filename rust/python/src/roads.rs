@@ -21,6 +21,7 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::columns::column_methods;
 use crate::difficulty;
 use crate::episodes;
 use crate::highway::driver_from_name;
@@ -46,6 +47,7 @@ pub(crate) struct RoadVec {
 
 vec_methods!(RoadVec);
 rollout_method!(RoadVec);
+column_methods!(RoadVec);
 
 fn named_lists(options: &Bound<'_, PyAny>) -> PyResult<BTreeMap<String, Vec<f64>>> {
     // Not the dict itself: numbers are converted by code that could change it.

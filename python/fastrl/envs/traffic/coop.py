@@ -50,17 +50,20 @@ the last state that it received. Then
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 
 from fastrl._native import _rust
-from fastrl.envs.traffic.linked import LinkedVectorEnv
+from fastrl.envs.traffic.linked import LinkedVectorEnv, build_with, widened
 from fastrl.envs.traffic.links import Comms, link_options
 from fastrl.envs.vector import as_autoreset_mode
 from fastrl.envs.viewer import View
+
+if TYPE_CHECKING:
+    from fastrl.envs.traffic.driving_task import DrivingTask
 
 ACTIONS = ("LANE_LEFT", "IDLE", "LANE_RIGHT", "FASTER", "SLOWER")
 """The meta-actions, by index."""
@@ -94,7 +97,7 @@ class CoopVectorEnv(LinkedVectorEnv):
 
     Args:
         num_envs: K.
-        task: "highway" or "merge".
+        road: "highway" or "merge".
         max_agents: A, the most agents that an episode can have, 1 to 64; 15 by default.
         num_agents: agents of the first episodes, 1 to `max_agents`; None: `max_agents`. `set_difficulty` changes it.
         density: of the background traffic in the first episodes, 0 to 4, by default 1. `set_difficulty` changes it.
@@ -113,6 +116,7 @@ class CoopVectorEnv(LinkedVectorEnv):
         reward_speed_range: forward speeds for 0 and for the full `speed_reward`, m/s, by default 10 and 30.
         comms: how agents know of one another: "perfect", "range" (by distance) or "37885" (by 3GPP TR 37.885).
         comms_options: fields of `fastrl.envs.traffic.links.LinkOptions`.
+        task: rewards, ends and further observations of users, a `fastrl.envs.DrivingTask` or its import path.
         autoreset_mode: Gymnasium's enum or the name of a mode.
         num_threads: threads that step the environments, 0 for one a core.
 
@@ -125,30 +129,31 @@ class CoopVectorEnv(LinkedVectorEnv):
         self,
         num_envs: int,
         *,
-        task: Literal["highway", "merge"] = "highway",
+        road: Literal["highway", "merge"] = "highway",
         comms: Comms = "perfect",
         comms_options: Mapping[str, Any] | None = None,
+        task: DrivingTask | str | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         num_threads: int = 0,
         **options: Unpack[CoopOptions],
     ) -> None:
-        native = _rust.CoopVec(
-            num_envs,
-            task=task,
-            comms=link_options(comms, comms_options),
-            autoreset_mode=as_autoreset_mode(autoreset_mode).name.lower(),
-            num_threads=num_threads,
-            **options,
-        )
+        links = link_options(comms, comms_options)
+
+        def build(mode: str) -> _rust.CoopVec:
+            return _rust.CoopVec(
+                num_envs, road=road, comms=links, autoreset_mode=mode, num_threads=num_threads, **options
+            )
+
+        native, terms = build_with(task, build, as_autoreset_mode(autoreset_mode).name.lower())
         actions: Box | Discrete = Discrete(native.num_actions)
         if options.get("action_type") == "continuous":
             actions = Box(-1.0, 1.0, (native.action_len,), np.float32)
         super().__init__(
             lambda mode: native,
-            Box(-1.0, 1.0, (native.obs_dim,), np.float32),
+            widened(Box(-1.0, 1.0, (native.obs_dim - terms,), np.float32), terms),
             actions,
             autoreset_mode=autoreset_mode,
-            name=f"fastrl/coop-{task}-v0",
+            name=f"fastrl/coop-{road}-v0",
             view=VIEW,
             fps=float(native.policy_frequency),
         )
@@ -156,9 +161,9 @@ class CoopVectorEnv(LinkedVectorEnv):
 
 def coop_highway(num_envs: int, **options: Any) -> CoopVectorEnv:
     """`fastrl/coop-highway-v0`."""
-    return CoopVectorEnv(num_envs, task="highway", **options)
+    return CoopVectorEnv(num_envs, road="highway", **options)
 
 
 def coop_merge(num_envs: int, **options: Any) -> CoopVectorEnv:
     """`fastrl/coop-merge-v0`."""
-    return CoopVectorEnv(num_envs, task="merge", **options)
+    return CoopVectorEnv(num_envs, road="merge", **options)

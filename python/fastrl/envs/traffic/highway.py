@@ -15,12 +15,15 @@ float64. Differences, on purpose:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastrl.envs.traffic.highway_config import HIGHWAYS
 from fastrl.envs.traffic.roads import RoadEnv, RoadMultiAgentVectorEnv, RoadVectorEnv
+
+if TYPE_CHECKING:
+    from fastrl.envs.traffic.driving_task import DrivingTask
 
 REWARDS = ("collision_reward", "right_lane_reward", "high_speed_reward", "on_road_reward")
 
@@ -41,7 +44,7 @@ class HighwayVectorEnv(RoadVectorEnv):
         num_envs: number of roads, N.
         fast: the defaults of `highway-fast-v0`, and collisions of the controlled vehicle only.
         options: as in `RoadVectorEnv`, but for `id` and `own_ends`: config, max_episode_steps, num_threads,
-            autoreset_mode, info, render_mode.
+            autoreset_mode, info, task, render_mode.
 
     `step` and `step_into` also take continuous actions in float64, and then compute in that precision.
 
@@ -73,18 +76,23 @@ class HighwayVectorEnv(RoadVectorEnv):
 
 
 class HighwayEnv(RoadEnv):
-    """One road, for `gymnasium.make`. `config` is as in `HighwayVectorEnv`, and may be changed."""
+    """One road, for `gymnasium.make`. `config` and `task` are as in `HighwayVectorEnv`; the config may be changed."""
 
     vector_class = HighwayVectorEnv
 
     def __init__(
-        self, config: Mapping[str, Any] | None = None, render_mode: str | None = None, *, fast: bool = False
+        self,
+        config: Mapping[str, Any] | None = None,
+        render_mode: str | None = None,
+        *,
+        fast: bool = False,
+        task: DrivingTask | str | None = None,
     ) -> None:
         self.fast = fast
-        super().__init__(config, render_mode, id=_id(fast))
+        super().__init__(config, render_mode, id=_id(fast), task=task)
 
     def _fixed(self) -> dict[str, Any]:
-        return {"fast": self.fast}
+        return {"fast": self.fast, "task": self.task}
 
 
 class HighwayMultiAgentVectorEnv(RoadMultiAgentVectorEnv):
@@ -93,13 +101,17 @@ class HighwayMultiAgentVectorEnv(RoadMultiAgentVectorEnv):
     Args:
         num_envs: K.
         fast: as in `HighwayVectorEnv`.
-        options: config, num_threads and autoreset_mode, as in `RoadMultiAgentVectorEnv`; there are no radio links.
+        options: config, task, num_threads, autoreset_mode, as in `RoadMultiAgentVectorEnv`; there are no radio links.
     """
 
     kinds = HIGHWAYS
 
     def __init__(self, num_envs: int, *, fast: bool = False, **options: Any) -> None:
         super().__init__(num_envs, id=_id(fast), **options)
+
+    def lane_indices(self) -> list[tuple[str, str, int]]:
+        """highway-env's index of each lane."""
+        return [("0", "1", lane) for lane in range(self.config["lanes_count"])]
 
 
 def highway_fast(num_envs: int, **options: Any) -> HighwayMultiAgentVectorEnv:

@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.traffic.links import STATISTICS
+
+if TYPE_CHECKING:
+    from fastrl.envs.traffic.driving_task import DrivingTask, Lanes
+
+
+def build_with(
+    task: DrivingTask | str | None, build: Callable[[str], Any], mode: str, lanes: Lanes | None = None
+) -> tuple[Any, int]:
+    """The compiled environments that `build` makes for the name of an autoreset mode, with a task, and how many numbers
+    it adds to observations. `lanes` gives the names of lanes, where they have some."""
+    if task is None:
+        return build(mode), 0
+    from fastrl.envs.traffic.driving_task import TaskVec
+
+    native = TaskVec(build, task, mode, lanes)
+    return native, native.task.terms
+
+
+def widened(space: Any, terms: int) -> Any:
+    """The space of observations with so many numbers more, flat; the same space without any.
+
+    Raises:
+        ValueError: observations are no float32 numbers.
+    """
+    if not terms:
+        return space
+    if not isinstance(space, Box) or space.dtype != np.float32:
+        raise ValueError(
+            f"task: expected terms 0, as observations are no Box of float32 numbers, got {terms}"
+        )
+    ends = np.full(terms, np.inf, np.float32)
+    return Box(np.append(space.low, -ends), np.append(space.high, ends), dtype=np.float32)
 
 
 class LinkedVectorEnv(MultiAgentVectorEnv):

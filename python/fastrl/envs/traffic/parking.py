@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,19 @@ from fastrl.envs.traffic.roads import RoadEnv, RoadVectorEnv
 
 
 def goal_rewards(
-    config: Mapping[str, Any], achieved_goal: NDArray[Any], desired_goal: NDArray[Any], p: float
+    env: ParkingVectorEnv, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], p: float
 ) -> Any:
     """Rewards of goals [..., 6] that were achieved where others were desired, [...]: minus the p-th power of the
     distance weighted by the config's `reward_weights` (highway-env's `ParkingEnv.compute_reward`).
 
     Raises:
-        ValueError: goals of another shape.
+        ValueError: goals of another shape, or a task, whose rewards need more than goals.
     """
+    if env.task is not None:
+        raise ValueError(
+            "compute_reward: hindsight knows no rewards of a task: choose another algorithm or no task"
+        )
+    config = env.config
     apart, weights = np.abs(achieved_goal - desired_goal), np.array(config["reward_weights"])
     if apart.shape[-1:] != weights.shape:
         raise ValueError(
@@ -38,19 +42,20 @@ class ParkingVectorEnv(RoadVectorEnv):
         self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any, p: float = 0.5
     ) -> Any:
         """See `goal_rewards`; `info` does not matter."""
-        return goal_rewards(self.config, achieved_goal, desired_goal, p)
+        return goal_rewards(self, achieved_goal, desired_goal, p)
 
 
 class ParkingEnv(RoadEnv):
     """One car park for `gymnasium.make`, a goal environment as hindsight needs it."""
 
     vector_class = ParkingVectorEnv
+    vector: ParkingVectorEnv
 
     def compute_reward(
         self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any, p: float = 0.5
     ) -> Any:
         """See `goal_rewards`; `info` does not matter. Crashes are not part of it, as in highway-env."""
-        return goal_rewards(self.vector.config, achieved_goal, desired_goal, p)
+        return goal_rewards(self.vector, achieved_goal, desired_goal, p)
 
     def compute_terminated(self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any) -> Any:
         """True where a goal is reached, bool [...] of goals [..., 6]; `info` does not matter.

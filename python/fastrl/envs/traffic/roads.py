@@ -16,10 +16,11 @@ each agent has its own reward and end.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from gymnasium import Space
@@ -37,12 +38,15 @@ from fastrl.envs.traffic.config_interfaces import (
 )
 from fastrl.envs.traffic.config_kind import Kind, agent_config, for_agents, is_multi_agent
 from fastrl.envs.traffic.configured import ConfiguredEnv
-from fastrl.envs.traffic.linked import LinkedVectorEnv
+from fastrl.envs.traffic.linked import LinkedVectorEnv, build_with, widened
 from fastrl.envs.traffic.links import Comms, link_options
 from fastrl.envs.traffic.roads_config import KINDS
 from fastrl.envs.vector import NativeVectorEnv, as_actions, as_autoreset_mode, in_space
 from fastrl.envs.viewer import View
 from fastrl.utils.arguments import as_integer
+
+if TYPE_CHECKING:
+    from fastrl.envs.traffic.driving_task import DrivingTask
 
 
 def kind_of(id: str, kinds: Mapping[str, Kind] = KINDS) -> Kind:  # noqa: A002 (Gymnasium's name)
@@ -151,6 +155,7 @@ class RoadVectorEnv(NativeVectorEnv):
             of float64 [N]), and what the id has besides: is_success bool [N]; agents_rewards float64 [N, A] and
             agents_terminated bool [N, A]. Without it `info` is empty and steps are a little faster.
         own_ends: with several agents an episode lasts until it has ended for each of them.
+        task: rewards, ends and further observations of users, a `fastrl.envs.DrivingTask` or its import path.
 
     Attributes:
         roads: the compiled networks, with the geometry of their lanes.
@@ -177,6 +182,7 @@ class RoadVectorEnv(NativeVectorEnv):
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         info: bool = True,
         own_ends: bool = False,
+        task: DrivingTask | str | None = None,
         render_mode: str | None = None,
     ) -> None:
         self.kind = kind_of(id, self.kinds)
@@ -196,15 +202,18 @@ class RoadVectorEnv(NativeVectorEnv):
         if isinstance(self._agent_obs, Dict):
             self._row_dtype, self._places = np.float64, _places(self._agent_obs)
 
+        self.task = None if task is None else self._with_task(task)
+
         def build(mode: str) -> Any:
-            self.roads = native(mode)
+            inner, _ = build_with(self.task, native, mode, self.lane_indices)
+            self.roads = inner if self.task is None else inner.native
             if self._agents or isinstance(self._agent_obs, Dict):
-                return _InRows(self.roads, bool(self._agents))
-            return self.roads
+                return _InRows(inner, bool(self._agents))
+            return inner
 
         super().__init__(
             build,
-            observations,
+            observations if self._agents else self._agent_obs,
             actions,
             autoreset_mode=autoreset_mode,
             render_mode=render_mode,
@@ -214,6 +223,18 @@ class RoadVectorEnv(NativeVectorEnv):
             # As in highway-env, films run at twice real time.
             fps=2 * self.config["policy_frequency"],
         )
+
+    def _with_task(self, task: DrivingTask | str) -> DrivingTask:
+        """Makes room for what a task observes."""
+        from fastrl.envs.traffic.driving_task import as_task
+
+        if self._agents:
+            raise ValueError(
+                "task: Gymnasium's interface takes none with several agents: use fastrl.envs.make_multi"
+            )
+        made = as_task(task)
+        self._agent_obs = widened(self._agent_obs, made.terms)
+        return made
 
     def _batch(self, actions: Any) -> NDArray[Any]:
         if not self._agents:
@@ -285,7 +306,8 @@ class RoadVectorEnv(NativeVectorEnv):
 
 
 class RoadEnv(ConfiguredEnv):
-    """One environment of an id for `gymnasium.make`. `config` is as in `RoadVectorEnv`, and may be changed."""
+    """One environment of an id for `gymnasium.make`. `config` and `task` are as in `RoadVectorEnv`; the config may be
+    changed."""
 
     vector_class = RoadVectorEnv
     own_ends = False
@@ -296,12 +318,13 @@ class RoadEnv(ConfiguredEnv):
         render_mode: str | None = None,
         *,
         id: str,  # noqa: A002
+        task: DrivingTask | str | None = None,
     ) -> None:
-        self.id = id
+        self.id, self.task = id, task
         super().__init__(render_mode=render_mode, config=config)
 
     def _fixed(self) -> dict[str, Any]:
-        return {"id": self.id}
+        return {"id": self.id, "task": self.task}
 
     def _build(self, options: Mapping[str, Any]) -> None:
         super()._build({**options, "own_ends": self.own_ends})
@@ -372,6 +395,7 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
         comms: how agents know of one another: "perfect", "range" (by distance) or "37885" (by 3GPP TR 37.885).
         comms_options: fields of `fastrl.envs.traffic.links.LinkOptions`; `connected` is False.
         age_reward, delivery_reward: weights of the links in an agent's reward; 0 with `comms="perfect"`.
+        task: as in `RoadVectorEnv`.
         autoreset_mode: Gymnasium's enum or the name of a mode.
 
     Raises:
@@ -390,6 +414,7 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
         comms_options: Mapping[str, Any] | None = None,
         age_reward: float = 0.0,
         delivery_reward: float = 0.0,
+        task: DrivingTask | str | None = None,
         num_threads: int = 0,
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
     ) -> None:
@@ -414,14 +439,17 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
             )
         mode = as_autoreset_mode(autoreset_mode)
         links = {"comms": options, "age_reward": age_reward, "delivery_reward": delivery_reward}
-        native = build(mode.name.lower(), **({} if options is None else links))
+        if options is not None:
+            build = functools.partial(build, **links)
+        self.config = settings
+        native, terms = build_with(task, build, mode.name.lower(), self.lane_indices)
         space, actions = observation_space(single), action_space(single)
         flat = flat_space(space)
         if options is not None:
             assert isinstance(space, Box), "of a table"
             count, width = space.shape[0], space.shape[1] + 1
             space = Box(-np.inf, np.inf, (count, width), np.float32)
-            if sensed := native.obs_dim - count * width:
+            if sensed := native.obs_dim - terms - count * width:
                 space = Tuple([space, Box(-np.inf, np.inf, (sensed,), np.float32)])
             flat = flat_space(space)
             actions = (
@@ -431,7 +459,7 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
             )
         super().__init__(
             lambda _: native,
-            flat,
+            widened(flat, terms),
             actions,
             autoreset_mode=mode,
             name=f"fastrl/{id}",
@@ -440,7 +468,14 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
         )
         if options is not None or (isinstance(space, Box) and space.dtype == np.float32):
             # Whose rows an encoder may tell apart.
-            self.obs_space = space
+            further = (Box(-np.inf, np.inf, (terms,), np.float32),) if terms else ()
+            parts = (*(space if isinstance(space, Tuple) else (space,)), *further)
+            self.obs_space = Tuple(parts) if len(parts) > 1 else space
+
+    def lane_indices(self) -> list[tuple[str, str, int]]:
+        """The index of each lane, see `RoadVectorEnv.lane_indices`."""
+        indices: list[tuple[str, str, int]] = self._native.lane_indices()
+        return indices
 
     def vehicles(self, index: int = 0) -> dict[str, NDArray[Any]]:
         """All vehicles of one environment, see `RoadVectorEnv.vehicles`."""

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastrl.envs.traffic.config_kind import Kind
 from fastrl.envs.traffic.roads import RoadEnv, RoadMultiAgentVectorEnv, RoadVectorEnv
 from fastrl.envs.traffic.sumo_config import SUMO_KINDS, network_of
 from fastrl.envs.traffic.sumo_network import RoadNetwork
+
+if TYPE_CHECKING:
+    from fastrl.envs.traffic.driving_task import DrivingTask
 
 Net = RoadNetwork | str | Path | None
 ID = "road-v0"
@@ -32,9 +35,10 @@ def _with_files(config: Any, net: Net, demand: str | Path | None) -> Any:
 
 
 class _OnNetwork:
-    """The constructor that the environments of one and of several agents share."""
+    """What the environments of one and of several agents share."""
 
     kinds: ClassVar[Mapping[str, Kind]] = SUMO_KINDS
+    config: dict[str, Any]
 
     def __init__(
         self,
@@ -47,6 +51,16 @@ class _OnNetwork:
     ) -> None:
         construct: Any = super().__init__
         construct(num_envs, id=ID, config=_with_files(config, net, demand), **options)
+
+    @property
+    def network(self) -> RoadNetwork:
+        """The network that vehicles drive on."""
+        return network_of(self.config["net"])
+
+    def lane_indices(self) -> list[tuple[str, str, int]]:
+        """Names of the lanes by the numbers of `vehicles`: on an edge its id, twice, and SUMO's index of the lane; in a
+        junction the edges that it lies between, and a number."""
+        return self.network.lane_indices
 
 
 class SumoRoadVectorEnv(_OnNetwork, RoadVectorEnv):
@@ -65,16 +79,6 @@ class SumoRoadVectorEnv(_OnNetwork, RoadVectorEnv):
         ValueError, TypeError: an option out of its range, a file that is not supported; one line that names it.
     """
 
-    @property
-    def network(self) -> RoadNetwork:
-        """The network that vehicles drive on."""
-        return network_of(self.config["net"])
-
-    def lane_indices(self) -> list[tuple[str, str, int]]:
-        """Names of the lanes by the numbers of `vehicles`: on an edge its id, twice, and SUMO's index of the lane; in a
-        junction the edges that it lies between, and a number."""
-        return self.network.lane_indices
-
 
 class SumoRoadEnv(RoadEnv):
     """One environment for `gymnasium.make("fastrl/road-v0")`, with the options of `SumoRoadVectorEnv`."""
@@ -88,11 +92,12 @@ class SumoRoadEnv(RoadEnv):
         *,
         net: Net = None,
         demand: str | Path | None = None,
+        task: DrivingTask | str | None = None,
     ) -> None:
-        super().__init__(_with_files(config, net, demand), render_mode, id=ID)
+        super().__init__(_with_files(config, net, demand), render_mode, id=ID, task=task)
 
     def _fixed(self) -> dict[str, Any]:
-        return {}
+        return {"task": self.task}
 
 
 class SumoRoadMultiAgentVectorEnv(_OnNetwork, RoadMultiAgentVectorEnv):

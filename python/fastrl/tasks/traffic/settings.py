@@ -15,7 +15,7 @@ from fastrl.tasks.traffic.configured import ConfiguredWorld, is_configured
 from fastrl.utils.config import ConfigError, Setting, section
 from fastrl.utils.env_options import EnvOptions, parse_options
 from fastrl.utils.names import did_you_mean
-from fastrl.utils.trust import Reach, imports_network
+from fastrl.utils.trust import Reach, imports_network, passes_import_paths
 
 # Updates that the default number of environments leaves room for, and the least and the most environments that it
 # chooses; the latter also for a simulation that runs while its agents are trained. Runs of a few hundred episodes need
@@ -93,7 +93,7 @@ class EnvConfig:
         ),
         Reach(imports_network),
     ] = None
-    options: EnvOptions = ()
+    options: Annotated[EnvOptions, Reach(passes_import_paths)] = ()
     num_threads: Annotated[
         int,
         Field(ge=0, le=1024, description="threads of the simulator; 0: one per core"),

@@ -88,7 +88,11 @@ pub trait RoadMap: Clone + Debug + PartialEq {
     /// The nearest neighbour in front of vehicle `i` on a lane, which need not be its own.
     fn in_front(traffic: &Traffic<Self>, i: usize, lane: usize) -> Option<Neighbour>;
 
-    /// The same behind it.
+    /// The nearest neighbour in front of vehicle `i` on its lane, at any time between frames, and the distance between
+    /// their centres along its way, metres.
+    fn ahead(traffic: &mut Traffic<Self>, i: usize) -> Option<(Neighbour, f64)>;
+
+    /// The nearest neighbour behind vehicle `i` on a lane, which need not be its own.
     fn behind(traffic: &Traffic<Self>, i: usize, lane: usize) -> Option<Neighbour>;
 
     #[inline]

@@ -7,6 +7,7 @@ pub mod action;
 mod behaviour;
 mod check;
 mod collision;
+pub mod columns;
 pub mod controller;
 pub mod coop;
 pub mod difficulty;

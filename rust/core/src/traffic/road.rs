@@ -122,6 +122,11 @@ impl RoadMap for Road {
         traffic.in_front(i, lane)
     }
 
+    fn ahead(traffic: &mut Traffic, i: usize) -> Option<(Neighbour, f64)> {
+        let front = traffic.neighbours(i, traffic.vehicles.lane[i]).0?;
+        Some((front, traffic.distance_to(i, front)))
+    }
+
     #[inline]
     fn behind(traffic: &Traffic, i: usize, lane: usize) -> Option<Neighbour> {
         traffic.behind(i, lane)

@@ -12,6 +12,7 @@ use super::spawn::{self, Start};
 use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure, number_named};
 use crate::memory::arrays;
 use crate::rng::Rng;
+use crate::traffic::columns::Driven;
 use crate::traffic::controller::Meta;
 use crate::traffic::lane::{self, Lane, Line};
 use crate::traffic::links::LinkState;
@@ -473,6 +474,8 @@ impl Env for Coop {
             numbers.len() == n && statuses.len() == n,
             "the properties of vehicles are not as many as the vehicles",
         )?;
+        let rising = numbers.windows(2).all(|pair| pair[0] < pair[1]);
+        ensure(rising, "the vehicles are not in the order of their numbers")?;
         ensure(drivers.len() == config.max_agents, "there are more or fewer agents than rows")?;
         let mut free = vec![true; n];
         let distinct = drivers.iter().flatten().all(|&i| free.get_mut(i).is_some_and(std::mem::take));
@@ -494,7 +497,7 @@ impl Env for Coop {
             && account.passed as usize <= Difficulty::most_vehicles(config)
             && state.finished < 1 << 62;
         ensure(counted, "the counters of the episode are impossible")?;
-        links::check(config, links.as_ref(), numbers, (agents as usize, drivers))
+        links::check(config, links.as_ref(), (agents as usize, drivers))
     }
 
     fn set_state(&mut self, state: State) {
@@ -510,6 +513,46 @@ impl Env for Coop {
     fn most_saved(&self) -> usize {
         let n = Difficulty::most_vehicles(&self.config);
         self.state.traffic.most_saved(n) + 1024 + 16 * (n + self.config.max_agents) + links::most_saved(&self.config)
+    }
+}
+
+impl Driven for Coop {
+    type Map = Road;
+
+    fn traffic(&self) -> &Traffic {
+        &self.state.traffic
+    }
+
+    fn traffic_mut(&mut self) -> &mut Traffic {
+        &mut self.state.traffic
+    }
+
+    fn vehicle_of(&self, agent: usize) -> Option<usize> {
+        // The numbers of the agents' vehicles are the first, and all are in their order.
+        let is_agent = agent < self.state.account.agents as usize;
+        self.state.numbers.binary_search(&(agent as u32)).ok().filter(|_| is_agent)
+    }
+
+    fn has_arrived(&self, agent: usize) -> bool {
+        self.vehicle_of(agent).is_some_and(|vehicle| self.state.statuses[vehicle] == Status::Leaving)
+    }
+
+    fn time(&self) -> f64 {
+        f64::from(self.state.steps) / f64::from(self.config.policy_frequency)
+    }
+
+    fn end(&mut self, ended: &[u8], alive: &mut [u8]) -> bool {
+        for (driver, _) in self.state.drivers.iter_mut().zip(ended).filter(|(_, ended)| **ended != 0) {
+            if let Some(vehicle) = driver.take().filter(|_| self.config.actions == ActionType::Continuous) {
+                self.state.traffic.drive(vehicle, 0.0, 0.0);
+            }
+        }
+        self.write_alive(alive);
+        let over = self.state.drivers.iter().all(Option::is_none);
+        if over {
+            self.close_account();
+        }
+        over
     }
 }
 

@@ -36,7 +36,6 @@ pub(super) fn exchange(
 pub(super) fn check(
     config: &Config,
     links: Option<&LinkState>,
-    numbers: &[u32],
     (agents, drivers): (usize, &[Option<usize>]),
 ) -> Result<(), String> {
     match (&config.comms, links) {
@@ -47,8 +46,6 @@ pub(super) fn check(
             let fits = if comms.connected { stations <= config.stations(most) } else { stations == agents };
             ensure(fits && agents <= MAX_AGENTS && agents <= stations, "the links are not those of the vehicles")?;
             links.check(comms, agents, stations)?;
-            let rising = numbers.windows(2).all(|pair| pair[0] < pair[1]);
-            ensure(rising, "the vehicles are not in the order of their numbers")?;
             ensure(drivers[agents..].iter().all(Option::is_none), "an agent has no radio")
         }
         _ => Err("there are links without messages, or messages without links".into()),

@@ -13,7 +13,9 @@ pub use config::Config;
 
 use super::Traffic;
 use super::action::LastAction;
+use super::columns::Driven;
 use super::map::RoadMap;
+use super::road::Road;
 use super::scene::{Camera, Scene, Scenic};
 use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure};
 use crate::memory::arrays;
@@ -252,6 +254,36 @@ impl Env for Highway {
             .traffic
             .most_saved(self.config.all_vehicles())
             .saturating_add(256 + 9 * self.config.observation.len())
+    }
+}
+
+impl Driven for Highway {
+    type Map = Road;
+
+    fn traffic(&self) -> &Traffic {
+        &self.episode.traffic
+    }
+
+    fn traffic_mut(&mut self) -> &mut Traffic {
+        &mut self.episode.traffic
+    }
+
+    fn vehicle_of(&self, _agent: usize) -> Option<usize> {
+        (!self.episode.traffic.vehicles.is_empty()).then_some(EGO)
+    }
+
+    /// There is no goal.
+    fn has_arrived(&self, _agent: usize) -> bool {
+        false
+    }
+
+    fn time(&self) -> f64 {
+        self.episode.time
+    }
+
+    fn end(&mut self, _ended: &[u8], alive: &mut [u8]) -> bool {
+        alive[0] = 0;
+        true
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::Network;
 use super::links::Comms;
 use super::scenario::{Ends, MOST_PARTS, Parts, Place, Scenario};
 use super::template::Template;
@@ -13,7 +14,9 @@ use super::world::World;
 use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure, number_named};
 use crate::memory::arrays;
 use crate::numpy_random::NumpyRandom;
+use crate::traffic::Traffic;
 use crate::traffic::action::{ActionType, LastAction};
+use crate::traffic::columns::Driven;
 use crate::traffic::difficulty::Difficulty;
 use crate::traffic::links::LinkState;
 use crate::traffic::links::account::Account as LinkAccount;
@@ -528,6 +531,46 @@ impl Env for RoadEnv {
         let traffic = &self.episode.world.traffic;
         let own = traffic.memory(self.config.scenario.vehicles()).saturating_add(2 * traffic.road.memory());
         own.saturating_add(arrays(9, orders + routes + landmarks)).saturating_add(links)
+    }
+}
+
+impl Driven for RoadEnv {
+    type Map = Network;
+
+    fn traffic(&self) -> &Traffic<Network> {
+        &self.episode.world.traffic
+    }
+
+    fn traffic_mut(&mut self) -> &mut Traffic<Network> {
+        &mut self.episode.world.traffic
+    }
+
+    fn vehicle_of(&self, agent: usize) -> Option<usize> {
+        self.episode.world.vehicle_of(agent)
+    }
+
+    fn has_arrived(&self, agent: usize) -> bool {
+        agent < self.episode.world.agents().len() && self.has_succeeded(agent)
+    }
+
+    fn time(&self) -> f64 {
+        self.episode.time
+    }
+
+    fn end(&mut self, ended: &[u8], alive: &mut [u8]) -> bool {
+        let Episode { world, alive: acting, .. } = &mut self.episode;
+        for (agent, acts) in acting.iter_mut().enumerate().filter(|(agent, acts)| **acts && ended[*agent] != 0) {
+            *acts = false;
+            if let Some(vehicle) = world.vehicle_of(agent).filter(|_| !self.config.agent.has_targets()) {
+                world.traffic.drive(vehicle, 0.0, 0.0);
+            }
+        }
+        self.write_alive(alive);
+        let over = !self.episode.alive.contains(&true);
+        if over {
+            self.close_account();
+        }
+        over
     }
 }
 

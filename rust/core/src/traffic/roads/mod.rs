@@ -145,6 +145,16 @@ impl RoadMap for Network {
         traffic.around(i, lane).0
     }
 
+    fn ahead(traffic: &mut Traffic<Self>, i: usize) -> Option<(Neighbour, f64)> {
+        let lane = traffic.vehicles.lane[i];
+        if traffic.road.is_linked() {
+            traffic.list_places();
+            return traffic.next_ahead(i, lane).map(|(j, distance)| (Neighbour::Vehicle(j), distance));
+        }
+        let [(distance, front), _] = traffic.distances_around(i, lane);
+        Some((front?, distance))
+    }
+
     fn behind(traffic: &Traffic<Self>, i: usize, lane: usize) -> Option<Neighbour> {
         if traffic.road.is_linked() {
             return traffic.next_behind(i, lane).map(Neighbour::Vehicle);
@@ -157,7 +167,15 @@ impl Traffic<Network> {
     /// The nearest neighbours in front of and behind vehicle `i` on a lane and, where they are connected, on those
     /// before and behind it (`Road.neighbour_vehicles`). Of equally near ones the last of the list counts in front and
     /// the first behind.
+    #[inline]
     fn around(&self, i: usize, lane: usize) -> (Option<Neighbour>, Option<Neighbour>) {
+        let [(_, front), (_, rear)] = self.distances_around(i, lane);
+        (front, rear)
+    }
+
+    /// The same with the distances along the lane, metres, negative behind.
+    #[inline]
+    fn distances_around(&self, i: usize, lane: usize) -> [(f64, Option<Neighbour>); 2] {
         let (road, v) = (&self.road, &self.vehicles);
         let own = road.lane(lane);
         let s = own.local(v.x[i], v.y[i]).0;
@@ -183,7 +201,7 @@ impl Traffic<Network> {
         for (j, o) in road.obstacles.iter().enumerate() {
             see(o.x, o.y, Neighbour::Obstacle(j));
         }
-        (front.1, rear.1)
+        [(front.0 - s, front.1), (rear.0 - s, rear.1)]
     }
 
     /// Sends vehicle `i` to a node (`plan_route_to`).
