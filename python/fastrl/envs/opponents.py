@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from fastrl._native._rust import TrafficScene
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.vector import as_autoreset_mode
 from fastrl.utils.seeding import agent_streams, stream
@@ -99,6 +100,7 @@ class OpponentVectorEnv(MultiAgentVectorEnv):
         super().__init__(native.in_mode, *native.spaces, autoreset_mode=autoreset_mode, name=env.name)
         self.agents = [env.agents[a] for a in free]
         self.groups = tuple(env.groups[a] for a in free)
+        self.view, self.fps = env.view, env.fps
         if not native.is_cut:
             self.obs_space, self.obs_shapes = env.obs_space, tuple(env.obs_shapes[a] for a in free)
 
@@ -116,6 +118,20 @@ class OpponentVectorEnv(MultiAgentVectorEnv):
         """The environments of all agents. It is stepped here: it may be looked at, but not changed."""
         env: MultiAgentVectorEnv = self._native.env
         return env
+
+    @property
+    def has_scenes(self) -> bool:
+        return self.unopposed.has_scenes
+
+    def scene(self, index: int = 0) -> TrafficScene:
+        return self.unopposed.scene(index)
+
+    @property
+    def render_modes(self) -> Sequence[str]:
+        return self.unopposed.render_modes
+
+    def render(self, mode: str = "rgb_array") -> tuple[Any, ...]:
+        return self.unopposed.render(mode)
 
 
 class _Opposed:
@@ -150,6 +166,10 @@ class _Opposed:
         first = own[self.free[0]]
         # The agents that learn see no padding if none of them needs it.
         self.is_cut = first != spaces and all(own[a] == first for a in self.free)
+        if self.is_cut and not isinstance(first[0], Box):
+            # Rows are numbers, whatever they mean.
+            (size,), box = first[0].shape, spaces[0]
+            first = Box(box.low[:size], box.high[:size], dtype=box.dtype), first[1]
         self.spaces = first if self.is_cut else spaces
         (self.obs_dim,), self.num_masked = self.spaces[0].shape, env.num_masked
         actions = self.spaces[1]

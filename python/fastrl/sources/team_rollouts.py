@@ -15,6 +15,8 @@ from fastrl.collectors.team_spec import TeamSpec
 from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_copy import ParallelForm
 from fastrl.envs.exact_rows import recorded_space
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.opponents import OpponentVectorEnv
 from fastrl.envs.spec import EnvSpec
 from fastrl.play.episodes import EPISODE_STEPS
 from fastrl.runs.episodes import Episodes
@@ -23,6 +25,7 @@ from fastrl.sources.collecting import CollectConfig
 from fastrl.sources.dataset import DatasetSource
 from fastrl.sources.demo_arrays import Demos, check_env
 from fastrl.sources.rollouts import RolloutSource
+from fastrl.utils.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -109,6 +112,19 @@ class MultiAgentDatasetSource(DatasetSource):
             )
 
 
+def _form(env: MultiAgentVectorEnv) -> ParallelForm | None:
+    """The form of a parallel environment of PettingZoo, or of its agents that learn; None: it is another one, or rows
+    are longer than these agents need."""
+    whole = env.unopposed if isinstance(env, OpponentVectorEnv) else env
+    if not isinstance(whole, ParallelVectorEnv):
+        return None
+    if whole is env:
+        return whole.form
+    form = whole.form.of_agents([whole.form.agents.index(agent) for agent in env.agents])
+    fits = form.row_space.shape == env.single_observation_space.shape
+    return form if fits and form.action_space == env.single_action_space else None
+
+
 def _seen(spec: TeamSpec) -> tuple[int, Space[Any], Space[Any], ParallelForm | None]:
     """Number of agents, spaces of one of them, and the form of a parallel environment of PettingZoo.
 
@@ -117,8 +133,9 @@ def _seen(spec: TeamSpec) -> tuple[int, Space[Any], Space[Any], ParallelForm | N
     """
     try:
         with contextlib.closing(spec.make_team(1, workers=1)) as env:
-            form = env.form if isinstance(env, ParallelVectorEnv) else None
-            return env.num_agents, env.obs_space, env.single_action_space, form
+            return env.num_agents, env.obs_space, env.single_action_space, _form(env)
+    except UserError:
+        raise
     except (ValueError, TypeError, OverflowError) as error:
         where = "" if str(error).startswith("env: ") else f"--env {spec.id}: "
         raise TrainError(f"{where}{error}") from None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import gymnasium
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from fastrl._native._rust import __version__
 from fastrl.algorithms import check_takes, find
@@ -30,6 +30,7 @@ from fastrl.training.stages import Stage, stage_of, stages_of
 from fastrl.training.task_settings import TaskSettings
 from fastrl.training.trainer import Trainer
 from fastrl.utils.config import ConfigError, build, check, to_tree
+from fastrl.utils.errors import UserError
 from fastrl.utils.output import quiet_console
 from fastrl.utils.ranks import ALONE, Ranks
 from fastrl.utils.seeding import evaluation_seed
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from fastrl.algorithms.intrinsic import RND
     from fastrl.collectors.team_spec import TeamSpec
+    from fastrl.envs.multi_agent import MultiAgentVectorEnv
     from fastrl.play.episodes import EnvEpisodes, VectorEpisodes
     from fastrl.play.film import Films
     from fastrl.play.policy import Policy, Spaces
@@ -249,11 +251,60 @@ class Task(TaskSettings, ABC):
         Raises:
             TrainError, CollectError: it cannot be built, or the task has one agent.
         """
-        raise TrainError(f"{self.name}: its environments have one agent")
+        return self.make_team(settings, 1)
 
     def team_spec(self, settings: Any) -> TeamSpec | None:
         """Specification of the environments of many agents; None: they are of one."""
         return None
+
+    def opposed(self, spec: TeamSpec, settings: Any) -> TeamSpec:
+        """The spec of the agents that learn, which opponents may play against: `team_spec` of tasks whose environments
+        have settings of `fastrl.tasks.opponents`.
+
+        Args:
+            spec: of the environments of all agents.
+        """
+        env = settings.env
+        if not env.learners and not env.opponents:
+            return spec
+        from fastrl.training.opposed_spec import OpposedSpec
+
+        return OpposedSpec(
+            spec.id,
+            spec.options,
+            whole=spec,
+            task=self.name,
+            learners=env.learners,
+            opponents=env.opponents,
+        )
+
+    def make_team(
+        self,
+        settings: Any,
+        num_envs: int,
+        autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
+        **options: Any,
+    ) -> MultiAgentVectorEnv:
+        """Environments of `team_spec`, for evaluation.
+
+        Args:
+            options: further ones of ``TeamSpec.make_team``.
+
+        Raises:
+            TrainError: they cannot be made, or the task has one agent.
+            CollectError: code of the user's raised while they were made.
+        """
+        spec = self.team_spec(settings)
+        if spec is None:
+            raise TrainError(f"{self.name}: its environments have one agent")
+        options |= {"action_masks": self.has_action_masks(settings), "autoreset_mode": autoreset_mode}
+        try:
+            return spec.make_team(num_envs, **options)
+        except UserError:
+            raise
+        except (ValueError, TypeError, OverflowError) as error:
+            where = "" if str(error).startswith("env: ") else f"--env {spec.id}: "
+            raise TrainError(f"{where}{error}") from None
 
     def play_steps(self, settings: Any) -> int:
         """Steps after which an episode of a film or an evaluation is cut off; 0: the environment's own limit."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +18,9 @@ from fastrl.envs.cage2.game import AGENTS, RED_ACTIONS, RED_VIEW, Cage2GameVecto
 from fastrl.envs.cage2.memory import MEMORIES, Memory, observation_names
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.opponents import Opponent, OpponentVectorEnv, Turn
-from fastrl.runs.checkpoint import CheckpointError, load_newest
+from fastrl.runs.checkpoint import CheckpointError
 from fastrl.tasks.cage2_game.settings import Side
-from fastrl.training.evaluation import to_play
+from fastrl.training.opposed_spec import policy_state, weighted
 from fastrl.training.run import using_checkpoint
 from fastrl.utils.config import ConfigError
 
@@ -62,9 +61,6 @@ class GameSpec(CompiledTeamSpec):
         autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
     ) -> MultiAgentVectorEnv:
         """See `TeamSpec.make_team`.
-
-        Args:
-            autoreset_mode: another one, for evaluation.
 
         Raises:
             ConfigError: opponents that do not go with the side.
@@ -112,21 +108,6 @@ class GameSpec(CompiledTeamSpec):
             changes["red_agent"] = scripts
         opponents += [frozen_red(run, policy_state(run)) for run in runs]
         return opponents, [*weights, *runs.values()], changes
-
-
-def weighted(opponent: str) -> tuple[str, float]:
-    """The name or path of an opponent, and its weight: ``runs/a:0.5``, or 1."""
-    name, _, text = opponent.rpartition(":")
-    try:
-        weight = float(text) if name else 0.0
-    except ValueError:
-        weight = 0.0
-    return (name, weight) if 0 < weight < math.inf else (opponent, 1.0)
-
-
-def policy_state(run: str) -> dict[str, Any]:
-    """The state of the policy that a run plays with."""
-    return load_newest(to_play(Path(run)))[1]
 
 
 def memory_of(state: Mapping[str, Any]) -> Memory:
