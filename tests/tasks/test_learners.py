@@ -6,7 +6,8 @@ import functools
 import json
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from fastrl.cli.main import main
 from fastrl.cli.train import Command
 from fastrl.play.team_policy import TeamPolicy
 from fastrl.runs.checkpoint import load_checkpoint, load_newest, save_checkpoint
+from fastrl.runs.episodes import Episodes
 from fastrl.tasks import find
+from fastrl.training.opponents import OpponentsCallback
 from fastrl.training.opposed_spec import policy_state
 
 SMALL = (
@@ -84,11 +87,17 @@ def test_frozen_agents_play_as_in_the_run_that_they_come_from(name: str, runs: P
         np.testing.assert_array_equal(rewards, all_rewards[:, free])
 
 
+@pytest.mark.parametrize("priority", ["given", "hard"])
 @pytest.mark.parametrize("name", TASKS)
-def test_a_run_resumes_to_the_bit(name: str, runs: Path, tmp_path: Path) -> None:
-    make = functools.partial(find(name).make_trainer, settings(name, runs))
+def test_a_run_resumes_to_the_bit(name: str, priority: str, runs: Path, tmp_path: Path) -> None:
+    options = [f"--env.opponent-priority={priority}"]
+    make = functools.partial(find(name).make_trainer, settings(name, runs, *options))
     straight, halved = make(), make()
-    assert len(list(straight.rows())) > 1
+    metrics = [row.record() for row in straight.rows()]
+    shares = [{n: x for n, x in row.items() if n.endswith("/share")} for row in metrics]
+    assert len(shares) > 2 and all(sum(each.values()) == pytest.approx(1) for each in shares)
+    if name == "pettingzoo":
+        assert (shares[-1]["opponents/pettingzoo-all/share"] == pytest.approx(2 / 3)) == (priority == "given")
     rows = halved.rows()
     list(islice(rows, 1))
     rows.close()  # type: ignore[attr-defined]
@@ -141,6 +150,42 @@ def test_a_model_names_learners_and_opponents(runs: Path) -> None:
     # In the environment's order, each with a policy of its own, for their spaces differ.
     assert model.policy.form.agents == ("b", "late") and len(model.policy.team.networks) == 2
     assert model.policy.predict({"b": model.policy.form.obs_rows[0].space.sample()})[0].keys() == {"b"}
+
+
+def test_hard_opponents_are_drawn_more_often() -> None:
+    class Weighed:
+        opponents: ClassVar = {"runs/a": 1.0, "runs/b": 1.0, "old/b": 2.0, "runs/c": 1.0}
+        collect = SimpleNamespace(is_live=False)
+        given: ClassVar[list[tuple[float, ...]]] = []
+
+        def set_weights(self, weights: list[float]) -> None:
+            self.given.append(tuple(weights))
+
+    source: Any = Weighed()
+    callback = OpponentsCallback(source, "hard")
+    assert source.given == [(0.2, 0.2, 0.4, 0.2)]
+    ended = Episodes(np.array([4.0, 1.0, 3.0, 3.0, 0.0]), info={"opponent": np.array([0, 1, 2, 2, 0])})
+    run: Any = SimpleNamespace(ended=ended)
+    callback.on_update(run)
+    # Returns are 2, 1 and 3; against the last nobody has played.
+    weights = np.array([0.1 + 0.9 / 4, 1, 2 * 0.1, 1])
+    np.testing.assert_allclose(source.given[-1], weights / weights.sum())
+    metrics = callback.metrics(ended)
+    assert metrics["opponents/b-1/return"] == 1 and np.isnan(metrics["opponents/c/return"])
+    assert metrics["opponents/b-2/share"] == source.given[-1][2]
+    resumed = OpponentsCallback(source, "hard")
+    resumed.load_state_dict(json.loads(json.dumps(callback.state_dict())))
+    assert resumed.weights() == callback.weights() == list(source.given[-1])
+    # The newest episodes count most.
+    for _ in range(300):
+        callback.on_update(run)
+    assert callback.state_dict()["means"][2] == pytest.approx(3)
+
+
+def test_a_live_simulation_draws_by_fixed_weights(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    opposed = ("--learners=1", f"--opponents={runs / 'traffic-all'}", "--env.opponent-priority=hard")
+    found = train_refusal(capsys, *TASKS["traffic"], *SMALL, *opposed, "--collector=live")
+    assert "draws by given weights, got hard" in found
 
 
 def test_what_does_not_fit_is_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -208,7 +208,6 @@ def test_the_curriculum_reaches_the_environments_and_says_so(
         made.append(line_envs(*arguments, **options))
         return made[-1]
 
-    monkeypatch.setattr(fastrl.tasks.traffic.task, "make_multi", make)
     monkeypatch.setattr(traffic_runs, "line_envs", make)
     options = ("--curriculum.mode=schedule", "--curriculum.start-vehicles=1", "--curriculum.levels=2")
     trainer = small_trainer("--total-episodes=300", "--density=0.4", *options, console=Console(width=200))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,10 @@ class TeamSpec(EnvSpec):
     def is_compiled(self) -> bool:
         """True if threads of one process step its environments."""
         return False
+
+    def shares(self) -> Mapping[str, float]:
+        """The opponents of its agents by name, and their weights in the draw; empty: all agents learn."""
+        return {}
 
     def make_team(
         self,

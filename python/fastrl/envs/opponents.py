@@ -108,6 +108,21 @@ class OpponentVectorEnv(MultiAgentVectorEnv):
         inner, free = self._native.env.agent_spaces(padded=padded), self._native.free
         return super().agent_spaces(padded=True) if self._native.is_cut else [inner[a] for a in free]
 
+    @property
+    def num_opponents(self) -> int:
+        return self._native.num_opponents
+
+    def set_weights(self, weights: NDArray[np.float64]) -> None:
+        """Sets the weights of the opponents in the draws of the episodes that start from now on.
+
+        Args:
+            weights: float64 [num_opponents], or [K, num_opponents] with those of each environment.
+
+        Raises:
+            ValueError: as of the class.
+        """
+        self._native.set_weights(weights)
+
     def drawn(self) -> NDArray[np.int64]:
         """The index of the opponent of each environment's present episode, int64 [K]."""
         drawn: NDArray[np.int64] = self._native.drawn.copy()
@@ -153,12 +168,10 @@ class _Opposed:
                 f"frozen: expected indices of some of {env.num_agents} agents, and not all, got {list(frozen)}"
             )
         self._is_frozen[list(frozen)] = True
-        shares = np.ones(len(opponents)) if weights is None else np.array(weights, np.float64)
-        if shares.shape != (len(opponents),) or not (shares >= 0).all() or not 0 < shares.sum() < np.inf:
-            raise ValueError(
-                f"weights: expected {len(opponents)} numbers from 0 on, some above 0, got {weights}"
-            )
-        self._bounds = np.cumsum(shares) / shares.sum()
+        self.num_opponents = len(opponents)
+        # Of each environment, the shares of random numbers below which the opponents lie.
+        self._bounds = np.zeros((self.num_envs, self.num_opponents))
+        self.set_weights(np.ones(self.num_opponents) if weights is None else np.array(weights, np.float64))
         self.free = np.flatnonzero(~self._is_frozen)
         self.num_agents = len(self.free)
         spaces: Any = (env.single_observation_space, env.single_action_space)
@@ -189,6 +202,17 @@ class _Opposed:
         self._streams = np.zeros(size, np.uint64)
         self._states = np.zeros((size, max(each.state_size for each in opponents)), np.float32)
         self._same_step = False
+
+    def set_weights(self, weights: NDArray[np.float64]) -> None:
+        shapes = (self.num_opponents,), self._bounds.shape
+        sums = weights.sum(axis=-1, keepdims=True)
+        if weights.shape not in shapes or not (
+            (weights >= 0).all() and (sums > 0).all() and (sums < np.inf).all()
+        ):
+            raise ValueError(
+                f"weights: expected {self.num_opponents} numbers from 0 on, some above 0, got {weights.tolist()}"
+            )
+        self._bounds[...] = np.cumsum(weights, axis=-1) / sums
 
     def in_mode(self, mode: str) -> Any:
         self._same_step = mode == "same_step"
@@ -222,8 +246,8 @@ class _Opposed:
         self._steps[mask] = 0
         self._states.reshape(self.num_envs, -1)[mask] = 0
         shares = (self._episodes(_WHICH) >> np.uint64(11)) * 2.0**-53
-        drawn = np.minimum(np.searchsorted(self._bounds, shares, side="right"), len(self._opponents) - 1)
-        self.drawn[mask] = drawn[mask]
+        drawn = (self._bounds <= shares[:, None]).sum(axis=1)
+        self.drawn[mask] = np.minimum(drawn, self.num_opponents - 1)[mask]
         self._masks, self._streams = None, self._agent_streams()
 
     def _episodes(self, purpose: int) -> NDArray[np.uint64]:
@@ -309,7 +333,9 @@ class _Opposed:
         """Views of what is saved of all environments, or of one."""
         at = slice(None) if index is None else slice(index, index + 1)
         states = self._states.reshape(self.num_envs, -1)
-        return [each[at] for each in (self._seeds, self._numbers, self._steps, self.drawn, states)]
+        return [
+            each[at] for each in (self._seeds, self._numbers, self._steps, self.drawn, states, self._bounds)
+        ]
 
     def load_state(self, state: bytes, index: int | None = None) -> None:
         inner, parts = self._split(state, self.num_envs if index is None else 1)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from gymnasium.spaces import Space
 
 from fastrl.collectors.protocol import Difficulty
-from fastrl.collectors.team_backend import EPISODE_INFO, LEVEL
+from fastrl.collectors.team_backend import EPISODE_INFO, LEVEL, OPPONENT
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_copy import ParallelForm
@@ -56,7 +58,9 @@ class MultiAgentSource(RolloutSource):
     ) -> None:
         self.episode_steps = collect.max_episode_steps or episode_steps
         self._difficulty: tuple[int, Difficulty | None] = 0, None
-        super().__init__(spec, num_envs, collect, seed=seed, console=console, episode_info=EPISODE_INFO)
+        self.opponents = spec.shares()
+        info = (*EPISODE_INFO, OPPONENT) if self.opponents else EPISODE_INFO
+        super().__init__(spec, num_envs, collect, seed=seed, console=console, episode_info=info)
 
     def _see_env(self) -> None:
         self.num_agents, self.obs_space, self.action_space, self.form = _seen(self.spec)
@@ -71,11 +75,16 @@ class MultiAgentSource(RolloutSource):
         Raises:
             NotImplementedError: the environment's difficulty is fixed.
         """
-        if difficulty is not None:
+        if difficulty is not None and not math.isnan(difficulty.num_agents):
             with contextlib.closing(self.spec.make_team(1, workers=1)) as env:
-                env.set_difficulty(num_agents=difficulty.num_agents, density=difficulty.density)
+                env.set_difficulty(num_agents=int(difficulty.num_agents), density=difficulty.density)
         self._difficulty = level, difficulty
         self._give_difficulty()
+
+    def set_weights(self, opponents: Sequence[float]) -> None:
+        """Sets the weights of the opponents in the draws of the episodes that start from now on."""
+        level, difficulty = self._difficulty
+        self.set_difficulty(level, (difficulty or Difficulty())._replace(opponents=tuple(opponents)))
 
     def _give_difficulty(self) -> None:
         if self._collector is not None:
@@ -88,8 +97,9 @@ class MultiAgentSource(RolloutSource):
 
     def take_episodes(self) -> Episodes:
         episodes = super().take_episodes()
-        info = {name: episodes.info.get(name, np.empty(0)) for name in EPISODE_INFO}
-        return dataclasses.replace(episodes, info={**info, LEVEL: info[LEVEL].astype(np.int64)})
+        info = {name: episodes.info.get(name, np.empty(0)) for name in self._episode_info}
+        numbers = {name: info[name].astype(np.int64) for name in (LEVEL, OPPONENT) if name in info}
+        return dataclasses.replace(episodes, info=info | numbers)
 
 
 class MultiAgentDatasetSource(DatasetSource):

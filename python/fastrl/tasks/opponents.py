@@ -1,6 +1,6 @@
-"""Settings of which agents learn, and what plays the others."""
+"""Settings of which agents learn, and what plays the others: parts of the table ``[env]``."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -8,8 +8,26 @@ from fastrl.utils.config import Setting, section
 
 
 @section
-class OpponentsConfig:
-    """The part of the table ``[env]`` that tasks of many agents share."""
+class DrawConfig:
+    """Opponents, of which each episode has one."""
+
+    opponents: Annotated[
+        tuple[str, ...],
+        Field(
+            description="run directories whose policies play the agents that do not learn, one drawn for each episode,"
+            " each perhaps with a weight, as runs/a:0.5"
+        ),
+        Setting(option="--opponents"),
+    ] = ()
+    opponent_priority: Annotated[
+        Literal["given", "hard"],
+        Field(description="given: by their weights; hard: those more often against which returns are low"),
+    ] = "given"
+
+
+@section
+class OpponentsConfig(DrawConfig):
+    """Opponents, and the agents that learn against them."""
 
     learners: Annotated[
         tuple[str, ...],
@@ -18,12 +36,4 @@ class OpponentsConfig:
             " the others; none: all learn"
         ),
         Setting(option="--learners"),
-    ] = ()
-    opponents: Annotated[
-        tuple[str, ...],
-        Field(
-            description="run directories whose policies play the agents that do not learn, one drawn for each episode,"
-            " each perhaps with a weight, as runs/a:0.5"
-        ),
-        Setting(option="--opponents"),
     ] = ()

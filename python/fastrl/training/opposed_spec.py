@@ -58,6 +58,9 @@ class OpposedSpec(TeamSpec):
     def is_nameless(self) -> bool:
         return self.whole.is_nameless
 
+    def shares(self) -> Mapping[str, float]:
+        return dict(map(weighted, self.opponents))
+
     def make_team(
         self,
         num_envs: int,
@@ -76,7 +79,7 @@ class OpposedSpec(TeamSpec):
             ConfigError: there is no such agent, none or all of them learn, or there are no opponents.
             CheckpointError: a run directory has no policy that can play the others.
         """
-        shares = dict(map(weighted, self.opponents))
+        shares = self.shares()
         if not shares:
             raise ConfigError("--learners: expected --opponents, run directories that play the other agents")
         states = {run: policy_state(run) for run in shares}

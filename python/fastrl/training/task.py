@@ -385,6 +385,11 @@ class Task(TaskSettings, ABC):
         except ValueError as error:
             raise TrainError(f"--algo {run.algo} on {source.env_id}: {error}") from None
         callbacks = [*self.callbacks(settings, source, console), *stopping(run)]
+        if source.opponents:
+            from fastrl.training.opponents import OpponentsCallback
+
+            team_source: Any = source
+            callbacks.append(OpponentsCallback(team_source, settings.env.opponent_priority))
         if issubclass(algorithm_type, DatasetAlgorithm):
             from fastrl.sources.dataset import DatasetSource
             from fastrl.training.validation_loss import ValidationLoss

@@ -52,6 +52,15 @@ class GameSpec(CompiledTeamSpec):
     side: Side = "both"
     opponents: Sequence[str] = ()
 
+    def shares(self) -> Mapping[str, float]:
+        given = dict(map(weighted, self.opponents))
+        if self.side != "blue":
+            return given
+        scripts = [share for name, share in given.items() if name in RED_AGENTS]
+        runs = {name: share for name, share in given.items() if name not in RED_AGENTS}
+        # The games draw one of the scripts.
+        return {"scripts": sum(scripts) or 1.0, **runs} if scripts or not runs else runs
+
     def make_team(
         self,
         num_envs: int,
@@ -73,22 +82,22 @@ class GameSpec(CompiledTeamSpec):
                     "opponents: expected none where both sides learn; --side says which one does"
                 )
             return Cage2GameVectorEnv(num_envs, **options, autoreset_mode=autoreset_mode)
-        opponents, weights, changes = self._others()
+        opponents, changes = self._others()
         options = {**options, **changes, "autoreset_mode": AutoresetMode.DISABLED}
         return OpponentVectorEnv(
             num_envs,
             functools.partial(Cage2GameVectorEnv, **options),
             opponents=opponents,
-            weights=weights,
+            weights=[*self.shares().values()],
             frozen=[_RED if self.side == "blue" else _BLUE],
             autoreset_mode=autoreset_mode,
         )
 
-    def _others(self) -> tuple[list[Opponent], list[float], dict[str, Any]]:
-        """The opponents, their weights, and options of the games that they need."""
+    def _others(self) -> tuple[list[Opponent], dict[str, Any]]:
+        """The opponents, and options of the games that they need."""
         shares = dict(map(weighted, self.opponents))
         scripts = {name: share for name, share in shares.items() if name in RED_AGENTS}
-        runs = {name: share for name, share in shares.items() if name not in RED_AGENTS}
+        runs = [name for name in shares if name not in RED_AGENTS]
         changes: dict[str, Any] = {}
         opponents: list[Opponent] = []
         if self.side == "red":
@@ -99,15 +108,13 @@ class GameSpec(CompiledTeamSpec):
             states = [(run, policy_state(run)) for run in runs]
             memory = max((memory_of(state) for _, state in states), key=MEMORIES.index)
             opponents = [frozen_blue(run, state) for run, state in states]
-            return opponents, [*runs.values()], {"memory": memory, "actions": None, "observe": "blue"}
-        weights: list[float] = []
+            return opponents, {"memory": memory, "actions": None, "observe": "blue"}
         if scripts or not runs:
             opponents.append(ScriptedRed())
-            weights.append(sum(scripts.values()) or 1.0)
         if scripts:
             changes["red_agent"] = scripts
         opponents += [frozen_red(run, policy_state(run)) for run in runs]
-        return opponents, [*weights, *runs.values()], changes
+        return opponents, changes
 
 
 def memory_of(state: Mapping[str, Any]) -> Memory:
