@@ -134,6 +134,11 @@ def test_scores_films_and_demos_are_of_the_agents_that_learn(
         assert main(["render", some, f"--out={tmp_path / 'film.mp4'}"]) == 0
     command = ["demos", "record", f"--expert={some}", "--episodes=1", f"--out={tmp_path / 'demos'}"]
     assert main([*command, *trust]) == 0
+    # Its clone plays against the same opponents.
+    opposed = [f"--learners={OTHERS[name]}", f"--opponents={runs / f'{name}-all'}", "--mabc.epochs=1"]
+    clone = [*opposed, "--algo=mabc", "--run.eval-episodes=1", f"--demos={tmp_path / 'demos'}"]
+    task = TASKS[name][:-1]
+    assert main(["train", *task, *clone, "--device=cpu", f"--run-dir={tmp_path / 'clone'}"]) == 0
 
 
 def test_a_model_names_learners_and_opponents(runs: Path) -> None:
@@ -218,6 +223,12 @@ def test_what_does_not_fit_is_refused(runs: Path, capsys: pytest.CaptureFixture[
     assert "runs/none: no such run directory" in refused("traffic", "--learners=1", "--opponents=runs/none")
     curriculum = ("--learners=1", whole["traffic"], "--curriculum.mode=auto")
     assert "--curriculum.mode: expected off beside --learners" in refused("traffic", *curriculum)
+
+
+def test_an_agent_that_learns_is_there_from_the_start(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    opposed = ["--learners=late", f"--opponents={runs / 'pettingzoo-all'}"]
+    assert main(["train", *TASKS["pettingzoo"], *SMALL, *opposed, f"--run-dir={runs / 'late'}"]) == 1
+    assert "no agent that learns is there at the start of an episode" in capsys.readouterr().err
 
 
 def test_a_shared_policy_plays_every_agent(runs: Path) -> None:

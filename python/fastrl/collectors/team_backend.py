@@ -67,7 +67,10 @@ class TeamBackend(JointBackend):
         self._next, self._running = np.tile(self._difficulty, (2, rows, 1))
 
     def _reset_env(self, obs: NDArray[Any], seeds: Any, mask: NDArray[np.bool_]) -> None:
-        self._env.reset_into(_flat(obs), _flat(self.alive), seed=seeds, reset_mask=mask)
+        try:
+            self._env.reset_into(_flat(obs), _flat(self.alive), seed=seeds, reset_mask=mask)
+        except ContractError as error:
+            raise CollectError(str(error)) from None
         self._running[mask] = self._next[mask]
 
     def step(self, actions: NDArray[Any], arrays: StepArrays, mask: NDArray[np.bool_] | None) -> bool:

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native._rust import TrafficScene
+from fastrl.envs.contract import ContractError
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.vector import as_autoreset_mode
 from fastrl.utils.seeding import agent_streams, stream
@@ -61,7 +62,7 @@ class OpponentVectorEnv(MultiAgentVectorEnv):
 
     The opponent of each episode is drawn. The draw, and the random numbers of its actions, follow from the seed of the
     environment and the number of the episode since, whatever the others do. An episode ends when no agent that learns
-    is alive.
+    is alive; one has to be at its start.
 
     If the agents that learn have equal spaces, observations, actions and masks have these; otherwise they have the
     padded ones of the environment.
@@ -240,6 +241,8 @@ class _Opposed:
 
     def _start(self, mask: NDArray[np.bool_], seeds: NDArray[np.uint64] | None) -> None:
         """Draws the opponents of episodes that start in the environments of a mask."""
+        if (mask & ~self._of_free(self._alive).any(axis=1)).any():
+            raise ContractError(f"{self.env.name}: no agent that learns is there at the start of an episode")
         self._numbers[mask] += 1
         if seeds is not None:
             self._seeds[mask], self._numbers[mask] = seeds[mask], 0

@@ -63,7 +63,8 @@ class MultiAgentSource(RolloutSource):
         super().__init__(spec, num_envs, collect, seed=seed, console=console, episode_info=info)
 
     def _see_env(self) -> None:
-        self.num_agents, self.obs_space, self.action_space, self.form = _seen(self.spec)
+        agents, self.obs_space, self.action_space, self.form = _seen(self.spec)
+        self.num_agents = len(agents)
 
     def set_difficulty(self, level: int, difficulty: Difficulty | None) -> None:
         """Sets the difficulty of the episodes that start from now on.
@@ -109,16 +110,17 @@ class MultiAgentDatasetSource(DatasetSource):
 
     def _see_env(self, spec: EnvSpec) -> None:
         assert isinstance(spec, TeamSpec)
-        self.num_agents, self.obs_space, self.action_space, self.form = _seen(spec)
+        self._agents, self.obs_space, self.action_space, self.form = _seen(spec)
+        self.num_agents = len(self._agents)
 
     def _check_demos(self, demos: Demos, name: str) -> None:
         check_env(demos, self.env_id, recorded_space(self.obs_space), self.action_space, name)
         recorded = [each["name"] for each in demos.meta.get("agents") or ()]
-        agents = list(map(str, range(self.num_agents or 1) if self.form is None else self.form.agents))
-        if recorded != agents:
+        if recorded != self._agents:
             found = f"the agents {', '.join(recorded)}" if recorded else "no names of agents"
             raise TrainError(
-                f"{name} has {found}, {self.env_id} has {', '.join(agents)}: choose a data set of this environment"
+                f"{name} has {found}, {self.env_id} has {', '.join(self._agents)}: choose a data set of this"
+                " environment"
             )
 
 
@@ -135,15 +137,15 @@ def _form(env: MultiAgentVectorEnv) -> ParallelForm | None:
     return form if fits and form.action_space == env.single_action_space else None
 
 
-def _seen(spec: TeamSpec) -> tuple[int, Space[Any], Space[Any], ParallelForm | None]:
-    """Number of agents, spaces of one of them, and the form of a parallel environment of PettingZoo.
+def _seen(spec: TeamSpec) -> tuple[list[str], Space[Any], Space[Any], ParallelForm | None]:
+    """Names of the agents, spaces of one of them, and the form of a parallel environment of PettingZoo.
 
     Raises:
         TrainError, CollectError: the environment cannot be built.
     """
     try:
         with contextlib.closing(spec.make_team(1, workers=1)) as env:
-            return env.num_agents, env.obs_space, env.single_action_space, _form(env)
+            return list(map(str, env.agents)), env.obs_space, env.single_action_space, _form(env)
     except UserError:
         raise
     except (ValueError, TypeError, OverflowError) as error:

@@ -303,8 +303,7 @@ class Task(TaskSettings, ABC):
         except UserError:
             raise
         except (ValueError, TypeError, OverflowError) as error:
-            where = "" if str(error).startswith("env: ") else f"--env {spec.id}: "
-            raise TrainError(f"{where}{error}") from None
+            raise TrainError(str(error)) from None
 
     def play_steps(self, settings: Any) -> int:
         """Steps after which an episode of a film or an evaluation is cut off; 0: the environment's own limit."""
