@@ -63,8 +63,7 @@ class MultiAgentSource(RolloutSource):
         super().__init__(spec, num_envs, collect, seed=seed, console=console, episode_info=info)
 
     def _see_env(self) -> None:
-        agents, self.obs_space, self.action_space, self.form = _seen(self.spec)
-        self.num_agents = len(agents)
+        self.num_agents, self.obs_space, self.action_space, self.form, _ = _seen(self.spec)
 
     def set_difficulty(self, level: int, difficulty: Difficulty | None) -> None:
         """Sets the difficulty of the episodes that start from now on.
@@ -110,8 +109,7 @@ class MultiAgentDatasetSource(DatasetSource):
 
     def _see_env(self, spec: EnvSpec) -> None:
         assert isinstance(spec, TeamSpec)
-        self._agents, self.obs_space, self.action_space, self.form = _seen(spec)
-        self.num_agents = len(self._agents)
+        self.num_agents, self.obs_space, self.action_space, self.form, self._agents = _seen(spec)
 
     def _check_demos(self, demos: Demos, name: str) -> None:
         check_env(demos, self.env_id, recorded_space(self.obs_space), self.action_space, name)
@@ -137,15 +135,16 @@ def _form(env: MultiAgentVectorEnv) -> ParallelForm | None:
     return form if fits and form.action_space == env.single_action_space else None
 
 
-def _seen(spec: TeamSpec) -> tuple[list[str], Space[Any], Space[Any], ParallelForm | None]:
-    """Names of the agents, spaces of one of them, and the form of a parallel environment of PettingZoo.
+def _seen(spec: TeamSpec) -> tuple[int, Space[Any], Space[Any], ParallelForm | None, list[str]]:
+    """Number of agents, spaces of one of them, the form of a parallel environment of PettingZoo, and their names.
 
     Raises:
         TrainError, CollectError: the environment cannot be built.
     """
     try:
         with contextlib.closing(spec.make_team(1, workers=1)) as env:
-            return list(map(str, env.agents)), env.obs_space, env.single_action_space, _form(env)
+            names = list(map(str, env.agents))
+            return env.num_agents, env.obs_space, env.single_action_space, _form(env), names
     except UserError:
         raise
     except (ValueError, TypeError, OverflowError) as error:

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from fastrl.collectors.team_spec import TeamSpec
 from fastrl.utils.config import Setting, section
 
 
@@ -37,3 +38,24 @@ class OpponentsConfig(DrawConfig):
         ),
         Setting(option="--learners"),
     ] = ()
+
+
+def opposed(whole: TeamSpec, task: str, config: OpponentsConfig) -> TeamSpec:
+    """The spec of the agents that learn.
+
+    Args:
+        whole: of the environments of all agents.
+        task: name of the task, whose runs can be opponents.
+    """
+    if not config.learners and not config.opponents:
+        return whole
+    from fastrl.training.opposed_spec import OpposedSpec
+
+    return OpposedSpec(
+        whole.id,
+        whole.options,
+        whole=whole,
+        task=task,
+        learners=config.learners,
+        opponents=config.opponents,
+    )

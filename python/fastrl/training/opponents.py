@@ -8,7 +8,7 @@ against it between the worst and the best one.
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from fastrl.runs.episodes import Episodes
 from fastrl.runs.errors import TrainError
 from fastrl.runs.row import Number
 from fastrl.training.callbacks import Callback, Run
-
-if TYPE_CHECKING:
-    from fastrl.sources.team_rollouts import MultiAgentSource
 
 # Episodes against an opponent that its mean return is of, as much as an exponential mean has a length.
 _WINDOW = 50
@@ -31,6 +28,7 @@ class OpponentsCallback(Callback):
     """Measures returns against the opponents of a source, and draws those more often against which they are low.
 
     Args:
+        source: a `fastrl.sources.team_rollouts.MultiAgentSource`.
         priority: "given": they are drawn by their weights; "hard": these are multiplied by priorities.
 
     Raises:
@@ -39,7 +37,7 @@ class OpponentsCallback(Callback):
 
     name = "opponents"
 
-    def __init__(self, source: "MultiAgentSource", priority: str) -> None:
+    def __init__(self, source: Any, priority: str) -> None:
         self._source, self._is_hard = source, priority == "hard"
         if self._is_hard and source.collect.is_live:
             raise TrainError("--env.opponent-priority: a live simulation draws by given weights, got hard")

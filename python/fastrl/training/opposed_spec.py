@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.envs.opponents import OpponentVectorEnv
 from fastrl.runs.checkpoint import CheckpointError, load_newest
+from fastrl.runs.settings import table_of
 from fastrl.training.evaluation import to_play
 from fastrl.training.run import using_checkpoint
 from fastrl.utils.config import ConfigError
@@ -82,7 +83,7 @@ class OpposedSpec(TeamSpec):
         shares = self.shares()
         if not shares:
             raise ConfigError("--learners: expected --opponents, run directories that play the other agents")
-        states = {run: policy_state(run) for run in shares}
+        states = {run: self._state(run) for run in shares}
         # An opponent may keep to masks that the policies that learn do without.
         action_masks |= any(_has_masks(state) for state in states.values())
         with contextlib.closing(self.whole.make_team(1, workers=1, action_masks=action_masks)) as env:
@@ -103,6 +104,16 @@ class OpposedSpec(TeamSpec):
             autoreset_mode=autoreset_mode,
         )
 
+    def _state(self, run: str) -> dict[str, Any]:
+        """See `policy_state`; of a run in these environments."""
+        state = policy_state(run)
+        there = state.get("kind"), state.get("environment")
+        if there != (self.task, self.id):
+            raise CheckpointError(
+                f"{run} is a run of {' '.join(map(str, there))}: expected one of {self.task} {self.id}"
+            )
+        return state
+
     def _frozen(
         self, run: str, state: Mapping[str, Any], env: MultiAgentVectorEnv, frozen: Sequence[int]
     ) -> PolicyOpponent:
@@ -117,13 +128,8 @@ class OpposedSpec(TeamSpec):
         """
         from fastrl.play.opponents import PolicyOpponent
 
-        there = state.get("kind"), state.get("environment")
-        if there != (self.task, self.id):
-            raise CheckpointError(
-                f"{run} is a run of {' '.join(map(str, there))}: expected one of {self.task} {self.id}"
-            )
         agents = list(map(str, env.agents))
-        of_run = named(state["config"]["env"].get("learners") or ("*",), agents)
+        of_run = named(state["config"]["env"].get("learners") or ("*",), agents, f"{run}: --learners")
         with using_checkpoint(Path(run), "holds no policy that this fastrl can use"):
             policies = state["policy"]["policies"]
             players: dict[int, int] = {}
@@ -142,16 +148,18 @@ class OpposedSpec(TeamSpec):
         return opponent
 
 
-def named(patterns: Iterable[str], agents: Sequence[str]) -> list[int]:
+def named(patterns: Sequence[str], agents: Sequence[str], what: str = "--learners") -> list[int]:
     """The indices of the agents that some pattern is of.
+
+    Args:
+        what: has the patterns, for errors.
 
     Raises:
         ConfigError: a pattern is of none.
     """
-    patterns = list(patterns)
     for pattern in patterns:
         if not any(fnmatchcase(agent, pattern) for agent in agents):
-            raise ConfigError(f"--learners {pattern}: there is no such agent, only {', '.join(agents)}")
+            raise ConfigError(f"{what} {pattern}: there is no such agent, only {', '.join(agents)}")
     return [a for a, agent in enumerate(agents) if any(fnmatchcase(agent, pattern) for pattern in patterns)]
 
 
@@ -171,4 +179,4 @@ def policy_state(run: str) -> dict[str, Any]:
 
 
 def _has_masks(state: Mapping[str, Any]) -> bool:
-    return bool(state["config"][state["algorithm"]].get("action_masks"))
+    return bool(state["config"].get(table_of(state["algorithm"]), {}).get("action_masks"))

@@ -30,7 +30,6 @@ from fastrl.training.stages import Stage, stage_of, stages_of
 from fastrl.training.task_settings import TaskSettings
 from fastrl.training.trainer import Trainer
 from fastrl.utils.config import ConfigError, build, check, to_tree
-from fastrl.utils.errors import UserError
 from fastrl.utils.output import quiet_console
 from fastrl.utils.ranks import ALONE, Ranks
 from fastrl.utils.seeding import evaluation_seed
@@ -249,34 +248,13 @@ class Task(TaskSettings, ABC):
         """One environment of several agents: a parallel one of PettingZoo, or a `MultiAgentVectorEnv` of one.
 
         Raises:
-            TrainError, CollectError: it cannot be built, or the task has one agent.
+            TrainError, CollectError: it cannot be built.
         """
         return self.make_team(settings, 1)
 
     def team_spec(self, settings: Any) -> TeamSpec | None:
         """Specification of the environments of many agents; None: they are of one."""
         return None
-
-    def opposed(self, spec: TeamSpec, settings: Any) -> TeamSpec:
-        """The spec of the agents that learn, which opponents may play against: `team_spec` of tasks whose environments
-        have settings of `fastrl.tasks.opponents`.
-
-        Args:
-            spec: of the environments of all agents.
-        """
-        env = settings.env
-        if not env.learners and not env.opponents:
-            return spec
-        from fastrl.training.opposed_spec import OpposedSpec
-
-        return OpposedSpec(
-            spec.id,
-            spec.options,
-            whole=spec,
-            task=self.name,
-            learners=env.learners,
-            opponents=env.opponents,
-        )
 
     def make_team(
         self,
@@ -291,17 +269,12 @@ class Task(TaskSettings, ABC):
             options: further ones of ``TeamSpec.make_team``.
 
         Raises:
-            TrainError: they cannot be made, or the task has one agent.
-            CollectError: code of the user's raised while they were made.
+            TrainError, CollectError: they cannot be built.
         """
-        spec = self.team_spec(settings)
-        if spec is None:
-            raise TrainError(f"{self.name}: its environments have one agent")
-        options |= {"action_masks": self.has_action_masks(settings), "autoreset_mode": autoreset_mode}
+        spec, masks = self.team_spec(settings), self.has_action_masks(settings)
+        assert spec is not None, "it has many agents"
         try:
-            return spec.make_team(num_envs, **options)
-        except UserError:
-            raise
+            return spec.make_team(num_envs, action_masks=masks, autoreset_mode=autoreset_mode, **options)
         except (ValueError, TypeError, OverflowError) as error:
             raise TrainError(str(error)) from None
 
@@ -387,8 +360,7 @@ class Task(TaskSettings, ABC):
         if source.opponents:
             from fastrl.training.opponents import OpponentsCallback
 
-            team_source: Any = source
-            callbacks.append(OpponentsCallback(team_source, settings.env.opponent_priority))
+            callbacks.append(OpponentsCallback(source, settings.env.opponent_priority))
         if issubclass(algorithm_type, DatasetAlgorithm):
             from fastrl.sources.dataset import DatasetSource
             from fastrl.training.validation_loss import ValidationLoss

@@ -14,6 +14,7 @@ from fastrl.tasks import cage4
 from fastrl.tasks.cage4.evaluate import Cage4Scoring, evaluate
 from fastrl.tasks.cage4.scores import Evaluation
 from fastrl.tasks.cage4.settings import PRESETS, EnvConfig
+from fastrl.tasks.opponents import opposed
 from fastrl.training.comparison import check_baseline
 from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.task import Task
@@ -60,7 +61,7 @@ class Cage4Task(Cage4Scoring, Task):
         return dataclasses.replace(settings, **{table: dataclasses.replace(config, policies=policies)})
 
     def team_spec(self, settings: Any) -> TeamSpec:
-        return self.opposed(CompiledTeamSpec("fastrl/Cage4-v0", settings.env.options()), settings)
+        return opposed(CompiledTeamSpec("fastrl/Cage4-v0", settings.env.options()), self.name, settings.env)
 
     def play_steps(self, settings: Any) -> int:
         return super().play_steps(settings) or settings.env.episode_length - 1

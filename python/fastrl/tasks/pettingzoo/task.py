@@ -18,6 +18,7 @@ from fastrl.play.play import team_seeds
 from fastrl.runs.errors import TrainError
 from fastrl.runs.settings import RunConfig
 from fastrl.tasks import pettingzoo
+from fastrl.tasks.opponents import opposed
 from fastrl.tasks.pettingzoo.settings import PRESETS, EnvConfig
 from fastrl.training.evaluation import Returns
 from fastrl.training.evaluation_options import EvaluationOptions
@@ -62,7 +63,7 @@ class PettingZooTask(Task):
             stack=env.stack,
             max_episode_steps=env.max_episode_steps,
         )
-        return self.opposed(whole, settings)
+        return opposed(whole, self.name, env)
 
     def team_env(self, settings: Any) -> Any:
         if settings.env.learners:

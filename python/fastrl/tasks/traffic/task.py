@@ -14,6 +14,7 @@ from fastrl.runs.errors import TrainError, check_memory
 from fastrl.runs.metrics import counted, percent
 from fastrl.runs.settings import RunConfig
 from fastrl.tasks import traffic
+from fastrl.tasks.opponents import opposed
 from fastrl.tasks.traffic.curriculum import Curriculum, CurriculumCallback, CurriculumConfig
 from fastrl.tasks.traffic.scores import Scores, score, score_table
 from fastrl.tasks.traffic.settings import (
@@ -161,7 +162,7 @@ class TrafficTask(Task):
 
     def team_spec(self, settings: Any) -> TeamSpec:
         whole = CompiledTeamSpec(settings.env.id, environment_options(settings.env))
-        return self.opposed(whole, settings)
+        return opposed(whole, self.name, settings.env)
 
     def play_steps(self, settings: Any) -> int:
         return super().play_steps(settings) or episode_steps(settings.env)
