@@ -133,7 +133,7 @@ def test_weights_of_each_environment_are_of_its_next_episodes() -> None:
     state = env.save_state()
     env.reset(seed=1)
     assert (env.drawn() == wanted).all()
-    env.set_weights(np.array([0.0, 0.0, 1.0]))
+    env.set_weights([0, 0, 1])
     env.reset(seed=1, reset_mask=np.arange(K) == 0)
     assert env.drawn().tolist() == [2, *wanted[1:]]
     # A saved state has them.

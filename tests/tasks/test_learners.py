@@ -108,12 +108,23 @@ def test_a_run_resumes_to_the_bit(name: str, priority: str, runs: Path, tmp_path
     assert differences(*(untimed_state(each.state_dict()) for each in (straight, resumed))) == []
 
 
-def test_worker_processes_play_against_the_same_opponents(runs: Path) -> None:
-    task = find("pettingzoo")
-    one, two = (task.make_trainer(settings("pettingzoo", runs, *more)) for more in ((), ("--n-workers=2",)))
-    for each in (one, two):
-        list(each.rows())
-    assert differences(*(untimed_state(each.state_dict())["learner"] for each in (one, two))) == []
+def test_worker_processes_take_over_a_run_and_play_against_the_same_opponents(
+    runs: Path, tmp_path: Path
+) -> None:
+    hard = "--env.opponent-priority=hard"
+    task, alone = find("pettingzoo"), settings("pettingzoo", runs, hard)
+    straight, halved = task.make_trainer(alone), task.make_trainer(alone)
+    list(straight.rows())
+    rows = halved.rows()
+    list(islice(rows, 2))
+    rows.close()  # type: ignore[attr-defined]
+    save_checkpoint(tmp_path / "stopped", halved.state_dict())
+    resumed = task.make_trainer(settings("pettingzoo", runs, hard, "--n-workers=2"))
+    resumed.load_state_dict(load_checkpoint(tmp_path / "stopped"))
+    list(resumed.rows())
+    learned, expected = (untimed_state(each.state_dict()) for each in (resumed, straight))
+    assert differences(learned["learner"], expected["learner"]) == []
+    assert differences(learned["callbacks"], expected["callbacks"]) == []
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fastrl._native._rust import TrafficScene
 from fastrl.envs.contract import ContractError
@@ -113,7 +113,7 @@ class OpponentVectorEnv(MultiAgentVectorEnv):
     def num_opponents(self) -> int:
         return self._native.num_opponents
 
-    def set_weights(self, weights: NDArray[np.float64]) -> None:
+    def set_weights(self, weights: ArrayLike) -> None:
         """Sets the weights of the opponents in the draws of the episodes that start from now on.
 
         Args:
@@ -122,7 +122,7 @@ class OpponentVectorEnv(MultiAgentVectorEnv):
         Raises:
             ValueError: as of the class.
         """
-        self._native.set_weights(weights)
+        self._native.set_weights(np.asarray(weights, np.float64))
 
     def drawn(self) -> NDArray[np.int64]:
         """The index of the opponent of each environment's present episode, int64 [K]."""

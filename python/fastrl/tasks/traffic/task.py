@@ -52,7 +52,7 @@ class TrafficTask(Task):
     run = RunConfig(algo="ippo", total_timesteps=None, total_episodes=300, save_freq=100, eval_freq=50)
     env = EnvConfig()
     tables = {"curriculum": CurriculumConfig()}  # noqa: RUF012
-    common_options = ("--vehicles", "--density", "--learners", "--opponents")
+    common_options = ("--vehicles", "--density")
     # All are compiled, and `auto` takes threads for them.
     rare_options = ("--collector", "--n-workers")
     presets = PRESETS
